@@ -39,6 +39,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/runtime/tests/allocation.rs",
     "engine/template/tests/hostile.rs",
     "engine/text/tests/hostile.rs",
+    "engine/runtime/tests/out_of_memory.rs",
     "engine/runtime/tests/model/bundled.rs",
     "engine/runtime/tests/model/allocation.rs",
     "engine/runtime/tests/model/mapped.rs",

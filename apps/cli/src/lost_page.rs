@@ -82,13 +82,13 @@ mod unix {
             }
         }
         // Somebody else's: the same instruction raises the signal again, for whoever was there before.
-        let default = libc::SIG_DFL;
-        match BEFORE.get() {
+        if let Some(before) = BEFORE.get() {
             // SAFETY: it is what the system gave.
-            Some(before) => unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) },
+            unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };
+        } else {
             // SAFETY: the default action is always valid.
-            None => unsafe { c_int::from(libc::signal(libc::SIGBUS, default) == libc::SIG_ERR) },
-        };
+            unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        }
     }
 }
 

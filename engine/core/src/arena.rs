@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 #[cfg(not(target_family = "wasm"))]
 use memmap2::MmapMut;
+use nestling_formats::memory::{OutOfMemory, try_zeroed};
 
 /// From this size on, memory comes in pages of its own, large ones where the system has them.
 #[cfg(not(target_family = "wasm"))]
@@ -32,9 +33,17 @@ impl std::fmt::Debug for AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// That many zeros.
-    pub fn zeroed(length: usize) -> Self {
-        Self { memory: Memory::zeroed(length), length }
+    /// That many zeros; `what` they are for.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn zeroed(what: &'static str, length: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self { memory: Memory::zeroed(what, length)?, length })
+    }
+
+    /// No bytes.
+    pub fn empty() -> Self {
+        Self { memory: Memory::Lines(Vec::new()), length: 0 }
     }
 
     /// How many bytes.
@@ -59,7 +68,7 @@ impl AlignedBytes {
 }
 
 impl Memory {
-    fn zeroed(length: usize) -> Self {
+    fn zeroed(what: &'static str, length: usize) -> Result<Self, OutOfMemory> {
         #[cfg(not(target_family = "wasm"))]
         if length >= LARGE_BYTES
             && let Ok(pages) = MmapMut::map_anon(length)
@@ -67,9 +76,9 @@ impl Memory {
             // Fewer address translations while weights stream by; without it all works as well.
             #[cfg(target_os = "linux")]
             let _ = pages.advise(memmap2::Advice::HugePage);
-            return Self::Pages(pages);
+            return Ok(Self::Pages(pages));
         }
-        Self::Lines(vec![Line([0; 64]); length.div_ceil(64)])
+        Ok(Self::Lines(try_zeroed(what, length.div_ceil(64))?))
     }
 }
 
@@ -91,7 +100,7 @@ mod tests {
     #[test]
     fn bytes_begin_at_a_cache_line_and_have_their_length() {
         for length in [0, 1, 64, 65, 1 << 20, (5 << 20) + 3] {
-            let mut bytes = AlignedBytes::zeroed(length);
+            let mut bytes = AlignedBytes::zeroed("test", length).unwrap();
             assert!(bytes.as_ref().iter().all(|byte| *byte == 0));
             bytes.bytes_mut().fill(7);
             assert_eq!((bytes.as_ref().len(), bytes.len()), (length, length));

@@ -1,6 +1,7 @@
 //! What can go wrong while a model runs.
 
 use nestling_formats::InternalError;
+use nestling_formats::memory::OutOfMemory;
 use nestling_formats::nested::NestedError;
 use nestling_formats::store::StoreError;
 use nestling_import::ImportError;
@@ -235,6 +236,9 @@ pub enum EngineError {
         /// Rows of the embedding.
         vocab_size: usize,
     },
+    /// The system gave no memory for something whose size the input decides.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// A condition of the program itself that does not hold.
     #[error(transparent)]
     Internal(#[from] InternalError),

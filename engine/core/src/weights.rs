@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nestling_formats::memory::try_with_capacity;
 use nestling_formats::nested::{
     CheckedSizes, Codec, InputTransform, Layout, NestedPlanes, NestedView,
 };
@@ -98,21 +99,25 @@ impl FloatMatrix {
     /// # Errors
     /// [`EngineError::Mismatch`] if there are not `rows * cols` values.
     pub fn from_f32(rows: usize, cols: usize, values: &[f32]) -> Result<Self, EngineError> {
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let mut bytes = try_with_capacity("a float matrix", values.len().saturating_mul(4))?;
+        values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
         Self::new(rows, cols, DType::F32, ByteRegion::from_vec(bytes))
     }
 
     /// The same values in half the memory where every one of them is a bfloat16, as in a router
     /// that was trained so.
-    #[must_use]
-    pub fn compact(self) -> Self {
+    ///
+    /// # Errors
+    /// [`EngineError::Memory`].
+    pub fn compact(self) -> Result<Self, EngineError> {
         let (words, rest) = self.bytes().as_chunks::<4>();
         let exact = words.iter().all(|word| word[0] == 0 && word[1] == 0) && rest.is_empty();
         if self.dtype != DType::F32 || !exact {
-            return self;
+            return Ok(self);
         }
-        let bytes = words.iter().flat_map(|word| [word[2], word[3]]).collect();
-        Self { dtype: DType::Bf16, region: ByteRegion::from_vec(bytes), ..self }
+        let mut bytes = try_with_capacity("a float matrix", words.len() * 2)?;
+        words.iter().for_each(|word| bytes.extend_from_slice(&[word[2], word[3]]));
+        Ok(Self { dtype: DType::Bf16, region: ByteRegion::from_vec(bytes), ..self })
     }
 
     /// Outputs.

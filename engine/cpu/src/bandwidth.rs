@@ -14,9 +14,11 @@ const PASSES_MIN: usize = 3;
 
 /// Bytes of memory that all threads of a pool together read in a second: the best pass over a
 /// buffer of `bytes`, which should be several times the largest cache, in about `seconds`. 0 where
-/// the platform has no clock.
+/// the platform has no clock or no memory.
 pub fn read_bandwidth(pool: &ThreadPool, bytes: usize, seconds: f64) -> f64 {
-    let mut buffer = AlignedBytes::zeroed(bytes.max(PART_BYTES) / PART_BYTES * PART_BYTES);
+    let bytes = bytes.max(PART_BYTES) / PART_BYTES * PART_BYTES;
+    // Default: what cannot be measured is 0.
+    let Ok(mut buffer) = AlignedBytes::zeroed("a measurement", bytes) else { return 0.0 };
     // Pages that were never written may all be the same page of zeros.
     buffer.bytes_mut().chunks_mut(4096).for_each(|page| page[0] = 1);
     let buffer = buffer.as_ref();

@@ -55,8 +55,10 @@ impl CpuPool {
         if page.0 as usize >= self.pages.len() {
             return Err(self.missing(page));
         }
-        let page = &mut self.pages[page.0 as usize];
-        Ok(page.get_or_insert_with(|| AlignedBytes::zeroed(bytes)))
+        match &mut self.pages[page.0 as usize] {
+            Some(page) => Ok(page),
+            page => Ok(page.insert(AlignedBytes::zeroed("keys and values", bytes)?)),
+        }
     }
 
     /// Whether the page was written.

@@ -31,7 +31,10 @@ pub fn best_thread_count(cores: usize) -> usize {
         [cores / 4, cores / 3, cores / 2, cores * 2 / 3, cores * 3 / 4, cores].into();
     counts.retain(|count| *count >= 2);
     counts.dedup();
-    let mut memory = AlignedBytes::zeroed(JOB_BYTES * JOBS);
+    // Default: without memory to measure with, all of them.
+    let Ok(mut memory) = AlignedBytes::zeroed("a measurement", JOB_BYTES * JOBS) else {
+        return cores;
+    };
     memory.bytes_mut().chunks_mut(4096).for_each(|page| page[0] = 1);
     let times: Vec<f64> = counts.iter().map(|count| job_seconds(*count, memory.as_ref())).collect();
     let best = times.iter().copied().fold(f64::INFINITY, f64::min);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nestling_formats::memory::{OutOfMemory, try_reserve};
 use nestling_import::ModelConfig;
 
 use crate::encode_worker::text_error;
@@ -286,7 +287,7 @@ impl Model {
                 return Ok(PromptTokens { tokens, format, next_call });
             }
             Input::History => {}
-            Input::Tokens(more) => tokens.extend(more),
+            Input::Tokens(more) => append(&mut tokens, &more)?,
             Input::Text(text) => {
                 let tokenizer = self.require_tokenizer()?;
                 self.check_room(tokens.len() + tokenizer.least_tokens(&text), reserve)?;
@@ -295,7 +296,8 @@ impl Model {
                 let add_special_tokens = tokens.is_empty();
                 let options =
                     EncodeOptions { add_special_tokens, special_text: SpecialText::Parse };
-                tokens.extend(self.engine.encoder.encode(tokenizer, &text, options, cancel)?);
+                let more = self.engine.encoder.encode(tokenizer, &text, options, cancel)?;
+                append(&mut tokens, &more)?;
             }
         }
         self.check_room(tokens.len(), reserve)?;
@@ -358,6 +360,12 @@ impl Model {
         let next_call = ToolCall::next_number(&conversation.messages);
         Ok(Rendered { text, format, next_call })
     }
+}
+
+fn append(tokens: &mut Vec<u32>, more: &[u32]) -> Result<(), OutOfMemory> {
+    try_reserve(tokens, "tokens of a prompt", more.len())?;
+    tokens.extend_from_slice(more);
+    Ok(())
 }
 
 /// Leaves out the oldest user message and the answers to it; false if only one turn is left.

@@ -7,6 +7,7 @@ use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{PageAllocator, PageCopy, PageId, PageTable, pages_for};
 use nestling_core::recurrent::{StateAllocator, StateId, StateTable, StateTrack, checkpoint_of};
 use nestling_core::sync::{Mutex, MutexGuard, whole};
+use nestling_formats::memory::{OutOfMemory, try_reserve, try_to_vec};
 
 /// The pages and recurrent states of a model's pools, counted.
 #[derive(Clone, Debug)]
@@ -105,8 +106,15 @@ impl Sequence {
         self.tokens.push(token);
     }
 
-    pub(crate) fn extend(&mut self, tokens: &[u32]) {
+    pub(crate) fn extend(&mut self, tokens: &[u32]) -> Result<(), OutOfMemory> {
+        self.reserve(tokens.len())?;
         self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Makes room for so many more tokens, so that adding them asks for no memory.
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
+        try_reserve(&mut self.tokens, "tokens of a session", more)
     }
 
     /// Makes `tokens` the history; what it shares with the old one from the start stays computed.
@@ -196,20 +204,24 @@ impl Sequence {
     }
 
     /// A second sequence of the same tokens; pages are shared until one of the two writes.
-    pub(crate) fn fork(&self) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn fork(&self) -> Result<Self, OutOfMemory> {
+        let tokens = try_to_vec("tokens of a session", &self.tokens)?;
         let mut pool = self.pool.lock();
         let table = self.table.fork(&mut pool.pages);
         let states = self.states.fork(&mut pool.states);
         drop(pool);
-        let (tokens, pool) = (self.tokens.clone(), self.pool.clone());
-        Self { tokens, table, states, pool, levels: self.levels }
+        let pool = self.pool.clone();
+        Ok(Self { tokens, table, states, pool, levels: self.levels })
     }
 
     /// A fork that is only read: it keeps no more than the newest recurrent state from others.
-    pub(crate) fn fork_to_read(&self) -> Self {
-        let mut fork = self.fork();
+    pub(crate) fn fork_to_read(&self) -> Result<Self, OutOfMemory> {
+        let mut fork = self.fork()?;
         fork.states.forget_older(&mut fork.pool.lock().states);
-        fork
+        Ok(fork)
     }
 
     /// Pages that it would hold if all its tokens and one more were computed.
@@ -235,7 +247,7 @@ mod tests {
     fn replacing_keeps_what_is_the_same() {
         let pool = SequencePool::new(4, 0);
         let mut sequence = Sequence::new(pool.clone());
-        sequence.extend(&[1, 2, 3, 4]);
+        sequence.extend(&[1, 2, 3, 4]).unwrap();
         sequence.advance(4).unwrap();
         sequence.replace(vec![1, 2, 9, 9, 9]);
         assert_eq!((sequence.computed(), sequence.pending()), (2, &[9, 9, 9][..]));
@@ -249,9 +261,9 @@ mod tests {
     fn a_fork_shares_pages_and_gives_back_its_own() {
         let pool = SequencePool::new(4, 0);
         let mut first = Sequence::new(pool.clone());
-        first.extend(&[7; 70]);
+        first.extend(&[7; 70]).unwrap();
         first.advance(70).unwrap();
-        let mut second = first.fork();
+        let mut second = first.fork().unwrap();
         assert_eq!(pool.free_pages(), 2);
         second.push(8);
         assert!(second.advance(1).unwrap().copy.is_some());
@@ -266,13 +278,13 @@ mod tests {
     fn without_a_state_of_its_position_a_recurrent_sequence_falls_back() {
         let pool = SequencePool::new(8, 4);
         let mut sequence = Sequence::new(pool.clone());
-        sequence.extend(&[7; 100]);
+        sequence.extend(&[7; 100]).unwrap();
         sequence.advance(100).unwrap();
         for _ in 0..5 {
             sequence.push(8);
             sequence.advance(1).unwrap();
         }
-        let mut other = sequence.fork();
+        let mut other = sequence.fork().unwrap();
         sequence.truncate(104);
         assert_eq!(sequence.computed(), 104, "the state before the last step is there");
         other.truncate(103);
@@ -287,7 +299,7 @@ mod tests {
     fn without_pages_no_state_is_taken() {
         let pool = SequencePool::new(2, 4);
         let mut sequence = Sequence::new(pool.clone());
-        sequence.extend(&[7; 200]);
+        sequence.extend(&[7; 200]).unwrap();
         sequence.advance(100).unwrap();
         let held = pool.free_states();
         assert!(matches!(sequence.advance(100), Err(EngineError::OutOfPages { pages: 2 })));
@@ -298,7 +310,7 @@ mod tests {
     fn of_counts_that_somebody_panicked_over_nothing_is_taken() {
         let pool = SequencePool::new(4, 0);
         let mut sequence = Sequence::new(pool.clone());
-        sequence.extend(&[7; 10]);
+        sequence.extend(&[7; 10]).unwrap();
         sequence.advance(5).unwrap();
         std::thread::scope(|scope| {
             let work = scope.spawn(|| {

@@ -20,7 +20,11 @@ use nestling_core::batch::LevelPolicy;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
+use nestling_formats::memory::{try_reserve, try_to_vec};
 use nestling_text::{OutputParser, StopMatcher};
+
+/// What memory for tokens is asked for.
+const HISTORY: &str = "tokens of a session";
 
 /// One token history of a model, with the keys and values that were computed for it.
 ///
@@ -56,7 +60,7 @@ impl Session {
     /// # Errors
     /// [`EngineError::SessionBusy`].
     pub fn tokens(&self) -> Result<Vec<u32>, EngineError> {
-        self.with(|sequence| sequence.tokens().to_vec())
+        Ok(self.with(|sequence| try_to_vec(HISTORY, sequence.tokens()))??)
     }
 
     /// Tokens whose keys and values are held.
@@ -77,8 +81,7 @@ impl Session {
         core.check_tokens(tokens)?;
         self.with(|sequence| {
             core.check_length(sequence.tokens().len() + tokens.len())?;
-            sequence.extend(tokens);
-            Ok(())
+            Ok(sequence.extend(tokens)?)
         })?
     }
 
@@ -109,12 +112,13 @@ impl Session {
     /// [`EngineError::SessionBusy`].
     pub fn shift(&mut self, keep: usize, discard: usize) -> Result<(), EngineError> {
         self.with(|sequence| {
-            let mut tokens = sequence.tokens().to_vec();
+            let mut tokens = try_to_vec(HISTORY, sequence.tokens())?;
             let start = keep.min(tokens.len());
             let end = start.saturating_add(discard).min(tokens.len());
             tokens.drain(start..end);
             sequence.replace(tokens);
-        })
+            Ok(())
+        })?
     }
 
     /// A second session with the same history. What was computed is shared until one of the two
@@ -123,7 +127,7 @@ impl Session {
     /// # Errors
     /// [`EngineError::SessionBusy`].
     pub fn fork(&self) -> Result<Self, EngineError> {
-        let sequence = self.with(|sequence| sequence.fork())?;
+        let sequence = self.with(|sequence| sequence.fork())??;
         Ok(Self::new(self.model.clone(), sequence))
     }
 
@@ -171,7 +175,7 @@ impl Session {
         }
         // The slot is locked for a moment here and another one below, not while foreign code turns
         // any amount of text into tokens. Nobody else adds to the history: the session is borrowed.
-        let history = self.with(|sequence| sequence.tokens().to_vec())?;
+        let history = self.tokens()?;
         core.touch(&self.slot);
         let tokens_max = options.max_tokens.unwrap_or(usize::MAX);
         let reserve = usize::from(tokens_max > 0);
@@ -196,10 +200,13 @@ impl Session {
 
     /// Gives the sequence, with a prompt that has been checked, to the step loop.
     fn start(&self, start: Start) -> Result<Generation, EngineError> {
-        let Start { prompt, answer, levels, cancel, events_max, started } = start;
+        let Start { mut prompt, answer, levels, cancel, events_max, started } = start;
         let core = &self.model.core;
         let prompt_tokens = prompt.len();
         let mut state = self.acquire()?;
+        // An answer asks for no memory for its tokens while it is computed.
+        let room = core.context_length().saturating_sub(prompt_tokens).min(answer.tokens_max);
+        try_reserve(&mut prompt, HISTORY, room)?;
         let taken = std::mem::replace(&mut *state, SlotState::Running(cancel.clone()));
         let SlotState::Resting(mut sequence) = taken else {
             *state = taken;

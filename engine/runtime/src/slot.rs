@@ -103,7 +103,7 @@ mod tests {
     fn a_session_that_somebody_works_on_is_passed_by() {
         let pool = SequencePool::new(4, 0);
         let mut sequence = Sequence::new(pool.clone());
-        sequence.extend(&[7; 70]);
+        sequence.extend(&[7; 70]).unwrap();
         sequence.advance(70).unwrap();
         let slot = SessionSlot::new(sequence);
         let held = slot.lock().unwrap();

@@ -7,6 +7,7 @@
 //! XXH3-128 of everything before it.
 
 use nestling_formats::Level;
+use nestling_formats::memory::try_with_capacity;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::open::Model;
@@ -40,13 +41,16 @@ impl Session {
     /// [`EngineError::SessionBusy`]; a failed device.
     pub fn snapshot(&self, contents: SnapshotContents) -> Result<Vec<u8>, EngineError> {
         // A fork keeps the pages while the session itself is free for others.
-        let sequence = self.with(|sequence| sequence.fork_to_read())?;
+        let sequence = self.with(|sequence| sequence.fork_to_read())??;
         let core = self.core();
         let computed = match contents {
             SnapshotContents::Tokens => 0,
             SnapshotContents::TokensAndPages => sequence.computed(),
         };
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + sequence.tokens().len() * 4);
+        let pages = pages_for(computed).saturating_mul(core.limits.page_bytes);
+        let contents = pages.saturating_add(core.limits.state_bytes);
+        let fixed = HEADER_BYTES + HASH_BYTES + sequence.tokens().len() * 4;
+        let mut bytes = try_with_capacity("a snapshot", fixed.saturating_add(contents))?;
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         let levels = sequence.levels().filter(|_| computed > 0);
@@ -95,7 +99,7 @@ impl Model {
         if let Some(levels) = header.levels {
             sequence.set_levels(levels);
         }
-        sequence.extend(&tokens);
+        sequence.extend(&tokens)?;
         if computed > 0 && sequence.advance_restored(computed).is_ok() {
             let mut runner = core.lock_runner()?;
             for (&page, contents) in sequence.pages().iter().zip(pages) {
@@ -174,9 +178,11 @@ impl Header {
     }
 
     fn tokens(&self, bytes: &[u8]) -> Result<Vec<u32>, EngineError> {
-        (0..self.tokens)
-            .map(|i| Ok(u32::from_le_bytes(array(bytes, HEADER_BYTES + i * 4)?)))
-            .collect()
+        let mut tokens = try_with_capacity("tokens of a snapshot", self.tokens)?;
+        for i in 0..self.tokens {
+            tokens.push(u32::from_le_bytes(array(bytes, HEADER_BYTES + i * 4)?));
+        }
+        Ok(tokens)
     }
 
     /// Pages in order, and the state.

@@ -1,6 +1,7 @@
 //! A checkpoint: a directory with `config.json` and safetensors files, or a GGUF file.
 
 use nestling_formats::Invariant;
+use nestling_formats::memory::try_zeroed;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -150,7 +151,7 @@ impl Checkpoint {
     /// # Errors
     /// [`ImportError::Io`] or [`ImportError::Changed`].
     pub fn read_bytes(&self, tensor: &TensorInfo) -> Result<Vec<u8>, ImportError> {
-        let mut bytes = vec![0; self.buffer_length(tensor.length)?];
+        let mut bytes = try_zeroed("a tensor", self.buffer_length(tensor.length)?)?;
         self.read_into(tensor, 0, &mut bytes)?;
         Ok(bytes)
     }
@@ -161,7 +162,7 @@ impl Checkpoint {
     /// [`ImportError::Io`], [`ImportError::Changed`], or [`ImportError::NotFinite`] for a weight
     /// that is infinite or not a number, of blocks [`ImportError::BlockScale`].
     pub fn read_f32(&self, tensor: &TensorInfo) -> Result<Vec<f32>, ImportError> {
-        let mut values = vec![0.0; self.buffer_length(tensor.elements())?];
+        let mut values = try_zeroed("a tensor", self.buffer_length(tensor.elements())?)?;
         self.read_f32_from(tensor, 0, &mut values)?;
         Ok(values)
     }
@@ -187,7 +188,8 @@ impl Checkpoint {
         }
         let (size, width) = (tensor.element.block_elements(), tensor.element.block_bytes());
         let blocks_max = CHUNK_BYTES / width;
-        let mut chunk = vec![0; width * blocks_max.min(out.len().div_ceil(size))];
+        let blocks = blocks_max.min(out.len().div_ceil(size));
+        let mut chunk = try_zeroed("a part of a tensor", width * blocks)?;
         let mut cut = [0.0; BLOCK_ELEMENTS_MAX];
         let (mut at, mut rest) = (first, out);
         while !rest.is_empty() {
@@ -311,7 +313,7 @@ impl Checkpoint {
             begin_file(&mut hash, &asset.name, asset.bytes.len() as u64);
             hash.update(&asset.bytes);
         }
-        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut chunk = try_zeroed("a part of a file", CHUNK_BYTES)?;
         for file in &self.files {
             let name = file.path().file_name().invariant("an opened file has a name")?;
             begin_file(&mut hash, &name.to_string_lossy(), file.length());

@@ -1,5 +1,6 @@
 //! What can be wrong with a checkpoint.
 
+use nestling_formats::memory::OutOfMemory;
 use std::io;
 
 /// A checkpoint that cannot be read, is malformed, or asks for something that is not supported.
@@ -169,6 +170,9 @@ pub enum ImportError {
     /// The caller's callback asked to stop.
     #[error("cancelled")]
     Cancelled,
+    /// The system gave no memory for something whose size a file decides.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// A condition of the program itself that does not hold.
     #[error(transparent)]
     Internal(#[from] nestling_formats::InternalError),

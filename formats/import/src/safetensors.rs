@@ -10,6 +10,7 @@ use crate::limits::{
     MAX_SAFETENSORS_HEADER_BYTES, MAX_SAFETENSORS_METADATA, MAX_TENSOR_RANK, MAX_TENSORS,
 };
 use nestling_formats::DType;
+use nestling_formats::memory::try_with_capacity;
 
 /// Bytes before the JSON: its length.
 pub const PREFIX_BYTES: u64 = 8;
@@ -74,9 +75,12 @@ impl SafetensorsHeader {
             .map_err(|source| ImportError::Json { file: file.into(), source })?;
         let data_start = PREFIX_BYTES + json.len() as u64;
         let mut tensors = raw.0;
-        tensors.sort_by_key(|(_, tensor)| tensor.data_offsets);
+        // Without memory of its own; names tell equal ones apart.
+        tensors.sort_unstable_by(|(a, one), (b, two)| {
+            (one.data_offsets, a).cmp(&(two.data_offsets, b))
+        });
         let mut expected = data_start;
-        let mut checked = Vec::with_capacity(tensors.len());
+        let mut checked = try_with_capacity("the header of a safetensors file", tensors.len())?;
         for (name, tensor) in tensors {
             let entry = tensor.check(file, &name, data_start, expected, file_bytes)?;
             expected = entry.offset + entry.length;
@@ -227,6 +231,7 @@ impl<'de> Deserialize<'de> for RawHeader {
                         let message = format_args!("more than {MAX_TENSORS} tensors");
                         return Err(M::Error::custom(message));
                     }
+                    tensors.try_reserve(1).map_err(M::Error::custom)?;
                     tensors.push((key, map.next_value()?));
                 }
                 match duplicate(&tensors) {

@@ -9,6 +9,7 @@ use crate::limits::{MAX_SAFETENSORS_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS};
 use crate::read_at::SourceFile;
 use crate::safetensors::{PREFIX_BYTES, SafetensorsHeader, header_length};
 use crate::{ElementType, ImportError};
+use nestling_formats::memory::try_zeroed;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -70,7 +71,7 @@ pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Imp
             limit,
         });
     }
-    let mut bytes = vec![0; file.length() as usize];
+    let mut bytes = try_zeroed("a file of the checkpoint", file.length() as usize)?;
     read_source(&file, 0, &mut bytes)?;
     Ok(Some(bytes))
 }
@@ -207,7 +208,7 @@ fn read_header(file: &SourceFile) -> Result<SafetensorsHeader, ImportError> {
     }
     read_source(file, 0, &mut prefix)?;
     let length = header_length(&label, prefix, file.length())?;
-    let mut json = vec![0; length as usize];
+    let mut json = try_zeroed("the header of a safetensors file", length as usize)?;
     read_source(file, PREFIX_BYTES, &mut json)?;
     SafetensorsHeader::parse(&label, &json, file.length())
 }

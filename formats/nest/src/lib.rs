@@ -9,6 +9,7 @@ mod invariant;
 pub mod level;
 pub mod limits;
 pub mod matrix;
+pub mod memory;
 pub mod nested;
 mod regular_file;
 pub mod store;

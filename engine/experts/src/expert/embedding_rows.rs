@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::Level;
+use nestling_formats::memory::try_reserve;
 use nestling_formats::nested::Layout;
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Store, StoredRows};
 
@@ -118,7 +119,9 @@ impl EmbeddingRows {
             return Err(EngineError::Cancelled);
         }
         let EmbeddedRows { values, wanted, scratch } = out;
-        values.resize(wanted.len() * self.cols(), 0.0);
+        let count = wanted.len() * self.cols();
+        try_reserve(values, "embeddings of a step", count.saturating_sub(values.len()))?;
+        values.resize(count, 0.0);
         let mut all = wanted.iter().zip(values.chunks_exact_mut(self.cols().max(1)));
         all.try_for_each(|(row, out)| self.table.read(*row, scratch, out))
     }

@@ -114,7 +114,7 @@ impl<'a> GroupPlan<'a> {
             let length = extent.map_or(0, |extent| usize::try_from(extent.length).unwrap_or(0));
             if bytes.len() != length {
                 // Not from the heap, which would keep what is given back.
-                *bytes = AlignedBytes::zeroed(length);
+                *bytes = AlignedBytes::zeroed("an extent", length)?;
             }
             if let Some(extent) = extent {
                 store.read_extent(extent, bytes.bytes_mut())?;
@@ -166,7 +166,8 @@ pub(super) fn read_groups(
 ) -> Result<Vec<GroupPlanes>, EngineError> {
     let plans = groups.iter().map(GroupPlan::new);
     let plans = plans.collect::<Result<Vec<_>, _>>()?;
-    let mut arena = AlignedBytes::zeroed(plans.iter().map(|plan| plan.length).sum());
+    let length = plans.iter().map(|plan| plan.length).sum();
+    let mut arena = AlignedBytes::zeroed("weights", length)?;
     fill_all(store, &plans, arena.bytes_mut(), threads, cancel)?;
     let arena = Arc::new(arena);
     let mut start = 0;
@@ -200,7 +201,7 @@ fn fill_all(
     let done: Vec<OnceLock<Result<(), EngineError>>> =
         plans.iter().map(|_| OnceLock::new()).collect();
     let work = || {
-        let mut extents = [(); 5].map(|()| AlignedBytes::zeroed(0));
+        let mut extents = [(); 5].map(|()| AlignedBytes::empty());
         while !cancel.is_cancelled() {
             let job = whole(jobs.lock()).pop();
             // Default: all is read.

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use nestling_formats::memory::try_reserve;
 use nestling_formats::store::RowScratch;
 
 use super::row_table::{EmbeddedRows, RowTable, WantedRow};
@@ -126,7 +127,9 @@ fn answer(table: &RowTable, shared: &Shared, asked: &Receiver<Request>, answers:
     while let Ok(mut request) = asked.recv() {
         let Request { number, wanted, values } = &mut request;
         let read = AssertUnwindSafe(|| {
-            values.resize(wanted.len() * table.cols(), 0.0);
+            let count = wanted.len() * table.cols();
+            try_reserve(values, "embeddings of a step", count.saturating_sub(values.len()))?;
+            values.resize(count, 0.0);
             for (row, out) in wanted.iter().zip(values.chunks_exact_mut(table.cols().max(1))) {
                 if shared.wanted.load(Ordering::Relaxed) != *number {
                     return Err(EngineError::Cancelled);

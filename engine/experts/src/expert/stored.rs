@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nestling_formats::memory::try_zeroed;
 use nestling_formats::store::{GroupId, PartItem};
 use nestling_formats::{FloatKind, Level, MatrixKind, Plane};
 use nestling_import::ModelConfig;
@@ -86,7 +87,7 @@ impl ExpertSource for StoreSource {
         for part in group.parts(Plane::P2).ok_or_else(missing)? {
             let PartItem::Tensor { tensor } = part.item else { continue };
             let tensor = group.tensors.get(tensor).ok_or_else(missing)?;
-            let mut values = vec![0.0; tensor.shape.iter().product()];
+            let mut values = try_zeroed("a float tensor", tensor.shape.iter().product())?;
             tensor.dtype.decode(bytes.get(part.range).ok_or_else(missing)?, &mut values);
             list.push((tensor.kind, values));
         }

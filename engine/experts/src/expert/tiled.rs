@@ -1,9 +1,9 @@
 //! A matrix whose rows lie one after the other, in the layout that products read.
 
-use half::f16;
 use nestling_core::arena::AlignedBytes;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ByteRegion, NestedMatrix, PlaneRegions};
+use nestling_formats::memory::{try_filled, try_zeroed};
 use nestling_formats::nested::{
     CodecRef, GROUP, Layout, NestedError, NestedView, QuantizedMatrix, ScaledForm, ScaledRows,
     TILE_ROWS, ZERO_STEP, merge_p3_p4, merged_bytes, pack_plane, pack_scaled_plane,
@@ -39,9 +39,9 @@ fn nested(view: &NestedView) -> Result<QuantizedMatrix, EngineError> {
     let mut codes = QuantizedMatrix {
         rows,
         cols,
-        codes: vec![0; padded_rows * padded_cols],
-        row_scales: vec![f16::ZERO; padded_rows],
-        steps: vec![ZERO_STEP; padded_rows * groups],
+        codes: try_zeroed("codes of a matrix", padded_rows * padded_cols)?,
+        row_scales: try_zeroed("scales of a matrix", padded_rows)?,
+        steps: try_filled("steps of a matrix", ZERO_STEP, padded_rows * groups)?,
         tile_tables: (0..tiles).map(|tile| view.tile_table(tile)).collect(),
     };
     for row in 0..rows {
@@ -62,7 +62,7 @@ pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> 
     let pack = |plane: Plane| {
         let length = matrix.codec().form().plane_bytes(Layout::Tile16, rows, cols, plane);
         let length = length.invariant("a matrix that is held has a size")?;
-        let mut bytes = AlignedBytes::zeroed(length);
+        let mut bytes = AlignedBytes::zeroed("weights", length)?;
         codes.pack(plane, bytes.bytes_mut())?;
         Ok::<_, EngineError>(ByteRegion::from_aligned(bytes))
     };
@@ -87,7 +87,7 @@ pub(super) fn merge(
     p4: &ByteRegion,
 ) -> Result<ByteRegion, EngineError> {
     let length = merged_bytes(layout, rows, cols).invariant("planes that are held have sizes")?;
-    let mut merged = AlignedBytes::zeroed(length);
+    let mut merged = AlignedBytes::zeroed("weights", length)?;
     merge_p3_p4(layout, p3.bytes(), p4.bytes(), merged.bytes_mut())?;
     Ok(ByteRegion::from_aligned(merged))
 }

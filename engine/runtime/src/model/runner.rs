@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nestling_formats::memory::try_with_capacity;
 use nestling_import::{FeedForward, ModelConfig, TokenMixer};
 
 use super::activations::Activations;
@@ -383,7 +384,7 @@ impl<B: Backend> ModelRunner for Runner<B> {
     }
 
     fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError> {
-        let mut bytes = Vec::with_capacity(self.limits.page_bytes);
+        let mut bytes = try_with_capacity("a page of keys and values", self.limits.page_bytes)?;
         for pool in pages_of(&mut self.memory) {
             self.backend.read_page(pool, page, &mut bytes)?;
         }
@@ -406,7 +407,7 @@ impl<B: Backend> ModelRunner for Runner<B> {
     }
 
     fn read_state(&mut self, state: StateId) -> Result<Vec<u8>, EngineError> {
-        let mut bytes = Vec::with_capacity(self.limits.state_bytes);
+        let mut bytes = try_with_capacity("a recurrent state", self.limits.state_bytes)?;
         for pool in states_of(&mut self.memory) {
             self.backend.read_state(pool, state, &mut bytes)?;
         }

@@ -426,7 +426,7 @@ impl<B: Backend> Loader<'_, B> {
         cols: usize,
         values: &[f32],
     ) -> Result<B::Matrix, EngineError> {
-        let matrix = FloatMatrix::from_f32(rows, cols, values)?.compact();
+        let matrix = FloatMatrix::from_f32(rows, cols, values)?.compact()?;
         self.backend.upload_matrix(&MatrixWeights::Float(matrix), ActivationMode::Float)
     }
 

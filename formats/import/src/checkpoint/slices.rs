@@ -6,6 +6,7 @@ use crate::gguf::BlockType;
 use crate::names::{FloatChange, FloatSource, Order, Runs, TensorSlice};
 use crate::{ElementType, FloatShape, ImportError, MatrixShape};
 use nestling_formats::Invariant;
+use nestling_formats::memory::{try_reserve, try_zeroed};
 use nestling_formats::nested::{GROUP, decode_mxfp4};
 use nestling_formats::{DType, FloatId, MatrixId, MatrixKind};
 
@@ -251,7 +252,7 @@ impl Checkpoint {
     pub fn read_matrix(&self, id: MatrixId) -> Result<Vec<f32>, ImportError> {
         let place = self.matrix(id)?;
         let size = place.rows().saturating_mul(place.cols()) as u64;
-        let mut out = vec![0.0; self.buffer_length(size)?];
+        let mut out = try_zeroed("a matrix", self.buffer_length(size)?)?;
         self.read_rows(&place, 0, &mut out)?;
         Ok(out)
     }
@@ -295,7 +296,7 @@ impl Checkpoint {
         let TensorSlice { rows, columns, transposed, .. } = &part.slice;
         let cols = part.taken[1].max(1);
         if *transposed {
-            let mut turned = vec![0.0; part.taken[0] * part.taken[1]];
+            let mut turned = try_zeroed("a matrix", part.taken[0] * part.taken[1])?;
             self.gather(part, rows, columns, 0, &mut turned)?;
             // `turned` is [cols, all rows of the part].
             for (row, out) in out.chunks_mut(cols).enumerate() {
@@ -319,7 +320,8 @@ impl Checkpoint {
             return self.read_f32_from(part.tensor, first, out);
         };
         let blocks = out.len() / GROUP;
-        let (mut codes, mut powers) = (vec![0; blocks * GROUP / 2], vec![0; blocks]);
+        let mut codes = try_zeroed("codes of a matrix", blocks * GROUP / 2)?;
+        let mut powers = try_zeroed("scales of a matrix", blocks)?;
         self.read_into(part.tensor, first / 2, &mut codes)?;
         self.read_into(scales, first / MXFP4_BLOCK, &mut powers)?;
         let read = codes.as_chunks().0.iter().zip(&powers);
@@ -371,6 +373,8 @@ impl Checkpoint {
             if places.is_none() && height == count {
                 self.read_elements(part, part.first_element(start), now)?;
             } else {
+                let more = (height * source_cols).saturating_sub(span.len());
+                try_reserve(&mut span, "rows of a matrix", more)?;
                 span.resize(height * source_cols, 0.0);
                 self.read_elements(part, part.first_element(start), &mut span)?;
                 for (index, out) in now.chunks_mut(cols).enumerate() {
@@ -397,12 +401,15 @@ impl Checkpoint {
         let place = self.matrix(id)?;
         if let Some((tensor, first, count)) = place.contiguous() {
             let width = tensor.element.block_bytes() as u64;
-            let mut bytes = vec![0; self.buffer_length(count.saturating_mul(width))?];
+            let length = self.buffer_length(count.saturating_mul(width))?;
+            let mut bytes = try_zeroed("a matrix", length)?;
             self.read_into(tensor, first * width, &mut bytes)?;
             return Ok(bytes);
         }
+        let values = self.read_matrix(id)?;
         let mut bytes = Vec::new();
-        place.dtype().encode(&self.read_matrix(id)?, &mut bytes);
+        try_reserve(&mut bytes, "a matrix", values.len().saturating_mul(place.dtype().bytes()))?;
+        place.dtype().encode(&values, &mut bytes);
         Ok(bytes)
     }
 
@@ -540,7 +547,8 @@ impl Checkpoint {
         let mut row = 0;
         while same && row < size.0 {
             let count = step.min(size.0 - row) * size.1;
-            let (mut one, mut two) = (vec![0.0; count], vec![0.0; count]);
+            let mut one = try_zeroed("rows of a matrix", count)?;
+            let mut two = try_zeroed("rows of a matrix", count)?;
             self.read_rows(&head, row, &mut one)?;
             self.read_rows(&embedding, row, &mut two)?;
             same = one == two;

@@ -2,6 +2,7 @@
 
 use crate::ImportError;
 use crate::limits::MAX_GGUF_HEADER_BYTES;
+use nestling_formats::memory::OutOfMemory;
 
 /// Bytes asked for at once: a header without a tokenizer in one read, one with it in a hundred.
 const READ_AHEAD: usize = 128 << 10;
@@ -70,7 +71,9 @@ impl<'a> Cursor<'a> {
             let have = self.bytes.len();
             // Twice as much as before at most, and never more than a header may have.
             let room = (2 * self.bytes.capacity()).min(MAX_GGUF_HEADER_BYTES as usize);
-            self.bytes.reserve_exact(room.max(length) - have);
+            let room = room.max(length);
+            let reserved = self.bytes.try_reserve_exact(room - have);
+            reserved.map_err(|_| OutOfMemory::of::<u8>("the header of a GGUF file", room))?;
             self.bytes.resize(length, 0);
             (self.read)(have as u64, &mut self.bytes[have..])?;
         }

@@ -8,6 +8,7 @@ use super::element_layout::{ElementLayout, element_layout};
 use super::metadata::{GgufMetadata, read_key_count, read_keys};
 use crate::limits::MAX_GGUF_TENSORS;
 use crate::{ElementType, ImportError};
+use nestling_formats::memory::{OutOfMemory, try_reserve, try_with_capacity};
 
 /// `GGUF`.
 const MAGIC: u32 = u32::from_le_bytes(*b"GGUF");
@@ -72,7 +73,10 @@ impl GgufHeader {
         let mut read = |offset: u64, out: &mut [u8]| {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
             let part = bytes.get(at..).and_then(|bytes| bytes.get(..out.len()));
-            out.copy_from_slice(part.unwrap_or(&vec![0; out.len()]));
+            match part {
+                Some(part) => out.copy_from_slice(part),
+                None => out.fill(0),
+            }
             Ok(())
         };
         Self::read_within(file, bytes.len() as u64, file_bytes, &mut read)
@@ -131,6 +135,9 @@ fn alignment(metadata: &GgufMetadata) -> Result<u64, ImportError> {
     Err(metadata.wrong(KEY, "a power of two up to 1048576"))
 }
 
+/// What memory is asked for.
+const TENSORS: &str = "the tensors of a GGUF file";
+
 /// What the table says of a tensor.
 struct Entry {
     name: String,
@@ -154,9 +161,11 @@ fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, Impor
         shape.reverse();
         let type_number = cursor.u32(&what)?;
         let offset = cursor.u64(&what)?;
+        try_reserve(&mut entries, TENSORS, 1)?;
         entries.push(Entry { name, shape, type_number, offset });
     }
-    let mut seen = HashSet::new();
+    let (mut seen, count) = (HashSet::new(), entries.len());
+    seen.try_reserve(count).map_err(|_| OutOfMemory::of::<&str>(TENSORS, count))?;
     match entries.iter().find(|entry| !seen.insert(entry.name.as_str())) {
         None => Ok(entries),
         Some(entry) => {
@@ -176,8 +185,9 @@ struct TensorSection<'a> {
 
 impl TensorSection<'_> {
     fn tensors(&self, mut entries: Vec<Entry>) -> Result<Vec<GgufTensor>, ImportError> {
-        entries.sort_by_key(|entry| entry.offset);
-        let mut tensors: Vec<GgufTensor> = Vec::with_capacity(entries.len());
+        // Without memory of its own; names tell equal ones apart.
+        entries.sort_unstable_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
+        let mut tensors: Vec<GgufTensor> = try_with_capacity(TENSORS, entries.len())?;
         let mut free = self.data_offset;
         for entry in entries {
             let tensor = self.tensor(entry)?;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::cursor::Cursor;
 use crate::ImportError;
 use crate::limits::{MAX_GGUF_ARRAY, MAX_GGUF_KEYS};
+use nestling_formats::memory::{OutOfMemory, try_reserve, try_with_capacity};
 
 /// Bytes of a key.
 const KEY_BYTES_MAX: u64 = 256;
@@ -227,7 +228,7 @@ impl GgufMetadata {
             return Err(wrong());
         };
         let mut rest = &self.bytes[range.clone()];
-        let mut texts = Vec::with_capacity(*count);
+        let mut texts = try_with_capacity("an array of a GGUF file", *count)?;
         while let Some((length, behind)) = rest.split_first_chunk::<8>() {
             let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
             let (text, behind) = behind.split_at_checked(length).ok_or_else(wrong)?;
@@ -247,9 +248,13 @@ impl GgufMetadata {
             return Err(self.wrong(key, "an array of numbers"));
         };
         let bytes = &self.bytes[range.clone()];
-        let numbers = bytes.chunks_exact(kind.bytes() as usize).map(|bytes| number(*kind, bytes));
-        let numbers: Option<Vec<f64>> = numbers.collect();
-        numbers.map(Some).ok_or_else(|| self.wrong(key, "an array of numbers"))
+        let values = bytes.chunks_exact(kind.bytes() as usize);
+        let mut numbers = try_with_capacity("an array of a GGUF file", values.len())?;
+        for bytes in values {
+            let number = number(*kind, bytes);
+            numbers.push(number.ok_or_else(|| self.wrong(key, "an array of numbers"))?);
+        }
+        Ok(Some(numbers))
     }
 
     /// Whether the value of a key is an array.
@@ -292,6 +297,9 @@ fn scalar(kind: ValueKind, bytes: &[u8]) -> Option<GgufValue> {
     })
 }
 
+/// What memory is asked for.
+const KEYS: &str = "the keys of a GGUF file";
+
 /// Reads `count` keys with their values.
 pub(super) fn read_keys(
     cursor: &mut Cursor<'_>,
@@ -302,9 +310,11 @@ pub(super) fn read_keys(
         let key = cursor.text("a metadata key", KEY_BYTES_MAX)?;
         let kind = ValueKind::read(cursor, &key)?;
         let value = read_value(cursor, &key, kind)?;
+        try_reserve(&mut keys, KEYS, 1)?;
         keys.push((key, value));
     }
-    let mut seen = HashSet::new();
+    let (mut seen, count) = (HashSet::new(), keys.len());
+    seen.try_reserve(count).map_err(|_| OutOfMemory::of::<&str>(KEYS, count))?;
     match keys.iter().find(|(key, _)| !seen.insert(key.as_str())) {
         None => Ok(keys),
         Some((key, _)) => {

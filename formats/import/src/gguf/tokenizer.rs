@@ -1,6 +1,7 @@
 //! The tokenizer of a GGUF file as the text of a `tokenizer.json`.
 
 use nestling_formats::Invariant;
+use nestling_formats::memory::{OutOfMemory, try_filled, try_with_capacity};
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
@@ -102,7 +103,7 @@ impl<'a> Vocabulary<'a> {
         }
         let kinds = match metadata.numbers(TYPES)? {
             Some(numbers) => numbers.into_iter().map(TokenKind::new).collect(),
-            None => vec![TokenKind::Normal; tokens.len()],
+            None => try_filled("kinds of tokens", TokenKind::Normal, tokens.len())?,
         };
         if kinds.len() < tokens.len() {
             return Err(metadata.wrong(TYPES, "a number for every token"));
@@ -161,7 +162,7 @@ impl<'a> Vocabulary<'a> {
         let file = self.metadata.file();
         let mut counted = Writer { file, length: 0, bytes: None };
         self.write(&mut counted)?;
-        let bytes = Vec::with_capacity(counted.length);
+        let bytes = try_with_capacity("tokenizer.json", counted.length)?;
         let mut out = Writer { file, length: 0, bytes: Some(bytes) };
         self.write(&mut out)?;
         Ok(out.bytes.invariant("the second writer keeps what is written")?)
@@ -326,7 +327,9 @@ impl<'a> Vocabulary<'a> {
     }
 
     fn refuse_repeated(&self) -> Result<(), ImportError> {
-        let mut seen = HashSet::with_capacity(self.tokens.len());
+        let (mut seen, count) = (HashSet::new(), self.tokens.len());
+        let reserved = seen.try_reserve(count);
+        reserved.map_err(|_| OutOfMemory::of::<&str>("texts of tokens", count))?;
         let mut real = (0..self.tokens.len()).filter(|id| !self.is_filler(*id));
         let Some(again) = real.find(|id| !seen.insert(self.tokens[*id])) else { return Ok(()) };
         let text: String = self.tokens[again].chars().take(60).collect();

@@ -1,6 +1,6 @@
 //! Little-endian fields, read with their offsets and written one after another.
 
-use super::error::Fault;
+use super::error::{Fault, FieldFault};
 
 /// A run of fixed-width records being read.
 pub(super) struct Fields<'a> {
@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
             (name, None) => name.to_owned(),
             (name, Some(number)) => format!("{name} {number}"),
         };
-        Fault { what, field, offset, expected, found }
+        FieldFault { what, field, offset, expected, found }.into()
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 
 use super::bytes::align_up;
-use super::error::Fault;
+use super::error::{Fault, FieldFault};
 use super::format::{
     ASSET_BYTES_MAX, CODEC_RECORD_BYTES, EXTENT_RECORD_BYTES, GROUP_RECORD_BYTES, INDEX_HEAD_BYTES,
     MATRIX_RECORD_BYTES, SECTION_RECORD_BYTES, SHARD_RECORD_BYTES, TENSOR_RECORD_BYTES,
 };
 use super::header::{Header, STORE_LENGTH_AT};
 use super::index::{Encoding, Group, Index, Matrix};
+use crate::memory::OutOfMemory;
 use crate::nested::{CodecRef, GROUP, InputTransform, ScaleSteps};
 use crate::{Level, MatrixKind, Plane};
 
@@ -57,7 +58,7 @@ impl Index {
 
     fn check_shards(&self, header: &Header, places: &Places) -> Result<(), Fault> {
         let fault = |field, offset, expected: String, found: String| {
-            Err(Fault { what: "index".into(), field, offset, expected, found })
+            Err(FieldFault { what: "index".into(), field, offset, expected, found }.into())
         };
         if self.shards.len() as u64 != u64::from(header.shards) {
             let (expected, found) = (header.shards.to_string(), self.shards.len().to_string());
@@ -125,12 +126,14 @@ impl Index {
                     (_, false) => expected.to_string(),
                 };
                 let found = length.to_string();
-                return Err(Fault { what, field: "length", offset: at, expected, found });
+                return Err(
+                    FieldFault { what, field: "length", offset: at, expected, found }.into()
+                );
             }
             if before > extent {
                 let expected = format!("the planes of {} in order", group.id);
                 let found = format!("{plane:?} too early");
-                return Err(Fault { what, field: "plane", offset: at, expected, found });
+                return Err(FieldFault { what, field: "plane", offset: at, expected, found }.into());
             }
             before = extent;
         }
@@ -142,13 +145,14 @@ impl Index {
         for (number, slot) in (0u32..).zip(&self.codecs) {
             let misfit = slot.codec.as_ref().and_then(|codec| self.misfit(number, codec.borrow()));
             if let Some((matrix, rule)) = misfit {
-                return Err(Fault {
+                return Err(FieldFault {
                     what: format!("codec {number}"),
                     field: "matrices",
                     offset: 0,
                     expected: rule.into(),
                     found: format!("{:?} with {} columns", matrix.kind, matrix.cols),
-                });
+                }
+                .into());
             }
         }
         Ok(())
@@ -190,7 +194,7 @@ impl Index {
         let mut layout = Cursor::new(header.data_start().unwrap_or(u64::MAX), self.alignment);
         for (number, extent) in self.extents.iter().enumerate() {
             let at = places.extents + (number * EXTENT_RECORD_BYTES) as u64;
-            let fault = |field, expected: String, found: u64| Fault {
+            let fault = |field, expected: String, found: u64| FieldFault {
                 what: format!("extent {number}"),
                 field,
                 offset: at,
@@ -200,28 +204,31 @@ impl Index {
             let offset = layout.next(&self.shards);
             if offset != Some(extent.offset) {
                 let expected = offset.map_or("no more extents".into(), |o| o.to_string());
-                return Err(fault("offset", expected, extent.offset));
+                return Err(fault("offset", expected, extent.offset).into());
             }
             if layout.place(extent.length, &self.shards).is_none() {
                 let expected = format!("at most what shard {} has left", layout.shard + 1);
-                return Err(fault("length", expected, extent.length));
+                return Err(fault("length", expected, extent.length).into());
             }
         }
         if layout.at != header.store_length || layout.shard + 1 != self.shards.len() {
-            return Err(Fault {
+            return Err(FieldFault {
                 what: "header".into(),
                 field: "store length",
                 offset: STORE_LENGTH_AT,
                 expected: format!("{} where the last extent ends", layout.at),
                 found: header.store_length.to_string(),
-            });
+            }
+            .into());
         }
         Ok(())
     }
 
     fn check_sections(&self, header: &Header, places: &Places) -> Result<(), Fault> {
         let mut fault = None;
-        let mut names = HashSet::with_capacity(self.sections.len());
+        let mut names = HashSet::new();
+        let reserved = names.try_reserve(self.sections.len());
+        reserved.map_err(|_| OutOfMemory::of::<&str>("names of sections", self.sections.len()))?;
         for (number, section) in self.sections.iter().enumerate() {
             let offset = places.sections + (number * SECTION_RECORD_BYTES) as u64;
             let last = usize::try_from(section.extents_end - 1).ok();
@@ -251,7 +258,7 @@ impl Index {
         match fault {
             None => Ok(()),
             Some((field, offset, expected, found)) => {
-                Err(Fault { what: "sections".into(), field, offset, expected, found })
+                Err(FieldFault { what: "sections".into(), field, offset, expected, found }.into())
             }
         }
     }
@@ -265,7 +272,7 @@ fn group_fault(
     found: String,
 ) -> Fault {
     let what = format!("group {number}");
-    Fault { what, field, offset, expected: expected.to_string(), found }
+    FieldFault { what, field, offset, expected: expected.to_string(), found }.into()
 }
 
 impl Group {

@@ -4,7 +4,10 @@ use super::bytes::Fields;
 use super::error::Fault;
 use super::format;
 use super::index::CodecSlot;
+use crate::memory::try_with_capacity;
 use crate::nested::{Codec, NestedCodec, ScaledCodec};
+
+const CODECS: &str = "the codecs of a store"; // what memory is asked for
 
 /// A codec's id and the length of its parameters.
 pub(super) struct CodecRecord {
@@ -23,7 +26,7 @@ pub(super) fn read_records(
         format::VERSION_NESTED => format::CODEC_NESTED,
         _ => format::CODEC_SCALED,
     };
-    let mut records = Vec::with_capacity(count);
+    let mut records = try_with_capacity(CODECS, count)?;
     let mut left = bytes;
     for number in 0..count {
         fields.record("codec", number);
@@ -55,7 +58,7 @@ pub(super) fn read(
     fields: &mut Fields<'_>,
     records: &[CodecRecord],
 ) -> Result<Vec<CodecSlot>, Fault> {
-    let mut slots = Vec::with_capacity(records.len());
+    let mut slots = try_with_capacity(CODECS, records.len())?;
     for (number, CodecRecord { id, length }) in records.iter().enumerate() {
         fields.record("codec", number);
         let at = fields.offset();

@@ -11,6 +11,7 @@ use super::header::Header;
 use super::index::{
     CodecSlot, Encoding, Extent, FloatTensor, Group, GroupId, Index, Matrix, Section,
 };
+use crate::memory::{OutOfMemory, try_filled, try_with_capacity};
 use crate::nested::{Layout, PlaneForm};
 use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
@@ -80,6 +81,8 @@ impl Counts {
     }
 }
 
+const INDEX: &str = "the index of a store"; // what memory is asked for
+
 /// A group as recorded, before its matrices, tensors and name are known.
 struct GroupRecord {
     kind: u8,
@@ -97,24 +100,26 @@ struct GroupRecord {
 pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, Fault> {
     let mut fields = Fields::new(bytes, base, "index");
     let counts = Counts::read(&mut fields, bytes.len())?;
-    let shards =
-        (0..counts.shards).map(|_| fields.u64("shard length")).collect::<Result<_, _>>()?;
+    let mut shards = try_with_capacity(INDEX, counts.shards)?;
+    for _ in 0..counts.shards {
+        shards.push(fields.u64("shard length")?);
+    }
     let (mut sections, section_names) = read_sections(&mut fields, counts.sections)?;
     let codec_records =
         codecs::read_records(&mut fields, counts.codecs, counts.codec_bytes, header.version)?;
     let records = read_groups(&mut fields, &counts)?;
-    let mut matrices = Vec::with_capacity(counts.matrices);
+    let mut matrices = try_with_capacity(INDEX, counts.matrices)?;
     for number in 0..counts.matrices {
         fields.record("matrix", number);
         matrices.push(read_matrix(&mut fields, counts.codecs)?);
     }
-    let mut tensors = Vec::with_capacity(counts.tensors);
+    let mut tensors = try_with_capacity(INDEX, counts.tensors)?;
     for number in 0..counts.tensors {
         fields.record("tensor", number);
         tensors.push(read_tensor(&mut fields)?);
     }
     let extents_at = fields.offset();
-    let mut extents = Vec::with_capacity(counts.extents);
+    let mut extents = try_with_capacity(INDEX, counts.extents)?;
     for number in 0..counts.extents {
         fields.record("extent", number);
         extents.push(read_extent(&mut fields, counts.groups)?);
@@ -159,7 +164,7 @@ pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, 
     }
     index.check(header, base)?;
     index.check_codecs()?;
-    index.find_section_levels();
+    index.find_section_levels()?;
     Ok(index)
 }
 
@@ -167,8 +172,8 @@ fn read_sections(
     fields: &mut Fields<'_>,
     count: usize,
 ) -> Result<(Vec<Section>, Vec<usize>), Fault> {
-    let mut sections: Vec<Section> = Vec::with_capacity(count);
-    let mut names = Vec::with_capacity(count);
+    let mut sections: Vec<Section> = try_with_capacity(INDEX, count)?;
+    let mut names = try_with_capacity(INDEX, count)?;
     for number in 0..count {
         fields.record("section", number);
         names.push(fields.size("name length")?);
@@ -184,7 +189,7 @@ fn read_sections(
 }
 
 fn read_groups(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<GroupRecord>, Fault> {
-    let mut records = Vec::with_capacity(counts.groups);
+    let mut records = try_with_capacity(INDEX, counts.groups)?;
     let (mut matrices, mut tensors) = (counts.matrices, counts.tensors);
     for number in 0..counts.groups {
         fields.record("group", number);
@@ -331,12 +336,12 @@ fn read_measures(
     groups: &[GroupRecord],
 ) -> Result<Vec<Vec<Drops>>, Fault> {
     if count == 0 {
-        return Ok(vec![Vec::new(); groups.len()]);
+        return Ok(try_filled(INDEX, Vec::new(), groups.len())?);
     }
     let mut number = 0;
-    let mut measures = Vec::with_capacity(groups.len());
+    let mut measures = try_with_capacity(INDEX, groups.len())?;
     for group in groups {
-        let mut list = Vec::with_capacity(group.matrices);
+        let mut list = try_with_capacity(INDEX, group.matrices)?;
         for _ in 0..group.matrices {
             fields.record("measure", number);
             number += 1;
@@ -419,8 +424,9 @@ fn assemble(
     names: &mut Names<'_>,
 ) -> Result<Groups, Fault> {
     let (mut matrices, mut tensors) = (matrices.into_iter(), tensors.into_iter());
-    let mut groups = Vec::with_capacity(records.len());
-    let mut numbers = HashMap::with_capacity(records.len());
+    let mut groups = try_with_capacity(INDEX, records.len())?;
+    let (mut numbers, count) = (HashMap::new(), records.len());
+    numbers.try_reserve(count).map_err(|_| OutOfMemory::of::<(GroupId, u32)>(INDEX, count))?;
     for (number, record) in (0u32..).zip(records) {
         fields.record("group", numbers.len());
         let id = group_id(fields, &record, names)?;

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use crate::memory::OutOfMemory;
+
 /// An error of the store. Every message names the file and says what to expect or do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -164,6 +166,9 @@ pub enum StoreError {
         /// The file.
         file: String,
     },
+    /// The system gave no memory for something whose size the store decides.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// A condition of the program itself that does not hold.
     #[error(transparent)]
     Internal(#[from] crate::InternalError),
@@ -223,9 +228,28 @@ pub(super) fn label(path: &Path) -> String {
     path.display().to_string()
 }
 
+/// What is wrong with an index, before the file's name is known.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Field(Box<FieldFault>),
+    Memory(OutOfMemory),
+}
+
+impl From<FieldFault> for Fault {
+    fn from(fault: FieldFault) -> Self {
+        Self::Field(Box::new(fault))
+    }
+}
+
+impl From<OutOfMemory> for Fault {
+    fn from(error: OutOfMemory) -> Self {
+        Self::Memory(error)
+    }
+}
+
 /// A [`Malformed`] before the file's name is known.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct FieldFault {
     pub what: String,
     pub field: &'static str,
     pub offset: u64,
@@ -235,14 +259,22 @@ pub(super) struct Fault {
 
 impl Fault {
     pub fn in_file(self, file: &str) -> StoreError {
-        let Self { what, field, offset, expected, found } = self;
+        let fault = match self {
+            Self::Field(fault) => fault,
+            Self::Memory(error) => return error.into(),
+        };
+        let FieldFault { what, field, offset, expected, found } = *fault;
         let file = file.to_owned();
         StoreError::Malformed(Box::new(Malformed { file, what, field, offset, expected, found }))
     }
 
     /// The fault as one of a plan, where there are no bytes yet.
     pub fn in_plan(self) -> StoreError {
-        let Self { what, field, expected, found, .. } = self;
+        let fault = match self {
+            Self::Field(fault) => fault,
+            Self::Memory(error) => return error.into(),
+        };
+        let FieldFault { what, field, expected, found, .. } = *fault;
         StoreError::plan(what, format!("{field} is {found}, expected {expected}"))
     }
 }

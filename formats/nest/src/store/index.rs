@@ -7,6 +7,7 @@ use super::format::{
     GROUP_FLOATS, GROUP_HEAD, NONE, PLANES, VERSION_NESTED, VERSION_SCALED,
 };
 use super::hash::{StoreId, place_seed};
+use crate::memory::{OutOfMemory, try_filled, try_with_capacity};
 use crate::nested::{Codec, Layout, NestedCodec, PlaneForm, TABLE_BYTES};
 use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
@@ -362,7 +363,7 @@ impl Index {
     }
 
     /// Fills [`Self::section_levels`], once groups, extents and sections are in place.
-    pub(super) fn find_section_levels(&mut self) {
+    pub(super) fn find_section_levels(&mut self) -> Result<(), OutOfMemory> {
         let has_experts = self.groups.iter().any(|group| group.id.expert().is_some());
         let counts = |group: &Group| !has_experts || group.id.expert().is_some();
         let tops = self.groups.iter().filter(|group| counts(group) && !group.matrices.is_empty());
@@ -370,7 +371,8 @@ impl Index {
         // Without any matrix, everything that is there serves every level.
         let top = tops.max().unwrap_or(PLANES - 1);
         // The lowest plane that lies at or after each extent: what a cut before it would miss.
-        let mut missing = vec![PLANES; self.extents.len() + 1];
+        let count = self.extents.len() + 1;
+        let mut missing = try_filled("the levels of a store's sections", PLANES, count)?;
         for number in (0..self.extents.len()).rev() {
             missing[number] = missing[number + 1].min(self.extents[number].plane.index());
         }
@@ -379,7 +381,11 @@ impl Index {
             let complete = missing.get(end)?.checked_sub(1)?;
             Level::ALL.get(complete.min(top)).copied()
         };
-        self.section_levels = self.sections.iter().map(level).collect();
+        let mut levels =
+            try_with_capacity("the levels of a store's sections", self.sections.len())?;
+        levels.extend(self.sections.iter().map(level));
+        self.section_levels = levels;
+        Ok(())
     }
 
     /// How many sections make up the model of that level: the fewest that complete it.

@@ -12,6 +12,7 @@ use super::bytes::{Fields, Out};
 use super::disk::DiskFile;
 use super::format::{JOURNAL_MAGIC, PLANES, VERSION_NESTED};
 use super::hash::StoreId;
+use crate::memory::try_zeroed;
 
 const HEADER_BYTES: usize = 28;
 /// Kind, number, length.
@@ -183,7 +184,8 @@ fn read_record(file: &dyn DiskFile, at: u64, length: u64) -> io::Result<Option<(
     if payload > PAYLOAD_BYTES_MAX || total > left {
         return Ok(None);
     }
-    let mut bytes = vec![0; total];
+    let bytes = try_zeroed("a record of the journal", total);
+    let mut bytes = bytes.map_err(|_| io::ErrorKind::OutOfMemory)?;
     file.read_at(at, &mut bytes)?;
     let (record, checksum) = bytes.split_at(total - CHECKSUM_BYTES);
     if xxh3_64(record).to_le_bytes() != checksum {

@@ -212,7 +212,7 @@ impl StorePlan {
         }
         self.list_extents(&mut index)?;
         self.place_extents(&mut index)?;
-        index.find_section_levels();
+        index.find_section_levels()?;
         if self.sections.is_empty() {
             name_sections(&mut index);
         }

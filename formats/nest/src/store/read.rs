@@ -1,6 +1,7 @@
 //! An opened store.
 
 use crate::Invariant;
+use crate::memory::try_zeroed;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -277,7 +278,7 @@ impl Store {
         // Present extents lie within the storage, so this is no more than there is to read.
         let length = usize::try_from(extent.length)
             .map_err(|_| self.absent(format!("memory for {}", self.index.describe(extent))))?;
-        let mut bytes = vec![0; length];
+        let mut bytes = try_zeroed("an extent", length)?;
         self.read_extent(extent, &mut bytes)?;
         Ok(bytes)
     }
@@ -340,7 +341,7 @@ fn read_index(storage: &dyn Storage) -> Result<(Header, Index), StoreError> {
             file: name.clone(),
             what: "index that fits in memory".into(),
         })?;
-        let mut out = vec![0; size];
+        let mut out = try_zeroed("the index of a store", size)?;
         let read = storage.read_at(offset, &mut out);
         read.map_err(|source| StoreError::io(&name, "read", offset, size, source))?;
         Ok(out)

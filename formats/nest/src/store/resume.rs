@@ -1,6 +1,7 @@
 //! Opening the files of a store to be written, and finding what an earlier attempt left in them.
 
 use crate::Invariant;
+use crate::memory::{OutOfMemory, try_filled, try_reserve};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -105,13 +106,13 @@ fn replay(
 ) -> Result<State, StoreError> {
     let mut state = State {
         journal,
-        hashes: vec![None; index.extents.len()],
-        codecs: vec![None; index.codecs.len()],
-        error_drops: vec![None; index.extents.len()],
-        frequencies: vec![None; index.groups.len()],
-        weight_squares: vec![None; index.groups.len()],
-        notes: vec![None; index.groups.len()],
-        matrix_drops: vec![None; index.groups.iter().map(|group| group.matrices.len()).sum()],
+        hashes: slots(index.extents.len())?,
+        codecs: slots(index.codecs.len())?,
+        error_drops: slots(index.extents.len())?,
+        frequencies: slots(index.groups.len())?,
+        weight_squares: slots(index.groups.len())?,
+        notes: slots(index.groups.len())?,
+        matrix_drops: slots(index.groups.iter().map(|group| group.matrices.len()).sum())?,
     };
     for record in records {
         match record {
@@ -131,12 +132,19 @@ fn replay(
     let mut chunk = Vec::new();
     for (extent, hash) in index.extents.iter().zip(&mut state.hashes) {
         let Some(expected) = *hash else { continue };
+        let more = CHUNK_BYTES.saturating_sub(chunk.len());
+        try_reserve(&mut chunk, "a part of a store that is verified", more)?;
         chunk.resize(CHUNK_BYTES, 0);
         if !rewrite(index, files, extent, expected, &mut chunk)? {
             *hash = None;
         }
     }
     Ok(state)
+}
+
+/// A slot for everything that may have been written.
+fn slots<T: Clone>(count: usize) -> Result<Vec<Option<T>>, OutOfMemory> {
+    try_filled("what the journal of a store says", None, count)
 }
 
 fn set<T>(slots: &mut [Option<T>], number: u32, value: T) {

@@ -1,6 +1,7 @@
 //! Checking every byte of a store.
 
 use crate::Invariant;
+use crate::memory::try_zeroed;
 use std::ops::ControlFlow;
 
 use super::error::StoreError;
@@ -62,7 +63,7 @@ impl Store {
         progress: &mut dyn FnMut(VerifyProgress) -> ControlFlow<()>,
     ) -> Result<VerifyReport, StoreError> {
         let mut report = VerifyReport::default();
-        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut chunk = try_zeroed("a part of a store that is verified", CHUNK_BYTES)?;
         let before = sections.checked_sub(1).and_then(|last| self.index.sections.get(last));
         let skipped = before.map_or(0, |section| section.end);
         let start = match before {
@@ -132,7 +133,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         // Less than the alignment, which is at most 16 MiB.
         let count = usize::try_from(end - start).invariant("an alignment fits in memory")?;
-        let mut bytes = vec![0; count];
+        let mut bytes = try_zeroed("padding of a store", count)?;
         self.read_bytes(start, &mut bytes)?;
         if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
             let offset = start + at as u64;

@@ -1,6 +1,7 @@
 //! Writing a store: temporary files beside the destination, a journal, and one rename at the end.
 
 use crate::Invariant;
+use crate::memory::try_zeroed;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -152,7 +153,7 @@ impl StoreWriter {
         let padding = extent.length.next_multiple_of(self.index.alignment) - extent.length;
         // Less than the alignment, which is at most 16 MiB.
         let padding = usize::try_from(padding).invariant("an alignment fits in memory")?;
-        let zeros = vec![0; padding];
+        let zeros = try_zeroed("padding of a store", padding)?;
         let at = extent.offset - shard.start;
         shard.write(at, bytes)?;
         shard.write(at + extent.length, &zeros)?;

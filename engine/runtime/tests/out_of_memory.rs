@@ -1,0 +1,210 @@
+//! Every large allocation fails once: the answer is an error that says so, never the end of the process.
+#![expect(unsafe_code, reason = "an allocator that refuses")]
+#![expect(clippy::print_stdout, reason = "says what it measured")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fmt::Display;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nestling_core::CancelToken;
+use nestling_core::kv_cache::KvDtype;
+use nestling_cpu::Cpu;
+use nestling_experts::expert::{ExpertSource, StoreSource};
+use nestling_formats::Level;
+use nestling_formats::store::{MappedStore, Store};
+use nestling_import::gguf::GgufHeader;
+use nestling_import::{Checkpoint, ImportError};
+use nestling_runtime::model::{Runner, RunnerOptions};
+use nestling_runtime::{
+    Engine, EngineOptions, Event, GenerateOptions, Model, ModelOptions, SnapshotContents,
+};
+
+/// The system's allocator, which refuses one large allocation.
+struct Refusing;
+
+/// From this size on an allocation may be refused.
+static LARGE_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// How many such there were, and which of them is refused.
+static LARGE_SEEN: AtomicUsize = AtomicUsize::new(0);
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether this allocation is the one that is refused.
+fn refuses(bytes: usize) -> bool {
+    bytes >= LARGE_BYTES.load(Ordering::Relaxed)
+        && LARGE_SEEN.fetch_add(1, Ordering::Relaxed) + 1 == REFUSED.load(Ordering::Relaxed)
+}
+
+// SAFETY: null is what an allocator answers that has nothing left; all else goes to the system's as it came.
+unsafe impl GlobalAlloc for Refusing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if refuses(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if refuses(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if refuses(size) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Refusing = Refusing;
+
+/// Has `work` do without one allocation of `large_bytes` or more, the first, the second and so on, until there are no
+/// more. An allocation that nobody asks for politely ends the process, which says where.
+fn refuse_each<T, E: Display>(
+    name: &str,
+    large_bytes: usize,
+    mut work: impl FnMut() -> Result<T, E>,
+) {
+    for at in 1..10_000 {
+        REFUSED.store(at, Ordering::Relaxed);
+        LARGE_SEEN.store(0, Ordering::Relaxed);
+        LARGE_BYTES.store(large_bytes, Ordering::Relaxed);
+        let result = work();
+        LARGE_BYTES.store(usize::MAX, Ordering::Relaxed);
+        let was_refused = LARGE_SEEN.load(Ordering::Relaxed) >= at;
+        match result {
+            // What helps, but is not needed, may fail unheard.
+            Ok(_) if was_refused => {}
+            Ok(_) => {
+                println!("{name}: {} allocations refused", at - 1);
+                assert!(at > 1, "{name} has no large allocation");
+                return;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                assert!(was_refused && error.contains("memory"), "{name}, {at}: {error}");
+            }
+        }
+    }
+    panic!("{name} goes on for ever");
+}
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn bundled() -> PathBuf {
+    data("../../models/nestling-storyteller.nest")
+}
+
+/// One test, so that nothing else allocates meanwhile.
+#[test]
+fn large_allocations_may_fail() {
+    store();
+    checkpoint();
+    gguf();
+    weights();
+    session();
+}
+
+/// Opens, verifies and reads a store.
+fn store() {
+    refuse_each("store", 4 << 10, || {
+        let store = Store::open(bundled())?;
+        let report = store.verify(&mut |_| ControlFlow::Continue(()))?;
+        assert!(report.damage.is_empty());
+        let names: Vec<String> = store.asset_names().map(String::from).collect();
+        names.iter().try_for_each(|name| store.asset(name).map(|_| ()))
+    });
+}
+
+/// Reads a checkpoint with a header and a tensor of some size.
+fn checkpoint() {
+    refuse_each("checkpoint", 4 << 10, || {
+        let checkpoint = Checkpoint::open(data("tests/data/tiny-qwen3-moe"))?;
+        checkpoint.source_hash(&mut |_| ControlFlow::Continue(()))?;
+        let embedding = checkpoint.tensor("model.embed_tokens.weight").unwrap();
+        checkpoint.read_bytes(embedding)?;
+        checkpoint.read_f32(embedding)?;
+        checkpoint.assets().map(|_| ())
+    });
+}
+
+/// Reads a GGUF header with as many tokens as some models have.
+fn gguf() {
+    let path = data("tests/data/gguf/k-quants.gguf");
+    let bytes = fs::read(path).unwrap();
+    refuse_each("gguf", 4 << 10, || {
+        let mut read = |offset: u64, out: &mut [u8]| {
+            let at = usize::try_from(offset).unwrap();
+            out.copy_from_slice(&bytes[at..at + out.len()]);
+            Ok::<_, ImportError>(())
+        };
+        GgufHeader::read("k-quants.gguf", bytes.len() as u64, &mut read)
+    });
+}
+
+/// Loads weights into memory and in place.
+fn weights() {
+    let load = |is_mapped: bool| {
+        let store = Arc::new(Store::open(bundled())?);
+        let source: Arc<dyn ExpertSource> = match is_mapped {
+            // SAFETY: nobody writes to the store that comes with the program.
+            true => Arc::new(StoreSource::mapped(unsafe { MappedStore::new(store) }?, None)?),
+            false => Arc::new(StoreSource::owned(store, Some(Level::L4))?),
+        };
+        let options = RunnerOptions {
+            kv_dtype: KvDtype::F16,
+            kv_pages: Some(24),
+            ..RunnerOptions::default()
+        };
+        Runner::load(Cpu::new(1), source, &options, &CancelToken::new(), &mut |_, _| {})
+    };
+    refuse_each("weights", 64 << 10, || load(false).and_then(|_| load(true)));
+}
+
+/// Saves, forks and restores a session with a long history.
+fn session() {
+    let engine =
+        Engine::new(EngineOptions { threads: Some(1), ..EngineOptions::default() }).unwrap();
+    let options = ModelOptions { context_length: Some(1024), ..ModelOptions::default() };
+    let model =
+        Model::open(&engine, bundled(), &options, &mut |_| {}, &CancelToken::new()).unwrap();
+    let mut session = model.session();
+    let tokens: Vec<u32> = (0..300).collect();
+    let options = GenerateOptions { max_tokens: Some(2), ..GenerateOptions::default() };
+    for event in session.generate(&tokens[..], &options).unwrap() {
+        assert!(matches!(event.unwrap(), Event::Text(_) | Event::Finished(_) | Event::Token(_)));
+    }
+    let mut saved = Vec::new();
+    refuse_each("snapshot", 4 << 10, || {
+        session.snapshot(SnapshotContents::TokensAndPages).map(|bytes| saved = bytes)
+    });
+    refuse_each("restored", 4 << 10, || model.restore(&saved));
+    let history: Vec<u32> = (0..1000).map(|at| at % 300).collect();
+    refuse_each("history", 3 << 10, || {
+        let mut session = model.session();
+        session.append(&history)?;
+        let mut fork = session.fork()?;
+        fork.shift(10, 100)?;
+        fork.replace(fork.tokens()?)?;
+        fork.snapshot(SnapshotContents::Tokens).and_then(|saved| model.restore(&saved))
+    });
+}
