@@ -1,3 +1,5 @@
+mod simulated;
+
 use crate::*;
 use nestling_convert::convert::QUANTIZER_VERSION;
 use nestling_testkit::hub_server::{HubFault, Standin, blob_name};

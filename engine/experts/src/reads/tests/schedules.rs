@@ -131,7 +131,7 @@ fn a_read_that_is_given_up_while_it_ends_is_told_of_once() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 // All that is under way takes too long.
-                let stalled = shared.lock().take_stalled(u64::MAX, 0, false);
+                let stalled = shared.lock().take_stalled(shared.now_ns() + 1, 0, false);
                 shared.give_up(&stalled, |job| stall(&shared, job, Duration::ZERO));
                 stalled.len() as u64
             })
