@@ -4,7 +4,7 @@ use crate::calibration;
 use crate::console::Console;
 use crate::convert::explain_convert;
 use crate::explain::explain_import;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use nestling::OpenDevice;
 use nestling::engine::in_place::open_in_place;
 use nestling::formats::store::Store;
@@ -13,7 +13,7 @@ use nestling_hub::is_gguf;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::args::CalibrationArgs;
+use crate::args::{CalibrationArgs, LoadModeArg, ModelArgs, ResourceArgs};
 
 /// Whether a file runs where it lies, on a device that can: nothing was asked of its conversion.
 pub fn is_wanted(path: &Path, asked: &CalibrationArgs, device: &OpenDevice) -> bool {
@@ -27,11 +27,29 @@ pub fn open(path: &Path) -> Result<Store> {
     open_in_place(Arc::new(checkpoint)).map_err(|error| explain_convert(&error))
 }
 
-/// Says what a file in place cannot do that a store can.
-pub fn tell(path: &Path, console: &Console) {
+/// Says what a file in place cannot do that a store can, and refuses what it cannot do at all.
+pub fn tell(
+    path: &Path,
+    model: &ModelArgs,
+    resources: &ResourceArgs,
+    console: &Console,
+) -> Result<()> {
+    let instead = "make a store of it with `nestling convert --exact`";
+    if matches!(resources.load_mode, LoadModeArg::Mmap) {
+        let problem = format!("{} runs where it lies and cannot be mapped", path.display());
+        return Err(Failure::new(problem).advise(instead));
+    }
+    if model.level.is_some() {
+        console.warn(format_args!(
+            "--level has no effect on {}: its experts are read whole; {instead}",
+            path.display()
+        ));
+        return Ok(());
+    }
     console.note(format_args!(
-        "{} runs where it lies, exactly; experts are read whole: `nestling convert` makes a store \
-         whose lower levels read less, and which GPUs take",
+        "{} runs where it lies, exactly; its experts are read whole: `nestling convert` makes a \
+         store whose lower levels read less",
         path.display()
     ));
+    Ok(())
 }

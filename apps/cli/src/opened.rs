@@ -92,11 +92,15 @@ pub fn open_at(
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
     if in_place::is_wanted(&path, &model.calibration, &device) {
-        in_place::tell(&path, console);
+        in_place::tell(&path, model, resources, console)?;
     } else if is_gguf(&path) {
         path = imported::store_of(&path, &model.calibration, console, interrupt)?;
     }
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
+    if is_gguf(&path) {
+        // A file in place has one level.
+        options.level = None;
+    }
     let mut started = Instant::now();
     let (opened, store) = loop {
         let source = source(&path, resources.load_mode, model.partial)?;
