@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use crate::engine::EngineCore;
 use crate::event::{FinishReason, Stats, Usage};
@@ -20,6 +20,7 @@ use nestling_core::batch::LevelPolicy;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
+use nestling_core::sync::MutexGuard;
 use nestling_formats::memory::{try_reserve, try_to_vec};
 use nestling_text::{OutputParser, StopMatcher};
 

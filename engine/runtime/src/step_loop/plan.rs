@@ -126,6 +126,7 @@ fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<Taken> {
     let (older, rest) = tasks.split_at_mut(index);
     let (task, younger) = rest.split_first_mut()?;
     let computed_before = task.sequence.computed();
+    let mut was_alone = false;
     loop {
         match task.sequence.advance(rows) {
             Ok(advance) => return Some(Taken { rows, computed_before, advance }),
@@ -134,7 +135,13 @@ fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<Taken> {
             Err(error) => {
                 // Older generations go on first; one that is on its way here, or a session that is
                 // just being forked, holds pages too. Only alone it can never go on.
-                if error.is_full_pool() && task.sequence.holds_all_that_is_taken() {
+                let alone = error.is_full_pool() && task.sequence.holds_all_that_is_taken();
+                if alone && !was_alone {
+                    // What another thread held may have come back just now.
+                    was_alone = true;
+                    continue;
+                }
+                if alone {
                     task.failed = Some(error);
                 }
                 return None;
