@@ -164,13 +164,13 @@ impl PlaneOf<'_> {
     }
 
     /// The runs of a row-major plane of so many rows, in each of which rows follow each other.
-    fn runs(&self, rows: usize) -> Option<Vec<Range<usize>>> {
+    fn runs(&self, rows: usize) -> Option<[Range<usize>; 5]> {
         if self.plane != Plane::P2 {
-            return Some(vec![0..self.bytes(rows)?]);
+            return Some([0..0, 0..0, 0..0, 0..0, 0..self.bytes(rows)?]);
         }
         let parts = ScaledParts::new(&self.form, self.layout, rows, self.matrix.cols)?;
         let ScaledParts { scales, minima, sub_scales, sub_minima, codes } = parts;
-        Some(vec![scales, minima, sub_scales, sub_minima, codes])
+        Some([scales, minima, sub_scales, sub_minima, codes])
     }
 }
 

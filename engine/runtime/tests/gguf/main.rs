@@ -1,5 +1,5 @@
 //! GGUF files that llama.cpp made: tokens and logits are llama.cpp's, and stores come of them.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod convert;
 mod exact;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use nestling_formats::nested::{
-    CodecFitter, Layout, PlaneForm, QuantizeOptions, QuantizedMatrix, ScaledRows, quantize_matrix,
+    CodecFitter, Layout, NestedCodec, PlaneForm, QuantizeOptions, QuantizedMatrix, ScaledRows,
+    quantize_matrix,
 };
 use nestling_formats::store::{
     Encoding, FloatTensor, Group, GroupId, Matrix, MatrixData, StorePlan, StoreWriter,
@@ -127,15 +128,7 @@ pub fn build_store_with(
 
     let mut plan = StorePlan::new("tiny", "{}");
     plan.shard_bytes_max = recipe.shard_bytes_max;
-    let mut codecs = [0; 5];
-    match recipe.codes {
-        Codes::Nested => codecs[0] = plan.add_codec(fitted.tables.len()),
-        Codes::Scaled | Codes::Q8 => {
-            for (number, form) in codecs[1..].iter_mut().zip(scaled::FORMS) {
-                *number = plan.add_scaled_codec(scaled::codec(form));
-            }
-        }
-    }
+    let codecs = add_codecs(&mut plan, recipe, fitted.tables.len());
     plan.add_asset("config.json", config.len() as u64);
     let layers = (0..checkpoint.config().num_hidden_layers as u32).map(Some);
     let layers: Vec<Option<u32>> = layers.chain([None]).collect();
@@ -170,30 +163,66 @@ pub fn build_store_with(
         write_group(&writer, &GroupId::Floats { layer }, &data);
     }
     for Content { id, matrices } in &contents {
-        let weights = |id| checkpoint.read_matrix(id).unwrap();
-        let nested: Vec<QuantizedMatrix>;
-        let scaled: Vec<ScaledRows>;
-        let data: Vec<_> = match recipe.codes {
-            Codes::Nested => {
-                let matrices = matrices.iter().map(|&(_, id, rows, cols)| {
-                    quantize_matrix(&weights(id), rows, cols, &fitted, None, &options).unwrap()
-                });
-                nested = matrices.collect();
-                nested.iter().map(MatrixData::Nested).collect()
-            }
-            codes => {
-                let matrices = matrices.iter().map(|&(kind, id, rows, cols)| {
-                    scaled::quantize(&weights(id), rows, cols, &scaled::form(kind, codes))
-                });
-                scaled = matrices.collect();
-                scaled.iter().map(MatrixData::Scaled).collect()
-            }
-        };
-        write_group(&writer, id, &data);
+        write_matrices(
+            &writer,
+            id,
+            matrices,
+            &Coding { checkpoint: &checkpoint, codes: recipe.codes, fitted: &fitted },
+        );
     }
     let path = writer.final_path().to_owned();
     writer.finish().unwrap();
     path
+}
+
+/// The codecs of a store: of nested codes, or of every form of scaled integers.
+fn add_codecs(plan: &mut StorePlan, recipe: &Recipe, tables: usize) -> [u32; 5] {
+    let mut codecs = [0; 5];
+    match recipe.codes {
+        Codes::Nested => codecs[0] = plan.add_codec(tables),
+        Codes::Scaled | Codes::Q8 => {
+            for (number, form) in codecs[1..].iter_mut().zip(scaled::FORMS) {
+                *number = plan.add_scaled_codec(scaled::codec(form));
+            }
+        }
+    }
+    codecs
+}
+
+/// What the matrices of a group are made of.
+struct Coding<'a> {
+    checkpoint: &'a Checkpoint,
+    codes: Codes,
+    fitted: &'a NestedCodec,
+}
+
+fn write_matrices(
+    writer: &StoreWriter,
+    id: &GroupId,
+    matrices: &[(MatrixKind, MatrixId, usize, usize)],
+    coding: &Coding<'_>,
+) {
+    let options = QuantizeOptions::default();
+    let weights = |id| coding.checkpoint.read_matrix(id).unwrap();
+    let nested: Vec<QuantizedMatrix>;
+    let scaled: Vec<ScaledRows>;
+    let data: Vec<_> = match coding.codes {
+        Codes::Nested => {
+            let matrices = matrices.iter().map(|&(_, id, rows, cols)| {
+                quantize_matrix(&weights(id), rows, cols, coding.fitted, None, &options).unwrap()
+            });
+            nested = matrices.collect();
+            nested.iter().map(MatrixData::Nested).collect()
+        }
+        codes => {
+            let matrices = matrices.iter().map(|&(kind, id, rows, cols)| {
+                scaled::quantize(&weights(id), rows, cols, &scaled::form(kind, codes))
+            });
+            scaled = matrices.collect();
+            scaled.iter().map(MatrixData::Scaled).collect()
+        }
+    };
+    write_group(writer, id, &data);
 }
 
 fn write_group(writer: &StoreWriter, id: &GroupId, data: &[MatrixData<'_>]) {

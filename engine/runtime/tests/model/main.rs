@@ -20,6 +20,7 @@ mod judge;
 mod mapped;
 #[cfg(test)]
 mod rotation;
+#[cfg(test)]
 mod scaled;
 #[cfg(test)]
 mod stores;
