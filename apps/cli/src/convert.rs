@@ -4,7 +4,7 @@ use crate::args::{CalibrationArgs, ConvertArgs, Rotation};
 use crate::bytes::ByteSize;
 use crate::calibration;
 use crate::console::{Console, write_out};
-use crate::explain::{explain_import, explain_store};
+use crate::explain::{explain_convert, explain_import};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -12,8 +12,8 @@ use crate::room;
 use crate::verify::open_store;
 use nestling::engine::allocation::Allocation;
 use nestling::engine::convert::{
-    ConvertError, ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, RotationTrial,
-    SourceBits, SourceBlocks, SourceErrors, convert_with_best_rotation, cut_store, estimate_store,
+    ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, RotationTrial, SourceBits,
+    SourceBlocks, SourceErrors, convert_with_best_rotation, cut_store, estimate_store,
 };
 use nestling::formats::MatrixKind;
 use nestling::import::Checkpoint;
@@ -317,29 +317,5 @@ impl ConvertBar<'_> {
             bar.set_total(at.total_bytes);
             bar.set(at.done_bytes);
         }
-    }
-}
-
-pub fn explain_convert(error: &ConvertError) -> Failure {
-    match error {
-        ConvertError::Cancelled => Failure {
-            message: "interrupted; the same command goes on where it stopped".into(),
-            ..Failure::interrupted()
-        },
-        ConvertError::Checkpoint(error) => explain_import(error),
-        ConvertError::Store(error) => explain_store(error),
-        ConvertError::Quantize { .. } => Failure::new(error.to_string())
-            .advise("download the checkpoint again; it may be damaged"),
-        ConvertError::Destination { reason, .. } if reason.starts_with("it exists") => {
-            Failure::sentence(error)
-                .advise("remove it, give another name, or replace it with --force")
-        }
-        ConvertError::Budget { asked, least } => Failure::new(format!(
-            "a store of this model needs at least {}, the budget is {}",
-            ByteSize(*least),
-            ByteSize(*asked),
-        ))
-        .advise(format!("give --budget {least} or more")),
-        other => Failure::sentence(other),
     }
 }

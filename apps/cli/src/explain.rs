@@ -1,9 +1,10 @@
 //! Errors of the library, said to a person with what to do about them.
 
-use crate::bytes::Units;
+use crate::bytes::{ByteSize, Units};
 use crate::failure::{Exit, Failure};
 use crate::refused_file;
 use nestling::cuda::CudaError;
+use nestling::engine::convert::ConvertError;
 use nestling::engine::text::TextError;
 use nestling::engine::{EngineError, MemoryTooSmall};
 use nestling::formats::store::{OpenOptions, Store, StoreError};
@@ -157,5 +158,29 @@ pub fn explain_import(error: &ImportError) -> Failure {
             "see that config.json belongs to these weights, or download the checkpoint again",
         ),
         _ => failure,
+    }
+}
+
+pub fn explain_convert(error: &ConvertError) -> Failure {
+    match error {
+        ConvertError::Cancelled => Failure {
+            message: "interrupted; the same command goes on where it stopped".into(),
+            ..Failure::interrupted()
+        },
+        ConvertError::Checkpoint(error) => explain_import(error),
+        ConvertError::Store(error) => explain_store(error),
+        ConvertError::Quantize { .. } => Failure::new(error.to_string())
+            .advise("download the checkpoint again; it may be damaged"),
+        ConvertError::Destination { reason, .. } if reason.starts_with("it exists") => {
+            Failure::sentence(error)
+                .advise("remove it, give another name, or replace it with --force")
+        }
+        ConvertError::Budget { asked, least } => Failure::new(format!(
+            "a store of this model needs at least {}, the budget is {}",
+            ByteSize(*least),
+            ByteSize(*asked),
+        ))
+        .advise(format!("give --budget {least} or more")),
+        other => Failure::sentence(other),
     }
 }

@@ -2,8 +2,7 @@
 
 use crate::calibration;
 use crate::console::Console;
-use crate::convert::explain_convert;
-use crate::explain::explain_import;
+use crate::explain::{explain_convert, explain_import};
 use crate::failure::{Failure, Result};
 use nestling::OpenDevice;
 use nestling::engine::in_place::open_in_place;

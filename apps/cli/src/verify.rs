@@ -6,10 +6,11 @@ use crate::console::{Console, write_out};
 use crate::explain::explain_store;
 use crate::failure::{Exit, Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::places;
 use crate::progress::Progress;
 use crate::template_check::template_fault;
+use crate::{in_place, places};
 use nestling::formats::store::{OpenOptions, Store, VerifyReport};
+use nestling_hub::is_gguf;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -80,6 +81,9 @@ pub fn open_store_with(path: &std::path::Path, partial: bool) -> Result<Store> {
     if path.is_dir() {
         return Err(Failure::new(format!("{} is a folder, not a store", path.display()))
             .advise("make a store of a checkpoint with `nestling convert HF_DIR -o OUT.nest`"));
+    }
+    if is_gguf(path) {
+        return in_place::open(path);
     }
     let options = OpenOptions { partial, ..OpenOptions::default() };
     Store::open_with(path, &options).map_err(|error| explain_store(&error))
