@@ -4,6 +4,7 @@ use crate::args::{CALIBRATION_TOKENS, CalibrationArgs};
 use crate::conversation::read_text;
 use crate::explain::{explain, explain_import};
 use crate::failure::{Failure, Result};
+use crate::long_text;
 use nestling::EngineError;
 use nestling::engine::calibrate::CalibrationTokens;
 use nestling::engine::convert::Calibration;
@@ -80,8 +81,9 @@ fn from_text(checkpoint: &Checkpoint, text: &str, tokens_max: u32) -> Result<Cal
     let failed = |error| explain(&EngineError::text(error));
     let tokenizer = Tokenizer::from_bytes(file, &bytes).map_err(failed)?;
     let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse };
-    let mut tokens = tokenizer.encode(text, options).map_err(failed)?;
-    tokens.truncate(tokens_max as usize);
+    let tokens_max = tokens_max as usize;
+    let mut tokens = long_text::encode(&tokenizer, text, options, tokens_max).map_err(failed)?;
+    tokens.truncate(tokens_max);
     let tokens = CalibrationTokens::new(tokens).map_err(|error| explain(&error))?;
     Ok(Calibration::Tokens(tokens))
 }

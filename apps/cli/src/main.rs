@@ -20,6 +20,7 @@ mod inspect;
 mod interrupt;
 mod levels;
 mod linux;
+mod long_text;
 mod lost_page;
 mod mapped;
 mod memory;

@@ -12,6 +12,7 @@ use crate::device;
 use crate::explain::{explain, explain_import};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::long_text;
 use crate::progress::Progress;
 use crate::verify::{open_store, store_path};
 use nestling::engine::allocation::{ChooseOptions, Counting, budget_of_bits, choose};
@@ -281,5 +282,5 @@ fn tokens(store: &Store, text: &str) -> Result<Vec<u32>> {
     let failed = |error| explain(&EngineError::text(error));
     let tokenizer = Tokenizer::from_bytes(file, &bytes).map_err(failed)?;
     let options = EncodeOptions { add_special_tokens: false, special_text: SpecialText::Parse };
-    tokenizer.encode(text, options).map_err(failed)
+    long_text::encode(&tokenizer, text, options, usize::MAX).map_err(failed)
 }
