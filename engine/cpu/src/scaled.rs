@@ -6,8 +6,8 @@
 //! sub-block: `acc = fma(activation_scale * f32(sum of activations), minimum, acc)`.
 //!
 //! How scales are stored differs between types of files, how codes are cut into digits between
-//! numbers of bits. Neither is any business of products: a [`ScalePanel`] holds the weight scales
-//! and minima of [`RUN`] groups as floats, and a decoded group its values.
+//! numbers of bits. Neither is any business of products: a `ScalePanel` holds the weight scales
+//! and minima of `RUN` groups as floats, and a decoded group its values.
 //!
 //! ```text
 //! for each tile of 16 rows, each block of activations' rows:
