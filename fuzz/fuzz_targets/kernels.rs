@@ -82,7 +82,7 @@ fn definition(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
                 let weights = &values[row % TILE_ROWS * GROUP..][..GROUP];
                 let products = weights.iter().zip(&x.values);
                 let dot: i32 = products.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
-                let scale = view.weight_scales(level, tile, group)[row % TILE_ROWS];
+                let scale = view.group_scales(level, tile, group).scales[0][row % TILE_ROWS];
                 sum = (dot as f32).mul_add(x.scale * scale, sum);
             }
             out[t * view.rows() + row] = sum;
