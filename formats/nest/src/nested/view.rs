@@ -5,7 +5,7 @@
 use half::f16;
 
 use super::layout::{BaseParts, Grid, ScaledParts, base_parts, merged_bytes};
-use super::scaled::{Minima, ScaledCodec, SubScale};
+use super::scaled::{Minima, ScaleType, ScaledCodec, SubScale};
 use super::scaled_pack::{Run, plane_shift};
 use super::{CodecRef, GROUP, Layout, NestedError, PlaneForm, TILE_ROWS};
 use crate::{Invariant, Level, Plane};
@@ -189,6 +189,18 @@ impl<'a> NestedView<'a> {
         {
             let found = i64::from(bytes[at]);
             return Err(NestedError::Codec { what: "sub-scale", found, expected: "a number" });
+        }
+        let half = |range: &std::ops::Range<usize>| {
+            let (numbers, _) = self.planes.p2[range.clone()].as_chunks::<2>();
+            numbers.iter().all(|bytes| u16::from_le_bytes(*bytes) & 0x7c00 != 0x7c00)
+        };
+        // Products of finite half floats, integers of a byte and units are finite.
+        if codec.form.scale == ScaleType::F16
+            && !matches!(codec.form.sub_scale, SubScale::E4m3 | SubScale::E8m0)
+            && half(&parts.scales)
+            && half(&parts.minima)
+        {
+            return Ok(());
         }
         let unit = Level::ALL.map(|level| codec.unit(level)).into_iter().fold(1.0, f32::max);
         for row in 0..self.sizes.rows {

@@ -85,7 +85,9 @@ impl Record {
     }
 
     fn decode(kind: u32, number: u32, payload: &[u8]) -> Option<Self> {
-        let value = || payload.try_into().ok().map(f32::from_le_bytes);
+        // What the index could not hold was not written by a writer.
+        let is_measure = |value: &f32| value.is_finite() && value.is_sign_positive();
+        let value = || payload.try_into().ok().map(f32::from_le_bytes).filter(is_measure);
         match kind {
             KIND_EXTENT => Some(Self::Extent { extent: number, hash: payload.try_into().ok()? }),
             KIND_CODEC => Some(Self::Codec { codec: number, bytes: payload.to_vec() }),
@@ -193,4 +195,19 @@ fn read_record(file: &dyn DiskFile, at: u64, length: u64) -> io::Result<Option<(
     }
     let payload = &record[RECORD_HEAD_BYTES..];
     Ok(Record::decode(kind, number, payload).map(|record| (record, total)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_that_an_index_cannot_hold_end_a_journal() {
+        for kind in [KIND_ERROR_DROP, KIND_FREQUENCY, KIND_WEIGHT_SQUARE] {
+            for value in [f32::NAN, f32::INFINITY, -1.0, -0.0] {
+                assert!(Record::decode(kind, 0, &value.to_le_bytes()).is_none(), "{kind} {value}");
+            }
+            assert!(Record::decode(kind, 0, &0.5f32.to_le_bytes()).is_some());
+        }
+    }
 }
