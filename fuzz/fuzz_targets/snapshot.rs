@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_128;
 #[expect(dead_code, reason = "the tests of sessions use more of it")]
 mod fake;
 
-use fake::{FakeRunner, PANICS, VOCAB, caller_engine, greedy, model, prompt};
+use fake::{FakeRunner, PANICS, PANICS_WHEN_READ, VOCAB, caller_engine, greedy, model, prompt};
 
 #[derive(Arbitrary, Debug)]
 struct Edit {
@@ -77,6 +77,10 @@ fn seal(bytes: &mut Vec<u8>) {
 }
 
 fn restore(models: &Models, number: usize, bytes: &[u8]) {
+    // The stand-in panics where it reads a page with that token.
+    if bytes.windows(4).any(|token| *token == PANICS_WHEN_READ.to_le_bytes()) {
+        return;
+    }
     let Ok(mut session) = models.models[number].restore(bytes) else { return };
     let tokens = session.tokens().unwrap();
     assert!(tokens.iter().all(|token| (*token as usize) < VOCAB));
