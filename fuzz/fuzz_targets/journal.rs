@@ -10,8 +10,7 @@ use std::sync::{Arc, OnceLock};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use nestling_formats::nested::NestedCodec;
-use nestling_formats::store::{Disk, GroupId, MemoryStorage, Store, StorePlan, StoreWriter};
-use nestling_formats::{DType, FloatKind, MatrixKind};
+use nestling_formats::store::{Disk, MemoryStorage, Store, StorePlan, StoreWriter};
 use xxhash_rust::xxh3::xxh3_64;
 
 #[path = "../../formats/nest/tests/store/support/mod.rs"]
@@ -19,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 mod support;
 
 use support::memory_disk::MemoryDisk;
-use support::{codec, fill, nested, tensor};
+use support::{codec, fill, least_plan};
 
 #[derive(Arbitrary, Debug)]
 struct Record {
@@ -51,19 +50,6 @@ struct Input {
 
 const PATH: &str = "/model.nest";
 
-/// One layer of one expert, in extents of 512 bytes.
-fn plan() -> StorePlan {
-    let mut plan = StorePlan::new(b"source", r#"{"maker":"fuzz"}"#);
-    plan.alignment = Some(512);
-    let codec = plan.add_codec(1);
-    plan.add_asset("config.json", 10);
-    let norm = tensor(FloatKind::FinalNorm, DType::F32, &[8]);
-    plan.add_group(GroupId::Floats { layer: None }, vec![], vec![norm]);
-    let gate = nested(MatrixKind::Gate, 8, 8, codec, 0);
-    plan.add_group(GroupId::expert_of(0, 0), vec![gate], vec![]);
-    plan
-}
-
 /// The whole store, and the journal of one of which all is written.
 struct Sound {
     plan: StorePlan,
@@ -74,7 +60,7 @@ struct Sound {
 fn sound() -> &'static Sound {
     static SOUND: OnceLock<Sound> = OnceLock::new();
     SOUND.get_or_init(|| {
-        let (plan, disk) = (plan(), MemoryDisk::default());
+        let (plan, disk) = (least_plan(), MemoryDisk::default());
         let open = |disk: &MemoryDisk, resume| {
             StoreWriter::open_on(Arc::new(disk.clone()), Path::new(PATH), &plan, resume).unwrap()
         };

@@ -1,5 +1,6 @@
 //! GGUF files run where they lie.
 
+use crate::args::{CalibrationArgs, LoadModeArg, ModelArgs, ResourceArgs};
 use crate::calibration;
 use crate::console::Console;
 use crate::explain::{explain_convert, explain_import};
@@ -11,8 +12,6 @@ use nestling::import::Checkpoint;
 use nestling_hub::is_gguf;
 use std::path::Path;
 use std::sync::Arc;
-
-use crate::args::{CalibrationArgs, LoadModeArg, ModelArgs, ResourceArgs};
 
 /// Whether a file runs where it lies, on a device that can: nothing was asked of its conversion.
 pub fn is_wanted(path: &Path, asked: &CalibrationArgs, device: &OpenDevice) -> bool {

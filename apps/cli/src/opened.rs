@@ -91,15 +91,13 @@ pub fn open_at(
     let LocatedModel { mut path, is_bundled } = located;
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
+    let mut options = ModelOptions { recorder, ..model_options(model, resources) };
     if in_place::is_wanted(&path, &model.calibration, &device) {
         in_place::tell(&path, model, resources, console)?;
-    } else if is_gguf(&path) {
-        path = imported::store_of(&path, &model.calibration, console, interrupt)?;
-    }
-    let mut options = ModelOptions { recorder, ..model_options(model, resources) };
-    if is_gguf(&path) {
         // A file in place has one level.
         options.level = None;
+    } else if is_gguf(&path) {
+        path = imported::store_of(&path, &model.calibration, console, interrupt)?;
     }
     let mut started = Instant::now();
     let (opened, store) = loop {

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::sync::whole;
 use nestling_text::{EncodeOptions, RenderedChat, TextError, Tokenizer};
 
 /// Longest text that is encoded on the caller's thread: a few milliseconds' work.
@@ -105,13 +106,12 @@ impl EncodeWorker {
 
     /// Waits until no thread runs.
     fn take_place(&self, cancel: &CancelToken) -> Result<PlaceGuard, EngineError> {
-        let mut is_taken = self.place.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_taken = whole(self.place.is_taken.lock());
         while *is_taken {
             if cancel.is_cancelled() {
                 return Err(EngineError::Cancelled);
             }
-            let waited = self.place.freed.wait_timeout(is_taken, POLL);
-            is_taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+            is_taken = whole(self.place.freed.wait_timeout(is_taken, POLL)).0;
         }
         *is_taken = true;
         Ok(PlaceGuard(Arc::clone(&self.place)))
@@ -120,7 +120,7 @@ impl EncodeWorker {
 
 impl Drop for PlaceGuard {
     fn drop(&mut self) {
-        *self.0.is_taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *whole(self.0.is_taken.lock()) = false;
         self.0.freed.notify_one();
     }
 }

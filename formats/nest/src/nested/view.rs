@@ -348,8 +348,11 @@ impl<'a> NestedView<'a> {
                 let scale = codec.steps.weight_scale(self.row_scale(row), level, step);
                 Factors { scale, minimum: 0.0 }
             }
-            // Default: sizes are those of the codec, or there would be no view.
-            _ => Factors { scale: 0.0, minimum: 0.0 },
+            _ => {
+                debug_assert!(false, "sizes are those of the codec");
+                // Default: there is no such view.
+                Factors { scale: 0.0, minimum: 0.0 }
+            }
         }
     }
 

@@ -6,26 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use nestling_formats::store::{Disk, GroupId, StoreError, StorePlan, StoreWriter};
-use nestling_formats::{DType, FloatKind, MatrixKind};
+use nestling_formats::store::{Disk, StoreError, StorePlan, StoreWriter};
 
 use crate::support::memory_disk::{Fault, MemoryDisk};
-use crate::support::{Random, fill, nested, tensor};
+use crate::support::{Random, fill, least_plan};
 
 const DESTINATION: &str = "model.nest";
-
-/// As little as has assets, floats, planes and a codec.
-fn plan() -> StorePlan {
-    let mut plan = StorePlan::new(b"source", r#"{"maker":"test"}"#);
-    plan.alignment = Some(512);
-    let codec = plan.add_codec(1);
-    plan.add_asset("config.json", 10);
-    let norm = tensor(FloatKind::FinalNorm, DType::F32, &[8]);
-    plan.add_group(GroupId::Floats { layer: None }, vec![], vec![norm]);
-    let gate = nested(MatrixKind::Gate, 8, 8, codec, 0);
-    plan.add_group(GroupId::expert_of(0, 0), vec![gate], vec![]);
-    plan
-}
 
 fn attempt(disk: &MemoryDisk, plan: &StorePlan, resume: bool) -> Result<(), StoreError> {
     let disk = Arc::new(disk.clone());
@@ -86,7 +72,7 @@ const FAILED_ONCE: [u64; 1] = [21209];
 /// Seeds from `NESTLING_FIRST_SEED` on, as many as `NESTLING_SEEDS` says.
 #[test]
 fn attempts_with_faults_end_in_the_same_bytes_by_seed() {
-    let plan = plan();
+    let plan = least_plan();
     let disk = MemoryDisk::default();
     attempt(&disk, &plan, false).unwrap();
     let (operations, whole) = (disk.operations(), disk.contents(Path::new(DESTINATION)).unwrap());

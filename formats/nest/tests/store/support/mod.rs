@@ -37,6 +37,19 @@ impl Random {
     }
 }
 
+/// As little as has assets, floats, planes and a codec, in extents of 512 bytes.
+pub fn least_plan() -> StorePlan {
+    let mut plan = StorePlan::new(b"source", r#"{"maker":"test"}"#);
+    plan.alignment = Some(512);
+    let codec = plan.add_codec(1);
+    plan.add_asset("config.json", 10);
+    let norm = tensor(FloatKind::FinalNorm, DType::F32, &[8]);
+    plan.add_group(GroupId::Floats { layer: None }, vec![], vec![norm]);
+    let gate = nested(MatrixKind::Gate, 8, 8, codec, 0);
+    plan.add_group(GroupId::expert_of(0, 0), vec![gate], vec![]);
+    plan
+}
+
 pub fn nested(kind: MatrixKind, rows: usize, cols: usize, codec: u32, offset: usize) -> Matrix {
     let layout = if kind == MatrixKind::Embedding { Layout::RowMajor } else { Layout::Tile16 };
     let levels = levels_with_offset(offset, Level::L8);
