@@ -1,6 +1,6 @@
 //! Writes scaled integers into their planes.
 
-use super::layout::{Grid, ScaledParts};
+use super::layout::{Grid, ScaledParts, merged_bytes};
 use super::scaled::{Minima, ScaledForm};
 use super::{GROUP, Layout, NestedError, PlaneForm, TILE_ROWS};
 use crate::Plane;
@@ -75,7 +75,8 @@ pub fn pack_scaled_plane(
         return Err(NestedError::PlaneLength { plane, expected, found: out.len() });
     }
     out.fill(0);
-    let codes = Codes { matrix, form, grid, layout, plane };
+    let (bits, shift) = (form.plane_bits(plane), plane_shift(form, plane));
+    let codes = Codes { matrix, grid, layout, bits, shift };
     if plane != Plane::P2 {
         codes.pack(out);
         return Ok(());
@@ -89,6 +90,35 @@ pub fn pack_scaled_plane(
     sub.pack(&matrix.sub_scales, &mut out[parts.sub_scales]);
     sub.pack(&matrix.sub_minima, &mut out[parts.sub_minima]);
     codes.pack(&mut out[parts.codes]);
+    Ok(())
+}
+
+/// Writes planes P3 and P4 of scaled integers as one 2-bit digit to `out`, which must have
+/// [`super::merged_bytes`] bytes: what [`super::merge_p3_p4`] makes of the two.
+///
+/// # Errors
+/// As [`pack_scaled_plane`]; [`NestedError::Codec`] for codes that have no plane P4.
+pub fn pack_scaled_merged(
+    matrix: &ScaledRows,
+    form: &ScaledForm,
+    layout: Layout,
+    out: &mut [u8],
+) -> Result<(), NestedError> {
+    let grid = matrix.check(form)?;
+    if form.plane_bits(Plane::P4) == 0 {
+        let (what, expected) = ("bits of a code", "4 or more, where P3 and P4 are merged");
+        return Err(NestedError::Codec { what, found: form.bits.into(), expected });
+    }
+    let (rows, cols) = (matrix.rows, matrix.cols);
+    let expected = merged_bytes(layout, rows, cols).ok_or(NestedError::Shape { rows, cols })?;
+    if out.len() != expected {
+        let (what, found) = ("merged plane", out.len());
+        return Err(NestedError::Length { what, expected, found });
+    }
+    out.fill(0);
+    // The bits of P3 and P4 are neighbours, that of P3 above.
+    let shift = plane_shift(form, Plane::P4);
+    Codes { matrix, grid, layout, bits: 2, shift }.pack(out);
     Ok(())
 }
 
@@ -140,18 +170,20 @@ impl Run {
     }
 }
 
-/// Codes on their way into one plane.
+/// Digits of codes on their way into one plane.
 struct Codes<'a> {
     matrix: &'a ScaledRows,
-    form: &'a ScaledForm,
     grid: Grid,
     layout: Layout,
-    plane: Plane,
+    /// Bits of a digit.
+    bits: u8,
+    /// How far a code is shifted right to bring its digit to the bottom.
+    shift: u8,
 }
 
 impl Codes<'_> {
     fn pack(&self, out: &mut [u8]) {
-        match (self.layout, self.form.plane_bits(self.plane)) {
+        match (self.layout, self.bits) {
             (_, 0) => (),
             (Layout::Tile16, 1) => self.pack_tiles::<1>(out),
             (Layout::Tile16, _) => self.pack_tiles::<2>(out),
@@ -161,7 +193,7 @@ impl Codes<'_> {
     }
 
     fn pack_tiles<const BITS: usize>(&self, out: &mut [u8]) {
-        let (cols, shift) = (self.matrix.cols, plane_shift(self.form, self.plane));
+        let (cols, shift) = (self.matrix.cols, self.shift);
         let tiles = out.chunks_exact_mut(self.grid.groups * BITS * VECTOR_BYTES);
         for (rows, out) in self.matrix.codes.chunks(TILE_ROWS * cols).zip(tiles) {
             for (lane, codes) in rows.chunks_exact(cols).enumerate() {
@@ -180,7 +212,7 @@ impl Codes<'_> {
     }
 
     fn pack_rows<const BITS: usize>(&self, out: &mut [u8]) {
-        let (cols, shift) = (self.matrix.cols, plane_shift(self.form, self.plane));
+        let (cols, shift) = (self.matrix.cols, self.shift);
         let mask = (1u8 << BITS) - 1;
         let rows = out.chunks_exact_mut(self.grid.groups * (GROUP / 8) * BITS);
         for (codes, out) in self.matrix.codes.chunks_exact(cols).zip(rows) {

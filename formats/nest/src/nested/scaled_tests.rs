@@ -194,6 +194,35 @@ proptest! {
     }
 
     #[test]
+    fn a_merged_plane_is_what_merging_makes_of_two(
+        form in forms(),
+        rows in 1usize..40,
+        cols in 1usize..330,
+        seed: u64,
+    ) {
+        let codec = codec(form);
+        let matrix = random_rows(&form, rows, cols, &mut Random(seed));
+        for layout in [Layout::Tile16, Layout::RowMajor] {
+            let mut found = vec![0xa5; merged_bytes(layout, rows, cols).unwrap()];
+            let packed = pack_scaled_merged(&matrix, &form, layout, &mut found);
+            if form.bits < 4 {
+                let refused = matches!(packed, Err(NestedError::Codec { .. }));
+                prop_assert!(refused);
+                continue;
+            }
+            packed.unwrap();
+            let planes = pack(&codec, &matrix, layout);
+            let mut expected = vec![0x5a; found.len()];
+            merge_p3_p4(layout, &planes[1], &planes[2], &mut expected).unwrap();
+            prop_assert_eq!(&found, &expected);
+            let short = &mut found[1..];
+            let refused = pack_scaled_merged(&matrix, &form, layout, short);
+            let refused = matches!(refused, Err(NestedError::Length { .. }));
+            prop_assert!(refused);
+        }
+    }
+
+    #[test]
     fn group_scales_are_those_of_rows(form in forms(), rows in 1usize..40, cols in 1usize..330, seed: u64) {
         let codec = codec(form);
         let matrix = random_rows(&form, rows, cols, &mut Random(seed));
