@@ -7,7 +7,7 @@ use crate::explain::{explain_convert, explain_import};
 use crate::failure::{Failure, Result};
 use nestling::OpenDevice;
 use nestling::engine::in_place::open_in_place;
-use nestling::formats::store::Store;
+use nestling::formats::store::{Digits, Store};
 use nestling::import::Checkpoint;
 use nestling_hub::is_gguf;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub fn is_wanted(path: &Path, asked: &CalibrationArgs, device: &OpenDevice) -> b
 /// The store that a file is, without one being written.
 pub fn open(path: &Path) -> Result<Store> {
     let checkpoint = Checkpoint::open(path).map_err(|error| explain_import(&error))?;
-    open_in_place(Arc::new(checkpoint)).map_err(|error| explain_convert(&error))
+    open_in_place(Arc::new(checkpoint), Digits::Merged).map_err(|error| explain_convert(&error))
 }
 
 /// Says what a file in place cannot do that a store can, and refuses what it cannot do at all.

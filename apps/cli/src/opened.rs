@@ -16,7 +16,7 @@ use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::{
     Engine, EngineError, EngineOptions, KvDtype, LevelMode, Model, ModelOptions, ModelSource,
-    ThreadPlacement,
+    Residence, ThreadPlacement,
 };
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::{OpenOptions, Store};
@@ -94,8 +94,9 @@ pub fn open_at(
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
     if in_place::is_wanted(&path, &model.calibration, &device) {
         in_place::tell(&path, model, resources, console)?;
-        // A file in place has one level.
+        // A file in place has one level, and is not made of planes before it is open.
         options.level = None;
+        options.residence = Residence::Lazy;
     } else if is_gguf(&path) {
         path = imported::store_of(&path, &model.calibration, console, interrupt)?;
     }

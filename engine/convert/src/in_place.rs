@@ -14,21 +14,22 @@ mod storage;
 
 use std::sync::Arc;
 
-use nestling_formats::store::Store;
+use nestling_formats::store::{Digits, Store};
 use nestling_import::Checkpoint;
 
 use crate::convert::ConvertError;
 
-/// Opens a checkpoint of a GGUF file as a store, without reading weights.
+/// Opens a checkpoint of a GGUF file as a store, without reading weights. The CPU computes with merged
+/// digits; devices take them apart.
 ///
 /// # Errors
 /// [`ConvertError::Checkpoint`] for files that cannot be read; [`ConvertError::Store`] for a model that
 /// no store can hold; [`ConvertError::Refused`] without a tokenizer.
-pub fn open_in_place(checkpoint: Arc<Checkpoint>) -> Result<Store, ConvertError> {
+pub fn open_in_place(checkpoint: Arc<Checkpoint>, digits: Digits) -> Result<Store, ConvertError> {
     let planned = plan::plan(&checkpoint)?;
     let assets = planned.assets;
-    let store = Store::derived(&planned.plan, planned.level, |index| {
-        Arc::new(storage::InPlaceStorage::new(checkpoint, index.clone(), assets))
+    let store = Store::derived(&planned.plan, planned.level, digits, |index| {
+        Arc::new(storage::InPlaceStorage::new(checkpoint, index.clone(), digits, assets))
     })?;
     Ok(store)
 }

@@ -30,7 +30,7 @@ use nestling_experts::allocation::{self, Allocation, ChooseOptions, Counting};
 use nestling_experts::config_of;
 use nestling_experts::dual::DualRouting;
 use nestling_experts::expert::{
-    CheckpointSource, ExpertSource, HostOptions, StoreSource, StreamOptions,
+    CheckpointSource, ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions,
 };
 use nestling_text::{ChatTemplate, Tokenizer};
 
@@ -141,7 +141,7 @@ impl ModelSource {
                 let budget = engine.budget();
                 let available = || budget.total_bytes().map(|_| budget.available_bytes());
                 let first = plan(available());
-                if matches!(&first, Ok(plan) if plan.residence == PlannedResidence::Resident) {
+                if matches!(&first, Ok(plan) if plan.residence != PlannedResidence::Streamed) {
                     return first;
                 }
                 // Models that are on their way out give their memory back first.
@@ -261,7 +261,9 @@ impl Model {
         ];
         let experts = match plan.residence {
             PlannedResidence::Resident => None,
-            PlannedResidence::Streamed => Some(reserve(Purpose::Experts, plan.expert_bytes)?),
+            PlannedResidence::Streamed | PlannedResidence::Lazy => {
+                Some(reserve(Purpose::Experts, plan.expert_bytes)?)
+            }
         };
         let sample = sample_tokens(text.tokenizer.as_ref(), config.vocab_size)?;
         let device = backend.name();
@@ -301,6 +303,12 @@ fn open_runner<B: Backend>(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Runner<B>, EngineError> {
+    let streaming = |prefetch| StreamOptions {
+        budget_bytes: plan.expert_bytes,
+        reads: options.reads.clone(),
+        prefetch,
+        host,
+    };
     let runner_options = RunnerOptions {
         rows_max: plan.rows_max,
         kv_pages: Some(plan.kv_pages),
@@ -311,12 +319,8 @@ fn open_runner<B: Backend>(
         recorder: options.recorder.clone(),
         streaming: match plan.residence {
             PlannedResidence::Resident => None,
-            PlannedResidence::Streamed => Some(StreamOptions {
-                budget_bytes: plan.expert_bytes,
-                reads: options.reads.clone(),
-                prefetch: options.prefetch,
-                host,
-            }),
+            PlannedResidence::Streamed => Some(streaming(options.prefetch)),
+            PlannedResidence::Lazy => Some(streaming(Prefetch::All)),
         },
         ..RunnerOptions::default()
     };

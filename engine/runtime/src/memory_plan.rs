@@ -54,7 +54,7 @@ pub struct MemoryPlan {
     pub residence: PlannedResidence,
     /// Weights that every token uses, and all experts where they are not streamed.
     pub weight_bytes: u64,
-    /// Planes of experts that are held at a time; 0 where they are not streamed.
+    /// Planes of experts that are held at a time; 0 where all are loaded before the model is open.
     pub expert_bytes: u64,
     /// All planes of experts at the model's level.
     pub expert_bytes_total: u64,
@@ -81,6 +81,8 @@ pub enum PlannedResidence {
     Resident,
     /// Some in memory, within a budget.
     Streamed,
+    /// In memory in the end, all of them; read while the model runs.
+    Lazy,
 }
 
 impl MemoryPlan {
@@ -141,6 +143,7 @@ impl MemoryPlan {
         {
             return Ok(resident);
         }
+        let table = ExpertTable::of_index(index, config, level)?;
         let dense = match rows_that_stay(index) {
             Some(rows) => {
                 let embedding = bytes_of(&mut index.group(&GroupId::Embedding).into_iter());
@@ -149,10 +152,32 @@ impl MemoryPlan {
             None => dense,
         };
         let dense = dense.saturating_add(bound_biases(config));
+        let lazy = resident.lazy(dense, table.total_bytes());
+        let fits = available.is_none_or(|available| lazy.total_bytes() <= available);
+        if fits && options.residence == Residence::Lazy {
+            return Ok(lazy);
+        }
+        Self::streamed(config, options, available, dense, &table, resident)
+    }
+
+    /// The plan of a resident model whose experts are read while it runs, beside such dense weights.
+    fn lazy(self, weight_bytes: u64, expert_bytes: u64) -> Self {
+        Self { residence: PlannedResidence::Lazy, weight_bytes, expert_bytes, ..self }
+    }
+
+    /// As many experts as have room beside such dense weights.
+    fn streamed(
+        config: &ModelConfig,
+        options: &ModelOptions,
+        available: Option<u64>,
+        dense: u64,
+        table: &ExpertTable,
+        resident: Self,
+    ) -> Result<Self, EngineError> {
         let given = available.unwrap_or(u64::MAX);
         let program_bytes = PROGRAM_BYTES_MAX.min(given / PROGRAM_SHARE);
         let available = given - program_bytes;
-        let least = ExpertTable::of_index(index, config, level)?.least_bytes();
+        let least = table.least_bytes();
         let rest =
             |room: &Room| dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes);
         let mut room = Room::streamed(config, options, available);
@@ -162,7 +187,8 @@ impl MemoryPlan {
         }
         let rest = rest(&room);
         // In memory, planes take whole blocks: of a tiny store, one token's may be more than all.
-        let expert_bytes = available.saturating_sub(rest).min(experts.max(least));
+        let expert_bytes = available.saturating_sub(rest);
+        let expert_bytes = expert_bytes.min(resident.expert_bytes_total.max(least));
         if expert_bytes < least {
             return Err(EngineError::MemoryTooSmall(Box::new(MemoryTooSmall {
                 given,

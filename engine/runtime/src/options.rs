@@ -123,6 +123,9 @@ pub enum Residence {
     Owned,
     /// As many planes as the budget has room for; others are read when they are wanted.
     Streamed,
+    /// In memory if all of them fit the engine's budget, streamed otherwise; but a model is open before
+    /// they are there. Those that are wanted are read first, the others while it runs.
+    Lazy,
 }
 
 /// How one answer is generated. The same options do for any number of answers: what cancels one

@@ -13,7 +13,7 @@ use nestling_formats::store::Store;
 use nestling_import::checkpoint::Checkpoint;
 use nestling_runtime::{
     Engine, EngineOptions, Event, FinishReason, GenerateOptions, Generation, Input, Model,
-    ModelOptions, ModelSource, Residence, SnapshotContents,
+    ModelOptions, ModelSource, PlannedResidence, Residence, SnapshotContents,
 };
 
 fn checkpoint() -> PathBuf {
@@ -319,6 +319,37 @@ fn a_memory_budget_below_what_is_held_is_refused_with_that_number() {
     model.set_memory_budget(held).unwrap();
     assert_eq!(engine.budget().used_bytes(), held);
     assert_eq!(read(model.session().generate(vec![1, 2, 3], &greedy(4)).unwrap()).len(), 4);
+}
+
+#[test]
+fn a_model_that_is_open_before_its_experts_are_there_says_the_same() {
+    let answer = |residence, memory_budget| {
+        let engine = EngineOptions { memory_budget, ..EngineOptions::default() };
+        let engine = Engine::new(engine).unwrap();
+        let options = ModelOptions { residence, ..ModelOptions::default() };
+        let source = ModelSource::Store(store().1);
+        let cancel = CancelToken::new();
+        let model = Model::open_source(&engine, source, &options, &mut |_| {}, &cancel).unwrap();
+        let plan = *model.memory_plan().unwrap();
+        assert!(plan.total_bytes() <= memory_budget.unwrap_or(u64::MAX));
+        let first = read(model.session().generate(vec![1, 2, 3], &greedy(12)).unwrap());
+        // Less memory ends what is read in the background.
+        let experts = plan.expert_bytes / 2;
+        if plan.residence == PlannedResidence::Lazy {
+            model.set_memory_budget(plan.total_bytes() - experts).unwrap();
+        }
+        let second = read(model.session().generate(vec![4, 5, 6], &greedy(12)).unwrap());
+        (plan, first, second)
+    };
+    let (_, first, second) = answer(Residence::Owned, None);
+    let lazy = answer(Residence::Lazy, None);
+    assert_eq!(lazy.0.residence, PlannedResidence::Lazy);
+    assert_eq!((&lazy.1, &lazy.2), (&first, &second));
+    // Without room for all, experts are streamed.
+    let less = lazy.0.total_bytes() - lazy.0.expert_bytes / 4;
+    let streamed = answer(Residence::Lazy, Some(less));
+    assert_eq!(streamed.0.residence, PlannedResidence::Streamed);
+    assert_eq!((&streamed.1, &streamed.2), (&first, &second));
 }
 
 #[test]

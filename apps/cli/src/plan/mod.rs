@@ -58,7 +58,7 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
 fn dense_bytes(memory: &MemoryPlan) -> u64 {
     match memory.residence {
         PlannedResidence::Resident => memory.weight_bytes - memory.expert_bytes_total,
-        PlannedResidence::Streamed => memory.weight_bytes,
+        PlannedResidence::Streamed | PlannedResidence::Lazy => memory.weight_bytes,
     }
 }
 

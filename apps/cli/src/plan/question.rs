@@ -120,6 +120,6 @@ impl Answer {
 pub fn expert_bytes(memory: &MemoryPlan) -> u64 {
     match memory.residence {
         PlannedResidence::Resident => memory.expert_bytes_total,
-        PlannedResidence::Streamed => memory.expert_bytes,
+        PlannedResidence::Streamed | PlannedResidence::Lazy => memory.expert_bytes,
     }
 }

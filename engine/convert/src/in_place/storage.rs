@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nestling_formats::nested::{
-    Layout, NestedError, PlaneForm, ScaledForm, ScaledParts, ScaledRows, pack_scaled_plane,
+    Layout, NestedError, PlaneForm, ScaledForm, ScaledParts, ScaledRows, merged_bytes,
+    pack_scaled_merged, pack_scaled_plane,
 };
 use nestling_formats::store::{
-    Encoding, Extent, Group, GroupId, Index, Matrix, PartItem, Storage, StorageChanged,
+    Digits, Encoding, Extent, Group, GroupId, Index, Matrix, PartItem, Storage, StorageChanged,
 };
 use nestling_formats::{FloatId, Plane};
 use nestling_import::checkpoint::Asset;
@@ -20,6 +21,7 @@ use crate::convert::source_id;
 pub struct InPlaceStorage {
     checkpoint: Arc<Checkpoint>,
     index: Index,
+    digits: Digits,
     assets: Vec<Asset>,
 }
 
@@ -48,8 +50,13 @@ impl Wanted<'_> {
 
 impl InPlaceStorage {
     /// The bytes of the extents of `index`, which was planned of the same checkpoint.
-    pub fn new(checkpoint: Arc<Checkpoint>, index: Index, assets: Vec<Asset>) -> Self {
-        Self { checkpoint, index, assets }
+    pub fn new(
+        checkpoint: Arc<Checkpoint>,
+        index: Index,
+        digits: Digits,
+        assets: Vec<Asset>,
+    ) -> Self {
+        Self { checkpoint, index, digits, assets }
     }
 
     /// Fills what is asked for of one extent; what follows its bytes is zeros.
@@ -67,7 +74,7 @@ impl InPlaceStorage {
     }
 
     fn read_group(&self, group: &Group, wanted: &mut Wanted<'_>) -> io::Result<()> {
-        let parts = group.parts(Plane::P2).ok_or_else(inconsistent)?;
+        let parts = group.parts_as(Plane::P2, self.digits).ok_or_else(inconsistent)?;
         let mut rows: Option<(usize, ScaledRows)> = None;
         for part in parts.into_iter().filter(|part| !part.range.is_empty()) {
             if !wanted.overlaps(&part.range) {
@@ -85,14 +92,18 @@ impl InPlaceStorage {
                     let bytes = self.checkpoint.read_matrix_bytes(id).map_err(failed)?;
                     wanted.take(start, &bytes);
                 }
-                PartItem::Plane { matrix: number, plane } => {
+                PartItem::Plane { matrix: number, .. } | PartItem::Merged { matrix: number } => {
                     let matrix = &group.matrices[number];
                     let Encoding::Nested { layout, form: PlaneForm::Scaled(form), .. } =
                         matrix.encoding
                     else {
                         return Err(inconsistent());
                     };
-                    let plane = PlaneOf { group, matrix, layout, form, plane };
+                    let bits = match part.item {
+                        PartItem::Plane { plane, .. } => Bits::Of(plane),
+                        _ => Bits::Merged,
+                    };
+                    let plane = PlaneOf { group, matrix, layout, form, bits };
                     if layout == Layout::RowMajor {
                         self.read_rows(&plane, part.range, wanted)?;
                         continue;
@@ -102,7 +113,7 @@ impl InPlaceStorage {
                         rows = Some((number, self.scaled(&plane, 0..matrix.rows)?));
                     }
                     let (_, rows) = rows.as_ref().ok_or_else(inconsistent)?;
-                    pack(&plane, rows, part.range, wanted)?;
+                    plane.pack_wanted(rows, part.range, wanted)?;
                 }
             }
         }
@@ -129,8 +140,7 @@ impl InPlaceStorage {
             let runs = plane.runs(last - first).ok_or_else(inconsistent)?;
             let bytes = plane.bytes(last - first).ok_or_else(inconsistent)?;
             let mut packed = vec![0; bytes];
-            pack_scaled_plane(&rows, &plane.form, plane.layout, plane.plane, &mut packed)
-                .map_err(wrong)?;
+            plane.pack(&rows, &mut packed)?;
             wanted.take(run.start + first * of_row, &packed[runs[number].clone()]);
         }
         Ok(())
@@ -147,50 +157,67 @@ impl InPlaceStorage {
     }
 }
 
+/// Which bits of codes.
+#[derive(Clone, Copy, PartialEq)]
+enum Bits {
+    Of(Plane),
+    /// Those of P3 and P4 as one digit.
+    Merged,
+}
+
 /// One plane of a matrix.
 struct PlaneOf<'a> {
     group: &'a Group,
     matrix: &'a Matrix,
     layout: Layout,
     form: ScaledForm,
-    plane: Plane,
+    bits: Bits,
 }
 
 impl PlaneOf<'_> {
     /// Bytes of the plane of so many rows of the matrix.
     fn bytes(&self, rows: usize) -> Option<usize> {
-        let form = PlaneForm::Scaled(self.form);
-        form.plane_bytes(self.layout, rows, self.matrix.cols, self.plane)
+        let (form, cols) = (PlaneForm::Scaled(self.form), self.matrix.cols);
+        match self.bits {
+            Bits::Of(plane) => form.plane_bytes(self.layout, rows, cols, plane),
+            Bits::Merged => merged_bytes(self.layout, rows, cols),
+        }
     }
 
     /// The runs of a row-major plane of so many rows, in each of which rows follow each other.
     fn runs(&self, rows: usize) -> Option<[Range<usize>; 5]> {
-        if self.plane != Plane::P2 {
+        if self.bits != Bits::Of(Plane::P2) {
             return Some([0..0, 0..0, 0..0, 0..0, 0..self.bytes(rows)?]);
         }
         let parts = ScaledParts::new(&self.form, self.layout, rows, self.matrix.cols)?;
         let ScaledParts { scales, minima, sub_scales, sub_minima, codes } = parts;
         Some([scales, minima, sub_scales, sub_minima, codes])
     }
-}
 
-/// Packs a plane, where it goes if all of it is asked for.
-fn pack(
-    plane: &PlaneOf<'_>,
-    rows: &ScaledRows,
-    range: Range<usize>,
-    wanted: &mut Wanted<'_>,
-) -> io::Result<()> {
-    let (form, layout) = (&plane.form, plane.layout);
-    if wanted.range.start <= range.start && range.end <= wanted.range.end {
-        let into = range.start - wanted.range.start..range.end - wanted.range.start;
-        let out = &mut wanted.out[into];
-        return pack_scaled_plane(rows, form, layout, plane.plane, out).map_err(wrong);
+    fn pack(&self, rows: &ScaledRows, out: &mut [u8]) -> io::Result<()> {
+        let packed = match self.bits {
+            Bits::Of(plane) => pack_scaled_plane(rows, &self.form, self.layout, plane, out),
+            Bits::Merged => pack_scaled_merged(rows, &self.form, self.layout, out),
+        };
+        packed.map_err(wrong)
     }
-    let mut packed = vec![0; range.len()];
-    pack_scaled_plane(rows, form, layout, plane.plane, &mut packed).map_err(wrong)?;
-    wanted.take(range.start, &packed);
-    Ok(())
+
+    /// Packs the plane, which lies at `range` of its extent, where it goes if all of it is asked for.
+    fn pack_wanted(
+        &self,
+        rows: &ScaledRows,
+        range: Range<usize>,
+        wanted: &mut Wanted<'_>,
+    ) -> io::Result<()> {
+        if wanted.range.start <= range.start && range.end <= wanted.range.end {
+            let into = range.start - wanted.range.start..range.end - wanted.range.start;
+            return self.pack(rows, &mut wanted.out[into]);
+        }
+        let mut packed = vec![0; range.len()];
+        self.pack(rows, &mut packed)?;
+        wanted.take(range.start, &packed);
+        Ok(())
+    }
 }
 
 impl Storage for InPlaceStorage {

@@ -1,7 +1,7 @@
 //! Planes in memory of our own: all experts of a layer in one arena, read on several threads.
 //!
 //! An expert's extents are read and verified one by one, then its planes are copied side by side,
-//! matrix by matrix, P3 and P4 merged into one digit.
+//! matrix by matrix, P3 and P4 merged into one digit if they are not one already.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -43,23 +43,28 @@ struct GroupPlan<'a> {
     group: &'a Group,
     /// Extents to read.
     planes: usize,
-    from: Vec<[Option<ExtentRange>; 5]>,
+    from: Vec<Planes<ExtentRange>>,
     to: Vec<Planes<Range<usize>>>,
     length: usize,
 }
 
 impl<'a> GroupPlan<'a> {
-    fn new(GroupRequest { group, planes, levels }: &GroupRequest<'a>) -> Result<Self, EngineError> {
+    fn new(
+        store: &Store,
+        GroupRequest { group, planes, levels }: &GroupRequest<'a>,
+    ) -> Result<Self, EngineError> {
         let (group, planes) = (*group, *planes);
         let wanted = |matrix: usize, plane: Plane| {
             levels.get(matrix).is_none_or(|level| plane.level() <= *level)
         };
         let too_large = || EngineError::mismatch(group.id.to_string(), "sizes that fit", "more");
-        let mut from: Vec<[Option<ExtentRange>; 5]> =
-            vec![Default::default(); group.matrices.len()];
+        let mut from: Vec<Planes<ExtentRange>> = vec![Default::default(); group.matrices.len()];
         for extent in Plane::ALL.into_iter().take(planes) {
-            for part in group.parts(extent).ok_or_else(too_large)? {
+            for part in store.parts(group, extent).ok_or_else(too_large)? {
                 match part.item {
+                    PartItem::Merged { matrix } => {
+                        from[matrix][MERGED] = Some((extent, part.range))
+                    }
                     PartItem::Plane { matrix, plane } if wanted(matrix, plane) => {
                         from[matrix][plane.index()] = Some((extent, part.range));
                     }
@@ -128,12 +133,13 @@ impl<'a> GroupPlan<'a> {
             found.ok_or_else(|| EngineError::mismatch(what(), "in the store", "missing"))
         };
         for ((matrix, from), to) in self.group.matrices.iter().zip(&self.from).zip(&self.to) {
-            for (from, to) in from.iter().zip(to) {
+            for (from, to) in from.iter().zip(to).filter(|(from, _)| from.is_some()) {
                 if let Some(out) = to.clone().and_then(|to| out.get_mut(to)) {
                     out.copy_from_slice(bytes_of(from)?);
                 }
             }
             if let Some(layout) = layout_of(matrix.encoding)
+                && from[MERGED].is_none()
                 && let Some(out) = to[MERGED].clone().and_then(|to| out.get_mut(to))
             {
                 merge_p3_p4(layout, bytes_of(&from[1])?, bytes_of(&from[2])?, out)?;
@@ -164,7 +170,7 @@ pub(super) fn read_groups(
     threads: usize,
     cancel: &CancelToken,
 ) -> Result<Vec<GroupPlanes>, EngineError> {
-    let plans = groups.iter().map(GroupPlan::new);
+    let plans = groups.iter().map(|group| GroupPlan::new(store, group));
     let plans = plans.collect::<Result<Vec<_>, _>>()?;
     let length = plans.iter().map(|plan| plan.length).sum();
     let mut arena = AlignedBytes::zeroed("weights", length)?;

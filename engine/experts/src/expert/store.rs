@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
-use nestling_formats::store::{Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
-use nestling_formats::{ExpertId, Invariant, Level, MatrixKind, Plane};
+use nestling_formats::store::{Digits, Encoding, Group, GroupId, Matrix, Part, PartItem, Store};
+use nestling_formats::{ExpertId, Invariant, Level, MatrixKind, Plane, invariant};
 use nestling_import::ModelConfig;
 
-use super::owned::{GroupPlanes, GroupRequest, Planes, read_groups};
+use super::owned::{GroupPlanes, GroupRequest, MERGED, Planes, read_groups};
 use crate::allocation::Allocation;
 use crate::reads::ArrivedPlane;
 use crate::store_config::config_of;
@@ -192,6 +192,7 @@ impl StoreSource {
         let Some(group) = self.store.group(&GroupId::Expert(expert)) else {
             return Ok(Vec::new());
         };
+        invariant!(self.store.digits() == Digits::Apart, "slots of devices hold P3 and P4 apart");
         let part = |(matrix, plane, range): (&Matrix, _, _)| {
             let matrix = matrix.kind;
             PlanePart { matrix, plane, range }
@@ -269,8 +270,9 @@ impl StoreSource {
         planes: &mut GroupPlanes,
     ) -> Result<(), EngineError> {
         let levels = self.allocated_levels(group);
-        for part in group.parts(extent).invariant(PARTS)? {
+        for part in self.store.parts(group, extent).invariant(PARTS)? {
             match part.item {
+                PartItem::Merged { matrix } => planes[matrix][MERGED] = region(part.range),
                 PartItem::Plane { matrix, plane }
                     if levels.get(matrix).is_some_and(|level| plane.level() > *level) => {}
                 PartItem::Plane { matrix, plane } => {

@@ -187,6 +187,11 @@ impl Reads {
         self.shared.promote(tag);
     }
 
+    /// Makes an idle read the next of the idle ones; nothing happens if it has begun or is urgent.
+    pub fn hasten(&self, tag: u64) {
+        self.shared.hasten(tag);
+    }
+
     /// How many reads may be under way when an idle one starts: half of the depth unless more of them
     /// are known to be of use, since an urgent one waits for those that have started.
     pub fn set_idle_depth(&self, idle: IdleDepth) {

@@ -191,6 +191,10 @@ impl Shared {
         }
     }
 
+    pub fn hasten(&self, tag: u64) {
+        self.lock().queue.hasten(tag);
+    }
+
     pub fn withdraw(&self, tag: u64) -> bool {
         self.lock().queue.withdraw(tag)
     }
@@ -433,6 +437,13 @@ impl Queue {
         job.class = ReadClass::Urgent;
         self.urgent.push_back(job);
         true
+    }
+
+    /// Puts an idle one before the others.
+    pub fn hasten(&mut self, tag: u64) {
+        if let Some(job) = take(&mut self.idle, tag) {
+            self.idle.push_front(job);
+        }
     }
 
     /// Whether it was there.

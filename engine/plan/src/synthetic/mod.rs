@@ -226,7 +226,7 @@ fn fill_extent(
                 let tensor = group.tensors.get(tensor).ok_or_else(wrong)?;
                 values.fill_tensor(tensor.kind, out);
             }
-            PartItem::Floats { .. } => return Err(wrong()),
+            PartItem::Floats { .. } | PartItem::Merged { .. } => return Err(wrong()),
         }
     }
     Ok(())

@@ -26,8 +26,8 @@ use nestling_core::runner::{
 use nestling_core::weights::ActivationMode;
 use nestling_experts::dual::{LevelRouter, ThresholdRule};
 use nestling_experts::expert::{
-    EmbeddedRows, ExpertCache, ExpertMemory, ExpertSource, RequestScratch, RoutingRecorder,
-    StreamOptions,
+    EmbeddedRows, ExpertCache, ExpertMemory, ExpertSource, Prefetch, RequestScratch,
+    RoutingRecorder, StreamOptions,
 };
 use nestling_experts::record::{Recorder, StepRecord};
 
@@ -149,6 +149,8 @@ impl<B: Backend> Runner<B> {
             level_max: source.level_max(),
             prompt_steps: match options.streaming {
                 None => PromptSteps::Timed,
+                // What was read stays.
+                Some(StreamOptions { prefetch: Prefetch::All, .. }) => PromptSteps::Timed,
                 Some(_) => PromptSteps::Long,
             },
         };

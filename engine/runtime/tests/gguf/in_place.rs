@@ -11,7 +11,8 @@ use nestling_experts::expert::{
 };
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::residency::ExpertTable;
-use nestling_formats::store::{Store, StoreError};
+use nestling_formats::nested::{Layout, merge_p3_p4};
+use nestling_formats::store::{Digits, PartItem, Store, StoreError};
 use nestling_formats::{Level, Plane};
 use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
@@ -23,8 +24,8 @@ fn checkpoint(name: &str) -> Arc<Checkpoint> {
     Arc::new(Checkpoint::open(data(&format!("{name}.gguf"))).unwrap())
 }
 
-fn store(name: &str) -> Arc<Store> {
-    Arc::new(open_in_place(checkpoint(name)).unwrap())
+fn store(name: &str, digits: Digits) -> Arc<Store> {
+    Arc::new(open_in_place(checkpoint(name), digits).unwrap())
 }
 
 /// With float activations, the model is that of the file's weights read as numbers, bit for bit.
@@ -38,7 +39,7 @@ fn a_file_in_place_has_the_logits_of_its_weights() {
         let floats: Arc<dyn ExpertSource> =
             Arc::new(CheckpointSource::new(Checkpoint::open(path).unwrap()));
         let in_place: Arc<dyn ExpertSource> =
-            Arc::new(StoreSource::owned(store(name), None).unwrap());
+            Arc::new(StoreSource::owned(store(name, Digits::Merged), None).unwrap());
         let logits = |source: &Arc<dyn ExpertSource>| {
             let level = source.level_max().unwrap_or(Level::L8);
             all_logits(&mut runner(Cpu::new(1), source, &options), tokens, level, 512)
@@ -52,8 +53,13 @@ fn a_file_in_place_has_the_logits_of_its_weights() {
 /// Any part of an extent is what lies there in the whole.
 #[test]
 fn parts_of_extents_are_those_of_the_whole() {
-    for name in ["k-quants", "qwen3-next", "gemma4"] {
-        let store = store(name);
+    for (name, digits) in [
+        ("k-quants", Digits::Merged),
+        ("k-quants", Digits::Apart),
+        ("qwen3-next", Digits::Merged),
+        ("gemma4", Digits::Merged),
+    ] {
+        let store = store(name, digits);
         for group in store.groups() {
             let Some(extent) = store.extent(group, Plane::P2) else { continue };
             let whole = store.read_extent_vec(extent).unwrap();
@@ -69,13 +75,46 @@ fn parts_of_extents_are_those_of_the_whole() {
     }
 }
 
-/// Experts that are read when they are needed are those that are held.
+/// The digits that the CPU computes with are those of the planes, in the same bytes.
+#[test]
+fn merged_digits_are_those_of_planes_apart() {
+    let mut merged = 0;
+    for name in MODELS {
+        let (together, apart) = (store(name, Digits::Merged), store(name, Digits::Apart));
+        for group in apart.groups() {
+            let Some(extent) = apart.extent(group, Plane::P2) else { continue };
+            let expected = apart.read_extent_vec(extent).unwrap();
+            let found = together.read_extent_vec(extent).unwrap();
+            let planes = apart.parts(group, Plane::P2).unwrap();
+            for part in together.parts(group, Plane::P2).unwrap() {
+                let PartItem::Merged { matrix } = part.item else {
+                    assert!(planes.contains(&part), "{name} {}", group.id);
+                    assert!(found[part.range.clone()] == expected[part.range], "{name}");
+                    continue;
+                };
+                let plane = |plane| {
+                    let item = PartItem::Plane { matrix, plane };
+                    let part = planes.iter().find(|part| part.item == item).unwrap();
+                    &expected[part.range.clone()]
+                };
+                let mut digits = vec![0; part.range.len()];
+                merge_p3_p4(Layout::Tile16, plane(Plane::P3), plane(Plane::P4), &mut digits)
+                    .unwrap();
+                assert!(found[part.range] == digits, "{name} {} matrix {matrix}", group.id);
+                merged += 1;
+            }
+        }
+    }
+    assert!(merged > 100, "{merged}");
+}
+
+/// Experts that are read when they are needed, or in the background, are those that are held.
 #[test]
 fn a_file_in_place_is_streamed_within_a_budget() {
     for name in ["qwen3-moe", "k-quants", "gpt-oss"] {
-        let store = store(name);
+        let store = store(name, Digits::Merged);
         let level = store.level();
-        let least = ExpertTable::of_store(&store, level).unwrap().least_bytes();
+        let table = ExpertTable::of_store(&store, level).unwrap();
         let tokens = token_list(&json(&format!("{name}.json"))["tokens"]);
         let tokens = &tokens[..tokens.len().min(24)];
         let logits = |streaming| {
@@ -84,13 +123,17 @@ fn a_file_in_place_is_streamed_within_a_budget() {
             let options = RunnerOptions { streaming, ..RunnerOptions::default() };
             all_logits(&mut runner(Cpu::new(2), &source, &options), tokens, level, 5)
         };
-        let streaming = StreamOptions {
-            budget_bytes: least,
+        let streaming = |budget_bytes, prefetch| StreamOptions {
+            budget_bytes,
             reads: ReadOptions::default(),
-            prefetch: Prefetch::Always,
+            prefetch,
             host: HostOptions::default(),
         };
-        assert!(logits(Some(streaming)) == logits(None), "{name}");
+        let resident = logits(None);
+        let least = streaming(table.least_bytes(), Prefetch::Always);
+        assert!(logits(Some(least)) == resident, "{name}");
+        let all = streaming(table.total_bytes(), Prefetch::All);
+        assert!(logits(Some(all)) == resident, "{name}");
     }
 }
 
@@ -101,7 +144,7 @@ fn a_file_that_changed_is_an_error() {
     let path = folder.path().join("model.gguf");
     std::fs::copy(data("k-quants.gguf"), &path).unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-    let store = open_in_place(checkpoint).unwrap();
+    let store = open_in_place(checkpoint, Digits::Merged).unwrap();
     let group = store.groups().iter().find(|group| group.id.expert().is_some()).unwrap();
     let extent = store.extent(group, Plane::P2).unwrap();
     store.read_extent_vec(extent).unwrap();

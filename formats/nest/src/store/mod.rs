@@ -42,7 +42,7 @@ pub use index::{
 #[cfg(not(target_family = "wasm"))]
 pub use map::{MappedExtent, MappedStore};
 pub use pack::{MatrixData, pack_extent};
-pub use parts::{Part, PartItem};
+pub use parts::{Digits, Part, PartItem};
 pub use plan::{Measures, SectionPlan, StorePlan};
 pub use read::{OpenOptions, Store};
 pub use rows::{RowError, RowScratch, StoredRows};

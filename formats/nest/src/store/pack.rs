@@ -40,7 +40,9 @@ pub fn pack_extent(
     out.resize(bytes, 0);
     for part in parts {
         let number = match part.item {
-            PartItem::Plane { matrix, .. } | PartItem::Floats { matrix } => matrix,
+            PartItem::Plane { matrix, .. }
+            | PartItem::Merged { matrix }
+            | PartItem::Floats { matrix } => matrix,
             PartItem::Tensor { tensor } => group.matrices.len() + tensor,
         };
         let bytes = out.get_mut(part.range);

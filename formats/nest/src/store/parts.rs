@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::format::PART_ALIGNMENT;
 use super::index::{Encoding, FloatTensor, Group, GroupId, Matrix};
+use crate::nested::{Layout, PlaneForm};
 use crate::{Level, Plane};
 
 /// What a part of an extent holds.
@@ -16,6 +17,11 @@ pub enum PartItem {
         /// Which of its planes; an extent may hold several of one matrix.
         plane: Plane,
     },
+    /// Planes P3 and P4 of the group's matrix with that number, as one digit; only of [`Digits::Merged`].
+    Merged {
+        /// Number of the matrix within its group.
+        matrix: usize,
+    },
     /// All floats of the group's matrix with that number.
     Floats {
         /// Number of the matrix within its group.
@@ -26,6 +32,16 @@ pub enum PartItem {
         /// Number of the tensor within its group.
         tensor: usize,
     },
+}
+
+/// How planes P3 and P4 of a matrix of scaled integers lie in an extent that holds both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Digits {
+    /// One after the other, as in every file.
+    Apart,
+    /// As the digit that the CPU computes with ([`crate::nested::merge_p3_p4`]), in the same place, where
+    /// rows lie in tiles. No file is written so.
+    Merged,
 }
 
 /// A run of bytes within an extent.
@@ -79,6 +95,38 @@ impl Group {
         let mut parts = Vec::new();
         self.visit(plane, |part| parts.push(part))?;
         Some(parts)
+    }
+
+    /// [`Group::parts`] of a store whose digits lie so.
+    pub fn parts_as(&self, plane: Plane, digits: Digits) -> Option<Vec<Part>> {
+        let parts = self.parts(plane)?;
+        if digits == Digits::Apart {
+            return Some(parts);
+        }
+        let mut merged: Vec<Part> = Vec::with_capacity(parts.len());
+        for part in parts {
+            match merged.last_mut() {
+                Some(last) if self.are_digits(last, &part) => {
+                    let PartItem::Plane { matrix, .. } = part.item else { return None };
+                    last.item = PartItem::Merged { matrix };
+                    last.range.end = part.range.end;
+                }
+                _ => merged.push(part),
+            }
+        }
+        Some(merged)
+    }
+
+    /// Whether these parts are P3 and P4 of one tiled matrix of scaled integers.
+    fn are_digits(&self, first: &Part, second: &Part) -> bool {
+        let PartItem::Plane { matrix, plane: Plane::P3 } = first.item else { return false };
+        let follows = second.item == PartItem::Plane { matrix, plane: Plane::P4 };
+        let encoding = self.matrices.get(matrix).map(|matrix| matrix.encoding);
+        let is_tiled = matches!(
+            encoding,
+            Some(Encoding::Nested { layout: Layout::Tile16, form: PlaneForm::Scaled(_), .. })
+        );
+        follows && is_tiled && first.range.end == second.range.start
     }
 
     /// Bytes of the extent of `plane`, 0 if there is none; none if the sizes overflow.

@@ -11,6 +11,7 @@ use super::format::HEADER_BYTES;
 use super::hash::{StoreId, hash, index_seed};
 use super::header::{Header, STORE_LENGTH_AT};
 use super::index::{Extent, Group, GroupId, Index};
+use super::parts::{Digits, Part};
 use super::plan::StorePlan;
 use super::shards::ShardedStorage;
 use super::storage::{FileStorage, Storage};
@@ -40,6 +41,7 @@ pub struct Store {
     sections_present: usize,
     level: Level,
     checksums: Checksums,
+    digits: Digits,
 }
 
 /// What extents are compared with when they are read.
@@ -113,7 +115,17 @@ impl Store {
         match (level, cut) {
             (Some(level), _) if partial || at_end == Some(length) => {
                 let checksums = Checksums::Recorded;
-                Ok(Self { storage, name, index, header, sections_present, level, checksums })
+                let digits = Digits::Apart;
+                Ok(Self {
+                    storage,
+                    name,
+                    index,
+                    header,
+                    sections_present,
+                    level,
+                    checksums,
+                    digits,
+                })
             }
             (_, Some(cut)) => Err(StoreError::Truncated {
                 file: name,
@@ -130,13 +142,14 @@ impl Store {
     /// else whenever they are read. All of it is one model, whose level is `level`.
     ///
     /// Nothing says what the extents' bytes should be before they are read; later reads are compared
-    /// with the first.
+    /// with the first. `storage` makes P3 and P4 as `digits` says.
     ///
     /// # Errors
     /// [`StoreError::Plan`] for a plan that no store can follow, or with codecs that are not known.
     pub fn derived(
         plan: &StorePlan,
         level: Level,
+        digits: Digits,
         storage: impl FnOnce(&Index) -> Arc<dyn Storage>,
     ) -> Result<Self, StoreError> {
         let mut index = plan.index()?;
@@ -148,7 +161,7 @@ impl Store {
         let storage = storage(&index);
         let checksums = Checksums::FirstRead(vec![OnceLock::new(); index.extents.len()]);
         let (name, sections_present) = (storage.name(), index.sections.len());
-        Ok(Self { storage, name, index, header, sections_present, level, checksums })
+        Ok(Self { storage, name, index, header, sections_present, level, checksums, digits })
     }
 
     /// Name for messages, such as the path.
@@ -194,6 +207,16 @@ impl Store {
     /// The group of that name.
     pub fn group(&self, id: &GroupId) -> Option<&Group> {
         self.index.group(id)
+    }
+
+    /// How P3 and P4 lie in its extents.
+    pub fn digits(&self) -> Digits {
+        self.digits
+    }
+
+    /// What an extent of a group holds, in order; none if the sizes overflow.
+    pub fn parts(&self, group: &Group, plane: Plane) -> Option<Vec<Part>> {
+        group.parts_as(plane, self.digits)
     }
 
     /// Whether an extent is there as a whole.

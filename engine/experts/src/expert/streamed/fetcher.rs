@@ -135,6 +135,11 @@ impl Fetcher {
         self.reads.promote(tag_of(id));
     }
 
+    /// Takes a planned read back, if it has not begun.
+    pub fn withdraw(&self, id: PlaneId) -> bool {
+        self.reads.withdraw(tag_of(id))
+    }
+
     /// Planes of an expert are read when there is time.
     pub fn plan_later(&mut self, id: ExpertId, planes: Range<usize>) {
         self.later.extend(Plane::ALL[planes].iter().map(|plane| PlaneId::new(id, *plane)));
@@ -224,12 +229,16 @@ impl Fetcher {
             residency.expect(layer, expert);
             let awaited = late.awaited(planes);
             for id in PlaneId::first(id, awaited) {
-                if residency.state(id) == PlaneState::Absent {
-                    if !residency.admit(id, Admission::Prefetch, evicted) {
-                        break;
+                match residency.state(id) {
+                    PlaneState::Resident => {}
+                    PlaneState::Reading => self.reads.hasten(tag_of(id)),
+                    PlaneState::Absent => {
+                        if !residency.admit(id, Admission::Prefetch, evicted) {
+                            break;
+                        }
+                        self.planned.push(id);
+                        self.predicted.push(id);
                     }
-                    self.planned.push(id);
-                    self.predicted.push(id);
                 }
             }
             self.plan_later(id, awaited..planes);

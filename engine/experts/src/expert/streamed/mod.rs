@@ -17,6 +17,7 @@
 //! Nothing here changes a result, but where every row of a step is elastic: an expert is computed when all
 //! the planes that its rows ask for have arrived, whatever the order.
 
+mod background;
 mod builder;
 mod cpu_unit;
 mod device_tier;
@@ -86,6 +87,9 @@ pub(super) struct StreamedExperts<B: Backend> {
     spare_max: u64,
     /// Planes that have to go, before they do.
     evicted: Vec<PlaneId>,
+    prefetch: Prefetch,
+    /// Planes that are read before anybody wants them, since there is room for all.
+    background: Vec<PlaneId>,
     stats: StreamStats,
 }
 
@@ -135,6 +139,8 @@ impl<B: Backend> StreamedExperts<B> {
             memory: Arc::new(ExpertMemory::new()),
             spare_max: options.reads.pool_bytes,
             evicted: Vec::new(),
+            prefetch: options.prefetch,
+            background: Vec::new(),
             stats: StreamStats::default(),
         })
     }
@@ -516,5 +522,8 @@ impl<B: Backend> StreamedExperts<B> {
 /// Part of a budget that is left to unused buffers. Mixed levels exchange planes of one size for
 /// those of another, whose memory would come in small pages, which a disk fills at half the speed.
 fn spare_bytes(budget: u64, table: &ExpertTable, most: u64) -> u64 {
-    most.min(budget / SPARE_SHARE).min(budget.saturating_sub(table.least_bytes()))
+    // Where all planes have room, none is exchanged.
+    let total = table.total_bytes();
+    let planes = if budget >= total { total } else { table.least_bytes() };
+    most.min(budget / SPARE_SHARE).min(budget.saturating_sub(planes))
 }

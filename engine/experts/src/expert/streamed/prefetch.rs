@@ -29,6 +29,8 @@ pub enum Prefetch {
     Off,
     /// Whether or not it pays.
     Always,
+    /// All experts, from the start, if there is room for all of them; while it pays otherwise.
+    All,
 }
 
 /// Whether prefetches pay.
@@ -50,7 +52,7 @@ impl ReadAhead {
         match self.mode {
             Prefetch::Off => false,
             Prefetch::Always => true,
-            Prefetch::Auto => self.pause == 0,
+            Prefetch::Auto | Prefetch::All => self.pause == 0,
         }
     }
 

@@ -160,21 +160,27 @@ struct Harness {
 const ROWS_MAX: usize = 16;
 
 impl Harness {
-    fn new() -> Self {
+    /// Two layers' experts have room and are read when they are wanted; with [`Prefetch::All`], all of
+    /// them have, and are on their way.
+    fn new(prefetch: Prefetch) -> Self {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nestling-storyteller.nest");
         let store = Arc::new(Store::open(path).unwrap());
         let table = ExpertTable::of_store(&store, Level::L8).unwrap();
-        let budget = table.least_bytes() * 2;
+        let budget = match prefetch {
+            Prefetch::All => table.total_bytes(),
+            _ => table.least_bytes() * 2,
+        };
         let reads = ReadOptions { depth: 3, pool_bytes: 0, ..ReadOptions::default() };
-        let (prefetch, host) = (Prefetch::Always, HostOptions::default());
+        let host = HostOptions::default();
         let options = StreamOptions { budget_bytes: budget, reads, prefetch, host };
         let (reads, disk) = Reads::by_hand(Arc::clone(&store), &options.reads);
         let source: Arc<StoreSource> = Arc::new(StoreSource::owned(store, None).unwrap());
         let int8 = ActivationMode::Int8;
-        let experts =
+        let mut experts =
             StreamedExperts::with_reads(Arc::clone(&source), int8, &options, reads).unwrap();
         let mut cpu = Cpu::with(Arc::new(ThreadPool::new(1)), Kernels::detect());
+        experts.enable_device_slots(&mut cpu).unwrap();
         let hidden = source.config().hidden_size;
         let mut inputs = cpu.buffer(ROWS_MAX, hidden).unwrap();
         let row: Vec<f32> = (0..hidden).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
@@ -190,7 +196,7 @@ impl Harness {
         let model = Model {
             planes,
             budget,
-            used: 0,
+            used: experts.residency.used_bytes(),
             came: BTreeSet::new(),
             came_bytes: 0,
             wanted: BTreeMap::new(),
@@ -382,11 +388,49 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
 
     #[test]
-    fn streamed_experts_are_those_that_were_wanted(events in vec(event(), 1..40)) {
-        let mut harness = Harness::new();
+    fn streamed_experts_are_those_that_were_wanted(
+        prefetch in prop_oneof![3 => Just(Prefetch::Always), 1 => Just(Prefetch::All)],
+        events in vec(event(), 1..40),
+    ) {
+        let mut harness = Harness::new(prefetch);
         for event in &events {
             harness.run(event);
         }
         harness.end();
     }
+}
+
+/// A request of one expert's first plane, whose reads end one by one.
+fn request_of(layer: u8, expert: u8) -> Request {
+    let reads = vec![Read { pick: 0, fails: false }];
+    let experts = BTreeMap::from([(expert, 0)]);
+    let predicted = BTreeMap::new();
+    Request { layer, experts, is_elastic: false, predicted, reads, ends_after: None }
+}
+
+#[test]
+fn what_a_layer_wants_overtakes_what_is_read_in_the_background() {
+    let mut harness = Harness::new(Prefetch::All);
+    let planes = harness.model.planes.len();
+    assert_eq!(harness.experts.fetcher.outstanding(), planes, "all are on their way");
+    let (layer, expert) = (harness.table.layers().len() - 1, harness.table.layers()[0].len() - 1);
+    harness.request(&request_of(layer as u8, expert as u8));
+    // One is wanted, and as many may have begun as idle reads do at once.
+    assert!(harness.model.came.len() <= 3, "{} planes came first", harness.model.came.len());
+    while harness.finish(Read { pick: 0, fails: false }) {}
+    harness.request(&request_of(0, 0));
+    assert_eq!(harness.model.came.len(), planes, "and in the end all are there");
+    assert!(harness.model.planes.keys().all(|id| harness.experts.device.holds(*id)));
+    harness.end();
+}
+
+#[test]
+fn less_memory_ends_reads_in_the_background() {
+    let mut harness = Harness::new(Prefetch::All);
+    harness.run(&Event::Budget(0));
+    harness.request(&request_of(1, 2));
+    while harness.finish(Read { pick: 0, fails: false }) {}
+    let came = harness.model.came.len();
+    assert!(came <= 4, "{came} planes were read");
+    harness.end();
 }

@@ -20,7 +20,10 @@ impl<B: Backend> StreamedExperts<B> {
         backend: &mut B,
     ) -> Result<Vec<Option<B::ExpertTable>>, EngineError> {
         let tables = self.device.enable_slots(backend, self.residency.budget_bytes())?;
-        let Some(slots) = self.device.slot_count() else { return Ok(tables) };
+        let Some(slots) = self.device.slot_count() else {
+            self.read_all()?;
+            return Ok(tables);
+        };
         self.residency.set_slot_capacity(slots, &mut self.evicted);
         if self.host.may_compute()
             && let Some(link) = self.device.host_link(backend)?
@@ -159,6 +162,7 @@ impl<B: Backend> StreamedExperts<B> {
         let mut result = Ok(());
         let (wanted, shed) = (self.memory.take_wanted(), self.memory.take_shed());
         if wanted.is_some() || shed > 0 {
+            self.stop_reading_all();
             // What is on its way could not leave.
             self.land_promotions(CopyFence::ALL, encoder)?;
         }
