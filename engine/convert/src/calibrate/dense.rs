@@ -115,7 +115,7 @@ impl Calibrator<'_> {
             None => &self.source,
         };
         let activations = ActivationMode::Float;
-        let mut loader = Loader { backend: &mut cpu, source, activations, threads: 1 };
+        let mut loader = Loader::new(&mut cpu, source, activations, 1);
         let weights = loader.layer(config, number, &CancelToken::new())?;
         let pages = sample.sequences.iter().map(|tokens| pages_for(tokens.len())).sum();
         let (kv_dtype, states) = (KvDtype::F32, sample.sequences.len());

@@ -251,12 +251,7 @@ impl Calibrator<'_> {
         let group = self.source.matrices(&GroupId::expert_of(self.layers, expert))?;
         let biases = expert_biases(&self.source, self.layers)?;
         let biases = biases.as_ref().map(|biases| biases.of(expert));
-        let mut loader = Loader {
-            backend: &mut self.cpu,
-            source: &self.source,
-            activations: ActivationMode::Float,
-            threads: 1,
-        };
+        let mut loader = Loader::new(&mut self.cpu, &self.source, ActivationMode::Float, 1);
         loader.feed_forward(group, hidden, intermediate, biases)
     }
 

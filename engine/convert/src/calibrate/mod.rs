@@ -227,12 +227,7 @@ impl<'a> Calibrator<'a> {
         self.current = Current::Nothing;
         let layer = self.layers;
         let config = self.source.config().clone();
-        let mut loader = Loader {
-            backend: &mut self.cpu,
-            source: &self.source,
-            activations: ActivationMode::Float,
-            threads: 1,
-        };
+        let mut loader = Loader::new(&mut self.cpu, &self.source, ActivationMode::Float, 1);
         let weights = loader.layer(&config, layer, cancel)?;
         let pass = Pass { wanted, cancel };
         let mixer_sample = match wanted {

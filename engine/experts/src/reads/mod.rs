@@ -68,6 +68,18 @@ pub enum ReadClass {
     Urgent,
     /// It may be useful later: started only while no urgent read waits or runs.
     Idle,
+    /// Nobody knows when it will be wanted: started after the idle ones, and not while [`Background::Waits`].
+    Background,
+}
+
+/// Whether background reads start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Background {
+    /// As soon as nothing else is to be read.
+    #[default]
+    Runs,
+    /// Not now: somebody needs the processor or the disk.
+    Waits,
 }
 
 /// How much of the depth idle reads may take.
@@ -181,13 +193,18 @@ impl Reads {
         self.shared.submit(request);
     }
 
-    /// Makes an idle read urgent, behind the urgent ones that wait; nothing happens if it has ended
-    /// or is urgent.
+    /// Makes an idle or background read urgent, behind the urgent ones that wait; nothing happens if it
+    /// has ended or is urgent.
     pub fn promote(&self, tag: u64) {
         self.shared.promote(tag);
     }
 
-    /// Makes an idle read the next of the idle ones; nothing happens if it has begun or is urgent.
+    /// Says whether background reads start from now on.
+    pub fn set_background(&self, background: Background) {
+        self.shared.set_background(background);
+    }
+
+    /// Makes a background read an idle one; nothing happens if it has begun or is no background read.
     pub fn hasten(&self, tag: u64) {
         self.shared.hasten(tag);
     }

@@ -23,7 +23,7 @@ use super::buffers::{ArrivedPlane, BufferPool};
 use super::options::Checks;
 #[cfg(target_os = "linux")]
 use super::plain::PlainFiles;
-use super::{ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
+use super::{Background, ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
@@ -70,6 +70,7 @@ pub(super) struct State {
     pub wants_bell: bool,
     /// Reads under way with which idle ones still start; half of the depth while it is 0.
     idle_depth: usize,
+    background: Background,
 }
 
 impl Shared {
@@ -191,6 +192,15 @@ impl Shared {
         }
     }
 
+    pub fn set_background(&self, background: Background) {
+        let mut state = self.lock();
+        let begins = state.background == Background::Waits && background == Background::Runs;
+        state.background = background;
+        if begins && !state.queue.background.is_empty() {
+            self.wake_readers(state);
+        }
+    }
+
     pub fn hasten(&self, tag: u64) {
         self.lock().queue.hasten(tag);
     }
@@ -268,7 +278,11 @@ impl Shared {
             0 => state.running.len() >= self.depth.div_ceil(2),
             most => state.running.len() >= most,
         };
-        let idle = if urgent || full { IdleReads::Wait } else { IdleReads::May };
+        let idle = match (urgent || full, state.background) {
+            (true, _) => IdleReads::Wait,
+            (false, Background::Waits) => IdleReads::May,
+            (false, Background::Runs) => IdleReads::AndBackground,
+        };
         let mut job = state.queue.pop(idle)?;
         job.started_ns = self.now_ns();
         if state.running.is_empty() {
@@ -409,6 +423,7 @@ pub(super) struct QueuedRead {
 pub(super) struct Queue {
     urgent: VecDeque<QueuedRead>,
     idle: VecDeque<QueuedRead>,
+    background: VecDeque<QueuedRead>,
     tickets: u64,
 }
 
@@ -420,42 +435,49 @@ impl Queue {
         match class {
             ReadClass::Urgent => self.urgent.push_back(job),
             ReadClass::Idle => self.idle.push_back(job),
+            ReadClass::Background => self.background.push_back(job),
         }
     }
 
     /// The next one to start.
     pub fn pop(&mut self, idle: IdleReads) -> Option<QueuedRead> {
         self.urgent.pop_front().or_else(|| match idle {
-            IdleReads::May => self.idle.pop_front(),
             IdleReads::Wait => None,
+            IdleReads::May => self.idle.pop_front(),
+            IdleReads::AndBackground => {
+                self.idle.pop_front().or_else(|| self.background.pop_front())
+            }
         })
     }
 
     /// Whether something was made urgent.
     pub fn promote(&mut self, tag: u64) -> bool {
-        let Some(mut job) = take(&mut self.idle, tag) else { return false };
+        let job = take(&mut self.idle, tag).or_else(|| take(&mut self.background, tag));
+        let Some(mut job) = job else { return false };
         job.class = ReadClass::Urgent;
         self.urgent.push_back(job);
         true
     }
 
-    /// Puts an idle one before the others.
+    /// Makes one of the background idle.
     pub fn hasten(&mut self, tag: u64) {
-        if let Some(job) = take(&mut self.idle, tag) {
-            self.idle.push_front(job);
+        if let Some(mut job) = take(&mut self.background, tag) {
+            job.class = ReadClass::Idle;
+            self.idle.push_back(job);
         }
     }
 
     /// Whether it was there.
     pub fn withdraw(&mut self, tag: u64) -> bool {
-        take(&mut self.urgent, tag).or_else(|| take(&mut self.idle, tag)).is_some()
+        let mut queues = [&mut self.urgent, &mut self.idle, &mut self.background].into_iter();
+        queues.any(|queue| take(queue, tag).is_some())
     }
 
     /// All that have waited since before `queued_ns`.
     #[cfg(not(target_family = "wasm"))]
     pub fn take_older(&mut self, queued_ns: u64) -> Vec<QueuedRead> {
         let mut taken = Vec::new();
-        for queue in [&mut self.urgent, &mut self.idle] {
+        for queue in [&mut self.urgent, &mut self.idle, &mut self.background] {
             for job in std::mem::take(queue) {
                 let old = job.queued_ns < queued_ns;
                 if old { taken.push(job) } else { queue.push_back(job) }
@@ -468,18 +490,21 @@ impl Queue {
     pub fn clear(&mut self) {
         self.urgent.clear();
         self.idle.clear();
+        self.background.clear();
     }
 
     pub fn len(&self) -> usize {
-        self.urgent.len() + self.idle.len()
+        self.urgent.len() + self.idle.len() + self.background.len()
     }
 }
 
 /// Whether idle reads may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleReads {
-    May,
     Wait,
+    May,
+    /// And background reads after them.
+    AndBackground,
 }
 
 fn take(queue: &mut VecDeque<QueuedRead>, tag: u64) -> Option<QueuedRead> {

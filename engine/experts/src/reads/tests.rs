@@ -72,6 +72,21 @@ fn urgent_reads_start_first_and_in_order() {
 }
 
 #[test]
+fn background_reads_start_last_and_may_be_hastened() {
+    let mut queue = Queue::default();
+    for tag in 0..5 {
+        queue.push(request(tag, ReadClass::Background), 0);
+    }
+    queue.push(request(5, ReadClass::Idle), 0);
+    queue.hasten(3);
+    assert!(queue.promote(4) && queue.withdraw(1));
+    assert_eq!(drain(&mut queue, IdleReads::Wait), [4]);
+    assert_eq!(drain(&mut queue, IdleReads::May), [5, 3]);
+    assert_eq!(queue.len(), 2);
+    assert_eq!(drain(&mut queue, IdleReads::AndBackground), [0, 2]);
+}
+
+#[test]
 fn promoted_and_withdrawn_reads_move_once() {
     let mut queue = Queue::default();
     for tag in 0..4 {

@@ -115,6 +115,7 @@ fn event(activity: &Activity, row: usize) -> Value {
             let category = match class {
                 ReadClass::Urgent => "read",
                 ReadClass::Idle => "read ahead",
+                ReadClass::Background => "read in the background",
             };
             let arguments = json!({
                 "layer": layer,

@@ -4,6 +4,7 @@ mod activations;
 mod attention_biases;
 mod embedding;
 mod floats;
+mod groups_ahead;
 mod latent_weights;
 pub mod layer;
 pub mod memory;

@@ -163,12 +163,8 @@ impl<B: Backend> Runner<B> {
         let memory = LayerMemory::of_model(&mut backend, config, shape)?;
         let streamed = options.streaming.as_ref().map(|_| options.activations);
         backend.prepare(&model_needs(&source, streamed, rows_max))?;
-        let loader = Loader {
-            backend: &mut backend,
-            source: &*source,
-            activations: options.activations,
-            threads: options.load_threads,
-        };
+        let threads = options.load_threads;
+        let loader = Loader::new(&mut backend, &*source, options.activations, threads);
         let (weights, mut experts) = match &options.streaming {
             None => loader.load(cancel, progress)?,
             Some(streaming) => {

@@ -12,6 +12,7 @@ use super::Embedding;
 use super::activations::{attention_shapes, delta_net_shapes, index_of};
 use super::attention_biases::AttentionBiases;
 use super::floats::Floats;
+use super::groups_ahead::GroupsAhead;
 use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
 use super::rope::rope_kinds;
 use nestling_core::backend::{
@@ -143,14 +144,25 @@ enum Rows<'a> {
 
 /// Takes weights from a source to a device, layer by layer.
 pub struct Loader<'a, B: Backend> {
-    /// The device.
-    pub backend: &'a mut B,
-    /// The weights.
-    pub source: &'a dyn ExpertSource,
-    /// How nested matrices are multiplied.
-    pub activations: ActivationMode,
-    /// Threads that read.
-    pub threads: usize,
+    pub(super) backend: &'a mut B,
+    source: &'a dyn ExpertSource,
+    pub(super) activations: ActivationMode,
+    threads: usize,
+    /// Groups that are read before they are asked for.
+    ahead: Option<&'a GroupsAhead<'a>>,
+}
+
+impl<'a, B: Backend> Loader<'a, B> {
+    /// One that takes the weights of a source to a device, where nested matrices are multiplied so; as many
+    /// threads read.
+    pub fn new(
+        backend: &'a mut B,
+        source: &'a dyn ExpertSource,
+        activations: ActivationMode,
+        threads: usize,
+    ) -> Self {
+        Self { backend, source, activations, threads, ahead: None }
+    }
 }
 
 impl<B: Backend> Loader<'_, B> {
@@ -181,12 +193,20 @@ impl<B: Backend> Loader<'_, B> {
     /// # Errors
     /// As [`Loader::load`].
     pub fn load_dense(
-        mut self,
+        self,
         reads: &ReadOptions,
         cancel: &CancelToken,
         progress: Progress<'_>,
     ) -> Result<Weights<B>, EngineError> {
-        self.parts(Rows::Stored(reads), cancel, progress, &mut |_, _, _| Ok(()))
+        let config = self.source.config();
+        let head = (!config.tie_word_embeddings).then_some(GroupId::Head);
+        let layers = (0..config.num_hidden_layers as u32).map(|layer| GroupId::Dense { layer });
+        let groups = head.into_iter().chain(layers).collect();
+        let threads = self.threads;
+        let ahead = GroupsAhead::new::<B>(self.source, groups, threads);
+        let mut loader = Loader { ahead: Some(&ahead), ..self };
+        let rows = Rows::Stored(reads);
+        ahead.run(threads, || loader.parts(rows, cancel, progress, &mut |_, _, _| Ok(())))
     }
 
     /// Everything but the experts, which `each_layer` is for.
@@ -249,7 +269,10 @@ impl<B: Backend> Loader<'_, B> {
         if cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
-        self.source.matrices(group)
+        match self.ahead {
+            Some(ahead) => ahead.take(group),
+            None => self.source.matrices(group),
+        }
     }
 
     /// Everything of a layer but its experts.

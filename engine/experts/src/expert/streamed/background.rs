@@ -4,7 +4,7 @@
 use nestling_formats::{ExpertId, InternalError, Plane};
 
 use super::{Prefetch, StreamedExperts};
-use crate::reads::ReadClass;
+use crate::reads::{Background, ReadClass};
 use crate::residency::{Admission, PlaneId, PlaneState};
 use nestling_core::backend::Backend;
 
@@ -17,7 +17,8 @@ impl<B: Backend> StreamedExperts<B> {
     pub(super) fn read_all(&mut self) -> Result<(), InternalError> {
         let table = self.residency.table();
         let has_room = self.residency.budget_bytes() >= table.total_bytes();
-        if self.prefetch != Prefetch::All || !has_room || self.device.slot_count().is_some() {
+        let is_possible = has_room && self.fetcher.has_threads();
+        if self.prefetch != Prefetch::All || !is_possible || self.device.slot_count().is_some() {
             return Ok(());
         }
         let experts: Vec<usize> = self.fetcher.extents().experts_of_layers().collect();
@@ -32,8 +33,22 @@ impl<B: Backend> StreamedExperts<B> {
                 }
             }
         }
-        self.fetcher.submit(ReadClass::Idle, |_| Ok(false))?;
+        self.fetcher.submit(ReadClass::Background, |_| Ok(false))?;
         self.drop_evicted()
+    }
+
+    /// A step begins. Where the last one had to wait, reads of the background would take the cores and the disk
+    /// from what this one waits for.
+    pub(super) fn hold_background(&self) {
+        if self.has_waited {
+            self.fetcher.set_background(Background::Waits);
+        }
+    }
+
+    /// A step has ended, with those misses.
+    pub(super) fn release_background(&mut self, misses: u64) {
+        self.has_waited = misses > 0;
+        self.fetcher.set_background(Background::Runs);
     }
 
     /// Takes back the reads of [`StreamedExperts::read_all`] that have not begun: there is no room for all

@@ -16,7 +16,7 @@ use super::StreamOptions;
 use super::prefetch::ReadAhead;
 use super::request::{LatePlanes, LayerRequest};
 use crate::expert::store::StoreSource;
-use crate::reads::{ArrivedPlane, ReadClass, ReadDone, ReadRequest, Reads};
+use crate::reads::{ArrivedPlane, Background, ReadClass, ReadDone, ReadMethod, ReadRequest, Reads};
 use crate::record::Recorder;
 use crate::residency::order::{OrderRule, ReadJob, ReadOrder};
 use crate::residency::{Admission, PlaneId, PlaneState, Residency};
@@ -133,6 +133,16 @@ impl Fetcher {
     /// A plane that may be on its way is waited for.
     pub fn raise(&self, id: PlaneId) {
         self.reads.promote(tag_of(id));
+    }
+
+    /// Whether reads run beside the caller.
+    pub fn has_threads(&self) -> bool {
+        self.reads.method() != ReadMethod::Inline
+    }
+
+    /// Says whether background reads start.
+    pub fn set_background(&self, background: Background) {
+        self.reads.set_background(background);
     }
 
     /// Takes a planned read back, if it has not begun.

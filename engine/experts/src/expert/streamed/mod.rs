@@ -90,6 +90,8 @@ pub(super) struct StreamedExperts<B: Backend> {
     prefetch: Prefetch,
     /// Planes that are read before anybody wants them, since there is room for all.
     background: Vec<PlaneId>,
+    /// Whether the last step missed experts; the first one will.
+    has_waited: bool,
     stats: StreamStats,
 }
 
@@ -141,6 +143,7 @@ impl<B: Backend> StreamedExperts<B> {
             evicted: Vec::new(),
             prefetch: options.prefetch,
             background: Vec::new(),
+            has_waited: true,
             stats: StreamStats::default(),
         })
     }
@@ -168,10 +171,12 @@ impl<B: Backend> StreamedExperts<B> {
     /// A step begins.
     pub fn begin_step(&mut self) {
         self.residency.begin_step();
+        self.hold_background();
     }
 
-    /// What was done since this was asked last.
+    /// What was done since this was asked last: a step has ended.
     pub fn take_stats(&mut self) -> StreamStats {
+        self.release_background(self.stats.expert_misses);
         std::mem::take(&mut self.stats)
     }
 

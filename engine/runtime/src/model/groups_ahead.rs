@@ -1,0 +1,138 @@
+//! Groups of weights, read by other threads before the loader asks for them: a device binds one while others are
+//! read, and files that must be transcoded keep every core busy.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::thread;
+
+use nestling_core::backend::Backend;
+use nestling_core::error::EngineError;
+use nestling_core::sync::whole;
+use nestling_experts::expert::{ExpertSource, Matrices};
+use nestling_formats::store::GroupId;
+
+/// The groups of a source that are wanted, in this order.
+pub(super) struct GroupsAhead<'a> {
+    source: &'a dyn ExpertSource,
+    groups: Vec<GroupId>,
+    /// Most groups that are read and not taken.
+    window: usize,
+    state: Mutex<State>,
+    /// Something was read or taken, or the end has come.
+    changed: Condvar,
+}
+
+struct State {
+    read: Vec<Group>, // [groups]
+    /// Groups before this one were taken.
+    taken: usize,
+    closed: bool,
+}
+
+enum Group {
+    Waiting,
+    Reading,
+    Read(Result<Matrices, EngineError>),
+    Taken,
+}
+
+impl<'a> GroupsAhead<'a> {
+    /// Nothing is read yet. Where weights stay in the memory that they are read into, all of them may be read at
+    /// once; elsewhere one for each thread.
+    pub fn new<B: Backend>(
+        source: &'a dyn ExpertSource,
+        groups: Vec<GroupId>,
+        threads: usize,
+    ) -> Self {
+        let window = if B::WEIGHTS_IN_PLACE { groups.len() } else { threads };
+        let read = groups.iter().map(|_| Group::Waiting).collect();
+        let state = Mutex::new(State { read, taken: 0, closed: false });
+        Self { source, groups, window, state, changed: Condvar::new() }
+    }
+
+    /// Runs `load` while other threads read.
+    pub fn run<T>(&self, threads: usize, load: impl FnOnce() -> T) -> T {
+        thread::scope(|scope| {
+            for _ in 1..threads.min(self.groups.len()) {
+                // Without the thread, the others do its part.
+                let _ = thread::Builder::new().spawn_scoped(scope, || self.read());
+            }
+            let _close = CloseOnDrop(self);
+            load()
+        })
+    }
+
+    /// A group, read before or now.
+    pub fn take(&self, id: &GroupId) -> Result<Matrices, EngineError> {
+        let Some(at) = self.groups.iter().position(|group| group == id) else {
+            return self.source.matrices(id);
+        };
+        let mut state = self.lock();
+        state.taken = state.taken.max(at);
+        self.changed.notify_all();
+        loop {
+            match std::mem::replace(&mut state.read[at], Group::Taken) {
+                Group::Read(result) => return result,
+                // Nobody has begun, or it was taken before.
+                Group::Waiting | Group::Taken => {
+                    drop(state);
+                    return self.source.matrices(id);
+                }
+                Group::Reading => {
+                    state.read[at] = Group::Reading;
+                    state = whole(self.changed.wait(state));
+                }
+            }
+        }
+    }
+
+    /// Reads one group after another until there is none.
+    fn read(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            let end = (state.taken + self.window).min(state.read.len());
+            let mut within = state.read[..end].iter();
+            let Some(at) = within.position(|group| matches!(group, Group::Waiting)) else {
+                if end == state.read.len() {
+                    return;
+                }
+                state = whole(self.changed.wait(state));
+                continue;
+            };
+            state.read[at] = Group::Reading;
+            drop(state);
+            let mut reading = Reading { ahead: self, at, result: None };
+            reading.result = Some(self.source.matrices(&self.groups[at]));
+            drop(reading);
+            state = self.lock();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        whole(self.state.lock())
+    }
+}
+
+/// A group that is being read. Whatever ends it, nobody waits for it any more.
+struct Reading<'a> {
+    ahead: &'a GroupsAhead<'a>,
+    at: usize,
+    result: Option<Result<Matrices, EngineError>>,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let panicked = || Err(EngineError::Panicked { what: "a read of weights" });
+        let result = self.result.take().unwrap_or_else(panicked);
+        self.ahead.lock().read[self.at] = Group::Read(result);
+        self.ahead.changed.notify_all();
+    }
+}
+
+struct CloseOnDrop<'a>(&'a GroupsAhead<'a>);
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+}
