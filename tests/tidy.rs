@@ -44,6 +44,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/runtime/tests/model/allocation.rs",
     "engine/runtime/tests/model/mapped.rs",
     "engine/runtime/tests/model/stores.rs",
+    "formats/nest/src/nested/digits.rs",
     "formats/nest/src/nested/wide.rs",
     "formats/nest/src/store/map.rs",
     "formats/nest/src/store/wide_hash.rs",

@@ -12,6 +12,7 @@ mod codec;
 mod coder;
 mod damped;
 mod descent;
+mod digits;
 mod error;
 mod fit;
 mod layout;
@@ -25,6 +26,7 @@ mod refit;
 mod scale;
 mod scaled;
 mod scaled_pack;
+mod scaled_planes;
 mod scaled_unpack;
 mod tables;
 mod transform;
@@ -59,6 +61,7 @@ pub use scaled::{
     LinearValues, Minima, SCALED_CODEC_BYTES, ScaleType, ScaledCodec, ScaledForm, SubScale,
 };
 pub use scaled_pack::{ScaledRows, pack_scaled_merged, pack_scaled_plane};
+pub use scaled_planes::ScaledPlanes;
 pub use transform::{InputTransform, hadamard};
 pub use view::{CheckedSizes, GroupScales, NestedPlanes, NestedView};
 

@@ -1,0 +1,253 @@
+//! Digits of codes, cut out of a tile of sixteen rows for several planes at once.
+//!
+//! The codes of a group are put side by side first, four columns of each row after the other. From
+//! there on every plane is shifts and masks of whole vectors.
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "functions for instructions that were found present")
+)]
+
+use super::{GROUP, TILE_ROWS};
+
+/// Four columns of sixteen rows.
+type Vector = [u32; TILE_ROWS];
+
+/// Bytes of a [`Vector`].
+const VECTOR_BYTES: usize = 4 * TILE_ROWS;
+
+/// Vectors of the codes of a group.
+const CHUNKS: usize = GROUP / 4;
+
+/// The codes of sixteen rows, group by group; all have as many.
+pub(super) type TileRows<'a> = [&'a [[u8; GROUP]]; TILE_ROWS];
+
+/// Where one digit of every code goes.
+pub(super) struct Digits<'a> {
+    /// Bits of a digit: 1 or 2.
+    pub bits: u8,
+    /// How far a code is shifted right to bring its digit to the bottom.
+    pub shift: u8,
+    /// The digits of whole tiles.
+    pub out: &'a mut [u8],
+}
+
+/// Writes the digits of a tile, which has that number in each `out`.
+pub(super) fn write_tile(rows: &TileRows<'_>, tile: usize, digits: &mut [Digits<'_>]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            // SAFETY: the processor has these instructions.
+            return unsafe { x86::write_avx512(rows, tile, digits) };
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has these instructions.
+            return unsafe { x86::write_avx2(rows, tile, digits) };
+        }
+    }
+    write(rows, tile, digits, side_by_side);
+}
+
+#[inline(always)]
+fn write(
+    rows: &TileRows<'_>,
+    tile: usize,
+    digits: &mut [Digits<'_>],
+    interleave: impl Fn([&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS],
+) {
+    let groups = rows[0].len();
+    for group in 0..groups {
+        let codes = interleave(rows.map(|row| &row[group]));
+        for Digits { bits, shift, out } in &mut *digits {
+            let bytes = usize::from(*bits) * VECTOR_BYTES;
+            let Some(out) = out.get_mut((tile * groups + group) * bytes..) else { continue };
+            match (bits, shift) {
+                (2, 6) => cut::<2, 6>(&codes, out),
+                (2, 4) => cut::<2, 4>(&codes, out),
+                (2, 2) => cut::<2, 2>(&codes, out),
+                (2, 0) => cut::<2, 0>(&codes, out),
+                (1, 5) => cut::<1, 5>(&codes, out),
+                (1, 4) => cut::<1, 4>(&codes, out),
+                (1, 3) => cut::<1, 3>(&codes, out),
+                _ => debug_assert!(false, "a plane that no form has"),
+            }
+        }
+    }
+}
+
+/// Cuts digits of `BITS` bits from bit `SHIFT` on.
+#[inline(always)]
+fn cut<const BITS: usize, const SHIFT: usize>(codes: &[Vector; CHUNKS], out: &mut [u8]) {
+    let mask = u32::from_le_bytes([(1 << BITS) - 1; 4]);
+    let of_vector = 8 / BITS;
+    for (codes, out) in codes.chunks_exact(of_vector).zip(out.as_chunks_mut::<VECTOR_BYTES>().0) {
+        let mut all = [0; TILE_ROWS];
+        for (k, codes) in codes.iter().enumerate() {
+            let to = k * BITS;
+            for (all, code) in all.iter_mut().zip(codes) {
+                // No bit that is kept leaves its byte.
+                let moved = if to < SHIFT { code >> (SHIFT - to) } else { code << (to - SHIFT) };
+                *all |= moved & mask << to;
+            }
+        }
+        for (out, word) in out.as_chunks_mut().0.iter_mut().zip(all) {
+            *out = word.to_le_bytes();
+        }
+    }
+}
+
+/// The codes of sixteen rows by fours of columns.
+#[inline(always)]
+fn side_by_side(rows: [&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS] {
+    let mut out = [[0; TILE_ROWS]; CHUNKS];
+    for (lane, row) in rows.iter().enumerate() {
+        for (out, codes) in out.iter_mut().zip(row.as_chunks().0) {
+            out[lane] = u32::from_le_bytes(*codes);
+        }
+    }
+    out
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{CHUNKS, Digits, TileRows, write};
+    use crate::nested::{GROUP, TILE_ROWS};
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub fn write_avx512(rows: &TileRows<'_>, tile: usize, digits: &mut [Digits<'_>]) {
+        let interleave = |rows: [&[u8; GROUP]; TILE_ROWS]| {
+            // Lanes of 16 bytes: the first and last four fours of a row, then those of the row that
+            // is four below.
+            let pair = |row: usize| {
+                // SAFETY: both have 32 bytes.
+                let (low, high) = unsafe {
+                    let load = |row: usize| _mm256_loadu_si256(rows[row].as_ptr().cast());
+                    (load(row), load(row + 4))
+                };
+                _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+            };
+            let turn = |row: usize| {
+                let [a, b, c, d] = [pair(row), pair(row + 1), pair(row + 2), pair(row + 3)];
+                let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+                let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+                [
+                    _mm512_unpacklo_epi64(ab, cd),
+                    _mm512_unpackhi_epi64(ab, cd),
+                    _mm512_unpacklo_epi64(ab_high, cd_high),
+                    _mm512_unpackhi_epi64(ab_high, cd_high),
+                ]
+            };
+            let (above, below) = (turn(0), turn(8));
+            let mut out = [[0; TILE_ROWS]; CHUNKS];
+            for (chunk, (above, below)) in above.into_iter().zip(below).enumerate() {
+                let first = _mm512_shuffle_i64x2::<0b10_00_10_00>(above, below);
+                let later = _mm512_shuffle_i64x2::<0b11_01_11_01>(above, below);
+                // SAFETY: all have 64 bytes.
+                unsafe {
+                    _mm512_storeu_si512(out[chunk].as_mut_ptr().cast(), first);
+                    _mm512_storeu_si512(out[chunk + 4].as_mut_ptr().cast(), later);
+                }
+            }
+            out
+        };
+        write(rows, tile, digits, interleave);
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub fn write_avx2(rows: &TileRows<'_>, tile: usize, digits: &mut [Digits<'_>]) {
+        let interleave = |rows: [&[u8; GROUP]; TILE_ROWS]| {
+            // SAFETY: both have 32 bytes.
+            let load = |row: usize| unsafe { _mm256_loadu_si256(rows[row].as_ptr().cast()) };
+            let turn = |row: usize| {
+                let [a, b, c, d] = [load(row), load(row + 1), load(row + 2), load(row + 3)];
+                let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+                let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+                [
+                    _mm256_unpacklo_epi64(ab, cd),
+                    _mm256_unpackhi_epi64(ab, cd),
+                    _mm256_unpacklo_epi64(ab_high, cd_high),
+                    _mm256_unpackhi_epi64(ab_high, cd_high),
+                ]
+            };
+            let mut out = [[0; TILE_ROWS]; CHUNKS];
+            for half in [0, 8] {
+                for (chunk, (a, b)) in turn(half).into_iter().zip(turn(half + 4)).enumerate() {
+                    let first = _mm256_permute2x128_si256::<0x20>(a, b);
+                    let later = _mm256_permute2x128_si256::<0x31>(a, b);
+                    // SAFETY: half a vector has 32 bytes.
+                    unsafe {
+                        _mm256_storeu_si256(out[chunk][half..].as_mut_ptr().cast(), first);
+                        _mm256_storeu_si256(out[chunk + 4][half..].as_mut_ptr().cast(), later);
+                    }
+                }
+            }
+            out
+        };
+        write(rows, tile, digits, interleave);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type WriteTile = fn(&TileRows<'_>, usize, &mut [Digits<'_>]);
+
+    /// What this machine has.
+    fn ways() -> Vec<(&'static str, WriteTile)> {
+        let plain: WriteTile = |rows, tile, digits| write(rows, tile, digits, side_by_side);
+        let mut ways = vec![("plain", plain), ("detected", write_tile)];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            let avx2: WriteTile = |rows, tile, digits| {
+                // SAFETY: the processor has these instructions.
+                unsafe { x86::write_avx2(rows, tile, digits) }
+            };
+            ways.push(("AVX2", avx2));
+        }
+        ways
+    }
+
+    #[test]
+    fn every_digit_lies_where_the_layout_has_it() {
+        const GROUPS: usize = 3;
+        let code = |tile: usize, row: usize, col: usize| {
+            ((tile * 7919 + row * 104_729 + col * 1_299_709 + row * col) >> 3) as u8
+        };
+        for (bits, shift) in [(2, 6), (2, 4), (2, 2), (2, 0), (1, 5), (1, 4), (1, 3)] {
+            for (name, write) in ways() {
+                let bytes = GROUPS * usize::from(bits) * VECTOR_BYTES;
+                let mut out = vec![0xa5; 2 * bytes];
+                let mut other = vec![0xa5; 2 * GROUPS * 2 * VECTOR_BYTES];
+                for tile in [1, 0] {
+                    let rows: Vec<Vec<[u8; GROUP]>> = (0..TILE_ROWS)
+                        .map(|row| {
+                            let group = |group: usize| {
+                                std::array::from_fn(|k| code(tile, row, GROUP * group + k))
+                            };
+                            (0..GROUPS).map(group).collect()
+                        })
+                        .collect();
+                    let rows: TileRows<'_> = std::array::from_fn(|row| rows[row].as_slice());
+                    let mut digits = [
+                        Digits { bits: 2, shift: 6, out: &mut other },
+                        Digits { bits, shift, out: &mut out },
+                    ];
+                    write(&rows, tile, &mut digits);
+                }
+                let grid = crate::nested::layout::Grid::new(2 * TILE_ROWS, GROUPS * GROUP).unwrap();
+                for row in 0..2 * TILE_ROWS {
+                    for col in 0..GROUPS * GROUP {
+                        let layout = crate::nested::Layout::Tile16;
+                        let (at, low) = grid.position(layout, bits, row, col);
+                        let found = out[at] >> low & ((1 << bits) - 1);
+                        let code = code(row / TILE_ROWS, row % TILE_ROWS, col);
+                        let expected = code >> shift & ((1 << bits) - 1);
+                        assert_eq!(found, expected, "{name}: {bits} from {shift}: {row} {col}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Writes scaled integers into several planes at once, some rows after the other.
+
+use super::digits::{Digits, TileRows, write_tile};
+use super::layout::{Grid, ScaledParts, merged_bytes};
+use super::scaled_pack::{Run, plane_shift};
+use super::{GROUP, Layout, NestedError, PlaneForm, ScaledForm, ScaledRows, TILE_ROWS};
+use crate::Plane;
+
+/// Planes of a matrix of scaled integers on their way: each row is written into all of them while
+/// its codes are in the cache.
+pub struct ScaledPlanes<'a> {
+    form: ScaledForm,
+    layout: Layout,
+    rows: usize,
+    cols: usize,
+    grid: Grid,
+    numbers: Vec<Numbers<'a>>,
+    digits: Vec<Digits<'a>>,
+    /// Codes of a tile that is not whole, with zeros around them.
+    padded: Vec<[u8; GROUP]>,
+}
+
+/// Numbers of one kind, which plane P2 has beside its codes.
+struct Numbers<'a> {
+    of: fn(&ScaledRows) -> &[u8],
+    run: Run,
+    out: &'a mut [u8],
+}
+
+impl<'a> ScaledPlanes<'a> {
+    /// No plane yet of a matrix of that shape.
+    ///
+    /// # Errors
+    /// [`NestedError::Shape`]; [`NestedError::Codec`] for a form that there is not.
+    pub fn new(
+        form: &ScaledForm,
+        layout: Layout,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Self, NestedError> {
+        form.check()?;
+        let grid = Grid::new(rows, cols).ok_or(NestedError::Shape { rows, cols })?;
+        let (numbers, digits, padded) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { form: *form, layout, rows, cols, grid, numbers, digits, padded })
+    }
+
+    /// Writes a plane, too, to `out`, which must have [`PlaneForm::plane_bytes`] bytes.
+    ///
+    /// # Errors
+    /// [`NestedError::PlaneLength`], [`NestedError::Shape`].
+    pub fn add(&mut self, plane: Plane, mut out: &'a mut [u8]) -> Result<(), NestedError> {
+        let (rows, cols, layout) = (self.rows, self.cols, self.layout);
+        let shape = NestedError::Shape { rows, cols };
+        let expected = PlaneForm::Scaled(self.form).plane_bytes(layout, rows, cols, plane);
+        let expected = expected.ok_or_else(|| shape.clone())?;
+        if out.len() != expected {
+            return Err(NestedError::PlaneLength { plane, expected, found: out.len() });
+        }
+        if plane == Plane::P2 {
+            let parts = ScaledParts::new(&self.form, layout, rows, cols).ok_or(shape)?;
+            let spans = self.grid.groups.div_ceil(usize::from(self.form.span));
+            let scale = Run { layout, of_row: spans, bytes: self.form.scale.bytes() };
+            let of_row = self.grid.groups * self.form.sub_blocks();
+            let sub = Run { layout, of_row, bytes: 1 };
+            let mut end = 0;
+            for (range, run, of) in [
+                (parts.scales, scale, (|rows| &rows.scales) as fn(&ScaledRows) -> &[u8]),
+                (parts.minima, scale, |rows| &rows.minima),
+                (parts.sub_scales, sub, |rows| &rows.sub_scales),
+                (parts.sub_minima, sub, |rows| &rows.sub_minima),
+            ] {
+                // Parts lie in this order, with room between them.
+                let (before, from) = out.split_at_mut(range.start - end);
+                before.fill(0);
+                let (part, later) = from.split_at_mut(range.len());
+                (out, end) = (later, range.end);
+                if !part.is_empty() {
+                    self.numbers.push(Numbers { of, run, out: part });
+                }
+            }
+            let (before, codes) = out.split_at_mut(parts.codes.start - end);
+            before.fill(0);
+            out = codes;
+        }
+        let bits = self.form.plane_bits(plane);
+        if bits > 0 {
+            self.digits.push(Digits { bits, shift: plane_shift(&self.form, plane), out });
+        }
+        Ok(())
+    }
+
+    /// Writes planes P3 and P4 as one 2-bit digit, too: what [`super::merge_p3_p4`] makes of the
+    /// two. `out` must have [`super::merged_bytes`] bytes.
+    ///
+    /// # Errors
+    /// [`NestedError::Length`], [`NestedError::Shape`]; [`NestedError::Codec`] for codes that have no
+    /// plane P4.
+    pub fn add_merged(&mut self, out: &'a mut [u8]) -> Result<(), NestedError> {
+        if self.form.plane_bits(Plane::P4) == 0 {
+            let (what, expected) = ("bits of a code", "4 or more, where P3 and P4 are merged");
+            return Err(NestedError::Codec { what, found: self.form.bits.into(), expected });
+        }
+        let (rows, cols) = (self.rows, self.cols);
+        let expected = merged_bytes(self.layout, rows, cols);
+        let expected = expected.ok_or(NestedError::Shape { rows, cols })?;
+        if out.len() != expected {
+            let (what, found) = ("merged plane", out.len());
+            return Err(NestedError::Length { what, expected, found });
+        }
+        // The bits of P3 and P4 are neighbours, that of P3 above.
+        self.digits.push(Digits { bits: 2, shift: plane_shift(&self.form, Plane::P4), out });
+        Ok(())
+    }
+
+    /// Writes the rows of the matrix from `first` on, in [`Layout::Tile16`] whole tiles or all that
+    /// are left. What is not written stays as it was.
+    ///
+    /// # Errors
+    /// [`NestedError::Length`] for parts of other lengths and for rows that are not whole tiles;
+    /// [`NestedError::Shape`] for rows of another matrix.
+    pub fn write(&mut self, first: usize, rows: &ScaledRows) -> Result<(), NestedError> {
+        rows.check(&self.form)?;
+        let end = first.saturating_add(rows.rows);
+        if rows.cols != self.cols || end > self.rows {
+            return Err(NestedError::Shape { rows: end, cols: rows.cols });
+        }
+        if self.layout == Layout::Tile16 {
+            let is_whole = |row: usize| row.is_multiple_of(TILE_ROWS);
+            if !is_whole(first) || (!is_whole(end) && end != self.rows) {
+                let at = if is_whole(first) { end } else { first };
+                let (what, expected) =
+                    ("rows before the end of a tile", at.next_multiple_of(TILE_ROWS));
+                return Err(NestedError::Length { what, expected, found: at });
+            }
+        }
+        for Numbers { of, run, out } in &mut self.numbers {
+            // `first` is a multiple of the rows of a tile: a row takes as much in both layouts.
+            run.pack(of(rows), rows.rows, &mut out[first * run.of_row * run.bytes..]);
+        }
+        match self.layout {
+            Layout::Tile16 => self.write_tiles(first, rows),
+            Layout::RowMajor => self.write_rows(first, rows),
+        }
+        Ok(())
+    }
+
+    fn write_tiles(&mut self, first: usize, rows: &ScaledRows) {
+        let cols = self.cols;
+        for (tile, codes) in rows.codes.chunks(TILE_ROWS * cols).enumerate() {
+            let mut of_rows: TileRows<'_> = [&[]; TILE_ROWS];
+            let is_whole = codes.len() == TILE_ROWS * cols && cols.is_multiple_of(GROUP);
+            if is_whole {
+                for (row, codes) in of_rows.iter_mut().zip(codes.chunks_exact(cols)) {
+                    *row = codes.as_chunks().0;
+                }
+            } else {
+                self.padded.clear();
+                self.padded.resize(TILE_ROWS * self.grid.groups, [0; GROUP]);
+                let padded = self.padded.chunks_exact_mut(self.grid.groups);
+                for (padded, codes) in padded.zip(codes.chunks_exact(cols)) {
+                    padded.as_flattened_mut()[..cols].copy_from_slice(codes);
+                }
+                for (row, codes) in
+                    of_rows.iter_mut().zip(self.padded.chunks_exact(self.grid.groups))
+                {
+                    *row = codes;
+                }
+            }
+            write_tile(&of_rows, first / TILE_ROWS + tile, &mut self.digits);
+        }
+    }
+
+    fn write_rows(&mut self, first: usize, rows: &ScaledRows) {
+        for Digits { bits, shift, out } in &mut self.digits {
+            let bytes = self.grid.groups * (GROUP / 8) * usize::from(*bits);
+            let out = &mut out[first * bytes..];
+            for (codes, out) in rows.codes.chunks_exact(self.cols).zip(out.chunks_exact_mut(bytes))
+            {
+                match bits {
+                    1 => digits_of_row::<1>(codes, *shift, out),
+                    _ => digits_of_row::<2>(codes, *shift, out),
+                }
+            }
+        }
+    }
+}
+
+/// Writes the digits of a row's codes; what follows them are zeros.
+fn digits_of_row<const BITS: usize>(codes: &[u8], shift: u8, out: &mut [u8]) {
+    let mask = (1u8 << BITS) - 1;
+    let used = codes.len().div_ceil(8 / BITS).min(out.len());
+    let (out, rest) = out.split_at_mut(used);
+    rest.fill(0);
+    for (codes, byte) in codes.chunks(8 / BITS).zip(out) {
+        let digits = codes.iter().enumerate();
+        *byte = digits.fold(0, |all, (k, code)| all | (code >> shift & mask) << (k * BITS));
+    }
+}
