@@ -19,6 +19,7 @@ mod scaled;
 mod slices;
 
 pub use crate::weight_files::TensorInfo;
+pub use scaled::ScaledScratch;
 pub use slices::{FloatPlace, MatrixPlace};
 
 /// The files besides the weights that a store takes over, where the checkpoint has them.

@@ -1,7 +1,9 @@
 //! Matrices whose rows are blocks of quantized numbers, as scaled integers: no number is rounded.
 
+use std::ops::Range;
+
 use nestling_formats::Invariant;
-use nestling_formats::nested::ScaledRows;
+use nestling_formats::nested::{ScaledRows, TILE_ROWS};
 
 use super::slices::{MatrixPlace, RowSlice};
 use super::{CHUNK_BYTES, Checkpoint};
@@ -16,13 +18,36 @@ enum Columns {
     Places(Vec<usize>),
 }
 
-/// Rows of a matrix that are read next, and where they go.
-struct Rows {
-    /// The first row, in the part that they are taken of.
-    first: usize,
-    count: usize,
-    /// The row of what is read that the first one becomes.
-    to: usize,
+/// Bytes that are read at once on their way into tiles: what stays in a core's cache.
+const READ_BYTES: usize = 1 << 17;
+
+/// Memory that reads of scaled integers use again and again.
+#[derive(Debug, Default)]
+pub struct ScaledScratch {
+    blocks: Vec<u8>,
+    /// Rows of the file whose columns are put in another order.
+    turned: ScaledRows,
+    tile: ScaledRows,
+}
+
+/// How much is read at once.
+#[derive(Clone, Copy)]
+struct ReadSteps {
+    /// About so many bytes,
+    bytes: usize,
+    /// in a multiple of so many rows.
+    rows: usize,
+}
+
+/// Blocks of rows that follow each other, and what they are.
+struct Blocks<'a> {
+    part: &'a RowSlice<'a>,
+    /// The runs of columns that are taken of a row, in order; none where that is the whole row.
+    units: Option<&'a [usize]>,
+    /// Number of the first block in its tensor.
+    first: u64,
+    bytes: &'a [u8],
+    rows: usize,
 }
 
 impl MatrixPlace<'_> {
@@ -73,6 +98,23 @@ fn units(places: &[usize], span: u8) -> Option<Vec<usize>> {
     places.chunks(length).map(unit).collect()
 }
 
+fn blocks_of(place: &MatrixPlace<'_>) -> Result<ScaledBlocks, ImportError> {
+    Ok(place.blocks().invariant("only matrices of blocks are scaled integers")?)
+}
+
+/// The runs of columns that are taken of a part's rows; none where all are, in their order.
+fn taken_units(
+    part: &RowSlice<'_>,
+    blocks: ScaledBlocks,
+) -> Result<Option<Vec<usize>>, ImportError> {
+    let span = blocks.span;
+    Ok(match columns(part).invariant("every part has blocks")? {
+        Columns::All if blocks == ScaledBlocks::whole(blocks.kind) => None,
+        Columns::All => Some((0..part.source[1] / (32 * usize::from(span))).collect()),
+        Columns::Places(places) => Some(units(&places, span).invariant("spans stay together")?),
+    })
+}
+
 impl Checkpoint {
     /// `rows` rows of a matrix from `first` on, as integers of the codec of
     /// [`MatrixPlace::blocks`], which must be there.
@@ -86,74 +128,138 @@ impl Checkpoint {
         first: usize,
         rows: usize,
     ) -> Result<ScaledRows, ImportError> {
-        let end = first.saturating_add(rows);
-        if end > place.rows() {
-            return Err(ImportError::Limit {
-                file: self.directory.display().to_string(),
-                what: "the end of a read of rows".into(),
-                found: end as u64,
-                limit: place.rows() as u64,
-            });
-        }
-        let blocks = place.blocks().invariant("only matrices of blocks are scaled integers")?;
-        let mut out = blocks.rows(rows, place.cols());
-        let mut start = 0;
-        for part in &place.parts {
-            let stop = start + part.taken[0];
-            let (from, to) = (first.clamp(start, stop), end.clamp(start, stop));
-            let rows = Rows { first: from - start, count: to - from, to: from.max(first) - first };
-            self.read_blocks(part, blocks, rows, &mut out)?;
-            start = stop;
-        }
+        let rows = first..first.saturating_add(rows);
+        self.check_end(place, &rows)?;
+        let blocks = blocks_of(place)?;
+        let mut out = blocks.rows(rows.len(), place.cols());
+        let (mut bytes, mut turned, mut done) = (Vec::new(), ScaledRows::default(), 0);
+        let steps = ReadSteps { bytes: CHUNK_BYTES, rows: 1 };
+        self.visit_blocks(place, rows, steps, &mut bytes, |read| {
+            self.transcode(blocks, &read, &mut turned, &mut ScaledRun::from_row(&mut out, done))?;
+            done += read.rows;
+            Ok::<_, ImportError>(())
+        })?;
         Ok(out)
     }
 
-    /// Moves rows of a part into `out`.
-    fn read_blocks(
+    /// The same rows sixteen at a time, and at last those that are left: `each` gets them with the
+    /// number of the first, counted from the first that was asked for.
+    ///
+    /// # Errors
+    /// As [`Self::read_scaled_rows`], and what `each` returns.
+    pub fn read_scaled_tiles<E: From<ImportError>>(
         &self,
-        part: &RowSlice<'_>,
-        blocks: ScaledBlocks,
-        rows: Rows,
-        out: &mut ScaledRows,
-    ) -> Result<(), ImportError> {
-        let (kind, whole) = (blocks.kind, ScaledBlocks::whole(blocks.kind));
-        let units = match columns(part).invariant("every part has blocks")? {
-            Columns::All if blocks == whole => None,
-            Columns::All => Some((0..part.source[1] / (32 * usize::from(blocks.span))).collect()),
-            Columns::Places(places) => {
-                Some(units(&places, blocks.span).invariant("spans stay together")?)
-            }
-        };
-        let row_blocks = part.source[1] / kind.elements();
-        let together = (CHUNK_BYTES / (row_blocks * kind.bytes()).max(1)).max(1);
-        let mut bytes = Vec::new();
-        let mut done = 0;
-        while done < rows.count {
-            // Rows that follow each other in the file are one read.
-            let place = |row: usize| part.slice.rows.place(rows.first + done + row);
-            let start = place(0);
-            let near = |count: &usize| *count <= together && place(count - 1) == start + count - 1;
-            let count = (1..=rows.count - done).take_while(near).last().unwrap_or(1);
-            bytes.resize(count * row_blocks * kind.bytes(), 0);
-            let first_block = part.first_element(start) / kind.elements() as u64;
-            self.read_into(part.tensor, first_block * kind.bytes() as u64, &mut bytes)?;
-            let mut run = ScaledRun::from_row(out, rows.to + done);
-            let moved = match &units {
-                None => kind.transcode(&bytes, &mut run),
-                Some(units) => {
-                    let mut all = whole.rows(count, part.source[1]);
-                    let moved = kind.transcode(&bytes, &mut ScaledRun::from_row(&mut all, 0));
-                    take_units(&all, &whole.codec().form, blocks.span, units, &mut run);
-                    moved
+        place: &MatrixPlace<'_>,
+        rows: Range<usize>,
+        scratch: &mut ScaledScratch,
+        mut each: impl FnMut(usize, &ScaledRows) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.check_end(place, &rows)?;
+        let blocks = blocks_of(place)?;
+        let ScaledScratch { blocks: bytes, turned, tile } = scratch;
+        let (count, cols) = (rows.len(), place.cols());
+        let (mut done, mut filled) = (0, 0);
+        let steps = ReadSteps { bytes: READ_BYTES, rows: TILE_ROWS };
+        self.visit_blocks(place, rows, steps, bytes, |mut read| {
+            let of_row = read.bytes.len() / read.rows;
+            while read.rows > 0 {
+                let of_tile = TILE_ROWS.min(count - done);
+                if filled == 0 {
+                    blocks.resize(tile, of_tile, cols);
                 }
-            };
-            moved.map_err(|WrongBlock { block, scale }| {
-                let (name, block) = (part.slice.name.clone(), first_block + block as u64);
-                self.wrong_scale(name, part.tensor, block, scale)
-            })?;
-            done += count;
+                let now = read.rows.min(of_tile - filled);
+                let (bytes, later) = read.bytes.split_at(now * of_row);
+                let part = Blocks { bytes, rows: now, ..read };
+                self.transcode(blocks, &part, turned, &mut ScaledRun::from_row(tile, filled))?;
+                let passed = bytes.len() / blocks.kind.bytes();
+                read = Blocks {
+                    first: read.first + passed as u64,
+                    bytes: later,
+                    rows: read.rows - now,
+                    ..read
+                };
+                filled += now;
+                if filled == of_tile {
+                    each(done, tile)?;
+                    (done, filled) = (done + of_tile, 0);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn check_end(&self, place: &MatrixPlace<'_>, rows: &Range<usize>) -> Result<(), ImportError> {
+        if rows.end <= place.rows() {
+            return Ok(());
+        }
+        Err(ImportError::Limit {
+            file: self.directory.display().to_string(),
+            what: "the end of a read of rows".into(),
+            found: rows.end as u64,
+            limit: place.rows() as u64,
+        })
+    }
+
+    /// Reads rows into `bytes`, and calls `each` with every run of them.
+    fn visit_blocks<E: From<ImportError>>(
+        &self,
+        place: &MatrixPlace<'_>,
+        rows: Range<usize>,
+        steps: ReadSteps,
+        bytes: &mut Vec<u8>,
+        mut each: impl FnMut(Blocks<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let blocks = blocks_of(place)?;
+        let mut start = 0;
+        for part in &place.parts {
+            let stop = start + part.taken[0];
+            let (from, to) = (rows.start.clamp(start, stop), rows.end.clamp(start, stop));
+            let (mut row, end) = (from - start, to - start);
+            start = stop;
+            let units = taken_units(part, blocks)?;
+            let kind = blocks.kind;
+            let row_blocks = part.source[1] / kind.elements();
+            let together = (steps.bytes / (row_blocks * kind.bytes()).max(1)).max(1);
+            let together = together.next_multiple_of(steps.rows);
+            while row < end {
+                // Rows that follow each other in the file are one read.
+                let at = |row: usize| part.slice.rows.place(row);
+                let near = |count: &usize| {
+                    *count <= together && at(row + count - 1) == at(row) + count - 1
+                };
+                let count = (1..=end - row).take_while(near).last().unwrap_or(1);
+                bytes.resize(count * row_blocks * kind.bytes(), 0);
+                let first = part.first_element(at(row)) / kind.elements() as u64;
+                self.read_into(part.tensor, first * kind.bytes() as u64, bytes)?;
+                each(Blocks { part, units: units.as_deref(), first, bytes, rows: count })?;
+                row += count;
+            }
         }
         Ok(())
+    }
+
+    /// Moves the blocks of rows into `run`.
+    fn transcode(
+        &self,
+        blocks: ScaledBlocks,
+        read: &Blocks<'_>,
+        turned: &mut ScaledRows,
+        run: &mut ScaledRun<'_>,
+    ) -> Result<(), ImportError> {
+        let (kind, whole, part) = (blocks.kind, ScaledBlocks::whole(blocks.kind), read.part);
+        let moved = match read.units {
+            None => kind.transcode(read.bytes, run),
+            Some(units) => {
+                whole.resize(turned, read.rows, part.source[1]);
+                let moved = kind.transcode(read.bytes, &mut ScaledRun::from_row(turned, 0));
+                take_units(turned, &whole.form(), blocks.span, units, run);
+                moved
+            }
+        };
+        moved.map_err(|WrongBlock { block, scale }| {
+            let (name, block) = (part.slice.name.clone(), read.first + block as u64);
+            self.wrong_scale(name, part.tensor, block, scale)
+        })
     }
 }
 

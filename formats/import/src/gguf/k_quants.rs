@@ -58,7 +58,7 @@ pub fn q3(block: &[u8; 110], out: &mut [f32; 256]) {
 }
 
 /// Scale and minimum of group 0 to 7, 6 bits each, packed into 12 bytes.
-pub(super) fn scale_and_least(packed: &[u8], group: usize) -> (u8, u8) {
+fn scale_and_least(packed: &[u8], group: usize) -> (u8, u8) {
     match group {
         0..4 => (packed[group] & 63, packed[group + 4] & 63),
         _ => {

@@ -35,7 +35,7 @@ mod codes;
 mod columns;
 mod parts;
 
-use nestling_formats::nested::{ScaledCodec, ScaledRows, SubScale};
+use nestling_formats::nested::{ScaledCodec, ScaledForm, ScaledRows, SubScale};
 
 use super::BlockType;
 use codec::{codec, form};
@@ -73,6 +73,11 @@ impl ScaledBlocks {
         Self { kind, span: form(kind).span }
     }
 
+    /// How the parts of the matrix are laid out.
+    pub fn form(self) -> ScaledForm {
+        ScaledForm { span: self.span, ..form(self.kind) }
+    }
+
     /// The codec of scaled integers that holds their numbers exactly.
     pub fn codec(self) -> ScaledCodec {
         let mut codec = codec(self.kind);
@@ -82,17 +87,21 @@ impl ScaledBlocks {
 
     /// A matrix of that codec, of zeros. `cols` are whole spans.
     pub fn rows(self, rows: usize, cols: usize) -> ScaledRows {
-        let form = self.codec().form;
-        let sizes = PartSizes::new(&form, cols);
-        ScaledRows {
-            rows,
-            cols,
-            codes: vec![0; rows * cols],
-            scales: vec![0; rows * sizes.scales],
-            minima: vec![0; rows * sizes.minima],
-            sub_scales: vec![0; rows * sizes.sub_scales],
-            sub_minima: vec![0; rows * sizes.sub_minima],
-        }
+        let mut matrix = ScaledRows::default();
+        self.resize(&mut matrix, rows, cols);
+        matrix
+    }
+
+    /// Makes a matrix one of that codec and shape, in the memory that it has. What it holds of
+    /// others stays in it.
+    pub fn resize(self, matrix: &mut ScaledRows, rows: usize, cols: usize) {
+        let sizes = PartSizes::new(&self.form(), cols);
+        (matrix.rows, matrix.cols) = (rows, cols);
+        matrix.codes.resize(rows * cols, 0);
+        matrix.scales.resize(rows * sizes.scales, 0);
+        matrix.minima.resize(rows * sizes.minima, 0);
+        matrix.sub_scales.resize(rows * sizes.sub_scales, 0);
+        matrix.sub_minima.resize(rows * sizes.sub_minima, 0);
     }
 }
 

@@ -3,9 +3,11 @@
 use std::fs;
 
 use nestling_formats::nested::{
-    Layout, NestedPlanes, NestedView, PlaneForm, ScaledCodec, ScaledRows, pack_scaled_plane,
+    Layout, NestedPlanes, NestedView, PlaneForm, ScaledCodec, ScaledRows, TILE_ROWS,
+    pack_scaled_plane,
 };
 use nestling_formats::{MatrixId, MatrixKind, Plane};
+use nestling_import::checkpoint::ScaledScratch;
 use nestling_import::gguf::{BlockType, ScaledBlocks};
 use nestling_import::{Checkpoint, ElementType, ImportError};
 
@@ -81,6 +83,41 @@ fn every_matrix_of_whole_blocks_is_exact() {
     );
 }
 
+/// Sixteen rows at a time are those of the whole, wherever the first is and whatever the memory was
+/// used for before.
+#[test]
+fn tiles_are_the_rows_of_the_whole() {
+    let mut scratch = ScaledScratch::default();
+    for name in MODELS {
+        let checkpoint = Checkpoint::open(data(&format!("{name}.gguf"))).unwrap();
+        for shape in &checkpoint.shape().matrices {
+            let place = checkpoint.matrix(shape.id).unwrap();
+            let Some(blocks) = place.blocks() else { continue };
+            for (first, last) in [(0, shape.rows), (shape.rows / 3, shape.rows - 1), (0, 0)] {
+                let expected = checkpoint.read_scaled_rows(&place, first, last - first).unwrap();
+                let mut found = ScaledRows { cols: shape.cols, ..ScaledRows::default() };
+                let read = |at: usize, tile: &ScaledRows| {
+                    assert_eq!((at, tile.cols), (found.rows, shape.cols));
+                    assert_eq!(tile.rows, TILE_ROWS.min(last - first - at));
+                    found.rows += tile.rows;
+                    found.codes.extend(&tile.codes);
+                    found.scales.extend(&tile.scales);
+                    found.minima.extend(&tile.minima);
+                    found.sub_scales.extend(&tile.sub_scales);
+                    found.sub_minima.extend(&tile.sub_minima);
+                    Ok::<_, ImportError>(())
+                };
+                checkpoint.read_scaled_tiles(&place, first..last, &mut scratch, read).unwrap();
+                assert!(found == expected, "{name} {:?} {blocks:?}", shape.id);
+            }
+            let beyond = 1..shape.rows + 1;
+            let read = |_: usize, _: &ScaledRows| Ok::<_, ImportError>(());
+            let found = checkpoint.read_scaled_tiles(&place, beyond, &mut scratch, read);
+            assert!(matches!(found, Err(ImportError::Limit { .. })), "{found:?}");
+        }
+    }
+}
+
 /// Block 7 of a tensor of Q4_0 has an infinite scale.
 #[test]
 fn a_scale_that_is_not_finite_is_refused_by_tensor_and_block() {
@@ -100,7 +137,11 @@ fn a_scale_that_is_not_finite_is_refused_by_tensor_and_block() {
     // Rows 3 and 2 blocks: row 3 begins with block 6.
     let of_row = checkpoint.read_scaled_rows(&place, 3, 1).unwrap_err();
     let of_weights = checkpoint.read_matrix(id).unwrap_err();
-    for error in [of_blocks, of_row, of_weights] {
+    let mut scratch = ScaledScratch::default();
+    let read = |_: usize, _: &ScaledRows| Ok::<_, ImportError>(());
+    let rows = 1..place.rows();
+    let of_tiles = checkpoint.read_scaled_tiles(&place, rows, &mut scratch, read).unwrap_err();
+    for error in [of_blocks, of_row, of_weights, of_tiles] {
         let ImportError::BlockScale { tensor, block, offset, found, .. } = &error else {
             panic!("{error}")
         };

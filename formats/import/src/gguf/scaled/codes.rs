@@ -4,7 +4,7 @@ use super::codec::{IQ1_VALUES, IQ2_VALUES};
 use super::parts::{PartSizes, ScaledRun};
 use crate::gguf::BlockType;
 use crate::gguf::i_quants::{self, IntegerBlock};
-use crate::gguf::k_quants::{scale_and_least, signed_scale};
+use crate::gguf::k_quants::signed_scale;
 use crate::gguf::ternary;
 
 /// Where the parts of one block go.
@@ -264,11 +264,17 @@ fn q3_k(block: &[u8; 110], mut parts: BlockParts<'_, 256>) {
     pairs_of_bits(&block[32..96], parts.codes, 5);
 }
 
-/// Scales and minima of the groups of 32.
+/// Scales and minima of the groups of 32: four at a time.
 fn scales_of_32(packed: &[u8], parts: &mut BlockParts<'_, 256>) {
-    let outs = parts.sub_scales.iter_mut().zip(parts.sub_minima.iter_mut());
-    for (group, (scale, least)) in outs.enumerate() {
-        (*scale, *least) = scale_and_least(packed, group);
+    let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| packed[at + byte]));
+    let (first, second, halves) = (word(0), word(4), word(8));
+    let [low, two] = [0x0f0f_0f0f, 0x3030_3030];
+    let scales = [first & (low | two), halves & low | first >> 2 & two];
+    let minima = [second & (low | two), halves >> 4 & low | second >> 2 & two];
+    for (part, words) in [(&mut *parts.sub_scales, scales), (&mut *parts.sub_minima, minima)] {
+        for (out, word) in part.as_chunks_mut().0.iter_mut().zip(words) {
+            *out = word.to_le_bytes();
+        }
     }
 }
 
