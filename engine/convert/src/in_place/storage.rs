@@ -4,15 +4,16 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use nestling_core::sync::{Mutex, whole};
 use nestling_formats::nested::{
-    Layout, NestedError, PlaneForm, ScaledForm, ScaledParts, ScaledRows, merged_bytes,
-    pack_scaled_merged, pack_scaled_plane,
+    Layout, NestedError, PlaneForm, ScaledForm, ScaledParts, ScaledPlanes, pack_scaled_plane,
 };
 use nestling_formats::store::{
-    Digits, Encoding, Extent, Group, GroupId, Index, Matrix, PartItem, Storage, StorageChanged,
+    Digits, Encoding, Extent, Group, GroupId, Index, Matrix, Part, PartItem, Storage,
+    StorageChanged,
 };
-use nestling_formats::{FloatId, Plane};
-use nestling_import::checkpoint::Asset;
+use nestling_formats::{FloatId, MatrixId, Plane};
+use nestling_import::checkpoint::{Asset, MatrixPlace, ScaledScratch};
 use nestling_import::{Checkpoint, ImportError};
 
 use crate::convert::source_id;
@@ -23,6 +24,8 @@ pub struct InPlaceStorage {
     index: Index,
     digits: Digits,
     assets: Vec<Asset>,
+    /// What reads on different threads have used before.
+    scratch: Mutex<Vec<ScaledScratch>>,
 }
 
 /// Part of an extent that is asked for, and where it goes.
@@ -43,6 +46,15 @@ impl Wanted<'_> {
         }
     }
 
+    /// Writes zeros where what is asked for has bytes of such a range.
+    fn clear(&mut self, range: Range<usize>) {
+        let from = self.range.start.max(range.start);
+        let to = self.range.end.min(range.end);
+        if from < to {
+            self.out[from - self.range.start..to - self.range.start].fill(0);
+        }
+    }
+
     fn overlaps(&self, range: &Range<usize>) -> bool {
         range.start < self.range.end && self.range.start < range.end
     }
@@ -56,17 +68,18 @@ impl InPlaceStorage {
         digits: Digits,
         assets: Vec<Asset>,
     ) -> Self {
-        Self { checkpoint, index, digits, assets }
+        Self { checkpoint, index, digits, assets, scratch: Mutex::new(Vec::new()) }
     }
 
     /// Fills what is asked for of one extent; what follows its bytes is zeros.
     fn read_extent(&self, extent: &Extent, mut wanted: Wanted<'_>) -> io::Result<()> {
-        wanted.out.fill(0);
         let group = self.index.group_of(extent).ok_or_else(inconsistent)?;
         match &group.id {
             GroupId::Asset { name } => {
                 let asset = self.assets.iter().find(|asset| asset.name == *name);
-                wanted.take(0, &asset.ok_or_else(inconsistent)?.bytes);
+                let bytes = &asset.ok_or_else(inconsistent)?.bytes;
+                wanted.take(0, bytes);
+                wanted.clear(bytes.len()..usize::MAX);
                 Ok(())
             }
             _ => self.read_group(group, &mut wanted),
@@ -74,149 +87,189 @@ impl InPlaceStorage {
     }
 
     fn read_group(&self, group: &Group, wanted: &mut Wanted<'_>) -> io::Result<()> {
-        let parts = group.parts_as(Plane::P2, self.digits).ok_or_else(inconsistent)?;
-        let mut rows: Option<(usize, ScaledRows)> = None;
-        for part in parts.into_iter().filter(|part| !part.range.is_empty()) {
-            if !wanted.overlaps(&part.range) {
+        let mut parts = group.parts_as(Plane::P2, self.digits).ok_or_else(inconsistent)?;
+        parts.retain(|part| !part.range.is_empty());
+        let mut end = 0;
+        for parts in parts.chunk_by(are_of_one_matrix) {
+            let (first, last) = (&parts[0], &parts[parts.len() - 1]);
+            let range = first.range.start..last.range.end;
+            wanted.clear(end..range.start);
+            end = range.end;
+            if !wanted.overlaps(&range) {
                 continue;
             }
-            let start = part.range.start;
-            match part.item {
+            match first.item {
                 PartItem::Tensor { tensor } => {
                     let id = FloatId { kind: group.tensors[tensor].kind, layer: group.id.layer() };
                     let bytes = self.checkpoint.read_float_bytes(id).map_err(failed)?;
-                    wanted.take(start, &bytes);
+                    wanted.take(range.start, &bytes);
                 }
                 PartItem::Floats { matrix } => {
                     let id = self.source(group, &group.matrices[matrix]);
                     let bytes = self.checkpoint.read_matrix_bytes(id).map_err(failed)?;
-                    wanted.take(start, &bytes);
+                    wanted.take(range.start, &bytes);
                 }
-                PartItem::Plane { matrix: number, .. } | PartItem::Merged { matrix: number } => {
-                    let matrix = &group.matrices[number];
+                PartItem::Plane { matrix, .. } | PartItem::Merged { matrix } => {
+                    let matrix = &group.matrices[matrix];
                     let Encoding::Nested { layout, form: PlaneForm::Scaled(form), .. } =
                         matrix.encoding
                     else {
                         return Err(inconsistent());
                     };
-                    let bits = match part.item {
-                        PartItem::Plane { plane, .. } => Bits::Of(plane),
-                        _ => Bits::Merged,
-                    };
-                    let plane = PlaneOf { group, matrix, layout, form, bits };
-                    if layout == Layout::RowMajor {
-                        self.read_rows(&plane, part.range, wanted)?;
-                        continue;
-                    }
-                    // All planes of a matrix are cut from the same rows.
-                    if rows.as_ref().is_none_or(|(of, _)| *of != number) {
-                        rows = Some((number, self.scaled(&plane, 0..matrix.rows)?));
-                    }
-                    let (_, rows) = rows.as_ref().ok_or_else(inconsistent)?;
-                    plane.pack_wanted(rows, part.range, wanted)?;
+                    let source = Source { group, matrix, layout, form };
+                    self.read_planes(&source, parts, wanted)?;
                 }
             }
         }
+        wanted.clear(end..usize::MAX);
         Ok(())
+    }
+
+    /// Planes of one matrix, which follow each other.
+    fn read_planes(
+        &self,
+        source: &Source<'_>,
+        parts: &[Part],
+        wanted: &mut Wanted<'_>,
+    ) -> io::Result<()> {
+        let start = parts[0].range.start;
+        let range = start..parts[parts.len() - 1].range.end;
+        if wanted.range.start <= start && range.end <= wanted.range.end {
+            let into = start - wanted.range.start..range.end - wanted.range.start;
+            return self.fill(source, parts, &mut wanted.out[into]);
+        }
+        for part in parts {
+            if !wanted.overlaps(&part.range) {
+                continue;
+            }
+            if source.layout == Layout::RowMajor {
+                let PartItem::Plane { plane, .. } = part.item else { return Err(inconsistent()) };
+                self.read_rows(source, plane, part.range.clone(), wanted)?;
+                continue;
+            }
+            let mut bytes = vec![0; part.range.len()];
+            self.fill(source, std::slice::from_ref(part), &mut bytes)?;
+            wanted.take(part.range.start, &bytes);
+        }
+        Ok(())
+    }
+
+    /// All of some planes of a matrix, which lie in `out` as they do in the extent.
+    fn fill(&self, source: &Source<'_>, parts: &[Part], out: &mut [u8]) -> io::Result<()> {
+        let Source { matrix, layout, form, .. } = source;
+        let planes = ScaledPlanes::new(form, *layout, matrix.rows, matrix.cols);
+        let (mut planes, mut rest, mut end) = (planes.map_err(wrong)?, out, parts[0].range.start);
+        for Part { item, range } in parts {
+            let (gap, from) = rest.split_at_mut(range.start - end);
+            gap.fill(0);
+            let (bytes, later) = from.split_at_mut(range.len());
+            let added = match item {
+                PartItem::Plane { plane, .. } => planes.add(*plane, bytes),
+                PartItem::Merged { .. } => planes.add_merged(bytes),
+                PartItem::Floats { .. } | PartItem::Tensor { .. } => return Err(inconsistent()),
+            };
+            added.map_err(wrong)?;
+            (rest, end) = (later, range.end);
+        }
+        let place = self.place(source)?;
+        // Default: the first read on a thread has none.
+        let mut scratch = whole(self.scratch.lock()).pop().unwrap_or_default();
+        let read = self.checkpoint.read_scaled_tiles::<ReadError>(
+            &place,
+            0..matrix.rows,
+            &mut scratch,
+            |first, rows| planes.write(first, rows).map_err(ReadError::Planes),
+        );
+        whole(self.scratch.lock()).push(scratch);
+        read.map_err(|error| match error {
+            ReadError::Import(error) => failed(error),
+            ReadError::Planes(error) => wrong(error),
+        })
     }
 
     /// Rows of a plane whose rows follow each other: those alone that are asked for.
     fn read_rows(
         &self,
-        plane: &PlaneOf<'_>,
+        source: &Source<'_>,
+        plane: Plane,
         range: Range<usize>,
         wanted: &mut Wanted<'_>,
     ) -> io::Result<()> {
-        let all = plane.runs(plane.matrix.rows).ok_or_else(inconsistent)?;
+        let (form, layout) = (&source.form, source.layout);
+        let all = source.runs(plane, source.matrix.rows).ok_or_else(inconsistent)?;
+        let place = self.place(source)?;
         for (number, run) in all.iter().enumerate().filter(|(_, run)| !run.is_empty()) {
             let run = range.start + run.start..range.start + run.end;
             if !wanted.overlaps(&run) {
                 continue;
             }
-            let of_row = run.len() / plane.matrix.rows;
+            let of_row = run.len() / source.matrix.rows;
             let first = wanted.range.start.saturating_sub(run.start) / of_row;
             let last = (wanted.range.end.min(run.end) - run.start).div_ceil(of_row);
-            let rows = self.scaled(plane, first..last)?;
-            let runs = plane.runs(last - first).ok_or_else(inconsistent)?;
-            let bytes = plane.bytes(last - first).ok_or_else(inconsistent)?;
+            let rows = self.checkpoint.read_scaled_rows(&place, first, last - first);
+            let rows = rows.map_err(failed)?;
+            let runs = source.runs(plane, last - first).ok_or_else(inconsistent)?;
+            let bytes = source.bytes(plane, last - first).ok_or_else(inconsistent)?;
             let mut packed = vec![0; bytes];
-            plane.pack(&rows, &mut packed)?;
+            pack_scaled_plane(&rows, form, layout, plane, &mut packed).map_err(wrong)?;
             wanted.take(run.start + first * of_row, &packed[runs[number].clone()]);
         }
         Ok(())
     }
 
-    fn scaled(&self, plane: &PlaneOf<'_>, rows: Range<usize>) -> io::Result<ScaledRows> {
-        let place = self.checkpoint.matrix(self.source(plane.group, plane.matrix));
-        let place = place.map_err(failed)?;
-        self.checkpoint.read_scaled_rows(&place, rows.start, rows.len()).map_err(failed)
+    fn place(&self, source: &Source<'_>) -> io::Result<MatrixPlace<'_>> {
+        let id = self.source(source.group, source.matrix);
+        self.checkpoint.matrix(id).map_err(failed)
     }
 
-    fn source(&self, group: &Group, matrix: &Matrix) -> nestling_formats::MatrixId {
+    fn source(&self, group: &Group, matrix: &Matrix) -> MatrixId {
         source_id(self.checkpoint.config(), &group.id, matrix.kind)
     }
 }
 
-/// Which bits of codes.
-#[derive(Clone, Copy, PartialEq)]
-enum Bits {
-    Of(Plane),
-    /// Those of P3 and P4 as one digit.
-    Merged,
+fn are_of_one_matrix(a: &Part, b: &Part) -> bool {
+    let matrix = |part: &Part| match part.item {
+        PartItem::Plane { matrix, .. } | PartItem::Merged { matrix } => Some(matrix),
+        PartItem::Floats { .. } | PartItem::Tensor { .. } => None,
+    };
+    matrix(a).is_some() && matrix(a) == matrix(b)
 }
 
-/// One plane of a matrix.
-struct PlaneOf<'a> {
+/// A matrix of blocks.
+struct Source<'a> {
     group: &'a Group,
     matrix: &'a Matrix,
     layout: Layout,
     form: ScaledForm,
-    bits: Bits,
 }
 
-impl PlaneOf<'_> {
-    /// Bytes of the plane of so many rows of the matrix.
-    fn bytes(&self, rows: usize) -> Option<usize> {
-        let (form, cols) = (PlaneForm::Scaled(self.form), self.matrix.cols);
-        match self.bits {
-            Bits::Of(plane) => form.plane_bytes(self.layout, rows, cols, plane),
-            Bits::Merged => merged_bytes(self.layout, rows, cols),
-        }
+impl Source<'_> {
+    /// Bytes of a plane of so many rows of the matrix.
+    fn bytes(&self, plane: Plane, rows: usize) -> Option<usize> {
+        let form = PlaneForm::Scaled(self.form);
+        form.plane_bytes(self.layout, rows, self.matrix.cols, plane)
     }
 
     /// The runs of a row-major plane of so many rows, in each of which rows follow each other.
-    fn runs(&self, rows: usize) -> Option<[Range<usize>; 5]> {
-        if self.bits != Bits::Of(Plane::P2) {
-            return Some([0..0, 0..0, 0..0, 0..0, 0..self.bytes(rows)?]);
+    fn runs(&self, plane: Plane, rows: usize) -> Option<[Range<usize>; 5]> {
+        if plane != Plane::P2 {
+            return Some([0..0, 0..0, 0..0, 0..0, 0..self.bytes(plane, rows)?]);
         }
         let parts = ScaledParts::new(&self.form, self.layout, rows, self.matrix.cols)?;
         let ScaledParts { scales, minima, sub_scales, sub_minima, codes } = parts;
         Some([scales, minima, sub_scales, sub_minima, codes])
     }
+}
 
-    fn pack(&self, rows: &ScaledRows, out: &mut [u8]) -> io::Result<()> {
-        let packed = match self.bits {
-            Bits::Of(plane) => pack_scaled_plane(rows, &self.form, self.layout, plane, out),
-            Bits::Merged => pack_scaled_merged(rows, &self.form, self.layout, out),
-        };
-        packed.map_err(wrong)
-    }
+/// What can go wrong on the way from blocks to planes.
+enum ReadError {
+    Import(ImportError),
+    Planes(NestedError),
+}
 
-    /// Packs the plane, which lies at `range` of its extent, where it goes if all of it is asked for.
-    fn pack_wanted(
-        &self,
-        rows: &ScaledRows,
-        range: Range<usize>,
-        wanted: &mut Wanted<'_>,
-    ) -> io::Result<()> {
-        if wanted.range.start <= range.start && range.end <= wanted.range.end {
-            let into = range.start - wanted.range.start..range.end - wanted.range.start;
-            return self.pack(rows, &mut wanted.out[into]);
-        }
-        let mut packed = vec![0; range.len()];
-        self.pack(rows, &mut packed)?;
-        wanted.take(range.start, &packed);
-        Ok(())
+impl From<ImportError> for ReadError {
+    fn from(error: ImportError) -> Self {
+        Self::Import(error)
     }
 }
 

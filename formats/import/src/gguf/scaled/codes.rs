@@ -171,20 +171,27 @@ const fn signed_code(magnitude: u8, is_negative: bool) -> u8 {
     ((8 | magnitude) ^ flip) << 4
 }
 
-/// The nibbles of bytes as the first four bits of codes: low halves first.
-fn nibbles(bytes: &[u8], codes: &mut [u8]) {
-    let (low, high) = codes.split_at_mut(bytes.len());
-    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
-        (*low, *high) = (byte << 4, byte & 0xf0);
+/// The nibbles of every `N` bytes as the first four bits of twice as many codes: low halves first.
+fn nibbles<const N: usize>(bytes: &[u8], codes: &mut [u8]) {
+    for (bytes, codes) in bytes.as_chunks::<N>().0.iter().zip(pairs_of::<N>(codes)) {
+        let [low, high] = codes else { continue };
+        *low = bytes.map(|byte| byte << 4);
+        *high = bytes.map(|byte| byte & 0xf0);
     }
 }
 
 /// [`nibbles`] as the four bits after the first one.
-fn later_nibbles(bytes: &[u8], codes: &mut [u8]) {
-    let (low, high) = codes.split_at_mut(bytes.len());
-    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
-        (*low, *high) = ((byte & 15) << 3, byte >> 1 & 0x78);
+fn later_nibbles<const N: usize>(bytes: &[u8], codes: &mut [u8]) {
+    for (bytes, codes) in bytes.as_chunks::<N>().0.iter().zip(pairs_of::<N>(codes)) {
+        let [low, high] = codes else { continue };
+        *low = bytes.map(|byte| (byte & 15) << 3);
+        *high = bytes.map(|byte| byte >> 1 & 0x78);
     }
+}
+
+/// Two times `N` codes after another.
+fn pairs_of<const N: usize>(codes: &mut [u8]) -> impl Iterator<Item = &mut [[u8; N]]> {
+    codes.as_chunks_mut::<N>().0.chunks_exact_mut(2)
 }
 
 /// Sets the first bit of codes: a bit each of a word.
@@ -196,25 +203,25 @@ fn first_bits(word: [u8; 4], codes: &mut [u8; 32]) {
 
 fn q4_0(block: &[u8; 18], mut parts: BlockParts<'_, 32>) {
     parts.scale(&block[..2]);
-    nibbles(&block[2..], parts.codes);
+    nibbles::<16>(&block[2..], parts.codes);
 }
 
 fn q4_1(block: &[u8; 20], mut parts: BlockParts<'_, 32>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
-    nibbles(&block[4..], parts.codes);
+    nibbles::<16>(&block[4..], parts.codes);
 }
 
 fn q5_0(block: &[u8; 22], mut parts: BlockParts<'_, 32>) {
     parts.scale(&block[..2]);
-    later_nibbles(&block[6..], parts.codes);
+    later_nibbles::<16>(&block[6..], parts.codes);
     first_bits([block[2], block[3], block[4], block[5]], parts.codes);
 }
 
 fn q5_1(block: &[u8; 24], mut parts: BlockParts<'_, 32>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
-    later_nibbles(&block[8..], parts.codes);
+    later_nibbles::<16>(&block[8..], parts.codes);
     first_bits([block[4], block[5], block[6], block[7]], parts.codes);
 }
 
@@ -282,18 +289,14 @@ fn q4_k(block: &[u8; 144], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
     scales_of_32(&block[4..16], &mut parts);
-    for (bytes, codes) in block[16..].as_chunks::<32>().0.iter().zip(parts.codes.chunks_mut(64)) {
-        nibbles(bytes, codes);
-    }
+    nibbles::<32>(&block[16..], parts.codes);
 }
 
 fn q5_k(block: &[u8; 176], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
     scales_of_32(&block[4..16], &mut parts);
-    for (bytes, codes) in block[48..].as_chunks::<32>().0.iter().zip(parts.codes.chunks_mut(64)) {
-        later_nibbles(bytes, codes);
-    }
+    later_nibbles::<32>(&block[48..], parts.codes);
     single_bits(&block[16..48], parts.codes, 7);
 }
 
@@ -316,9 +319,7 @@ fn iq4_xs(block: &[u8; 136], mut parts: BlockParts<'_, 256>) {
         let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
         *out = (low | ((high >> (2 * group) & 3) as u8) << 4).wrapping_sub(32);
     }
-    for (bytes, codes) in block[8..].as_chunks::<16>().0.iter().zip(parts.codes.chunks_mut(32)) {
-        nibbles(bytes, codes);
-    }
+    nibbles::<16>(&block[8..], parts.codes);
 }
 
 /// Elements of FP4 in the first four bits, as codes that ascend.
@@ -330,7 +331,7 @@ fn ascending(codes: &mut [u8]) {
 
 fn mxfp4(block: &[u8; 17], parts: BlockParts<'_, 32>) {
     parts.sub_scales.copy_from_slice(&block[..1]);
-    nibbles(&block[1..], parts.codes);
+    nibbles::<16>(&block[1..], parts.codes);
     ascending(parts.codes);
 }
 
@@ -339,8 +340,6 @@ fn nvfp4(block: &[u8; 36], parts: BlockParts<'_, 64>) {
         // What is no number counts as zero, and signs do not count.
         *out = if *scale == 0x7f { 0 } else { scale & 0x7f };
     }
-    for (bytes, codes) in block[4..].as_chunks::<8>().0.iter().zip(parts.codes.chunks_mut(16)) {
-        nibbles(bytes, codes);
-    }
+    nibbles::<8>(&block[4..], parts.codes);
     ascending(parts.codes);
 }
