@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use nestling_text::{OutputEvent, OutputFormat, OutputParser, StopMatcher};
+use nestling_text::{OutputEvent, OutputFormat, OutputParser, StopMatcher, ToolSchema};
 
 /// What formats are detected by, and what their answers are made of.
 const MARKERS: &[&str] = &[
@@ -69,6 +69,35 @@ const MARKERS: &[&str] = &[
     "<think",
     "1.5e3",
     "true",
+    "<tool_calls>",
+    "</tool_calls>",
+    "<|extra_0|>",
+    "<answer>",
+    "</answer>",
+    "<response>",
+    "</response>",
+    "<|im_start|>",
+    "[{\"name\": \"f\"}]",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
+    "<invoke name=\"f\">",
+    "</invoke>",
+    "<parameter name=\"a\">",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_call_argument_begin|>",
+    "functions.f:0",
+    "<|tool_call:begin|>",
+    "<|tool_call:name|>",
+    "<|tool_call:args|>",
+    "<|tool_call:end|>",
+    "<|tool_calls|>",
+    "<|begin|>assistant",
+    "<|think|>",
+    "<|content|>",
+    "<|calls|>",
 ];
 
 #[derive(Arbitrary, Debug)]
@@ -154,7 +183,10 @@ fn stopped(stop: &str, pieces: &[&str]) -> Option<(String, bool)> {
 
 fuzz_target!(|input: Input| {
     let template: String = input.template.iter().take(16).map(|number| marker(*number)).collect();
-    let format = OutputFormat::detect(&template, &text_of(&input.prompt), input.with_tools);
+    let schema = serde_json::json!({"properties": {"a": {"type": "string"}}});
+    let tools = [ToolSchema::function("f", "Does.", schema)];
+    let tools = if input.with_tools { &tools[..] } else { &[] };
+    let format = OutputFormat::detect(&template, &text_of(&input.prompt), tools);
     let answer = text_of(&input.answer);
     let pieces = pieces(&answer, &input.cuts);
     let whole = events(&format, &[&answer]);

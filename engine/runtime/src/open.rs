@@ -355,8 +355,7 @@ impl Model {
         };
         let text = template.render_until(&input, &|| cancel.is_cancelled());
         let text = text.map_err(text_error)?;
-        let with_tools = !conversation.tools.is_empty();
-        let format = OutputFormat::detect(template.source(), &text.text(), with_tools);
+        let format = OutputFormat::detect(template.source(), &text.text(), &conversation.tools);
         let next_call = ToolCall::next_number(&conversation.messages);
         Ok(Rendered { text, format, next_call })
     }

@@ -2,33 +2,49 @@
 
 use serde_json::{Map, Value};
 
+use super::argument_types::{ArgumentTypes, untyped};
 use super::messages::ToolCall;
 
 /// What stands between the tags of a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CallForm {
     /// A JSON object with `name` and `arguments`, as Qwen3 and Hermes write.
     #[default]
     Json,
+    /// A JSON list of such objects, as Hunyuan writes.
+    JsonList,
     /// The name, then `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` for every argument, as
-    /// GLM writes. A value is JSON, or else text.
+    /// GLM writes. A value is what the tool's schema says, or JSON, or else text.
     ArgumentTags,
     /// `<function=NAME>`, then `<parameter=KEY>`, the value and `</parameter>` for every argument,
-    /// `</function>`, as Qwen3-Coder and Qwen3.5 write. A value is JSON, or else text; the line
+    /// `</function>`, as Qwen3-Coder and Qwen3.5 write. A value is as with [`Self::ArgumentTags`]; the line
     /// breaks around it belong to the form.
     FunctionTags,
-    /// `function<｜tool▁sep｜>NAME` and the arguments as a JSON block, as DeepSeek-V2.5 writes, or
-    /// `NAME<｜tool▁sep｜>JSON`, as later ones do.
+    /// `<invoke name="NAME">`, then `<parameter name="KEY">VALUE</parameter>` for every argument, `</invoke>`, for
+    /// every call, as MiniMax-M2 writes. A value is as with [`Self::ArgumentTags`].
+    Invoke,
+    /// `function<｜tool▁sep｜>NAME` and the arguments as a JSON block, as DeepSeek-V2.5, V3 and R1 write, or
+    /// `NAME<｜tool▁sep｜>JSON`, as V3.1 does.
     DeepSeek,
+    /// `functions.NAME:NUMBER<|tool_call_argument_begin|>JSON`, as Kimi-K2 writes.
+    Kimi,
+    /// `ID<|tool_call:name|>NAME<|tool_call:args|>JSON`, as Solar Open writes.
+    Solar,
     /// `call:NAME{KEY:VALUE,...}`, as Gemma 4 writes: keys without quotes, text between `<|"|>`, all
     /// else as in JSON.
     Gemma,
 }
 
-/// The tags around one call, and around all calls of an answer, of DeepSeek's models.
-pub(super) const DEEPSEEK_CALL: (&str, &str) = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>");
-pub(super) const DEEPSEEK_CALLS: (&str, &str) = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>");
-const DEEPSEEK_SEPARATOR: &str = "<｜tool▁sep｜>";
+/// What stands between kind, name and arguments of DeepSeek's calls.
+pub(super) const DEEPSEEK_SEPARATOR: &str = "<｜tool▁sep｜>";
+
+/// What stands between id and arguments of Kimi's calls.
+pub(super) const KIMI_SEPARATOR: &str = "<|tool_call_argument_begin|>";
+
+/// What stands before name and arguments of Solar's calls.
+pub(super) const SOLAR_NAME: &str = "<|tool_call:name|>";
+pub(super) const SOLAR_ARGUMENTS: &str = "<|tool_call:args|>";
 
 /// What stands around text in Gemma's calls.
 pub(super) const GEMMA_QUOTE: &str = "<|\"|>";
@@ -36,94 +52,142 @@ pub(super) const GEMMA_QUOTE: &str = "<|\"|>";
 /// Deepest nesting of a value.
 const DEPTH_MAX: usize = 64;
 
-impl CallForm {
-    /// The form that a template's source shows.
-    pub fn detect(template: &str) -> Self {
-        match template {
-            _ if template.contains("<arg_key>") => Self::ArgumentTags,
-            _ if template.contains("<function=") => Self::FunctionTags,
-            _ if template.contains(DEEPSEEK_CALL.0) => Self::DeepSeek,
-            _ if template.contains("<|tool_call>call:") => Self::Gemma,
-            _ => Self::Json,
-        }
-    }
+/// A call without its id: name and arguments.
+type Call = (String, Value);
 
-    /// The call that stands between the tags, if there is one; `number` makes its id.
-    pub fn parse(self, text: &str, number: usize) -> Option<ToolCall> {
-        let (name, arguments) = match self {
-            Self::Json => json(text)?,
-            Self::ArgumentTags => argument_tags(text)?,
-            Self::FunctionTags => function_tags(text.trim())?,
-            Self::DeepSeek => deepseek(text)?,
-            Self::Gemma => gemma(text.trim())?,
+impl CallForm {
+    /// The calls that stand between the tags, if nothing else does; `number`, the first one's, makes the ids.
+    pub(super) fn parse(
+        self,
+        text: &str,
+        types: &ArgumentTypes,
+        number: usize,
+    ) -> Option<Vec<ToolCall>> {
+        let calls = match self {
+            Self::JsonList => json_list(text)?,
+            Self::Invoke => invokes(text, types)?,
+            Self::Json => vec![json(serde_json::from_str(text.trim()).ok()?)?],
+            Self::ArgumentTags => vec![argument_tags(text, types)?],
+            Self::FunctionTags => vec![function_tags(text.trim(), types)?],
+            Self::DeepSeek => vec![deepseek(text)?],
+            Self::Kimi => vec![kimi(text)?],
+            Self::Solar => vec![solar(text)?],
+            Self::Gemma => vec![gemma(text.trim())?],
         };
-        Some(ToolCall { id: ToolCall::numbered_id(number), name, arguments })
+        let numbered = calls.into_iter().zip(number..).map(|((name, arguments), number)| {
+            let id = match self {
+                Self::Kimi => ToolCall::function_id(&name, number),
+                _ => ToolCall::numbered_id(number),
+            };
+            ToolCall { id, name, arguments }
+        });
+        Some(numbered.collect())
     }
 }
 
 /// `{"name": ..., "arguments": {...}}`.
-fn json(text: &str) -> Option<(String, Value)> {
-    let Value::Object(mut map) = serde_json::from_str(text.trim()).ok()? else { return None };
+fn json(call: Value) -> Option<Call> {
+    let Value::Object(mut map) = call else { return None };
     let Some(Value::String(name)) = map.remove("name") else { return None };
     let arguments = map.remove("arguments").or_else(|| map.remove("parameters"));
     Some((name, arguments.unwrap_or_else(|| Value::Object(Map::new()))))
 }
 
-fn argument_tags(text: &str) -> Option<(String, Value)> {
+fn json_list(text: &str) -> Option<Vec<Call>> {
+    let Value::Array(calls) = serde_json::from_str(text.trim()).ok()? else { return None };
+    let calls: Vec<Call> = calls.into_iter().map(json).collect::<Option<_>>()?;
+    (!calls.is_empty()).then_some(calls)
+}
+
+fn argument_tags(text: &str, types: &ArgumentTypes) -> Option<Call> {
     let (name, mut rest) = text.split_at(text.find("<arg_key>").unwrap_or(text.len()));
     let name = name.trim();
     if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c == '<') {
         return None;
     }
     let mut arguments = Map::new();
-    while !rest.trim().is_empty() {
+    while !rest.trim_start().is_empty() {
         let (key, after) = rest.trim_start().strip_prefix("<arg_key>")?.split_once("</arg_key>")?;
         let value = after.trim_start().strip_prefix("<arg_value>")?;
         let (value, after) = value.split_once("</arg_value>")?;
-        let parsed = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-        arguments.insert(key.trim().into(), parsed);
+        let key = key.trim();
+        arguments.insert(key.into(), types.value(name, key, value));
         rest = after;
     }
     Some((name.into(), Value::Object(arguments)))
 }
 
-fn function_tags(text: &str) -> Option<(String, Value)> {
+fn function_tags(text: &str, types: &ArgumentTypes) -> Option<Call> {
     let inside = text.strip_prefix("<function=")?.strip_suffix("</function>")?;
     let (name, mut rest) = inside.split_once('>')?;
     let mut arguments = Map::new();
-    while !rest.trim().is_empty() {
+    while !rest.trim_start().is_empty() {
         let (key, after) = rest.trim_start().strip_prefix("<parameter=")?.split_once('>')?;
         let (value, after) = after.split_once("</parameter>")?;
         let value = value.strip_prefix('\n').unwrap_or(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
-        arguments.insert(key.into(), untyped(value));
+        arguments.insert(key.into(), types.value(name, key, value));
         rest = after;
     }
     (!name.is_empty()).then(|| (name.into(), Value::Object(arguments)))
 }
 
-/// A value whose type is not written: JSON, Python's words for its constants, or else text.
-fn untyped(text: &str) -> Value {
-    match text {
-        "True" => Value::Bool(true),
-        "False" => Value::Bool(false),
-        "None" => Value::Null,
-        _ => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+fn invokes(text: &str, types: &ArgumentTypes) -> Option<Vec<Call>> {
+    let mut calls = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let (name, after) = named(rest, "<invoke name=")?;
+        let mut arguments = Map::new();
+        rest = after.trim_start();
+        while let Some((key, after)) = named(rest, "<parameter name=") {
+            let (value, after) = after.split_once("</parameter>")?;
+            arguments.insert(key.into(), types.value(name, key, value));
+            rest = after.trim_start();
+        }
+        rest = rest.strip_prefix("</invoke>")?.trim_start();
+        calls.push((name.into(), Value::Object(arguments)));
     }
+    (!calls.is_empty()).then_some(calls)
 }
 
-fn deepseek(text: &str) -> Option<(String, Value)> {
+/// Takes `tag`, a name in quotes or without, and `>` from the beginning.
+fn named<'a>(text: &'a str, tag: &str) -> Option<(&'a str, &'a str)> {
+    let (name, after) = text.strip_prefix(tag)?.split_once('>')?;
+    let name = name.trim().trim_matches(['"', '\'']);
+    (!name.is_empty()).then_some((name, after))
+}
+
+fn deepseek(text: &str) -> Option<Call> {
     let (before, after) = text.split_once(DEEPSEEK_SEPARATOR)?;
     let (name, arguments) = match after.split_once("```json") {
         Some((name, block)) => (name, block.trim().strip_suffix("```")?),
         None => (before, after),
     };
+    named_object(name, arguments)
+}
+
+fn kimi(text: &str) -> Option<Call> {
+    let (id, arguments) = text.split_once(KIMI_SEPARATOR)?;
+    let (name, number) = id.trim().rsplit_once(':')?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let name = name.strip_prefix("functions.").unwrap_or(name);
+    if is_number { named_object(name, arguments) } else { None }
+}
+
+fn solar(text: &str) -> Option<Call> {
+    let (_, after) = text.split_once(SOLAR_NAME)?;
+    let (name, arguments) = after.split_once(SOLAR_ARGUMENTS)?;
+    named_object(name, arguments)
+}
+
+/// A call whose arguments are a JSON object.
+fn named_object(name: &str, arguments: &str) -> Option<Call> {
     let arguments = serde_json::from_str(arguments.trim()).ok().filter(Value::is_object)?;
     let name = name.trim();
     (!name.is_empty()).then(|| (name.into(), arguments))
 }
 
-fn gemma(text: &str) -> Option<(String, Value)> {
+fn gemma(text: &str) -> Option<Call> {
     let (name, _) = text.strip_prefix("call:")?.split_once('{')?;
     let mut rest = text.get("call:".len() + name.len()..)?;
     let arguments = gemma_value(&mut rest, DEPTH_MAX)?;

@@ -58,6 +58,8 @@ pub(super) struct ChannelParser {
     place: ChannelState,
     /// Not yet decided: a header or tool call so far, or the start of a marker.
     held: String,
+    /// Bytes of a held tool call in which no marker begins.
+    searched: usize,
     /// How much of a held header the prompt wrote.
     opened_bytes: usize,
     has_text: bool,
@@ -74,6 +76,7 @@ impl ChannelParser {
         let mut parser = Self {
             place: ChannelState::Header,
             held: String::new(),
+            searched: 0,
             opened_bytes: 0,
             has_text: false,
             has_reasoning: false,
@@ -203,14 +206,19 @@ impl ChannelParser {
     }
 
     fn step_call(&mut self, recipient: &str, events: &mut Vec<OutputEvent>) -> bool {
-        let found = first_of(&self.held, &AFTER_TEXT).filter(|(at, _)| *at <= CALL_BYTES_MAX);
-        let Some((at, marker)) = found else {
+        let found = first_of(&self.held[self.searched..], &AFTER_TEXT);
+        let found = found.map(|(at, marker)| (self.searched + at, marker));
+        let Some((at, marker)) = found.filter(|(at, _)| *at <= CALL_BYTES_MAX) else {
+            let seen = self.held.len().saturating_sub(MARKER_BYTES_MAX);
+            self.searched = self.held.floor_char_boundary(seen);
             let is_long = self.held.len() > CALL_BYTES_MAX + MARKER_BYTES_MAX;
             if is_long {
+                self.searched = 0;
                 self.place = ChannelState::Answer { is_final: false };
             }
             return is_long;
         };
+        self.searched = 0;
         let text = self.held[..at].to_owned();
         self.close_call(recipient, &text, events);
         self.end_message(at, marker);

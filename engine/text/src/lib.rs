@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows of models or devices; sessions put the two together.
 
+mod argument_types;
 mod call_form;
 mod channels;
 mod chat_template;
@@ -10,6 +11,7 @@ mod encode_stop;
 mod error;
 mod limits;
 mod messages;
+mod output_dialects;
 mod output_event;
 mod output_format;
 mod output_parser;
@@ -23,6 +25,7 @@ mod tokenizer_parts;
 mod wire;
 mod word_split;
 
+pub use argument_types::ArgumentTypes;
 pub use call_form::CallForm;
 pub use chat_template::{ChatInput, ChatTemplate, ContentTokens, RenderedChat};
 pub use detokenize::DetokenizeStream;

@@ -162,8 +162,9 @@ impl Message {
         map.insert("content".into(), protect(&content).into());
         if let Some(reasoning) = &self.reasoning {
             let reasoning = Value::from(protect(reasoning));
-            // gpt-oss reads `thinking`, everybody else `reasoning_content`.
+            // gpt-oss reads `thinking`, Solar `reasoning`, everybody else `reasoning_content`.
             map.insert("thinking".into(), reasoning.clone());
+            map.insert("reasoning".into(), reasoning.clone());
             map.insert("reasoning_content".into(), reasoning);
         }
         if !self.tool_calls.is_empty() {
@@ -204,10 +205,22 @@ impl ToolCall {
         format!("{ID_PREFIX}{number}")
     }
 
+    /// The id of a conversation's call with this number, as Kimi-K2 was trained on: its template prints ids.
+    pub(super) fn function_id(name: &str, number: usize) -> String {
+        format!("functions.{name}:{number}")
+    }
+
     /// The first number whose id, like all after it, no call of a conversation has.
     pub fn next_number(messages: &[Message]) -> usize {
         let calls = messages.iter().flat_map(|message| &message.tool_calls);
-        let numbers = calls.filter_map(|call| call.id.strip_prefix(ID_PREFIX)?.parse().ok());
+        let function_number = |id: &str| {
+            let (_, number) = id.strip_prefix("functions.")?.rsplit_once(':')?;
+            number.parse().ok()
+        };
+        let numbers = calls.filter_map(|call| match call.id.strip_prefix(ID_PREFIX) {
+            Some(number) => number.parse().ok(),
+            None => function_number(&call.id),
+        });
         numbers.max().map_or(0, |number: usize| number.saturating_add(1))
     }
 

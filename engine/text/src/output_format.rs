@@ -1,7 +1,10 @@
 //! How a model marks reasoning and tool calls in what it writes.
 
-use super::call_form::{CallForm, DEEPSEEK_CALL, DEEPSEEK_CALLS, GEMMA_QUOTE};
+use super::argument_types::ArgumentTypes;
+use super::call_form::CallForm;
 use super::channels::{MARKERS, START, TEMPLATE_MARKERS};
+use super::messages::ToolSchema;
+use super::output_dialects::{Dialect, Pair};
 
 /// A tag that opens something, and the one that closes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,8 +16,8 @@ pub struct TagPair {
 }
 
 impl TagPair {
-    fn new(open: &str, close: &str) -> Self {
-        Self { open: open.into(), close: close.into() }
+    fn new(pair: Pair) -> Self {
+        Self { open: pair.open.into(), close: pair.close.into() }
     }
 }
 
@@ -23,7 +26,7 @@ impl TagPair {
 #[non_exhaustive]
 pub enum OutputFormat {
     /// Tags around parts of one text.
-    Tagged(TaggedFormat),
+    Tagged(Box<TaggedFormat>),
     /// Messages in channels, as gpt-oss writes them: `<|channel|>NAME<|message|>TEXT<|end|>`.
     Channels {
         /// What the prompt already wrote of the message that the answer begins with, after
@@ -37,14 +40,20 @@ pub enum OutputFormat {
 pub struct TaggedFormat {
     /// Around the reasoning.
     pub reasoning: Option<TagPair>,
-    /// Around a tool call.
+    /// Around the words of the answer; says nothing more.
+    pub answer: Option<TagPair>,
+    /// Around a tool call, or around all of them where [`Self::call_form`] is one of several calls.
     pub tool_call: Option<TagPair>,
     /// What stands there.
     pub call_form: CallForm,
-    /// Around all tool calls of an answer; says nothing more.
-    pub calls: Option<TagPair>,
+    /// Which arguments are text, where a model does not write it.
+    pub argument_types: ArgumentTypes,
+    /// Tags that say nothing more.
+    pub silent: Vec<String>,
     /// Tags that end the answer, also where the model's files name no such end.
     pub ends: Vec<String>,
+    /// Further tags, within a tool call.
+    pub within_call: Vec<String>,
     /// The prompt already opened the reasoning.
     pub starts_in_reasoning: bool,
 }
@@ -52,41 +61,37 @@ pub struct TaggedFormat {
 impl OutputFormat {
     /// Everything is text.
     pub fn plain() -> Self {
-        Self::Tagged(TaggedFormat::default())
+        Self::Tagged(Box::default())
     }
 
-    /// What a template's source says of the format: tags of the Qwen, Hermes and GLM families, of
-    /// DeepSeek and Gemma 4, or gpt-oss's channels. `prompt` is the rendered prompt; tags of tool
-    /// calls are looked for only `with_tools`, so that a model without tools can write about them.
-    pub fn detect(template: &str, prompt: &str, with_tools: bool) -> Self {
+    /// What a template's source says of the format: tags of one of the known kinds, or gpt-oss's channels. `prompt`
+    /// is the rendered prompt; tags of tool calls are looked for only where there are `tools`, so that a model without
+    /// tools can write about them.
+    pub fn detect(template: &str, prompt: &str, tools: &[ToolSchema]) -> Self {
         if Self::has_channels(template) {
             let opened = prompt.rsplit_once(START).map_or("", |(_, opened)| opened).into();
             return Self::Channels { opened };
         }
-        let is_gemma = template.contains("<|channel>");
-        let (think, call, ends) = if is_gemma {
-            let think = TagPair::new("<|channel>thought", "<channel|>");
-            // An answer ends where the next turn, or a tool's, would begin.
-            let ends = vec!["<turn|>".into(), "<|tool_response>".into()];
-            (think, TagPair::new("<|tool_call>", "<tool_call|>"), ends)
-        } else if template.contains(DEEPSEEK_CALL.0) {
-            let call = TagPair::new(DEEPSEEK_CALL.0, DEEPSEEK_CALL.1);
-            (TagPair::new("<think>", "</think>"), call, vec![])
-        } else {
-            let call = TagPair::new("<tool_call>", "</tool_call>");
-            (TagPair::new("<think>", "</think>"), call, vec![])
-        };
-        let calls = TagPair::new(DEEPSEEK_CALLS.0, DEEPSEEK_CALLS.1);
-        let starts_in_reasoning = prompt.trim_end().ends_with(&think.open);
-        let reasons = template.contains(&think.open) || template.contains(&think.close);
-        Self::Tagged(TaggedFormat {
-            calls: (with_tools && template.contains(&calls.open)).then_some(calls),
-            reasoning: (reasons || starts_in_reasoning).then_some(think),
-            tool_call: (with_tools && template.contains(&call.open)).then_some(call),
-            call_form: CallForm::detect(template),
-            ends,
+        let dialect = Dialect::of(template);
+        let texts = |tags: &[&str]| tags.iter().copied().map(String::from).collect::<Vec<_>>();
+        let Pair { open, close } = dialect.reasoning;
+        let starts_in_reasoning = prompt.trim_end().ends_with(open);
+        let reasons = template.contains(open) || template.contains(close) || starts_in_reasoning;
+        let calls = !tools.is_empty() && template.contains(dialect.call.open);
+        let only_calls = |tags| if calls { texts(tags) } else { vec![] };
+        let mut silent = texts(dialect.silent);
+        silent.extend(only_calls(dialect.around_calls));
+        Self::Tagged(Box::new(TaggedFormat {
+            reasoning: reasons.then(|| TagPair::new(dialect.reasoning)),
+            answer: dialect.answer.map(TagPair::new),
+            tool_call: calls.then(|| TagPair::new(dialect.call)),
+            call_form: dialect.form,
+            argument_types: ArgumentTypes::of(tools),
+            silent,
+            ends: texts(dialect.ends),
+            within_call: only_calls(dialect.within_call),
             starts_in_reasoning,
-        })
+        }))
     }
 
     /// Whether a template writes messages in channels.
@@ -97,13 +102,11 @@ impl OutputFormat {
     /// Markers whose tokens must reach the parser, special ones too.
     pub fn marker_texts(&self) -> Vec<&str> {
         let Self::Tagged(format) = self else { return MARKERS.to_vec() };
-        let pairs = [&format.reasoning, &format.tool_call, &format.calls].into_iter().flatten();
+        let pairs = [&format.reasoning, &format.answer, &format.tool_call].into_iter().flatten();
         let mut texts: Vec<&str> =
             pairs.flat_map(|pair| [pair.open.as_str(), pair.close.as_str()]).collect();
-        texts.extend(format.ends.iter().map(String::as_str));
-        if format.call_form == CallForm::Gemma {
-            texts.push(GEMMA_QUOTE);
-        }
+        let others = format.silent.iter().chain(&format.ends).chain(&format.within_call);
+        texts.extend(others.map(String::as_str));
         texts
     }
 }

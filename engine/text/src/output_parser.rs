@@ -18,7 +18,7 @@ pub struct OutputParser {
 
 #[derive(Debug, Clone)]
 enum ParserState {
-    Tagged(TaggedParser),
+    Tagged(Box<TaggedParser>),
     Channels(ChannelParser),
 }
 
@@ -28,7 +28,7 @@ impl OutputParser {
     pub fn new(format: OutputFormat, first_call: usize) -> Self {
         let form = match format {
             OutputFormat::Tagged(format) => {
-                ParserState::Tagged(TaggedParser::new(format, first_call))
+                ParserState::Tagged(Box::new(TaggedParser::new(*format, first_call)))
             }
             OutputFormat::Channels { opened } => {
                 ParserState::Channels(ChannelParser::new(&opened, first_call))

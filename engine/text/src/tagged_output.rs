@@ -13,9 +13,27 @@ enum TaggedState {
     End,
 }
 
+/// What a tag does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TagEffect {
+    /// Opens the reasoning.
+    Reasoning,
+    /// Opens the answer's words.
+    Answer,
+    /// Closes them.
+    AnswerEnd,
+    /// Opens a tool call.
+    ToolCall,
+    /// Closes the reasoning, or says nothing.
+    Text,
+    /// Ends the answer.
+    End,
+}
+
 /// Splits text, as it comes, into events. Tags may be cut anywhere; what may be the start of one
 /// is held back. Line breaks next to tags belong to the format and are dropped. Reasoning opens
-/// only before the first word of the answer; a tool call that does not parse stays text.
+/// only before the first word of the answer, as do tags around the answer; a tool call that does not
+/// parse stays text.
 #[derive(Debug, Clone)]
 pub(super) struct TaggedParser {
     format: TaggedFormat,
@@ -30,6 +48,8 @@ pub(super) struct TaggedParser {
     after_tag: bool,
     /// Words of the answer have come.
     answered: bool,
+    /// A tag around the words of the answer has opened.
+    in_answer: bool,
     /// Number of the next tool call.
     calls: usize,
 }
@@ -46,6 +66,7 @@ impl TaggedParser {
             breaks: String::new(),
             after_tag: in_reasoning,
             answered: false,
+            in_answer: false,
             calls,
         }
     }
@@ -87,20 +108,33 @@ impl TaggedParser {
             return self.step_tool_call(events);
         }
         let tags = self.tags();
-        let found = tags.iter().filter_map(|(tag, to)| Some((self.held.find(tag)?, tag, *to)));
-        if let Some((at, tag, to)) = found.min_by_key(|(at, ..)| *at) {
+        let found = tags
+            .iter()
+            .filter_map(|(tag, effect)| Some((self.held.find(tag.as_str())?, tag, *effect)));
+        if let Some((at, tag, effect)) = found.min_by_key(|(at, ..)| *at) {
             let before = self.held[..at].to_owned();
             let after = self.held[at + tag.len()..].to_owned();
-            if to == TaggedState::Reasoning && !before.trim().is_empty() {
+            self.emit(&before, events);
+            if matches!(effect, TagEffect::Reasoning | TagEffect::Answer)
+                && !before.trim().is_empty()
+            {
                 // The answer has begun: from here on the tag is a word like others.
-                self.emit(&before, events);
                 self.held = self.held.split_off(at);
                 return true;
             }
-            self.emit(&before, events);
             self.breaks.clear();
             self.after_tag = true;
-            self.place = to;
+            self.in_answer = match effect {
+                TagEffect::Answer => true,
+                TagEffect::AnswerEnd => false,
+                _ => self.in_answer,
+            };
+            self.place = match effect {
+                TagEffect::Reasoning => TaggedState::Reasoning,
+                TagEffect::ToolCall => TaggedState::ToolCall,
+                TagEffect::End => TaggedState::End,
+                TagEffect::Answer | TagEffect::AnswerEnd | TagEffect::Text => TaggedState::Text,
+            };
             self.held = after;
             self.searched = 0;
             return true;
@@ -112,30 +146,31 @@ impl TaggedParser {
         false
     }
 
-    /// The tags that mean something here, and where they lead.
-    fn tags(&self) -> Vec<(String, TaggedState)> {
-        let reasoning = self.format.reasoning.as_ref();
+    /// The tags that mean something here, and what they do.
+    fn tags(&self) -> Vec<(String, TagEffect)> {
+        let format = &self.format;
         if self.place == TaggedState::Reasoning {
-            return reasoning
-                .map(|tags| (tags.close.clone(), TaggedState::Text))
-                .into_iter()
-                .collect();
+            let close = format.reasoning.as_ref().map(|pair| &pair.close);
+            return close.map(|tag| (tag.clone(), TagEffect::Text)).into_iter().collect();
         }
         if self.place == TaggedState::End {
             return Vec::new();
         }
-        let end = |tag: &String| (tag.clone(), TaggedState::End);
-        let mut tags: Vec<_> = self.format.ends.iter().map(end).collect();
-        if let Some(pair) = &self.format.calls {
-            tags.extend([&pair.open, &pair.close].map(|tag| (tag.clone(), TaggedState::Text)));
+        let mut tags: Vec<(&String, TagEffect)> = Vec::new();
+        tags.extend(format.ends.iter().map(|tag| (tag, TagEffect::End)));
+        tags.extend(format.silent.iter().map(|tag| (tag, TagEffect::Text)));
+        if let (Some(pair), false) = (&format.reasoning, self.answered) {
+            tags.push((&pair.open, TagEffect::Reasoning));
         }
-        if let (Some(pair), false) = (reasoning, self.answered) {
-            tags.push((pair.open.clone(), TaggedState::Reasoning));
+        if let Some(pair) = &format.tool_call {
+            tags.push((&pair.open, TagEffect::ToolCall));
         }
-        if let Some(pair) = &self.format.tool_call {
-            tags.push((pair.open.clone(), TaggedState::ToolCall));
+        match &format.answer {
+            Some(pair) if self.in_answer => tags.push((&pair.close, TagEffect::AnswerEnd)),
+            Some(pair) if !self.answered => tags.push((&pair.open, TagEffect::Answer)),
+            _ => {}
         }
-        tags
+        tags.into_iter().map(|(tag, effect)| (tag.clone(), effect)).collect()
     }
 
     fn step_tool_call(&mut self, events: &mut Vec<OutputEvent>) -> bool {
@@ -147,11 +182,11 @@ impl TaggedParser {
         let inside = self.held[..at].to_owned();
         self.held = self.held.split_off(at + tags.close.len());
         self.place = TaggedState::Text;
-        match self.format.call_form.parse(&inside, self.calls) {
-            Some(call) => {
-                self.calls += 1;
+        match self.format.call_form.parse(&inside, &self.format.argument_types, self.calls) {
+            Some(calls) => {
+                self.calls += calls.len();
                 self.answered = true;
-                events.push(OutputEvent::ToolCall(call));
+                events.extend(calls.into_iter().map(OutputEvent::ToolCall));
             }
             None => {
                 self.after_tag = false;

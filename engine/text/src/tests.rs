@@ -1,6 +1,7 @@
 //! Tests of the text section against Python's libraries, and against hostile input.
 
 mod channels;
+mod dialects;
 mod hostile;
 mod hostile_tokenizers;
 mod output;

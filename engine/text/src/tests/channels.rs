@@ -7,7 +7,7 @@ use super::*;
 
 fn format(prompt: &str) -> OutputFormat {
     let template = String::from_utf8(data("gpt_oss_chat_template.jinja")).unwrap();
-    OutputFormat::detect(&template, prompt, false)
+    OutputFormat::detect(&template, prompt, &[])
 }
 
 fn said(output: &str) -> Vec<OutputEvent> {
@@ -175,4 +175,24 @@ fn markers_reach_the_parser_as_tokens() {
     let mut stream = tokenizer.decode_stream(false);
     let plain: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
     assert_eq!(plain, "analysisThéassistantfinalFour.");
+}
+
+/// A held call was searched from its beginning at every piece.
+#[test]
+fn a_long_call_is_read_in_time_that_grows_with_it() {
+    let arguments = format!("{{\"a\":\"{}\"}}", "é <|".repeat(200_000));
+    let output = format!(
+        "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{arguments}<|call|>"
+    );
+    let mut pieces = Vec::new();
+    let mut rest = output.as_str();
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(rest.floor_char_boundary(7));
+        pieces.push(piece);
+        rest = after;
+    }
+    let start = std::time::Instant::now();
+    let parsed = events(&format("<|start|>assistant"), &pieces);
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!(parsed, [call(0, "f", serde_json::from_str(&arguments).unwrap())]);
 }

@@ -3,9 +3,15 @@ use serde_json::json as j;
 
 use super::*;
 
+/// A tool whose schema says nothing.
+pub(super) fn tools() -> Vec<ToolSchema> {
+    vec![ToolSchema::function("f", "Does.", j!({}))]
+}
+
 fn format(with_tools: bool) -> OutputFormat {
     let template = String::from_utf8(data("qwen3_chat_template.jinja")).unwrap();
-    OutputFormat::detect(&template, "<|im_start|>assistant\n", with_tools)
+    let tools = if with_tools { tools() } else { vec![] };
+    OutputFormat::detect(&template, "<|im_start|>assistant\n", &tools)
 }
 
 /// Events with neighbouring pieces of one kind joined.
@@ -96,7 +102,7 @@ fn text_is_not_held_back_without_need() {
 #[test]
 fn a_prompt_that_opens_the_reasoning_starts_in_it() {
     let template = "...<think>...</think>...";
-    let format = OutputFormat::detect(template, "<|im_start|>assistant\n<think>\n", false);
+    let format = OutputFormat::detect(template, "<|im_start|>assistant\n<think>\n", &[]);
     assert_eq!(events(&format, &["\nhm</thi", "nk>\n\nyes"]), [reasoning("hm"), text("yes")]);
     assert_eq!(events(&format, &["cut off in thou"]), [reasoning("cut off in thou")]);
 }
@@ -104,7 +110,7 @@ fn a_prompt_that_opens_the_reasoning_starts_in_it() {
 #[test]
 fn arguments_in_tags_are_json_or_text() {
     let template = "<think></think><tool_call>{name}<arg_key>{key}</arg_key>...";
-    let format = OutputFormat::detect(template, "<|assistant|></think>", true);
+    let format = OutputFormat::detect(template, "<|assistant|></think>", &tools());
     let output = "Wait.<tool_call>weather<arg_key>city</arg_key><arg_value>Köln <3</arg_value>\n\
         <arg_key>days</arg_key>\n<arg_value>[1, 2]</arg_value></tool_call><tool_call>now</tool_call>";
     let wanted = [
@@ -126,7 +132,7 @@ fn arguments_in_tags_are_json_or_text() {
 #[test]
 fn calls_may_be_written_with_tags_of_functions() {
     let template = String::from_utf8(data("qwen3_5_chat_template.jinja")).unwrap();
-    let format = OutputFormat::detect(&template, "<|im_start|>assistant\n<think>\n", true);
+    let format = OutputFormat::detect(&template, "<|im_start|>assistant\n<think>\n", &tools());
     let said = "hm\n</think>\n\nWait.\n\n<tool_call>\n<function=find>\n<parameter=text>\ntwo\nlines \
         < 3\n</parameter>\n<parameter=most>\n5\n</parameter>\n<parameter=how>\n{\"deep\": true}\n\
         </parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>";
@@ -159,7 +165,7 @@ fn unfinished_and_malformed_calls_stay_text() {
 #[test]
 fn gemma_marks_thoughts_and_calls_in_its_own_way() {
     let template = String::from_utf8(data("gemma4_chat_template.jinja")).unwrap();
-    let format = OutputFormat::detect(&template, "<|turn>model\n", true);
+    let format = OutputFormat::detect(&template, "<|turn>model\n", &tools());
     let output = "<|channel>thought\nTwo, then\n\nthree.\n<channel|>I look.<|tool_call>call:find{deep:{\
         yes:true,no:null},most:-2.5,none:{},\"quoted\":\"a\\\"b\",texts:[<|\"|>a \"b\", {c}: d<|\"|>,<|\"|><|\"|>]}\
         <tool_call|><|tool_call>call:now{}<tool_call|><|tool_response>";
@@ -206,7 +212,7 @@ fn what_gemmas_template_writes_is_read_again() {
     let input = ChatInput { messages: &messages, ..Default::default() };
     let rendered = ChatTemplate::new(&template).unwrap().render(&input).unwrap().text();
     let output = rendered.split_once("<|turn>model\n").unwrap().1;
-    let format = OutputFormat::detect(&template, "<|turn>model\n", true);
+    let format = OutputFormat::detect(&template, "<|turn>model\n", &tools());
     let mut parser = OutputParser::new(format, 3);
     let parsed = parser.push(output);
     let wanted = [reasoning("Hm."), OutputEvent::ToolCall(reply.tool_calls[0].clone())];
@@ -217,7 +223,7 @@ fn what_gemmas_template_writes_is_read_again() {
 #[test]
 fn deepseek_writes_calls_in_two_ways() {
     let template = "<think></think>{<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>...";
-    let format = OutputFormat::detect(template, "<｜Assistant｜>", true);
+    let format = OutputFormat::detect(template, "<｜Assistant｜>", &tools());
     let wanted = [text("Wait."), call(0, "add", j!({"a": "```"})), call(1, "now", j!({}))];
     let old = "Wait.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n\
         {\"a\": \"```\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n\
