@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::limits::{MAX_ASSET_BYTES, MAX_CONFIG_BYTES};
 use crate::names::{self, Naming};
 use crate::read_at::SourceFile;
+use crate::tiktoken;
 use crate::weight_files::{not_a_checkpoint, open_weights, read_small, read_source};
 use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
@@ -26,7 +27,7 @@ pub use slices::{FloatPlace, MatrixPlace};
 pub const ASSET_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
+    TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
@@ -34,6 +35,8 @@ pub const ASSET_FILES: &[&str] = &[
     "LICENSE",
     "README.md",
 ];
+
+const TOKENIZER: &str = "tokenizer.json";
 
 /// Elements of the largest block of any type.
 const BLOCK_ELEMENTS_MAX: usize = 256;
@@ -273,7 +276,8 @@ impl Checkpoint {
     /// The small files that belong to the model, in the order of [`ASSET_FILES`].
     ///
     /// # Errors
-    /// [`ImportError::Io`], or [`ImportError::Limit`] for a file that is too large.
+    /// [`ImportError::Io`], or [`ImportError::Limit`] for a file that is too large; of a `tiktoken.model`
+    /// also [`ImportError`] that names what it lacks.
     pub fn assets(&self) -> Result<Vec<Asset>, ImportError> {
         let mut assets = Vec::new();
         for name in ASSET_FILES {
@@ -284,13 +288,17 @@ impl Checkpoint {
         Ok(assets)
     }
 
-    /// One small file of the checkpoint, if it is there.
+    /// One small file of the checkpoint, if it is there. Where there is no `tokenizer.json`, it is what the
+    /// `tiktoken.model` of Kimi-K2 and its kin says.
     ///
     /// # Errors
     /// As [`Self::assets`].
     pub fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, ImportError> {
         match &self.small {
-            Small::Files => read_small(&self.directory.join(name), MAX_ASSET_BYTES),
+            Small::Files => match read_small(&self.directory.join(name), MAX_ASSET_BYTES)? {
+                None if name == TOKENIZER => tiktoken::tokenizer_json(&self.directory),
+                found => Ok(found),
+            },
             Small::Written(assets) => {
                 let asset = assets.iter().find(|asset| asset.name == name);
                 Ok(asset.map(|asset| asset.bytes.clone()))

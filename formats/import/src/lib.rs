@@ -11,11 +11,13 @@ mod element;
 pub mod gguf;
 mod import_error;
 mod json;
+mod json_writer;
 pub mod limits;
 pub mod names;
 mod read_at;
 pub mod safetensors;
 pub mod shape;
+mod tiktoken;
 mod weight_files;
 
 pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};

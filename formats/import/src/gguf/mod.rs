@@ -29,6 +29,7 @@ pub use config::config_json;
 pub use header::{GgufHeader, GgufTensor};
 pub use metadata::{GgufArray, GgufMetadata, GgufText, GgufValue};
 pub use parts::part_names;
+pub(crate) use pretokenizers::KIMI_K2;
 pub(crate) use scaled::take_units;
 pub use scaled::{ScaledBlocks, ScaledRun, WrongBlock};
 pub use tokenizer::tokenizer_json;

@@ -1,7 +1,6 @@
 //! The tokenizer of a GGUF file as the text of a `tokenizer.json`.
 
-use nestling_formats::Invariant;
-use nestling_formats::memory::{OutOfMemory, try_filled, try_with_capacity};
+use nestling_formats::memory::{OutOfMemory, try_filled};
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
@@ -9,7 +8,8 @@ use serde_json::{Value, json};
 use super::GgufMetadata;
 use super::pretokenizers::pre_tokenizer;
 use crate::ImportError;
-use crate::limits::{MAX_ASSET_BYTES, MAX_GGUF_TOKEN_BYTES, MAX_GGUF_TOKENS};
+use crate::json_writer::JsonWriter;
+use crate::limits::{MAX_GGUF_TOKEN_BYTES, MAX_GGUF_TOKENS};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -159,16 +159,10 @@ impl<'a> Vocabulary<'a> {
     /// The whole `tokenizer.json`: what is wrong is found, and its length, before memory is taken.
     pub fn json(&self) -> Result<Vec<u8>, ImportError> {
         self.refuse_repeated()?;
-        let file = self.metadata.file();
-        let mut counted = Writer { file, length: 0, bytes: None };
-        self.write(&mut counted)?;
-        let bytes = try_with_capacity("tokenizer.json", counted.length)?;
-        let mut out = Writer { file, length: 0, bytes: Some(bytes) };
-        self.write(&mut out)?;
-        Ok(out.bytes.invariant("the second writer keeps what is written")?)
+        JsonWriter::written(self.metadata.file(), |out| self.write(out))
     }
 
-    fn write(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
+    fn write(&self, out: &mut JsonWriter<'_>) -> Result<(), ImportError> {
         let parts = match self.method {
             Method::Bytes => self.byte_level()?,
             Method::Pieces => self.pieces()?,
@@ -300,7 +294,7 @@ impl<'a> Vocabulary<'a> {
         }))
     }
 
-    fn write_added(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
+    fn write_added(&self, out: &mut JsonWriter<'_>) -> Result<(), ImportError> {
         let mut first = true;
         for (id, (text, kind)) in self.tokens.iter().zip(&self.kinds).enumerate() {
             let special = match kind {
@@ -336,7 +330,7 @@ impl<'a> Vocabulary<'a> {
         Err(self.metadata.wrong(TOKENS, &format!("every token once, and not {text:?} again")))
     }
 
-    fn write_vocabulary(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
+    fn write_vocabulary(&self, out: &mut JsonWriter<'_>) -> Result<(), ImportError> {
         let mut first = true;
         for (id, text) in self.tokens.iter().enumerate() {
             if self.is_filler(id) {
@@ -349,7 +343,7 @@ impl<'a> Vocabulary<'a> {
         Ok(())
     }
 
-    fn write_merges(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
+    fn write_merges(&self, out: &mut JsonWriter<'_>) -> Result<(), ImportError> {
         let merges = self.metadata.texts(MERGES)?;
         let merges = merges.ok_or_else(|| self.metadata.wrong(MERGES, "an array of texts"))?;
         let mut first = true;
@@ -366,7 +360,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Pairs of pieces that make a piece, the best score first, as SentencePiece takes them.
-    fn write_pairs(&self, out: &mut Writer<'_>) -> Result<(), ImportError> {
+    fn write_pairs(&self, out: &mut JsonWriter<'_>) -> Result<(), ImportError> {
         // Default: absent scores are too few, which is refused below.
         let scores = self.metadata.numbers(SCORES)?.unwrap_or_default();
         if scores.len() < self.tokens.len() {
@@ -421,51 +415,5 @@ fn unsupported(metadata: &GgufMetadata, key: &str, found: &str, supported: &str)
         key: key.into(),
         found: format!("{:?}", found.chars().take(60).collect::<String>()),
         supported: supported.into(),
-    }
-}
-
-/// JSON written piece by piece, up to the limit of an asset, or only counted.
-struct Writer<'a> {
-    file: &'a str,
-    length: usize,
-    bytes: Option<Vec<u8>>,
-}
-
-impl Writer<'_> {
-    fn raw(&mut self, text: &str) -> Result<(), ImportError> {
-        self.length += text.len();
-        let length = self.length as u64;
-        if length > MAX_ASSET_BYTES {
-            return Err(ImportError::Limit {
-                file: self.file.into(),
-                what: "the length of its tokenizer as JSON".into(),
-                found: length,
-                limit: MAX_ASSET_BYTES,
-            });
-        }
-        if let Some(bytes) = &mut self.bytes {
-            bytes.extend_from_slice(text.as_bytes());
-        }
-        Ok(())
-    }
-
-    fn value(&mut self, value: &Value) -> Result<(), ImportError> {
-        self.raw(&value.to_string())
-    }
-
-    fn text(&mut self, text: &str) -> Result<(), ImportError> {
-        self.raw(&Value::from(text).to_string())
-    }
-
-    fn pair(&mut self, one: &str, two: &str) -> Result<(), ImportError> {
-        self.raw("[")?;
-        self.text(one)?;
-        self.raw(",")?;
-        self.text(two)?;
-        self.raw("]")
-    }
-
-    fn separate(&mut self, first: &mut bool) -> Result<(), ImportError> {
-        if std::mem::take(first) { Ok(()) } else { self.raw(",") }
     }
 }
