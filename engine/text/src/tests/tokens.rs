@@ -309,3 +309,39 @@ fn nfc_shrinks_no_character_more_than_the_bound_takes_for_granted() {
         assert!(composed.chars().count() > 1 || composed.len() * 4 >= parts, "{c:?}: {parts}");
     }
 }
+
+/// Ranks with Kimi-K2's pattern, merges as transformers makes them of the ranks: tiktoken's ids.
+#[test]
+fn ranks_with_kimis_pattern_give_tiktokens_ids() {
+    let folder = "../../formats/import/tests/data/tiktoken";
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let read = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap()
+    };
+    let (golden, config) = (read("golden.json"), read("tokenizer_config.json"));
+    let added = (600..856).map(|id: u64| {
+        let content = config["added_tokens_decoder"][id.to_string()]["content"].as_str();
+        let reserved = format!("<|reserved_token_{id}|>");
+        serde_json::json!({"id": id, "content": content.unwrap_or(&reserved), "special": true,
+            "normalized": false, "single_word": false, "lstrip": false, "rstrip": false})
+    });
+    let bytes = serde_json::json!({"type": "ByteLevel", "add_prefix_space": false,
+        "trim_offsets": false, "use_regex": false});
+    let split = serde_json::json!({"type": "Split", "pattern": {"Regex": golden["pattern"]},
+        "behavior": "Isolated", "invert": false});
+    let file = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": added.collect::<Vec<_>>(),
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, bytes]},
+        "decoder": bytes,
+        "model": {"type": "BPE", "ignore_merges": true, "vocab": golden["vocab"],
+            "merges": golden["merges"]},
+    });
+    let tokenizer = Tokenizer::from_bytes("t", file.to_string().as_bytes()).unwrap();
+    for case in golden["texts"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+        assert_eq!(tokenizer.encode(text, EncodeOptions::default()).unwrap(), ids, "{text:?}");
+        assert_eq!(tokenizer.decode(&ids, true).unwrap(), text);
+    }
+}
