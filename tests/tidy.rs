@@ -345,6 +345,7 @@ const SHADERS: &[(&str, &str)] = &[
     ("matmul_float", "matmul"),
     ("matmul_nested", "matmul"),
     ("matmul_nested_rows", "matmul"),
+    ("matmul_scaled", "matmul"),
     ("norm_part", "rope"),
     ("quantize", "matmul"),
     ("rms_norm", "rms_norm"),

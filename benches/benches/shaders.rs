@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use nestling_benches::RandomMatrix;
+use nestling_benches::{FileType, RandomMatrix, RandomScaled};
 use nestling_core::backend::{
     AttentionHeads, Backend, DeltaNet, DeviceRouting, Encoder, EncoderExt, ExpertUse, FeedForward,
     HeadMatrices, HeadNorm, Linear, PinnedExpert, Router, Write,
@@ -172,6 +172,27 @@ fn nested(criterion: &mut Criterion, instructions: Instructions) -> Result<(), E
                     })?;
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// `matmul_scaled`.
+fn scaled(criterion: &mut Criterion) -> Result<(), EngineError> {
+    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
+    let (outputs, cols) = shape();
+    for count in [1, 4, 64] {
+        let mut group = new_group(criterion, &format!("matmul_scaled, {count} rows"));
+        let x = buffer(&mut device, (count, cols))?;
+        let mut out = device.buffer(count, outputs)?;
+        for file_type in FileType::ALL {
+            let matrix = RandomScaled::new(outputs, cols, file_type)?;
+            let (level, weights) = (matrix.level(), matrix.weights()?);
+            let linear = [Linear { matrix: device.upload_matrix(&weights, INT8)?, bias: None }];
+            let bytes = WgpuBackend::matrix_bytes(&linear[0].matrix, level);
+            measure(&mut group, (&mut device, file_type.name, bytes), |encoder| {
+                encoder.matmul(&linear, &vec![level; count], &x, Write::Set, &mut out)
+            })?;
         }
     }
     Ok(())
@@ -471,6 +492,7 @@ fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
 fn shaders(criterion: &mut Criterion) {
     let all = nested(criterion, Instructions::Detected)
         .and_then(|()| nested(criterion, Instructions::Plain))
+        .and_then(|()| scaled(criterion))
         .and_then(|()| floats(criterion))
         .and_then(|()| experts(criterion))
         .and_then(|()| elements(criterion))

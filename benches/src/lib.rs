@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nestling_core::EngineError;
 use nestling_core::weights::{ByteRegion, MatrixWeights, NestedMatrix, PlaneRegions};
 use nestling_formats::nested::{
-    InputTransform, Layout, NestedCodec, NestedError, NestedPlanes, NestedTables, NestedView,
-    ScaleSteps, merge_p3_p4, merged_bytes, plane_bytes,
+    Codec, InputTransform, Layout, NestedCodec, NestedError, NestedPlanes, NestedTables,
+    NestedView, ScaleSteps, merge_p3_p4, merged_bytes, plane_bytes,
 };
 use nestling_formats::{Invariant, Level, Plane};
 
@@ -117,18 +117,23 @@ impl RandomMatrix {
     /// # Errors
     /// None for a matrix that was made.
     pub fn weights(&self, merged: bool) -> Result<MatrixWeights, EngineError> {
-        let planes = *self.view(merged)?.planes();
-        let region = |plane: Option<&[u8]>| plane.map(|bytes| ByteRegion::from_vec(bytes.to_vec()));
-        let regions = PlaneRegions {
-            p2: ByteRegion::from_vec(planes.p2.to_vec()),
-            p3: region(planes.p3),
-            p4: region(planes.p4),
-            p34: region(planes.p34),
-            p6: region(planes.p6),
-            p8: region(planes.p8),
-        };
-        let (layout, codec) = (Layout::Tile16, Arc::new(self.codec.clone()));
-        let matrix = NestedMatrix::new(self.rows, self.cols, layout, codec, regions, Level::ALL)?;
-        Ok(MatrixWeights::Nested(matrix))
+        weights(&self.view(merged)?, Arc::new(self.codec.clone()))
     }
+}
+
+/// A matrix as an engine takes it.
+fn weights(view: &NestedView, codec: impl Into<Codec>) -> Result<MatrixWeights, EngineError> {
+    let planes = view.planes();
+    let region = |plane: Option<&[u8]>| plane.map(|bytes| ByteRegion::from_vec(bytes.to_vec()));
+    let regions = PlaneRegions {
+        p2: ByteRegion::from_vec(planes.p2.to_vec()),
+        p3: region(planes.p3),
+        p4: region(planes.p4),
+        p34: region(planes.p34),
+        p6: region(planes.p6),
+        p8: region(planes.p8),
+    };
+    let (rows, cols, layout) = (view.rows(), view.cols(), view.layout());
+    let matrix = NestedMatrix::new(rows, cols, layout, codec, regions, Level::ALL)?;
+    Ok(MatrixWeights::Nested(matrix))
 }

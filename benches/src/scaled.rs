@@ -1,5 +1,7 @@
 //! Matrices of random scaled integers, in the forms that files have.
 
+use nestling_core::EngineError;
+use nestling_core::weights::MatrixWeights;
 use nestling_formats::nested::{
     Layout, LinearValues, Minima, NestedError, NestedPlanes, NestedTables, NestedView, PlaneForm,
     ScaleType, ScaledCodec, ScaledForm, SubScale, merge_p3_p4, merged_bytes,
@@ -106,6 +108,14 @@ impl RandomScaled {
     /// The level of its complete codes.
     pub fn level(&self) -> Level {
         self.codec.form.top()
+    }
+
+    /// The matrix as an engine takes it.
+    ///
+    /// # Errors
+    /// None for a matrix that was made.
+    pub fn weights(&self) -> Result<MatrixWeights, EngineError> {
+        super::weights(&self.view()?, self.codec)
     }
 
     /// The matrix in its planes.

@@ -22,6 +22,11 @@ struct Codec {
     bool has_octaves;
 };
 
+// Whether rows lie interleaved by 16.
+DEVICE bool is_tiled(const Matrix& matrix) {
+    return matrix.form == FORM_TILE16 || matrix.form == FORM_SCALED_TILE16;
+}
+
 DEVICE Codec read_codec(const Matrix& matrix) {
     u32 first = load_word(matrix.codec), second = load_word(matrix.codec + 4);
     Codec codec;

@@ -9,14 +9,22 @@ typedef unsigned long long u64;
 typedef signed char i8;
 
 // How a matrix lies in memory.
-enum MatrixForm { FORM_F32 = 0, FORM_F16 = 1, FORM_BF16 = 2, FORM_TILE16 = 3, FORM_ROW_MAJOR = 4 };
+enum MatrixForm {
+    FORM_F32 = 0,
+    FORM_F16 = 1,
+    FORM_BF16 = 2,
+    FORM_TILE16 = 3,
+    FORM_ROW_MAJOR = 4,
+    FORM_SCALED_TILE16 = 5, // scaled integers
+    FORM_SCALED_ROW_MAJOR = 6
+};
 
 // A matrix in device memory, its parts as a store has them.
 struct Matrix {
-    const u8* row_scales; // f16; or all elements of a float matrix
-    const u8* tile_tables;
-    const u8* steps;
-    const u8* step_high;
+    const u8* row_scales; // f16; or all elements of a float matrix, or scales of spans
+    const u8* tile_tables; // or scales of minima, of scaled integers
+    const u8* steps;       // or sub-scales
+    const u8* step_high;   // or sub-minima
     const u8* p2; // the codes
     const u8* p3; // or P3 and P4 merged
     const u8* p4;

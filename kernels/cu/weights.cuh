@@ -2,10 +2,11 @@
 #pragma once
 
 #include "nested.cuh"
+#include "scaled.cuh"
 
 // One digit of a weight in a plane of so many bits.
 DEVICE u32 digit_at(const Matrix& matrix, const u8* plane, u32 bits, u32 row, u32 col) {
-    if (matrix.form == FORM_TILE16) {
+    if (is_tiled(matrix)) {
         u64 cell = static_cast<u64>(row / 16) * matrix.groups + col / 32;
         u32 chunk = col % 32 / 4, each = 8 / bits;
         u64 byte = (cell * bits + chunk / each) * 64 + row % 16 * 4 + col % 4;
@@ -56,6 +57,23 @@ DEVICE float weight_scale(const Matrix& matrix, const Codec& codec, u32 level, u
     return unit * step_factor(codec.has_octaves, step);
 }
 
+// The prefix of a weight of scaled integers. Of a code of five bits the last lies in P6 alone.
+DEVICE u32 scaled_prefix_at(const Matrix& matrix, const Scaled& scaled, u32 level, u32 row, u32 col) {
+    if (level == LEVEL_6 && scaled.bits == 5) {
+        return code_at(matrix, LEVEL_4, row, col) << 1 | digit_at(matrix, matrix.p6, 1, row, col);
+    }
+    return code_at(matrix, level, row, col);
+}
+
+// Scale times value, plus the minimum: each rounded once.
+DEVICE float scaled_weight(const Matrix& matrix, u32 level, u32 row, u32 col) {
+    Scaled scaled = read_scaled(matrix, level);
+    int value = scaled_value(scaled, level, scaled_prefix_at(matrix, scaled, level, row, col));
+    u32 sub = col % 32 * scaled.subs / 32;
+    float weight = sub_scale(matrix, scaled, row, col / 32, sub) * static_cast<float>(value);
+    return scaled.minima ? weight + sub_minimum(matrix, scaled, row, col / 32, sub) : weight;
+}
+
 // The weight of a row and column, at a prefix.
 DEVICE float weight_at(const Matrix& matrix, u32 level, u32 row, u32 col) {
     u64 at = static_cast<u64>(row) * matrix.cols + col;
@@ -66,6 +84,9 @@ DEVICE float weight_at(const Matrix& matrix, u32 level, u32 row, u32 col) {
         return half_to_float(load_half(matrix.row_scales + 2 * at));
     case FORM_BF16:
         return __uint_as_float(load_half(matrix.row_scales + 2 * at) << 16);
+    case FORM_SCALED_TILE16:
+    case FORM_SCALED_ROW_MAJOR:
+        return scaled_weight(matrix, level, row, col);
     default:
         Codec codec = read_codec(matrix);
         u32 code = code_at(matrix, level, row, col);

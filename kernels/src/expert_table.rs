@@ -31,7 +31,8 @@ impl TableEntries<CudaBackend> for CudaEntries {
     type Entry = ExpertEntry;
 
     fn takes(form: &ExpertForm) -> bool {
-        let is_taken = |form: ProductForm| form.kind == ProductKind::Float || form.is_tiled;
+        let is_taken =
+            |form: ProductForm| form.kind == ProductKind::Float || form.is_tiled || form.is_scaled;
         is_taken(form.gate) && is_taken(form.down)
     }
 

@@ -33,6 +33,7 @@ headers! {
     "params.cuh",
     "reduce.cuh",
     "rms_norm.cuh",
+    "scaled.cuh",
     "weights.cuh",
 }
 
@@ -97,6 +98,7 @@ kernels! {
     MatvecNested "matvec_nested",
     MatvecNestedRows "matvec_nested_rows",
     MatvecRowMajor "matvec_row_major",
+    MatvecScaled "matvec_scaled",
     NormPart "norm_part",
     Quantize "quantize",
     RmsNorm "rms_norm",

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use nestling_core::EngineError;
 use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
-use nestling_formats::nested::{GROUP, Layout, base_parts};
+use nestling_formats::nested::{GROUP, Layout, PlaneForm};
 use nestling_formats::{DType, Invariant, Level, Plane};
 use nestling_gpu::{
-    CommandRecorder, GpuMatrix, HeldLevels, NewMatrix, NewPlanes, PlaneMemory, SlotRoom, word,
+    CommandRecorder, GpuMatrix, HeldLevels, NewMatrix, NewPlanes, PlaneMemory, SlotRoom,
+    base_ranges, word,
 };
 
 use crate::driver::Address;
@@ -51,6 +52,8 @@ enum KernelLayout {
     Bf16 = 2,
     Tile16 = 3,
     RowMajor = 4,
+    ScaledTile16 = 5,
+    ScaledRowMajor = 6,
 }
 
 impl PlaneMemory for CudaWeights {
@@ -181,19 +184,22 @@ fn describe_base(
     base: Address,
     described: &mut Matrix,
 ) -> Result<(), EngineError> {
-    let layout = matrix.layout();
-    let parts = base_parts(layout, matrix.rows(), matrix.cols());
+    let (form, layout) = (matrix.codec().form(), matrix.layout());
+    let parts = base_ranges(&form, layout, matrix.rows(), matrix.cols());
     let parts = parts.ok_or_else(|| EngineError::mismatch("matrix", "a shape", "none"))?;
-    let layout =
-        if layout == Layout::Tile16 { KernelLayout::Tile16 } else { KernelLayout::RowMajor };
+    let layout = match (form, layout) {
+        (PlaneForm::Nested, Layout::Tile16) => KernelLayout::Tile16,
+        (PlaneForm::Nested, Layout::RowMajor) => KernelLayout::RowMajor,
+        (PlaneForm::Scaled(_), Layout::Tile16) => KernelLayout::ScaledTile16,
+        (PlaneForm::Scaled(_), Layout::RowMajor) => KernelLayout::ScaledRowMajor,
+    };
     described.form = layout as u32;
     described.groups = word("groups of a row", matrix.cols().div_ceil(GROUP))?;
-    let at = |part: &Range<usize>| base + part.start as u64;
-    described.row_scales = at(&parts.row_scales);
-    described.tile_tables = at(&parts.tile_tables);
-    described.steps = at(&parts.steps);
-    described.step_high = at(&parts.step_high);
-    described.p2 = at(&parts.codes);
+    let [scales, tables, steps, step_high, codes] =
+        parts.map(|part: Range<usize>| base + part.start as u64);
+    (described.row_scales, described.tile_tables) = (scales, tables);
+    (described.steps, described.step_high) = (steps, step_high);
+    described.p2 = codes;
     Ok(())
 }
 

@@ -6,8 +6,9 @@
 
 use nestling_core::EngineError;
 use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
-use nestling_formats::nested::{GROUP, Layout, NestedPlanes, TILE_ROWS, base_parts};
+use nestling_formats::nested::{GROUP, Layout, NestedPlanes, PlaneForm, TILE_ROWS};
 use nestling_formats::{DType, Invariant, Plane};
+use nestling_gpu::base_ranges;
 
 /// Words of the header.
 const HEADER_WORDS: usize = 16;
@@ -39,7 +40,8 @@ pub(crate) struct MatrixImage<'a> {
     pub pieces: Vec<(usize, &'a [u8])>,
 }
 
-/// Words of the header, in their order.
+/// Words of the header, in their order. With scaled integers, `Tables` are the scales of minima, `Steps` the
+/// sub-scales and `StepHigh` the sub-minima.
 #[derive(Clone, Copy)]
 enum Field {
     Form,
@@ -155,7 +157,7 @@ impl<'a> MatrixImage<'a> {
         self.fill_base(matrix)?;
         let planes = matrix.regions().planes();
         self.set(Field::Merged, usize::from(planes.p34.is_some()));
-        self.put_codes(matrix.layout(), matrix.cols().div_ceil(GROUP), &planes);
+        self.put_codes(matrix, &planes);
         Ok(())
     }
 
@@ -163,7 +165,13 @@ impl<'a> MatrixImage<'a> {
     fn fill_base(&mut self, matrix: &'a NestedMatrix) -> Result<(), EngineError> {
         let layout = matrix.layout();
         let groups = matrix.cols().div_ceil(GROUP);
-        self.set(Field::Form, if layout == Layout::Tile16 { 3 } else { 4 });
+        let form = match (matrix.codec().form(), layout) {
+            (PlaneForm::Nested, Layout::Tile16) => 3,
+            (PlaneForm::Nested, Layout::RowMajor) => 4,
+            (PlaneForm::Scaled(_), Layout::Tile16) => 5,
+            (PlaneForm::Scaled(_), Layout::RowMajor) => 6,
+        };
+        self.set(Field::Form, form);
         self.set(Field::Groups, groups);
         self.set(Field::Codec, HEADER_WORDS);
         let codec = matrix.codec().to_bytes();
@@ -173,21 +181,27 @@ impl<'a> MatrixImage<'a> {
         self.put_base(matrix, matrix.regions().planes().p2)
     }
 
-    /// Scales, tables, steps and the first codes, of which each has as much per 64 rows.
+    /// Scales, what else is beside them, and the first codes, of which each has as much per 64 rows.
     fn put_base(&mut self, matrix: &'a NestedMatrix, p2: &'a [u8]) -> Result<(), EngineError> {
         let (layout, groups) = (matrix.layout(), matrix.cols().div_ceil(GROUP));
-        let parts = base_parts(layout, matrix.rows(), matrix.cols());
+        let form = matrix.codec().form();
+        let parts = base_ranges(&form, layout, matrix.rows(), matrix.cols());
         let parts = parts.ok_or_else(|| EngineError::mismatch("matrix", "a shape", "none"))?;
         let (first, rows) = (self.first_row, self.padded_rows(layout));
         let steps = if layout == Layout::Tile16 { (groups * 8, 16) } else { (groups, 1) };
-        let fields = [
-            (Field::Scales, parts.row_scales, (2, 1)),
-            (Field::Tables, parts.tile_tables, (1, TILE_ROWS)),
-            (Field::Steps, parts.steps, steps),
-            (Field::StepHigh, parts.step_high, (groups * 2, TILE_ROWS)),
-            (Field::P2, parts.codes, (groups * 8, 1)),
-        ];
-        for (field, range, (bytes, per_rows)) in fields {
+        let sizes = match form {
+            PlaneForm::Nested => {
+                [(2, 1), (1, TILE_ROWS), steps, (groups * 2, TILE_ROWS), (groups * 8, 1)]
+            }
+            // Every part has as much for each row, padded ones too.
+            PlaneForm::Scaled(_) => {
+                let padded = padded_rows(layout, matrix.rows()).max(1);
+                parts.each_ref().map(|part| (part.len() / padded, 1))
+            }
+        };
+        let fields = [Field::Scales, Field::Tables, Field::Steps, Field::StepHigh, Field::P2];
+        let fields = fields.into_iter().zip(parts).zip(sizes);
+        for ((field, range), (bytes, per_rows)) in fields {
             let all = p2.get(range).invariant("the first plane has all its parts")?;
             let start = (first / per_rows * bytes).min(all.len());
             let end = ((first + rows).div_ceil(per_rows) * bytes).min(all.len());
@@ -196,14 +210,16 @@ impl<'a> MatrixImage<'a> {
         Ok(())
     }
 
-    fn put_codes(&mut self, layout: Layout, groups: usize, planes: &NestedPlanes<'a>) {
+    fn put_codes(&mut self, matrix: &NestedMatrix, planes: &NestedPlanes<'a>) {
+        let (layout, groups) = (matrix.layout(), matrix.cols().div_ceil(GROUP));
         let (first, rows) = (self.first_row, self.padded_rows(layout));
-        let merged = planes.p34;
+        let (merged, form) = (planes.p34, matrix.codec().form());
+        let group_bytes = |plane| GROUP / 8 * usize::from(form.plane_bits(plane));
         let fields = [
             (Field::P3, merged.or(planes.p3), if merged.is_some() { 8 } else { 4 }),
             (Field::P4, if merged.is_some() { None } else { planes.p4 }, 4),
-            (Field::P6, planes.p6, 8),
-            (Field::P8, planes.p8, 8),
+            (Field::P6, planes.p6, group_bytes(Plane::P6)),
+            (Field::P8, planes.p8, group_bytes(Plane::P8)),
         ];
         for (field, plane, group_bytes) in fields {
             let Some(plane) = plane else { continue };
@@ -214,10 +230,7 @@ impl<'a> MatrixImage<'a> {
     }
 
     fn padded_rows(&self, layout: Layout) -> usize {
-        match layout {
-            Layout::Tile16 => self.rows.next_multiple_of(TILE_ROWS),
-            Layout::RowMajor => self.rows,
-        }
+        padded_rows(layout, self.rows)
     }
 
     /// All bytes, in place of what `out` held.
@@ -232,15 +245,26 @@ impl<'a> MatrixImage<'a> {
     }
 }
 
+/// Rows that planes have for so many of a matrix.
+fn padded_rows(layout: Layout, rows: usize) -> usize {
+    match layout {
+        Layout::Tile16 => rows.next_multiple_of(TILE_ROWS),
+        Layout::RowMajor => rows,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::sync::Arc;
 
     use nestling_core::weights::{
         ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
     };
     use nestling_formats::nested::{
-        CodecFitter, Layout, NestedCodec, QuantizeOptions, pack_plane, plane_bytes, quantize_matrix,
+        CodecFitter, Layout, LinearValues, Minima, NestedCodec, NestedTables, PlaneForm,
+        QuantizeOptions, ScaleType, ScaledCodec, ScaledForm, ScaledRows, SubScale, pack_plane,
+        pack_scaled_plane, plane_bytes, quantize_matrix,
     };
     use nestling_formats::{Level, Plane};
 
@@ -276,6 +300,52 @@ mod tests {
         MatrixWeights::Nested(matrix.unwrap())
     }
 
+    /// Rows of a matrix of scaled integers of five bits, with scales of every kind: what is in a row is its own.
+    fn scaled(rows: Range<usize>, layout: Layout) -> MatrixWeights {
+        let form = ScaledForm {
+            bits: 5,
+            sub_block: 16,
+            span: 1,
+            scale: ScaleType::F16,
+            sub_scale: SubScale::U8,
+            minima: Minima::SubBlocks,
+        };
+        let (groups, count) = (COLS.div_ceil(32), rows.len());
+        let bytes = |of_row: usize, factor: usize| {
+            let numbers = rows.start * of_row..rows.end * of_row;
+            numbers.map(move |number| (number * factor % 251) as u8)
+        };
+        let halves = |factor| bytes(groups, factor).flat_map(|low| [low, 0x2c]).collect();
+        let matrix = ScaledRows {
+            rows: count,
+            cols: COLS,
+            codes: bytes(COLS, 7919).map(|byte| byte & 0xf8).collect(),
+            scales: halves(13),
+            minima: halves(31),
+            sub_scales: bytes(2 * groups, 53).collect(),
+            sub_minima: bytes(2 * groups, 97).collect(),
+        };
+        let region = |plane| {
+            let length = PlaneForm::Scaled(form).plane_bytes(layout, count, COLS, plane);
+            let mut bytes = vec![0; length.unwrap()];
+            pack_scaled_plane(&matrix, &form, layout, plane, &mut bytes).unwrap();
+            ByteRegion::from_vec(bytes)
+        };
+        let regions = PlaneRegions {
+            p2: region(Plane::P2),
+            p3: Some(region(Plane::P3)),
+            p4: Some(region(Plane::P4)),
+            p34: None,
+            p6: Some(region(Plane::P6)),
+            p8: None,
+        };
+        let linear = [LinearValues { stride: 1, zero: 16 }, LinearValues::default()];
+        let tables = NestedTables { t2: [0; 4], t3: [0; 8], t4: [0; 16] };
+        let codec = ScaledCodec { form, units: [0; 5], tables, linear };
+        let matrix = NestedMatrix::new(count, COLS, layout, codec, regions, Level::ALL);
+        MatrixWeights::Nested(matrix.unwrap())
+    }
+
     /// Bytes of an image that does not say which rows it has.
     fn bytes(mut image: MatrixImage) -> Vec<u8> {
         image.set(Field::FirstRow, 0);
@@ -300,6 +370,17 @@ mod tests {
             for part in parts {
                 let end = (part.first_row + part.rows) * COLS;
                 let own = nested(&values[part.first_row * COLS..end], &codec, layout);
+                let alone = MatrixImage::of(&own, u64::MAX).unwrap().remove(0);
+                assert_eq!(bytes(part), bytes(alone), "{layout:?}");
+            }
+        }
+        for layout in [Layout::Tile16, Layout::RowMajor] {
+            let all = scaled(0..150, layout);
+            let whole = MatrixImage::of(&all, u64::MAX).unwrap().remove(0);
+            let parts = MatrixImage::of(&all, whole.bytes as u64 * 2 / 3).unwrap();
+            assert_eq!(parts.len(), 3);
+            for part in parts {
+                let own = scaled(part.first_row..part.first_row + part.rows, layout);
                 let alone = MatrixImage::of(&own, u64::MAX).unwrap().remove(0);
                 assert_eq!(bytes(part), bytes(alone), "{layout:?}");
             }

@@ -1,8 +1,7 @@
 //! Where matrices of streamed experts lie in slots.
 
 use nestling_core::backend::{MatrixForm, MatrixShape};
-use nestling_formats::nested::base_parts;
-use nestling_gpu::{MatrixRoom, PlaneSizes, SLOT_ALIGN};
+use nestling_gpu::{MatrixRoom, PlaneSizes, SLOT_ALIGN, base_ranges};
 
 use crate::matrix_image::{ALIGN, HEADER_BYTES, PlaneOffsets};
 
@@ -32,11 +31,9 @@ impl MatrixRoom for WgpuMatrixRoom {
         let sizes = PlaneSizes::of(shape)?;
         match shape.form {
             MatrixForm::Float(_) => take(sizes.first()?).map(drop)?,
-            MatrixForm::Nested { layout, codec_bytes, .. } => {
-                let parts = base_parts(layout, shape.rows, shape.cols)?;
-                let base = [parts.row_scales, parts.tile_tables, parts.steps, parts.step_high];
+            MatrixForm::Nested { planes, layout, codec_bytes, .. } => {
                 take(codec_bytes)?;
-                for range in base.into_iter().chain([parts.codes]) {
+                for range in base_ranges(&planes, layout, shape.rows, shape.cols)? {
                     take(range.len().next_multiple_of(4))?;
                 }
             }

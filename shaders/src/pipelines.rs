@@ -181,6 +181,9 @@ pipelines! {
         { DOT4 = 1.0 };
     matmul_nested_rows_plain: "matmul_nested_rows" [Read, Read, Read, Read, Read, Read, Write]
         { DOT4 = 0.0 };
+    matmul_scaled: "matmul_scaled" [Read, Read, Read, Read, Read, Read, Write] { DOT4 = 1.0 };
+    matmul_scaled_plain: "matmul_scaled" [Read, Read, Read, Read, Read, Read, Write]
+        { DOT4 = 0.0 };
     matmul_float: "matmul_float" [Read, Read, Read, Read, Read, Write] {};
     gated: "gated" [Read, Write] {};
     gated_quantize: "gated_quantize" [Read, Write, Write] {};

@@ -17,6 +17,7 @@ struct Embed {
 // include: half_float
 // include: matrix
 // include: nested
+// include: scaled
 // include: weights
 
 @compute @workgroup_size(64)

@@ -7,6 +7,7 @@
 // include: half_float
 // include: matrix
 // include: nested
+// include: scaled
 // include: weights
 // include: store
 

@@ -90,7 +90,8 @@ mod tests {
 
     fn form() -> ExpertForm {
         let kind = ProductKind::Int8;
-        let gate = ProductForm { rows: 6, cols: 4, kind, rotated: false, is_tiled: true };
+        let (rotated, is_tiled, is_scaled) = (false, true, false);
+        let gate = ProductForm { rows: 6, cols: 4, kind, rotated, is_tiled, is_scaled };
         let down = ProductForm { rows: 4, cols: 6, ..gate };
         ExpertForm::of(Activation::Silu, [gate, gate, down]).unwrap()
     }

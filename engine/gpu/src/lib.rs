@@ -6,6 +6,7 @@
 
 mod allocation;
 mod backend_items;
+mod base_plane;
 mod calibration;
 mod command_recorder;
 mod device;
@@ -49,6 +50,7 @@ mod work_meter;
 use nestling_core::EngineError;
 
 pub use allocation::Allocation;
+pub use base_plane::{BASE_PARTS, base_ranges};
 pub use calibration::measure_rates;
 pub use command_recorder::CommandRecorder;
 pub use device::Device;

@@ -21,17 +21,6 @@ pub struct GpuMatrix<W> {
     slot: Option<SlotPlanes>,
 }
 
-/// Refuses the codecs that kernels do not decode.
-fn check_codec(weights: &MatrixWeights) -> Result<(), EngineError> {
-    match weights {
-        MatrixWeights::Nested(matrix) if matrix.codec().nested().is_none() => {
-            let (wanted, found) = ("the nested code or floats", "scaled integers");
-            Err(EngineError::mismatch("matrix on a GPU", wanted, found))
-        }
-        _ => Ok(()),
-    }
-}
-
 impl<W: PlaneMemory> GpuMatrix<W> {
     /// Uploads a matrix, for whatever is recorded from now on.
     ///
@@ -42,7 +31,6 @@ impl<W: PlaneMemory> GpuMatrix<W> {
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<Self, EngineError> {
-        check_codec(weights)?;
         let (form, levels) = (ProductForm::of(weights, activations), HeldLevels::of(weights));
         let weights = W::upload(recorder, NewMatrix { weights, levels: &levels })?;
         Ok(Self { form, weights, levels, slot: None })
@@ -58,7 +46,6 @@ impl<W: PlaneMemory> GpuMatrix<W> {
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<Self, EngineError> {
-        check_codec(weights)?;
         let form = ProductForm::of(weights, activations);
         let (mut levels, mut slot) = (HeldLevels::of(weights), None);
         let mut placed = W::in_slot(recorder, room, weights)?;

@@ -1,6 +1,6 @@
 //! What a product must know of a matrix, wherever its planes are.
 
-use nestling_formats::nested::{InputTransform, Layout};
+use nestling_formats::nested::{InputTransform, Layout, PlaneForm};
 
 use super::expect;
 use nestling_core::EngineError;
@@ -17,7 +17,7 @@ pub enum ProductKind {
 }
 
 impl ProductKind {
-    /// That of a matrix in the nested code or in floats.
+    /// That of a matrix of codes or of floats.
     fn of(nested: bool, activations: ActivationMode) -> Self {
         if nested && activations == ActivationMode::Int8 { Self::Int8 } else { Self::Float }
     }
@@ -36,14 +36,19 @@ pub struct ProductForm {
     pub rotated: bool,
     /// Whether rows lie interleaved by 16, as nested matrices do unless they have fewer.
     pub is_tiled: bool,
+    /// Whether its codes are scaled integers, of any form.
+    pub is_scaled: bool,
 }
 
 impl ProductForm {
     /// That of weights.
     pub fn of(weights: &MatrixWeights, activations: ActivationMode) -> Self {
-        let (nested, is_tiled) = match weights {
-            MatrixWeights::Nested(matrix) => (true, matrix.layout() == Layout::Tile16),
-            _ => (false, false),
+        let (nested, is_tiled, is_scaled) = match weights {
+            MatrixWeights::Nested(matrix) => {
+                let is_scaled = matrix.codec().form() != PlaneForm::Nested;
+                (true, matrix.layout() == Layout::Tile16, is_scaled)
+            }
+            MatrixWeights::Float(_) => (false, false, false),
         };
         Self {
             rows: weights.rows(),
@@ -51,19 +56,27 @@ impl ProductForm {
             kind: ProductKind::of(nested, activations),
             rotated: weights.inputs() == InputTransform::Hadamard,
             is_tiled,
+            is_scaled,
         }
     }
 
     /// That of a matrix which is still to come.
     pub fn of_shape(shape: &MatrixShape, activations: ActivationMode) -> Self {
-        let (nested, rotated, is_tiled) = match shape.form {
-            MatrixForm::Float(_) => (false, false, false),
-            MatrixForm::Nested { layout, inputs, .. } => {
-                (true, inputs == InputTransform::Hadamard, layout == Layout::Tile16)
+        let (rows, cols) = (shape.rows, shape.cols);
+        match shape.form {
+            MatrixForm::Float(_) => {
+                let kind = ProductKind::Float;
+                Self { rows, cols, kind, rotated: false, is_tiled: false, is_scaled: false }
             }
-        };
-        let kind = ProductKind::of(nested, activations);
-        Self { rows: shape.rows, cols: shape.cols, kind, rotated, is_tiled }
+            MatrixForm::Nested { planes, layout, inputs, .. } => Self {
+                rows,
+                cols,
+                kind: ProductKind::of(true, activations),
+                rotated: inputs == InputTransform::Hadamard,
+                is_tiled: layout == Layout::Tile16,
+                is_scaled: planes != PlaneForm::Nested,
+            },
+        }
     }
 }
 

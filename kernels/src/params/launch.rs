@@ -100,7 +100,9 @@ impl ProductParams {
     pub fn launch(&self, kernel: Kernel, blocks: u32, tiles: u32) -> Launch {
         let across = match kernel {
             // Four rows.
-            Kernel::MatvecFloat | Kernel::MatvecRowMajor => 4 * u64::from(tiles),
+            Kernel::MatvecFloat | Kernel::MatvecRowMajor | Kernel::MatvecScaled => {
+                4 * u64::from(tiles)
+            }
             // A tile for each of four warps.
             Kernel::MatmulNested => tiles.div_ceil(4).into(),
             _ => tiles.div_ceil(self.tiles_per_block.max(1)).into(),

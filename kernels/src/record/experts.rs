@@ -28,7 +28,7 @@ pub(super) fn gated_products(
             call_of(&mut backend.recorder, kernel, jobs, pairs)?
         }
         GatesAndUps::Found { blocks, form }
-            if !blocks.are_several && form.kind == ProductKind::Int8 =>
+            if !blocks.are_several && form.kind == ProductKind::Int8 && !form.is_scaled =>
         {
             call_of_blocks(blocks, kernel, form)
         }

@@ -44,6 +44,8 @@ enum Way {
     Many,
     /// Int8, rows of the matrix one after another.
     RowMajor,
+    /// Int8 with scaled integers, for as many pairs as there are.
+    Scaled,
     Float,
 }
 
@@ -51,6 +53,7 @@ impl Way {
     fn of(job: &Job<'_, CudaBackend>) -> Self {
         match (job.kind, job.pairs.len()) {
             (ProductKind::Float, _) => Self::Float,
+            (ProductKind::Int8, _) if job.matrix.form.is_scaled => Self::Scaled,
             (ProductKind::Int8, _) if !job.matrix.form.is_tiled => Self::RowMajor,
             (ProductKind::Int8, 0..=1) => Self::One,
             (ProductKind::Int8, 2..MANY_PAIRS) => Self::Few,
@@ -64,6 +67,7 @@ impl Way {
             Self::Few => Kernel::MatvecNestedRows,
             Self::Many => Kernel::MatmulNested,
             Self::RowMajor => Kernel::MatvecRowMajor,
+            Self::Scaled => Kernel::MatvecScaled,
             Self::Float => Kernel::MatvecFloat,
         }
     }
@@ -74,7 +78,7 @@ impl Way {
             Self::One => 1,
             Self::Few => MATVEC_PAIRS_MAX as usize,
             Self::Many => MATMUL_PAIRS_MAX as usize,
-            Self::RowMajor | Self::Float => 32,
+            Self::RowMajor | Self::Scaled | Self::Float => 32,
         }
     }
 }

@@ -85,6 +85,7 @@ pub(super) fn multiply(
     // Each of two kernels passes over the blocks of the other.
     let kernels: &[Kernel] = match (form.kind, blocks.are_several) {
         (ProductKind::Float, _) => &[Kernel::MatvecFloat],
+        (ProductKind::Int8, _) if form.is_scaled => &[Kernel::MatvecScaled],
         (ProductKind::Int8, false) => &[Kernel::MatvecNested],
         (ProductKind::Int8, true) => &[Kernel::MatvecNested, Kernel::MatvecNestedRows],
     };

@@ -2,8 +2,9 @@
 
 use nestling_core::weights::MatrixWeights;
 use nestling_cuda::params::Matrix;
-use nestling_formats::nested::{Layout, base_parts};
+use nestling_formats::nested::{Layout, PlaneForm};
 use nestling_formats::{DType, Level};
+use nestling_gpu::base_ranges;
 
 use crate::harness::address;
 
@@ -40,20 +41,22 @@ impl HeldMatrix {
                 };
             }
             MatrixWeights::Nested(matrix) => {
-                let parts = base_parts(matrix.layout(), rows, cols).unwrap();
+                let form = matrix.codec().form();
+                let parts = base_ranges(&form, matrix.layout(), rows, cols).unwrap();
                 let planes = matrix.regions().planes();
                 let at = |plane: Option<&[u8]>| plane.map_or(0, address);
-                out.row_scales = address(&planes.p2[parts.row_scales]);
-                out.tile_tables = address(&planes.p2[parts.tile_tables]);
-                out.steps = address(&planes.p2[parts.steps]);
-                out.step_high = address(&planes.p2[parts.step_high]);
-                out.p2 = address(&planes.p2[parts.codes]);
+                let [scales, tables, steps, step_high, codes] =
+                    parts.map(|part| address(&planes.p2[part]));
+                (out.row_scales, out.tile_tables) = (scales, tables);
+                (out.steps, out.step_high) = (steps, step_high);
+                out.p2 = codes;
                 out.p3 = at(planes.p34.or(planes.p3));
                 out.p4 = at(planes.p4);
                 out.p6 = at(planes.p6);
                 out.p8 = at(planes.p8);
                 out.codec = address(&self.codec);
-                out.form = if matrix.layout() == Layout::Tile16 { 3 } else { 4 };
+                let scaled = if form == PlaneForm::Nested { 0 } else { 2 };
+                out.form = scaled + if matrix.layout() == Layout::Tile16 { 3 } else { 4 };
                 out.is_merged = planes.p34.is_some().into();
                 out.groups = cols.div_ceil(32) as u32;
                 for level in Level::ALL {

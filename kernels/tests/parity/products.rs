@@ -10,7 +10,9 @@ use nestling_cuda::params::{
     Block, GATED_TILES, GatedProductParams, MATMUL_PAIRS_MAX, MATVEC_PAIRS_MAX, Pair, ProductParams,
 };
 use nestling_formats::Level;
+use nestling_import::gguf::BlockType;
 use nestling_testkit::operations::matrices::{MatrixForm, weights};
+use nestling_testkit::operations::scaled_matrix::ScaledPlanes;
 
 use crate::harness::{address, expect_equal, noise, outcome, outcomes};
 use crate::nested::HeldMatrix;
@@ -173,6 +175,39 @@ pub fn rows_that_lie_one_after_another_at_all_levels() {
         let mut case = Case::new([MatrixForm::RowMajor; 2], shape, &Level::ALL);
         case.pairs = pairs;
         case.check(Kernel::MatvecRowMajor);
+    }
+}
+
+#[test]
+pub fn scaled_integers_of_every_form_at_all_levels_in_one_launch() {
+    use BlockType as T;
+    use ScaledPlanes::{Merged, RowMajor, Tiled};
+    let kinds = [
+        (T::Q4_0, Tiled),
+        (T::Q4_1, Merged),
+        (T::Q5_0, Merged),
+        (T::Q5_1, RowMajor),
+        (T::Q8_0, Tiled),
+        (T::Q2K, Tiled),
+        (T::Q3K, Tiled),
+        (T::Q4K, Merged),
+        (T::Q5K, Tiled),
+        (T::Q6K, Merged),
+        (T::Iq4Nl, RowMajor),
+        (T::Iq4Xs, Tiled),
+        (T::Mxfp4, Merged),
+        (T::Nvfp4, Tiled),
+    ];
+    let pairs = [1, 3, 8, 19];
+    for (index, (kind, lie)) in kinds.into_iter().enumerate() {
+        let (other, next) = kinds[(index + 5) % kinds.len()];
+        let forms = [MatrixForm::Scaled(kind, lie), MatrixForm::Scaled(other, next)];
+        for shift in 0..2 {
+            let shape = [(16, 32), (17, 40), (3, 200), (7, 1060)][(index + shift) % 4];
+            let mut case = Case::new(forms, shape, &Level::ALL);
+            (case.pairs, case.adds) = (pairs[(index + 3 * shift) % 4], shift == 1);
+            case.check(Kernel::MatvecScaled);
+        }
     }
 }
 

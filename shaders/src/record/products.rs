@@ -26,6 +26,8 @@ pub(super) enum Kernel {
     Few,
     /// Int8, for many.
     Many,
+    /// Int8 with scaled integers, for as many as there are.
+    Scaled,
     Float,
 }
 
@@ -35,18 +37,19 @@ const MANY_PAIRS: usize = 9;
 
 impl Kernel {
     /// The way for so many pairs of a job.
-    pub fn of(kind: ProductKind, pairs: usize) -> Self {
+    pub fn of(kind: ProductKind, is_scaled: bool, pairs: usize) -> Self {
         match kind {
+            ProductKind::Float => Self::Float,
+            ProductKind::Int8 if is_scaled => Self::Scaled,
             ProductKind::Int8 if pairs >= MANY_PAIRS => Self::Many,
             ProductKind::Int8 => Self::Few,
-            ProductKind::Float => Self::Float,
         }
     }
 
     /// What its work is counted as.
     pub fn work_kind(self) -> WorkKind {
         match self {
-            Self::Few => WorkKind::FewRows,
+            Self::Few | Self::Scaled => WorkKind::FewRows,
             Self::Many => WorkKind::ManyRows,
             Self::Float => WorkKind::Floats,
         }
@@ -60,7 +63,7 @@ impl Kernel {
     /// The most pairs of a block.
     fn block_pairs(self) -> usize {
         match self {
-            Self::Few => 4,
+            Self::Few | Self::Scaled => 4,
             Self::Many => 64,
             Self::Float => 32,
         }
@@ -72,6 +75,8 @@ impl Kernel {
             (Self::Few, Int8Dot::Plain) => &pipelines.matmul_nested_plain,
             (Self::Many, Int8Dot::Packed) => &pipelines.matmul_nested_rows,
             (Self::Many, Int8Dot::Plain) => &pipelines.matmul_nested_rows_plain,
+            (Self::Scaled, Int8Dot::Packed) => &pipelines.matmul_scaled,
+            (Self::Scaled, Int8Dot::Plain) => &pipelines.matmul_scaled_plain,
             (Self::Float, _) => &pipelines.matmul_float,
         }
     }
@@ -149,7 +154,7 @@ pub(super) fn products(
 ) -> Result<(), EngineError> {
     let mut dispatches: Vec<Dispatch> = Vec::new();
     for job in *jobs {
-        let kernel = Kernel::of(job.kind, job.pairs.len());
+        let kernel = Kernel::of(job.kind, job.matrix.form.is_scaled, job.pairs.len());
         let overlaps = |part: &&MatrixPart| {
             part.first_row < job.rows.end && job.rows.start < part.first_row + part.rows
         };
@@ -228,7 +233,7 @@ pub(super) fn dispatch(
 ) -> Result<(), EngineError> {
     let mut bindings = vec![call.slab, call.blocks, call.pairs];
     let x_cols = match (call.kernel, &input.quantized, &input.floats) {
-        (Kernel::Few | Kernel::Many, Some(x), _) => {
+        (Kernel::Few | Kernel::Many | Kernel::Scaled, Some(x), _) => {
             bindings.extend([x.values.clone(), x.scales.clone()]);
             input.cols.div_ceil(GROUP)
         }

@@ -71,7 +71,7 @@ pub(super) fn multiply(
     FoundProducts { table, blocks, form, input, output }: &FoundProducts<'_, WgpuBackend>,
 ) -> Result<(), EngineError> {
     let none = backend.scratch(ScratchRoom::Nothing, 1)?;
-    let kernel = Kernel::of(form.kind, 1);
+    let kernel = Kernel::of(form.kind, form.is_scaled, 1);
     let block_work = kernel.row_work(form.cols).saturating_mul(form.rows as u64);
     let most = backend.recorder.meter.rates.launch_work(kernel.work_kind());
     let blocks_max = at_once(block_work, most, BLOCK_ALIGN / BLOCK_WORDS);

@@ -48,7 +48,7 @@ pub fn limited_device() -> WgpuBackend {
 /// Whether every shader was started by some test, and so compared with the CPU: of products, those with packed
 /// instructions where the adapter has them.
 pub fn every_shader_was_started() -> Result<(), String> {
-    const PACKED: [&str; 2] = ["matmul_nested", "matmul_nested_rows"];
+    const PACKED: [&str; 3] = ["matmul_nested", "matmul_nested_rows", "matmul_scaled"];
     let (device, plain) = (Vulkan::device(), Vulkan::plain_device());
     let is_there = |name: &str| device.multiplies_packed() || !PACKED.contains(&name);
     let both = device.shaders().zip(plain.shaders());

@@ -6,6 +6,9 @@ const FORM_F16: u32 = 1u;
 const FORM_BF16: u32 = 2u;
 const FORM_TILE16: u32 = 3u;
 const FORM_ROW_MAJOR: u32 = 4u;
+// The same of scaled integers.
+const FORM_SCALED_TILE16: u32 = 5u;
+const FORM_SCALED_ROW_MAJOR: u32 = 6u;
 
 struct Matrix {
     form: u32,
@@ -17,10 +20,13 @@ struct Matrix {
     // Row of the whole matrix that the first one here is.
     first_row: u32,
     codec: u32,
-    // Row scales, or all elements of a float matrix.
+    // Row scales, or all elements of a float matrix, or scales of spans.
     scales: u32,
+    // Or scales of minima, of scaled integers.
     tables: u32,
+    // Or sub-scales.
     steps: u32,
+    // Or sub-minima.
     step_high: u32,
     p2: u32,
     p3: u32,
@@ -48,6 +54,10 @@ fn read_matrix(at: u32) -> Matrix {
         at + slab[at + 14u],
         at + slab[at + 15u],
     );
+}
+
+fn is_row_major(matrix: Matrix) -> bool {
+    return matrix.form == FORM_ROW_MAJOR || matrix.form == FORM_SCALED_ROW_MAJOR;
 }
 
 fn slab_byte(word: u32, byte: u32) -> u32 {

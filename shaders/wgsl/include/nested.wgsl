@@ -84,7 +84,7 @@ struct Digits {
 }
 
 fn read_digits(matrix: Matrix, level: u32, row: u32, group: u32) -> Digits {
-    if (matrix.form == FORM_ROW_MAJOR) {
+    if (is_row_major(matrix)) {
         return row_major_digits(matrix, level, min(row, matrix.rows - 1u), group);
     }
     var digits: Digits;

@@ -5,8 +5,10 @@ use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
+use nestling_import::gguf::BlockType;
 
 use super::matrices::{Magnitudes, MatrixForm, weights};
+use super::scaled_matrix::ScaledPlanes;
 use crate::values::{buffer, expect_rows_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
@@ -72,7 +74,8 @@ fn products_of_heads_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
     // Tiles that begin in one head and end in the next; elements that follow, and none.
     let cases = [(3, 20, 40, 8, 2), (2, 16, 32, 0, 1), (5, 7, 33, 3, 9)];
-    for form in [MatrixForm::Tiled, MatrixForm::Float(DType::F32)] {
+    let scaled = MatrixForm::Scaled(BlockType::Q5_0, ScaledPlanes::Tiled);
+    for form in [MatrixForm::Tiled, MatrixForm::Float(DType::F32), scaled] {
         for (count, outputs, inputs, rest, rows) in cases {
             let matrix = weights(form, count * outputs, inputs, 3);
             let width = inputs + rest;

@@ -11,9 +11,11 @@ use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::nested::hadamard;
 use nestling_formats::{DType, Level};
+use nestling_import::gguf::BlockType;
 use nestling_import::{Activation, RouterConfig};
 
 use super::matrices::{Magnitudes, MatrixForm, linear, weights};
+use super::scaled_matrix::ScaledPlanes;
 use crate::values::{EPSILON, buffer, expect_rows_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
@@ -118,6 +120,11 @@ impl FeedForwardPart {
     }
 }
 
+const Q8_0: MatrixForm = MatrixForm::Scaled(BlockType::Q8_0, ScaledPlanes::Merged);
+const Q6_K: MatrixForm = MatrixForm::Scaled(BlockType::Q6K, ScaledPlanes::Tiled);
+const Q4_K: MatrixForm = MatrixForm::Scaled(BlockType::Q4K, ScaledPlanes::Merged);
+const Q5_K: MatrixForm = MatrixForm::Scaled(BlockType::Q5K, ScaledPlanes::Tiled);
+
 const CLAMPED: Activation = Activation::ClampedSwiglu { alpha: 1.702, limit: 2.0 };
 
 fn mixed(count: usize) -> Vec<Level> {
@@ -155,6 +162,8 @@ fn feed_forward_parts_are_those_of_the_cpu<D: OperationsDevice>() {
             7,
         ),
         (CLAMPED, [MatrixForm::Tiled, MatrixForm::Merged, MatrixForm::Merged], (33, 96), 1),
+        (Activation::Silu, [Q8_0, Q8_0, Q6_K], (72, 40), 4),
+        (CLAMPED, [Q6_K, MatrixForm::Merged, Q8_0], (40, 64), 1),
         (Activation::Silu, [float; 3], (48, 40), 6),
         (CLAMPED, [float, MatrixForm::Tiled, MatrixForm::Tiled], (32, 37), 20),
         (Activation::GeluTanh, [MatrixForm::Tiled, MatrixForm::Tiled, float], (32, 37), 2),
@@ -280,19 +289,24 @@ fn experts_of_mixed_levels_are_those_of_the_cpu<D: OperationsDevice>() {
 /// The same products, so the same bits, whoever finds the experts.
 fn experts_that_the_device_finds_are_those_that_the_host_names<D: OperationsDevice>() {
     let mut device = D::device();
-    let part = |index| {
-        FeedForwardPart::new(Activation::Silu, [MatrixForm::Merged; 3], (HIDDEN, 40), 40 * index)
-    };
+    // Gates and ups of several types of scaled integers, as mixed files have them.
+    for forms in [[MatrixForm::Merged; 3], [Q4_K, Q5_K, Q6_K], [Q8_0, Q8_0, MatrixForm::Tiled]] {
+        finds_as_the_host_names(&mut device, forms);
+    }
+}
+
+fn finds_as_the_host_names(device: &mut impl Backend, forms: [MatrixForm; 3]) {
+    let part = |index| FeedForwardPart::new(Activation::Silu, forms, (HIDDEN, 40), 40 * index);
     let parts: Vec<FeedForwardPart> = (0..EXPERTS as u32).map(part).collect();
-    let all: Vec<_> = parts.iter().map(|part| Arc::new(part.upload(&mut device))).collect();
+    let all: Vec<_> = parts.iter().map(|part| Arc::new(part.upload(device))).collect();
     let table = device.expert_table(&all).unwrap().unwrap();
-    let router = router(&mut device, EXPERTS);
+    let router = router(device, EXPERTS);
     for rows in [1, 4, 9] {
         let (x, levels) = (noise(rows * HIDDEN, 12), mixed(rows));
-        let input = buffer(&mut device, HIDDEN, &x);
+        let input = buffer(device, HIDDEN, &x);
         let mut chosen = device.routing(rows, PER_TOKEN).unwrap();
-        let mut outs = [1.0, 2.0]
-            .map(|value| buffer(&mut device, HIDDEN, &vec![value; rows * PER_TOKEN * HIDDEN]));
+        let mut outs =
+            [1.0, 2.0].map(|value| buffer(device, HIDDEN, &vec![value; rows * PER_TOKEN * HIDDEN]));
         let mut encoder = device.encoder();
         encoder.route(&router, &input, &mut chosen).unwrap();
         table.routed_experts(&mut encoder, &levels, &chosen, &input, &mut outs[0]).unwrap();
@@ -314,8 +328,8 @@ fn experts_that_the_device_finds_are_those_that_the_host_names<D: OperationsDevi
         encoder.experts(&pinned, &chosen, &input, &mut outs[1]).unwrap();
         encoder.flush().unwrap();
         drop(encoder);
-        let [found, expected] = outs.each_ref().map(|out| read(&mut device, out));
-        assert_eq!(found, expected, "{rows} rows");
+        let [found, expected] = outs.each_ref().map(|out| read(device, out));
+        assert_eq!(found, expected, "{forms:?}, {rows} rows");
     }
 }
 

@@ -7,12 +7,14 @@ use nestling_core::weights::{
     ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
 };
 use nestling_formats::nested::{
-    CodecFitter, InputTransform, Layout, Mxfp4Fitter, QuantizeOptions, QuantizedMatrix,
+    CodecFitter, InputTransform, Layout, Mxfp4Fitter, PlaneForm, QuantizeOptions, QuantizedMatrix,
     decode_mxfp4, merge_p3_p4, merged_bytes, pack_plane, plane_bytes, quantize_matrix,
     quantize_mxfp4,
 };
 use nestling_formats::{DType, Level, Plane};
+use nestling_import::gguf::BlockType;
 
+use super::scaled_matrix::{ScaleBits, ScaledPlanes, scaled};
 use crate::values::{EPSILON, noise};
 
 /// How a matrix lies in memory.
@@ -28,6 +30,8 @@ pub enum MatrixForm {
     Rotated,
     /// Tiles of MXFP4 weights: scales in steps of octaves, no levels above 4.
     Octaves,
+    /// Scaled integers of a type of files.
+    Scaled(BlockType, ScaledPlanes),
 }
 
 /// Weights with deterministic values; nested ones have several tables.
@@ -36,6 +40,9 @@ pub fn weights(form: MatrixForm, rows: usize, cols: usize, seed: u32) -> MatrixW
     match form {
         MatrixForm::Float(dtype) => float(dtype, rows, cols, &values),
         MatrixForm::Octaves => MatrixWeights::Nested(octaves(rows, cols, &values)),
+        MatrixForm::Scaled(kind, lie) => {
+            MatrixWeights::Nested(scaled((kind, lie), (rows, cols), seed, ScaleBits::All))
+        }
         _ => MatrixWeights::Nested(nested(form, rows, cols, &values)),
     }
 }
@@ -143,7 +150,7 @@ impl Magnitudes {
     ) -> Self {
         let (rows, cols) = (weights.rows(), weights.cols());
         let int8 = mode == ActivationMode::Int8 && matches!(weights, MatrixWeights::Nested(_));
-        let additions = if int8 { cols.div_ceil(32) } else { cols };
+        let additions = if int8 { sub_blocks(weights) * cols.div_ceil(32) } else { cols };
         let mut magnitudes = Self { rows, sums: Vec::new(), borders: Vec::new(), additions };
         let mut row_weights = vec![0.0; cols];
         for ((level, x), slack) in levels.iter().zip(x.chunks(cols)).zip(slack.chunks(cols)) {
@@ -190,6 +197,17 @@ fn int8_inputs(x: &[f32], slack: &[f32]) -> (Vec<f32>, Vec<f32>) {
         }
     }
     (inputs, steps)
+}
+
+/// Sums that each group of 32 columns adds, without those of minima.
+fn sub_blocks(weights: &MatrixWeights) -> usize {
+    match weights {
+        MatrixWeights::Nested(matrix) => match matrix.codec().form() {
+            PlaneForm::Scaled(form) => form.sub_blocks(),
+            PlaneForm::Nested => 1,
+        },
+        MatrixWeights::Float(_) => 1,
+    }
 }
 
 fn read_row(weights: &MatrixWeights, level: Level, row: usize, out: &mut [f32]) {

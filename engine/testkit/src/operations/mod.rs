@@ -10,6 +10,8 @@ pub mod matrices;
 pub mod norms;
 pub mod products;
 pub mod route;
+pub mod scaled;
+pub mod scaled_matrix;
 
 use crate::{OperationsDevice, Test};
 
@@ -25,6 +27,7 @@ pub fn suite<D: OperationsDevice>() -> Vec<Test> {
         norms::suite::<D>(),
         products::suite::<D>(),
         route::suite::<D>(),
+        scaled::suite::<D>(),
     ]
     .concat()
 }

@@ -4,8 +4,10 @@ use nestling_core::backend::{Backend, Encoder, Linear, Write};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_formats::{DType, Level};
+use nestling_import::gguf::BlockType;
 
 use super::matrices::{Magnitudes, MatrixForm, linear, weights};
+use super::scaled_matrix::ScaledPlanes;
 use crate::values::{buffer, expect_rows_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
@@ -69,13 +71,19 @@ fn mixed(count: usize) -> Vec<Level> {
     Level::ALL.into_iter().cycle().take(count).collect()
 }
 
+const Q4_K: MatrixForm = MatrixForm::Scaled(BlockType::Q4K, ScaledPlanes::Merged);
+const Q6_K_ROW_MAJOR: MatrixForm = MatrixForm::Scaled(BlockType::Q6K, ScaledPlanes::RowMajor);
+
 const SHAPES: [(usize, usize); 4] = [(16, 32), (17, 40), (3, 200), (60, 600)];
 
 fn nested_products_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
-    for forms in
-        [[MatrixForm::Tiled, MatrixForm::Merged], [MatrixForm::RowMajor, MatrixForm::Tiled]]
-    {
+    let q8_0 = MatrixForm::Scaled(BlockType::Q8_0, ScaledPlanes::Tiled);
+    for forms in [
+        [MatrixForm::Tiled, MatrixForm::Merged],
+        [MatrixForm::RowMajor, MatrixForm::Tiled],
+        [Q6_K_ROW_MAJOR, q8_0],
+    ] {
         for shape in SHAPES {
             let mut case = Case::new(forms, shape, Vec::new());
             let single = Level::ALL.map(|level| vec![level]);
@@ -100,9 +108,11 @@ fn float_products_are_those_of_the_cpu<D: OperationsDevice>() {
 
 fn weights_alone_are_judged_by_float_activations<D: OperationsDevice>() {
     let mut device = D::device();
-    for forms in
-        [[MatrixForm::Tiled, MatrixForm::RowMajor], [MatrixForm::Merged, MatrixForm::Tiled]]
-    {
+    for forms in [
+        [MatrixForm::Tiled, MatrixForm::RowMajor],
+        [MatrixForm::Merged, MatrixForm::Tiled],
+        [Q4_K, Q6_K_ROW_MAJOR],
+    ] {
         let mut case = Case::new(forms, (33, 72), mixed(6));
         case.mode = ActivationMode::Float;
         case.check(&mut device);
@@ -163,10 +173,10 @@ pub fn some_rows(
 /// for int8, however the planes lie.
 fn bits_depend_on_neither_rows_nor_instructions_nor_planes<D: OperationsDevice>() {
     let (mut device, mut plain) = (D::device(), D::plain_device());
-    let [tiled, merged, float] =
-        [MatrixForm::Tiled, MatrixForm::Merged, MatrixForm::Float(DType::F16)]
+    let [tiled, merged, float, scaled] =
+        [MatrixForm::Tiled, MatrixForm::Merged, MatrixForm::Float(DType::F16), Q4_K]
             .map(|form| weights(form, 40, 200, 3));
-    for matrix in [&tiled, &float] {
+    for matrix in [&tiled, &float, &scaled] {
         for level in Level::ALL {
             let all = some_rows(&mut device, matrix, level, 0..100);
             assert_eq!(all, some_rows(&mut plain, matrix, level, 0..100), "{level}, plain");
@@ -192,6 +202,7 @@ fn slow_devices_multiply_less_at_once_and_compute_the_same_bits<D: OperationsDev
         [MatrixForm::Tiled, MatrixForm::Merged],
         [MatrixForm::RowMajor, MatrixForm::Rotated],
         [MatrixForm::Float(DType::F32), MatrixForm::Octaves],
+        [Q4_K, Q6_K_ROW_MAJOR],
     ] {
         for levels in [1, 7, 70].map(mixed) {
             let levels = if forms[1] == MatrixForm::Octaves {

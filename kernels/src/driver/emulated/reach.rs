@@ -4,7 +4,7 @@
 use bytemuck::{Pod, pod_read_unaligned};
 use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_formats::Plane;
-use nestling_formats::nested::{Layout, merged_bytes, plane_bytes};
+use nestling_formats::nested::{Layout, PlaneForm, SCALED_CODEC_BYTES, ScaledCodec, merged_bytes};
 
 use super::Address;
 use super::history::Access;
@@ -20,8 +20,9 @@ use crate::params::{
 const LEVELS: u32 = 5;
 const NO_PREFIX: u32 = 15;
 
-/// Forms of matrices from here on are nested.
+/// Forms of matrices from the first one here on are codes, and from the third on scaled integers.
 const FORM_TILE16: u32 = 3;
+const FORM_SCALED_TILE16: u32 = 5;
 
 /// What a kernel uses.
 ///
@@ -118,7 +119,8 @@ impl Reach<'_> {
             | K::MatvecFloat
             | K::MatvecNested
             | K::MatvecNestedRows
-            | K::MatvecRowMajor => self.products(&params_of(params)?, launch.grid[1]),
+            | K::MatvecRowMajor
+            | K::MatvecScaled => self.products(&params_of(params)?, launch.grid[1]),
             K::MatvecGatedQuantize => {
                 let gated: GatedProductParams = params_of(params)?;
                 self.products(&gated.products, 2 * launch.grid[1])
@@ -190,11 +192,12 @@ impl Reach<'_> {
         if prefix == NO_PREFIX {
             return Ok(());
         }
-        let is_tiled = matrix.form == FORM_TILE16;
+        let is_tiled = matches!(matrix.form, FORM_TILE16 | FORM_SCALED_TILE16);
+        let form = self.plane_form(&matrix)?;
         let layout = if is_tiled { Layout::Tile16 } else { Layout::RowMajor };
         let overflow = || "a matrix is larger than memory".to_owned();
         let bytes = |plane| {
-            let bytes = plane_bytes(layout, rows, cols, plane).ok_or_else(overflow)?;
+            let bytes = form.plane_bytes(layout, rows, cols, plane).ok_or_else(overflow)?;
             Ok::<_, String>(bytes as u64)
         };
         let is_merged = matrix.is_merged != 0;
@@ -206,8 +209,20 @@ impl Reach<'_> {
             (matrix.p6, bytes(Plane::P6)?),
             (matrix.p8, bytes(Plane::P8)?),
         ];
-        self.reads(matrix.codec, 4)?;
         planes.iter().take(prefix as usize + 1).try_for_each(|one| self.reads(one.0, one.1))
+    }
+
+    /// What the codec of a matrix says of its planes.
+    fn plane_form(&mut self, matrix: &Matrix) -> Result<PlaneForm, String> {
+        if matrix.form < FORM_SCALED_TILE16 {
+            self.reads(matrix.codec, 4)?;
+            return Ok(PlaneForm::Nested);
+        }
+        const WORDS: usize = SCALED_CODEC_BYTES / 4;
+        self.reads(matrix.codec, SCALED_CODEC_BYTES as u64)?;
+        let words: [u32; WORDS] = self.memory.read(matrix.codec)?;
+        let codec = ScaledCodec::from_bytes(bytemuck::bytes_of(&words));
+        Ok(PlaneForm::Scaled(codec.map_err(|error| error.to_string())?.form))
     }
 
     fn expert_blocks(&mut self, params: &ExpertBlocksParams) -> Result<(), String> {
