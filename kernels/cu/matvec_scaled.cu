@@ -145,7 +145,7 @@ DEVICE void row_products(const ProductParams& params, const Matrix& matrix, cons
     }
 }
 
-KERNEL(THREADS, matvec_scaled, ProductParams) {
+KERNEL_OF_MANY_REGISTERS(THREADS, matvec_scaled, ProductParams) {
     const Block& block = params.blocks[blockIdx.y];
     u32 row = block.first_row + blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     // A block that is another's has no rows, and names no matrix that is there.
