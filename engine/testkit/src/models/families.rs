@@ -54,7 +54,7 @@ const PIECE: usize = 23;
 /// Most that a logit may differ, as a part of the largest: each of at most four layers adds some ten
 /// sums of at most 128 products, every one off by at most 128 / 16 + 6 roundings of 2^-24, and
 /// norms and gated DeltaNet's states enlarge that some ten times.
-const TOLERANCE: f32 = 4.0 * 10.0 * 14.0 * 10.0 / (1 << 24) as f32;
+pub const TOLERANCE: f32 = 4.0 * 10.0 * 14.0 * 10.0 / (1 << 24) as f32;
 
 fn load<B: Backend>(
     backend: B,

@@ -7,6 +7,7 @@ mod forced;
 mod greedy;
 mod lost;
 mod residency;
+mod scaled;
 mod slow;
 pub mod streamed;
 
@@ -21,6 +22,7 @@ pub fn suite<D: ModelsDevice>() -> Vec<Test> {
         greedy::suite::<D>(),
         lost::suite::<D>(),
         residency::suite::<D>(),
+        scaled::suite::<D>(),
         slow::suite::<D>(),
         streamed::suite::<D>(),
     ]
