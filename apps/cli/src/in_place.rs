@@ -6,6 +6,7 @@ use crate::console::Console;
 use crate::explain::{explain_convert, explain_import};
 use crate::failure::{Failure, Result};
 use nestling::OpenDevice;
+use nestling::engine::Residence;
 use nestling::engine::in_place::open_in_place;
 use nestling::formats::store::{Digits, Store};
 use nestling::import::Checkpoint;
@@ -13,16 +14,31 @@ use nestling_hub::is_gguf;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether a file runs where it lies, on a device that can: nothing was asked of its conversion.
-pub fn is_wanted(path: &Path, asked: &CalibrationArgs, device: &OpenDevice) -> bool {
-    let is_cpu = matches!(device, OpenDevice::Cpu { .. });
-    is_cpu && is_gguf(path) && calibration::is_lighter(asked)
+/// Whether a file runs where it lies: nothing was asked of its conversion.
+pub fn is_wanted(path: &Path, asked: &CalibrationArgs) -> bool {
+    is_gguf(path) && calibration::is_lighter(asked)
+}
+
+/// How P3 and P4 lie for a device: the CPU computes with both as one digit.
+pub fn digits(device: &OpenDevice) -> Digits {
+    match device {
+        OpenDevice::Cpu { .. } => Digits::Merged,
+        _ => Digits::Apart,
+    }
 }
 
 /// The store that a file is, without one being written.
-pub fn open(path: &Path) -> Result<Store> {
+pub fn open(path: &Path, digits: Digits) -> Result<Store> {
     let checkpoint = Checkpoint::open(path).map_err(|error| explain_import(&error))?;
-    open_in_place(Arc::new(checkpoint), Digits::Merged).map_err(|error| explain_convert(&error))
+    open_in_place(Arc::new(checkpoint), digits).map_err(|error| explain_convert(&error))
+}
+
+/// Where the experts of a file are: the CPU computes before all of them are planes.
+pub fn residence(device: &OpenDevice) -> Residence {
+    match device {
+        OpenDevice::Cpu { .. } => Residence::Lazy,
+        _ => Residence::Auto,
+    }
 }
 
 /// Says what a file in place cannot do that a store can, and refuses what it cannot do at all.

@@ -16,7 +16,7 @@ use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::{
     Engine, EngineError, EngineOptions, KvDtype, LevelMode, Model, ModelOptions, ModelSource,
-    Residence, ThreadPlacement,
+    ThreadPlacement,
 };
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::{OpenOptions, Store};
@@ -92,17 +92,19 @@ pub fn open_at(
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
-    if in_place::is_wanted(&path, &model.calibration, &device) {
+    if in_place::is_wanted(&path, &model.calibration) {
         in_place::tell(&path, model, resources, console)?;
-        // A file in place has one level, and is not made of planes before it is open.
+        // A file in place has one level.
         options.level = None;
-        options.residence = Residence::Lazy;
     } else if is_gguf(&path) {
         path = imported::store_of(&path, &model.calibration, console, interrupt)?;
     }
     let mut started = Instant::now();
     let (opened, store) = loop {
-        let source = source(&path, resources.load_mode, model.partial)?;
+        let source = source(&path, resources.load_mode, model.partial, &device)?;
+        if is_gguf(&path) {
+            options.residence = in_place::residence(&device);
+        }
         let store = store_of(&source).cloned();
         match load(&device, source, resources, &mut options, console, interrupt) {
             Ok(opened) => break (opened, store),
@@ -164,13 +166,18 @@ fn load(
     })
 }
 
-fn source(path: &Path, mode: LoadModeArg, partial: bool) -> Result<ModelSource> {
+fn source(
+    path: &Path,
+    mode: LoadModeArg,
+    partial: bool,
+    device: &OpenDevice,
+) -> Result<ModelSource> {
     if !path.is_file() {
         // A checkpoint's floats are always read; anything else is refused here.
         return ModelSource::at(path).map_err(|error| explain(&error));
     }
     let store = if is_gguf(path) {
-        in_place::open(path)?
+        in_place::open(path, in_place::digits(device))?
     } else {
         let options = OpenOptions { partial, ..OpenOptions::default() };
         Store::open_with(path, &options).map_err(|error| explain_store(&error))?

@@ -9,7 +9,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::template_check::template_fault;
 use crate::{in_place, places};
-use nestling::formats::store::{OpenOptions, Store, VerifyReport};
+use nestling::formats::store::{Digits, OpenOptions, Store, VerifyReport};
 use nestling_hub::is_gguf;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ pub fn open_store_with(path: &std::path::Path, partial: bool) -> Result<Store> {
             .advise("make a store of a checkpoint with `nestling convert HF_DIR -o OUT.nest`"));
     }
     if is_gguf(path) {
-        return in_place::open(path);
+        return in_place::open(path, Digits::Merged);
     }
     let options = OpenOptions { partial, ..OpenOptions::default() };
     Store::open_with(path, &options).map_err(|error| explain_store(&error))

@@ -13,7 +13,7 @@ use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
 use nestling_experts::expert::{ExpertSource, HostExperts, StoreSource};
 use nestling_formats::Level;
-use nestling_formats::store::Store;
+use nestling_formats::store::{Digits, Store};
 use nestling_import::Checkpoint;
 use nestling_runtime::model::{Runner, RunnerOptions};
 
@@ -37,7 +37,7 @@ fn parts(store: Store) -> Parts {
 }
 
 fn in_place(name: &str) -> Parts {
-    parts(open_in_place(Arc::new(Checkpoint::open(file(name)).unwrap())).unwrap())
+    parts(open_in_place(Arc::new(Checkpoint::open(file(name)).unwrap()), Digits::Apart).unwrap())
 }
 
 /// A store of the same blocks, with planes apart.
