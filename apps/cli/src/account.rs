@@ -5,17 +5,17 @@ use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::device::planned;
 use crate::failure::Result;
+use crate::in_place;
 use crate::memory::memory_budget;
 use crate::opened::{Opened, model_options};
 use crate::plan::{Answer, Question, forecast_json};
 use crate::speed::Machine;
+use crate::stores::open_store_with;
 use crate::subject::Subject;
-use crate::verify::open_store_with;
 use nestling::engine::record::StepRecord;
 use nestling::engine::{Finished, StreamStats};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::Arc;
 
 /// What a model was expected to do.
 pub struct Expected(Option<Answer>);
@@ -31,10 +31,14 @@ impl Expected {
         if !path.is_file() {
             return Ok(Self(None));
         }
-        let options = model_options(model, resources);
+        let mut options = model_options(model, resources);
         // To the decimals that were typed.
-        let mean = model.mean_level.and_then(|mean| mean.to_string().parse().ok());
-        let subject = Subject::of_store(Arc::new(open_store_with(path, model.partial)?))?;
+        let mut mean = model.mean_level.and_then(|mean| mean.to_string().parse().ok());
+        let store = open_store_with(path, model.partial)?;
+        if store.is_derived() {
+            (options, mean) = (in_place::options(options), None);
+        }
+        let subject = Subject::of_store(&store)?;
         let (budget, gpu) = planned(&resources.device, memory_budget(resources.memory))?;
         let question = Question::new(subject, options, budget, gpu, mean)?;
         let speeds = SpeedArgs { threads: resources.threads, ..SpeedArgs::default() };

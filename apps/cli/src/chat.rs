@@ -1,6 +1,6 @@
 //! `nestling chat`: the conversation at a terminal.
 
-use crate::args::{ChatArgs, Command, ModelArgs};
+use crate::args::{ChatArgs, ModelArgs};
 use crate::console::{Console, write_out};
 use crate::conversation::{Transcript, read_text};
 use crate::explain::explain;
@@ -15,8 +15,8 @@ use crate::reply::{Reply, write_reply};
 use crate::settings::Settings;
 use crate::single_turn::complete;
 use crate::stats::{self, Took};
+use crate::welcome;
 use crate::words::counted;
-use crate::{imported, welcome};
 use nestling::engine::cancel::CancelToken;
 use nestling::engine::text::Message;
 use nestling::engine::{EngineError, FinishReason, Input, Session};
@@ -337,14 +337,8 @@ impl Chat<'_> {
         if path.is_dir() && !path.join("config.json").is_file() {
             return Err(wrong("the folder has no config.json"));
         }
-        let mut args = self.args.clone();
-        let model = &mut args.model;
+        let mut model = self.args.model.clone();
         (model.path, model.model, model.hub.hf_repo) = (Some(path.into()), None, None);
-        let mut command = Command::Chat(args);
-        imported::replace(&mut command, &self.console, self.interrupt)?;
-        match command {
-            Command::Chat(args) => Ok(args.model),
-            _ => Err(wrong("no model")),
-        }
+        Ok(model)
     }
 }

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::room;
-use crate::verify::open_store;
+use crate::stores::open_store;
 use nestling::engine::allocation::Allocation;
 use nestling::engine::convert::{
     ConvertOptions, ConvertPhase, ConvertProgress, ConvertReport, RotationTrial, SourceBits,

@@ -4,10 +4,12 @@ use crate::args::DoctorArgs;
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::failure::Result;
+use crate::interrupt::Interrupt;
 use crate::levels::level_sizes;
 use crate::linux::{self, Disk};
+use crate::located::NamedModel;
 use crate::speed::Machine;
-use crate::verify::{open_store, store_path};
+use crate::stores::open_store;
 use nestling::engine::cpu::kernels::Kernels;
 use nestling::formats::store::Store;
 use nestling::system::{MemoryState, SystemFiles};
@@ -42,9 +44,10 @@ struct Finding {
     words: String,
 }
 
-pub fn doctor(args: &DoctorArgs, console: &Console) -> Result<()> {
-    let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
-    let store = Arc::new(open_store(&path)?);
+pub fn doctor(args: &DoctorArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    let named = NamedModel::of_files(args.path.as_ref().or(args.model.as_ref()), &args.hub);
+    let path = named.locate(console, interrupt)?.path;
+    let store = open_store(&path)?;
     let files = SystemFiles::default();
     let machine = Machine::measure(&args.machine, &store, console)?;
     let examined = Examined {
@@ -56,7 +59,7 @@ pub fn doctor(args: &DoctorArgs, console: &Console) -> Result<()> {
         disk: linux::disk_of(&files, &path),
         machine,
         path,
-        store,
+        store: Arc::clone(&store),
     };
     write_out(&match args.format.is_json() {
         true => format!("{:#}\n", examined.as_json()),
@@ -163,9 +166,14 @@ impl Examined {
         match &self.memory {
             Some(memory) if memory.default_budget() < whole => format!(
                 "{} of weights at level {level} do not fit the {} that are free: experts are \
-                 streamed from disk",
+                 streamed from disk{}",
                 ByteSize(whole),
-                ByteSize(memory.default_budget())
+                ByteSize(memory.default_budget()),
+                if self.store.is_derived() {
+                    ", whole; a store's lower levels read less"
+                } else {
+                    ""
+                },
             ),
             _ => format!(
                 "all {} at level {level} fit in memory: memory bandwidth is the limit",

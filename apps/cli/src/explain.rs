@@ -121,8 +121,11 @@ pub fn explain_store(error: &StoreError) -> Failure {
             false => "download or convert it again: not even its lowest level is complete",
         })),
         StoreError::Malformed(_) | StoreError::Damaged { .. } | StoreError::Padding { .. } => {
-            damaged(failure.advise("convert or download the store again"))
+            damaged(failure.advise("convert or download it again"))
         }
+        StoreError::Differs { .. } => damaged(failure.advise(
+            "download the file again; if it is known to be right, remove `reads` from Nestling's cache",
+        )),
         StoreError::Changed { .. } | StoreError::Shard { .. } => {
             failure.advise("keep the files of the store together and unchanged while it is used")
         }
@@ -152,6 +155,9 @@ pub fn explain_import(error: &ImportError) -> Failure {
         ),
         ImportError::Unsupported { .. } | ImportError::UnknownOption { .. } => {
             failure.advise("look for a newer release that knows it")
+        }
+        ImportError::CompanionScale { .. } => {
+            failure.advise("choose another quantization of the model, such as Q4_K_M")
         }
         ImportError::Malformed { .. } => failure.advise("download the checkpoint again"),
         ImportError::Tensor { .. } => failure.advise(

@@ -8,7 +8,7 @@ use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::{calibration, explain, places};
 use nestling_hub::{
-    DEFAULT_ENDPOINT, HubError, HubOptions, Limits, Notice, Observer, StoreCache, Task,
+    DEFAULT_ENDPOINT, FirstReads, HubError, HubOptions, Limits, Notice, Observer, StoreCache, Task,
     TaskProgress,
 };
 use std::path::PathBuf;
@@ -28,6 +28,7 @@ pub fn options(hub: &HubArgs, calibration: &CalibrationArgs) -> Result<HubOption
         limits: limits(),
         offline: offline(hub),
         room: memory_budget(None).unwrap_or(u64::MAX),
+        in_place: false,
     })
 }
 
@@ -40,6 +41,11 @@ pub fn store_cache(calibration: &CalibrationArgs) -> Result<StoreCache> {
         calibration: calibration::name(calibration)?,
         gguf_calibration: calibration::name(&calibration::of_gguf(calibration))?,
     })
+}
+
+/// Where is remembered what files in place were when they were read first.
+pub fn first_reads() -> Result<FirstReads> {
+    Ok(FirstReads::new(places::nestling_cache()?.join("reads")))
 }
 
 fn offline(hub: &HubArgs) -> bool {

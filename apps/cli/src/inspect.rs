@@ -1,12 +1,16 @@
 //! `nestling inspect`: what a store holds.
 
+mod gguf;
+
 use crate::args::InspectArgs;
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::levels::level_sizes;
+use crate::located::NamedModel;
+use crate::stores::open_store_with;
 use crate::template_check::template_fault;
-use crate::verify::{open_store_with, store_path};
 use nestling::engine::allocation::{Allocation, AllocationSummary};
 use nestling::formats::Level;
 use nestling::formats::store::{Group, GroupId, Store};
@@ -15,17 +19,23 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
-pub fn inspect(args: &InspectArgs, _console: &Console) -> Result<()> {
-    let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
+pub fn inspect(args: &InspectArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    let named = NamedModel::of_files(args.path.as_ref().or(args.model.as_ref()), &args.hub);
+    let path = named.locate(console, interrupt)?.path;
     let store = open_store_with(&path, args.partial)?;
     let config = config_of(&store)?;
-    let given = args.given.as_deref().unwrap_or(&path);
     if args.json {
-        let mut json = as_json(given, &path, &store, &config);
+        let mut json = match &store.file {
+            Some(file) => gguf::as_json(&path, file, &store, &config),
+            None => as_json(&path, &store, &config),
+        };
         json["chat_template_fault"] = json!(template_fault(&store)?);
         return write_out(&format!("{json:#}\n"));
     }
-    let mut text = as_text(given, &path, &store, &config);
+    let mut text = match &store.file {
+        Some(file) => gguf::as_text(&path, file, &store, &config),
+        None => as_text(&path, &store, &config),
+    };
     if let Some(fault) = template_fault(&store)? {
         let _ = writeln!(text, "  the chat template cannot be used: {fault}");
     }
@@ -39,8 +49,7 @@ fn config_of(store: &Store) -> Result<ModelConfig> {
     })
 }
 
-/// `given` is what was named, `path` the store that it is or was converted into.
-fn as_json(given: &Path, path: &Path, store: &Store, config: &ModelConfig) -> Value {
+fn as_json(path: &Path, store: &Store, config: &ModelConfig) -> Value {
     let index = store.index();
     let (present, whole) = store.lengths();
     let levels = level_sizes(store).into_iter().map(|size| {
@@ -59,8 +68,7 @@ fn as_json(given: &Path, path: &Path, store: &Store, config: &ModelConfig) -> Va
     let parameters: Value = serde_json::from_str(index.parameters_json()).unwrap_or(Value::Null);
     let (sections, levels): (Vec<_>, Vec<_>) = (sections.collect(), levels.collect());
     json!({
-        "path": given.display().to_string(),
-        "store_path": path.display().to_string(),
+        "path": path.display().to_string(),
         "id": index.id().to_string(),
         "bytes": whole,
         "bytes_present": present,
@@ -146,13 +154,10 @@ fn assets(store: &Store) -> Value {
     store.asset_names().map(|name| (name.to_owned(), json!(bytes(name)))).collect()
 }
 
-fn as_text(given: &Path, path: &Path, store: &Store, config: &ModelConfig) -> String {
+fn as_text(path: &Path, store: &Store, config: &ModelConfig) -> String {
     let index = store.index();
     let (present, whole) = store.lengths();
-    let mut out = format!("{}\n", given.display());
-    if given != path {
-        let _ = writeln!(out, "  kept as   {}", path.display());
-    }
+    let mut out = format!("{}\n", path.display());
     let files = match index.shards().len() {
         1 => "one file".into(),
         count => format!("{count} files"),

@@ -16,7 +16,12 @@ pub struct LevelSize {
 
 /// The levels that a store has, whether or not they are all present.
 pub fn level_sizes(store: &Store) -> Vec<LevelSize> {
-    level_sizes_of_index(store.index())
+    let mut sizes = level_sizes_of_index(store.index());
+    if store.is_derived() {
+        // Lower levels are read whole, too.
+        sizes.retain(|size| size.level == store.level());
+    }
+    sizes
 }
 
 /// The same for a store of which only the index is there, or planned.

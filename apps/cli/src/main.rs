@@ -14,12 +14,12 @@ mod drivers;
 mod explain;
 mod failure;
 mod hub;
-mod imported;
 mod in_place;
 mod inspect;
 mod interrupt;
 mod levels;
 mod linux;
+mod located;
 mod long_text;
 mod lost_page;
 mod mapped;
@@ -39,6 +39,7 @@ mod settings;
 mod single_turn;
 mod speed;
 mod stats;
+mod stores;
 mod subject;
 mod template_check;
 mod upgrade;
@@ -78,22 +79,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(mut command: Command, console: &Console) -> Result<()> {
+fn dispatch(command: Command, console: &Console) -> Result<()> {
     let interrupt = Interrupt::install();
-    if let Command::Inspect(args) = &mut command {
-        args.remember_given();
-    }
-    imported::replace(&mut command, console, &interrupt)?;
     match command {
         Command::Chat(args) => chat::chat(args, console, &interrupt),
         Command::Run(args) => run::run(args, console, &interrupt),
         Command::Convert(args) => convert::convert(&args, console, &interrupt),
-        Command::Inspect(args) => inspect::inspect(&args, console),
+        Command::Inspect(args) => inspect::inspect(&args, console, &interrupt),
         Command::Verify(args) => verify::verify(&args, console, &interrupt),
         Command::Perplexity(args) => perplexity::perplexity(&args, console, &interrupt),
         Command::Plan(args) => plan::plan(&args, console),
         Command::Upgrade(args) => upgrade::upgrade(&args, console),
-        Command::Doctor(args) => doctor::doctor(&args, console),
+        Command::Doctor(args) => doctor::doctor(&args, console, &interrupt),
         Command::Devices(args) => device::list(&args),
         Command::Bench(args) => bench::bench(&args, console, &interrupt),
         Command::Completions(args) => completions(&args),

@@ -5,12 +5,14 @@ use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::explain::{explain, explain_store};
 use crate::failure::Result;
-use crate::hub;
+use crate::in_place::InPlaceFile;
 use crate::interrupt::Interrupt;
+use crate::located::{LocatedModel, NamedModel};
 use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
-use crate::{calibration, convert, device, imported, in_place, mapped, places, warnings};
+use crate::stores::open_store_for;
+use crate::{device, in_place, located, mapped, warnings};
 use nestling::OpenDevice;
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
@@ -19,9 +21,9 @@ use nestling::engine::{
     ThreadPlacement,
 };
 use nestling::engine::{MemoryPlan, PlannedResidence};
-use nestling::formats::store::{OpenOptions, Store};
+use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
-use nestling_hub::{Reference, is_gguf};
+use nestling_hub::is_gguf;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,34 +41,26 @@ pub struct Opened {
     pub on_cpu: Option<String>,
     /// Mean bits of experts whose matrices have levels of their own.
     pub allocated_bits: Option<f64>,
-}
-
-/// A model that is here.
-pub struct LocatedModel {
-    pub path: PathBuf,
-    pub is_bundled: bool,
+    /// The GGUF file, where it is one in place.
+    pub file: Option<InPlaceFile>,
 }
 
 /// The model that the command line means. Downloads and converts where `-hf` says so.
-pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
+pub fn locate(
+    model: &ModelArgs,
+    resources: &ResourceArgs,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<LocatedModel> {
     warnings::refuse_contradictions(model)?;
-    if let Some(path) = model.given_path() {
-        return Ok(LocatedModel { path: path.clone(), is_bundled: false });
-    }
-    let Some(repo) = &model.hub.hf_repo else {
-        return Ok(LocatedModel { path: places::bundled_store()?, is_bundled: true });
+    let named = NamedModel {
+        path: model.given_path(),
+        hub: &model.hub,
+        calibration: model.calibration.clone(),
+        level: model.level.map(|level| level.0),
+        device: Some(&resources.device),
     };
-    let reference = Reference::parse(repo, &model.hub.hf_revision)?;
-    let hub_options = hub::options(&model.hub, &model.calibration)?;
-    let level = model.level.map(|level| level.0);
-    let obtained = nestling_hub::obtain(&reference, level, &hub_options, console)?;
-    let file = &obtained.checkpoint;
-    let lighter = calibration::is_lighter(&model.calibration);
-    if is_gguf(file) && lighter && !obtained.store.is_file() {
-        return Ok(LocatedModel { path: file.clone(), is_bundled: false });
-    }
-    convert::once(&hub_options.stores, &obtained, &model.calibration, console, interrupt)?;
-    Ok(LocatedModel { path: obtained.store, is_bundled: false })
+    named.locate(console, interrupt)
 }
 
 pub fn open(
@@ -75,7 +69,7 @@ pub fn open(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    let located = locate(model, console, interrupt)?;
+    let located = locate(model, resources, console, interrupt)?;
     open_at(located, model, resources, None, console, interrupt)
 }
 
@@ -92,22 +86,21 @@ pub fn open_at(
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
-    if in_place::is_wanted(&path, &model.calibration) {
+    if in_place::is_wanted(&path, &model.calibration, true) {
         in_place::tell(&path, model, resources, console)?;
-        // A file in place has one level.
-        options.level = None;
+        options = in_place::options(options);
     } else if is_gguf(&path) {
-        path = imported::store_of(&path, &model.calibration, console, interrupt)?;
+        path = located::store_of(&path, &model.calibration, console, interrupt)?;
     }
     let mut started = Instant::now();
-    let (opened, store) = loop {
-        let source = source(&path, resources.load_mode, model.partial, &device)?;
+    let (opened, store, file) = loop {
+        let (source, file) = source(&path, resources.load_mode, model.partial, &device)?;
         if is_gguf(&path) {
             options.residence = in_place::residence(&device);
         }
         let store = store_of(&source).cloned();
         match load(&device, source, resources, &mut options, console, interrupt) {
-            Ok(opened) => break (opened, store),
+            Ok(opened) => break (opened, store, file),
             Err(error) => device = device::instead(&resources.device, &device, error, console)?,
         }
         started = Instant::now();
@@ -131,6 +124,7 @@ pub fn open_at(
         is_bundled,
         load: started.elapsed(),
         on_cpu,
+        file,
     })
 }
 
@@ -171,24 +165,20 @@ fn source(
     mode: LoadModeArg,
     partial: bool,
     device: &OpenDevice,
-) -> Result<ModelSource> {
+) -> Result<(ModelSource, Option<InPlaceFile>)> {
     if !path.is_file() {
         // A checkpoint's floats are always read; anything else is refused here.
-        return ModelSource::at(path).map_err(|error| explain(&error));
+        return Ok((ModelSource::at(path).map_err(|error| explain(&error))?, None));
     }
-    let store = if is_gguf(path) {
-        in_place::open(path, in_place::digits(device))?
-    } else {
-        let options = OpenOptions { partial, ..OpenOptions::default() };
-        Store::open_with(path, &options).map_err(|error| explain_store(&error))?
-    };
-    match mode {
+    let opened = open_store_for(path, partial, in_place::digits(device))?;
+    let store = Arc::clone(&opened);
+    let source = match mode {
         LoadModeArg::Mmap => {
-            let mapped = mapped::map(Arc::new(store)).map_err(|error| explain_store(&error))?;
-            Ok(ModelSource::Mapped(mapped))
+            ModelSource::Mapped(mapped::map(store).map_err(|error| explain_store(&error))?)
         }
-        LoadModeArg::Owned => Ok(ModelSource::Store(Arc::new(store))),
-    }
+        LoadModeArg::Owned => ModelSource::Store(store),
+    };
+    Ok((source, opened.file))
 }
 
 fn engine_options(resources: &ResourceArgs, device: &OpenDevice) -> EngineOptions {

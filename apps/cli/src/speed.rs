@@ -177,7 +177,11 @@ impl StoreLocation {
     fn disk_name(&self) -> String {
         let folder = if self.store.is_some() { self.path.parent() } else { Some(&*self.path) };
         let folder = || folder.map_or(String::new(), |folder| folder.display().to_string());
-        linux::disk_of(&SystemFiles::default(), &self.path).map_or_else(folder, |disk| disk.name)
+        let disk = linux::disk_of(&SystemFiles::default(), &self.path);
+        let name = disk.map_or_else(folder, |disk| disk.name);
+        // What a file's blocks become takes longer than what a store holds.
+        let derived = self.store.as_ref().is_some_and(|store| store.is_derived());
+        if derived { format!("{name}, GGUF files in place") } else { name }
     }
 
     /// Reads of the sizes: of the store, or of a file that is made for it.

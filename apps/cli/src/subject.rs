@@ -3,14 +3,14 @@
 use crate::args::{CalibrationArgs, PlanArgs};
 use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
-use crate::hub;
 use crate::speed::StoreLocation;
-use crate::verify::{open_store, store_path};
+use crate::stores::open_store;
 use crate::{bytes::ByteSize, console::Console};
+use crate::{hub, in_place, places};
 use nestling::formats::Level;
 use nestling::formats::store::{Index, Store};
 use nestling::import::{Checkpoint, ModelConfig};
-use nestling_hub::{Arrival, Reference, Survey};
+use nestling_hub::{Arrival, Reference, Survey, is_gguf};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -29,40 +29,52 @@ pub struct Subject {
     pub weights: Option<u64>,
     /// Whether the small files that a store carries are known, so that sizes are exact.
     pub is_exact: bool,
+    /// Whether it is a GGUF file that runs where it lies.
+    pub in_place: bool,
     /// What must come before it can be used.
     pub arrival: Option<Arrival>,
 }
 
 impl Subject {
     /// What the command line names.
-    pub fn of_arguments(args: &PlanArgs, console: &Console) -> Result<Self> {
+    pub fn of_arguments(args: &PlanArgs, on_cpu: bool, console: &Console) -> Result<Self> {
         let path = args.path.as_ref().or(args.model.as_ref());
         let (None, Some(repo)) = (path, &args.hub.hf_repo) else {
-            return Self::of_path(&store_path(path)?);
+            let path = path.map_or_else(places::bundled_store, |path| Ok(path.clone()))?;
+            return Self::of_path(&path, on_cpu);
         };
         let reference = Reference::parse(repo, &args.hub.hf_revision)?;
-        let options = hub::options(&args.hub, &CalibrationArgs::default())?;
+        let mut options = hub::options(&args.hub, &CalibrationArgs::default())?;
+        options.in_place = on_cpu;
         let level = args.level.map(|level| level.0);
         match nestling_hub::survey(&reference, level, &options, console)? {
-            Survey::Here(path) | Survey::Unconverted(path) => Self::of_path(&path),
+            Survey::Here(path) | Survey::Unconverted(path) => Self::of_path(&path, on_cpu),
             Survey::Store(store, arrival) => {
                 let folder = arrival.folder.clone();
                 let place = StoreLocation::of_folder(&folder, store.index());
-                Ok(Self { place, arrival: Some(arrival), ..Self::of_store(store)? })
+                Ok(Self { place, arrival: Some(arrival), ..Self::of_store(&store)? })
             }
             Survey::Model(checkpoint, index, arrival) => {
                 let name = reference.to_string();
                 let place = StoreLocation::of_folder(&arrival.folder, &index);
                 Ok(Self::planned(name, &checkpoint, *index, place, Some(arrival)))
             }
+            Survey::InPlace(checkpoint, index, arrival) => {
+                let name = reference.to_string();
+                let place = StoreLocation::of_folder(&arrival.folder, &index);
+                let planned = Self::planned(name, &checkpoint, *index, place, Some(arrival));
+                Ok(Self { in_place: true, is_exact: true, ..planned })
+            }
         }
     }
 
     /// A store, the folder of a checkpoint, or a GGUF file.
-    pub fn of_path(path: &Path) -> Result<Self> {
-        let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
-        if !path.is_dir() && !is_gguf {
-            return Self::of_store(Arc::new(open_store(path)?));
+    pub fn of_path(path: &Path, on_cpu: bool) -> Result<Self> {
+        let in_place = in_place::is_wanted(path, &CalibrationArgs::default(), on_cpu);
+        let named_gguf = path.extension().is_some_and(|ending| ending == "gguf");
+        if in_place || !path.is_dir() && !is_gguf(path) && !named_gguf {
+            let store = open_store(path)?;
+            return Self::of_store(&store);
         }
         let checkpoint = Checkpoint::open(path).map_err(|error| explain_import(&error))?;
         let index = nestling_hub::estimated(&checkpoint)?;
@@ -71,7 +83,7 @@ impl Subject {
         Ok(Self::planned(path.display().to_string(), &checkpoint, index, place, None))
     }
 
-    pub fn of_store(store: Arc<Store>) -> Result<Self> {
+    pub fn of_store(store: &Arc<Store>) -> Result<Self> {
         let json = store.config_json().map_err(|error| explain_store(&error))?;
         let config = ModelConfig::from_json("config.json", &json);
         let config = config.map_err(|error| explain_import(&error))?;
@@ -80,9 +92,10 @@ impl Subject {
             index: Arc::new(store.index().clone()),
             held: store.level(),
             config,
-            place: StoreLocation::of_store(&store),
+            place: StoreLocation::of_store(store),
             weights: None,
             is_exact: true,
+            in_place: store.is_derived(),
             arrival: None,
         })
     }
@@ -102,6 +115,7 @@ impl Subject {
             config: checkpoint.config().clone(),
             place,
             weights: Some(checkpoint.shape().weights()),
+            in_place: false,
             arrival,
             index: Arc::new(index),
         }
@@ -121,7 +135,9 @@ impl Subject {
                 ByteSize(*missing),
             );
         }
-        if self.weights.is_some() {
+        if self.in_place {
+            text += "file      runs where it lies: no store is made of it\n";
+        } else if self.weights.is_some() {
             let store = ByteSize(self.index.length());
             let limit = if self.is_exact { "" } else { "at most " };
             let _ = writeln!(text, "store     {limit}{store} once converted");
@@ -162,7 +178,8 @@ impl Subject {
         };
         json!({
             "weights": self.weights,
-            "store_bytes": self.index.length(),
+            "in_place": self.in_place,
+            "store_bytes": (!self.in_place).then(|| self.index.length()),
             "download": self.arrival.as_ref().map(|arrival| json!({
                 "format": arrival.format,
                 "files": arrival.files,

@@ -5,7 +5,7 @@ use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
 use crate::hub;
-use crate::verify::open_store;
+use crate::stores::open_store;
 use nestling_hub::{HubOptions, Reference};
 use std::path::PathBuf;
 

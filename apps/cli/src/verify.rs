@@ -5,20 +5,30 @@ use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::explain::explain_store;
 use crate::failure::{Exit, Failure, Result};
+use crate::in_place::InPlaceFile;
 use crate::interrupt::Interrupt;
+use crate::located::NamedModel;
 use crate::progress::Progress;
+use crate::stores::open_store_with;
 use crate::template_check::template_fault;
-use crate::{in_place, places};
-use nestling::formats::store::{Digits, OpenOptions, Store, VerifyReport};
-use nestling_hub::is_gguf;
+use crate::words::{counted, printable};
+use nestling::formats::store::VerifyReport;
+use std::fmt::Write as _;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Damage that is listed one by one.
 const DAMAGE_LINES_MAX: usize = 20;
 
+/// Names that are listed.
+const NAMES_MAX: usize = 4;
+
+/// Bytes after the last tensor that are no padding.
+const TRAILING_MUCH: u64 = 4096;
+
 pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
-    let path = store_path(args.path.as_ref().or(args.model.as_ref()))?;
+    let named = NamedModel::of_files(args.path.as_ref().or(args.model.as_ref()), &args.hub);
+    let path = named.locate(console, interrupt)?.path;
     let store = open_store_with(&path, args.partial)?;
     let (present, whole) = store.lengths();
     let mut bar = Progress::bytes(console, "verifying", present, 0);
@@ -33,12 +43,15 @@ pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Re
     if !report.damage.is_empty() {
         return Err(damage(&path, &report, console));
     }
-    write_out(&format!(
-        "{}: {} extents, {}, no damage\n",
-        path.display(),
-        report.extents,
-        ByteSize(report.bytes),
-    ))?;
+    match &store.file {
+        Some(file) => write_out(&whole_file(&path, file, &report))?,
+        None => write_out(&format!(
+            "{}: {} extents, {}, no damage\n",
+            path.display(),
+            report.extents,
+            ByteSize(report.bytes),
+        ))?,
+    }
     if let Some(fault) = template_fault(&store)? {
         write_out(&format!("the chat template cannot be used: {fault}\n"))?;
     }
@@ -53,7 +66,49 @@ pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Re
     Ok(())
 }
 
-fn damage(path: &std::path::Path, report: &VerifyReport, console: &Console) -> Failure {
+/// What is known of a GGUF file of which everything could be read, and what cannot be.
+fn whole_file(path: &Path, file: &InPlaceFile, report: &VerifyReport) -> String {
+    let bytes = ByteSize(file.checkpoint.weight_bytes());
+    let mut text = format!(
+        "{}: {} in {}, no damage found\n\
+         every tensor of the model lies where its header says, and was read; all scales are numbers\n",
+        path.display(),
+        bytes,
+        counted(file.checkpoint.files().count(), "file"),
+    );
+    let _ = match file.known {
+        0 => writeln!(
+            text,
+            "a GGUF file has no checksums: damage from before this first reading shows only where it \
+             makes no number; from now on any is found"
+        ),
+        known => writeln!(
+            text,
+            "{known} of {} parts were read on earlier occasions, and are what they were",
+            report.extents,
+        ),
+    };
+    let unused = file.unused();
+    if !unused.is_empty() {
+        let count = counted(unused.len(), "tensor");
+        let _ =
+            writeln!(text, "{count} that the model does not use: not read ({})", first(&unused));
+    }
+    let trailing = file.trailing_bytes();
+    if trailing >= TRAILING_MUCH {
+        let _ = writeln!(text, "{} after the last tensor belong to none", ByteSize(trailing));
+    }
+    text
+}
+
+/// The first of some names.
+fn first(names: &[&str]) -> String {
+    let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
+    let names: Vec<_> = names.iter().take(NAMES_MAX).map(|name| printable(name)).collect();
+    names.join(", ") + more
+}
+
+fn damage(path: &Path, report: &VerifyReport, console: &Console) -> Failure {
     for what in report.damage.iter().take(DAMAGE_LINES_MAX) {
         console.line(what);
     }
@@ -64,27 +119,5 @@ fn damage(path: &std::path::Path, report: &VerifyReport, console: &Console) -> F
     let count = report.damage.len();
     let things = if count == 1 { "1 place is".into() } else { format!("{count} places are") };
     Failure { exit: Exit::Damaged, ..Failure::new(format!("{}: {things} damaged", path.display())) }
-        .advise("convert or download the store again")
-}
-
-/// The store that was named, or the bundled one.
-pub fn store_path(given: Option<&PathBuf>) -> Result<PathBuf> {
-    given.map_or_else(places::bundled_store, |path| Ok(path.clone()))
-}
-
-pub fn open_store(path: &std::path::Path) -> Result<Store> {
-    open_store_with(path, false)
-}
-
-/// A store; of one that was cut within a section, what is before that, if `partial` allows it.
-pub fn open_store_with(path: &std::path::Path, partial: bool) -> Result<Store> {
-    if path.is_dir() {
-        return Err(Failure::new(format!("{} is a folder, not a store", path.display()))
-            .advise("make a store of a checkpoint with `nestling convert HF_DIR -o OUT.nest`"));
-    }
-    if is_gguf(path) {
-        return in_place::open(path, Digits::Merged);
-    }
-    let options = OpenOptions { partial, ..OpenOptions::default() };
-    Store::open_with(path, &options).map_err(|error| explain_store(&error))
+        .advise("convert or download it again")
 }

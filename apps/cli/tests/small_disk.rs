@@ -48,12 +48,23 @@ fn a_conversion_without_room_is_refused() {
     is_refused(&format!("convert {} -o DISK/x.nest", data.join("tiny-qwen3-moe").display()));
 }
 
+fn a_gguf_file_without_room_is_refused() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/runtime/tests/data/gguf");
+    for how in ["--exact", "--calibration none"] {
+        let file = data.join("k-quants.gguf");
+        is_refused(&format!("convert {how} {} -o DISK/x.nest", file.display()));
+    }
+}
+
 fn a_synthetic_store_without_room_is_refused() {
     is_refused("bench synth --shape tiny -o DISK/x.nest");
 }
 
 fn main() -> ExitCode {
-    let suite: Vec<Test> =
-        tests![a_conversion_without_room_is_refused, a_synthetic_store_without_room_is_refused];
+    let suite: Vec<Test> = tests![
+        a_conversion_without_room_is_refused,
+        a_gguf_file_without_room_is_refused,
+        a_synthetic_store_without_room_is_refused,
+    ];
     run(&[Suite::new(suite).unless(lacks_disks)])
 }

@@ -6,14 +6,13 @@
 //! take as long as the conversion saves.
 
 use crate::error::{HubError, Result};
-use nestling_import::ImportError;
 use nestling_import::gguf::{GgufHeader, part_names};
+use nestling_import::{ImportError, file_state};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Samples of a tensor, spread evenly from its first byte to its last.
 const SAMPLES: u64 = 4;
@@ -63,7 +62,7 @@ fn add_part(hash: &mut Sha256, path: &Path) -> Result<()> {
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     add_text(hash, canonical.as_os_str().as_encoded_bytes());
-    for number in place(&metadata) {
+    for number in file_state(&metadata) {
         hash.update(number.to_le_bytes());
     }
     add_content(hash, path, &mut file, metadata.len())
@@ -117,53 +116,11 @@ fn read_at(file: &mut File, offset: u64, out: &mut [u8]) -> io::Result<()> {
     file.read_exact(out)
 }
 
-/// Nanoseconds since 1970, or before.
-fn nanoseconds(time: SystemTime) -> i128 {
-    let signed = |nanoseconds: u128| i128::try_from(nanoseconds).unwrap_or(i128::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => signed(since.as_nanos()),
-        Err(before) => -signed(before.duration().as_nanos()),
-    }
-}
-
-/// Length and time, and which file it is.
-#[cfg(unix)]
-fn place(metadata: &Metadata) -> [i128; 6] {
-    use std::os::unix::fs::MetadataExt;
-    [
-        metadata.len().into(),
-        metadata.modified().map_or(0, nanoseconds),
-        device(metadata.dev()).into(),
-        metadata.ino().into(),
-        // No program sets this one: it moves whenever the content is written.
-        metadata.ctime().into(),
-        metadata.ctime_nsec().into(),
-    ]
-}
-
-#[cfg(not(unix))]
-fn place(metadata: &Metadata) -> [i128; 2] {
-    [metadata.len().into(), metadata.modified().map_or(0, nanoseconds)]
-}
-
-/// The device of a disk. File systems without one (Btrfs, overlays, those of a network) have another
-/// number after every start of the machine, which would make every file a new one.
-#[cfg(target_os = "linux")]
-fn device(number: u64) -> u64 {
-    let major = ((number >> 8) & 0xfff) | ((number >> 32) & !0xfff);
-    if major == 0 { 0 } else { number }
-}
-
-#[cfg(all(unix, not(target_os = "linux")))]
-fn device(number: u64) -> u64 {
-    number
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::path::PathBuf;
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
     fn model() -> Vec<u8> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data/gguf");

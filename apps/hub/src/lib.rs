@@ -13,6 +13,7 @@ mod digest;
 mod disk;
 mod download;
 mod error;
+mod first_reads;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod gguf;
@@ -41,6 +42,7 @@ pub use cached::downloaded;
 pub use client::Limits;
 pub use disk::Disk;
 pub use error::{Explanation, HubError, Result, plain};
+pub use first_reads::FirstReads;
 pub use observer::{NoObserver, Notice, Observer, Task, TaskProgress};
 pub use obtain::obtain;
 pub use options::{DEFAULT_ENDPOINT, HubOptions};

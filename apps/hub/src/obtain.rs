@@ -81,7 +81,7 @@ impl Transfer<'_> {
         let headers = Headers::new(&self.hub, self.listing, self.options, self.observer);
         let (checkpoint, weights) = headers.checkpoint()?;
         let store = estimated(&checkpoint)?.length();
-        let plan = Plan::new(self.cache, self.listing, &weights, &obtained, store)?;
+        let plan = Plan::new(self.cache, self.listing, &weights, &obtained, Some(store))?;
         plan.announce(self.observer)?;
         let description = self.listing.description()?;
         self.hub.fetch(self.listing, &description, self.observer)?;
@@ -99,7 +99,11 @@ impl Transfer<'_> {
         let quantization = quantization.as_deref();
         self.observer.notice(&Notice::GgufFile { name: &files.name, quantization });
         let headers = Headers::new(&self.hub, self.listing, self.options, self.observer);
-        let store = estimated(&headers.gguf(files)?)?.length();
+        let checkpoint = headers.gguf(files)?;
+        let store = match self.options.in_place {
+            true => None,
+            false => Some(estimated(&checkpoint)?.length()),
+        };
         let parts = &files.parts;
         let plan = Plan::new(self.cache, self.listing, parts, &obtained, store)?;
         plan.announce(self.observer)?;

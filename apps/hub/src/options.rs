@@ -26,4 +26,6 @@ pub struct HubOptions {
     pub offline: bool,
     /// Memory that there is for a model, by which one of several is chosen.
     pub room: u64,
+    /// Whether GGUF files run where they lie, so that no store is made of them.
+    pub in_place: bool,
 }

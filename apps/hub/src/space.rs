@@ -15,7 +15,8 @@ pub struct Plan {
     /// Bytes of all the files, and those still to be fetched.
     pub total: u64,
     pub missing: u64,
-    store: u64,
+    /// Of the store that is made of them; none where none is.
+    store: Option<u64>,
     download_directory: PathBuf,
     pub store_directory: PathBuf,
     /// One disk, or two if the caches lie apart.
@@ -28,7 +29,7 @@ impl Plan {
         listing: &Listing,
         weights: &[RemoteFile],
         obtained: &Obtained,
-        store: u64,
+        store: Option<u64>,
     ) -> Result<Self> {
         let checkpoint = cache.snapshot(&listing.commit);
         let there = |file: &RemoteFile| present(cache, &checkpoint, file).min(file.size);
@@ -36,9 +37,10 @@ impl Plan {
         let missing = total - weights.iter().map(there).sum::<u64>();
         let store_directory = parent(&obtained.store);
         // A conversion that stopped half-way has its file already.
-        let store_missing = store.saturating_sub(room::half_done(&obtained.store));
+        let half_done = || room::half_done(&obtained.store);
+        let store_missing = store.map_or(0, |store| store.saturating_sub(half_done()));
         let mut disks = vec![Disk::new(&cache.root, missing)?];
-        if same_disk(&disks[0].directory, &existing(&store_directory)) {
+        if store.is_none() || same_disk(&disks[0].directory, &existing(&store_directory)) {
             disks[0].needed += store_missing;
         } else {
             disks.push(Disk::new(&store_directory, store_missing)?);
@@ -55,8 +57,10 @@ impl Plan {
             missing_bytes: self.missing,
             folder: &self.download_directory,
         });
-        observer
-            .notice(&Notice::Conversion { store_bytes: self.store, folder: &self.store_directory });
+        if let Some(store_bytes) = self.store {
+            let folder = &self.store_directory;
+            observer.notice(&Notice::Conversion { store_bytes, folder });
+        }
         for disk in &self.disks {
             observer.notice(&Notice::Disk(disk));
         }

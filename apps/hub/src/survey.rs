@@ -17,6 +17,7 @@ use crate::sections::{Sections, sections_of};
 use crate::space::Plan;
 use crate::store_cache::Obtained;
 use nestling_convert::convert::{ConvertOptions, estimate_store};
+use nestling_convert::in_place::plan_in_place;
 use nestling_formats::Level;
 use nestling_formats::store::{Index, Store};
 use nestling_import::Checkpoint;
@@ -33,6 +34,8 @@ pub enum Survey {
     Store(Arc<Store>, Arrival),
     /// A model that would be converted into a store of this index.
     Model(Box<Checkpoint>, Box<Index>, Arrival),
+    /// A GGUF file that would run where it lies, as a store of this index would.
+    InPlace(Box<Checkpoint>, Box<Index>, Arrival),
 }
 
 /// What would be fetched and written.
@@ -46,7 +49,7 @@ pub struct Arrival {
     pub total: u64,
     /// Bytes of them that are not here yet.
     pub missing: u64,
-    /// Where the store will be.
+    /// Where the store will be, or the files that run where they lie.
     pub folder: PathBuf,
     /// What the disks must have room for.
     pub disks: Vec<Disk>,
@@ -98,7 +101,8 @@ impl SurveyRequest<'_> {
         let headers = Headers::new(self.hub, self.listing, self.options, self.observer);
         let (checkpoint, mut files) = headers.checkpoint()?;
         files.extend(self.listing.description()?);
-        self.model(checkpoint, &files, &obtained, "safetensors".into())
+        let index = estimated(&checkpoint)?;
+        self.model(checkpoint, index, &files, &obtained, "safetensors".into())
     }
 
     fn gguf(&self, files: &GgufFiles) -> Result<Survey> {
@@ -109,18 +113,34 @@ impl SurveyRequest<'_> {
         let headers = Headers::new(self.hub, self.listing, self.options, self.observer);
         let checkpoint = headers.gguf(files)?;
         let told = files.quantization().map_or(String::new(), |told| format!(" {told}"));
-        self.model(checkpoint, &files.parts, &obtained, format!("GGUF{told}"))
+        let format = format!("GGUF{told}");
+        if !self.options.in_place {
+            let index = estimated(&checkpoint)?;
+            return self.model(checkpoint, index, &files.parts, &obtained, format);
+        }
+        let index = in_place(&checkpoint)?;
+        let plan = Plan::new(self.cache, self.listing, &files.parts, &obtained, None)?;
+        let arrival = Arrival {
+            format,
+            files: files.parts.len(),
+            total: plan.total,
+            missing: plan.missing,
+            folder: self.cache.root.clone(),
+            disks: plan.disks,
+        };
+        Ok(Survey::InPlace(Box::new(checkpoint), Box::new(index), arrival))
     }
 
     fn model(
         &self,
         checkpoint: Checkpoint,
+        index: Index,
         files: &[RemoteFile],
         obtained: &Obtained,
         format: String,
     ) -> Result<Survey> {
-        let index = estimated(&checkpoint)?;
-        let plan = Plan::new(self.cache, self.listing, files, obtained, index.length())?;
+        let store = Some(index.length());
+        let plan = Plan::new(self.cache, self.listing, files, obtained, store)?;
         let arrival = Arrival {
             format,
             files: files.len(),
@@ -166,4 +186,14 @@ impl SurveyRequest<'_> {
 pub fn estimated(checkpoint: &Checkpoint) -> Result<Index> {
     estimate_store(checkpoint, &ConvertOptions::default())
         .map_err(|error| HubError::new(format!("no store can hold this model: {error}")))
+}
+
+/// The index of what a GGUF file is where it lies.
+///
+/// # Errors
+/// If no store can hold the model, or the file has no tokenizer.
+fn in_place(checkpoint: &Checkpoint) -> Result<Index> {
+    let planned = plan_in_place(checkpoint)
+        .map_err(|error| HubError::new(format!("this model cannot run where it lies: {error}")));
+    Ok(planned?.0)
 }

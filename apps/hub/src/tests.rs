@@ -98,6 +98,7 @@ fn bench_with(config: Vec<u8>) -> Bench {
         limits: Limits { pause: Duration::from_millis(1), ..Limits::default() },
         offline: false,
         room: u64::MAX,
+        in_place: false,
     };
     let repository = Reference::parse("Owner/Small-MoE", "main").unwrap();
     Bench { server, options, repository, files, directory }

@@ -14,7 +14,8 @@ mod storage;
 
 use std::sync::Arc;
 
-use nestling_formats::store::{Digits, Store};
+use nestling_formats::Level;
+use nestling_formats::store::{Digits, Index, Store};
 use nestling_import::Checkpoint;
 
 use crate::convert::ConvertError;
@@ -26,10 +27,20 @@ use crate::convert::ConvertError;
 /// [`ConvertError::Checkpoint`] for files that cannot be read; [`ConvertError::Store`] for a model that
 /// no store can hold; [`ConvertError::Refused`] without a tokenizer.
 pub fn open_in_place(checkpoint: Arc<Checkpoint>, digits: Digits) -> Result<Store, ConvertError> {
-    let planned = plan::plan(&checkpoint)?;
+    let planned = plan::plan(&checkpoint, digits)?;
     let assets = planned.assets;
     let store = Store::derived(&planned.plan, planned.level, digits, |index| {
         Arc::new(storage::InPlaceStorage::new(checkpoint, index.clone(), digits, assets))
     })?;
     Ok(store)
+}
+
+/// What [`open_in_place`] would open, and its level, without reading more than headers: for a file that
+/// is not here yet.
+///
+/// # Errors
+/// As [`open_in_place`].
+pub fn plan_in_place(checkpoint: &Checkpoint) -> Result<(Index, Level), ConvertError> {
+    let planned = plan::plan(checkpoint, Digits::Merged)?;
+    Ok((Store::derived_index(&planned.plan, planned.level)?, planned.level))
 }

@@ -18,6 +18,7 @@ use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShap
 mod gguf;
 mod scaled;
 mod slices;
+mod tensor_checks;
 
 pub use crate::weight_files::TensorInfo;
 pub use scaled::ScaledScratch;
@@ -73,6 +74,8 @@ pub struct Checkpoint {
     naming: Naming,
     files: Vec<SourceFile>,
     tensors: BTreeMap<String, TensorInfo>,
+    /// Over the headers of GGUF files.
+    headers_hash: Option<u128>,
 }
 
 impl Checkpoint {
@@ -103,9 +106,17 @@ impl Checkpoint {
         let directory = directory.to_owned();
         let has = |name: &str| tensors.contains_key(name);
         let naming = names::in_checkpoint(config.architecture, has);
-        let small = Small::Files;
-        let checkpoint =
-            Self { directory, small, config, generation, shape, naming, files, tensors };
+        let checkpoint = Self {
+            directory,
+            small: Small::Files,
+            config,
+            generation,
+            shape,
+            naming,
+            files,
+            tensors,
+            headers_hash: None,
+        };
         checkpoint.check_tensors()?;
         Ok(checkpoint)
     }
@@ -143,6 +154,17 @@ impl Checkpoint {
     /// Whether all weights are here, and not only the beginnings of their files.
     pub fn is_whole(&self) -> bool {
         self.files.iter().all(SourceFile::is_whole)
+    }
+
+    /// XXH3-128 over the headers of GGUF files, with all that they say but the weights; none of a
+    /// directory.
+    pub fn headers_hash(&self) -> Option<u128> {
+        self.headers_hash
+    }
+
+    /// All tensors by name, those that the model does not use included.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
     /// Where the tensor of that name lies.

@@ -133,6 +133,20 @@ pub enum ImportError {
         /// How many there are.
         count: usize,
     },
+    /// Blocks have a further scale in another tensor, as llama.cpp writes it for NVFP4: without it their
+    /// weights would be wrong.
+    #[error(
+        "{file}: {count} tensors scale the blocks of others, which is not supported, the first is \
+         `{tensor}`"
+    )]
+    CompanionScale {
+        /// The checkpoint.
+        file: String,
+        /// The first of them.
+        tensor: String,
+        /// How many there are.
+        count: usize,
+    },
     /// A weight is infinite or not a number.
     #[error("{file}: tensor `{tensor}`: element {index} is {found}, not a finite number")]
     NotFinite {

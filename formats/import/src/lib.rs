@@ -8,6 +8,7 @@
 pub mod checkpoint;
 pub mod config;
 mod element;
+mod file_state;
 pub mod gguf;
 mod import_error;
 mod json;
@@ -29,6 +30,7 @@ pub use config::{
     SharedGate, Sinks, TokenMixer, ValueNorm, ValueSource, YarnScaling,
 };
 pub use element::ElementType;
+pub use file_state::file_state;
 pub use import_error::ImportError;
 pub use read_at::write_header;
 pub use shape::{FloatShape, MatrixShape, ModelShape};

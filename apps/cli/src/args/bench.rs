@@ -1,7 +1,7 @@
 //! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
 
 use super::level::mean_level;
-use super::{DeviceArgs, HostExpertsArgs, KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
+use super::{DeviceArgs, HostExpertsArgs, HubArgs, KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -27,9 +27,12 @@ pub struct BenchArgs {
     #[command(subcommand)]
     pub tool: Option<BenchTool>,
 
-    /// Store to measure [default: the bundled storyteller]
-    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    /// Store or GGUF file to measure [default: the bundled storyteller]
+    #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     #[command(flatten)]
     pub tests: TestArgs,

@@ -1,5 +1,6 @@
 //! `nestling doctor`, and what it shares with `nestling plan`.
 
+use super::HubArgs;
 use super::generation::count;
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
@@ -72,13 +73,16 @@ pub enum MachineFormat {
 machine, and what could be changed."
 )]
 pub struct DoctorArgs {
-    /// Store that is to run here
-    #[arg(value_name = "STORE")]
+    /// Store or GGUF file that is to run here
+    #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store that is to run here [default: the bundled storyteller]
-    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    /// Store or GGUF file that is to run here [default: the bundled storyteller]
+    #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     #[command(flatten)]
     pub machine: SpeedArgs,

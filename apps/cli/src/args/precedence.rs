@@ -1,10 +1,11 @@
 //! Flags that exclude each other. Two on the command line are an error; one on the command line
 //! silences the other's environment variable, since the argument wins.
 
-use super::{Cli, Command};
+use super::{Cli, Command, HubArgs};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
+use std::path::PathBuf;
 
 /// Argument ids of which one command line may use one, with what the user calls them.
 const EXCLUSIVE: [&[(&str, &str)]; 4] = [
@@ -41,16 +42,29 @@ fn source(matches: &ArgMatches, id: &str) -> Option<ValueSource> {
     matches.value_source(id)
 }
 
+/// The model of a command that does not talk.
+fn looked_at(command: &mut Command) -> Option<(&mut Option<PathBuf>, &mut HubArgs)> {
+    match command {
+        Command::Plan(args) => Some((&mut args.model, &mut args.hub)),
+        Command::Inspect(args) => Some((&mut args.model, &mut args.hub)),
+        Command::Verify(args) => Some((&mut args.model, &mut args.hub)),
+        Command::Doctor(args) => Some((&mut args.model, &mut args.hub)),
+        Command::Bench(args) => Some((&mut args.model, &mut args.hub)),
+        Command::Perplexity(args) => Some((&mut args.model, &mut args.hub)),
+        _ => None,
+    }
+}
+
 fn forget(cli: &mut Cli, id: &str) {
     match id {
         "verbose" => cli.output.verbose = 0,
         "quiet" => cli.output.quiet = false,
         _ => {}
     }
-    if let Command::Plan(args) = &mut cli.command {
+    if let Some((model, hub)) = looked_at(&mut cli.command) {
         match id {
-            "model" => args.model = None,
-            "hf_repo" => args.hub.hf_repo = None,
+            "model" => *model = None,
+            "hf_repo" => hub.hf_repo = None,
             _ => {}
         }
     }

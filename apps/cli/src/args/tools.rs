@@ -1,6 +1,6 @@
 //! Commands around the store.
 
-use super::{DeviceArgs, LevelArg, MeanLevelArg, QuantizerArgs};
+use super::{DeviceArgs, HubArgs, LevelArg, MeanLevelArg, QuantizerArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -78,44 +78,43 @@ impl Default for CalibrationArgs {
 
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// Store to show
-    #[arg(value_name = "STORE")]
+    /// Store or GGUF file to show
+    #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store to show [default: the bundled storyteller]
-    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    /// Store or GGUF file to show [default: the bundled storyteller]
+    #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     /// Show a store whose download was interrupted
     #[arg(long, env = "NESTLING_PARTIAL", value_parser = FalseyValueParser::new())]
     pub partial: bool,
-
-    /// What the command line names, where a store in the cache takes its place.
-    #[arg(skip)]
-    pub given: Option<PathBuf>,
 
     /// Print one JSON object
     #[arg(long, env = "NESTLING_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 
-impl InspectArgs {
-    /// Keeps the name of a GGUF file before its store takes its place.
-    pub fn remember_given(&mut self) {
-        self.given = self.path.as_ref().or(self.model.as_ref()).cloned();
-    }
-}
-
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes: 0 the store is whole, 3 it is damaged, 1 it cannot be read.")]
+#[command(
+    after_help = "A GGUF file has no checksums: every block of it is read and made into what would \
+be computed with, its scales must be numbers, and what was read on an earlier occasion must be what it \
+was. Exit codes: 0 the file is whole, 3 it is damaged, 1 it cannot be read."
+)]
 pub struct VerifyArgs {
-    /// Store to check
-    #[arg(value_name = "STORE")]
+    /// Store or GGUF file to check
+    #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store to check [default: the bundled storyteller]
-    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    /// Store or GGUF file to check [default: the bundled storyteller]
+    #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     /// Check what is here of a store whose download was interrupted, up to the last level that is
     /// complete
@@ -123,16 +122,19 @@ pub struct VerifyArgs {
     pub partial: bool,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Without --reference, the perplexity of the store as it is run. With it, KL divergence \
 to the unquantized model too, measured twice: weights only (float activations, embedding and head in \
 float, f32 keys and values, on both sides), and the path that ships (int8 activations)."
 )]
 pub struct PerplexityArgs {
-    /// Store to judge [default: the bundled storyteller]
-    #[arg(short, long, value_name = "STORE", env = "NESTLING_MODEL")]
+    /// Store or GGUF file to judge [default: the bundled storyteller]
+    #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     /// The checkpoint that the store was made from, as a Hugging Face folder [default: none, and no
     /// divergence]

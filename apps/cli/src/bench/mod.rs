@@ -11,10 +11,11 @@ use crate::console::Console;
 use crate::device;
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
+use crate::in_place;
 use crate::interrupt::Interrupt;
+use crate::located::{NamedModel, open_store_on};
 use crate::observe::Observer;
 use crate::speed::read_options;
-use crate::verify::{open_store, store_path};
 use arm::{Arm, ArmOptions, Spent};
 use machine::Machine;
 use nestling::engine::dual::LevelMode;
@@ -23,6 +24,7 @@ use nestling::formats::Level;
 use nestling::formats::store::Store;
 use nestling::{CancelToken, EngineError, OpenDevice};
 use record::{Loaded, Model, Record};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Printer;
@@ -62,12 +64,19 @@ pub fn bench(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Resu
 }
 
 fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
-    let path = store_path(args.model.as_ref())?;
-    let store = Arc::new(open_store(&path)?);
+    let named = NamedModel {
+        device: Some(&args.run.device),
+        ..NamedModel::of_files(args.model.as_ref(), &args.hub)
+    };
+    let path = named.locate(console, interrupt)?.path;
+    let (path, store) = open_store_on(&path, &args.run.device, console, interrupt)?;
     let tests = tests(args);
     if tests.is_empty() {
         return Err(Failure::usage("there is nothing to measure")
             .advise("give tokens of a prompt with -p or tokens to generate with -n"));
+    }
+    if store.is_derived() {
+        tell_of_one_level(&path, args, console)?;
     }
     let openings = openings(args, &store)?;
     let model = Model::of(&path, &store)?;
@@ -121,8 +130,23 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     tests
 }
 
+/// Says what is left out where a GGUF file is measured where it lies.
+fn tell_of_one_level(path: &Path, args: &BenchArgs, console: &Console) -> Result<()> {
+    let tests = &args.tests;
+    let is_mapped = tests.load_mode.contains(&LoadModeArg::Mmap);
+    let ignored = [
+        ("--level", !tests.level.is_empty()),
+        ("--mean-level", tests.mean_level.is_some()),
+        ("--elastic", tests.elastic),
+    ];
+    in_place::check(path, &[("--load-mode mmap", is_mapped)], &ignored, console)
+}
+
 fn openings(args: &BenchArgs, store: &Store) -> Result<Vec<Opening>> {
     let held = store.level();
+    if store.is_derived() {
+        return Ok(combined(args, &[held], None, LevelMode::Strict));
+    }
     if let Some(level) = args.tests.level.iter().find(|level| level.0 > held) {
         return Err(Failure::new(format!("the store does not hold level {}", level.0))
             .advise(format!("measure levels up to {held} with --level")));
@@ -131,21 +155,30 @@ fn openings(args: &BenchArgs, store: &Store) -> Result<Vec<Opening>> {
         [] => vec![held],
         levels => levels.iter().map(|level| level.0).collect(),
     };
+    let mode = if args.tests.elastic { LevelMode::Elastic } else { LevelMode::Strict };
+    Ok(combined(args, &levels, args.tests.mean_level, mode))
+}
+
+/// Every combination of levels, load modes and threads.
+fn combined(
+    args: &BenchArgs,
+    levels: &[Level],
+    mean_level: Option<f32>,
+    mode: LevelMode,
+) -> Vec<Opening> {
     let threads: Vec<usize> = match args.tests.threads.as_slice() {
         [] => vec![std::thread::available_parallelism().map_or(1, usize::from)],
         lists => flat(lists).filter(|threads| (1..=1024).contains(threads)).collect(),
     };
-    let mode = if args.tests.elastic { LevelMode::Elastic } else { LevelMode::Strict };
     let mut openings = Vec::new();
-    for level in levels {
+    for &level in levels {
         for &load_mode in &args.tests.load_mode {
             for &threads in &threads {
-                let mean_level = args.tests.mean_level;
                 openings.push(Opening { level, mean_level, mode, load_mode, threads });
             }
         }
     }
-    Ok(openings)
+    openings
 }
 
 /// All tests, under way.

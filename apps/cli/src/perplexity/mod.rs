@@ -11,10 +11,11 @@ use crate::conversation::read_text;
 use crate::device;
 use crate::explain::{explain, explain_import};
 use crate::failure::{Failure, Result};
+use crate::in_place;
 use crate::interrupt::Interrupt;
+use crate::located::{NamedModel, open_store_on};
 use crate::long_text;
 use crate::progress::Progress;
-use crate::verify::{open_store, store_path};
 use nestling::engine::allocation::{ChooseOptions, Counting, budget_of_bits, choose};
 use nestling::engine::cpu::Cpu;
 use nestling::engine::dual::{LevelMode, SAMPLE_TEXT, SAMPLE_TOKENS};
@@ -42,8 +43,20 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
         Some(path) => Some(PeerSet::read(path, args.peer_set.as_deref())?),
         None => None,
     };
-    let path = store_path(args.model.as_ref())?;
-    let store = Arc::new(open_store(&path)?);
+    let named = NamedModel {
+        device: Some(&args.device),
+        ..NamedModel::of_files(args.model.as_ref(), &args.hub)
+    };
+    let path = named.locate(console, interrupt)?.path;
+    let (path, store) = open_store_on(&path, &args.device, console, interrupt)?;
+    let one_level;
+    let args = match store.is_derived() {
+        true => {
+            one_level = at_one_level(&path, args, console)?;
+            &one_level
+        }
+        false => args,
+    };
     check_levels(args, &store)?;
     let points = points(args, &store).map_err(|error| explain(&error))?;
     if let Some(reference) = &args.reference {
@@ -75,6 +88,25 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
         Some(reference) => judging.beside(reference, &path, peers.as_ref()),
         None => judging.alone(),
     }
+}
+
+/// What is judged of a GGUF file where it lies, which has one level.
+fn at_one_level(path: &Path, args: &PerplexityArgs, console: &Console) -> Result<PerplexityArgs> {
+    let refused = [("--bits", !args.bits.is_empty()), ("--budgets", !args.budgets.is_empty())];
+    let ignored = [
+        ("--levels", !args.levels.is_empty()),
+        ("--mean-levels", !args.mean_levels.is_empty()),
+        ("--attention-level", args.attention_level.is_some()),
+        ("--elastic", args.elastic),
+    ];
+    in_place::check(path, &refused, &ignored, console)?;
+    Ok(PerplexityArgs {
+        levels: Vec::new(),
+        mean_levels: Vec::new(),
+        attention_level: None,
+        elastic: false,
+        ..args.clone()
+    })
 }
 
 /// What is judged, and how.
@@ -167,7 +199,8 @@ fn points(
 ) -> std::result::Result<Vec<JudgePoint>, EngineError> {
     let (index, top, counting) = (store.index(), store.level(), Counting::File);
     let dense = args.attention_level.map(|level| level.0);
-    let held = Level::ALL.into_iter().filter(|level| args.levels.is_empty() && *level <= top);
+    let is_held = |level: &Level| *level == top || *level < top && !store.is_derived();
+    let held = Level::ALL.into_iter().filter(|level| args.levels.is_empty() && is_held(level));
     let levels = args.levels.iter().map(|level| level.0).chain(held);
     let levels = levels.map(|level| level_point(store, level, dense));
     let mut points = levels.collect::<std::result::Result<Vec<_>, _>>()?;

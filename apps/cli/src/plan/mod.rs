@@ -10,6 +10,7 @@ use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::device::planned;
 use crate::failure::Result;
+use crate::in_place;
 use crate::inspect::weights_words;
 use crate::levels::{LevelSize, level_sizes_of_index};
 use crate::memory::memory_budget;
@@ -23,7 +24,7 @@ use question::{context_of, expert_bytes};
 use replay::Replay;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
     let question = question(args, console)?;
@@ -43,15 +44,21 @@ pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
 }
 
 fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
-    let subject = Subject::of_arguments(args, console)?;
+    let (budget, gpu) = planned(&args.device, memory_budget(args.memory))?;
+    let subject = Subject::of_arguments(args, gpu.is_none(), console)?;
+    let (mut level, mut mean_level) = (args.level.map(|level| level.0), args.mean_level);
+    if subject.in_place {
+        let ignored = [("--level", level.is_some()), ("--mean-level", mean_level.is_some())];
+        in_place::check(Path::new(&subject.name), &[], &ignored, console)?;
+        (level, mean_level) = (None, None);
+    }
     let options = ModelOptions {
-        level: args.level.map(|level| level.0),
+        level,
         kv_dtype: kv_dtype(args.kv_type),
         context_length: context_length(args.ctx_size),
         ..ModelOptions::default()
     };
-    let (budget, gpu) = planned(&args.device, memory_budget(args.memory))?;
-    Question::new(subject, options, budget, gpu, args.mean_level)
+    Question::new(subject, options, budget, gpu, mean_level)
 }
 
 /// Bytes of weights that every token uses.
@@ -108,7 +115,7 @@ fn as_text(
     let _ = writeln!(text, "{}{weights}, {level}, {} threads", subject.name, machine.threads);
     let on = question.gpu.as_ref().map_or(String::new(), |gpu| format!(" on {gpu}"));
     let _ = writeln!(text, "memory budget {budget}{on}\n");
-    if !subject.is_here() {
+    if subject.in_place || !subject.is_here() {
         text += &(subject.describe() + "\n");
     }
     let line = |what: &str, memory: u64, disk: u64, more: String| {
@@ -241,9 +248,9 @@ fn conclusion(question: &Question, answer: &Answer, machine: &Machine) -> String
 }
 
 fn levels(question: &Question) -> impl DoubleEndedIterator<Item = LevelSize> + use<> {
-    let held = question.subject.held;
+    let (held, only) = (question.subject.held, question.subject.in_place);
     let sizes = level_sizes_of_index(&question.subject.index).into_iter();
-    sizes.filter(move |size| size.level <= held)
+    sizes.filter(move |size| size.level <= held && (!only || size.level == held))
 }
 
 fn at_level(question: &Question, machine: &Machine, level: Level) -> Option<Forecast> {

@@ -44,21 +44,6 @@ fn a_file_is_converted_once_and_then_runs_from_the_cache() {
 }
 
 #[test]
-fn a_file_that_is_inspected_is_called_by_its_own_name() {
-    let cache = scratch().join("gguf-inspect-cache");
-    let path = file("qwen3-moe.gguf").display().to_string();
-    let text = with_cache(&cache, &["inspect", &path]).ok();
-    let mut lines = text.lines();
-    assert_eq!(lines.next(), Some(&*path), "{text}");
-    let kept = lines.next().unwrap_or_default();
-    assert!(kept.starts_with("  kept as   ") && kept.contains("gguf-inspect-cache"), "{text}");
-    let json = with_cache(&cache, &["inspect", &path, "--json"]).ok();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json["path"], path);
-    assert!(json["store_path"].as_str().unwrap().ends_with(".nest"), "{json}");
-}
-
-#[test]
 fn a_file_that_is_run_as_it_is_runs_where_it_lies() {
     let cache = scratch().join("gguf-in-place-cache");
     let path = file("qwen3-moe.gguf").display().to_string();

@@ -53,7 +53,7 @@ fn from_a_quantization_to_text() {
     let text = plan(&server, home.path(), &["-hf", &chosen]).ok();
     assert!(text.contains("in 1 file (GGUF Q4_0)"), "{text}");
     assert!(text.contains("it would run here: "), "{text}");
-    let table = |text: &str| text.split("\nstore ").nth(1).unwrap().to_owned();
+    let table = |text: &str| text.split("read/token\n").nth(1).unwrap().to_owned();
     let local = plan(&server, home.path(), &[&data("qwen3-moe.gguf")]).ok();
     let line = |text: &str| table(text).lines().next().unwrap().to_owned();
     assert_eq!(line(&text), line(&local));

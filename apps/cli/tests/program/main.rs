@@ -13,6 +13,7 @@ mod download;
 mod errors;
 mod gguf;
 mod gguf_repository;
+mod in_place;
 mod machine;
 mod options;
 mod sections;

@@ -1,14 +1,15 @@
 //! What the store of a file would hold, if it were written.
 
 use std::collections::BTreeMap;
-use std::time::UNIX_EPOCH;
 
 use nestling_formats::nested::PlaneForm;
-use nestling_formats::store::{Encoding, FloatTensor, GroupId, Matrix, SectionPlan, StorePlan};
+use nestling_formats::store::{
+    Digits, Encoding, FloatTensor, GroupId, Matrix, SectionPlan, StorePlan,
+};
 use nestling_formats::{Level, MatrixId, MatrixKind, Plane};
 use nestling_import::checkpoint::{Asset, MatrixPlace};
 use nestling_import::gguf::ScaledBlocks;
-use nestling_import::{Checkpoint, MatrixShape};
+use nestling_import::{Checkpoint, MatrixShape, file_state};
 
 use crate::convert::{ConvertError, assets, group_of, layout, source_id};
 
@@ -21,9 +22,14 @@ pub struct InPlacePlan {
 }
 
 /// Plans one extent for every group.
-pub fn plan(checkpoint: &Checkpoint) -> Result<InPlacePlan, ConvertError> {
+pub fn plan(checkpoint: &Checkpoint, digits: Digits) -> Result<InPlacePlan, ConvertError> {
     let assets = assets(checkpoint)?;
-    let parameters = serde_json::json!({ "in_place": true }).to_string();
+    // Part of the store's id: extents of other digits are other bytes.
+    let digits = match digits {
+        Digits::Apart => "apart",
+        Digits::Merged => "merged",
+    };
+    let parameters = serde_json::json!({ "in_place": true, "digits": digits }).to_string();
     let mut plan = StorePlan::new(identity(checkpoint), parameters);
     let mut sections = Vec::new();
     for asset in &assets {
@@ -56,20 +62,20 @@ pub fn plan(checkpoint: &Checkpoint) -> Result<InPlacePlan, ConvertError> {
     Ok(InPlacePlan { plan, assets, level: level.unwrap_or(Level::L8) })
 }
 
-/// What tells the files from others: reading all of them would take as long as running them.
+/// What tells the files from others, and from themselves in another state: reading all of them would
+/// take as long as running them.
 fn identity(checkpoint: &Checkpoint) -> Vec<u8> {
     let mut bytes = Vec::new();
     for path in checkpoint.files() {
-        let metadata = path.metadata().ok();
-        let modified = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
-        let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
-        bytes.extend(path.as_os_str().as_encoded_bytes());
-        let numbers = [
-            metadata.map_or(0, |metadata| u128::from(metadata.len())),
-            since.map_or(0, |since| since.as_nanos()),
-        ];
-        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        // Default: a file whose state cannot be had is known by its path and header.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let name = path.as_os_str().as_encoded_bytes();
+        bytes.extend((name.len() as u64).to_le_bytes());
+        bytes.extend(name);
+        let state = path.metadata().map(|metadata| file_state(&metadata));
+        bytes.extend(state.into_iter().flatten().flat_map(i128::to_le_bytes));
     }
+    bytes.extend(checkpoint.headers_hash().into_iter().flat_map(u128::to_le_bytes));
     bytes
 }
 

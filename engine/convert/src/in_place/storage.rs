@@ -71,6 +71,24 @@ impl InPlaceStorage {
         Self { checkpoint, index, digits, assets, scratch: Mutex::new(Vec::new()) }
     }
 
+    /// The tensors that an extent is made of, each with the byte of its file at which it begins; none
+    /// of what the header says.
+    fn tensors(&self, extent: &Extent) -> Option<String> {
+        let group = self.index.group_of(extent)?;
+        let mut told = Vec::new();
+        for matrix in &group.matrices {
+            let place = self.checkpoint.matrix(self.source(group, matrix)).ok()?;
+            let tensors = place.tensors();
+            told.extend(tensors.map(|(name, offset)| format!("`{name}` from byte {offset}")));
+        }
+        for tensor in &group.tensors {
+            let id = FloatId { kind: tensor.kind, layer: group.id.layer() };
+            let place = self.checkpoint.float(id).ok()?;
+            told.push(format!("`{}` from byte {}", place.name(), place.tensor.offset));
+        }
+        (!told.is_empty()).then(|| told.join(", "))
+    }
+
     /// Fills what is asked for of one extent; what follows its bytes is zeros.
     fn read_extent(&self, extent: &Extent, mut wanted: Wanted<'_>) -> io::Result<()> {
         let group = self.index.group_of(extent).ok_or_else(inconsistent)?;
@@ -301,6 +319,11 @@ impl Storage for InPlaceStorage {
         }
         // Checked after the read: what was read before a change is what was opened.
         self.check_unchanged(offset, out.len() as u64)
+    }
+
+    fn origin(&self, offset: u64) -> Option<String> {
+        let tensors = self.index.extent_at(offset).and_then(|extent| self.tensors(extent));
+        tensors.or_else(|| Some("the file's header".into()))
     }
 
     fn check_unchanged(&self, _: u64, _: u64) -> io::Result<()> {

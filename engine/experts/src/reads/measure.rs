@@ -126,8 +126,8 @@ fn sizes<'a>(
     sizes
 }
 
-/// Reads from random places of a store, without checking what arrives, in every combination of the
-/// options. Nothing where the platform has no clock.
+/// Reads from random places of a store, of a derived one random experts, without checking what arrives,
+/// in every combination of the options. Nothing where the platform has no clock.
 ///
 /// # Errors
 /// A read that failed; [`EngineError::Thread`].
@@ -187,6 +187,40 @@ fn present_bytes(store: &Store) -> u64 {
     sections.and_then(|sections| sections.last()).map_or(0, |last| last.end)
 }
 
+/// What is read while a disk is measured.
+enum Places<'a> {
+    /// Any run of bytes.
+    Anywhere { count: u64, block_bytes: u64 },
+    /// Extents of experts: a derived store makes each as a whole.
+    Experts(Vec<&'a Extent>),
+}
+
+impl<'a> Places<'a> {
+    fn new(store: &'a Store, block_bytes: u64) -> Self {
+        let is_expert = |extent: &&Extent| {
+            store.index().group_of(extent).is_some_and(|group| group.id.expert().is_some())
+        };
+        let experts = || store.index().extents().iter().filter(is_expert).collect::<Vec<_>>();
+        let experts = if store.is_derived() { experts() } else { Vec::new() };
+        if !experts.is_empty() {
+            return Self::Experts(experts);
+        }
+        let count = (present_bytes(store) - block_bytes) / PLACE_BYTES + 1;
+        Self::Anywhere { count, block_bytes }
+    }
+
+    fn extent(&self, random: u64) -> Extent {
+        match self {
+            Self::Anywhere { count, block_bytes } => {
+                let (offset, length) = (random % count * PLACE_BYTES, *block_bytes);
+                let (group, plane, hash) = (0, Plane::P2, [0; 16]);
+                Extent { group, plane, offset, length, hash, error_drop: None }
+            }
+            Self::Experts(experts) => experts[(random % experts.len() as u64) as usize].clone(),
+        }
+    }
+}
+
 /// Bytes per second of random reads.
 fn speed(
     store: &Store,
@@ -195,12 +229,10 @@ fn speed(
     depth: usize,
     options: &MeasureOptions,
 ) -> Result<f64, EngineError> {
-    let places = (present_bytes(store) - block_bytes) / PLACE_BYTES;
+    let places = Places::new(store, block_bytes);
     let mut random = SplitMix64::seed_from_u64(block_bytes ^ depth as u64);
     let mut submit = |tag: u64| {
-        let offset = random.next_u64() % (places + 1) * PLACE_BYTES;
-        let (group, plane, hash) = (0, Plane::P2, [0; 16]);
-        let extent = Extent { group, plane, offset, length: block_bytes, hash, error_drop: None };
+        let extent = places.extent(random.next_u64());
         reads.submit(ReadRequest { tag, extent, class: ReadClass::Urgent });
     };
     let ahead = 2 * depth as u64;

@@ -4,6 +4,8 @@ use nestling_formats::Invariant;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use xxhash_rust::xxh3::Xxh3;
+
 use super::{Asset, Checkpoint, Small, TensorInfo};
 use crate::config::{AttentionConfig, RopeScaling, TokenMixer};
 use crate::gguf::{GgufHeader, assets, config_json, part_names};
@@ -31,9 +33,11 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
     let mut files = Vec::with_capacity(paths.len());
     let mut tensors = BTreeMap::new();
     let mut first: Option<GgufHeader> = None;
+    let mut hash = Xxh3::new();
     for (number, path) in paths.iter().enumerate() {
         let file = SourceFile::open(path).map_err(|source| io_error(path, "open", source))?;
         let mut header = read_header(&file)?;
+        hash.update(header.metadata.bytes());
         check_parts(&header, paths.len(), number)?;
         // All parts count as one: the first has the metadata, later ones only tensors.
         let found = std::mem::take(&mut header.tensors);
@@ -63,7 +67,8 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
     }
     let Some(header) = first else { return Err(super::not_a_checkpoint(path)) };
     check_count(&header)?;
-    whole(path, header, files, tensors)
+    let checkpoint = whole(path, header, files, tensors)?;
+    Ok(Checkpoint { headers_hash: Some(hash.digest128()), ..checkpoint })
 }
 
 /// The checkpoint that the parts make together.
@@ -87,8 +92,18 @@ fn whole(
     let naming = names::in_gguf(config.architecture);
     let (directory, small) = (path.to_owned(), Small::Written(Vec::new()));
     let generation = GenerationDefaults::default();
-    let mut checkpoint =
-        Checkpoint { directory, small, config, generation, shape, naming, files, tensors };
+    let headers_hash = None;
+    let mut checkpoint = Checkpoint {
+        directory,
+        small,
+        config,
+        generation,
+        shape,
+        naming,
+        files,
+        tensors,
+        headers_hash,
+    };
     checkpoint.check_tensors()?;
     checkpoint.check_frequency_factors()?;
     // Tokenizers are large: they are written out when nothing else can be wrong.

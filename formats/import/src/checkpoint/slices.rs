@@ -4,11 +4,11 @@
 use super::{Checkpoint, TensorInfo};
 use crate::gguf::BlockType;
 use crate::names::{FloatChange, FloatSource, Order, Runs, TensorSlice};
-use crate::{ElementType, FloatShape, ImportError, MatrixShape};
+use crate::{ElementType, ImportError};
 use nestling_formats::Invariant;
 use nestling_formats::memory::{try_reserve, try_zeroed};
 use nestling_formats::nested::{GROUP, decode_mxfp4};
-use nestling_formats::{DType, FloatId, MatrixId, MatrixKind};
+use nestling_formats::{DType, FloatId, MatrixId};
 
 /// Weights of a block of MXFP4.
 const MXFP4_BLOCK: u64 = GROUP as u64;
@@ -69,6 +69,17 @@ impl MatrixPlace<'_> {
         self.parts.iter().map(of_part).sum()
     }
 
+    /// Names of the tensors that the matrix is taken of, and the byte of its file at which the tensor, or
+    /// of a stack the one matrix of it, begins.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.parts.iter().map(|part| {
+            let element = part.element();
+            let blocks = part.first_element(0) / element.block_elements() as u64;
+            let before = blocks.saturating_mul(element.block_bytes() as u64);
+            (part.slice.name.as_str(), part.tensor.offset.saturating_add(before))
+        })
+    }
+
     /// The one run of bytes that holds the matrix as it is, if there is one: tensor, first element,
     /// elements.
     fn contiguous(&self) -> Option<(&TensorInfo, u64, u64)> {
@@ -102,10 +113,15 @@ impl RowSlice<'_> {
 pub struct FloatPlace<'a> {
     /// The tensor that it is part of.
     pub tensor: &'a TensorInfo,
-    source: FloatSource,
+    pub(super) source: FloatSource,
 }
 
 impl FloatPlace<'_> {
+    /// The tensor's name.
+    pub fn name(&self) -> &str {
+        &self.source.name
+    }
+
     /// Element type that holds every value: the checkpoint's, or F32 for values that are changed.
     pub fn dtype(&self) -> DType {
         match self.source.change {
@@ -458,75 +474,12 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Every weight of the model is there in its shape, and nothing else is.
-    pub(super) fn check_tensors(&self) -> Result<(), ImportError> {
-        let mut used = std::collections::HashSet::new();
-        for matrix in &self.shape.matrices {
-            let place = self.matrix(matrix.id).map_err(|error| wanting(error, matrix))?;
-            self.check_matrix(matrix, &place)?;
-            for part in place.parts {
-                used.insert(part.slice.name);
-                used.extend(part.scales.map(|(name, _)| name));
-            }
-        }
-        for float in &self.shape.floats {
-            let place = self.float(float.id)?;
-            self.check_float(float, &place)?;
-            used.insert(place.source.name);
-        }
-        if self.config.tie_word_embeddings && self.is_whole() {
-            self.check_repeated_head()?;
-        }
-        let unexpected = |name: &&String| {
-            !used.contains(*name) && !(self.naming.is_redundant)(&self.config, name)
-        };
-        match self.tensors.keys().find(unexpected) {
-            None => Ok(()),
-            Some(first) => Err(ImportError::UnexpectedTensor {
-                file: self.directory.display().to_string(),
-                tensor: first.clone(),
-                count: self.tensors.keys().filter(unexpected).count(),
-            }),
-        }
-    }
-
-    fn check_matrix(&self, shape: &MatrixShape, place: &MatrixPlace) -> Result<(), ImportError> {
-        let even = place.parts.iter().all(|part| part.taken[1] == shape.cols);
-        let (Some(part), false) =
-            (place.parts.first(), even && (place.rows(), place.cols()) == (shape.rows, shape.cols))
-        else {
-            return Ok(());
-        };
-        let error = self.wrong_shape(&part.slice.name, part.tensor, String::new());
-        Err(wanting(error, shape))
-    }
-
-    /// Dimensions of one do not count.
-    fn check_float(&self, shape: &FloatShape, place: &FloatPlace) -> Result<(), ImportError> {
-        let tensor = place.tensor;
-        let mut found = tensor.shape.clone();
-        if let Some(first) = found.first_mut() {
-            // Default: rows that are not there are refused below.
-            *first = place.source.rows.count(outermost(tensor)).unwrap_or(0) as u64;
-        }
-        if let Some(last) = found.last_mut().filter(|_| place.source.columns != Runs::ALL) {
-            // Default: columns that are not there are refused below.
-            *last = place.source.columns.count(innermost(tensor)).unwrap_or(0) as u64;
-        }
-        found.retain(|&size| size != 1);
-        let mut wanted = vec![shape.rows as u64, shape.cols as u64];
-        wanted.retain(|&size| size != 1);
-        if found == wanted {
-            return Ok(());
-        }
-        let expected = match shape.rows {
-            1 => format!("shape [{}]", shape.cols),
-            rows => format!("shape [{rows}, {}]", shape.cols),
-        };
-        Err(self.wrong_shape(&place.source.name, tensor, expected))
-    }
-
-    fn wrong_shape(&self, name: &str, tensor: &TensorInfo, expected: String) -> ImportError {
+    pub(super) fn wrong_shape(
+        &self,
+        name: &str,
+        tensor: &TensorInfo,
+        expected: String,
+    ) -> ImportError {
         ImportError::Tensor {
             file: self.file_name(tensor.file),
             tensor: name.into(),
@@ -534,45 +487,6 @@ impl Checkpoint {
             expected,
             found: format!("{:?}", tensor.shape),
         }
-    }
-
-    /// A tied head that is written out must repeat the embedding; else one of the two is wrong.
-    fn check_repeated_head(&self) -> Result<(), ImportError> {
-        let id = |kind| MatrixId { kind, layer: None, expert: None };
-        let Ok(head) = self.matrix(id(MatrixKind::Head)) else { return Ok(()) };
-        let embedding = self.matrix(id(MatrixKind::Embedding))?;
-        let size = (embedding.rows(), embedding.cols());
-        let mut same = head.element() == embedding.element() && (head.rows(), head.cols()) == size;
-        let step = (super::CHUNK_BYTES / size.1.max(1)).max(1);
-        let mut row = 0;
-        while same && row < size.0 {
-            let count = step.min(size.0 - row) * size.1;
-            let mut one = try_zeroed("rows of a matrix", count)?;
-            let mut two = try_zeroed("rows of a matrix", count)?;
-            self.read_rows(&head, row, &mut one)?;
-            self.read_rows(&embedding, row, &mut two)?;
-            same = one == two;
-            row += step;
-        }
-        let Some(part) = head.parts.first().filter(|_| !same) else { return Ok(()) };
-        Err(ImportError::Tensor {
-            file: self.file_name(part.tensor.file),
-            tensor: part.slice.name.clone(),
-            offset: part.tensor.offset,
-            expected: "what the embedding holds, as `tie_word_embeddings` is true".into(),
-            found: "other values".into(),
-        })
-    }
-}
-
-/// The error of a tensor that does not give a matrix of this shape.
-fn wanting(error: ImportError, shape: &MatrixShape) -> ImportError {
-    match error {
-        ImportError::Tensor { file, tensor, offset, found, .. } => {
-            let expected = format!("shape [{}, {}], or one that holds it", shape.rows, shape.cols);
-            ImportError::Tensor { file, tensor, offset, expected, found }
-        }
-        other => other,
     }
 }
 
@@ -582,10 +496,10 @@ fn taken(slice: &TensorSlice, rows: usize, cols: usize) -> Option<[usize; 2]> {
     Some(if slice.transposed { [taken[1], taken[0]] } else { taken })
 }
 
-fn outermost(tensor: &TensorInfo) -> usize {
+pub(super) fn outermost(tensor: &TensorInfo) -> usize {
     tensor.shape.first().map_or(1, |&size| usize::try_from(size).unwrap_or(usize::MAX))
 }
 
-fn innermost(tensor: &TensorInfo) -> usize {
+pub(super) fn innermost(tensor: &TensorInfo) -> usize {
     tensor.shape.last().map_or(1, |&size| usize::try_from(size).unwrap_or(usize::MAX))
 }

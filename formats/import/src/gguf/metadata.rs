@@ -119,6 +119,11 @@ impl GgufMetadata {
         Self { file: file.into(), keys, bytes }
     }
 
+    /// The whole header, the table of tensors included.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The file that the keys are of.
     pub fn file(&self) -> &str {
         &self.file

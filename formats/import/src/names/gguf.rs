@@ -201,6 +201,10 @@ fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     if config.architecture == Architecture::Gemma4 && name == FREQUENCY_FACTORS {
         return true;
     }
+    // What activations may be quantized with where weights are NVFP4: they are not.
+    if name.ends_with(".input_scale") {
+        return true;
+    }
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
     layer.is_some_and(|layer: usize| layer >= config.num_hidden_layers)
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
-use nestling_import::Checkpoint;
 use nestling_import::gguf::GgufHeader;
+use nestling_import::{Checkpoint, ImportError};
 
 use super::builder::text;
 use super::data;
@@ -134,6 +134,37 @@ fn part(keys: (u64, &[u8]), number: u16, count: u16, tensors: &[(Vec<u8>, Vec<u8
     out.resize(out.len().next_multiple_of(32), 0);
     out.extend(data);
     out
+}
+
+/// Tensors beside blocks, as llama.cpp's converter writes NVFP4: a scale for every expert changes its
+/// weights, what activations are quantized with does not.
+#[test]
+fn scales_beside_blocks_are_refused_by_name() {
+    let bytes = fs::read(data("qwen3-moe.gguf")).unwrap();
+    let header = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
+    let count = header.metadata.iter().count() as u64;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("m.gguf");
+    let open_with = |names: &[&str]| {
+        let (keys, mut entries) = pieces(&bytes, &header);
+        for name in names {
+            let entry = [&text(name)[..], &1u32.to_le_bytes(), &8u64.to_le_bytes(), &[0; 4]];
+            entries
+                .push((entry.concat(), [1.5f32; 8].iter().flat_map(|x| x.to_le_bytes()).collect()));
+        }
+        fs::write(&path, part((count, &keys), 0, 1, &entries)).unwrap();
+        Checkpoint::open(&path)
+    };
+    open_with(&["blk.0.ffn_down_exps.input_scale"]).unwrap();
+    let names = ["blk.0.ffn_up_exps.scale", "blk.0.attn_q.scale", "blk.0.attn_q.input_scale"];
+    let error = open_with(&names).unwrap_err();
+    let first = "blk.0.attn_q.scale";
+    assert!(
+        matches!(&error, ImportError::CompanionScale { tensor, count: 2, .. } if tensor == first),
+        "{error}"
+    );
+    let error = open_with(&["blk.0.other.scale"]).unwrap_err();
+    assert!(matches!(error, ImportError::UnexpectedTensor { .. }), "{error}");
 }
 
 /// A file in three parts, the first without tensors, as some writers make them.

@@ -88,6 +88,17 @@ pub enum StoreError {
         /// Its bytes.
         length: u64,
     },
+    /// What an extent is made of is not what it was when it was read first, though the file says that
+    /// nobody wrote to it.
+    #[error("{file}: the file was damaged since it was first read: {what}, made of {origin}")]
+    Differs {
+        /// The file.
+        file: String,
+        /// The extent.
+        what: String,
+        /// What it is made of: tensors, and where they lie in the file.
+        origin: String,
+    },
     /// Bytes between extents are not zero.
     #[error("{file}: damaged: byte {offset} lies in padding, but is not zero")]
     Padding {

@@ -152,16 +152,25 @@ impl Store {
         digits: Digits,
         storage: impl FnOnce(&Index) -> Arc<dyn Storage>,
     ) -> Result<Self, StoreError> {
-        let mut index = plan.index()?;
-        if let Some(number) = index.codecs.iter().position(|slot| slot.codec.is_none()) {
-            return Err(StoreError::plan(format!("codec {number}"), "is not known yet"));
-        }
-        index.section_levels.fill(Some(level));
+        let index = Self::derived_index(plan, level)?;
         let header = index.header(&index.encode());
         let storage = storage(&index);
         let checksums = Checksums::FirstRead(vec![OnceLock::new(); index.extents.len()]);
         let (name, sections_present) = (storage.name(), index.sections.len());
         Ok(Self { storage, name, index, header, sections_present, level, checksums, digits })
+    }
+
+    /// The index of [`Self::derived`].
+    ///
+    /// # Errors
+    /// As [`Self::derived`].
+    pub fn derived_index(plan: &StorePlan, level: Level) -> Result<Index, StoreError> {
+        let mut index = plan.index()?;
+        if let Some(number) = index.codecs.iter().position(|slot| slot.codec.is_none()) {
+            return Err(StoreError::plan(format!("codec {number}"), "is not known yet"));
+        }
+        index.section_levels.fill(Some(level));
+        Ok(index)
     }
 
     /// Name for messages, such as the path.
@@ -261,11 +270,51 @@ impl Store {
         unchanged.map_err(|source| self.read_error(extent, source))
     }
 
+    /// The checksums that extents of a derived store had when they were read first, by their numbers;
+    /// none of a store that records its own. [`Self::expect_checksums`] takes them another time.
+    pub fn first_checksums(&self) -> Option<Vec<Option<[u8; 16]>>> {
+        match &self.checksums {
+            Checksums::Recorded => None,
+            Checksums::FirstRead(known) => {
+                Some(known.iter().map(|known| known.get().copied()).collect())
+            }
+        }
+    }
+
+    /// Has extents of a derived store compared with what they were when a store of the same id was
+    /// read: see [`Self::first_checksums`]. What this one has read already stays what it was. Returns
+    /// how many are known now.
+    ///
+    /// # Errors
+    /// [`StoreError::Length`] if there is not one for every extent, or the store records its own.
+    pub fn expect_checksums(&self, known: &[Option<[u8; 16]>]) -> Result<usize, StoreError> {
+        let firsts: &[OnceLock<[u8; 16]>] = match &self.checksums {
+            Checksums::Recorded => &[],
+            Checksums::FirstRead(firsts) => firsts,
+        };
+        if firsts.len() != known.len() {
+            let what = format!("{}: checksums of extents", self.name);
+            let (expected, found) = (firsts.len() as u64, known.len() as u64);
+            return Err(StoreError::Length { what, expected, found });
+        }
+        for (first, known) in firsts.iter().zip(known) {
+            if let Some(known) = known {
+                first.get_or_init(|| *known);
+            }
+        }
+        Ok(firsts.iter().filter(|first| first.get().is_some()).count())
+    }
+
+    /// Whether the bytes of extents are made when they are read.
+    pub fn is_derived(&self) -> bool {
+        matches!(self.checksums, Checksums::FirstRead(_))
+    }
+
     /// Compares an extent's bytes with its checksum; in a derived store with that of the bytes that
     /// were read first.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`].
+    /// [`StoreError::Damaged`]; of a derived store [`StoreError::Differs`].
     pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
         let seed = self.index.seed(extent);
         let seed = seed.invariant("every extent belongs to a group of its index")?;
@@ -343,6 +392,13 @@ impl Store {
     }
 
     pub(super) fn damaged(&self, extent: &Extent) -> StoreError {
+        if self.is_derived() {
+            let origin = self.storage.origin(extent.offset);
+            // Default: a storage that does not say is known by the extent alone.
+            let origin = origin.unwrap_or_else(|| format!("byte {}", extent.offset));
+            let (file, what) = (self.name.clone(), self.index.describe(extent));
+            return StoreError::Differs { file, what, origin };
+        }
         StoreError::Damaged {
             file: self.name.clone(),
             what: self.index.describe(extent),

@@ -35,6 +35,12 @@ pub trait Storage: Send + Sync {
         Vec::new()
     }
 
+    /// What the bytes from `offset` are made of, for messages, where they are made of something else.
+    fn origin(&self, offset: u64) -> Option<String> {
+        let _ = offset;
+        None
+    }
+
     /// Whether the bytes from `offset` are still those that were opened, for readers of
     /// [`Self::files`] to ask after every read.
     ///

@@ -1,0 +1,103 @@
+//! From a model's name on the command line to the file or folder that it is.
+
+use crate::args::{CalibrationArgs, DeviceArgs, HubArgs};
+use crate::console::Console;
+use crate::failure::Result;
+use crate::interrupt::Interrupt;
+use crate::stores::{OpenedStore, open_store};
+use crate::{calibration, convert, device, hub, in_place, places};
+use nestling::formats::Level;
+use nestling_hub::{Obtained, Reference, is_gguf};
+use std::path::{Path, PathBuf};
+
+/// A model as the command line names it.
+pub struct NamedModel<'a> {
+    pub path: Option<&'a PathBuf>,
+    pub hub: &'a HubArgs,
+    /// What a conversion is calibrated with.
+    pub calibration: CalibrationArgs,
+    /// The level that a downloaded store needs.
+    pub level: Option<Level>,
+    /// What would compute; none where nothing does.
+    pub device: Option<&'a DeviceArgs>,
+}
+
+/// A model that is here.
+pub struct LocatedModel {
+    pub path: PathBuf,
+    /// Whether it is the storyteller that comes with the program.
+    pub is_bundled: bool,
+}
+
+impl<'a> NamedModel<'a> {
+    /// A model whose files are looked at and not computed with.
+    pub fn of_files(path: Option<&'a PathBuf>, hub: &'a HubArgs) -> Self {
+        Self { path, hub, calibration: CalibrationArgs::default(), level: None, device: None }
+    }
+
+    /// The model that is meant. Downloads where `-hf` says so, and converts a checkpoint, or a GGUF file
+    /// of whose conversion something was asked.
+    pub fn locate(&self, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
+        let located = |path| Ok(LocatedModel { path, is_bundled: false });
+        let lighter = calibration::is_lighter(&self.calibration);
+        if let Some(path) = self.path {
+            return match is_gguf(path) && !lighter {
+                true => located(store_of(path, &self.calibration, console, interrupt)?),
+                false => located(path.clone()),
+            };
+        }
+        let Some(repo) = &self.hub.hf_repo else {
+            return Ok(LocatedModel { path: places::bundled_store()?, is_bundled: true });
+        };
+        let reference = Reference::parse(repo, &self.hub.hf_revision)?;
+        let mut options = hub::options(self.hub, &self.calibration)?;
+        options.in_place = lighter && self.runs_on_cpu()?;
+        let obtained = nestling_hub::obtain(&reference, self.level, &options, console)?;
+        let Obtained { checkpoint, store } = &obtained;
+        if is_gguf(checkpoint) && lighter && !store.is_file() {
+            return located(checkpoint.clone());
+        }
+        convert::once(&options.stores, &obtained, &self.calibration, console, interrupt)?;
+        located(obtained.store)
+    }
+
+    /// Whether no GPU would compute, as far as that is known before one is opened.
+    fn runs_on_cpu(&self) -> Result<bool> {
+        match self.device {
+            Some(args) => Ok(device::planned(args, None)?.1.is_none()),
+            None => Ok(true),
+        }
+    }
+}
+
+/// The store of a GGUF file in the cache; it is made if it is not there.
+pub fn store_of(
+    path: &Path,
+    calibration: &CalibrationArgs,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<PathBuf> {
+    let cache = hub::store_cache(calibration)?;
+    let obtained = cache.of_gguf(path, console)?;
+    convert::once(&cache, &obtained, calibration, console, interrupt)?;
+    Ok(obtained.store)
+}
+
+/// A store that is computed with: of a GGUF file what it is where it lies, or on a device that cannot
+/// run it so the one that it is converted into.
+pub fn open_store_on(
+    path: &Path,
+    device: &DeviceArgs,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<(PathBuf, OpenedStore)> {
+    let asked = CalibrationArgs::default();
+    let mut path = path.to_owned();
+    if is_gguf(&path)
+        && !in_place::is_wanted(&path, &asked, device::open(device, console)?.is_cpu())
+    {
+        path = store_of(&path, &asked, console, interrupt)?;
+    }
+    let store = open_store(&path)?;
+    Ok((path, store))
+}

@@ -1,0 +1,161 @@
+//! What extents of GGUF files in place were when they were read first, kept from one process to the
+//! next: a file has no checksums of its own, so damage is seen by what it was.
+//!
+//! One small file for each state of a GGUF file, named by the id of the store that it is, which says
+//! its path, length, times and header. Nothing in it is believed but that bytes were equal once.
+
+use crate::error::{HubError, Result};
+use nestling_formats::store::Store;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// How such a file begins.
+const MAGIC: [u8; 8] = *b"NESTFR01";
+
+/// How the names of such files end.
+const ENDING: &str = "reads";
+
+/// Bytes before the checksums: magic, id, how many extents there are.
+const HEAD_BYTES: usize = 8 + 16 + 8;
+
+/// Bytes of a checksum with its extent's number.
+const ENTRY_BYTES: usize = 8 + 16;
+
+/// Bytes at the end: the file's own checksum.
+const TAIL_BYTES: usize = 32;
+
+/// Files that are kept; older ones go when there are more.
+const FILES_MAX: usize = 64;
+
+/// The folder in which first reads are kept.
+#[derive(Clone, Debug)]
+pub struct FirstReads {
+    folder: PathBuf,
+}
+
+impl FirstReads {
+    /// Those in a folder, which need not be there yet.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    /// The file of a store; it need not be there.
+    pub fn path(&self, store: &Store) -> PathBuf {
+        self.folder.join(format!("{}.{ENDING}", store.id()))
+    }
+
+    /// Has a derived store's extents compared with what they were when they were read first. Returns how
+    /// many are known. What is damaged or of another store is removed and counts as nothing.
+    pub fn recall(&self, store: &Store) -> usize {
+        let known = self.read(store).map(|known| store.expect_checksums(&known).ok());
+        // Default: nothing is known of a file that is read for the first time.
+        known.flatten().unwrap_or(0)
+    }
+
+    /// Keeps what a derived store has read, with what others have kept of the same file meanwhile.
+    ///
+    /// # Errors
+    /// [`HubError::File`] if nothing can be written there.
+    pub fn keep(&self, store: &Store) -> Result<()> {
+        // Default: a store with checksums of its own needs no others.
+        let Some(mut firsts) = store.first_checksums() else { return Ok(()) };
+        let kept = self.read(store);
+        for (first, kept) in firsts.iter_mut().zip(kept.iter().flatten()) {
+            *first = first.or(*kept);
+        }
+        if kept.as_ref() == Some(&firsts) || firsts.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let path = self.path(store);
+        let failed = |error| HubError::file("write", &path, error);
+        std::fs::create_dir_all(&self.folder).map_err(failed)?;
+        let partial = path.with_extension(format!("{}.partial", std::process::id()));
+        let written = File::create(&partial)
+            .and_then(|mut file| file.write_all(&encode(store, &firsts)))
+            .and_then(|()| std::fs::rename(&partial, &path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&partial);
+        }
+        written.map_err(failed)?;
+        self.forget_oldest();
+        Ok(())
+    }
+
+    /// What is kept of a store; what cannot be used is removed.
+    fn read(&self, store: &Store) -> Option<Vec<Option<[u8; 16]>>> {
+        let path = self.path(store);
+        let count = store.index().extents().len();
+        // No more is read than there can be.
+        let limit = HEAD_BYTES + count.saturating_mul(ENTRY_BYTES) + TAIL_BYTES;
+        let mut bytes = Vec::new();
+        let file = File::open(&path).ok()?;
+        let is_read = file.take(limit as u64 + 1).read_to_end(&mut bytes).is_ok();
+        let known = if is_read { decode(store, count, &bytes) } else { None };
+        if known.is_none() {
+            let _ = std::fs::remove_file(path);
+        }
+        known
+    }
+
+    /// Removes the oldest files where there are too many; what cannot be removed stays.
+    fn forget_oldest(&self) {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut files: Vec<(SystemTime, PathBuf)> = entries
+            .map(|entry| entry.path())
+            .filter(|path| is_ours(path))
+            .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+            .collect();
+        files.sort();
+        let surplus = files.len().saturating_sub(FILES_MAX);
+        for (_, path) in files.drain(..surplus) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether a file was written here, half-written ones included.
+fn is_ours(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy());
+    name.is_some_and(|name| name.ends_with(&format!(".{ENDING}")) || name.ends_with(".partial"))
+}
+
+fn encode(store: &Store, firsts: &[Option<[u8; 16]>]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(store.id().0);
+    bytes.extend((firsts.len() as u64).to_le_bytes());
+    for (number, first) in firsts.iter().enumerate() {
+        if let Some(first) = first {
+            bytes.extend((number as u64).to_le_bytes());
+            bytes.extend(first);
+        }
+    }
+    let own = Sha256::digest(&bytes);
+    bytes.extend(own);
+    bytes
+}
+
+/// Checksums by the numbers of extents; none if the bytes are not what was written for this store.
+fn decode(store: &Store, count: usize, bytes: &[u8]) -> Option<Vec<Option<[u8; 16]>>> {
+    let (content, own) = bytes.split_at_checked(bytes.len().checked_sub(TAIL_BYTES)?)?;
+    let (head, entries) = content.split_at_checked(HEAD_BYTES)?;
+    let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
+    let mut expected = MAGIC.to_vec();
+    expected.extend(store.id().0);
+    expected.extend((count as u64).to_le_bytes());
+    if !rest.is_empty() || head != expected || Sha256::digest(content)[..] != *own {
+        return None;
+    }
+    let mut known = vec![None; count];
+    for entry in entries {
+        let (number, checksum) = entry.split_first_chunk::<8>()?;
+        let number = usize::try_from(u64::from_le_bytes(*number)).ok()?;
+        *known.get_mut(number)? = Some(<[u8; 16]>::try_from(checksum).ok()?);
+    }
+    Some(known)
+}
+
+#[cfg(test)]
+mod tests;
