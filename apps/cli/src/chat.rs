@@ -1,6 +1,7 @@
 //! `nestling chat`: the conversation at a terminal.
 
 use crate::args::{ChatArgs, ModelArgs};
+use crate::background::Background;
 use crate::console::{Console, write_out};
 use crate::conversation::{Transcript, read_text};
 use crate::explain::explain;
@@ -32,7 +33,10 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
     let prompt = prompt_text(&args.prompt)?;
     // A pipe cannot go on talking: what it says is one message.
     let once = args.single_turn || !std::io::stdin().is_terminal();
-    let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
+    let mut opened = opened::open(&args.model, &args.resources, console, interrupt)?;
+    if args.convert_in_background {
+        convert_beside(&mut opened, console);
+    }
     let settings = Settings::new(&args.generation, opened.model.default_sampling());
     let transcript = Transcript { system: args.prompt.system_prompt.clone(), messages: vec![] };
     if let (true, Some(prompt)) = (once, &prompt) {
@@ -62,6 +66,15 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
         chat.turn(&prompt)?;
     }
     chat.talk()
+}
+
+/// Begins to make a store of what is chatted with, where that is a GGUF file.
+fn convert_beside(opened: &mut Opened, console: &Console) {
+    match opened.file {
+        Some(_) => opened.background = Background::begin(&opened.path, console),
+        None => console
+            .warn("--convert-in-background has no effect: what runs is no GGUF file where it lies"),
+    }
 }
 
 fn history(args: &ChatArgs) -> Result<Option<PathBuf>> {

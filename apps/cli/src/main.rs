@@ -2,6 +2,7 @@
 
 mod account;
 mod args;
+mod background;
 mod bench;
 mod calibration;
 mod chat;

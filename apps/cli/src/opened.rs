@@ -1,6 +1,7 @@
 //! From a model's name on the command line to an open model.
 
 use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
+use crate::background::{self, Background};
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::explain::{explain, explain_store};
@@ -43,6 +44,8 @@ pub struct Opened {
     pub allocated_bits: Option<f64>,
     /// The GGUF file, where it is one in place.
     pub file: Option<InPlaceFile>,
+    /// What makes a store of it meanwhile.
+    pub background: Option<Background>,
 }
 
 /// The model that the command line means. Downloads and converts where `-hf` says so.
@@ -86,7 +89,11 @@ pub fn open_at(
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
-    if in_place::is_wanted(&path, &model.calibration, true) {
+    let in_place = in_place::is_wanted(&path, &model.calibration, true);
+    if let Some(made) = background::made_of(&path).filter(|_| in_place) {
+        console.note(format_args!("{} is the store that was made of it", made.display()));
+        path = made;
+    } else if in_place {
         in_place::tell(&path, model, resources, console)?;
         options = in_place::options(options);
     } else if is_gguf(&path) {
@@ -125,6 +132,7 @@ pub fn open_at(
         load: started.elapsed(),
         on_cpu,
         file,
+        background: None,
     })
 }
 

@@ -75,6 +75,7 @@ fn as_chat(args: RunArgs) -> ChatArgs {
         model: args.model,
         prompt: args.prompt,
         single_turn: false,
+        convert_in_background: false,
         history: args.history,
         generation: args.generation,
         resources: args.resources,

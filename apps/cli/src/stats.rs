@@ -1,5 +1,6 @@
 //! What a reply cost, in llama.cpp's one line or Ollama's eight.
 
+use crate::background::Background;
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::opened::Opened;
@@ -46,6 +47,7 @@ fn parts(opened: &Opened, finished: &Finished) -> Vec<String> {
     if parts.is_empty() {
         return parts;
     }
+    parts.extend(opened.background.as_ref().and_then(Background::status));
     parts.extend(bits(opened, finished).map(|bits| format!("Bits: {bits}")));
     if let Some(hits) = stats.streaming.hit_rate() {
         let wait = Duration::from_nanos(stats.streaming.wait_ns);

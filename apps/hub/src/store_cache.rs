@@ -10,6 +10,12 @@ use crate::turn::Turn;
 use nestling_convert::convert::QUANTIZER_VERSION;
 use std::path::{Path, PathBuf};
 
+/// What stores are called that hold the bits of their file.
+const EXACT: &str = "exact";
+
+/// Characters of a file's name by which its stores are looked for, fewer than their names have of it.
+const STEM_SHOWN: usize = 80;
+
 /// Digits of an identity that says too little to be believed.
 const OLD_IDENTITY_DIGITS: usize = 12;
 
@@ -55,6 +61,45 @@ impl StoreCache {
             tell_of_old(&folder, &stem, observer);
         }
         Ok(Obtained { checkpoint: path.into(), store })
+    }
+
+    /// The store of a GGUF file's own bits, as one is made beside a chat.
+    ///
+    /// # Errors
+    /// If the file or one of its parts cannot be read.
+    pub fn exact_of_gguf(&self, path: &Path) -> Result<Obtained> {
+        let Identity { stem, hash } = Identity::of(path)?;
+        let store = self.folder.join("gguf").join(format!("{stem}-{hash}-{}", ending(EXACT)));
+        Ok(Obtained { checkpoint: path.into(), store })
+    }
+
+    /// Whether such a store of a file of that name is there, so that it pays to look which file it is.
+    pub fn has_exact(&self, path: &Path) -> bool {
+        let end = format!("-{}", ending(EXACT));
+        // Default: a path without a name has no store.
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let start: String = stem.chars().take(STEM_SHOWN).collect();
+        let names = std::fs::read_dir(self.folder.join("gguf")).into_iter().flatten().flatten();
+        let mut names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.any(|name| name.starts_with(&start) && name.ends_with(&end))
+    }
+
+    /// Has `convert` make a store that is not there, unless another process makes it. Whether the store
+    /// is there now.
+    ///
+    /// # Errors
+    /// Those of `convert`; a lock that cannot be written.
+    pub fn convert_if_free<E: From<HubError>>(
+        &self,
+        obtained: &Obtained,
+        convert: &mut dyn FnMut() -> std::result::Result<(), E>,
+    ) -> std::result::Result<bool, E> {
+        let Some(turn) = Turn::take_if_free(&self.lock(&obtained.store))? else {
+            return Ok(false);
+        };
+        let converted = if obtained.is_converted() { Ok(()) } else { convert() };
+        drop(turn);
+        converted.map(|()| true)
     }
 
     /// Has `convert` make a store that is not there, or waits for the process that makes it.

@@ -19,9 +19,7 @@ impl Turn {
     /// Waits for one's turn, which a lock on the file at `path` is; `waiting` is called now and then
     /// meanwhile. The file stays, since others may wait for it.
     pub fn take(path: &Path, waiting: &mut dyn FnMut()) -> Result<Self> {
-        let failed = |error| HubError::file("write", path, error);
-        path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
-        let file = File::options().append(true).create(true).open(path).map_err(failed)?;
+        let file = open(path)?;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
@@ -33,6 +31,23 @@ impl Turn {
         }
         Ok(Self { _file: file })
     }
+
+    /// One's turn, if it is nobody else's.
+    pub fn take_if_free(path: &Path) -> Result<Option<Self>> {
+        let file = open(path)?;
+        Ok(match file.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            // A file system without locks.
+            Ok(()) | Err(TryLockError::Error(_)) => Some(Self { _file: file }),
+        })
+    }
+}
+
+/// The file of a lock.
+fn open(path: &Path) -> Result<File> {
+    let failed = |error| HubError::file("write", path, error);
+    path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
+    File::options().append(true).create(true).open(path).map_err(failed)
 }
 
 #[cfg(test)]
@@ -60,6 +75,9 @@ mod tests {
             }
         });
         assert!(waited.load(Ordering::SeqCst) > 0);
-        Turn::take(&path, &mut || panic!("nobody has it")).unwrap();
+        let turn = Turn::take(&path, &mut || panic!("nobody has it")).unwrap();
+        assert!(Turn::take_if_free(&path).unwrap().is_none());
+        drop(turn);
+        assert!(Turn::take_if_free(&path).unwrap().is_some());
     }
 }

@@ -135,6 +135,11 @@ pub struct ChatArgs {
     #[arg(value_parser = FalseyValueParser::new())]
     pub single_turn: bool,
 
+    /// Make a store of a GGUF file while chatting, by one thread that everything else goes before: the
+    /// next start uses it, at any --level. What the end of the chat interrupts goes on in the next one
+    #[arg(long, env = "NESTLING_CONVERT_IN_BACKGROUND", value_parser = FalseyValueParser::new())]
+    pub convert_in_background: bool,
+
     #[command(flatten)]
     pub history: HistoryArgs,
 

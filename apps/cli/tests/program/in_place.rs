@@ -426,3 +426,55 @@ fn options_of_levels_are_told_of() {
     run(&["--weight-budget", "1GiB"]).fails(1, "without --weight-budget", "convert --exact");
     run(&["--load-mode", "mmap"]).fails(1, "without --load-mode mmap", "convert --exact");
 }
+
+/// A chat at a terminal with a store in the making beside it.
+#[cfg(unix)]
+#[test]
+fn a_store_is_made_beside_a_chat_and_used_at_the_next_start() {
+    use super::terminal::Terminal;
+    let home = Home::new();
+    let path = home.copy("qwen3-moe.gguf");
+    let start = |more: &[&str]| {
+        let mut command = program();
+        command.env("NESTLING_CACHE", home.path("cache"));
+        command.args(["chat", "-m", &path, "--temp", "0", "-n", "2", "--no-history"]).args(more);
+        let mut terminal = Terminal::start(command, 100);
+        let screen = terminal.expect(">>> ");
+        (terminal, screen)
+    };
+    let (mut chat, screen) = start(&["--convert-in-background"]);
+    assert!(screen.contains("runs where it lies"), "{screen}");
+    let folder = home.path("cache/stores/gguf");
+    let made = || {
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let mut paths = entries.map(|entry| entry.path());
+        paths.find(|path| path.extension().is_some_and(|ending| ending == "nest"))
+    };
+    // It is there when its journal is gone.
+    while made().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let mut told = String::new();
+    for _ in 0..100 {
+        chat.type_in("hi\r");
+        told += &chat.expect("Generation:");
+        told += &chat.expect(">>> ");
+        if told.contains("used at the next start") {
+            break;
+        }
+    }
+    assert!(told.contains("Store: made, and used at the next start"), "{told}");
+    drop(chat);
+    let store = made().unwrap().display().to_string();
+    home.run(&["verify", &store]).ok();
+    let (_chat, screen) = start(&[]);
+    assert!(screen.contains("is the store that was made of it"), "{screen}");
+    // The same bits, and lower levels besides.
+    let run = |more: &[&str]| {
+        home.run(&[&["run", "-m", &path, "-p", "Once", "-n", "6", "--temp", "0"], more].concat())
+    };
+    let of_store = run(&[]).ok();
+    run(&["--level", "2"]).ok();
+    std::fs::remove_file(store).unwrap();
+    assert_eq!(run(&[]).ok(), of_store);
+}
