@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use nestling_convert::convert::{ConvertOptions, convert, plan_store};
+use nestling_convert::convert::{ConvertOptions, SourceBlocks, convert, plan_store};
 use nestling_core::CancelToken;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
@@ -64,6 +64,8 @@ struct Input {
     front: Vec<Edit>,
     tokenizer: Vec<Edit>,
     level: u8,
+    /// Whether scaled integers are kept, for which bits are moved and nothing is searched.
+    exact: bool,
     cut: Option<u32>,
 }
 
@@ -247,7 +249,11 @@ fn run(folder: &Path, input: &Input) {
     let level = Level::ALL[usize::from(input.level) % Level::ALL.len()];
     let mut options = ConvertOptions::default();
     (options.threads, options.level) = (1, level);
-    if checkpoint.weight_bytes() > CONVERTED_BYTES_MAX {
+    if input.exact {
+        options.source_blocks = SourceBlocks::Exact;
+    }
+    let most = if input.exact && input.gguf { u64::MAX } else { CONVERTED_BYTES_MAX };
+    if checkpoint.weight_bytes() > most {
         let _ = plan_store(&checkpoint, vec![0; 16], &options);
         return;
     }

@@ -4,6 +4,7 @@
 
 #![no_main]
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use nestling_hub::{HubOptions, Limits, NoObserver, Reference, StoreCache, obtain, survey};
+use sha2::{Digest, Sha256};
 
 #[derive(Arbitrary, Clone, Debug)]
 enum Answer {
@@ -79,7 +81,7 @@ const HEADERS: &[&str] = &[
 /// What the servers share with the target.
 #[derive(Default)]
 struct Script {
-    input: Option<Input>,
+    input: Option<Arc<Input>>,
     next: usize,
     leaked: bool,
 }
@@ -108,16 +110,22 @@ fn sound_listing() -> String {
 }
 
 fn listed(name: &str, size: u64, blob: Option<&str>, sha256: Option<&str>) -> serde_json::Value {
-    let content = files().iter().find(|(known, _)| known == name).map(|(_, content)| content);
-    let hash = hash_of(content.map_or(&[][..], |content| content));
-    let lfs = sha256.unwrap_or(&hash);
+    let hash = hashes().get(name).unwrap_or(&hashes()[""]);
+    let lfs = sha256.unwrap_or(hash);
     serde_json::json!({"rfilename": name, "size": size, "blobId": blob.unwrap_or(&hash[..40]),
         "lfs": {"sha256": lfs, "size": size, "pointerSize": 135}})
 }
 
-fn hash_of(content: &[u8]) -> String {
-    use sha2::{Digest, Sha256};
-    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+/// SHA-256 of the files and of none, once: hashing takes longer than most executions.
+fn hashes() -> &'static HashMap<&'static str, String> {
+    static HASHES: OnceLock<HashMap<&str, String>> = OnceLock::new();
+    HASHES.get_or_init(|| {
+        let hash = |content: &[u8]| {
+            Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let all = files().iter().map(|(name, content)| (name.as_str(), hash(content)));
+        all.chain([("", hash(&[]))]).collect()
+    })
 }
 
 fn listing(input: &Input) -> Vec<u8> {
@@ -318,7 +326,7 @@ fuzz_target!(|input: Input| {
     let folder = scratch();
     {
         let mut script = server().script.lock().unwrap();
-        *script = Script { input: Some(input.clone()), next: 0, leaked: false };
+        *script = Script { input: Some(Arc::new(input.clone())), next: 0, leaked: false };
     }
     let (options, reference) = (options(folder.path()), Reference::parse("a/b", "main").unwrap());
     if input.survey {

@@ -104,7 +104,7 @@ const MARKERS: &[&str] = &[
 enum Part {
     Marker(u8),
     Text(String),
-    /// A marker so often that limits of headers are passed.
+    /// A marker so often that limits of headers are passed. Those of tool calls, a mebibyte, have unit tests.
     Many(u8, u8),
 }
 
@@ -133,9 +133,13 @@ fn text_of(parts: &[Part]) -> String {
                 text.push_str(&marker(*number).repeat(usize::from(*count) * 8));
             }
         }
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     }
     text
 }
+
+/// Four times a header's limit.
+const TEXT_BYTES_MAX: usize = 16 << 10;
 
 /// The text between cuts, each moved to where a character begins.
 fn pieces<'a>(text: &'a str, cuts: &[u16]) -> Vec<&'a str> {

@@ -143,7 +143,9 @@ impl<'a> Hub<'a> {
             out.set_len(0).map_err(failed)?;
             at = 0;
         }
-        take_in(&mut out, &mut digest).map_err(|error| HubError::file("read", part, error))?;
+        if at > 0 {
+            take_in(&mut out, &mut digest).map_err(|error| HubError::file("read", part, error))?;
+        }
         let range = at..file.size;
         let mut sink = |bytes: &[u8]| {
             out.write_all(bytes).map_err(failed)?;

@@ -12,7 +12,7 @@ const ATTEMPTS_MAX: u32 = 5;
 /// A server that sends less before it breaks off has not got ahead.
 const PROGRESS_BYTES: u64 = 1 << 20;
 
-/// Bytes that are handed on at a time.
+/// Most bytes that are handed on at a time.
 const CHUNK_BYTES: usize = 1 << 18;
 
 /// What reads parts of a repository's files.
@@ -91,9 +91,10 @@ impl Ranges {
             ));
         }
         let mut reader = self.client.read(response.into_body());
-        let mut chunk = vec![0; CHUNK_BYTES];
+        let wanted = |at| usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+        let mut chunk = vec![0; wanted(*at)];
         while *at < end {
-            let wanted = usize::try_from(end - *at).unwrap_or(usize::MAX).min(chunk.len());
+            let wanted = wanted(*at);
             let count = match reader.read(&mut chunk[..wanted]) {
                 Ok(0) => return Err(Trouble::Unreachable("the answer ended early".into())),
                 Ok(count) => count,

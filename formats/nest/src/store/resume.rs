@@ -17,7 +17,7 @@ use super::journal::{Journal, ReadJournal, Record};
 use super::partial::{ShardFile, State, journal_path, shard_paths};
 use crate::nested::NestedCodec;
 
-/// Bytes that are read at once.
+/// Most bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Opens or creates the temporary files and the journal.
@@ -129,12 +129,15 @@ fn replay(
             }
         }
     }
+    // Default: without extents nothing is read.
+    let longest = index.extents.iter().map(|extent| extent.length).max().unwrap_or(0);
+    let most = usize::try_from(longest).unwrap_or(usize::MAX).min(CHUNK_BYTES);
     let mut chunk = Vec::new();
     for (extent, hash) in index.extents.iter().zip(&mut state.hashes) {
         let Some(expected) = *hash else { continue };
-        let more = CHUNK_BYTES.saturating_sub(chunk.len());
+        let more = most.saturating_sub(chunk.len());
         try_reserve(&mut chunk, "a part of a store that is verified", more)?;
-        chunk.resize(CHUNK_BYTES, 0);
+        chunk.resize(most, 0);
         if !rewrite(index, files, extent, expected, &mut chunk)? {
             *hash = None;
         }

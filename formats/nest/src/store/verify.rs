@@ -13,7 +13,7 @@ use super::index::Extent;
 use super::read::Store;
 use super::shards::shard_header;
 
-/// Bytes that are read at once.
+/// Most bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// How far a check has come.
@@ -65,7 +65,7 @@ impl Store {
         progress: &mut dyn FnMut(VerifyProgress) -> ControlFlow<()>,
     ) -> Result<VerifyReport, StoreError> {
         let mut report = VerifyReport::default();
-        let mut chunk = try_zeroed("a part of a store that is verified", CHUNK_BYTES)?;
+        let mut chunk = try_zeroed("a part of a store that is verified", self.chunk_bytes())?;
         let before = sections.checked_sub(1).and_then(|last| self.index.sections.get(last));
         let skipped = before.map_or(0, |section| section.end);
         let start = match before {
@@ -93,6 +93,13 @@ impl Store {
         report.bytes = at - skipped;
         report.unchecked_bytes = self.storage.len() - at;
         Ok(report)
+    }
+
+    /// Bytes that are read at once: no more than the longest extent.
+    fn chunk_bytes(&self) -> usize {
+        // Default: without extents nothing is read.
+        let longest = self.index.extents.iter().map(|extent| extent.length).max().unwrap_or(0);
+        usize::try_from(longest).unwrap_or(usize::MAX).min(CHUNK_BYTES)
     }
 
     /// Bytes of the complete sections.

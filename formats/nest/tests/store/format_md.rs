@@ -66,13 +66,20 @@ fn the_first_versions_fixture_opens() {
 /// Id of the fixture: it may only change with the version.
 const FIXTURE_ID: &str = "90132c1d79728536c3daf84cae51d5ac";
 
-/// Writes the fixture and the fuzz seed anew: `cargo test -p nestling-formats -- --ignored fixture`.
+/// Writes the fixture and the fuzz seeds anew: `cargo test -p nestling-formats -- --ignored fixture`.
 #[test]
 #[ignore = "writes committed files"]
 fn write_the_fixture() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
-    let bytes = crate::support::bytes_of(&crate::support::tiny_plan());
-    for path in ["tests/data/small-v1.nest", "../../fuzz/seeds/store_index/small.nest"] {
+    let mut tiny = crate::support::tiny_plan();
+    tiny.alignment = Some(512);
+    for (path, plan) in [
+        ("tests/data/small-v1.nest", &crate::support::tiny_plan()),
+        // Short, so that what is changed of them is seldom a weight.
+        ("../../fuzz/seeds/store_index/least.nest", &crate::support::least_plan()),
+        ("../../fuzz/seeds/store_index/small.nest", &tiny),
+    ] {
+        let bytes = crate::support::bytes_of(plan);
         let path = std::path::Path::new(root).join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, &bytes).unwrap();
