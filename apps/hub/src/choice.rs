@@ -2,9 +2,10 @@
 
 use crate::error::{HubError, Result};
 use crate::gguf::{self, GgufFiles};
-use crate::listing::{Listing, RemoteFile};
+use crate::listing::{LISTED_MAX, Listing, RemoteFile};
 use crate::repository::Reference;
 use nestling_formats::store::shard_path;
+use nestling_import::limits::MAX_SHARDS;
 use std::path::Path;
 
 /// What is to be fetched of a repository.
@@ -85,21 +86,31 @@ fn shard_number(name: &str) -> Option<(u32, u32, String)> {
     let (base, number) = stem.rsplit_once('-')?;
     let digits = |text: &str| text.parse().ok().filter(|_| text.len() == 5);
     let (number, total) = (digits(number)?, digits(total)?);
-    (number >= 1 && number <= total).then(|| (number, total, format!("{base}.nest")))
+    ((1..=total).contains(&number) && total as usize <= MAX_SHARDS)
+        .then(|| (number, total, format!("{base}.nest")))
 }
 
 fn several(stores: &[StoreFiles]) -> HubError {
-    let names: Vec<&str> = stores.iter().map(StoreFiles::first).collect();
     HubError::new(format!("the repository holds {} stores", stores.len()))
-        .advise(format!("name one after a colon: {}", names.join(", ")))
+        .advise(format!("name one after a colon: {}", listed(stores)))
+}
+
+/// Some names, for people to choose from.
+fn listed(stores: &[StoreFiles]) -> String {
+    let mut names: Vec<String> =
+        stores.iter().take(LISTED_MAX).map(|store| store.first().to_owned()).collect();
+    if stores.len() > LISTED_MAX {
+        names.push(format!("{} more", stores.len() - LISTED_MAX));
+    }
+    names.join(", ")
 }
 
 fn no_store(name: &str, listing: &Listing) -> HubError {
-    let names: Vec<String> = stores(listing).iter().map(|store| store.first().to_owned()).collect();
+    let stores = stores(listing);
     let failure = HubError::new(format!("the repository has no store `{name}`"));
-    match names.is_empty() {
+    match stores.is_empty() {
         true => failure.advise("leave out what follows the colon"),
-        false => failure.advise(format!("it has {}", names.join(", "))),
+        false => failure.advise(format!("it has {}", listed(&stores))),
     }
 }
 

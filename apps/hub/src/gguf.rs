@@ -2,7 +2,8 @@
 
 use crate::bytes::ByteSize;
 use crate::error::{HubError, Result};
-use crate::listing::RemoteFile;
+use crate::listing::{LISTED_MAX, RemoteFile};
+use nestling_import::limits::MAX_SHARDS;
 use std::collections::BTreeMap;
 
 /// What is taken where nothing was asked for, as llama.cpp does.
@@ -17,9 +18,6 @@ const READ: [&str; 25] = [
 
 /// What names of files add to a type.
 const SIZES: [&str; 7] = ["_XXS", "_XS", "_S", "_M", "_L", "_XL", "_MOE"];
-
-/// Choices that an error lists.
-const LISTED_MAX: usize = 12;
 
 /// A model in one GGUF file, or in the parts of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +121,9 @@ fn numbered(name: &str) -> (String, usize, usize) {
         piece.filter(|digits| digits.len() == 5).and_then(|digits| digits.parse().ok())
     };
     match (number(part), of, number(total), pieces.next()) {
-        (Some(part), Some("of"), Some(total), Some(start)) => {
+        (Some(part), Some("of"), Some(total), Some(start))
+            if (1..=total).contains(&part) && total <= MAX_SHARDS =>
+        {
             (format!("{start}.gguf"), part, total)
         }
         _ => whole,
@@ -214,6 +214,16 @@ mod tests {
         ] {
             let model = GgufFiles { name: name.into(), parts: Vec::new(), parts_total: 1 };
             assert_eq!(model.quantization().as_deref(), told, "{name}");
+        }
+    }
+
+    /// Numbers that no splitter writes are part of a name.
+    #[test]
+    fn parts_that_make_no_sense_are_whole_files() {
+        for name in ["a-00000-of-00000.gguf", "a-00003-of-00002.gguf", "a-00001-of-99999.gguf"] {
+            let found = models(&[file(name, 5)]);
+            assert_eq!((found[0].name.as_str(), found[0].parts.len()), (name, 1));
+            assert_eq!(choose(found, None, 9).unwrap().bytes(), 5);
         }
     }
 

@@ -19,14 +19,15 @@ use nestling_import::safetensors::{PREFIX_BYTES, header_length};
 use nestling_import::{Checkpoint, ImportError, ModelConfig, write_header};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What is read of a file before it says how long its header is.
 const FIRST_BYTES: u64 = 16 << 10;
 
-/// Largest file that is read whole: the index of the largest checkpoints takes a sixth of it.
-const SMALL_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes of all headers of a model: five times those of the largest published one. They are fetched and kept
+/// before the disk is asked for room.
+const HEADERS_BYTES_MAX: u64 = 256 << 20;
 
 /// Files whose headers are read at a time.
 const AT_ONCE: usize = 8;
@@ -39,6 +40,8 @@ pub struct Headers<'a> {
     /// Where they are kept.
     folder: PathBuf,
     observer: &'a dyn Observer,
+    /// Bytes of headers so far.
+    kept_bytes: AtomicU64,
 }
 
 impl<'a> Headers<'a> {
@@ -49,7 +52,8 @@ impl<'a> Headers<'a> {
         observer: &'a dyn Observer,
     ) -> Self {
         let folder = options.headers.join(hub.repository.folder()).join(&listing.commit);
-        Self { hub, listing, ranges: hub.ranges(&listing.commit), folder, observer }
+        let ranges = hub.ranges(&listing.commit);
+        Self { hub, listing, ranges, folder, observer, kept_bytes: AtomicU64::new(0) }
     }
 
     /// A checkpoint in the transformers layout, and the files that hold its weights.
@@ -107,12 +111,6 @@ impl<'a> Headers<'a> {
         if std::fs::metadata(&path).is_ok_and(|data| data.len() == file.size) {
             return Ok(());
         }
-        if file.size > SMALL_BYTES_MAX {
-            let most = SMALL_BYTES_MAX >> 20;
-            let message =
-                format!("its {} has {} bytes, more than {most} MiB", file.name, file.size);
-            return Err(cannot_run(&message));
-        }
         let bytes = self.ranges.read(file, 0..file.size).map_err(|e| self.hub.explain(e))?;
         let mut digest = Digest::of(file);
         digest.update(&bytes);
@@ -138,9 +136,12 @@ impl<'a> Headers<'a> {
         files: &[RemoteFile],
         fetch: &(dyn Fn(&RemoteFile) -> Result<()> + Sync),
     ) -> Result<()> {
-        let is_here =
-            |file: &&RemoteFile| self.folder.join(format!("{}.front", file.name)).is_file();
-        let missing: Vec<&RemoteFile> = files.iter().filter(|file| !is_here(file)).collect();
+        let held = |file: &RemoteFile| {
+            let front = std::fs::metadata(self.folder.join(format!("{}.front", file.name)));
+            front.ok().filter(std::fs::Metadata::is_file).map(|front| front.len())
+        };
+        self.kept_bytes.store(files.iter().filter_map(held).sum(), Ordering::Relaxed);
+        let missing: Vec<&RemoteFile> = files.iter().filter(|file| held(file).is_none()).collect();
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
         let progress = Mutex::new(self.observer.begin(Task::Headers, missing.len() as u64, 0));
         let lock = || failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -200,6 +201,12 @@ impl<'a> Headers<'a> {
     }
 
     fn keep(&self, file: &RemoteFile, header: &[u8]) -> Result<()> {
+        let bytes = header.len() as u64;
+        if self.kept_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > HEADERS_BYTES_MAX {
+            let most = HEADERS_BYTES_MAX >> 20;
+            let message = format!("the headers of its files have more than {most} MiB");
+            return Err(cannot_run(&message));
+        }
         let path = self.path(file)?;
         write_header(&path, file.size, header)
             .map_err(|error| HubError::file("write", &path, error))
@@ -213,5 +220,46 @@ fn unread(file: &RemoteFile, why: Trouble, trouble: &mut Option<Trouble>) -> Imp
         file: file.name.clone(),
         action: "read",
         source: io::Error::other("the network failed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HubOptions, Limits, NoObserver, Repository, StoreCache};
+
+    /// As many bytes as the disk is not asked for, and not one more.
+    #[test]
+    fn headers_are_bounded_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let options = HubOptions {
+            endpoint: "http://127.0.0.1:9".into(),
+            downloads: at("hub"),
+            stores: StoreCache {
+                folder: at("stores"),
+                locks: at("locks"),
+                calibration: "none".into(),
+                gguf_calibration: "none".into(),
+            },
+            headers: at("headers"),
+            token: None,
+            limits: Limits::default(),
+            offline: false,
+            room: u64::MAX,
+        };
+        let repository = Repository::new("a/b", "main").unwrap();
+        let cache = repository.cache(options.downloads.clone());
+        let hub = Hub::new(&repository, &cache, &options);
+        let listing = format!("{{\"sha\": \"{}\", \"siblings\": []}}", "0".repeat(40));
+        let listing = Listing::read(listing.as_bytes()).unwrap();
+        let headers = Headers::new(&hub, &listing, &options, &NoObserver);
+        let file = |name: &str| RemoteFile { name: name.into(), size: 99, blob: "0".repeat(64) };
+        headers.keep(&file("a"), &[7; 10]).unwrap();
+        headers.kept_bytes.store(HEADERS_BYTES_MAX - 10, Ordering::Relaxed);
+        headers.keep(&file("b"), &[7; 10]).unwrap();
+        let refused = headers.keep(&file("c"), &[7; 1]).unwrap_err();
+        assert!(refused.to_string().contains("more than 256 MiB"), "{refused}");
+        assert!(!headers.folder.join("c.front").exists());
     }
 }

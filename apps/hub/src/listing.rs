@@ -2,6 +2,8 @@
 
 use crate::error::{HubError, Result};
 use crate::names::{FOLDERS_MAX, is_commit, is_file_name, is_hash, is_path};
+use crate::refusals::cannot_run;
+use nestling_import::limits::{MAX_ASSET_BYTES, MAX_SAFETENSORS_INDEX_BYTES, MAX_SHARDS};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
@@ -20,6 +22,9 @@ const OPTIONAL: [&str; 5] = [
     "chat_template.json",
 ];
 
+/// Choices that an error lists.
+pub const LISTED_MAX: usize = 12;
+
 /// More than any file has; as many files as a listing can name have less than 2^63 bytes.
 const FILE_BYTES_MAX: u64 = 1 << 44;
 
@@ -37,6 +42,8 @@ pub struct RemoteFile {
 pub struct Listing {
     pub commit: String,
     files: Vec<RemoteFile>,
+    /// Numbers of the files by their names: a listing and an index may have some hundred thousand names each.
+    by_name: Vec<u32>,
 }
 
 impl Listing {
@@ -45,17 +52,24 @@ impl Listing {
     pub fn read(answer: impl Read) -> serde_json::Result<Self> {
         let answer: Answer = serde_json::from_reader(answer)?;
         if is_commit(&answer.sha) {
-            return Ok(Self { commit: answer.sha.to_ascii_lowercase(), files: answer.siblings.0 });
+            return Ok(Self::new(answer.sha.to_ascii_lowercase(), answer.siblings.0));
         }
         let sha = answer.sha.chars().take(80).collect::<String>();
         Err(serde_json::Error::custom(format!("its commit is `{}`", sha.escape_debug())))
+    }
+
+    fn new(commit: String, files: Vec<RemoteFile>) -> Self {
+        let mut by_name: Vec<u32> = (0u32..).zip(&files).map(|(number, _)| number).collect();
+        // Of several with one name the first is meant.
+        by_name.sort_by_key(|number| &files[*number as usize].name);
+        Self { commit, files, by_name }
     }
 
     /// What lies in a snapshot of the cache, as if the Hub had listed it.
     pub fn of_snapshot(commit: &str, snapshot: &Path) -> Self {
         let mut files = Vec::new();
         add_files(snapshot, "", FOLDERS_MAX, &mut files);
-        Self { commit: commit.into(), files }
+        Self::new(commit.into(), files)
     }
 
     /// All files whose names are safe.
@@ -65,12 +79,18 @@ impl Listing {
 
     /// Whether there is a model in the transformers layout with weights that can be read.
     pub fn is_checkpoint(&self) -> bool {
-        let has = |name: &str| self.files.iter().any(|file| file.name == name);
+        let has = |name: &str| self.get(name).is_some();
         has("config.json") && (has(INDEX) || has(SINGLE))
     }
 
+    fn get(&self, name: &str) -> Option<&RemoteFile> {
+        let of = |number: &u32| &self.files[*number as usize];
+        let first = self.by_name.partition_point(|number| of(number).name.as_str() < name);
+        self.by_name.get(first).map(of).filter(|file| file.name == name)
+    }
+
     pub fn find(&self, name: &str) -> Option<RemoteFile> {
-        self.files.iter().find(|file| file.name == name).cloned()
+        self.get(name).cloned()
     }
 
     /// Configuration, tokenizer and index: small files that say what the large ones are.
@@ -86,6 +106,7 @@ impl Listing {
             wanted.push(file);
         }
         wanted.extend(OPTIONAL.iter().chain([&INDEX]).filter_map(|name| self.find(name)));
+        wanted.iter().try_for_each(check_size)?;
         Ok(wanted)
     }
 
@@ -103,6 +124,20 @@ impl Listing {
         });
         wanted.collect()
     }
+}
+
+/// Refuses a small file that is larger than anything that is read of its kind: it would be fetched before the
+/// disk is asked for room for the large ones.
+fn check_size(file: &RemoteFile) -> Result<()> {
+    let limit = match file.name.as_str() {
+        INDEX => MAX_SAFETENSORS_INDEX_BYTES,
+        _ => MAX_ASSET_BYTES,
+    };
+    if file.size <= limit {
+        return Ok(());
+    }
+    let (name, size, most) = (&file.name, file.size, limit >> 20);
+    Err(cannot_run(&format!("its {name} has {size} bytes, more than {most} MiB")))
 }
 
 /// Adds the files below a folder, with their names from the snapshot's root.
@@ -221,6 +256,10 @@ impl<'de> Deserialize<'de> for Shards {
                         return Err(A::Error::custom("weight_map has a name that is no file name"));
                     }
                     names.insert(name);
+                    if names.len() > MAX_SHARDS {
+                        let most = format!("weight_map has more than {MAX_SHARDS} files");
+                        return Err(A::Error::custom(most));
+                    }
                 }
                 Ok(Shards(names))
             }

@@ -1,5 +1,8 @@
 //! Which names are safe in paths and addresses, whoever gives them.
 
+/// Bytes of a file's name; file systems take 255, and suffixes are added.
+const NAME_BYTES_MAX: usize = 200;
+
 /// Parts of the path of a repository's file.
 pub const FOLDERS_MAX: usize = 4;
 
@@ -14,10 +17,25 @@ pub fn is_path(text: &str) -> bool {
     text.split('/').count() <= FOLDERS_MAX && text.split('/').all(is_file_name)
 }
 
-/// A name that stays inside its folder.
+/// A name that stays inside its folder, on every system that programs of this crate run on.
 pub fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && !name.starts_with('.')
+        && !name.ends_with('.')
+        && name.chars().all(plain)
+        && !is_device(name)
+}
+
+/// Whether Windows takes a name for a device, whatever follows its first dot.
+fn is_device(name: &str) -> bool {
+    // Default: a name without a dot is all stem.
+    let stem = name.split('.').next().unwrap_or(name).to_ascii_uppercase();
+    let numbered = |port: &str| {
+        let number = stem.strip_prefix(port);
+        number.is_some_and(|number| matches!(number.as_bytes(), [b'0'..=b'9']))
+    };
+    ["CON", "PRN", "AUX", "NUL"].contains(&stem.as_str()) || numbered("COM") || numbered("LPT")
 }
 
 /// Whether text is a commit.
@@ -28,4 +46,43 @@ pub fn is_commit(text: &str) -> bool {
 /// Whether text is a hash in hexadecimal, of git or SHA-256, and so harmless as a file name.
 pub fn is_hash(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_some_system_reads_otherwise_are_not_taken() {
+        let longest = "a".repeat(NAME_BYTES_MAX);
+        for name in ["model.safetensors", "a-b_c.d", "console.json", "com.txt", "COM10", &longest] {
+            assert!(is_file_name(name), "{name}");
+        }
+        let long = format!("{longest}a");
+        for name in [
+            "",
+            ".",
+            "..",
+            ".hidden",
+            "a.",
+            "a/b",
+            "a\\b",
+            "a:b",
+            "a b",
+            "ä",
+            "a\0",
+            "nul",
+            "NUL.txt",
+            "con",
+            "Aux.json",
+            "prn.a.b",
+            "COM1",
+            "lpt9.nest",
+            &long,
+        ] {
+            assert!(!is_file_name(name), "{name:?}");
+        }
+        assert!(is_path("a/b/c/d") && !is_path("a/b/c/d/e") && !is_path("a//b") && !is_path("/a"));
+        assert!(!is_path("a/../b") && !is_path("a/nul"));
+    }
 }

@@ -1,3 +1,4 @@
+mod hostile;
 mod simulated;
 
 use crate::*;
@@ -134,6 +135,12 @@ impl Bench {
             range.split(',').next().unwrap().to_owned()
         };
         self.bodies(name).iter().map(start).collect()
+    }
+
+    /// Has the files as they are now on a server of its own.
+    fn serve_anew(&mut self) {
+        self.server = Standin::start("Owner/Small-MoE", COMMIT, self.files.clone());
+        self.options.endpoint = self.server.address.clone();
     }
 
     fn behave(&self, manner: HubFault) {

@@ -32,6 +32,8 @@ pub enum HubFault {
     Loop,
     /// A large file is moved, and nothing says where to.
     Nowhere,
+    /// The listing comes compressed, which nobody asked for.
+    Compressed,
     /// So many bytes of a large file for each request, then the line breaks.
     Short(usize),
 }
@@ -191,6 +193,10 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, sec
             return send_without_end(stream);
         }
         let listing = listed.unwrap_or_else(|| listing(repository));
+        if manner == HubFault::Compressed {
+            let body = gzip(listing.as_bytes());
+            return send(stream, "200 OK", &[("Content-Encoding", "gzip".into())], &body);
+        }
         state.lock().unwrap().served += listing.len();
         return send(stream, "200 OK", &[], listing.as_bytes());
     }
@@ -251,6 +257,26 @@ fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<Stat
         Some(file) => send_file(stream, &request, repository, file, state),
         None => send(stream, "403 Forbidden", &[], b"Access denied"),
     }
+}
+
+/// Bytes in the gzip format (RFC 1952), in blocks that are not compressed.
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+    let blocks = bytes.chunks(0xffff);
+    let last = blocks.len().saturating_sub(1);
+    for (number, block) in blocks.enumerate() {
+        let length = block.len() as u16;
+        out.push(u8::from(number == last));
+        out.extend(length.to_le_bytes());
+        out.extend((!length).to_le_bytes());
+        out.extend(block);
+    }
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+    let crc =
+        bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |c, _| step(c)));
+    out.extend((!crc).to_le_bytes());
+    out.extend((bytes.len() as u32).to_le_bytes());
+    out
 }
 
 fn send_without_end(mut stream: &TcpStream) {
