@@ -22,6 +22,7 @@ use nestling_runtime::{
 };
 
 use nestling_formats::Level;
+use nestling_formats::memory::OutOfMemory;
 
 type Failure = Box<dyn Error>;
 
@@ -168,13 +169,13 @@ fn policies() -> Result<(), Failure> {
                 half_lives: [4096.0, 4095.0, 4094.0, 4093.0],
                 ..FrequencyOptions::default()
             };
-            let long = ratio(keep(DecayedFrequency::new(Arc::clone(table), one), budget))?;
+            let long = ratio(keep(DecayedFrequency::new(Arc::clone(table), one)?, budget))?;
             let hit = 1.0 - best.missed_bytes as f64 / best.used_bytes as f64;
             println!(
                 "| {name} | {:.0} % | {hit:.3} | {:.2} | {long:.3} | {:.3} |",
                 part * 100.0,
                 ratio(recent(table, budget))?,
-                ratio(ResidencyOptions::new(table, budget))?,
+                ratio(ResidencyOptions::new(table, budget)?)?,
             );
         }
     }
@@ -194,7 +195,7 @@ fn upgrades() -> Result<(), Failure> {
             let run = |unit| {
                 let options = SimulationOptions::new(MACHINE);
                 let options = SimulationOptions { unit, warm_up: WARM_UP, ..options };
-                let residency = ResidencyOptions::new(&table, part_of(&table, part));
+                let residency = ResidencyOptions::new(&table, part_of(&table, part))?;
                 simulate(&trace, &table, residency, options)
             };
             let (copies, planes) = (run(CacheUnit::Experts)?, run(CacheUnit::Planes)?);
@@ -267,7 +268,7 @@ impl Setting {
     fn fixed_widths(
         &self,
         budget: u64,
-        keep: impl Fn(&Arc<ExpertTable>, u64) -> ResidencyOptions,
+        keep: impl Fn(&Arc<ExpertTable>, u64) -> Result<ResidencyOptions, OutOfMemory>,
         accuracy: Option<f64>,
     ) -> Result<Outcome, Failure> {
         let layers = self.table.layers().iter().map(|layer| {
@@ -286,7 +287,7 @@ impl Setting {
             prefetch: accuracy.map(|accuracy| Prefetch { accuracy }),
             ..self.options()
         };
-        Ok(simulate(&self.trace(4.0), &table, keep(&table, budget), options)?)
+        Ok(simulate(&self.trace(4.0), &table, keep(&table, budget)?, options)?)
     }
 
     /// Nested planes, levels 2 to 4, 3.0 in the mean.
@@ -300,7 +301,7 @@ impl Setting {
         let table = cut(&self.table, 3);
         let prefetch = prefetch.map(|accuracy| Prefetch { accuracy });
         let options = SimulationOptions { order, unit, prefetch, ..self.options() };
-        let residency = ResidencyOptions::new(&table, budget);
+        let residency = ResidencyOptions::new(&table, budget)?;
         Ok(simulate(&self.trace(3.0), &table, residency, options)?)
     }
 
@@ -321,7 +322,8 @@ fn throughput() -> Result<(), Failure> {
         let setting = Setting { table, rows, machine: gpu(3.5e9, 15_000_000) };
         let budget = 5_000_000_000;
         let speed = |outcome: Outcome| outcome.tokens_per_second();
-        let lru = speed(setting.fixed_widths(budget, recent, None)?);
+        let lru =
+            speed(setting.fixed_widths(budget, |table, budget| Ok(recent(table, budget)), None)?);
         let frequent = |table: &Arc<ExpertTable>, budget| ResidencyOptions::new(table, budget);
         let edge = speed(setting.fixed_widths(budget, frequent, Some(0.7))?);
         let copies = setting.nested(budget, CacheUnit::Experts, OrderRule::ById, None)?;
@@ -419,7 +421,7 @@ fn machines() -> Result<(), Failure> {
                     LatePlanes::Skip => RetentionGoal::Error,
                 };
                 let policy = FrequencyOptions { goal, ..FrequencyOptions::default() };
-                let policy = DecayedFrequency::new(Arc::clone(&table), policy);
+                let policy = DecayedFrequency::new(Arc::clone(&table), policy)?;
                 simulate(trace, &table, keep(policy, part_of(&table, part)), options)
             };
             let speed = |trace, accuracy| -> Result<f64, Failure> {

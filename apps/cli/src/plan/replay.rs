@@ -58,7 +58,7 @@ impl Replay {
         let warm_up = WARM_UP.min(trace.steps.len() / 2);
         let options =
             SimulationOptions { warm_up, ..SimulationOptions::new(simulated(answer, machine)) };
-        let residency = ResidencyOptions::new(&table, budget);
+        let residency = ResidencyOptions::new(&table, budget).map_err(|e| explain(&e.into()))?;
         let outcome = simulate(&trace, &table, residency, options);
         let outcome = outcome.map_err(|error| explain(&error))?;
         let best = best_static(&table, &trace, warm_up, budget);

@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
+use nestling_formats::memory::{OutOfMemory, try_with_capacity};
 use nestling_formats::{ExpertId, Plane};
 
 use super::PLANES;
 use super::blend::{Blend, MEMORIES};
 use super::policy::{EvictionPolicy, RetentionGoal};
-use super::table::{ExpertTable, PlaneId};
+use super::table::{BOOKS, ExpertTable, PlaneId};
 
 /// Counts are scaled down when the growth that stands for their decay reaches this.
 const GROWTH_MAX: f64 = 1e12;
@@ -86,12 +87,15 @@ pub struct DecayedFrequency {
 
 impl DecayedFrequency {
     /// Begins with the frequencies of the store, or with all experts alike where it has none.
-    pub fn new(table: Arc<ExpertTable>, options: FrequencyOptions) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(table: Arc<ExpertTable>, options: FrequencyOptions) -> Result<Self, OutOfMemory> {
         // A memory that has run for long counts about 1.44 half-lives of tokens.
         let saturated = options.half_lives.map(|tokens| tokens / std::f64::consts::LN_2);
         let prior = saturated.map(|tokens| options.prior_tokens.max(1e-3).min(tokens));
-        let mut layers = Vec::with_capacity(table.layers().len());
-        let mut experts = Vec::with_capacity(table.len());
+        let mut layers = try_with_capacity(BOOKS, table.layers().len())?;
+        let mut experts = try_with_capacity(BOOKS, table.len())?;
         let mut squares = 0.0;
         for layer in table.layers() {
             layers.push(LayerClock {
@@ -111,7 +115,7 @@ impl DecayedFrequency {
             }
         }
         let blend = Blend::new(options.shares, squares * SHARES_TOKENS);
-        Self { table, options, layers, experts, blend, current: None }
+        Ok(Self { table, options, layers, experts, blend, current: None })
     }
 
     /// Expected uses per token.

@@ -23,11 +23,13 @@ mod victims;
 
 use std::sync::Arc;
 
+use nestling_formats::memory::{OutOfMemory, try_with_capacity, try_zeroed};
 use nestling_formats::{ExpertId, Plane};
 
 pub use counters::ResidencyCounters;
 pub use frequency::{DecayedFrequency, FrequencyOptions};
 pub use policy::{EvictionPolicy, LeastRecentlyUsed, RetentionGoal, StaticHotSet};
+pub(crate) use table::BOOKS;
 pub use table::{BLOCK_BYTES, ExpertEntry, ExpertTable, PlaneId};
 
 use nestling_core::error::EngineError;
@@ -76,9 +78,12 @@ pub struct ResidencyOptions {
 
 impl ResidencyOptions {
     /// These bytes, and the policy that serves best where nothing is known of the text.
-    pub fn new(table: &Arc<ExpertTable>, budget_bytes: u64) -> Self {
-        let policy = DecayedFrequency::new(Arc::clone(table), FrequencyOptions::default());
-        Self { budget_bytes, policy: Box::new(policy), floor_share: 0.25 }
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(table: &Arc<ExpertTable>, budget_bytes: u64) -> Result<Self, OutOfMemory> {
+        let policy = DecayedFrequency::new(Arc::clone(table), FrequencyOptions::default())?;
+        Ok(Self { budget_bytes, policy: Box::new(policy), floor_share: 0.25 })
     }
 }
 
@@ -153,10 +158,11 @@ impl Residency {
     /// An empty cache.
     ///
     /// # Errors
-    /// [`EngineError::ExpertBudget`] if one token's experts of one layer do not fit.
+    /// [`EngineError::ExpertBudget`] if one token's experts of one layer do not fit;
+    /// [`EngineError::Memory`].
     pub fn new(table: Arc<ExpertTable>, options: ResidencyOptions) -> Result<Self, EngineError> {
         check_budget(&table, options.budget_bytes)?;
-        let mut slots = Vec::with_capacity(table.len());
+        let mut slots = try_with_capacity(BOOKS, table.len())?;
         for (layer, experts) in (0..).zip(table.layers()) {
             let slot = |expert| Slot { layer, expert, ..Slot::default() };
             slots.extend((0..experts.len() as u32).map(slot));
@@ -168,10 +174,10 @@ impl Residency {
             slot_capacity: None,
             used_bytes: 0,
             held_experts: 0,
-            layer_bytes: vec![0; table.layers().len()],
+            layer_bytes: try_zeroed(BOOKS, table.layers().len())?,
             floor_share: options.floor_share.clamp(0.0, 1.0) / layers.max(1) as f64,
             step: 1,
-            victims: Victims::default(),
+            victims: Victims::new(table.len())?,
             goal: None,
             counters: ResidencyCounters::default(),
             policy: options.policy,

@@ -1,6 +1,7 @@
 //! What a cache must know of every expert before it has read any.
 
 use crate::store_config::config_of;
+use nestling_formats::memory::try_with_capacity;
 use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{ExpertId, Level, Plane};
 use nestling_import::ModelConfig;
@@ -8,6 +9,9 @@ use nestling_import::config::FeedForward;
 
 use super::PLANES;
 use nestling_core::error::EngineError;
+
+/// What the memory of these books is called.
+pub const BOOKS: &str = "the books of streamed experts";
 
 /// Planes are read in whole blocks of this many bytes, and their memory is counted so.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -99,7 +103,7 @@ impl ExpertTable {
     /// The same for a store of which only the index is there, or planned.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`] if the index lacks an expert.
+    /// [`EngineError::Mismatch`] if the index lacks an expert; [`EngineError::Memory`].
     pub fn of_index(
         index: &Index,
         config: &ModelConfig,
@@ -114,16 +118,17 @@ impl ExpertTable {
                 continue;
             };
             experts_per_token = experts_per_token.max(num_experts_per_tok);
-            let groups = (0..num_experts as u32).map(|expert| {
+            let mut groups = try_with_capacity(BOOKS, num_experts)?;
+            for expert in 0..num_experts as u32 {
                 let id = GroupId::expert_of(layer, expert);
-                let group = index.group(&id);
-                group.ok_or_else(|| {
-                    EngineError::mismatch(index.id().to_string(), id, "no such group")
-                })
-            });
-            let groups = groups.collect::<Result<Vec<_>, _>>()?;
+                let missing =
+                    || EngineError::mismatch(index.id().to_string(), id.clone(), "no such group");
+                groups.push(index.group(&id).ok_or_else(missing)?);
+            }
             let usual = usual_drops(index, &groups, level);
-            layers.push(groups.iter().map(|group| entry(index, group, level, usual)).collect());
+            let mut entries = try_with_capacity(BOOKS, num_experts)?;
+            entries.extend(groups.iter().map(|group| entry(index, group, level, usual)));
+            layers.push(entries);
         }
         Ok(Self::new(layers, experts_per_token))
     }

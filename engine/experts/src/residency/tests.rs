@@ -65,7 +65,7 @@ fn planes_leave_from_the_top_and_come_back_one_by_one() {
 fn the_least_budget_is_named() {
     let table = table(2, 4, 2);
     assert_eq!((table.least_bytes(), table.token_bytes(), table.total_bytes()), (8, 16, 32));
-    let options = ResidencyOptions::new(&table, 7);
+    let options = ResidencyOptions::new(&table, 7).unwrap();
     let error = Residency::new(Arc::clone(&table), options).unwrap_err();
     assert!(matches!(error, EngineError::ExpertBudget { asked: 7, least: 8 }), "{error}");
     let mut books = lru(&table, 8);
@@ -119,7 +119,8 @@ fn refinements_wait_for_their_base() {
 #[test]
 fn shedding_takes_refinements_of_all_before_any_base() {
     let table = table(2, 4, 1);
-    let mut books = Residency::new(Arc::clone(&table), ResidencyOptions::new(&table, 16)).unwrap();
+    let options = ResidencyOptions::new(&table, 16).unwrap();
+    let mut books = Residency::new(Arc::clone(&table), options).unwrap();
     for expert in 0..2 {
         fetch(&mut books, 0, expert, 3);
         fetch(&mut books, 1, expert, 3);
@@ -147,7 +148,7 @@ fn a_smaller_budget_holds_at_once() {
 fn a_prefetch_takes_only_what_is_worth_less() {
     let table = table(2, 4, 1);
     let options = FrequencyOptions { prior_tokens: 1.0, ..FrequencyOptions::default() };
-    let policy = Box::new(DecayedFrequency::new(Arc::clone(&table), options));
+    let policy = Box::new(DecayedFrequency::new(Arc::clone(&table), options).unwrap());
     let options = ResidencyOptions { budget_bytes: 8, policy, floor_share: 0.0 };
     let mut books = Residency::new(Arc::clone(&table), options).unwrap();
     let mut evicted = Vec::new();

@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use nestling_formats::Plane;
+use nestling_formats::memory::{OutOfMemory, try_with_capacity};
 
-use super::{Admission, PlaneId, Residency, bit};
+use super::{Admission, BOOKS, PlaneId, Residency, bit};
 
 /// Planes that could leave by retention score, the lowest first.
 #[derive(Debug, Default)]
@@ -22,6 +23,15 @@ pub(super) struct Victims {
 }
 
 impl Victims {
+    /// With room for so many experts.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(experts: usize) -> Result<Self, OutOfMemory> {
+        let heap = try_with_capacity(BOOKS, experts)?.into();
+        Ok(Self { heap, ..Self::default() })
+    }
+
     /// RetentionGoal may have fallen: the heap is built anew before it is used.
     pub fn forget(&mut self) {
         self.built = false;

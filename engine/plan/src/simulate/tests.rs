@@ -40,7 +40,7 @@ fn with(policy: impl EvictionPolicy + 'static, budget_bytes: u64) -> ResidencyOp
 
 fn frequency(table: &Arc<ExpertTable>, budget_bytes: u64) -> ResidencyOptions {
     let policy = DecayedFrequency::new(Arc::clone(table), FrequencyOptions::default());
-    with(policy, budget_bytes)
+    with(policy.unwrap(), budget_bytes)
 }
 
 fn lru(table: &Arc<ExpertTable>, budget_bytes: u64) -> ResidencyOptions {

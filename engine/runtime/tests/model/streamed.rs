@@ -164,7 +164,7 @@ fn a_recorded_run_replayed_in_the_simulator_hits_as_often() {
         dense_layer_ns: 10_000,
         step_ns: 100_000,
     };
-    let residency = ResidencyOptions::new(&table, all / 3);
+    let residency = ResidencyOptions::new(&table, all / 3).unwrap();
     let replayed = simulate(&trace, &table, residency, SimulationOptions::new(machine)).unwrap();
     let (ran, simulated) = (stats.hit_rate().unwrap(), replayed.counters.byte_hit_rate());
     assert!((ran - simulated).abs() < 0.02, "{ran:.3} {simulated:.3}");

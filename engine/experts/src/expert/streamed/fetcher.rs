@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use nestling_formats::memory::{OutOfMemory, try_with_capacity};
 use nestling_formats::store::{Extent, GroupId, Store};
 use nestling_formats::{ExpertId, InternalError, Invariant, Level, Plane};
 
@@ -19,7 +20,7 @@ use crate::expert::store::StoreSource;
 use crate::reads::{ArrivedPlane, Background, ReadClass, ReadDone, ReadMethod, ReadRequest, Reads};
 use crate::record::Recorder;
 use crate::residency::order::{OrderRule, ReadJob, ReadOrder};
-use crate::residency::{Admission, PlaneId, PlaneState, Residency};
+use crate::residency::{Admission, BOOKS, PlaneId, PlaneState, Residency};
 use nestling_core::backend::ExpertUse;
 use nestling_core::error::EngineError;
 use nestling_core::stream_stats::StreamStats;
@@ -307,9 +308,16 @@ pub(super) struct ExtentTable {
 
 impl ExtentTable {
     /// Of so many experts in each layer.
-    pub fn new(source: &StoreSource, experts: impl Iterator<Item = usize>) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(
+        source: &StoreSource,
+        experts: impl Iterator<Item = usize>,
+    ) -> Result<Self, OutOfMemory> {
         let store: &Store = source.store();
-        let layers = (0..).zip(experts).map(|(layer, count)| {
+        let mut layers = Vec::new();
+        for (layer, count) in (0..).zip(experts) {
             let entry = |expert| {
                 let id = ExpertId { layer, expert };
                 let group = store.group(&GroupId::Expert(id));
@@ -317,9 +325,11 @@ impl ExtentTable {
                 let planes = Level::ALL.map(|level| source.planes_of(id, level));
                 ExpertExtents { extents: Plane::ALL.map(extent), planes }
             };
-            (0..count as u32).map(entry).collect()
-        });
-        Self { layers: layers.collect() }
+            let mut entries = try_with_capacity(BOOKS, count)?;
+            entries.extend((0..count as u32).map(entry));
+            layers.push(entries);
+        }
+        Ok(Self { layers })
     }
 
     fn expert(&self, id: ExpertId) -> Option<&ExpertExtents> {

@@ -123,13 +123,13 @@ impl<B: Backend> StreamedExperts<B> {
         let level = source.level_max().unwrap_or(store.level());
         let table = Arc::new(ExpertTable::of_index(store.index(), config, level)?);
         let spare = spare_bytes(options.budget_bytes, &table, options.reads.pool_bytes);
-        let residency = ResidencyOptions::new(&table, options.budget_bytes - spare);
+        let residency = ResidencyOptions::new(&table, options.budget_bytes - spare)?;
         let residency = Residency::new(table, residency)?;
         let experts = config.layers.iter().map(|layer| match layer.feed_forward {
             FeedForwardConfig::Dense { .. } => 0,
             FeedForwardConfig::Moe { num_experts, .. } => num_experts,
         });
-        let extents = ExtentTable::new(&source, experts);
+        let extents = ExtentTable::new(&source, experts)?;
         let builder = Arc::new(ExpertBuilder::new(source, activations)?);
         let device = DeviceTier::new(Arc::clone(&builder), extents.experts_of_layers());
         Ok(Self {
