@@ -5,6 +5,24 @@ use std::ops::{Deref, DerefMut};
 use bytemuck::{Pod, Zeroable};
 
 use super::math::LANES;
+use nestling_formats::memory::{OutOfMemory, try_reserve};
+
+/// What a step's activations and the rest of its memory is called.
+pub(super) const STEP: &str = "a step of the model";
+
+/// Drops the last items or appends some.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(super) fn try_resize<T: Clone>(
+    items: &mut Vec<T>,
+    count: usize,
+    item: T,
+) -> Result<(), OutOfMemory> {
+    try_reserve(items, STEP, count.saturating_sub(items.len()))?;
+    items.resize(count, item);
+    Ok(())
+}
 
 /// One cache line.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -20,17 +38,13 @@ pub(super) struct AlignedFloats {
 }
 
 impl AlignedFloats {
-    /// That many zeros.
-    pub fn zeroed(len: usize) -> Self {
-        Self { lines: vec![Line::zeroed(); len.div_ceil(LANES)], len }
-    }
-
     /// Forgets all floats, not their memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Drops the last floats or appends some, which hold anything.
+    /// Drops the last floats or appends some, which hold anything. It takes no memory where
+    /// [`Self::try_reserve`] was asked for it.
     pub fn resize(&mut self, len: usize) {
         let lines = len.div_ceil(LANES);
         if lines > self.lines.len() {
@@ -40,8 +54,12 @@ impl AlignedFloats {
     }
 
     /// Makes room for so many floats in all.
-    pub fn reserve(&mut self, len: usize) {
-        self.lines.reserve(len.div_ceil(LANES).saturating_sub(self.lines.len()));
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_reserve(&mut self, len: usize) -> Result<(), OutOfMemory> {
+        let more = len.div_ceil(LANES).saturating_sub(self.lines.len());
+        try_reserve(&mut self.lines, STEP, more)
     }
 
     /// Appends floats.
@@ -78,7 +96,8 @@ mod tests {
 
     #[test]
     fn floats_begin_at_a_cache_line_and_keep_their_values() {
-        let mut floats = AlignedFloats::zeroed(5);
+        let mut floats = AlignedFloats::default();
+        floats.resize(5);
         floats.extend_from_slice(&[1.0; 40]);
         assert_eq!(floats.as_ptr().align_offset(64), 0);
         assert_eq!((floats.len(), floats[4], floats[44]), (45, 0.0, 1.0));
@@ -86,7 +105,7 @@ mod tests {
         assert_eq!(*floats, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
         floats.clear();
         assert!(floats.is_empty());
-        floats.reserve(1000);
+        floats.try_reserve(1000).unwrap();
         floats.resize(1000);
         assert_eq!((floats.len(), floats.as_ptr().align_offset(64)), (1000, 0));
     }

@@ -15,8 +15,9 @@
 use std::ops::Range;
 
 use half::f16;
+use nestling_formats::memory::{OutOfMemory, try_reserve};
 
-use super::aligned::AlignedFloats;
+use super::aligned::{AlignedFloats, STEP};
 use super::math;
 use super::vector::{Right, Size, Strided, StridedMut, Vector, product, widen};
 use nestling_core::kv_cache::PAGE_POSITIONS;
@@ -112,21 +113,25 @@ impl AttentionRows {
         self.visible.clear();
     }
 
-    /// Makes room for so many queries.
-    pub fn reserve(&mut self, queries: usize, head_dim: usize) {
-        fn reserve<T>(values: &mut Vec<T>, count: usize) {
-            values.reserve(count.saturating_sub(values.len()));
+    /// Takes the memory for so many queries.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_reserve(&mut self, queries: usize, head_dim: usize) -> Result<(), OutOfMemory> {
+        fn reserve<T>(values: &mut Vec<T>, count: usize) -> Result<(), OutOfMemory> {
+            try_reserve(values, STEP, count.saturating_sub(values.len()))
         }
-        reserve(&mut self.starts, queries);
-        reserve(&mut self.visible, queries);
-        reserve(&mut self.states, queries);
+        reserve(&mut self.starts, queries)?;
+        reserve(&mut self.visible, queries)?;
+        reserve(&mut self.states, queries)?;
         for values in [&mut self.queries, &mut self.out, &mut self.block] {
-            values.reserve(queries * head_dim);
+            values.try_reserve(queries * head_dim)?;
         }
-        self.scores.reserve(queries * PAGE_POSITIONS);
+        self.scores.try_reserve(queries * PAGE_POSITIONS)?;
         for values in [&mut self.keys, &mut self.values] {
-            values.reserve(head_dim * PAGE_POSITIONS);
+            values.try_reserve(head_dim * PAGE_POSITIONS)?;
         }
+        Ok(())
     }
 
     /// Adds a query that sees these positions of its sequence; neither end comes before that of

@@ -1,6 +1,7 @@
 //! The CPU as a backend: what it holds, and who computes on it.
 
 use nestling_formats::Level;
+use nestling_formats::memory::try_to_vec;
 
 use super::device::Cpu;
 use super::encoder::CpuEncoder;
@@ -43,7 +44,7 @@ impl Backend for Cpu {
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CpuBuffer, EngineError> {
         // The room is taken when rows first come.
         let _ = rows_max;
-        Ok(CpuBuffer::new(0, cols))
+        Ok(CpuBuffer::empty(cols))
     }
 
     fn routing(&mut self, _rows: usize, per_token: usize) -> Result<Routing, EngineError> {
@@ -51,7 +52,7 @@ impl Backend for Cpu {
     }
 
     fn upload_floats(&mut self, values: &[f32]) -> Result<Vec<f32>, EngineError> {
-        Ok(values.to_vec())
+        Ok(try_to_vec("a vector of weights", values)?)
     }
 
     fn upload_matrix(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::Level;
+use nestling_formats::memory::OutOfMemory;
 use nestling_formats::nested::{Codec, InputTransform};
 
 use super::aligned::AlignedFloats;
@@ -19,8 +20,16 @@ pub struct CpuBuffer {
 }
 
 impl CpuBuffer {
-    pub(super) fn new(rows: usize, cols: usize) -> Self {
-        Self { cols, values: AlignedFloats::zeroed(rows * cols) }
+    /// No rows of so many columns.
+    pub(super) fn empty(cols: usize) -> Self {
+        Self { cols, values: AlignedFloats::default() }
+    }
+
+    /// Rows that hold anything.
+    pub(super) fn new(rows: usize, cols: usize) -> Result<Self, OutOfMemory> {
+        let mut buffer = Self::empty(cols);
+        buffer.resize(rows)?;
+        Ok(buffer)
     }
 
     /// Columns.
@@ -43,8 +52,10 @@ impl CpuBuffer {
     }
 
     /// Sets the number of rows; what they hold is unspecified.
-    pub(super) fn resize(&mut self, rows: usize) {
+    pub(super) fn resize(&mut self, rows: usize) -> Result<(), OutOfMemory> {
+        self.values.try_reserve(rows * self.cols)?;
         self.values.resize(rows * self.cols);
+        Ok(())
     }
 }
 

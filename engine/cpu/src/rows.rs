@@ -1,6 +1,9 @@
 //! Activations quantized to int8.
 
+use nestling_formats::memory::{OutOfMemory, try_reserve};
 use nestling_formats::nested::GROUP;
+
+use super::aligned::STEP;
 
 /// One group of a row's activations; one load address per row is all that a kernel needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,7 +25,17 @@ pub struct QuantizedRows {
 }
 
 impl QuantizedRows {
-    /// Makes room for `rows` rows of `cols` columns; what they hold is unspecified.
+    /// Takes the memory for `rows` rows of `cols` columns.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_reserve(&mut self, rows: usize, cols: usize) -> Result<(), OutOfMemory> {
+        let more = (rows * cols.div_ceil(GROUP)).saturating_sub(self.cells.len());
+        try_reserve(&mut self.cells, STEP, more)
+    }
+
+    /// Makes room for `rows` rows of `cols` columns; what they hold is unspecified. It takes no memory
+    /// where [`Self::try_reserve`] was asked for it.
     pub fn resize(&mut self, rows: usize, cols: usize) {
         self.groups = cols.div_ceil(GROUP);
         self.cells.resize(rows * self.groups, QuantizedGroup::default());
@@ -114,6 +127,15 @@ impl PackedRows {
             self.blocks.push(block);
         }
         first
+    }
+
+    /// Takes the memory for the blocks' cells.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_reserve(&mut self) -> Result<(), OutOfMemory> {
+        let more = (self.blocks.len() * self.groups).saturating_sub(self.cells.len());
+        try_reserve(&mut self.cells, STEP, more)
     }
 
     /// Makes room for the blocks' cells and lends them beside the list of blocks.

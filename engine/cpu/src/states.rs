@@ -2,17 +2,21 @@
 
 use nestling_core::error::EngineError;
 use nestling_core::recurrent::{StateId, StateShape};
+use nestling_formats::Invariant;
+use nestling_formats::memory::{try_reserve, try_with_capacity, try_zeroed};
 
 /// The states of one layer, allocated when first written.
 #[derive(Debug)]
 pub struct CpuStates {
     shape: StateShape,
     states: Vec<Option<Vec<f32>>>, // [states], each [floats]
+    /// Memory for states that are written for the first time.
+    fresh: Vec<Vec<f32>>,
 }
 
 impl CpuStates {
     pub(super) fn new(shape: StateShape) -> Self {
-        Self { shape, states: (0..shape.states).map(|_| None).collect() }
+        Self { shape, states: (0..shape.states).map(|_| None).collect(), fresh: Vec::new() }
     }
 
     fn missing(&self, state: StateId) -> EngineError {
@@ -39,10 +43,30 @@ impl CpuStates {
         if (state.0 as usize) < self.states.len() { Ok(()) } else { Err(self.missing(state)) }
     }
 
-    /// Takes a state out to write it; see [`Self::put`]. What it holds is what it held, or zeros.
-    pub(super) fn take(&mut self, state: StateId) -> Vec<f32> {
+    /// Takes the memory for those of some states that have none.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(super) fn prepare(
+        &mut self,
+        states: impl Iterator<Item = StateId>,
+    ) -> Result<(), EngineError> {
+        let is_new = |state: &StateId| matches!(self.states.get(state.0 as usize), Some(None));
+        let missing = states.filter(is_new).count().saturating_sub(self.fresh.len());
+        for _ in 0..missing {
+            self.fresh.push(try_zeroed("a recurrent state", self.shape.floats)?);
+        }
+        Ok(())
+    }
+
+    /// Takes a prepared state out to write it; see [`Self::put`]. What it holds is what it held, or zeros.
+    ///
+    /// # Errors
+    /// A state that was not prepared.
+    pub(super) fn take(&mut self, state: StateId) -> Result<Vec<f32>, EngineError> {
         let found = self.states.get_mut(state.0 as usize).and_then(Option::take);
-        found.unwrap_or_else(|| vec![0.0; self.shape.floats])
+        let found = found.or_else(|| self.fresh.pop());
+        Ok(found.invariant("states are prepared before they are taken")?)
     }
 
     /// Puts a state in its place.
@@ -53,6 +77,7 @@ impl CpuStates {
     }
 
     pub(super) fn read(&self, state: StateId, out: &mut Vec<u8>) -> Result<(), EngineError> {
+        try_reserve(out, "a recurrent state", self.shape.state_bytes())?;
         out.extend(self.get(state)?.iter().flat_map(|value| value.to_le_bytes()));
         Ok(())
     }
@@ -64,7 +89,9 @@ impl CpuStates {
             return Err(EngineError::mismatch("bytes of a state", expected, bytes.len()));
         }
         let values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        self.put(state, values.collect());
+        let mut state_values = try_with_capacity("a recurrent state", values.len())?;
+        state_values.extend(values);
+        self.put(state, state_values);
         Ok(())
     }
 }

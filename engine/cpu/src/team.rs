@@ -6,6 +6,7 @@ use super::columns::{Cut, for_each_block};
 use super::kernels::Kernels;
 use super::rows::QuantizedRows;
 use crate::threads::ThreadPool;
+use nestling_formats::memory::OutOfMemory;
 
 /// Products below this many multiplications stay on the calling thread: a fork and join costs as
 /// much as about this many (PERF.md).
@@ -94,13 +95,23 @@ impl Team {
     }
 
     /// Quantizes rows of activations, `[rows, cols]`.
-    pub fn quantize(&self, x: &[f32], cols: usize, out: &mut QuantizedRows) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn quantize(
+        &self,
+        x: &[f32],
+        cols: usize,
+        out: &mut QuantizedRows,
+    ) -> Result<(), OutOfMemory> {
         // Default: a buffer without columns has no rows.
         let rows = x.len().checked_div(cols).unwrap_or(0);
+        out.try_reserve(rows, cols)?;
         out.resize(rows, cols);
         let groups = out.groups();
         self.for_each_row(out.cells_mut(), groups, ROW_COST * cols, |row, cells| {
             self.kernels.quantize(&x[row * cols..][..cols], cells);
         });
+        Ok(())
     }
 }

@@ -157,7 +157,7 @@ pub(super) fn attend(
 ) -> Result<(), EngineError> {
     let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
     let value_dim = kv.values().1;
-    out.resize(rows.len());
+    out.resize(rows.len())?;
     let group = h / g;
     let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;
     scratch.rows.resize_with(team.pool.threads(), Mutex::default);
@@ -165,7 +165,7 @@ pub(super) fn attend(
     // Default: without blocks, none is the largest.
     let most = scratch.borders.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
     for slot in &mut scratch.rows {
-        whole(slot.get_mut()).reserve(most * group, d);
+        whole(slot.get_mut()).try_reserve(most * group, d)?;
     }
     let slots = &scratch.rows;
     let (width, attended_width) = (group * d, group * value_dim);

@@ -38,8 +38,12 @@ pub(super) fn delta_net(
         run.from.map_or(Ok(()), |from| states.get(from).map(|_| ()))?;
         states.check_place(run.to)?;
     }
+    // All that may fail comes before a state is written.
+    states.prepare(scratch.runs.iter().map(|run| run.to))?;
+    scratch.prepare(&net.shape)?;
+    out.resize(rows.len())?;
     mix(team, scratch, net, projected, states);
-    take_states(scratch, net, projected, states);
+    take_states(scratch, net, projected, states)?;
     // Default: without runs, nothing passes.
     let depth = scratch.runs.iter().map(|run| run.depth + 1).max().unwrap_or(0);
     for depth in 0..depth {
@@ -48,7 +52,6 @@ pub(super) fn delta_net(
     for (run, values) in scratch.runs.iter().zip(scratch.taken.drain(..)) {
         states.put(run.to, values);
     }
-    out.resize(rows.len());
     gate(team, scratch, net, projected, out);
     Ok(())
 }
@@ -76,14 +79,9 @@ fn mix(
     projected: &CpuBuffer,
     states: &CpuStates,
 ) {
-    let DeltaScratch { runs, run_of, mixed, factors: all_factors, zeros, .. } = scratch;
+    let DeltaScratch { runs, mixed, factors: all_factors, zeros, .. } = scratch;
     let shape = &net.shape;
     let (channels, heads, stride) = (shape.channels(), shape.num_value_heads, projected.cols);
-    run_of.clear();
-    run_of.extend(runs.iter().flat_map(|run| run.rows.clone().map(|_| run.rows.clone())));
-    zeros.resize(channels, 0.0);
-    mixed.resize(run_of.len() * channels, 0.0);
-    all_factors.resize(run_of.len() * heads, [0.0; 2]);
     team.for_each_row(all_factors, heads, FACTOR_COST * heads, |row, out| {
         let row = &projected.values[row * stride..][..stride];
         let (beta, alpha) = row[channels + shape.value_dim()..].split_at(heads);
@@ -118,26 +116,27 @@ fn take_states(
     net: &DeltaNet<Cpu>,
     projected: &CpuBuffer,
     states: &mut CpuStates,
-) {
+) -> Result<(), EngineError> {
     let shape = &net.shape;
     let channels = shape.channels();
+    let windows = &mut scratch.windows;
     let (inputs, stride) = (&*projected.values, projected.cols);
     for run in &scratch.runs {
-        let mut windows = vec![0.0; shape.window() * channels];
         let before = window(net, run, states);
         let oldest = run.rows.end as isize - shape.window() as isize;
         for (at, out) in (oldest..).zip(windows.chunks_exact_mut(channels)) {
             let row = window_row(shape, inputs, stride, before, run.first, at);
             out.copy_from_slice(row.unwrap_or(&scratch.zeros));
         }
-        let mut values = states.take(run.to);
+        let mut values = states.take(run.to)?;
         let (window, matrices) = values.split_at_mut(windows.len());
-        window.copy_from_slice(&windows);
+        window.copy_from_slice(windows);
         if run.depth == 0 && run.from.is_none() {
             matrices.fill(0.0);
         }
         scratch.taken.push(values);
     }
+    Ok(())
 }
 
 /// The heads of all runs that have so many of their sequence before them.
@@ -154,8 +153,6 @@ fn pass_heads(
         num_key_heads, num_value_heads: heads, key_head_dim, value_head_dim, ..
     } = *shape;
     let first = shape.window() * shape.channels();
-    let rows = mixed.len() / shape.channels();
-    gathered.resize(rows * shape.value_dim(), 0.0);
     let mut parts: Vec<HeadRun> = recycle(std::mem::take(spare));
     let (mut multiplications, mut before) = (0, None);
     let mut gathered = gathered.as_mut_slice();

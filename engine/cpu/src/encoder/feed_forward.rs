@@ -39,7 +39,7 @@ pub(super) fn feed_forward(
             && [gate, up, down].iter().all(|linear| linear.matrix.takes_int8())
     };
     if uses.iter().all(int8) {
-        team.quantize(&x.values, x.cols, &mut work.x);
+        team.quantize(&x.values, x.cols, &mut work.x)?;
         return fused(team, work, uses, width, out);
     }
     for used in uses {
@@ -72,8 +72,9 @@ fn fused(
         rows += used.rows.len();
     }
     let (x, inner, packed) = (&work.x, &mut work.inner, &mut work.packed);
-    packed.pack(team, x, inners.iter().map(|inner| inner.rows));
+    packed.pack(team, x, inners.iter().map(|inner| inner.rows))?;
     let packed = &*packed;
+    inner.try_reserve(rows, width)?;
     inner.resize(rows, width);
     let groups = inner.groups();
     let multiplications = 2 * rows * width * x.groups() * GROUP;
@@ -103,7 +104,7 @@ fn fused(
         products.push((Int8Product { tiles, bias, first: 0, rows }, map));
         start += used.rows.len();
     }
-    multiply_int8(team, &mut work.products, &products, inner, out);
+    multiply_int8(team, &mut work.products, &products, inner, out)?;
     work.products.put_back(products);
     Ok(())
 }
@@ -127,8 +128,8 @@ fn separate(
     let levels = vec![used.level; count];
     let all: Vec<u32> = (0..count as u32).collect();
     let rows = RowLevels { rows: RowMap { x: used.rows.x, out: &all }, levels: &levels };
-    let mut inner = CpuBuffer::new(count, gate.matrix.rows());
-    let mut other = CpuBuffer::new(count, up.matrix.rows());
+    let mut inner = CpuBuffer::new(count, gate.matrix.rows())?;
+    let mut other = CpuBuffer::new(count, up.matrix.rows())?;
     let cols = inner.cols;
     for (linear, values) in [(gate, &mut inner.values), (up, &mut other.values)] {
         let out = Output { values, cols, store: StoreMode::Set };
@@ -164,7 +165,7 @@ pub(super) fn linear_rows(
     let RowLevels { rows: map, levels } = rows;
     let (matrix, bias): (&CpuMatrix, _) = (&linear.matrix, linear.bias.as_deref());
     if matrix.takes_int8() {
-        team.quantize(&x.values, x.cols, &mut work.x);
+        team.quantize(&x.values, x.cols, &mut work.x)?;
     }
     let FeedForwardScratch { level_rows: [x_rows, out_rows], products, x: quantized, .. } = work;
     for level in Level::ALL {
@@ -182,7 +183,7 @@ pub(super) fn linear_rows(
         if matrix.takes_int8() {
             let tiles = Tiles::new(matrix, level)?;
             let product = Int8Product { tiles, bias, first, rows: matrix.rows() };
-            multiply_int8(team, products, &[(product, rows)], quantized, part);
+            multiply_int8(team, products, &[(product, rows)], quantized, part)?;
         } else {
             let product = FloatProduct { matrix, bias, level, first };
             multiply_float(team, &product, rows, &x.values, part)?;

@@ -2,10 +2,12 @@
 //! product, and a tile of outputs takes those of its head.
 
 use nestling_formats::Level;
+use nestling_formats::memory::OutOfMemory;
 use nestling_formats::nested::TILE_ROWS;
 
 use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, of_level};
 use super::tiles::Tiles;
+use crate::aligned::try_resize;
 use crate::columns::{ColumnsMut, Cut, for_each_block};
 use crate::device::{Cpu, FeedForwardScratch};
 use crate::kernels::{FLOAT_ROWS, FloatInputs};
@@ -58,14 +60,14 @@ pub(super) fn multiply_heads(
     out: &mut CpuBuffer,
 ) -> Result<(), EngineError> {
     let sizes = Sizes::new(weights, x);
-    out.resize(x.row_count());
+    out.resize(x.row_count())?;
     let FeedForwardScratch {
         x: quantized, heads: floats, level_rows: [rows, inputs], packed, ..
     } = work;
     let int8 = weights.matrix.takes_int8();
     match int8 {
-        true => quantize(team, sizes, x, quantized),
-        false => gather(team, sizes, x, floats),
+        true => quantize(team, sizes, x, quantized)?,
+        false => gather(team, sizes, x, floats)?,
     }
     for level in Level::ALL {
         rows.clear();
@@ -79,7 +81,7 @@ pub(super) fn multiply_heads(
             inputs.extend(rows.iter().map(|row| row * heads as u32 + head));
         }
         if int8 {
-            packed.pack(team, quantized, inputs.chunks(rows.len()));
+            packed.pack(team, quantized, inputs.chunks(rows.len()))?;
         }
         let (rows, inputs) = (&**rows, &**inputs);
         let product = match int8 {
@@ -113,21 +115,29 @@ pub(super) fn multiply_heads(
     Ok(())
 }
 
-fn quantize(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut QuantizedRows) {
+fn quantize(
+    team: &Team,
+    sizes: Sizes,
+    x: &CpuBuffer,
+    out: &mut QuantizedRows,
+) -> Result<(), OutOfMemory> {
+    out.try_reserve(x.row_count() * sizes.heads, sizes.inputs)?;
     out.resize(x.row_count() * sizes.heads, sizes.inputs);
     let groups = out.groups();
     team.for_each_row(out.cells_mut(), groups, ROW_COST * sizes.inputs, |index, cells| {
         let head = sizes.head(x, index / sizes.heads, index % sizes.heads);
         team.kernels.quantize(&head[..sizes.inputs], cells);
     });
+    Ok(())
 }
 
-fn gather(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut Vec<f32>) {
-    out.resize(x.row_count() * sizes.heads * sizes.inputs, 0.0);
+fn gather(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut Vec<f32>) -> Result<(), OutOfMemory> {
+    try_resize(out, x.row_count() * sizes.heads * sizes.inputs, 0.0)?;
     team.for_each_row(&mut *out, sizes.inputs, sizes.inputs, |index, out| {
         let head = sizes.head(x, index / sizes.heads, index % sizes.heads);
         out.copy_from_slice(&head[..sizes.inputs]);
     });
+    Ok(())
 }
 
 impl Product<'_> {

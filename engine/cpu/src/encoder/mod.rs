@@ -19,7 +19,9 @@ mod tiles;
 use std::sync::Mutex;
 
 use nestling_formats::Level;
+use nestling_formats::memory::try_reserve;
 
+use super::aligned::STEP;
 use super::columns::{Cut, for_each_block};
 use super::device::{Cpu, FeedForwardScratch, Scratch};
 use super::math::{self, RouterScores};
@@ -92,7 +94,7 @@ impl CpuEncoder<'_> {
         let FeedForwardScratch {
             x: quantized, products: memory, level_rows: [level_rows, _], ..
         } = &mut scratch.work;
-        team.quantize(&x.values, x.cols, quantized);
+        team.quantize(&x.values, x.cols, quantized)?;
         for level in Level::ALL {
             level_rows.clear();
             level_rows.extend(of_level(levels, level));
@@ -107,7 +109,7 @@ impl CpuEncoder<'_> {
                 products.push((Int8Product { tiles, bias, first, rows }, map));
                 first += rows;
             }
-            multiply_int8(team, memory, &products, quantized, output.reborrow());
+            multiply_int8(team, memory, &products, quantized, output.reborrow())?;
             memory.put_back(products);
         }
         Ok(())
@@ -145,7 +147,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         rows: &StepRows,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        out.resize(rows.len());
+        out.resize(rows.len())?;
         let Cpu { team, .. } = &*self.cpu;
         let failed = Mutex::new(None);
         let cols = out.cols;
@@ -161,6 +163,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
 
     fn write(&mut self, values: &[f32], out: &mut CpuBuffer) -> Result<(), EngineError> {
         out.values.clear();
+        out.values.try_reserve(values.len())?;
         out.values.extend_from_slice(values);
         Ok(())
     }
@@ -187,7 +190,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         if write == Write::Set {
-            out.resize(x.row_count());
+            out.resize(x.row_count())?;
         }
         let Cpu { team, .. } = &*self.cpu;
         let cols = x.cols;
@@ -209,7 +212,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         write: Write,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        let mut output = Output::of(out, x.row_count(), write);
+        let mut output = Output::of(out, x.row_count(), write)?;
         if weights.iter().all(|linear| linear.matrix.takes_int8()) {
             return self.int8_products(weights, levels, x, output);
         }
@@ -298,7 +301,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let Scratch { work, logits, chosen, ids, weights, choice, .. } = scratch;
         choice.resize(experts, 0.0);
         logits.cols = experts;
-        logits.resize(rows);
+        logits.resize(rows)?;
         count_to(rows, &mut work.all);
         let (values, store) = (&mut logits.values[..], StoreMode::Set);
         let output = Output { values, cols: experts, store };
@@ -309,6 +312,8 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out.num_experts_per_tok = per_token;
         out.expert_ids.clear();
         out.expert_weights.clear();
+        try_reserve(&mut out.expert_ids, STEP, rows * per_token)?;
+        try_reserve(&mut out.expert_weights, STEP, rows * per_token)?;
         ids.resize(per_token, 0);
         weights.resize(per_token, 0.0);
         for logits in logits.values.chunks_mut(experts.max(1)) {
@@ -367,7 +372,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     }
 
     fn clear(&mut self, rows: usize, out: &mut CpuBuffer) -> Result<(), EngineError> {
-        out.resize(rows);
+        out.resize(rows)?;
         out.values.fill(0.0);
         Ok(())
     }
@@ -380,7 +385,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         write: Write,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        let output = Output::of(out, x.row_count(), write);
+        let output = Output::of(out, x.row_count(), write)?;
         self.dense_ffn(weights, levels, x, output)
     }
 
@@ -407,7 +412,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let per_token = routing.num_experts_per_tok;
-        out.resize(routing.expert_weights.len());
+        out.resize(routing.expert_weights.len())?;
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let Scratch { work, expert_rows: [x_rows, out_rows], uses: spare, .. } = scratch;
         x_rows.clear();
@@ -479,7 +484,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let cols = x.cols;
-        out.resize(indices.len());
+        out.resize(indices.len())?;
         for (out, index) in out.values.chunks_mut(cols.max(1)).zip(indices) {
             out.copy_from_slice(&x.values[*index as usize * cols..][..cols]);
         }
@@ -492,6 +497,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
         out.clear();
+        try_reserve(out, STEP, buffer.values.len())?;
         out.extend_from_slice(&buffer.values);
         Ok(())
     }

@@ -2,6 +2,7 @@
 //!
 //! A part computes whole outputs, so how many parts there are never changes a result.
 
+use nestling_formats::memory::OutOfMemory;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_formats::{DType, Level};
 
@@ -84,7 +85,7 @@ impl Packed {
         team: &Team,
         x: &QuantizedRows,
         lists: impl Iterator<Item = &'a [u32]>,
-    ) {
+    ) -> Result<(), OutOfMemory> {
         self.rows.clear(x.groups());
         self.firsts.clear();
         let mut before: Option<&[u32]> = None;
@@ -97,10 +98,12 @@ impl Packed {
             self.firsts.push(first);
         }
         let groups = x.groups();
+        self.rows.try_reserve()?;
         let (cells, blocks) = self.rows.cells_mut();
         team.for_each_row(cells, groups, PACKED_ROWS * GROUP * groups, |block, cells| {
             blocks.fill(block, x, cells);
         });
+        Ok(())
     }
 
     /// The rows of one matrix.
@@ -149,11 +152,14 @@ pub(super) struct Output<'a> {
 
 impl<'a> Output<'a> {
     /// A buffer that gets so many rows of products, or has them where they are added.
-    pub fn of(out: &'a mut CpuBuffer, rows: usize, write: Write) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn of(out: &'a mut CpuBuffer, rows: usize, write: Write) -> Result<Self, OutOfMemory> {
         if write == Write::Set {
-            out.resize(rows);
+            out.resize(rows)?;
         }
-        Self { values: &mut out.values, cols: out.cols, store: write.into() }
+        Ok(Self { values: &mut out.values, cols: out.cols, store: write.into() })
     }
 
     /// The same output for one product of several.
@@ -170,13 +176,13 @@ pub(super) fn multiply_int8(
     products: &[(Int8Product, RowMap)],
     x: &QuantizedRows,
     out: Output,
-) {
+) -> Result<(), OutOfMemory> {
     let macs = |(product, rows): &(Int8Product, RowMap)| {
         product.rows.saturating_mul(rows.len()).saturating_mul(x.groups() * GROUP)
     };
     let multiplications = products.iter().map(macs).fold(0, usize::saturating_add);
     let ProductScratch { starts, borders, packed, .. } = scratch;
-    packed.pack(team, x, products.iter().map(|(_, rows)| rows.x));
+    packed.pack(team, x, products.iter().map(|(_, rows)| rows.x))?;
     let packed = &*packed;
     starts.clear();
     let mut before = None;
@@ -218,6 +224,7 @@ pub(super) fn multiply_int8(
             }
         },
     );
+    Ok(())
 }
 
 impl Int8Product<'_> {

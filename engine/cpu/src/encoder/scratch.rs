@@ -4,8 +4,11 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use nestling_formats::Level;
+use nestling_formats::memory::{OutOfMemory, try_reserve};
+use nestling_import::DeltaNetConfig;
 
 use super::products::RowMap;
+use crate::aligned::{STEP, try_resize};
 use crate::attention::AttentionRows;
 use crate::pages::TakenPage;
 use nestling_core::batch::Run;
@@ -41,6 +44,27 @@ pub(crate) struct DeltaScratch {
     pub parts: Vec<HeadRun<'static>>,
     /// Rows of a convolution before the first token.
     pub zeros: Vec<f32>, // [channels]
+    /// The window of a state that is being written.
+    pub windows: Vec<f32>, // [window, channels]
+}
+
+impl DeltaScratch {
+    /// Makes room for the rows of [`Self::runs`].
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn prepare(&mut self, shape: &DeltaNetConfig) -> Result<(), OutOfMemory> {
+        self.run_of.clear();
+        let rows = self.runs.iter().map(|run| run.rows.len()).sum();
+        try_reserve(&mut self.run_of, STEP, rows)?;
+        let run_of = self.runs.iter().flat_map(|run| run.rows.clone().map(|_| run.rows.clone()));
+        self.run_of.extend(run_of);
+        try_resize(&mut self.zeros, shape.channels(), 0.0)?;
+        try_resize(&mut self.mixed, rows * shape.channels(), 0.0)?;
+        try_resize(&mut self.factors, rows * shape.num_value_heads, [0.0; 2])?;
+        try_resize(&mut self.gathered, rows * shape.value_dim(), 0.0)?;
+        try_resize(&mut self.windows, shape.window() * shape.channels(), 0.0)
+    }
 }
 
 /// One head of one run.
