@@ -2,7 +2,7 @@
 
 use super::{Ran, program, scratch};
 use nestling::engine::in_place::open_in_place;
-use nestling::formats::store::Store;
+use nestling::formats::store::{Digits, Store};
 use nestling::import::Checkpoint;
 use nestling_hub::FirstReads;
 use nestling_testkit::hub_server::Standin;
@@ -327,7 +327,7 @@ fn a_file_of_the_hub_is_taken_by_every_command() {
 }
 
 fn open(path: &str) -> Store {
-    open_in_place(Arc::new(Checkpoint::open(path).unwrap())).unwrap()
+    open_in_place(Arc::new(Checkpoint::open(path).unwrap()), Digits::Merged).unwrap()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use nestling_convert::in_place::open_in_place;
-use nestling_formats::store::StoreError;
+use nestling_formats::store::{Digits, StoreError};
 use nestling_import::Checkpoint;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ fn model() -> Vec<u8> {
 }
 
 fn open(path: &Path) -> Store {
-    open_in_place(Arc::new(Checkpoint::open(path).unwrap())).unwrap()
+    open_in_place(Arc::new(Checkpoint::open(path).unwrap()), Digits::Merged).unwrap()
 }
 
 fn read_all(store: &Store) -> std::result::Result<(), StoreError> {
