@@ -69,6 +69,7 @@ fn as_json(path: &Path, store: &Store, config: &ModelConfig) -> Value {
     let (sections, levels): (Vec<_>, Vec<_>) = (sections.collect(), levels.collect());
     json!({
         "path": path.display().to_string(),
+        "store_path": path.display().to_string(),
         "id": index.id().to_string(),
         "bytes": whole,
         "bytes_present": present,
