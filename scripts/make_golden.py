@@ -32,7 +32,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DATA = ROOT / "engine" / "tests" / "data"
+DATA = ROOT / "engine" / "runtime" / "tests" / "data"
 COLUMN_STRIDE, COLUMN_STEP = 256, 37
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 DEMO_PROMPTS = [

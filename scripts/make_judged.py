@@ -34,7 +34,7 @@ from judge_families import VERSION, Judge, all_keys, apply, keys_in  # noqa: E40
 from sides import ROOT, Nestling, build_binary, make, save_again  # noqa: E402
 from small_set import CHANGED, MADE  # noqa: E402
 
-DATA = ROOT / "engine" / "tests" / "data" / "judged"
+DATA = ROOT / "engine" / "runtime" / "tests" / "data" / "judged"
 SEED = 1
 TOKENS = [(17 * at * at + 5 * at + at // 3) % VOCABULARY for at in range(150)]
 POSITIONS = [3, 40, 95, 149]
