@@ -5,7 +5,7 @@
 
 formats/import/src/config/defaults.json    for every `model_type`: `absent`, the values of absent keys (a key
     whose default is null is not there), and `not_null`, keys that must not be null
-formats/tests/data/absent_keys.json for every tiny checkpoint of engine/runtime/tests/data/families and every
+formats/import/tests/data/absent_keys.json  for every tiny checkpoint of engine/runtime/tests/data/families and every
     key of its configuration: the keys that change in the configuration as transformers writes it when
     that one is left out, or null where transformers refuses what is left
 
@@ -23,15 +23,18 @@ import warnings
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
 
 # Families in scripts/families whose configurations are tried.
 FAMILIES = [
-    "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "gemma4", "glm4_moe_lite", "gpt_oss", "granite_moe",
-    "mixtral", "olmoe", "qwen2_moe", "qwen3_5_moe", "qwen3_moe", "qwen3_next",
+    "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
+    "granite_moe", "granite_moe_shared", "minimax_m2", "mixtral", "olmoe", "qwen2_moe", "qwen3_5_moe", "qwen3_moe",
+    "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
 ]
 # Keys that change nothing at inference.
 IGNORED = {
@@ -39,6 +42,14 @@ IGNORED = {
     "pad_token_id", "pretraining_tp", "router_aux_loss_coef", "router_jitter_noise", "use_cache",
     "vocab_size_per_layer_input",
 }
+# Families whose windows one of these keys is about.
+WINDOWED = {"dots1", "qwen2_moe"}
+# Classes of text parts that AutoModel does not find.
+CLASSES = {"qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel"}
+# Models that transformers has no class of, with the one that theirs is a copy of.
+COPIES = {"kimi_k2": "deepseek_v3"}
+# Parts that no test leaves keys out of.
+UNTRIED = {"qwen3_omni_moe", "qwen3_vl_moe"}
 # Stores that were converted from GGUF files leave these out where there is none. Who takes them for
 # absent in another checkpoint looks for tensors that it has not, or leaves some over, and says which.
 ABSENT_IN_STORES = {"q_lora_rank", "hidden_size_per_layer_input"}
@@ -48,13 +59,14 @@ BOOKKEEPING = {"architectures", "dtype", "model_type", "torch_dtype", "transform
 
 def qwen3_moe() -> dict:
     """The tiny checkpoint of make_tiny_checkpoint.py."""
-    path = ROOT / "engine" / "tests" / "data" / "tiny-qwen3-moe" / "config.json"
+    path = ROOT / "engine" / "runtime" / "tests" / "data" / "tiny-qwen3-moe" / "config.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def configuration(family: str) -> dict:
     """That of a family's text part, unquantized."""
     config = qwen3_moe() if family == "qwen3_moe" else copy.deepcopy(importlib.import_module(family).CONFIG)
+    config = config.get("thinker_config", config)
     config = config.get("text_config", config)
     config.pop("quantization_config", None)
     return config
@@ -64,9 +76,13 @@ def attempt(config: dict) -> dict | None:
     """The configuration as transformers writes it, or none if it refuses it or its model."""
     try:
         read = AutoConfig.for_model(**copy.deepcopy(config))
-        model = AutoModelForCausalLM.from_config(
-            read, attn_implementation="eager", experts_implementation="eager"
-        ).eval()
+        options = {"attn_implementation": "eager", "experts_implementation": "eager"}
+        if read.model_type in CLASSES:
+            module = importlib.import_module(type(read).__module__.replace(".configuration_", ".modeling_"))
+            model = getattr(module, CLASSES[read.model_type])._from_config(read, **options).eval()
+        else:
+            kind = AutoModelForCausalLM if type(read) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
+            model = kind.from_config(read, **options).eval()
         with torch.no_grad():
             model(torch.arange(9)[None], use_cache=False)
     except Exception:  # Whatever it is, there is no model.
@@ -74,11 +90,15 @@ def attempt(config: dict) -> dict | None:
     return json.loads(json.dumps(read.to_dict(), default=str))
 
 
-def defaults(model_type: str) -> dict:
+def ignored(family: str) -> set[str]:
+    return IGNORED - {"max_window_layers"} if family in WINDOWED else IGNORED
+
+
+def defaults(model_type: str, ignored: set[str] = IGNORED) -> dict:
     """What the class of a configuration says of keys that are absent."""
     kind = type(AutoConfig.for_model(model_type))
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-    fields = [field for field in dataclasses.fields(kind) if field.name not in common | IGNORED]
+    fields = [field for field in dataclasses.fields(kind) if field.name not in common | ignored]
     found = {field.name: field.default for field in fields}
     whole = kind()
     if "text_config" in found:
@@ -121,29 +141,32 @@ def main() -> None:
         model_type, inner = config["model_type"], config
         whole = attempt(config)
         assert whole is not None, family
-        entry = table.setdefault(model_type, {"absent": defaults(model_type)})
+        entry = table.setdefault(model_type, {"absent": defaults(model_type, ignored(family))})
         nullable = set()
         tried = set(entry["absent"]) | set(inner) | {"head_dim", "rope_theta"}
         if model_type == "gemma4_text":
             tried |= {"per_layer_config"}
-        tried -= BOOKKEEPING | IGNORED
+        tried -= BOOKKEEPING | ignored(family)
         for key in sorted(tried):
             if attempt(config | {key: None}) is not None:
                 nullable.add(key)
         # A key may be null if any configuration of the family may have it so.
         not_null = tried - nullable
         entry["not_null"] = sorted(not_null & set(entry.get("not_null", not_null)) - {"sliding_window_pattern"})
+        if family in UNTRIED:
+            continue
         changes = {}
-        for key in sorted(set(config) - BOOKKEEPING - IGNORED):
+        for key in sorted(set(config) - BOOKKEEPING - ignored(family)):
             left = attempt({name: value for name, value in config.items() if name != key})
             changes[key] = left if left is None else {
                 name: value for name, value in left.items()
-                if value != whole.get(name) and name not in BOOKKEEPING | IGNORED
+                if value != whole.get(name) and name not in BOOKKEEPING | ignored(family)
             }
         absent[family.replace("_", "-")] = changes
         print(family, len(entry["absent"]), len(entry["not_null"]), flush=True)
-    for model_type in ["gemma4", "qwen3_5_moe"]:
+    for model_type in ["gemma4", "qwen3_5_moe", "qwen3_omni_moe_thinker", "qwen3_vl_moe"]:
         table[model_type] = {"absent": defaults(model_type), "not_null": ["tie_word_embeddings"]}
+    table |= {copy: table[model_type] for copy, model_type in COPIES.items()}
     write(ROOT / "formats" / "import" / "src" / "config" / "defaults.json", {"families": table})
     write(ROOT / "formats" / "import" / "tests" / "data" / "absent_keys.json", {"families": absent})
 

@@ -12,7 +12,7 @@ NAME.gguf           the model
 NAME.json           tokens: what is run; texts: with the ids that llama.cpp gives, special tokens read
 NAME.safetensors    all F32, P = the last positions of `tokens`
     logits  [P, V]  by llama.cpp from the file's weights written as F32, so that it rounds no activations
-gemma4-bf16.gguf    the tiny family of that name, as llama.cpp's converter writes it in BF16
+gemma4-bf16.gguf    the tiny family of that name, as llama.cpp's converter writes it in BF16; likewise those of PUBLISHED
 
 Needs torch, transformers, safetensors, sentencepiece, llama-cpp-python, and gguf of the same sources (PYTHONPATH=SOURCES/gguf-py).
 """
@@ -110,6 +110,10 @@ MODELS = {
     ),
 }
 
+# Tiny families whose files llama.cpp's converter writes in BF16, without logits: their weights are those of the
+# published layout, of which transformers' logits are known.
+PUBLISHED = ["glm4-moe", "kimi-k2", "minimax-m2", "dots1", "solar-open", "granite-moe-shared", "qwen3-vl-moe"]
+
 QWEN3_MOE = {
     "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False, "bos_token_id": 0,
     "decoder_sparse_step": 1, "eos_token_id": 2, "head_dim": 24, "hidden_act": "silu",
@@ -167,6 +171,8 @@ def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, 
     base.TextModel.get_vocab_base_pre = lambda *_: pre
     # It asks for GLM's special tokens, which the tiny tokenizer has not.
     base.TextModel._set_vocab_glm = base.TextModel._set_vocab_gpt2
+    from conversion import glm
+    glm.SolarOpenModel.set_vocab = base.TextModel._set_vocab_gpt2
     arguments = sys.argv
     sys.argv = ["convert_hf_to_gguf.py", str(checkpoint), "--outfile", str(out), "--outtype", kind]
     config = checkpoint / "config.json"
@@ -277,13 +283,16 @@ def make_model(name: str, options) -> None:
         print("   ", tensor.name, tensor.tensor_type.name, list(tensor.shape))
 
 
-def make_published(options) -> None:
-    """The tiny Gemma as it is published: llama.cpp rounds GELU, so its logits say less than weights do."""
+def make_published(options, name: str, out: pathlib.Path) -> None:
+    """A tiny family as it is published. llama.cpp rounds Gemma's GELU, so its logits say less than weights do."""
     with tempfile.TemporaryDirectory() as temporary:
         directory = pathlib.Path(temporary) / "hf"
-        shutil.copytree(tiny.DATA / "gemma4", directory)
-        convert(options.llama_cpp, directory, DATA / "gemma4-bf16.gguf", "qwen2", "bf16")
-    (DATA / "gemma4-bf16.gguf").chmod(0o644)
+        shutil.copytree(tiny.DATA / name, directory)
+        # The converter knows Kimi-K2 by its class, but asks transformers for its configuration.
+        config = directory / "config.json"
+        config.write_text(config.read_text().replace('"kimi_k2"', '"deepseek_v3"'))
+        convert(options.llama_cpp, directory, out, "qwen2", "bf16")
+    out.chmod(0o644)
 
 
 def main() -> None:
@@ -293,10 +302,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     DATA.mkdir(parents=True, exist_ok=True)
-    names = options.names or ["gemma4-bf16", *MODELS]
+    names = options.names or ["gemma4-bf16", *PUBLISHED, *MODELS]
     for name in names:
-        if name == "gemma4-bf16":
-            make_published(options)
+        if name == "gemma4-bf16" or name in PUBLISHED:
+            make_published(options, name.removesuffix("-bf16"), DATA / f"{name}.gguf")
         else:
             make_model(name, options)
 

@@ -13,6 +13,7 @@ A family is a file in scripts/families/ with
     weight(name, parameter, generator) -> tensor   optional: None for the default of that name
     routers(model) -> [(module, logits)]           optional: see watch_routers
     publish(directory)                             optional: edits the files that were saved
+    load(directory, **options) -> model            optional: loads what was published
 
 The weights go through transformers' own class and are saved under the names of the published
 checkpoints. Goldens, in <NAME>-golden, all by transformers in float32, "eager":
@@ -39,8 +40,8 @@ from make_golden import ROOT, greedy, run, spans, validation_tokens, write  # no
 from make_tiny_checkpoint import write_json  # noqa: E402
 
 FAMILIES = pathlib.Path(__file__).resolve().parent / "families"
-DATA = ROOT / "engine" / "tests" / "data" / "families"
-TOKENIZER = ROOT / "engine" / "tests" / "data" / "tiny-qwen3-moe"
+DATA = ROOT / "engine" / "runtime" / "tests" / "data" / "families"
+TOKENIZER = ROOT / "engine" / "runtime" / "tests" / "data" / "tiny-qwen3-moe"
 STRIDE = 4
 
 
@@ -86,11 +87,11 @@ def make_checkpoint(family, directory: pathlib.Path) -> None:
         file.chmod(0o644)
 
 
-def load(directory: pathlib.Path):
+def load(family, directory: pathlib.Path):
     """The checkpoint as written, in float32."""
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
-    ).eval()
+    load = getattr(family, "load", AutoModelForCausalLM.from_pretrained)
+    options = {"dtype": torch.float32, "attn_implementation": "eager", "experts_implementation": "eager"}
+    model = load(directory, **options).eval()
     assert all(p.dtype == torch.float32 for p in model.parameters())
     return model
 
@@ -116,7 +117,7 @@ def watch_routers(family, model) -> list[torch.Tensor]:
 
 
 def make_golden(family, directory: pathlib.Path) -> None:
-    model = load(directory)
+    model = load(family, directory)
     gaps = watch_routers(family, model)
     sequences = spans(validation_tokens(directory), getattr(family, "LENGTHS", [70, 23]))
     results = [run(model, gaps, tokens) for tokens in sequences]

@@ -47,13 +47,25 @@ CONFIG = {
 
 def build(config):
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
-    # Of many seeds, one whose routers are never near a tie: where int8 activations choose others,
-    # a mean divergence says nothing else.
-    generator = torch.Generator().manual_seed(25)
+    fill_biases(model, 25)
+    return model
+
+
+def fill_biases(model, seed):
+    """The biases for the choice. Of many seeds, one whose routers are never near a tie: where int8
+    activations choose others, a mean divergence says nothing else."""
+    generator = torch.Generator().manual_seed(seed)
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
-    return model
+
+
+def quiet_experts(name, parameter, generator):
+    """Routed experts that do not outweigh all else, since rounding now and then changes which are chosen."""
+    if ".experts." not in name:
+        return None
+    values = torch.randn(parameter.shape, generator=generator)
+    return 0.8 * values / parameter.shape[-1] ** 0.5
 
 
 def publish(directory):
@@ -61,14 +73,14 @@ def publish(directory):
 
 
 def add_prediction_layer(directory, config):
-    """Adds some tensors of the layer that predicts a second token, and the bias in float32."""
+    """Adds some tensors of the layer that predicts a second token, and biases in float32."""
     layer, hidden = f"model.layers.{config['num_hidden_layers']}", config["hidden_size"]
     generator = torch.Generator().manual_seed(8)
     extra = {
         f"{layer}.eh_proj.weight": torch.randn(hidden, 2 * hidden, generator=generator).bfloat16(),
         f"{layer}.enorm.weight": torch.ones(hidden).bfloat16(),
         f"{layer}.hnorm.weight": torch.ones(hidden).bfloat16(),
-        f"{layer}.mlp.gate.e_score_correction_bias": torch.zeros(9),
+        f"{layer}.mlp.gate.e_score_correction_bias": torch.zeros(config["n_routed_experts"]),
         f"{layer}.shared_head.norm.weight": torch.ones(hidden).bfloat16(),
     }
     last = sorted(directory.glob("*.safetensors"))[-1]
@@ -77,6 +89,11 @@ def add_prediction_layer(directory, config):
     text = index.read_text(encoding="utf-8")
     names = "".join(f'    "{name}": "{last.name}",\n' for name in extra)
     index.write_text(text.replace('  "weight_map": {\n', '  "weight_map": {\n' + names), "utf-8")
+    exact_biases(directory)
+
+
+def exact_biases(directory):
+    """The biases for the choice in float32, as they are published."""
     for file in directory.glob("*.safetensors"):
         tensors = load_file(file)
         biases = {n: t.float() for n, t in tensors.items() if n.endswith("correction_bias")}
@@ -92,6 +109,14 @@ def group_routers(model, name, config):
     """Experts within the groups that were chosen, and the groups."""
     modules = [m for m in model.modules() if type(m).__name__ == name]
     groups, chosen = config["n_group"], config["topk_group"]
+    if groups == chosen:
+        # All experts are in one group.
+        def plain(module):
+            return module, lambda _, output: (
+                output[0].sigmoid() + module.e_score_correction_bias, output[-1].shape[-1],
+            )
+
+        return [plain(module) for module in modules]
 
     def pair(module):
         def scores(output):

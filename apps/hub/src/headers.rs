@@ -246,6 +246,7 @@ mod tests {
             token: None,
             limits: Limits::default(),
             offline: false,
+            in_place: false,
             room: u64::MAX,
         };
         let repository = Repository::new("a/b", "main").unwrap();

@@ -19,6 +19,7 @@ mod gguf;
 mod scaled;
 mod slices;
 mod tensor_checks;
+mod unknown;
 
 pub use crate::weight_files::TensorInfo;
 pub use scaled::ScaledScratch;
@@ -93,7 +94,8 @@ impl Checkpoint {
         let config_bytes = read_small(&directory.join("config.json"), MAX_CONFIG_BYTES)?
             .ok_or_else(|| not_a_checkpoint(directory))?;
         let label = directory.join("config.json").display().to_string();
-        let config = ModelConfig::of_folder(&label, &config_bytes)?;
+        let config = ModelConfig::of_folder(&label, &config_bytes)
+            .map_err(|error| unknown::explained(directory, &config_bytes, error))?;
         let generation_path = directory.join("generation_config.json");
         let generation = match read_small(&generation_path, MAX_CONFIG_BYTES)? {
             Some(bytes) => {
@@ -104,8 +106,8 @@ impl Checkpoint {
         let (files, tensors) = open_weights(directory)?;
         let shape = ModelShape::new(&config);
         let directory = directory.to_owned();
-        let has = |name: &str| tensors.contains_key(name);
-        let naming = names::in_checkpoint(config.architecture, has);
+        let shape_of = |name: &str| tensors.get(name).map(|tensor: &TensorInfo| &tensor.shape[..]);
+        let naming = names::in_checkpoint(&config, shape_of);
         let checkpoint = Self {
             directory,
             small: Small::Files,

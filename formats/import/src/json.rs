@@ -85,6 +85,20 @@ impl Fields {
         Self { defaults, ..self }
     }
 
+    /// The same with another value of `key` and without some members.
+    pub(crate) fn replaced(
+        &self,
+        key: &str,
+        value: Value,
+        left_out: impl Fn(&str) -> bool,
+    ) -> Self {
+        let kept = |name: &str| name != key && !left_out(name);
+        let members = self.members.iter().filter(|(name, _)| kept(name)).cloned();
+        let nulls = self.nulls.iter().filter(|name| kept(name)).cloned().collect();
+        let members = members.chain([(key.into(), value)]).collect();
+        Self { file: self.file.clone(), members, nulls, defaults: self.defaults.clone() }
+    }
+
     /// The members of an object that is the value of `key`.
     pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ImportError> {
         let Some(value) = self.get(key) else { return Ok(None) };

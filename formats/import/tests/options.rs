@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use nestling_import::{Checkpoint, FeedForward, ImportError, ModelConfig};
+use nestling_import::{Checkpoint, FeedForward, ImportError, ModelConfig, RopeScaling, TokenMixer};
 use serde_json::{Value, json};
 
 fn tiny(family: &str) -> Value {
@@ -202,4 +202,93 @@ fn a_number_of_dense_layers_is_not_read_of_folders() {
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("`first_k_dense_replace`"), "{error}");
+}
+
+/// Angles that are all slower, and those of Llama 3.1.
+#[test]
+fn kinds_of_positions_have_their_own_keys() {
+    let rope = |scaling: Value| {
+        let config = with("qwen3-moe", &json!({ "rope_scaling": scaling })).unwrap();
+        config.layers[0].mixer.rope().unwrap().scaling
+    };
+    let linear = json!({ "type": "linear", "factor": 2.5 });
+    assert_eq!(rope(linear), RopeScaling::Linear { factor: 2.5 });
+    // Within a model's positions it changes nothing.
+    let dynamic = json!({ "rope_type": "dynamic", "factor": 4.0 });
+    assert_eq!(rope(dynamic), RopeScaling::None);
+    let llama3 = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    });
+    let RopeScaling::Llama3(found) = rope(llama3.clone()) else { panic!("another kind") };
+    assert_eq!((found.factor, found.low_freq_factor, found.high_freq_factor), (8.0, 1.0, 4.0));
+    assert_eq!(found.original_max_position_embeddings, 64);
+    for (change, key) in [
+        (json!({ "high_freq_factor": 1.0 }), "high_freq_factor"),
+        (json!({ "factor": 0.0 }), "factor"),
+        (json!({ "low_freq_factor": null }), "low_freq_factor"),
+        (json!({ "beta_fast": 32 }), "beta_fast"),
+    ] {
+        let mut scaling = llama3.clone();
+        scaling.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let error = refusal("qwen3-moe", &json!({ "rope_scaling": scaling }));
+        assert!(error.contains(key), "{error}");
+    }
+    let longrope = json!({ "rope_scaling": { "rope_type": "longrope", "long_factor": [1.0] } });
+    assert!(refusal("qwen3-moe", &longrope).contains("supported: default, yarn, linear"));
+}
+
+/// The windows of Qwen's families, which are off unless they are switched on.
+#[test]
+fn qwen_sees_a_window_where_it_is_switched_on() {
+    let windows = |family: &str, changes: &Value| -> Vec<Option<usize>> {
+        let config = with(family, changes).unwrap();
+        let of = |mixer: &TokenMixer| match mixer {
+            TokenMixer::Attention(attention) => attention.sliding_window,
+            _ => None,
+        };
+        config.layers.iter().map(|layer| of(&layer.mixer)).collect()
+    };
+    let on = json!({ "use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1 });
+    assert!(windows("qwen3-moe", &on).iter().all(|window| *window == Some(5)));
+    let found = windows("qwen2-moe", &on);
+    assert_eq!((found[0], found[1]), (Some(5), None));
+    let off = json!({ "use_sliding_window": false, "sliding_window": 5 });
+    for family in ["qwen3-moe", "qwen2-moe"] {
+        assert!(windows(family, &off).iter().all(Option::is_none), "{family}");
+    }
+}
+
+#[test]
+fn activations_have_aliases() {
+    let swish = json!({ "hidden_act": "swish" });
+    for family in ["qwen3-moe", "mixtral", "deepseek-v3", "glm4-moe"] {
+        assert_eq!(with(family, &swish).unwrap(), with(family, &json!({})).unwrap(), "{family}");
+    }
+    let gelu = json!({ "hidden_activation": "gelu_new" });
+    assert_eq!(with("gemma4", &gelu).unwrap(), with("gemma4", &json!({})).unwrap());
+    assert!(refusal("qwen3-moe", &json!({ "hidden_act": "gelu" })).contains("silu, swish"));
+}
+
+/// Kimi-K2 is DeepSeek-V3 under another name.
+#[test]
+fn kimi_is_read_as_deepseek() {
+    let kimi = with("kimi-k2", &json!({})).unwrap();
+    let found = with("kimi-k2", &json!({ "model_type": "deepseek_v3" })).unwrap();
+    let expected = ModelConfig { architecture: found.architecture, ..kimi.clone() };
+    assert_eq!(found, expected);
+    assert_ne!(found.architecture, kimi.architecture);
+}
+
+/// What multiplies all that is added to the stream may multiply what is there before instead.
+#[test]
+fn granite_with_a_shared_expert_has_another_scale() {
+    let found = with("granite-moe-shared", &json!({})).unwrap();
+    assert_eq!(found.multipliers.residual, 1.0);
+    assert!((found.multipliers.embedding - 1.75 / 0.22).abs() < 1e-5);
+    assert!((found.rms_norm_eps - 1e-6 / (0.22 * 0.22)).abs() < 1e-10);
+    let without = with("granite-moe-shared", &json!({ "shared_intermediate_size": 0 })).unwrap();
+    assert_eq!((without.multipliers.residual, without.rms_norm_eps), (0.22, 1e-6));
+    let error = refusal("granite-moe-shared", &json!({ "residual_multiplier": -0.5 }));
+    assert!(error.contains("`residual_multiplier`"), "{error}");
 }

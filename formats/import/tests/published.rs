@@ -8,11 +8,16 @@ use serde_json::Value;
 
 /// Name of the file, and the parameters that its publisher counts, in billions; sources are in
 /// `data/published/README.md`.
-const MODELS: [(&str, f64); 20] = [
+const MODELS: [(&str, f64); 29] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
+    ("GLM-4.5-Air", 106.85),
+    ("GLM-4.7", 355.0),
     ("GLM-4.7-Flash", 29.94),
+    ("Kimi-K2-Instruct", 1026.4),
+    ("MiniMax-M2", 230.0),
     ("Mixtral-8x7B-Instruct-v0.1", 46.7),
+    ("Moonlight-16B-A3B", 16.0),
     ("OLMoE-1B-7B-0924", 6.92),
     ("Qwen1.5-MoE-A2.7B", 14.3),
     ("Qwen2-57B-A14B", 57.4),
@@ -20,8 +25,12 @@ const MODELS: [(&str, f64); 20] = [
     ("Qwen3-30B-A3B", 30.5),
     ("Qwen3-Coder-30B-A3B-Instruct", 30.5),
     ("Qwen3-Next-80B-A3B-Instruct", 80.0),
+    ("Qwen3-Omni-30B-A3B-Instruct", 30.5),
+    ("Qwen3-VL-235B-A22B-Thinking", 235.0),
     ("Qwen3.5-35B-A3B", 35.0),
     ("Qwen3.6-35B-A3B", 35.0),
+    ("Solar-Open-100B", 102.6),
+    ("dots.llm1.inst", 142.0),
     ("gemma-4-26B-A4B", 25.2),
     ("gpt-oss-120b", 116.83),
     ("gpt-oss-20b", 20.91),

@@ -1,6 +1,6 @@
 //! Angles of positions.
 
-use nestling_import::{ModelConfig, RopeConfig, RopeScaling, YarnScaling};
+use nestling_import::{Llama3Scaling, ModelConfig, RopeConfig, RopeScaling, YarnScaling};
 
 use nestling_core::batch::StepRows;
 
@@ -31,6 +31,14 @@ impl RopeAngles {
                 let still = std::iter::repeat_n(0.0, wavelengths.len().saturating_sub(*pairs));
                 Self { frequencies: turned.chain(still).collect(), factor: 1.0 }
             }
+            RopeScaling::Linear { factor } => {
+                let slower = wavelengths.iter().map(|w| 1.0 / w / *factor as f32);
+                Self { frequencies: slower.collect(), factor: 1.0 }
+            }
+            RopeScaling::Llama3(scaling) => {
+                let slower = wavelengths.iter().map(|w| llama3_frequency(1.0 / w, scaling));
+                Self { frequencies: slower.collect(), factor: 1.0 }
+            }
             RopeScaling::Yarn(yarn) => {
                 let kept = kept_shares(rope, yarn);
                 let mixed = |(wavelength, kept): (&f32, f32)| {
@@ -54,6 +62,22 @@ impl RopeAngles {
             angles.extend(self.frequencies.iter().map(sin));
         }
     }
+}
+
+/// A frequency, divided if it turns slowly within the positions of the first training.
+fn llama3_frequency(frequency: f32, scaling: &Llama3Scaling) -> f32 {
+    let (factor, low) = (scaling.factor as f32, scaling.low_freq_factor as f32);
+    let high = scaling.high_freq_factor as f32;
+    let wavelength = 2.0 * std::f32::consts::PI / frequency;
+    let turns = scaling.original_max_position_embeddings as f32 / wavelength;
+    if turns < low {
+        return frequency / factor;
+    }
+    if turns > high {
+        return frequency;
+    }
+    let kept = (turns - low) / (high - low);
+    (1.0 - kept) * frequency / factor + kept * frequency
 }
 
 /// How much of each frequency YaRN keeps: 1 above the fast border, 0 below the slow one.
@@ -122,5 +146,27 @@ mod tests {
         let angles = yarn(150_000.0, 16, scaling);
         assert!((scaling.mscale(1.0) / scaling.mscale(0.5) - 1.0648216253695715).abs() < 1e-12);
         check(&angles, &[(1, 0.14088625), (2, 0.012703318), (7, 7.3936717e-6)]);
+    }
+
+    /// The numbers are `ROPE_INIT_FUNCTIONS["llama3"]` and `["linear"]` of transformers 5.23 for heads of
+    /// 32 elements.
+    #[test]
+    fn slower_angles_have_the_frequencies_of_transformers() {
+        let scaling = RopeScaling::Llama3(Llama3Scaling {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 256,
+        });
+        let angles = RopeAngles::new(&RopeConfig { theta: 500_000.0, dims: 32, scaling });
+        check(&angles, &[(0, 1.0), (1, 0.44036663), (2, 0.19392276), (3, 0.07243004)]);
+        check(
+            &angles,
+            &[(4, 0.010538231), (5, 0.002070055), (6, 0.00091158313), (15, 5.677088e-07)],
+        );
+        let scaling = RopeScaling::Linear { factor: 2.5 };
+        let angles = RopeAngles::new(&RopeConfig { theta: 10_000.0, dims: 32, scaling });
+        check(&angles, &[(0, 0.4), (1, 0.22493653), (8, 0.0039999997), (15, 7.113117e-05)]);
+        assert!((angles.factor - 1.0).abs() < f32::EPSILON);
     }
 }

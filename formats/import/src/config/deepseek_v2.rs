@@ -3,10 +3,11 @@
 use super::keys::{self, Parts};
 use super::{
     Architecture, Family, GroupScore, ModelConfig, Multipliers, RopePairs, RouterConfig, latent,
+    routed,
 };
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::{MAX_HEADS, MAX_LAYERS, MAX_WIDTH};
+use crate::limits::{MAX_HEADS, MAX_WIDTH};
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::DeepseekV2,
@@ -48,9 +49,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         return Err(fields.wrong("hidden_size", expected));
     }
     let attention = latent::attention(fields, RopePairs::Adjacent)?;
-    // Default: that of transformers.
-    let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
-    let layers = latent::layers(fields, attention, |layer| layer < dense)?;
+    let layers = latent::layers(fields, attention, routed::dense_layers(fields)?)?;
     if !matches!(fields.text("scoring_func")?, None | Some("softmax")) {
         return Err(fields.unsupported("scoring_func", "supported: softmax"));
     }
@@ -61,7 +60,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         None | Some("greedy") => None,
         Some("group_limited_greedy") => {
             fields.refuse_null("n_group")?;
-            latent::groups(fields, GroupScore::Best)?
+            routed::groups(fields, GroupScore::Best)?
         }
         Some(_) => {
             let supported = "supported: greedy, group_limited_greedy";

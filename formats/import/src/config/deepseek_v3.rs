@@ -2,10 +2,9 @@
 //! layer that predicts a second token is left out.
 
 use super::keys::{self, Parts};
-use super::{Architecture, Family, ModelConfig, Multipliers, latent};
+use super::{Architecture, Family, ModelConfig, Multipliers, latent, routed};
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::MAX_LAYERS;
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::DeepseekV3,
@@ -39,16 +38,22 @@ pub(super) const FAMILY: Family = Family {
         "topk_method",
         "v_head_dim",
     ],
-    read,
+    read: |fields| read(fields, Architecture::DeepseekV3),
 };
 
-fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+/// Kimi-K2: the same under its own name.
+pub(super) const KIMI_FAMILY: Family = Family {
+    architecture: Architecture::KimiK2,
+    model_type: "kimi_k2",
+    read: |fields| read(fields, Architecture::KimiK2),
+    ..FAMILY
+};
+
+fn read(fields: &Fields, architecture: Architecture) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
     let attention = latent::attention(fields, latent::rope_pairs(fields)?)?;
-    // Default: that of transformers.
-    let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
-    let layers = latent::layers(fields, attention, |layer| layer < dense)?;
-    let router = latent::sigmoid_router(fields)?;
+    let layers = latent::layers(fields, attention, routed::dense_layers(fields)?)?;
+    let router = routed::sigmoid_router(fields)?;
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(fields, Parts { architecture, layers, router, multipliers })
 }

@@ -11,7 +11,7 @@ use super::{
     Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertVector, Family,
     FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig,
     RopeScaling, RouterConfig, RouterInput, SharedExpert, SharedGate, Sinks, TokenMixer, ValueNorm,
-    ValueSource, defaults,
+    ValueSource,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -71,13 +71,7 @@ const TEXT_KEYS: &[&str] = &[
 ];
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
-    keys::refuse_outside(fields)?;
-    let Some(text) = fields.object("text_config")? else {
-        return Err(fields.wrong("text_config", "an object"));
-    };
-    let text = defaults::complete(text, TEXT_FAMILY.model_type)?;
-    keys::refuse_unsupported(&text, TEXT_KEYS)?;
-    keys::refuse_unknown(&text, TEXT_KEYS)?;
+    let text = keys::text_part(fields, TEXT_FAMILY.model_type, TEXT_KEYS)?;
     let mut config = read_text(&text, FAMILY.architecture)?;
     let ends = fields.numbers("eos_token_id", MAX_EOS_TOKENS)?;
     if !ends.is_empty() {
@@ -125,7 +119,11 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
             return Err(text.unsupported(key, "supported: false"));
         }
     }
-    if !matches!(text.text("hidden_activation")?, None | Some("gelu_pytorch_tanh")) {
+    // Names of one function, which differ in how it is rounded.
+    let gelu = |name: &str| {
+        ["gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast"].contains(&name)
+    };
+    if text.text("hidden_activation")?.is_some_and(|name| !gelu(name)) {
         return Err(text.unsupported("hidden_activation", "supported: gelu_pytorch_tanh"));
     }
     // Positions are under one key, kind by kind.

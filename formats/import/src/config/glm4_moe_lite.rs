@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::keys::{self, Parts};
-use super::{Architecture, Family, ModelConfig, Multipliers, latent};
+use super::{Architecture, Family, ModelConfig, Multipliers, latent, routed};
 use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::MAX_LAYERS;
@@ -45,7 +45,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let attention = latent::attention(fields, latent::rope_pairs(fields)?)?;
     let dense_layers = dense_layers(fields)?;
     let layers = latent::layers(fields, attention, |layer| dense_layers.get(layer) == Some(&true))?;
-    let router = latent::sigmoid_router(fields)?;
+    let router = routed::sigmoid_router(fields)?;
     let multipliers = Multipliers::NONE;
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }

@@ -1,8 +1,6 @@
 //! gpt-oss: attention sinks, a window in every other layer, biases everywhere, a clamped SwiGLU, and
 //! experts that may be stored in MXFP4.
 
-use serde_json::Value;
-
 use super::keys::{self, Parts};
 use super::{
     Activation, Architecture, AttentionConfig, ExpertBias, ExpertFormat, ExpertVector, Family,
@@ -10,7 +8,7 @@ use super::{
 };
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::{MAX_LAYERS, MAX_POSITIONS};
+use crate::limits::MAX_POSITIONS;
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::GptOss,
@@ -58,20 +56,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
 
 /// The window of every layer; every other one, the first included, unless the layers are named.
 fn windows(fields: &Fields) -> Result<Vec<Option<usize>>, ImportError> {
-    let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
-    let window = Some(fields.required_size("sliding_window", MAX_POSITIONS)?);
-    let Some(types) = fields.get("layer_types") else {
-        return Ok((0..count).map(|layer| window.filter(|_| layer % 2 == 0)).collect());
-    };
-    let supported = "supported: one of sliding_attention and full_attention for each layer";
-    let unsupported = || fields.unsupported("layer_types", supported);
-    let types = types.as_array().filter(|types| types.len() == count).ok_or_else(unsupported)?;
-    let window_of = |kind: &Value| match kind.as_str() {
-        Some("sliding_attention") => Ok(window),
-        Some("full_attention") => Ok(None),
-        _ => Err(unsupported()),
-    };
-    types.iter().map(window_of).collect()
+    fields.required_size("sliding_window", MAX_POSITIONS)?;
+    keys::windows(fields, |layer| layer % 2 == 0)
 }
 
 fn positive(fields: &Fields, key: &str) -> Result<f32, ImportError> {

@@ -1,9 +1,12 @@
 //! Granite 3.x MoE: four multipliers, softmax over the chosen experts.
 
 use super::keys::{self, Parts};
-use super::{Architecture, Family, ModelConfig, Multipliers, RouterConfig};
+use super::{
+    Architecture, Family, ModelConfig, Multipliers, RouterConfig, SharedExpert, SharedGate,
+};
 use crate::ImportError;
 use crate::json::Fields;
+use crate::limits::MAX_WIDTH;
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::GraniteMoe,
@@ -17,16 +20,61 @@ pub(super) const FAMILY: Family = Family {
         "num_local_experts",
         "residual_multiplier",
     ],
-    read,
+    read: |fields| read(fields, Architecture::GraniteMoe, None),
 };
 
-fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+/// The same with a feed-forward part that every token passes beside its experts.
+pub(super) const SHARED_FAMILY: Family = Family {
+    architecture: Architecture::GraniteMoeShared,
+    model_type: "granitemoeshared",
+    class: "GraniteMoeSharedForCausalLM",
+    keys: &[
+        "attention_bias",
+        "attention_multiplier",
+        "embedding_multiplier",
+        "logits_scaling",
+        "num_local_experts",
+        "residual_multiplier",
+        "shared_intermediate_size",
+    ],
+    read: read_shared,
+};
+
+fn read_shared(fields: &Fields) -> Result<ModelConfig, ImportError> {
+    const RESIDUAL: &str = "residual_multiplier";
+    let width = keys::count(fields, "shared_intermediate_size", MAX_WIDTH)?;
+    let shared = width
+        .filter(|width| *width > 0)
+        .map(|intermediate_size| SharedExpert { intermediate_size, gate: SharedGate::Open });
+    let mut config = read(fields, Architecture::GraniteMoeShared, shared)?;
+    let multiplier = f64::from(config.multipliers.residual);
+    if shared.is_none() || multiplier == 1.0 {
+        return Ok(config);
+    }
+    // What every part adds is multiplied by m. The same stream divided by m takes parts as they are,
+    // and norms give the same of it if their epsilon is divided by m².
+    let eps = f64::from(config.rms_norm_eps) / (multiplier * multiplier);
+    if multiplier < 0.0 || eps >= 1.0 {
+        let expected = "a number above 0, of which `rms_norm_eps` is less than the square";
+        return Err(fields.wrong(RESIDUAL, expected));
+    }
+    config.rms_norm_eps = eps as f32;
+    config.multipliers.embedding = (f64::from(config.multipliers.embedding) / multiplier) as f32;
+    config.multipliers.residual = 1.0;
+    Ok(config)
+}
+
+fn read(
+    fields: &Fields,
+    architecture: Architecture,
+    shared: Option<SharedExpert>,
+) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
     keys::full_attention(fields)?;
     let mut attention = keys::attention(fields)?;
     attention.bias = keys::attention_bias(fields)?;
     attention.scale = keys::factor(fields, "attention_multiplier")?;
-    let mixture = |_| keys::mixture(fields, "num_local_experts", "intermediate_size", None);
+    let mixture = |_| keys::mixture(fields, "num_local_experts", "intermediate_size", shared);
     let layers = keys::layers(fields, attention, mixture)?;
     let multipliers = Multipliers {
         embedding: keys::factor(fields, "embedding_multiplier")?,
@@ -34,5 +82,5 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         logits: 1.0 / keys::factor(fields, "logits_scaling")?,
     };
     let router = RouterConfig::softmax(true);
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(fields, Parts { architecture, layers, router, multipliers })
 }

@@ -72,7 +72,8 @@ const IGNORED: &[&str] = &[
 /// Refuses options that are known and change the graph in a way that no family computes, but those
 /// that the family reads itself.
 pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), ImportError> {
-    if fields.boolean("use_sliding_window")? == Some(true) {
+    let is_on = fields.boolean("use_sliding_window")? == Some(true);
+    if is_on && !read.contains(&"use_sliding_window") {
         return Err(fields.unsupported("use_sliding_window", "supported: false"));
     }
     if fields.boolean("is_causal")? == Some(false) {
@@ -91,7 +92,7 @@ pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), I
 }
 
 /// Refuses what belongs into the text part of a model that has others too.
-pub(super) fn refuse_outside(whole: &Fields) -> Result<(), ImportError> {
+fn refuse_outside(whole: &Fields) -> Result<(), ImportError> {
     for key in ["rope_parameters", "rope_scaling"] {
         if whole.given(key).is_some() {
             return Err(whole.unsupported(key, "supported: within `text_config`"));
@@ -100,24 +101,40 @@ pub(super) fn refuse_outside(whole: &Fields) -> Result<(), ImportError> {
     Ok(())
 }
 
+/// The text part of a model that has others too, under the key that leads to it, with what it leaves
+/// out. `known`: the keys that the part's family reads.
+pub(super) fn text_part(
+    whole: &Fields,
+    model_type: &str,
+    known: &[&str],
+) -> Result<Fields, ImportError> {
+    refuse_outside(whole)?;
+    let text = whole.object("text_config")?;
+    let text = text.ok_or_else(|| whole.wrong("text_config", "an object"))?;
+    let text = super::defaults::complete(text, model_type)?;
+    refuse_unsupported(&text, known)?;
+    refuse_unknown(&text, known)?;
+    Ok(text)
+}
+
+/// Whether a key says nothing of what family a model is of: all have it, or its value switches
+/// nothing on.
+pub(super) fn is_plain(key: &str, value: &Value) -> bool {
+    let inert = match value {
+        Value::Bool(on) => !on,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    inert || key.starts_with('_') || COMMON.contains(&key) || IGNORED.contains(&key)
+}
+
 /// Refuses keys that neither the family nor anybody knows.
 pub(super) fn refuse_unknown(fields: &Fields, keys: &[&str]) -> Result<(), ImportError> {
-    for (key, value) in fields.members() {
-        let known = key.starts_with('_')
-            || COMMON.contains(&key)
-            || IGNORED.contains(&key)
-            || keys.contains(&key);
-        let inert = match value {
-            Value::Bool(on) => !on,
-            Value::Array(list) => list.is_empty(),
-            Value::Object(map) => map.is_empty(),
-            _ => false,
-        };
-        if !known && !inert {
-            return Err(fields.unknown(key, value));
-        }
+    match fields.members().find(|(key, value)| !is_plain(key, value) && !keys.contains(key)) {
+        None => Ok(()),
+        Some((key, value)) => Err(fields.unknown(key, value)),
     }
-    Ok(())
 }
 
 /// What a family knows of itself when the common keys are read.
@@ -200,11 +217,11 @@ fn refuse_too_many(fields: &Fields, layers: &[LayerConfig]) -> Result<(), Import
     })
 }
 
-/// Refuses any nonlinearity but SiLU.
+/// Refuses any nonlinearity but SiLU, which has two names.
 pub(super) fn silu(fields: &Fields) -> Result<(), ImportError> {
     match fields.text("hidden_act")? {
-        None | Some("silu") => Ok(()),
-        Some(_) => Err(fields.unsupported("hidden_act", "supported: silu")),
+        None | Some("silu" | "swish") => Ok(()),
+        Some(_) => Err(fields.unsupported("hidden_act", "supported: silu, swish")),
     }
 }
 
@@ -271,6 +288,51 @@ pub(super) fn attention_bias(fields: &Fields) -> Result<AttentionBias, ImportErr
         Some(true) => AttentionBias::All,
         _ => AttentionBias::Absent,
     })
+}
+
+/// Biases of queries, keys and values or of none, by a key of the family.
+pub(super) fn input_bias(fields: &Fields, key: &str) -> Result<AttentionBias, ImportError> {
+    Ok(match fields.boolean(key)? {
+        Some(true) => AttentionBias::QueryKeyValue,
+        _ => AttentionBias::Absent,
+    })
+}
+
+/// Rotary positions over part of every head.
+pub(super) fn partial_rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
+    super::rope::rope(fields, head_dim, Turned::Part(1.0))
+}
+
+/// [`partial_rope`], where `rotary_dim` may say how many elements of a head are turned.
+pub(super) fn rope_of_dims(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
+    let dims = fields.size("rotary_dim", MAX_HEAD_DIM)?;
+    let part = dims.map_or(1.0, |dims| dims as f64 / head_dim as f64);
+    super::rope::rope(fields, head_dim, Turned::Part(part))
+}
+
+/// The window of every layer: as `layer_types` says, else that of layers that `is_windowed` names.
+pub(super) fn windows(
+    fields: &Fields,
+    is_windowed: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<usize>>, ImportError> {
+    let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
+    let window = || fields.size("sliding_window", MAX_POSITIONS);
+    let Some(types) = fields.get("layer_types") else {
+        let of = |layer| if is_windowed(layer) { window() } else { Ok(None) };
+        return (0..count).map(of).collect();
+    };
+    let supported = "supported: one of sliding_attention and full_attention for each layer";
+    let unsupported = || fields.unsupported("layer_types", supported);
+    let types = types.as_array().filter(|types| types.len() == count).ok_or_else(unsupported)?;
+    let of = |kind: &Value| match kind.as_str() {
+        Some("sliding_attention") => {
+            let expected = "a number of positions";
+            window()?.map(Some).ok_or_else(|| fields.wrong("sliding_window", expected))
+        }
+        Some("full_attention") => Ok(None),
+        _ => Err(unsupported()),
+    };
+    types.iter().map(of).collect()
 }
 
 /// Rotary positions over whole heads.

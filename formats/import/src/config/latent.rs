@@ -1,15 +1,10 @@
 //! Keys that families with latent attention share: DeepSeek's layout of layers.
 
-use super::keys;
-use super::{
-    ExpertGroups, ExpertVector, FeedForward, GroupScore, LatentConfig, LayerConfig, RopePairs,
-    RopeScaling, RouterConfig, RouterScore, SharedExpert, SharedGate, TokenMixer,
-};
+use super::{LatentConfig, LayerConfig, RopePairs, RopeScaling, TokenMixer};
+use super::{keys, routed};
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::{
-    MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH,
-};
+use crate::limits::{MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH};
 
 /// The norms of latents keep the default of the code that the models were published with, whatever
 /// `rms_norm_eps` is.
@@ -41,7 +36,7 @@ pub(super) fn attention(fields: &Fields, pairs: RopePairs) -> Result<LatentConfi
     // Where YaRN stretches angles, queries and keys are multiplied by a magnitude each.
     let magnitude = match &rope.scaling {
         RopeScaling::Yarn(yarn) => yarn.mscale(yarn.mscale_all_dim),
-        RopeScaling::None | RopeScaling::Proportional { .. } => 1.0,
+        _ => 1.0,
     };
     Ok(LatentConfig {
         num_attention_heads: heads,
@@ -72,45 +67,11 @@ pub(super) fn layers(
     let layer = |layer| {
         let feed_forward = match is_dense(layer) {
             true => keys::dense(fields)?,
-            false => mixture(fields)?,
+            false => routed::mixture(fields)?,
         };
         Ok(LayerConfig { mixer, feed_forward })
     };
     (0..count).map(layer).collect()
-}
-
-/// Shared experts of one size are one expert as wide as all of them.
-fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {
-    let width = fields.required_size("moe_intermediate_size", MAX_WIDTH)?;
-    let shared = match keys::count(fields, "n_shared_experts", MAX_EXPERTS)? {
-        None | Some(0) => None,
-        Some(count) => {
-            let intermediate_size = count.saturating_mul(width);
-            if intermediate_size > MAX_WIDTH {
-                let expected = format!("at most {} of `moe_intermediate_size`", MAX_WIDTH / width);
-                return Err(fields.wrong("n_shared_experts", expected));
-            }
-            Some(SharedExpert { intermediate_size, gate: SharedGate::Open })
-        }
-    };
-    keys::mixture(fields, "n_routed_experts", "moe_intermediate_size", shared)
-}
-
-/// Sigmoid scores, a bias for the choice, and groups compared by their two best experts.
-pub(super) fn sigmoid_router(fields: &Fields) -> Result<RouterConfig, ImportError> {
-    for (key, only) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
-        if fields.text(key)?.is_some_and(|found| found != only) {
-            return Err(fields.unsupported(key, &format!("supported: {only}")));
-        }
-    }
-    Ok(RouterConfig {
-        score: RouterScore::Sigmoid,
-        norm_topk_prob: fields.boolean("norm_topk_prob")?.unwrap_or(false),
-        scale: keys::factor(fields, "routed_scaling_factor")?,
-        selection_bias: ExpertVector::Present,
-        groups: groups(fields, GroupScore::TwoBest)?,
-        ..RouterConfig::softmax(false)
-    })
 }
 
 /// Which elements are turned with each other, by `rope_interleave`.
@@ -119,33 +80,4 @@ pub(super) fn rope_pairs(fields: &Fields) -> Result<RopePairs, ImportError> {
         Some(true) => RopePairs::Adjacent,
         _ => RopePairs::Halves,
     })
-}
-
-/// The groups that experts are chosen from; none where all of them may be.
-pub(super) fn groups(
-    fields: &Fields,
-    score: GroupScore,
-) -> Result<Option<ExpertGroups>, ImportError> {
-    let n_group = fields.required_size("n_group", MAX_EXPERT_GROUPS)?;
-    let topk_group = match fields.size("topk_group", MAX_EXPERT_GROUPS)? {
-        None if n_group == 1 => 1,
-        None => return Err(fields.wrong("topk_group", "a number of groups")),
-        Some(topk_group) => topk_group,
-    };
-    let experts = fields.required_size("n_routed_experts", MAX_EXPERTS)?;
-    let size = experts / n_group;
-    let least = match score {
-        GroupScore::Best => 1,
-        GroupScore::TwoBest => 2,
-    };
-    if !experts.is_multiple_of(n_group) || (n_group > 1 && size < least) {
-        let expected = format!("equal groups of {least} or more of {experts} experts");
-        return Err(fields.wrong("n_group", expected));
-    }
-    let chosen = fields.required_size("num_experts_per_tok", MAX_EXPERTS)?;
-    if topk_group > n_group || topk_group * size < chosen {
-        let expected = format!("groups, at most {n_group}, that hold {chosen} experts");
-        return Err(fields.wrong("topk_group", expected));
-    }
-    Ok((topk_group < n_group).then_some(ExpertGroups { n_group, topk_group, score }))
 }

@@ -4,24 +4,32 @@
 //! all is refused too, unless its value switches nothing on. Every family has a file here: its keys,
 //! and how they become the one [`ModelConfig`].
 
+mod architecture;
 mod deepseek_v2;
 mod deepseek_v3;
 mod defaults;
 mod delta_net;
+mod dots1;
 mod gemma4;
 mod generation;
+mod glm4_moe;
 mod glm4_moe_lite;
 mod gpt_oss;
 mod granite_moe;
 mod keys;
 mod latent;
+mod minimax_m2;
 mod mixtral;
+pub(crate) mod nearest;
 mod olmoe;
 mod qwen2_moe;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
+mod qwen3_vl_moe;
 mod rope;
+mod routed;
+mod solar_open;
 
 use serde_json::Value;
 
@@ -29,42 +37,10 @@ use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::MAX_CONFIG_BYTES;
 
+pub use architecture::Architecture;
 pub use delta_net::DeltaNetConfig;
 pub use generation::GenerationDefaults;
-pub use rope::{RopeConfig, RopeScaling, YarnScaling};
-
-/// A family of models: one reading of `config.json` and one set of tensor names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Architecture {
-    /// `Qwen3MoeForCausalLM`.
-    Qwen3Moe,
-    /// `OlmoeForCausalLM`.
-    Olmoe,
-    /// `MixtralForCausalLM`.
-    Mixtral,
-    /// `GptOssForCausalLM`.
-    GptOss,
-    /// `GraniteMoeForCausalLM`.
-    GraniteMoe,
-    /// `Qwen2MoeForCausalLM`.
-    Qwen2Moe,
-    /// `DeepseekV2ForCausalLM`.
-    DeepseekV2,
-    /// `DeepseekV3ForCausalLM`.
-    DeepseekV3,
-    /// `Glm4MoeLiteForCausalLM`.
-    Glm4MoeLite,
-    /// `Qwen3NextForCausalLM`.
-    Qwen3Next,
-    /// `Qwen3_5MoeForConditionalGeneration`: Qwen3.5 and Qwen3.6, their text part.
-    Qwen35Moe,
-    /// The text part of `Gemma4ForConditionalGeneration`.
-    Gemma4,
-    /// `Gemma4ForCausalLM`: the text part alone.
-    Gemma4Text,
-    /// `Qwen3_5MoeForCausalLM`: the text part alone.
-    Qwen35MoeText,
-}
+pub use rope::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
 
 impl Architecture {
     /// The `model_type` of the family.
@@ -89,16 +65,24 @@ struct Family {
 const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
+    deepseek_v3::KIMI_FAMILY,
+    dots1::FAMILY,
+    glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
     gemma4::FAMILY,
     gemma4::TEXT_FAMILY,
     gpt_oss::FAMILY,
     granite_moe::FAMILY,
+    granite_moe::SHARED_FAMILY,
+    minimax_m2::FAMILY,
     mixtral::FAMILY,
     olmoe::FAMILY,
     qwen2_moe::FAMILY,
     qwen3_moe::FAMILY,
     qwen3_next::FAMILY,
+    qwen3_vl_moe::FAMILY,
+    qwen3_vl_moe::OMNI_FAMILY,
+    solar_open::FAMILY,
     qwen3_5_moe::FAMILY,
     qwen3_5_moe::TEXT_FAMILY,
 ];
@@ -576,7 +560,10 @@ fn family(fields: &Fields) -> Result<&'static Family, ImportError> {
             return Err(ImportError::Dense { file: fields.file().to_owned(), found });
         }
         let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
-        return Err(fields.unsupported("model_type", &format!("supported: {}", known.join(", "))));
+        let nearest = nearest::Nearest::of(fields).map(|nearest| nearest.describe() + "; ");
+        // Default: some are near to no family.
+        let supported = nearest.unwrap_or_default() + "supported: " + &known.join(", ");
+        return Err(fields.unsupported("model_type", &supported));
     };
     match fields.get("architectures") {
         None => Ok(family),

@@ -2,12 +2,12 @@
 
 use super::keys::{self, Parts};
 use super::{
-    Architecture, AttentionBias, Family, ModelConfig, Multipliers, RouterConfig, SharedExpert,
-    SharedGate,
+    Architecture, AttentionConfig, Family, ModelConfig, Multipliers, RouterConfig, SharedExpert,
+    SharedGate, TokenMixer,
 };
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::MAX_WIDTH;
+use crate::limits::{MAX_LAYERS, MAX_WIDTH};
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::Qwen2Moe,
@@ -21,20 +21,18 @@ pub(super) const FAMILY: Family = Family {
         "num_experts",
         "qkv_bias",
         "shared_expert_intermediate_size",
+        "sliding_window",
+        "use_sliding_window",
     ],
     read,
 };
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
-    keys::full_attention(fields)?;
     let mut attention = keys::attention(fields)?;
-    attention.bias = match fields.boolean("qkv_bias")? {
-        Some(true) => AttentionBias::QueryKeyValue,
-        _ => AttentionBias::Absent,
-    };
+    attention.bias = keys::input_bias(fields, "qkv_bias")?;
     let is_sparse = keys::sparse_layers(fields)?;
-    let layers = keys::layers(fields, attention, |layer| {
+    let mut layers = keys::layers(fields, attention, |layer| {
         if !is_sparse(layer) {
             return keys::dense(fields);
         }
@@ -43,7 +41,22 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         let shared = SharedExpert { intermediate_size, gate: SharedGate::Sigmoid };
         keys::mixture(fields, "num_experts", "moe_intermediate_size", Some(shared))
     })?;
+    for (layer, sliding_window) in layers.iter_mut().zip(windows(fields)?) {
+        layer.mixer = TokenMixer::Attention(AttentionConfig { sliding_window, ..attention });
+    }
     let router = RouterConfig::softmax(fields.boolean("norm_topk_prob")?.unwrap_or(false));
     let multipliers = Multipliers::NONE;
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+}
+
+/// The window of every layer: of every other one below `max_window_layers`, if it is switched on.
+fn windows(fields: &Fields) -> Result<Vec<Option<usize>>, ImportError> {
+    if fields.boolean("use_sliding_window")? != Some(true) {
+        let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
+        keys::full_attention(fields)?;
+        return Ok(vec![None; count]);
+    }
+    // Default: that of transformers is in its table.
+    let border = keys::count(fields, "max_window_layers", MAX_LAYERS)?.unwrap_or(0);
+    keys::windows(fields, |layer| layer % 2 == 0 && layer < border)
 }

@@ -1,7 +1,7 @@
 //! Qwen3.5-MoE and Qwen3.6-MoE: models of text and images, of which the text part is read.
 
 use super::qwen3_next::{TEXT_KEYS, read_text};
-use super::{Architecture, Family, ModelConfig, defaults, keys};
+use super::{Architecture, Family, ModelConfig, keys};
 use crate::ImportError;
 use crate::json::Fields;
 
@@ -30,12 +30,7 @@ pub(super) const TEXT_FAMILY: Family = Family {
 };
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
-    keys::refuse_outside(fields)?;
-    let text = fields.object("text_config")?;
-    let text = text.ok_or_else(|| fields.wrong("text_config", "an object"))?;
-    let text = defaults::complete(text, TEXT_FAMILY.model_type)?;
-    keys::refuse_unsupported(&text, TEXT_KEYS)?;
-    keys::refuse_unknown(&text, TEXT_KEYS)?;
+    let text = keys::text_part(fields, TEXT_FAMILY.model_type, TEXT_KEYS)?;
     let mut config = read_text(&text, FAMILY.architecture)?;
     config.tie_word_embeddings = keys::tied(fields, &text)?;
     Ok(config)

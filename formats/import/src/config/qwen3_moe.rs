@@ -4,32 +4,51 @@ use super::keys::{self, Parts};
 use super::{Architecture, Family, ModelConfig, Multipliers, QkNorm, RouterConfig};
 use crate::ImportError;
 use crate::json::Fields;
+use crate::limits::MAX_POSITIONS;
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::Qwen3Moe,
     model_type: "qwen3_moe",
     class: "Qwen3MoeForCausalLM",
-    keys: &[
-        "attention_bias",
-        "decoder_sparse_step",
-        "mlp_only_layers",
-        "moe_intermediate_size",
-        "norm_topk_prob",
-        "num_experts",
-        "num_local_experts",
-        "qkv_bias",
-        "shared_expert_intermediate_size",
-        "use_qk_norm",
-    ],
-    read,
+    keys: KEYS,
+    read: |fields| {
+        let norm_topk_prob = fields.boolean("norm_topk_prob")?.unwrap_or(false);
+        // Every layer sees the window, if it is switched on.
+        let is_on = fields.boolean("use_sliding_window")? == Some(true);
+        let window = if is_on { fields.size("sliding_window", MAX_POSITIONS)? } else { None };
+        read_text(fields, FAMILY.architecture, norm_topk_prob, window)
+    },
 };
 
-fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
+/// Keys that models of more than text have in their text part, too.
+pub(super) const KEYS: &[&str] = &[
+    "attention_bias",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "num_experts",
+    "num_local_experts",
+    "qkv_bias",
+    "shared_expert_intermediate_size",
+    "sliding_window",
+    "use_qk_norm",
+    "use_sliding_window",
+];
+
+/// The model that the keys of its text part describe.
+pub(super) fn read_text(
+    fields: &Fields,
+    architecture: Architecture,
+    norm_topk_prob: bool,
+    sliding_window: Option<usize>,
+) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
     keys::full_attention(fields)?;
     refuse_options(fields)?;
     let mut attention = keys::attention(fields)?;
     attention.qk_norm = QkNorm::PerHead;
+    attention.sliding_window = sliding_window;
     attention.bias = keys::attention_bias(fields)?;
     // Some versions of the library write the number of experts by its other name.
     let other = fields.given("num_local_experts");
@@ -44,10 +63,9 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         true => keys::mixture(fields, experts_key, "moe_intermediate_size", None),
         false => keys::dense(fields),
     })?;
-    let norm_topk_prob = fields.boolean("norm_topk_prob")?.unwrap_or(false);
     let router = RouterConfig::softmax(norm_topk_prob);
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(fields, Parts { architecture, layers, router, multipliers })
 }
 
 /// Qwen3-Coder writes out what Qwen3-MoE does and has not.

@@ -2,10 +2,9 @@
 //! attention in between, a shared expert behind a sigmoid.
 
 use super::keys::{self, Parts};
-use super::rope::Turned;
 use super::{
     Architecture, DeltaNetConfig, Family, FeedForward, LayerConfig, ModelConfig, Multipliers,
-    OutputGate, QkNorm, RopeConfig, RouterConfig, SharedExpert, SharedGate, TokenMixer,
+    OutputGate, QkNorm, RouterConfig, SharedExpert, SharedGate, TokenMixer,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -52,7 +51,7 @@ pub(super) fn read_text(
     if fields.boolean("attn_output_gate")? == Some(false) {
         return Err(fields.unsupported("attn_output_gate", "supported: true"));
     }
-    let mut attention = keys::attention_with(fields, rope)?;
+    let mut attention = keys::attention_with(fields, keys::partial_rope)?;
     attention.qk_norm = QkNorm::PerHead;
     attention.bias = keys::attention_bias(fields)?;
     attention.output_gate = OutputGate::Sigmoid;
@@ -79,11 +78,6 @@ pub(super) fn read_text(
     let router = RouterConfig::softmax(norm_topk_prob);
     let multipliers = Multipliers::NONE;
     keys::model(fields, Parts { architecture, layers, router, multipliers })
-}
-
-/// Part of every head is turned.
-fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
-    super::rope::rope(fields, head_dim, Turned::Part)
 }
 
 fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {

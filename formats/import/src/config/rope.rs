@@ -25,8 +25,28 @@ pub enum RopeScaling {
         /// How many.
         pairs: usize,
     },
+    /// All are divided by a factor, as if positions were nearer to each other (arXiv 2306.15595).
+    Linear {
+        /// By what.
+        factor: f64,
+    },
+    /// Angles that turn slowly are divided by a factor (Llama 3.1).
+    Llama3(Llama3Scaling),
     /// YaRN (arXiv 2309.00071).
     Yarn(YarnScaling),
+}
+
+/// Angles that turn slowly are divided by a factor, fast ones stay, those between are mixed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Llama3Scaling {
+    /// What slow angles are divided by.
+    pub factor: f64,
+    /// Angles that turn less often than this within the positions of the first training are divided.
+    pub low_freq_factor: f64,
+    /// Angles that turn more often than this within those positions stay; above the other.
+    pub high_freq_factor: f64,
+    /// Positions of the first training.
+    pub original_max_position_embeddings: usize,
 }
 
 /// Angles that turn slowly are divided by a factor, fast ones stay, those between are mixed; cosines
@@ -59,6 +79,7 @@ impl YarnScaling {
 /// Keys that any kind of angles may have. Positions in three directions, for images, are the same for
 /// text.
 const KEYS: &[&str] = &[
+    "interleaved",
     "mrope_interleaved",
     "mrope_section",
     "partial_rotary_factor",
@@ -79,13 +100,17 @@ const YARN_KEYS: &[&str] = &[
     "truncate",
 ];
 
+/// Keys of Llama 3.1's angles.
+const LLAMA3_KEYS: &[&str] =
+    &["factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"];
+
 /// How much of a head is turned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Turned {
     /// All of it.
     Whole,
-    /// As much as `partial_rotary_factor` says.
-    Part,
+    /// As much as `partial_rotary_factor` says, or this share where there is no such key.
+    Part(f64),
 }
 
 /// Angles of heads, the same in every layer. They are described by `rope_scaling` or
@@ -150,15 +175,15 @@ fn turned_dims(
 ) -> Result<usize, ImportError> {
     const KEY: &str = "partial_rotary_factor";
     let (own, beside) = (nested(rope, KEY)?, fields.number(KEY)?);
-    if turned == Turned::Whole {
+    let Turned::Part(default) = turned else {
         for (fields, part) in rope.map(|rope| (rope, own)).into_iter().chain([(fields, beside)]) {
             if !matches!(part, None | Some(1.0)) {
                 return Err(fields.unsupported(KEY, "supported: 1.0"));
             }
         }
         return Ok(head_dim);
-    }
-    let dims = (head_dim as f64 * own.or(beside).unwrap_or(1.0)) as usize;
+    };
+    let dims = (head_dim as f64 * own.or(beside).unwrap_or(default)) as usize;
     if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
         let expected = format!("a part of `head_dim` = {head_dim} that is even");
         return Err(fields.wrong(KEY, expected));
@@ -166,37 +191,78 @@ fn turned_dims(
     Ok(dims)
 }
 
+/// The kinds of angles by their names, each with its own keys. `dynamic` changes nothing within the
+/// positions that a model has (transformers: `_compute_dynamic_ntk_parameters`).
+const KINDS: [(&str, &[&str]); 5] = [
+    ("default", &[]),
+    ("yarn", YARN_KEYS),
+    ("linear", &["factor"]),
+    ("dynamic", &["factor"]),
+    ("llama3", LLAMA3_KEYS),
+];
+
 fn read_scaling(fields: &Fields, rope: &Fields) -> Result<RopeScaling, ImportError> {
     let mut found = None;
     for key in ["rope_type", "type"] {
         rope.refuse_null(key)?;
-        let kind = match rope.text(key)? {
-            None => continue,
-            Some(kind @ ("default" | "yarn")) => kind,
-            Some(_) => return Err(rope.unsupported(key, "supported: default, yarn")),
+        let Some(kind) = rope.text(key)? else { continue };
+        let Some(known) = KINDS.iter().find(|(name, _)| *name == kind) else {
+            let names = KINDS.map(|(name, _)| name).join(", ");
+            return Err(rope.unsupported(key, &format!("supported: {names}")));
         };
-        if found.is_some_and(|found| found != kind) {
+        if found.is_some_and(|(name, _)| name != known.0) {
             return Err(rope.wrong(key, "the same as `rope_type`"));
         }
-        found = Some(kind);
+        found = Some(*known);
     }
-    let yarn = found == Some("yarn");
-    let known = |key: &str| KEYS.contains(&key) || (yarn && YARN_KEYS.contains(&key));
+    let (kind, own) = found.unwrap_or(KINDS[0]);
+    let known = |key: &str| KEYS.contains(&key) || own.contains(&key);
     if let Some((key, value)) = rope.members().find(|(key, _)| !known(key)) {
         return Err(rope.unknown(key, value));
     }
-    if yarn { read_yarn(fields, rope).map(RopeScaling::Yarn) } else { Ok(RopeScaling::None) }
+    match kind {
+        "yarn" => read_yarn(fields, rope).map(RopeScaling::Yarn),
+        "linear" => Ok(RopeScaling::Linear { factor: positive(rope, "factor", None)? }),
+        "llama3" => read_llama3(fields, rope).map(RopeScaling::Llama3),
+        "dynamic" => positive(rope, "factor", None).map(|_| RopeScaling::None),
+        _ => Ok(RopeScaling::None),
+    }
+}
+
+fn positive(rope: &Fields, key: &str, default: Option<f64>) -> Result<f64, ImportError> {
+    match rope.number(key)?.or(default) {
+        Some(value) if value > 0.0 && value < 1e6 => Ok(value),
+        _ => Err(rope.wrong(key, "a number above 0 and below 1e6")),
+    }
+}
+
+/// Positions of the first training: the object's own number, or else the model's.
+fn original_positions(fields: &Fields, rope: &Fields) -> Result<usize, ImportError> {
+    const KEY: &str = "original_max_position_embeddings";
+    rope.refuse_null(KEY)?;
+    match rope.size(KEY, MAX_POSITIONS)? {
+        Some(original) => Ok(original),
+        None => fields.required_size("max_position_embeddings", MAX_POSITIONS),
+    }
+}
+
+fn read_llama3(fields: &Fields, rope: &Fields) -> Result<Llama3Scaling, ImportError> {
+    let scaling = Llama3Scaling {
+        factor: positive(rope, "factor", None)?,
+        low_freq_factor: positive(rope, "low_freq_factor", None)?,
+        high_freq_factor: positive(rope, "high_freq_factor", None)?,
+        original_max_position_embeddings: original_positions(fields, rope)?,
+    };
+    if scaling.low_freq_factor < scaling.high_freq_factor {
+        return Ok(scaling);
+    }
+    Err(rope.wrong("high_freq_factor", "more than `low_freq_factor`"))
 }
 
 fn read_yarn(fields: &Fields, rope: &Fields) -> Result<YarnScaling, ImportError> {
-    let positive = |key: &str, default: f64| match rope.number(key)?.unwrap_or(default) {
-        value if value > 0.0 && value < 1e6 => Ok(value),
-        _ => Err(rope.wrong(key, "a number above 0 and below 1e6")),
-    };
-    rope.refuse_null("original_max_position_embeddings")?;
-    let original = rope.size("original_max_position_embeddings", MAX_POSITIONS)?;
+    let positive = |key: &str, default: f64| positive(rope, key, Some(default));
+    let original = original_positions(fields, rope)?;
     let positions = fields.required_size("max_position_embeddings", MAX_POSITIONS)?;
-    let original = original.unwrap_or(positions);
     let mscale_all_dim = rope.number("mscale_all_dim")?.unwrap_or(0.0);
     // A factor that is null, and not left out, follows from the numbers of positions.
     let is_implied = rope.is_null("factor") && mscale_all_dim == 0.0;

@@ -18,7 +18,9 @@ fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
     let metadata = &header.metadata;
     let name = metadata.text(ARCHITECTURE)?;
     let name = name.ok_or_else(|| metadata.wrong(ARCHITECTURE, "the name of a family"))?;
-    let named = || FAMILIES.iter().filter(|family| family.gguf == name);
+    let has = |key: &str| metadata.get(&format!("{name}.{key}")).is_some();
+    let is_named = |family: &&Family| family.gguf == name && family.marked_by.is_none_or(has);
+    let named = || FAMILIES.iter().filter(is_named);
     // Older files do not say it, but only sigmoids come with a bias for the choice.
     let gating = match metadata.unsigned(&format!("{name}.{GATING}"))? {
         None | Some(0) => header
@@ -64,6 +66,11 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     }
     for (key, value) in family.fixed {
         config.insert((*key).into(), value.json());
+    }
+    for (part, key) in family.present {
+        let name = format!("blk.0.{part}");
+        let found = header.tensors.iter().any(|tensor| tensor.name == name);
+        config.insert((*key).into(), json!(found));
     }
     config.insert("num_hidden_layers".into(), json!(keys.layers()?));
     config.insert("vocab_size".into(), json!(vocabulary(header)?));

@@ -48,10 +48,14 @@ pub struct Family {
     /// What `config.json` says where the file has no key for it, and where nothing at all would stand
     /// for something else.
     pub absent: &'static [(&'static str, Fixed)],
+    /// What `config.json` says is true if a first layer has a tensor, and false if not.
+    pub present: &'static [(&'static str, &'static str)],
     /// Keys that say nothing new.
     pub ignored: &'static [&'static str],
     /// The number in `expert_gating_func` that says what the family does.
     pub gating: u64,
+    /// A key that files of the family have and those of others of that name have not.
+    pub marked_by: Option<&'static str>,
     /// What of `config.json` all this is in, for models of more than text.
     pub part: Option<&'static str>,
 }
@@ -151,6 +155,28 @@ const LATENT_ABSENT: &[(&str, Fixed)] = &[
     ("n_group", Fixed::Whole(1)),
 ];
 
+/// Keys of families with DeepSeek-V3's experts and ordinary attention.
+const ROUTED: &[Key] = &[
+    Key::Optional("feed_forward_length", "intermediate_size"),
+    Key::Same("expert_count", "n_routed_experts"),
+    Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+    Key::Optional("leading_dense_block_count", "first_k_dense_replace"),
+    Key::Optional("expert_shared_count", "n_shared_experts"),
+    Key::Optional("expert_weights_scale", "routed_scaling_factor"),
+    Key::Optional("expert_group_count", "n_group"),
+    Key::Optional("expert_group_used_count", "topk_group"),
+];
+
+/// What such a model has where the file does not say it.
+const ROUTED_ABSENT: &[(&str, Fixed)] = &[
+    ("first_k_dense_replace", Fixed::Whole(0)),
+    ("n_shared_experts", Fixed::Whole(0)),
+    ("routed_scaling_factor", Fixed::Whole(1)),
+    ("n_group", Fixed::Whole(1)),
+    ("topk_group", Fixed::Whole(1)),
+    ("partial_rotary_factor", Fixed::Whole(1)),
+];
+
 /// Keys of families with recurrent layers.
 const RECURRENT: &[Key] = &[
     Key::Same("expert_count", "num_experts"),
@@ -165,7 +191,33 @@ const RECURRENT: &[Key] = &[
     Key::Kinds("attention.recurrent_layers", "layer_types", ["full_attention", "linear_attention"]),
 ];
 
+/// Keys of Granite's mixtures.
+const GRANITE: &[Key] = &[
+    Key::Same("feed_forward_length", "intermediate_size"),
+    Key::Same("expert_count", "num_local_experts"),
+    Key::Same("attention.scale", "attention_multiplier"),
+    Key::Same("embedding_scale", "embedding_multiplier"),
+    Key::Same("residual_scale", "residual_multiplier"),
+    Key::Same("logit_scale", "logits_scaling"),
+    Key::Optional("expert_shared_feed_forward_length", "shared_intermediate_size"),
+];
+
 const SILU: (&str, Fixed) = ("hidden_act", Fixed::Text("silu"));
+
+/// What most families have.
+const PLAIN: Family = Family {
+    gguf: "",
+    model_type: "",
+    class: "",
+    keys: &[],
+    fixed: &[],
+    absent: &[],
+    present: &[],
+    ignored: &[],
+    gating: SOFTMAX,
+    marked_by: None,
+    part: None,
+};
 
 /// All of them.
 pub const FAMILIES: &[Family] = &[
@@ -183,10 +235,8 @@ pub const FAMILIES: &[Family] = &[
             ("norm_topk_prob", Fixed::Bool(true)),
             ("attention_bias", Fixed::Bool(false)),
         ],
-        absent: &[],
         ignored: &["expert_shared_count"],
-        gating: SOFTMAX,
-        part: None,
+        ..PLAIN
     },
     Family {
         gguf: "olmoe",
@@ -201,10 +251,8 @@ pub const FAMILIES: &[Family] = &[
             ("norm_topk_prob", Fixed::Bool(false)),
             ("attention_bias", Fixed::Bool(false)),
         ],
-        absent: &[],
         ignored: &["expert_feed_forward_length"],
-        gating: SOFTMAX,
-        part: None,
+        ..PLAIN
     },
     Family {
         gguf: "llama",
@@ -215,29 +263,27 @@ pub const FAMILIES: &[Family] = &[
             Key::Same("expert_count", "num_local_experts"),
         ],
         fixed: &[SILU],
-        absent: &[],
         ignored: &["expert_feed_forward_length"],
-        gating: SOFTMAX,
-        part: None,
+        ..PLAIN
+    },
+    Family {
+        gguf: "granitemoe",
+        model_type: "granitemoeshared",
+        class: "GraniteMoeSharedForCausalLM",
+        keys: GRANITE,
+        fixed: &[SILU, ("attention_bias", Fixed::Bool(false))],
+        ignored: &["expert_feed_forward_length"],
+        marked_by: Some("expert_shared_feed_forward_length"),
+        ..PLAIN
     },
     Family {
         gguf: "granitemoe",
         model_type: "granitemoe",
         class: "GraniteMoeForCausalLM",
-        keys: &[
-            Key::Same("feed_forward_length", "intermediate_size"),
-            Key::Same("expert_count", "num_local_experts"),
-            Key::Same("attention.scale", "attention_multiplier"),
-            Key::Same("embedding_scale", "embedding_multiplier"),
-            Key::Same("residual_scale", "residual_multiplier"),
-            Key::Same("logit_scale", "logits_scaling"),
-            Key::Optional("expert_shared_feed_forward_length", "shared_intermediate_size"),
-        ],
+        keys: GRANITE,
         fixed: &[SILU, ("attention_bias", Fixed::Bool(false))],
-        absent: &[],
         ignored: &["expert_feed_forward_length"],
-        gating: SOFTMAX,
-        part: None,
+        ..PLAIN
     },
     Family {
         gguf: "qwen2moe",
@@ -250,10 +296,8 @@ pub const FAMILIES: &[Family] = &[
             Key::Same("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
         ],
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
-        absent: &[],
         ignored: &["expert_shared_count"],
-        gating: SOFTMAX,
-        part: None,
+        ..PLAIN
     },
     Family {
         gguf: "gpt-oss",
@@ -265,10 +309,9 @@ pub const FAMILIES: &[Family] = &[
             Key::Same("attention.sliding_window", "sliding_window"),
         ],
         fixed: &[SILU, ("attention_bias", Fixed::Bool(true))],
-        absent: &[],
         ignored: &["feed_forward_length"],
         gating: SOFTMAX_OF_CHOSEN,
-        part: None,
+        ..PLAIN
     },
     Family {
         gguf: "qwen3next",
@@ -280,10 +323,8 @@ pub const FAMILIES: &[Family] = &[
             ("norm_topk_prob", Fixed::Bool(true)),
             ("attention_bias", Fixed::Bool(false)),
         ],
-        absent: &[],
         ignored: &["feed_forward_length", "expert_shared_count"],
-        gating: SOFTMAX,
-        part: None,
+        ..PLAIN
     },
     Family {
         gguf: "deepseek2",
@@ -297,8 +338,7 @@ pub const FAMILIES: &[Family] = &[
         ],
         absent: LATENT_ABSENT,
         ignored: LATENT_KNOWN,
-        gating: SOFTMAX,
-        part: None,
+        ..PLAIN
     },
     Family {
         gguf: "deepseek2",
@@ -309,7 +349,62 @@ pub const FAMILIES: &[Family] = &[
         absent: LATENT_ABSENT,
         ignored: LATENT_KNOWN,
         gating: SIGMOID,
-        part: None,
+        ..PLAIN
+    },
+    Family {
+        gguf: "glm4moe",
+        model_type: "glm4_moe",
+        class: "Glm4MoeForCausalLM",
+        keys: ROUTED,
+        fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
+        absent: ROUTED_ABSENT,
+        present: &[("attn_q.bias", "attention_bias"), ("attn_q_norm.weight", "use_qk_norm")],
+        gating: SIGMOID,
+        ..PLAIN
+    },
+    Family {
+        gguf: "dots1",
+        model_type: "dots1",
+        class: "Dots1ForCausalLM",
+        keys: ROUTED,
+        fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false)), ("sliding_window", Fixed::Null)],
+        absent: ROUTED_ABSENT,
+        present: &[("attn_output.bias", "attention_bias")],
+        gating: SIGMOID,
+        ..PLAIN
+    },
+    Family {
+        gguf: "minimax-m2",
+        model_type: "minimax_m2",
+        class: "MiniMaxM2ForCausalLM",
+        keys: &[
+            Key::Same("expert_feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_local_experts"),
+        ],
+        fixed: &[SILU],
+        absent: &[("partial_rotary_factor", Fixed::Whole(1))],
+        ignored: &["feed_forward_length"],
+        gating: SIGMOID,
+        ..PLAIN
+    },
+    Family {
+        gguf: "qwen3vlmoe",
+        model_type: "qwen3_vl_moe",
+        class: "Qwen3VLMoeForConditionalGeneration",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+        ],
+        fixed: &[
+            SILU,
+            ("norm_topk_prob", Fixed::Bool(true)),
+            ("attention_bias", Fixed::Bool(false)),
+        ],
+        // Positions in three directions, for images, are the same for text.
+        ignored: &["expert_shared_count", "n_deepstack_layers", "rope.dimension_sections"],
+        part: Some("text_config"),
+        ..PLAIN
     },
     Family {
         gguf: "gemma4",
@@ -338,8 +433,8 @@ pub const FAMILIES: &[Family] = &[
         ],
         absent: &[("hidden_size_per_layer_input", Fixed::Whole(0))],
         ignored: &["attention.value_length_swa", "rope.freq_base_swa", "rope.dimension_count_swa"],
-        gating: SOFTMAX,
         part: Some("text_config"),
+        ..PLAIN
     },
     Family {
         gguf: "qwen35moe",
@@ -348,9 +443,8 @@ pub const FAMILIES: &[Family] = &[
         keys: RECURRENT,
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(true))],
         // Positions in three directions, for images, are the same for text.
-        absent: &[],
         ignored: &["feed_forward_length", "expert_shared_count", "rope.dimension_sections"],
-        gating: SOFTMAX,
         part: Some("text_config"),
+        ..PLAIN
     },
 ];

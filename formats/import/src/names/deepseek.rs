@@ -1,7 +1,7 @@
-//! Names of DeepSeek-V2 and V3, which GLM-4.7-Flash has too: the up-projections of keys and values are one
-//! tensor, head by head.
+//! Names of DeepSeek-V2 and V3, which many families have too: the up-projections of keys and values of
+//! latents are one tensor, head by head.
 
-use super::{FloatSource, Naming, Runs, TensorSlice, float_with, table};
+use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with, table};
 use crate::config::{LatentConfig, ModelConfig, TokenMixer};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -17,10 +17,18 @@ fn slices(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSlice>> {
         return Some(vec![TensorSlice::whole(table)]);
     }
     let layer = id.layer?;
-    let TokenMixer::Latent(latent) = &config.layers.get(usize::try_from(layer).ok()?)?.mixer else {
-        return None;
-    };
     let at = |part: &str| format!("model.layers.{layer}.{part}.weight");
+    let latent = match &config.layers.get(usize::try_from(layer).ok()?)?.mixer {
+        TokenMixer::Latent(latent) => latent,
+        TokenMixer::Attention(_) => {
+            let part = attention_matrix(id.kind).filter(|_| id.expert.is_none());
+            let name = part.map(|part| format!("model.layers.{layer}.{part}")).or_else(|| {
+                feed_forward(config, layer, id.kind, id.expert).map(|part| at(&part))
+            })?;
+            return Some(vec![TensorSlice::whole(name)]);
+        }
+        TokenMixer::DeltaNet(_) => return None,
+    };
     let part = match (id.kind, id.expert) {
         (MatrixKind::Query, None) => "self_attn.q_proj",
         (MatrixKind::QueryDown, None) => "self_attn.q_a_proj",

@@ -11,7 +11,10 @@ pub(crate) const FREQUENCY_FACTORS: &str = "rope_freqs.weight";
 pub fn naming(architecture: Architecture) -> Naming {
     let matrix = match architecture {
         architecture if turns_adjacent(architecture) => by_halves,
-        Architecture::DeepseekV2 | Architecture::DeepseekV3 | Architecture::Glm4MoeLite => latent,
+        Architecture::DeepseekV2
+        | Architecture::DeepseekV3
+        | Architecture::KimiK2
+        | Architecture::Glm4MoeLite => latent,
         Architecture::Qwen3Next | Architecture::Qwen35Moe => {
             |config: &_, id| qwen3_next::in_gguf(config, id).unwrap_or_else(|| matrix(config, id))
         }
@@ -23,7 +26,8 @@ pub fn naming(architecture: Architecture) -> Naming {
 /// Whether llama.cpp's RoPE turns neighbours of a head in this family, where the published weights
 /// pair the halves of a head: it stores the rows of queries and keys in another order.
 pub(crate) fn turns_adjacent(architecture: Architecture) -> bool {
-    matches!(architecture, Architecture::Mixtral | Architecture::GraniteMoe)
+    use Architecture::{GraniteMoe, GraniteMoeShared, Mixtral};
+    matches!(architecture, Mixtral | GraniteMoe | GraniteMoeShared)
 }
 
 /// The tensors whose rows are in such an order, with their numbers of heads.
@@ -124,8 +128,26 @@ fn joined(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
             let whole = TensorSlice::whole(at("ffn_gate_up_exps"));
             vec![TensorSlice { index: Some(index), rows: Runs::range(start, width), ..whole }]
         }
+        (kind, None, None) => in_qkv(config, layer, kind).into_iter().collect(),
         _ => Vec::new(),
     }
+}
+
+/// Queries above keys above values of a layer in one tensor.
+fn in_qkv(config: &ModelConfig, layer: u32, kind: MatrixKind) -> Option<TensorSlice> {
+    let TokenMixer::Attention(attention) = config.layers.get(usize::try_from(layer).ok()?)?.mixer
+    else {
+        return None;
+    };
+    let [queries, keys] = [attention.num_attention_heads, attention.num_key_value_heads]
+        .map(|heads| heads * attention.head_dim);
+    let rows = match kind {
+        MatrixKind::Query => Runs::range(0, queries),
+        MatrixKind::Key => Runs::range(queries, keys),
+        MatrixKind::Value => Runs::range(queries + keys, keys),
+        _ => return None,
+    };
+    Some(TensorSlice { rows, ..TensorSlice::whole(format!("blk.{layer}.attn_qkv.weight")) })
 }
 
 /// The expert of an id, and how wide it is.
@@ -155,7 +177,11 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::FeedForwardNorm
             if matches!(
                 config.architecture,
-                Architecture::Qwen3Next | Architecture::Qwen35Moe | Architecture::GptOss
+                Architecture::Qwen3Next
+                    | Architecture::Qwen35Moe
+                    | Architecture::GptOss
+                    | Architecture::Glm4Moe
+                    | Architecture::SolarOpen
             ) =>
         {
             "post_attention_norm.weight"

@@ -1,4 +1,4 @@
-//! Granite MoE: all experts of a layer in one tensor, gate above up.
+//! Granite MoE: all experts of a layer in one tensor, gate above up; a shared expert likewise.
 
 use super::{
     FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with, is_redundant, table,
@@ -21,8 +21,12 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
         return Some(TensorSlice::whole(format!("model.layers.{layer}.{part}")));
     }
     let layer_config = config.layers.get(usize::try_from(layer).ok()?)?;
-    let FeedForward::Moe { moe_intermediate_size: width, .. } = layer_config.feed_forward else {
+    let FeedForward::Moe { moe_intermediate_size, shared, .. } = layer_config.feed_forward else {
         return None;
+    };
+    let (owner, width) = match id.expert {
+        Some(_) => ("block_sparse_moe", moe_intermediate_size),
+        None => ("shared_mlp", shared?.intermediate_size),
     };
     let (part, rows) = match id.kind {
         MatrixKind::Gate => ("input_linear", Runs::range(0, width)),
@@ -30,8 +34,8 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
         MatrixKind::Down => ("output_linear", Runs::ALL),
         _ => return None,
     };
-    let name = format!("model.layers.{layer}.block_sparse_moe.{part}.weight");
-    let index = Some(usize::try_from(id.expert?).ok()?);
+    let name = format!("model.layers.{layer}.{owner}.{part}.weight");
+    let index = id.expert.map(usize::try_from).transpose().ok()?;
     Some(TensorSlice { index, rows, ..TensorSlice::whole(name) })
 }
 

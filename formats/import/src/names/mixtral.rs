@@ -1,4 +1,4 @@
-//! Mixtral: `block_sparse_moe.experts.E.w1` (gate), `w3` (up) and `w2` (down).
+//! Mixtral, and MiniMax-M2: `block_sparse_moe.experts.E.w1` (gate), `w3` (up) and `w2` (down).
 
 use super::{FloatSource, Naming, TensorSlice, attention_matrix, float_with, is_redundant, table};
 use crate::config::ModelConfig;
@@ -31,6 +31,7 @@ fn expert_name(layer: u32, expert: u32, part: &str) -> String {
 fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     float_with(id, |kind| match kind {
         FloatKind::Router => Some("block_sparse_moe.gate.weight"),
+        FloatKind::RouterBias => Some("block_sparse_moe.e_score_correction_bias"),
         _ => None,
     })
 }

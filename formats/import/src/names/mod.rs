@@ -186,19 +186,36 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen35MoeText => qwen3_next::TEXT_ALONE,
         Architecture::Mixtral => mixtral::NAMING,
         Architecture::GptOss => gpt_oss::NAMING,
-        Architecture::GraniteMoe => granite_moe::NAMING,
-        Architecture::DeepseekV2 | Architecture::DeepseekV3 | Architecture::Glm4MoeLite => {
-            deepseek::NAMING
-        }
+        Architecture::GraniteMoe | Architecture::GraniteMoeShared => granite_moe::NAMING,
+        Architecture::Qwen3VlMoe => qwen::WITH_IMAGES,
+        Architecture::Qwen3OmniMoe => qwen::WITH_SOUND,
+        Architecture::MiniMaxM2 => mixtral::NAMING,
+        Architecture::DeepseekV2
+        | Architecture::DeepseekV3
+        | Architecture::KimiK2
+        | Architecture::Dots1
+        | Architecture::SolarOpen
+        | Architecture::Glm4Moe
+        | Architecture::Glm4MoeLite => deepseek::NAMING,
         Architecture::Gemma4 | Architecture::Gemma4Text => gemma4::NAMING,
     }
 }
 
 /// The names in one checkpoint of a family, by the tensors that it has: a text part that was loaded
-/// out of a whole model may be saved under the whole model's names.
-pub fn in_checkpoint(architecture: Architecture, has: impl Fn(&str) -> bool) -> Naming {
-    match architecture {
-        Architecture::Qwen35MoeText if has(qwen3_next::OF_WHOLE) => qwen3_next::WITH_IMAGES,
+/// out of a whole model may be saved under the whole model's names, and experts in one tensor may lie
+/// either way.
+pub fn in_checkpoint<'a>(
+    config: &ModelConfig,
+    shape: impl Fn(&str) -> Option<&'a [u64]>,
+) -> Naming {
+    let down = || shape(&qwen::first_down(config)?);
+    match config.architecture {
+        Architecture::Qwen35MoeText if shape(qwen3_next::OF_WHOLE).is_some() => {
+            qwen3_next::WITH_IMAGES
+        }
+        Architecture::Qwen3VlMoe if down().is_some_and(|down| qwen::is_upright(config, down)) => {
+            qwen::WITH_IMAGES_UPRIGHT
+        }
         architecture => published(architecture),
     }
 }

@@ -1,22 +1,99 @@
-//! Qwen's mixtures and OLMoE: `mlp.experts.E.gate_proj` and its like, one tensor per projection.
+//! Qwen's mixtures and OLMoE: `mlp.experts.E.gate_proj` and its like, one tensor per projection; the text
+//! parts of Qwen3-VL-MoE and Qwen3-Omni beside images and sound.
 
-use super::{FloatSource, Naming, TensorSlice, attention_matrix, float_with, is_redundant, table};
-use crate::config::ModelConfig;
+use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix, is_redundant, layer_float};
+use crate::config::{FeedForward, ModelConfig};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
+pub(super) const NAMING: Naming = Naming {
+    matrix: |config, id| matrix(config, id, &ALONE),
+    alternative: None,
+    float: |_, id| float(id, &ALONE),
+    is_redundant,
+};
 
-fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
-    name(config, id).map(TensorSlice::whole).into_iter().collect()
+/// Qwen3-VL-MoE's, all experts of a layer in one tensor `[experts, inputs, outputs]`, gate before up.
+pub(super) const WITH_IMAGES: Naming = Naming {
+    matrix: |config, id| matrix(config, id, &Layout { experts: Experts::Turned, ..IMAGES }),
+    alternative: None,
+    float: |_, id| float(id, &IMAGES),
+    is_redundant: |config, name| is_redundant(config, name) || name.starts_with("model.visual."),
+};
+
+/// The same with tensors `[experts, outputs, inputs]`.
+pub(super) const WITH_IMAGES_UPRIGHT: Naming =
+    Naming { matrix: |config, id| matrix(config, id, &IMAGES), ..WITH_IMAGES };
+
+/// Qwen3-Omni's.
+pub(super) const WITH_SOUND: Naming = Naming {
+    matrix: |config, id| matrix(config, id, &SOUND),
+    alternative: None,
+    float: |_, id| float(id, &SOUND),
+    is_redundant: |config, name| {
+        let others = ["talker.", "code2wav.", "thinker.audio_tower.", "thinker.visual."];
+        is_redundant(config, name) || others.iter().any(|part| name.starts_with(part))
+    },
+};
+
+/// Whether a tensor of all experts' down-projections is `[experts, outputs, inputs]`.
+pub(super) fn is_upright(config: &ModelConfig, shape: &[u64]) -> bool {
+    let hidden = config.hidden_size as u64;
+    matches!(shape, [_, outputs, inputs] if *outputs == hidden && *inputs != hidden)
 }
 
-fn name(config: &ModelConfig, id: MatrixId) -> Option<String> {
-    if let Some(table) = table(id) {
-        return Some(table.into());
-    }
-    let layer = id.layer?;
+/// The down-projections of the experts of the first layer that has some.
+pub(super) fn first_down(config: &ModelConfig) -> Option<String> {
+    let is_mixture = |layer: &u32| config.is_mixture(*layer);
+    let layer = (0u32..).take(config.num_hidden_layers).find(is_mixture)?;
+    Some(format!("model.language_model.layers.{layer}.mlp.experts.down_proj"))
+}
+
+/// How a checkpoint is laid out.
+struct Layout {
+    /// What the names of the text part begin with.
+    prefix: &'static str,
+    head: &'static str,
+    experts: Experts,
+}
+
+/// Where the matrices of experts are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Experts {
+    /// Each in a tensor of its own.
+    Apart,
+    /// All of a layer in one, gate above up.
+    Fused,
+    /// The same turned over.
+    Turned,
+}
+
+const ALONE: Layout = Layout { prefix: "model.", head: "lm_head.weight", experts: Experts::Apart };
+
+const IMAGES: Layout =
+    Layout { prefix: "model.language_model.", head: "lm_head.weight", experts: Experts::Fused };
+
+const SOUND: Layout =
+    Layout { prefix: "thinker.model.", head: "thinker.lm_head.weight", experts: Experts::Apart };
+
+fn matrix(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Vec<TensorSlice> {
+    let fused = fused_expert(config, id, layout);
+    let slice = fused.or_else(|| name(config, id, layout).map(TensorSlice::whole));
+    slice.into_iter().collect()
+}
+
+fn name(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Option<String> {
+    let Layout { prefix, head, .. } = layout;
+    let Some(layer) = id.layer else {
+        return match id {
+            MatrixId { kind: MatrixKind::Embedding, expert: None, .. } => {
+                Some(format!("{prefix}embed_tokens.weight"))
+            }
+            MatrixId { kind: MatrixKind::Head, expert: None, .. } => Some((*head).into()),
+            _ => None,
+        };
+    };
     if let (Some(part), None) = (attention_matrix(id.kind), id.expert) {
-        return Some(format!("model.layers.{layer}.{part}"));
+        return Some(format!("{prefix}layers.{layer}.{part}"));
     }
     let part = match id.kind {
         MatrixKind::Gate => "gate_proj",
@@ -29,13 +106,39 @@ fn name(config: &ModelConfig, id: MatrixId) -> Option<String> {
         None if config.is_mixture(layer) => "shared_expert.".into(),
         None => String::new(),
     };
-    Some(format!("model.layers.{layer}.mlp.{owner}{part}.weight"))
+    Some(format!("{prefix}layers.{layer}.mlp.{owner}{part}.weight"))
 }
 
-fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
-    float_with(id, |kind| match kind {
-        FloatKind::Router => Some("mlp.gate.weight"),
-        FloatKind::SharedGate => Some("mlp.shared_expert_gate.weight"),
-        _ => None,
+fn fused_expert(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Option<TensorSlice> {
+    let (layer, expert) = (id.layer?, id.expert.filter(|_| layout.experts != Experts::Apart)?);
+    let layer_config = config.layers.get(usize::try_from(layer).ok()?)?;
+    let FeedForward::Moe { moe_intermediate_size: width, .. } = layer_config.feed_forward else {
+        return None;
+    };
+    let (part, outputs) = match id.kind {
+        MatrixKind::Gate => ("gate_up_proj", Runs::range(0, width)),
+        MatrixKind::Up => ("gate_up_proj", Runs::range(width, width)),
+        MatrixKind::Down => ("down_proj", Runs::ALL),
+        _ => return None,
+    };
+    let whole = TensorSlice::whole(format!("{}layers.{layer}.mlp.experts.{part}", layout.prefix));
+    let one = TensorSlice { index: Some(usize::try_from(expert).ok()?), ..whole };
+    Some(match layout.experts {
+        Experts::Turned => TensorSlice { columns: outputs.into(), transposed: true, ..one },
+        Experts::Apart | Experts::Fused => TensorSlice { rows: outputs, ..one },
     })
+}
+
+fn float(id: FloatId, layout: &Layout) -> Option<FloatSource> {
+    let prefix = layout.prefix;
+    let Some(layer) = id.layer else {
+        let name = format!("{prefix}norm.weight");
+        return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept(name));
+    };
+    let part = match id.kind {
+        FloatKind::Router => "mlp.gate.weight",
+        FloatKind::SharedGate => "mlp.shared_expert_gate.weight",
+        kind => layer_float(kind)?,
+    };
+    Some(FloatSource::kept(format!("{prefix}layers.{layer}.{part}")))
 }

@@ -23,6 +23,13 @@ pub const MODELS: &[&str] = &[
     "gemma4",
     "qwen3-next",
     "qwen3-5-moe",
+    "glm4-moe",
+    "kimi-k2",
+    "minimax-m2",
+    "dots1",
+    "solar-open",
+    "granite-moe-shared",
+    "qwen3-vl-moe",
 ];
 
 fn matrix(kind: MatrixKind, layer: u32, expert: Option<u32>) -> MatrixId {

@@ -6,6 +6,7 @@ mod builder;
 mod checkpoint;
 mod files;
 mod hostile;
+mod published_layout;
 mod scaled;
 
 use std::path::PathBuf;

@@ -1,0 +1,78 @@
+//! Tiny checkpoints in the published layout, and what llama.cpp's converter makes of them in BF16: the same
+//! model, bit for bit.
+
+use std::path::{Path, PathBuf};
+
+use nestling_import::{Checkpoint, ModelConfig, TokenMixer};
+
+use super::data;
+
+fn published(name: &str) -> PathBuf {
+    let families = "../../engine/runtime/tests/data/families";
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(families).join(name)
+}
+
+/// The weights of both, and their configurations but for names and for tokens that end a text, of which a
+/// file knows one.
+fn is_the_same_model(name: &str, change: fn(&mut ModelConfig)) {
+    let published = Checkpoint::open(published(name)).unwrap();
+    let found = Checkpoint::open(data(&format!("{name}.gguf"))).unwrap();
+    let mut expected = published.config().clone();
+    change(&mut expected);
+    let own = found.config().clone();
+    let (architecture, bos_token_id) = (expected.architecture, expected.bos_token_id);
+    let eos_token_ids = expected.eos_token_ids.clone();
+    let own = ModelConfig { architecture, bos_token_id, eos_token_ids, ..own };
+    assert_eq!(own, expected, "{name}");
+    for shape in &published.shape().matrices {
+        let read = |checkpoint: &Checkpoint| checkpoint.read_matrix(shape.id).unwrap();
+        assert!(read(&found) == read(&published), "{name}: {:?}", shape.id);
+    }
+    for shape in &published.shape().floats {
+        let read = |checkpoint: &Checkpoint| checkpoint.read_float(shape.id).unwrap();
+        assert!(read(&found) == read(&published), "{name}: {:?}", shape.id);
+    }
+}
+
+#[test]
+fn glm4_moe() {
+    is_the_same_model("glm4-moe", |_| {});
+}
+
+/// A file has no key for windows.
+#[test]
+fn dots1() {
+    is_the_same_model("dots1", |config| {
+        for layer in &mut config.layers {
+            if let TokenMixer::Attention(attention) = &mut layer.mixer {
+                attention.sliding_window = None;
+            }
+        }
+    });
+}
+
+#[test]
+fn granite_moe_shared() {
+    is_the_same_model("granite-moe-shared", |_| {});
+}
+
+#[test]
+fn kimi_k2() {
+    is_the_same_model("kimi-k2", |_| {});
+}
+
+#[test]
+fn minimax_m2() {
+    is_the_same_model("minimax-m2", |_| {});
+}
+
+#[test]
+fn qwen3_vl_moe() {
+    is_the_same_model("qwen3-vl-moe", |_| {});
+}
+
+/// llama.cpp takes it for a GLM-4.5 whose heads are turned as a whole.
+#[test]
+fn solar_open() {
+    is_the_same_model("solar-open", |_| {});
+}
