@@ -79,7 +79,7 @@ fn what_cannot_be_believed_is_thrown_away() {
     // With a checksum of its own that is right, and a number that no extent has.
     let mut far = good[..good.len() - TAIL_BYTES].to_vec();
     far[HEAD_BYTES..HEAD_BYTES + 8].fill(0xff);
-    far.extend(Sha256::digest(&far.clone()));
+    far.extend(Sha256::digest(far.clone()));
     std::fs::write(&kept, far).unwrap();
     assert_eq!(reads.recall(&open(&path)), 0);
     std::fs::write(&kept, [&good[..], &[0; 1 << 20]].concat()).unwrap();
