@@ -46,6 +46,7 @@ pub struct Background {
     state: Arc<State>,
     cancel: CancelToken,
     thread: Option<JoinHandle<()>>,
+    console: Console,
 }
 
 impl Background {
@@ -64,7 +65,10 @@ impl Background {
             told.phase.store(ENDED, Ordering::Relaxed);
         };
         match std::thread::Builder::new().name("store".into()).spawn(work) {
-            Ok(thread) => Some(Self { state, cancel, thread: Some(thread) }),
+            Ok(thread) => {
+                let console = console.clone();
+                Some(Self { state, cancel, thread: Some(thread), console })
+            }
             Err(error) => {
                 console.warn(format_args!("no store is made in the background: {error}"));
                 None
@@ -91,6 +95,10 @@ impl Drop for Background {
         self.cancel.cancel();
         // It looks at the token before every million weights.
         let _ = self.thread.take().map(JoinHandle::join);
+        let ended = self.state.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ended) = ended {
+            self.console.note(format_args!("{ended}"));
+        }
     }
 }
 

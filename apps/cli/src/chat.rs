@@ -326,9 +326,12 @@ impl Chat<'_> {
             self.console.say(format_args!("{messages} loaded"));
             return Ok(());
         }
-        let model = self.store_of(path)?;
+        let model = self.arguments_for(path)?;
         let opened = opened::open(&model, &self.args.resources, &self.console, self.interrupt)?;
-        let opened = Opened { on_cpu: None, ..opened };
+        let mut opened = Opened { on_cpu: None, ..opened };
+        if self.args.convert_in_background {
+            convert_beside(&mut opened, &self.console);
+        }
         self.session = opened.model.session();
         self.settings = Settings::new(&self.args.generation, opened.model.default_sampling());
         self.transcript.messages.clear();
@@ -337,8 +340,8 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// The model at a path; of a GGUF file, the store that is made of it.
-    fn store_of(&self, path: &Path) -> Result<ModelArgs> {
+    /// What opens the model at a path.
+    fn arguments_for(&self, path: &Path) -> Result<ModelArgs> {
         let wrong = |problem: &str| {
             Failure::new(format!("cannot load {}: {problem}", path.display())).advise(
                 "check the spelling, or `/load` a .nest store, a .gguf file or a checkpoint folder",

@@ -124,7 +124,7 @@ pub fn explain_store(error: &StoreError) -> Failure {
             damaged(failure.advise("convert or download it again"))
         }
         StoreError::Differs { .. } => damaged(failure.advise(
-            "download the file again; if it is known to be right, remove `reads` from Nestling's cache",
+            "download the file again; if it is known to be right, remove the folder `reads` from Nestling's cache",
         )),
         StoreError::Changed { .. } | StoreError::Shard { .. } => {
             failure.advise("keep the files of the store together and unchanged while it is used")

@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether a file runs where it lies, on a device that can: nothing was asked of its conversion.
-pub fn is_wanted(path: &Path, asked: &CalibrationArgs, on_cpu: bool) -> bool {
-    on_cpu && is_gguf(path) && calibration::is_lighter(asked)
+/// Whether a file runs where it lies: nothing was asked of its conversion.
+pub fn is_wanted(path: &Path, asked: &CalibrationArgs) -> bool {
+    is_gguf(path) && calibration::is_lighter(asked)
 }
 
 /// A GGUF file that is open where it lies. What was read of it is remembered when it is closed.

@@ -4,7 +4,7 @@ use crate::args::{CalibrationArgs, DeviceArgs, HubArgs};
 use crate::console::Console;
 use crate::failure::Result;
 use crate::interrupt::Interrupt;
-use crate::stores::{OpenedStore, open_store};
+use crate::stores::{OpenedStore, open_store, open_store_for};
 use crate::{calibration, convert, device, hub, in_place, places};
 use nestling::formats::Level;
 use nestling_hub::{Obtained, Reference, is_gguf};
@@ -18,8 +18,6 @@ pub struct NamedModel<'a> {
     pub calibration: CalibrationArgs,
     /// The level that a downloaded store needs.
     pub level: Option<Level>,
-    /// What would compute; none where nothing does.
-    pub device: Option<&'a DeviceArgs>,
 }
 
 /// A model that is here.
@@ -32,7 +30,7 @@ pub struct LocatedModel {
 impl<'a> NamedModel<'a> {
     /// A model whose files are looked at and not computed with.
     pub fn of_files(path: Option<&'a PathBuf>, hub: &'a HubArgs) -> Self {
-        Self { path, hub, calibration: CalibrationArgs::default(), level: None, device: None }
+        Self { path, hub, calibration: CalibrationArgs::default(), level: None }
     }
 
     /// The model that is meant. Downloads where `-hf` says so, and converts a checkpoint, or a GGUF file
@@ -51,7 +49,7 @@ impl<'a> NamedModel<'a> {
         };
         let reference = Reference::parse(repo, &self.hub.hf_revision)?;
         let mut options = hub::options(self.hub, &self.calibration)?;
-        options.in_place = lighter && self.runs_on_cpu()?;
+        options.in_place = lighter;
         let obtained = nestling_hub::obtain(&reference, self.level, &options, console)?;
         let Obtained { checkpoint, store } = &obtained;
         if is_gguf(checkpoint) && lighter && !store.is_file() {
@@ -59,14 +57,6 @@ impl<'a> NamedModel<'a> {
         }
         convert::once(&options.stores, &obtained, &self.calibration, console, interrupt)?;
         located(obtained.store)
-    }
-
-    /// Whether no GPU would compute, as far as that is known before one is opened.
-    fn runs_on_cpu(&self) -> Result<bool> {
-        match self.device {
-            Some(args) => Ok(device::planned(args, None)?.1.is_none()),
-            None => Ok(true),
-        }
     }
 }
 
@@ -83,21 +73,11 @@ pub fn store_of(
     Ok(obtained.store)
 }
 
-/// A store that is computed with: of a GGUF file what it is where it lies, or on a device that cannot
-/// run it so the one that it is converted into.
-pub fn open_store_on(
-    path: &Path,
-    device: &DeviceArgs,
-    console: &Console,
-    interrupt: &Interrupt,
-) -> Result<(PathBuf, OpenedStore)> {
-    let asked = CalibrationArgs::default();
-    let mut path = path.to_owned();
-    if is_gguf(&path)
-        && !in_place::is_wanted(&path, &asked, device::open(device, console)?.is_cpu())
-    {
-        path = store_of(&path, &asked, console, interrupt)?;
+/// A store that a device computes with: of a GGUF file what it is where it lies.
+pub fn open_store_on(path: &Path, device: &DeviceArgs, console: &Console) -> Result<OpenedStore> {
+    if !is_gguf(path) {
+        return open_store(path);
     }
-    let store = open_store(&path)?;
-    Ok((path, store))
+    let device = device::open(device, console)?;
+    open_store_for(path, false, in_place::digits(&device))
 }

@@ -49,19 +49,13 @@ pub struct Opened {
 }
 
 /// The model that the command line means. Downloads and converts where `-hf` says so.
-pub fn locate(
-    model: &ModelArgs,
-    resources: &ResourceArgs,
-    console: &Console,
-    interrupt: &Interrupt,
-) -> Result<LocatedModel> {
+pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
     warnings::refuse_contradictions(model)?;
     let named = NamedModel {
         path: model.given_path(),
         hub: &model.hub,
         calibration: model.calibration.clone(),
         level: model.level.map(|level| level.0),
-        device: Some(&resources.device),
     };
     named.locate(console, interrupt)
 }
@@ -72,7 +66,7 @@ pub fn open(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<Opened> {
-    let located = locate(model, resources, console, interrupt)?;
+    let located = locate(model, console, interrupt)?;
     open_at(located, model, resources, None, console, interrupt)
 }
 
@@ -89,7 +83,7 @@ pub fn open_at(
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
     let mut options = ModelOptions { recorder, ..model_options(model, resources) };
-    let in_place = in_place::is_wanted(&path, &model.calibration, true);
+    let in_place = in_place::is_wanted(&path, &model.calibration);
     if let Some(made) = background::made_of(&path).filter(|_| in_place) {
         console.note(format_args!("{} is the store that was made of it", made.display()));
         path = made;

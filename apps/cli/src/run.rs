@@ -24,7 +24,7 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
         console.warn("--system-prompt has no effect without --chat");
     }
     let files = observe::checked_files(&args.stats)?;
-    let located = opened::locate(&args.model, &args.resources, console, interrupt)?;
+    let located = opened::locate(&args.model, console, interrupt)?;
     let expected = args
         .stats
         .is_wanted()

@@ -37,18 +37,18 @@ pub struct Subject {
 
 impl Subject {
     /// What the command line names.
-    pub fn of_arguments(args: &PlanArgs, on_cpu: bool, console: &Console) -> Result<Self> {
+    pub fn of_arguments(args: &PlanArgs, console: &Console) -> Result<Self> {
         let path = args.path.as_ref().or(args.model.as_ref());
         let (None, Some(repo)) = (path, &args.hub.hf_repo) else {
             let path = path.map_or_else(places::bundled_store, |path| Ok(path.clone()))?;
-            return Self::of_path(&path, on_cpu);
+            return Self::of_path(&path);
         };
         let reference = Reference::parse(repo, &args.hub.hf_revision)?;
         let mut options = hub::options(&args.hub, &CalibrationArgs::default())?;
-        options.in_place = on_cpu;
+        options.in_place = true;
         let level = args.level.map(|level| level.0);
         match nestling_hub::survey(&reference, level, &options, console)? {
-            Survey::Here(path) | Survey::Unconverted(path) => Self::of_path(&path, on_cpu),
+            Survey::Here(path) | Survey::Unconverted(path) => Self::of_path(&path),
             Survey::Store(store, arrival) => {
                 let folder = arrival.folder.clone();
                 let place = StoreLocation::of_folder(&folder, store.index());
@@ -69,8 +69,8 @@ impl Subject {
     }
 
     /// A store, the folder of a checkpoint, or a GGUF file.
-    pub fn of_path(path: &Path, on_cpu: bool) -> Result<Self> {
-        let in_place = in_place::is_wanted(path, &CalibrationArgs::default(), on_cpu);
+    pub fn of_path(path: &Path) -> Result<Self> {
+        let in_place = in_place::is_wanted(path, &CalibrationArgs::default());
         let named_gguf = path.extension().is_some_and(|ending| ending == "gguf");
         if in_place || !path.is_dir() && !is_gguf(path) && !named_gguf {
             let store = open_store(path)?;

@@ -9,10 +9,10 @@ use crate::in_place::InPlaceFile;
 use crate::interrupt::Interrupt;
 use crate::located::NamedModel;
 use crate::progress::Progress;
-use crate::stores::open_store_with;
+use crate::stores::{OpenedStore, open_store_for, open_store_with};
 use crate::template_check::template_fault;
 use crate::words::{counted, printable};
-use nestling::formats::store::VerifyReport;
+use nestling::formats::store::{Digits, VerifyReport};
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -31,17 +31,13 @@ pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Re
     let path = named.locate(console, interrupt)?.path;
     let store = open_store_with(&path, args.partial)?;
     let (present, whole) = store.lengths();
-    let mut bar = Progress::bytes(console, "verifying", present, 0);
-    let report = interrupt.guard(|cancel| {
-        store.verify(&mut |at| {
-            bar.set(at.done_bytes);
-            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })
-    });
-    drop(bar);
-    let report = report.map_err(|error| explain_store(&error))?;
-    if !report.damage.is_empty() {
-        return Err(damage(&path, &report, console));
+    let report = undamaged(&path, &store, console, interrupt)?;
+    if store.file.is_some() {
+        // A device that was given the file has read other bytes of it first.
+        let of_device = open_store_for(&path, args.partial, Digits::Apart)?;
+        if of_device.file.as_ref().is_some_and(|file| file.known > 0) {
+            undamaged(&path, &of_device, console, interrupt)?;
+        }
     }
     match &store.file {
         Some(file) => write_out(&whole_file(&path, file, &report))?,
@@ -64,6 +60,28 @@ pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Re
         ))?;
     }
     Ok(())
+}
+
+/// Compares all of a store with its checksums.
+fn undamaged(
+    path: &Path,
+    store: &OpenedStore,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<VerifyReport> {
+    let mut bar = Progress::bytes(console, "verifying", store.lengths().0, 0);
+    let report = interrupt.guard(|cancel| {
+        store.verify(&mut |at| {
+            bar.set(at.done_bytes);
+            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    });
+    drop(bar);
+    let report = report.map_err(|error| explain_store(&error))?;
+    match report.damage.is_empty() {
+        true => Ok(report),
+        false => Err(damage(path, &report, console)),
+    }
 }
 
 /// What is known of a GGUF file of which everything could be read, and what cannot be.

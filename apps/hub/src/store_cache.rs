@@ -8,6 +8,7 @@ use crate::repository::{Repository, RepositoryCache};
 use crate::room::on_disk;
 use crate::turn::Turn;
 use nestling_convert::convert::QUANTIZER_VERSION;
+use nestling_import::gguf::part_names;
 use std::path::{Path, PathBuf};
 
 /// What stores are called that hold the bits of their file.
@@ -77,7 +78,12 @@ impl StoreCache {
     pub fn has_exact(&self, path: &Path) -> bool {
         let end = format!("-{}", ending(EXACT));
         // Default: a path without a name has no store.
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Ok(parts) = part_names(&name) else { return false };
+        // Default: a file in one part is its own first.
+        let first = Path::new(parts.first().map_or(&*name, String::as_str)).file_stem();
+        // Default: a path without a name has no store.
+        let stem = first.unwrap_or_default().to_string_lossy();
         let start: String = stem.chars().take(STEM_SHOWN).collect();
         let names = std::fs::read_dir(self.folder.join("gguf")).into_iter().flatten().flatten();
         let mut names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());

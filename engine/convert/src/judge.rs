@@ -16,6 +16,7 @@ mod plain;
 mod tally;
 
 use nestling_formats::Level;
+use nestling_formats::memory::try_with_capacity;
 use serde::{Serialize, Serializer};
 
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
@@ -244,6 +245,9 @@ fn sequence_length(
     }
 }
 
+/// What the logits of a sequence are called.
+const LOGITS: &str = "the logits of a text that is judged";
+
 /// What the unquantized model says of one sequence.
 struct Expected {
     vocab_size: usize,
@@ -263,8 +267,8 @@ impl Expected {
         let positions = text.len() - 1;
         let mut expected = Self {
             vocab_size,
-            logits: Vec::with_capacity(positions * vocab_size),
-            probabilities: Vec::with_capacity(positions * vocab_size),
+            logits: try_with_capacity(LOGITS, positions.saturating_mul(vocab_size))?,
+            probabilities: try_with_capacity(LOGITS, positions.saturating_mul(vocab_size))?,
             log_sums: Vec::with_capacity(positions),
             nll: 0.0,
         };

@@ -13,7 +13,8 @@ pub struct StreamStats {
     pub missing_bytes: [u64; 5],
     /// Bytes that were there only because they had been read ahead: misses that were not waited for.
     pub ahead_bytes: u64,
-    /// Bytes that arrived, by plane, whatever they were read for.
+    /// Bytes that arrived, by plane, whatever they were read for: a step counts what the background has read since the one
+    /// before, too.
     pub read_bytes: [u64; 5],
     /// Bytes that came from memory of the host, where a device keeps what it has no room for.
     pub recalled_bytes: u64,

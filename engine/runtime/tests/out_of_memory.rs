@@ -11,17 +11,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use nestling_convert::convert::{ConvertOptions, SourceBlocks, convert};
 use nestling_core::CancelToken;
+use nestling_core::error::EngineError;
 use nestling_core::kv_cache::KvDtype;
 use nestling_cpu::Cpu;
-use nestling_experts::expert::{ExpertSource, StoreSource};
+use nestling_experts::expert::{ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions};
+use nestling_experts::reads::ReadOptions;
 use nestling_formats::Level;
 use nestling_formats::store::{MappedStore, Store};
 use nestling_import::gguf::GgufHeader;
 use nestling_import::{Checkpoint, ImportError};
 use nestling_runtime::model::{Runner, RunnerOptions};
 use nestling_runtime::{
-    Engine, EngineOptions, Event, GenerateOptions, Model, ModelOptions, SnapshotContents,
+    Engine, EngineOptions, Event, GenerateOptions, Model, ModelOptions, Residence, SamplingParams,
+    SnapshotContents,
 };
 
 /// The system's allocator, which refuses one large allocation.
@@ -75,18 +79,30 @@ unsafe impl GlobalAlloc for Refusing {
 #[global_allocator]
 static ALLOCATOR: Refusing = Refusing;
 
-/// Has `work` do without one allocation of `large_bytes` or more, the first, the second and so on, until there are no
-/// more. An allocation that nobody asks for politely ends the process, which says where.
+/// As [`refuse_each_anew`], with nothing to prepare.
 fn refuse_each<T, E: Display>(
     name: &str,
     large_bytes: usize,
     mut work: impl FnMut() -> Result<T, E>,
 ) {
+    refuse_each_anew(name, large_bytes, || (), |()| work());
+}
+
+/// Has `work` do without one allocation of `large_bytes` or more, the first, the second and so on, until there are no
+/// more, each time with what `prepare` makes. An allocation that nobody asks for politely ends the process, which
+/// says where.
+fn refuse_each_anew<P, T, E: Display>(
+    name: &str,
+    large_bytes: usize,
+    mut prepare: impl FnMut() -> P,
+    mut work: impl FnMut(P) -> Result<T, E>,
+) {
     for at in 1..10_000 {
+        let prepared = prepare();
         REFUSED.store(at, Ordering::Relaxed);
         LARGE_SEEN.store(0, Ordering::Relaxed);
         LARGE_BYTES.store(large_bytes, Ordering::Relaxed);
-        let result = work();
+        let result = work(prepared);
         LARGE_BYTES.store(usize::MAX, Ordering::Relaxed);
         let was_refused = LARGE_SEEN.load(Ordering::Relaxed) >= at;
         match result {
@@ -121,7 +137,10 @@ fn large_allocations_may_fail() {
     checkpoint();
     gguf();
     weights();
+    streamed();
     session();
+    generation();
+    conversion();
 }
 
 /// Opens, verifies and reads a store.
@@ -206,5 +225,63 @@ fn session() {
         fork.shift(10, 100)?;
         fork.replace(fork.tokens()?)?;
         fork.snapshot(SnapshotContents::Tokens).and_then(|saved| model.restore(&saved))
+    });
+}
+
+/// Opens a model whose experts are streamed.
+fn streamed() {
+    let streaming = StreamOptions {
+        budget_bytes: 2 << 20,
+        reads: ReadOptions::default(),
+        prefetch: Prefetch::default(),
+        host: HostOptions::default(),
+    };
+    refuse_each("streamed", 48 << 10, || {
+        let source: Arc<dyn ExpertSource> =
+            Arc::new(StoreSource::owned(Arc::new(Store::open(bundled())?), Some(Level::L4))?);
+        let options = RunnerOptions {
+            kv_pages: Some(24),
+            streaming: Some(streaming.clone()),
+            ..RunnerOptions::default()
+        };
+        Runner::load(Cpu::new(1), source, &options, &CancelToken::new(), &mut |_, _| {})
+    });
+}
+
+/// A model of its own for every attempt, so that each begins without the memory that steps keep.
+fn opened(residence: Residence) -> Model {
+    let engine =
+        Engine::new(EngineOptions { threads: Some(1), ..EngineOptions::default() }).unwrap();
+    let options = ModelOptions { context_length: Some(512), residence, ..ModelOptions::default() };
+    Model::open(&engine, bundled(), &options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
+/// Computes a prompt and some tokens.
+fn generation() {
+    let tokens: Vec<u32> = (0..200).collect();
+    // What a draw keeps is bounded by the vocabulary and does not ask.
+    let sampling = Some(SamplingParams::greedy());
+    let options = GenerateOptions { max_tokens: Some(3), sampling, ..GenerateOptions::default() };
+    for residence in [Residence::Owned, Residence::Streamed] {
+        let prepare = || opened(residence);
+        refuse_each_anew(&format!("{residence:?} generation"), 48 << 10, prepare, |model| {
+            let generation = model.session().generate(&tokens[..], &options)?;
+            for event in generation {
+                event?;
+            }
+            Ok::<_, EngineError>(())
+        });
+    }
+}
+
+/// Converts a file whose scaled integers are kept. What fits nested codes does not ask yet.
+fn conversion() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made.nest");
+    let prepare = || Checkpoint::open(data("tests/data/gguf/olmoe.gguf")).unwrap();
+    let mut options = ConvertOptions::default();
+    (options.threads, options.overwrite, options.source_blocks) = (1, true, SourceBlocks::Exact);
+    refuse_each_anew("exact conversion", 9 << 10, prepare, |checkpoint| {
+        convert(&checkpoint, &path, &options, &CancelToken::new(), &mut |_| {}).map(drop)
     });
 }

@@ -13,12 +13,12 @@ use std::path::PathBuf;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Store to open, a GGUF file (run where it lies; on a GPU converted once, into the cache), or a
+    /// Store to open, a GGUF file (run where it lies), or a
     /// Hugging Face checkpoint folder to run unquantized
     #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store to open, a GGUF file (run where it lies; on a GPU converted once, into the cache), or a
+    /// Store to open, a GGUF file (run where it lies), or a
     /// Hugging Face checkpoint folder to run unquantized [default: the bundled storyteller]
     #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,

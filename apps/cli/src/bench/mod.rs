@@ -64,12 +64,9 @@ pub fn bench(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Resu
 }
 
 fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
-    let named = NamedModel {
-        device: Some(&args.run.device),
-        ..NamedModel::of_files(args.model.as_ref(), &args.hub)
-    };
+    let named = NamedModel::of_files(args.model.as_ref(), &args.hub);
     let path = named.locate(console, interrupt)?.path;
-    let (path, store) = open_store_on(&path, &args.run.device, console, interrupt)?;
+    let store = open_store_on(&path, &args.run.device, console)?;
     let tests = tests(args);
     if tests.is_empty() {
         return Err(Failure::usage("there is nothing to measure")

@@ -43,12 +43,9 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
         Some(path) => Some(PeerSet::read(path, args.peer_set.as_deref())?),
         None => None,
     };
-    let named = NamedModel {
-        device: Some(&args.device),
-        ..NamedModel::of_files(args.model.as_ref(), &args.hub)
-    };
+    let named = NamedModel::of_files(args.model.as_ref(), &args.hub);
     let path = named.locate(console, interrupt)?.path;
-    let (path, store) = open_store_on(&path, &args.device, console, interrupt)?;
+    let store = open_store_on(&path, &args.device, console)?;
     let one_level;
     let args = match store.is_derived() {
         true => {

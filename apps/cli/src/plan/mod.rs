@@ -45,7 +45,7 @@ pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
 
 fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
     let (budget, gpu) = planned(&args.device, memory_budget(args.memory))?;
-    let subject = Subject::of_arguments(args, gpu.is_none(), console)?;
+    let subject = Subject::of_arguments(args, console)?;
     let (mut level, mut mean_level) = (args.level.map(|level| level.0), args.mean_level);
     if subject.in_place {
         let ignored = [("--level", level.is_some()), ("--mean-level", mean_level.is_some())];

@@ -18,6 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nestling_formats::memory::try_with_capacity;
 use nestling_formats::nested::SecondMoments;
 use nestling_formats::store::GroupId;
 use nestling_formats::{Level, MatrixId, MatrixKind};
@@ -136,7 +137,8 @@ impl<'a> Calibrator<'a> {
             hidden_size,
         )?;
         let table = cpu.upload_matrix(&table, ActivationMode::Float)?;
-        let mut hidden = Vec::with_capacity(tokens.tokens().len() * hidden_size);
+        let values = tokens.tokens().len().saturating_mul(hidden_size);
+        let mut hidden = try_with_capacity("activations of the calibration text", values)?;
         let mut rows = cpu.buffer(STEP_ROWS, hidden_size)?;
         for step in steps(&sequences) {
             let mut encoder = cpu.encoder();

@@ -4,6 +4,7 @@
 //! multiply-adds over the rows in the order in which they come, so its bits depend on neither the
 //! threads nor the instruction set nor the way in which rows are cut into blocks.
 
+use nestling_formats::memory::try_zeroed;
 use nestling_formats::nested::{NestedError, SecondMoments};
 
 use nestling_cpu::kernels::Kernels;
@@ -110,7 +111,7 @@ impl MomentSum {
     /// [`NestedError::Moment`] if activations overflowed.
     pub fn mean(&self) -> Result<SecondMoments, NestedError> {
         let factor = inverse(self.weight) as f32;
-        let mut values = vec![0.0; self.dim * self.dim];
+        let mut values = try_zeroed("second moments of activations", self.dim * self.dim)?;
         for (index, tile) in self.tiles.iter().enumerate() {
             let (row, col) = place(index);
             for (i, tile) in (row * OUTER_TILE..self.dim).zip(tile) {

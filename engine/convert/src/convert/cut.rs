@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use nestling_formats::Plane;
+use nestling_formats::memory::{try_to_vec, try_zeroed};
 use nestling_formats::nested::Codec;
 use nestling_formats::store::{
     Group, GroupId, Index, Measures, PartItem, Store, StoreError, StorePlan, StoreWriter,
@@ -161,9 +162,9 @@ fn copy_group(
             what: format!("plane {plane:?} of {}", from.id),
         };
         let length = writer.index().extent(to, plane).ok_or_else(missing)?.length;
-        let mut bytes = vec![0; usize::try_from(length).map_err(|_| missing())?];
+        let mut bytes = try_zeroed("an extent", usize::try_from(length).map_err(|_| missing())?)?;
         if matches!(from.id, GroupId::Asset { .. }) {
-            bytes = read(store, from, plane, &mut extents)?.to_vec();
+            bytes = try_to_vec("an extent", read(store, from, plane, &mut extents)?)?;
         } else {
             for part in to.parts(plane).ok_or_else(missing)? {
                 let (extent, range) = place(from, part.item).ok_or_else(missing)?;

@@ -1,6 +1,7 @@
 //! What can go wrong in a conversion.
 
 use nestling_formats::MatrixId;
+use nestling_formats::memory::OutOfMemory;
 use nestling_formats::nested::NestedError;
 use nestling_formats::store::StoreError;
 use nestling_import::ImportError;
@@ -47,6 +48,9 @@ pub enum ConvertError {
         /// The least that is possible.
         least: u64,
     },
+    /// The system gave no memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// A matrix that cannot be coded.
     #[error("matrix {matrix:?}: {source}")]
     Quantize {

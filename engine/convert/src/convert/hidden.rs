@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
+use nestling_formats::memory::try_with_capacity;
 use nestling_formats::store::{StoreError, StoreId};
 use nestling_import::ImportError;
 use xxhash_rust::xxh3::Xxh3;
@@ -92,7 +93,8 @@ fn read(path: &Path, id: StoreId, count: usize) -> io::Result<Option<(u32, Vec<f
     }
     let mut hash = Xxh3::new();
     hash.update(&found);
-    let mut values = Vec::with_capacity(count);
+    let values = try_with_capacity("activations of the calibration text", count);
+    let mut values = values.map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut bytes = vec![0; 4 * CHUNK];
     while values.len() < count {
         let part = &mut bytes[..4 * CHUNK.min(count - values.len())];

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use nestling_core::sync::whole;
 
+use nestling_formats::memory::{OutOfMemory, try_reserve, try_zeroed};
 use nestling_formats::nested::{
     Calibrated, GROUP, InputTransform, NestedCodec, PlaneForm, QuantizedMatrix, ScaleSteps,
     ScaledRows, quantize_calibrated, quantize_matrix, quantize_mxfp4, reorder_columns,
@@ -20,6 +21,9 @@ use super::progress::Meter;
 use super::source_error::{MatrixSums, encode};
 use super::{Conversion, ConvertError, work};
 use crate::calibrate::Calibrator;
+
+/// What a matrix is called while it is coded.
+const WEIGHTS: &str = "a matrix that is coded";
 
 /// Bytes for the second moments of the experts that are coded at the same time.
 const MOMENT_BYTES: usize = 2 << 30;
@@ -218,7 +222,7 @@ impl Conversion<'_> {
     pub(super) fn read(&self, block: &Block) -> Result<Vec<f32>, ConvertError> {
         self.check_cancelled()?;
         let place = self.checkpoint.matrix(block.id)?;
-        let mut weights = vec![0.0; (block.to - block.from) * block.cols];
+        let mut weights = try_zeroed(WEIGHTS, (block.to - block.from) * block.cols)?;
         let order = self.orders.of(block.id)?;
         if let Some(order) = order.as_deref()
             && block.id.kind != MatrixKind::Down
@@ -298,7 +302,7 @@ impl Conversion<'_> {
             for sums in parts.iter().filter_map(|(_, sums)| sums.as_ref()) {
                 errors.get_or_insert_default().add(sums);
             }
-            coded.push(Coded::Nested(join(parts.into_iter().map(|(part, _)| part))));
+            coded.push(Coded::Nested(join(parts.into_iter().map(|(part, _)| part))?));
         }
         // Before the group is written, so that a group that is written has its errors too.
         self.writer.set_note(&group.id, &encode(&errors))?;
@@ -365,7 +369,7 @@ fn codec_numbers(group: &Group) -> impl Iterator<Item = u32> {
 }
 
 /// One matrix of its blocks; all but the last have whole tiles.
-fn join(mut parts: impl Iterator<Item = QuantizedMatrix>) -> QuantizedMatrix {
+fn join(mut parts: impl Iterator<Item = QuantizedMatrix>) -> Result<QuantizedMatrix, OutOfMemory> {
     let mut whole = parts.next().unwrap_or_else(|| QuantizedMatrix {
         rows: 0,
         cols: 0,
@@ -376,10 +380,16 @@ fn join(mut parts: impl Iterator<Item = QuantizedMatrix>) -> QuantizedMatrix {
     });
     for part in parts {
         whole.rows += part.rows;
-        whole.codes.extend(part.codes);
-        whole.row_scales.extend(part.row_scales);
-        whole.steps.extend(part.steps);
-        whole.tile_tables.extend(part.tile_tables);
+        append(&mut whole.codes, part.codes)?;
+        append(&mut whole.row_scales, part.row_scales)?;
+        append(&mut whole.steps, part.steps)?;
+        append(&mut whole.tile_tables, part.tile_tables)?;
     }
-    whole
+    Ok(whole)
+}
+
+fn append<T>(items: &mut Vec<T>, more: Vec<T>) -> Result<(), OutOfMemory> {
+    try_reserve(items, WEIGHTS, more.len())?;
+    items.extend(more);
+    Ok(())
 }

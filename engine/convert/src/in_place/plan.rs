@@ -11,7 +11,13 @@ use nestling_import::checkpoint::{Asset, MatrixPlace};
 use nestling_import::gguf::ScaledBlocks;
 use nestling_import::{Checkpoint, MatrixShape, file_state};
 
+use xxhash_rust::xxh3::xxh3_128;
+
 use crate::convert::{ConvertError, assets, group_of, layout, source_id};
+
+/// The version of what extents are made of a file's blocks: what one process read first is compared with what
+/// another reads, if both make the same.
+const BYTES_VERSION: u32 = 1;
 
 /// A plan with what goes with it.
 pub struct InPlacePlan {
@@ -29,8 +35,8 @@ pub fn plan(checkpoint: &Checkpoint, digits: Digits) -> Result<InPlacePlan, Conv
         Digits::Apart => "apart",
         Digits::Merged => "merged",
     };
-    let parameters = serde_json::json!({ "in_place": true, "digits": digits }).to_string();
-    let mut plan = StorePlan::new(identity(checkpoint), parameters);
+    let parameters = serde_json::json!({ "in_place": BYTES_VERSION, "digits": digits }).to_string();
+    let mut plan = StorePlan::new(identity(checkpoint, &assets), parameters);
     let mut sections = Vec::new();
     for asset in &assets {
         plan.add_asset(asset.name.clone(), asset.bytes.len() as u64);
@@ -64,7 +70,7 @@ pub fn plan(checkpoint: &Checkpoint, digits: Digits) -> Result<InPlacePlan, Conv
 
 /// What tells the files from others, and from themselves in another state: reading all of them would
 /// take as long as running them.
-fn identity(checkpoint: &Checkpoint) -> Vec<u8> {
+fn identity(checkpoint: &Checkpoint, assets: &[Asset]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for path in checkpoint.files() {
         // Default: a file whose state cannot be had is known by its path and header.
@@ -76,6 +82,8 @@ fn identity(checkpoint: &Checkpoint) -> Vec<u8> {
         bytes.extend(state.into_iter().flatten().flat_map(i128::to_le_bytes));
     }
     bytes.extend(checkpoint.headers_hash().into_iter().flat_map(u128::to_le_bytes));
+    // They follow from the header by the program's own rules, which another version may not have.
+    bytes.extend(assets.iter().flat_map(|asset| xxh3_128(&asset.bytes).to_le_bytes()));
     bytes
 }
 

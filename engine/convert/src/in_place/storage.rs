@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nestling_core::sync::{Mutex, whole};
+use nestling_formats::memory::try_zeroed;
 use nestling_formats::nested::{
     Layout, NestedError, PlaneForm, ScaledForm, ScaledParts, ScaledPlanes, pack_scaled_plane,
 };
@@ -165,7 +166,7 @@ impl InPlaceStorage {
                 self.read_rows(source, plane, part.range.clone(), wanted)?;
                 continue;
             }
-            let mut bytes = vec![0; part.range.len()];
+            let mut bytes = zeros(part.range.len())?;
             self.fill(source, std::slice::from_ref(part), &mut bytes)?;
             wanted.take(part.range.start, &bytes);
         }
@@ -228,7 +229,7 @@ impl InPlaceStorage {
             let rows = rows.map_err(failed)?;
             let runs = source.runs(plane, last - first).ok_or_else(inconsistent)?;
             let bytes = source.bytes(plane, last - first).ok_or_else(inconsistent)?;
-            let mut packed = vec![0; bytes];
+            let mut packed = zeros(bytes)?;
             pack_scaled_plane(&rows, form, layout, plane, &mut packed).map_err(wrong)?;
             wanted.take(run.start + first * of_row, &packed[runs[number].clone()]);
         }
@@ -338,6 +339,11 @@ fn failed(error: ImportError) -> io::Error {
         ImportError::Io { source, .. } => source,
         error => io::Error::new(io::ErrorKind::InvalidData, error),
     }
+}
+
+/// Room for a part of a plane.
+fn zeros(bytes: usize) -> io::Result<Vec<u8>> {
+    try_zeroed("a part of a plane", bytes).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
 fn wrong(error: NestedError) -> io::Error {

@@ -242,9 +242,11 @@ fn speed(
     let keep = options.kept_bytes.min(present_bytes(store) / KEPT_SHARE) / block_bytes.max(1);
     let first = ahead + keep.max(ahead);
     let mut kept = VecDeque::new();
-    let (mut count, mut started) = (0u64, Moment::now());
+    let (mut count, mut bytes, mut started) = (0u64, 0u64, Moment::now());
     loop {
-        kept.push_back(block_on(std::future::poll_fn(|context| reads.poll_next(context))).result?);
+        let plane = block_on(std::future::poll_fn(|context| reads.poll_next(context))).result?;
+        let length = plane.as_ref().len() as u64;
+        kept.push_back(plane);
         if kept.len() as u64 > keep {
             kept.pop_front();
         }
@@ -253,10 +255,12 @@ fn speed(
         if tag == first {
             started = Moment::now();
         }
-        count += u64::from(tag > first);
+        if tag > first {
+            (count, bytes) = (count + 1, bytes + length);
+        }
         let took = Moment::now().seconds_since(started);
         if count >= ahead && took >= options.seconds {
-            return Ok(count as f64 * block_bytes as f64 / took.max(1e-9));
+            return Ok(bytes as f64 / took.max(1e-9));
         }
     }
 }

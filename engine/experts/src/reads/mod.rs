@@ -264,6 +264,11 @@ impl Reads {
         self.shared.outstanding()
     }
 
+    /// Requests that have not come back, without those of the background that have not begun.
+    pub fn wanted(&self) -> usize {
+        self.shared.wanted()
+    }
+
     /// Bytes of memory of all buffers: those that planes lie in, and those kept for the next ones.
     /// The sum never passes the most that planes, with those under way, have taken at once.
     pub fn memory_bytes(&self) -> (u64, u64) {

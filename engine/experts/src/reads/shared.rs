@@ -242,6 +242,12 @@ impl Shared {
         state.queue.len() + state.running.len() + state.checking.len() + state.done.len()
     }
 
+    pub fn wanted(&self) -> usize {
+        let state = self.lock();
+        let queued = state.queue.urgent.len() + state.queue.idle.len();
+        queued + state.running.len() + state.checking.len() + state.done.len()
+    }
+
     pub fn count_retry(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }

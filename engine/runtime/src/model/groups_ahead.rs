@@ -1,6 +1,7 @@
 //! Groups of weights, read by other threads before the loader asks for them: a device binds one while others are
 //! read, and files that must be transcoded keep every core busy.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 
@@ -9,6 +10,9 @@ use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
 use nestling_experts::expert::{ExpertSource, Matrices};
 use nestling_formats::store::GroupId;
+
+/// Most groups that are held for a device which copies them.
+const COPIED_AHEAD_MAX: usize = 2;
 
 /// The groups of a source that are wanted, in this order.
 pub(super) struct GroupsAhead<'a> {
@@ -37,13 +41,13 @@ enum Group {
 
 impl<'a> GroupsAhead<'a> {
     /// Nothing is read yet. Where weights stay in the memory that they are read into, all of them may be read at
-    /// once; elsewhere one for each thread.
+    /// once; elsewhere a few.
     pub fn new<B: Backend>(
         source: &'a dyn ExpertSource,
         groups: Vec<GroupId>,
         threads: usize,
     ) -> Self {
-        let window = if B::WEIGHTS_IN_PLACE { groups.len() } else { threads };
+        let window = if B::WEIGHTS_IN_PLACE { groups.len() } else { threads.min(COPIED_AHEAD_MAX) };
         let read = groups.iter().map(|_| Group::Waiting).collect();
         let state = Mutex::new(State { read, taken: 0, closed: false });
         Self { source, groups, window, state, changed: Condvar::new() }
@@ -100,31 +104,16 @@ impl<'a> GroupsAhead<'a> {
             };
             state.read[at] = Group::Reading;
             drop(state);
-            let mut reading = Reading { ahead: self, at, result: None };
-            reading.result = Some(self.source.matrices(&self.groups[at]));
-            drop(reading);
+            let read = catch_unwind(AssertUnwindSafe(|| self.source.matrices(&self.groups[at])));
+            let panicked = EngineError::Panicked { what: "a read of weights" };
             state = self.lock();
+            state.read[at] = Group::Read(read.unwrap_or(Err(panicked)));
+            self.changed.notify_all();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         whole(self.state.lock())
-    }
-}
-
-/// A group that is being read. Whatever ends it, nobody waits for it any more.
-struct Reading<'a> {
-    ahead: &'a GroupsAhead<'a>,
-    at: usize,
-    result: Option<Result<Matrices, EngineError>>,
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        let panicked = || Err(EngineError::Panicked { what: "a read of weights" });
-        let result = self.result.take().unwrap_or_else(panicked);
-        self.ahead.lock().read[self.at] = Group::Read(result);
-        self.ahead.changed.notify_all();
     }
 }
 

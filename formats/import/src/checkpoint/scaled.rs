@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use nestling_formats::Invariant;
+use nestling_formats::memory::try_reserve;
 use nestling_formats::nested::{ScaledRows, TILE_ROWS};
 
 use super::slices::{MatrixPlace, RowSlice};
@@ -131,7 +132,7 @@ impl Checkpoint {
         let rows = first..first.saturating_add(rows);
         self.check_end(place, &rows)?;
         let blocks = blocks_of(place)?;
-        let mut out = blocks.rows(rows.len(), place.cols());
+        let mut out = blocks.rows(rows.len(), place.cols())?;
         let (mut bytes, mut turned, mut done) = (Vec::new(), ScaledRows::default(), 0);
         let steps = ReadSteps { bytes: CHUNK_BYTES, rows: 1 };
         self.visit_blocks(place, rows, steps, &mut bytes, |read| {
@@ -165,7 +166,7 @@ impl Checkpoint {
             while read.rows > 0 {
                 let of_tile = TILE_ROWS.min(count - done);
                 if filled == 0 {
-                    blocks.resize(tile, of_tile, cols);
+                    blocks.resize(tile, of_tile, cols).map_err(ImportError::from)?;
                 }
                 let now = read.rows.min(of_tile - filled);
                 let (bytes, later) = read.bytes.split_at(now * of_row);
@@ -228,7 +229,10 @@ impl Checkpoint {
                     *count <= together && at(row + count - 1) == at(row) + count - 1
                 };
                 let count = (1..=end - row).take_while(near).last().unwrap_or(1);
-                bytes.resize(count * row_blocks * kind.bytes(), 0);
+                let length = count * row_blocks * kind.bytes();
+                let more = length.saturating_sub(bytes.len());
+                try_reserve(bytes, "blocks of a file", more).map_err(ImportError::from)?;
+                bytes.resize(length, 0);
                 let first = part.first_element(at(row)) / kind.elements() as u64;
                 self.read_into(part.tensor, first * kind.bytes() as u64, bytes)?;
                 each(Blocks { part, units: units.as_deref(), first, bytes, rows: count })?;
@@ -250,7 +254,7 @@ impl Checkpoint {
         let moved = match read.units {
             None => kind.transcode(read.bytes, run),
             Some(units) => {
-                whole.resize(turned, read.rows, part.source[1]);
+                whole.resize(turned, read.rows, part.source[1])?;
                 let moved = kind.transcode(read.bytes, &mut ScaledRun::from_row(turned, 0));
                 take_units(turned, &whole.form(), blocks.span, units, run);
                 moved

@@ -35,6 +35,7 @@ mod codes;
 mod columns;
 mod parts;
 
+use nestling_formats::memory::{OutOfMemory, try_reserve};
 use nestling_formats::nested::{ScaledCodec, ScaledForm, ScaledRows, SubScale};
 
 use super::BlockType;
@@ -86,22 +87,41 @@ impl ScaledBlocks {
     }
 
     /// A matrix of that codec, of zeros. `cols` are whole spans.
-    pub fn rows(self, rows: usize, cols: usize) -> ScaledRows {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn rows(self, rows: usize, cols: usize) -> Result<ScaledRows, OutOfMemory> {
         let mut matrix = ScaledRows::default();
-        self.resize(&mut matrix, rows, cols);
-        matrix
+        self.resize(&mut matrix, rows, cols)?;
+        Ok(matrix)
     }
 
     /// Makes a matrix one of that codec and shape, in the memory that it has. What it holds of
     /// others stays in it.
-    pub fn resize(self, matrix: &mut ScaledRows, rows: usize, cols: usize) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn resize(
+        self,
+        matrix: &mut ScaledRows,
+        rows: usize,
+        cols: usize,
+    ) -> Result<(), OutOfMemory> {
         let sizes = PartSizes::new(&self.form(), cols);
         (matrix.rows, matrix.cols) = (rows, cols);
-        matrix.codes.resize(rows * cols, 0);
-        matrix.scales.resize(rows * sizes.scales, 0);
-        matrix.minima.resize(rows * sizes.minima, 0);
-        matrix.sub_scales.resize(rows * sizes.sub_scales, 0);
-        matrix.sub_minima.resize(rows * sizes.sub_minima, 0);
+        let ScaledRows { codes, scales, minima, sub_scales, sub_minima, .. } = matrix;
+        for (part, of_row) in [
+            (codes, cols),
+            (scales, sizes.scales),
+            (minima, sizes.minima),
+            (sub_scales, sizes.sub_scales),
+            (sub_minima, sizes.sub_minima),
+        ] {
+            let bytes = rows * of_row;
+            try_reserve(part, "scaled integers", bytes.saturating_sub(part.len()))?;
+            part.resize(bytes, 0);
+        }
+        Ok(())
     }
 }
 

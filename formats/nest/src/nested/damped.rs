@@ -1,7 +1,8 @@
 //! Damped second moments, and their factor by which later columns answer for errors of earlier ones.
 
-use super::moments::inverse;
+use super::moments::{MOMENTS, inverse};
 use super::{GROUP, NestedError, SecondMoments};
+use crate::memory::try_zeroed;
 
 /// Times that the damping is raised tenfold when the moments cannot be factored.
 const RETRIES: u32 = 4;
@@ -61,7 +62,7 @@ impl DampedMoments {
         let dim = moments.dim();
         let shape = NestedError::Shape { rows: dim, cols: dim };
         let stride = dim.checked_next_multiple_of(GROUP).ok_or(shape.clone())?;
-        let mut values = vec![0.0; stride.checked_mul(stride).ok_or(shape)?];
+        let mut values = try_zeroed(MOMENTS, stride.checked_mul(stride).ok_or(shape)?)?;
         let (mean, rows) = (moments.mean_diagonal(), moments.values().chunks_exact(dim));
         for (values, row) in values.chunks_exact_mut(stride).zip(rows) {
             for (damped, value) in values.iter_mut().zip(row) {

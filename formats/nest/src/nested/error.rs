@@ -1,11 +1,15 @@
 //! What can be wrong with a matrix to quantize, or with the bytes of a quantized one.
 
+use crate::memory::OutOfMemory;
 use crate::{InternalError, Level, Plane};
 
 /// An error of the nested code.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NestedError {
+    /// The system gave no memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
     /// A weight is NaN or infinite.
     #[error("weight at row {row}, column {col} is {value}; only finite weights can be quantized")]
     NotFinite {

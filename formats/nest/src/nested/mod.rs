@@ -60,8 +60,8 @@ pub use scale::ScaleSteps;
 pub use scaled::{
     LinearValues, Minima, SCALED_CODEC_BYTES, ScaleType, ScaledCodec, ScaledForm, SubScale,
 };
-pub use scaled_pack::{ScaledRows, pack_scaled_merged, pack_scaled_plane};
-pub use scaled_planes::ScaledPlanes;
+pub use scaled_pack::ScaledRows;
+pub use scaled_planes::{ScaledPlanes, pack_scaled_merged, pack_scaled_plane};
 pub use transform::{InputTransform, hadamard};
 pub use view::{CheckedSizes, GroupScales, NestedPlanes, NestedView};
 

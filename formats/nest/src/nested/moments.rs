@@ -1,6 +1,10 @@
 //! Second moments of a matrix's inputs: what an error in its weights costs in its outputs.
 
 use super::NestedError;
+use crate::memory::try_zeroed;
+
+/// What second moments are called.
+pub(super) const MOMENTS: &str = "second moments of activations";
 
 /// The sum of `x xᵀ` over the input rows `x` that a matrix has met.
 ///
@@ -19,7 +23,7 @@ impl SecondMoments {
     /// # Errors
     /// [`NestedError::Shape`] if `dim` is zero or its square overflows.
     pub fn new(dim: usize) -> Result<Self, NestedError> {
-        Ok(Self { dim, values: vec![0.0; square(dim)?], count: 0 })
+        Ok(Self { dim, values: try_zeroed(MOMENTS, square(dim)?)?, count: 0 })
     }
 
     /// Moments summed elsewhere: `values`, `[dim, dim]`, of which only the upper triangle is read,

@@ -6,10 +6,11 @@
 //! choose are the values of shorter prefixes: the centroids of what shares them.
 
 use crate::Invariant;
+use crate::memory::{try_filled, try_zeroed};
 use half::f16;
 
 use super::layout::Grid;
-use super::quantize::check_input;
+use super::quantize::{CODES, check_input};
 use super::{
     GROUP, InputTransform, MAX_TABLES, NestedCodec, NestedError, NestedTables, QuantizeOptions,
     QuantizedMatrix, ScaleSteps, TILE_ROWS, ZERO_STEP,
@@ -116,10 +117,10 @@ pub fn quantize_mxfp4(
     let mut matrix = QuantizedMatrix {
         rows,
         cols,
-        codes: vec![ZERO_CODE; rows_padded * cols],
-        row_scales: vec![f16::ZERO; rows_padded],
-        steps: vec![ZERO_STEP; rows_padded * grid.groups],
-        tile_tables: vec![0; grid.tiles],
+        codes: try_filled(CODES, ZERO_CODE, rows_padded * cols)?,
+        row_scales: try_filled(CODES, f16::ZERO, rows_padded)?,
+        steps: try_filled(CODES, ZERO_STEP, rows_padded * grid.groups)?,
+        tile_tables: try_zeroed(CODES, grid.tiles)?,
     };
     let mut exponents = vec![None; grid.groups];
     for row in 0..rows {

@@ -5,6 +5,7 @@
 //! knows of it.
 
 use super::{GROUP, NestedError, SecondMoments, TILE_ROWS};
+use crate::memory::try_with_capacity;
 
 /// How the hidden neurons of an expert are ordered before its matrices are coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,7 +102,7 @@ fn flatness(row: &[f32]) -> f32 {
 /// [`NestedError`] if the matrix is not whole or a row lies outside of it.
 pub fn reorder_rows(matrix: &[f32], cols: usize, order: &[u32]) -> Result<Vec<f32>, NestedError> {
     let rows = check_whole(matrix, cols)?;
-    let mut out = Vec::with_capacity(order.len() * cols);
+    let mut out = try_with_capacity("a matrix in another order", order.len() * cols)?;
     for row in order {
         let row = in_range("row", *row, rows)?;
         out.extend_from_slice(&matrix[row * cols..][..cols]);
@@ -121,7 +122,7 @@ pub fn reorder_columns(
     let rows = check_whole(matrix, cols)?;
     let order: Vec<usize> =
         order.iter().map(|col| in_range("column", *col, cols)).collect::<Result<_, _>>()?;
-    let mut out = Vec::with_capacity(rows * order.len());
+    let mut out = try_with_capacity("a matrix in another order", rows * order.len())?;
     for row in matrix.chunks_exact(cols) {
         out.extend(order.iter().map(|col| row[*col]));
     }

@@ -1,6 +1,7 @@
 //! From weights to codes: row scales, steps and tables by search, codes by rounding.
 
 use crate::Invariant;
+use crate::memory::{try_filled, try_zeroed};
 use half::f16;
 
 use super::coder::{Coder, GroupWeights, ceil_f16};
@@ -85,6 +86,9 @@ impl QuantizeOptions {
     }
 }
 
+/// What the codes of a matrix are called.
+pub(super) const CODES: &str = "codes of a matrix";
+
 /// Codes a matrix `[rows, cols]` with a codec fitted before.
 ///
 /// `importance`, `[cols]`, weighs the squared error of each column, such as the mean square of its
@@ -106,10 +110,10 @@ pub fn quantize_matrix(
     let mut matrix = QuantizedMatrix {
         rows,
         cols,
-        codes: vec![ZERO_CODE; rows_padded * grid.groups * GROUP],
-        row_scales: vec![f16::ZERO; rows_padded],
-        steps: vec![ZERO_STEP; rows_padded * grid.groups],
-        tile_tables: vec![0; grid.tiles],
+        codes: try_filled(CODES, ZERO_CODE, rows_padded * grid.groups * GROUP)?,
+        row_scales: try_filled(CODES, f16::ZERO, rows_padded)?,
+        steps: try_filled(CODES, ZERO_STEP, rows_padded * grid.groups)?,
+        tile_tables: try_zeroed(CODES, grid.tiles)?,
     };
     for (tile, rows) in weights.chunks(TILE_ROWS * cols).enumerate() {
         let tile_weights = tile_groups(rows, cols, importance);

@@ -1,8 +1,8 @@
-//! Writes scaled integers into their planes.
+//! Scaled integers row by row, and where their numbers go.
 
 use super::layout::Grid;
 use super::scaled::{Minima, ScaledForm};
-use super::{Layout, NestedError, ScaledPlanes, TILE_ROWS};
+use super::{Layout, NestedError, TILE_ROWS};
 use crate::Plane;
 
 /// A matrix of scaled integers as files hold it: row by row, before it is cut into planes.
@@ -49,40 +49,6 @@ impl ScaledRows {
         }
         Ok(grid)
     }
-}
-
-/// Writes one plane of scaled integers to `out`, which must have [`super::PlaneForm::plane_bytes`]
-/// bytes.
-///
-/// # Errors
-/// [`NestedError::Length`], [`NestedError::PlaneLength`], [`NestedError::Shape`] where sizes do not
-/// fit; [`NestedError::Codec`] for a form that there is not.
-pub fn pack_scaled_plane(
-    matrix: &ScaledRows,
-    form: &ScaledForm,
-    layout: Layout,
-    plane: Plane,
-    out: &mut [u8],
-) -> Result<(), NestedError> {
-    let mut planes = ScaledPlanes::new(form, layout, matrix.rows, matrix.cols)?;
-    planes.add(plane, out)?;
-    planes.write(0, matrix)
-}
-
-/// Writes planes P3 and P4 of scaled integers as one 2-bit digit to `out`, which must have
-/// [`super::merged_bytes`] bytes: what [`super::merge_p3_p4`] makes of the two.
-///
-/// # Errors
-/// As [`pack_scaled_plane`]; [`NestedError::Codec`] for codes that have no plane P4.
-pub fn pack_scaled_merged(
-    matrix: &ScaledRows,
-    form: &ScaledForm,
-    layout: Layout,
-    out: &mut [u8],
-) -> Result<(), NestedError> {
-    let mut planes = ScaledPlanes::new(form, layout, matrix.rows, matrix.cols)?;
-    planes.add_merged(out)?;
-    planes.write(0, matrix)
 }
 
 /// Where numbers that belong to rows lie.

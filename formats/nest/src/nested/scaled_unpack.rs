@@ -3,20 +3,24 @@
 use super::scaled_pack::Run;
 use super::{CodecRef, NestedError, NestedView, ScaledRows};
 use crate::Invariant;
+use crate::memory::{OutOfMemory, try_with_capacity, try_zeroed};
+
+/// What scaled integers in the order of files are called.
+const ROWS: &str = "scaled integers of a matrix";
 
 /// The numbers of `rows` rows in the order of files, wherever a layout has them.
-fn unpack(run: Run, rows: usize, numbers: &[u8]) -> Vec<u8> {
+fn unpack(run: Run, rows: usize, numbers: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
     if numbers.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let mut out = Vec::with_capacity(rows * run.of_row * run.bytes);
+    let mut out = try_with_capacity(ROWS, rows * run.of_row * run.bytes)?;
     for row in 0..rows {
         for number in 0..run.of_row {
             let at = run.index(row, number) * run.bytes;
             out.extend_from_slice(&numbers[at..at + run.bytes]);
         }
     }
-    out
+    Ok(out)
 }
 
 impl NestedView<'_> {
@@ -31,7 +35,7 @@ impl NestedView<'_> {
         };
         let parts = self.scaled_parts().invariant("parts are those of the codec")?;
         let (rows, cols, p2) = (self.rows(), self.cols(), self.planes().p2);
-        let mut codes = vec![0; rows * cols];
+        let mut codes = try_zeroed(ROWS, rows * cols)?;
         for (row, codes) in codes.chunks_exact_mut(cols).enumerate() {
             self.unpack_row_codes(self.level(), row, codes)?;
         }
@@ -45,10 +49,10 @@ impl NestedView<'_> {
             rows,
             cols,
             codes,
-            scales: part(scale, &parts.scales),
-            minima: part(scale, &parts.minima),
-            sub_scales: part(sub, &parts.sub_scales),
-            sub_minima: part(sub, &parts.sub_minima),
+            scales: part(scale, &parts.scales)?,
+            minima: part(scale, &parts.minima)?,
+            sub_scales: part(sub, &parts.sub_scales)?,
+            sub_minima: part(sub, &parts.sub_minima)?,
         })
     }
 }

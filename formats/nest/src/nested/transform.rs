@@ -7,7 +7,9 @@
 //! arithmetic mean of what the factored second moments have on their diagonal, and their geometric
 //! mean is fixed. After QuaRot (arXiv 2404.00456) and QuIP# (arXiv 2402.04396).
 
+use super::moments::MOMENTS;
 use super::{GROUP, NestedError, SecondMoments};
+use crate::memory::{OutOfMemory, try_to_vec, try_with_capacity};
 
 /// What the inputs of a matrix go through before they meet its weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,10 +63,10 @@ impl InputTransform {
     /// [`NestedError::Shape`] if their number does not suit the transform.
     pub fn transform_moments(self, moments: &SecondMoments) -> Result<SecondMoments, NestedError> {
         let dim = moments.dim();
-        let mut values = moments.values().to_vec();
+        let mut values = try_to_vec(MOMENTS, moments.values())?;
         self.transform_weights(&mut values, dim)?;
         // The moments are symmetric: rows of the transpose are columns.
-        let mut turned = transposed(&values, dim);
+        let mut turned = transposed(&values, dim)?;
         self.transform_weights(&mut turned, dim)?;
         SecondMoments::from_upper(dim, turned, moments.count())
     }
@@ -98,6 +100,8 @@ fn butterflies<const DISTANCE: usize>(group: &mut [f32; GROUP]) {
     }
 }
 
-fn transposed(values: &[f32], dim: usize) -> Vec<f32> {
-    (0..dim * dim).map(|index| values[index % dim * dim + index / dim]).collect()
+fn transposed(values: &[f32], dim: usize) -> Result<Vec<f32>, OutOfMemory> {
+    let mut turned = try_with_capacity(MOMENTS, dim * dim)?;
+    turned.extend((0..dim * dim).map(|index| values[index % dim * dim + index / dim]));
+    Ok(turned)
 }

@@ -4,6 +4,7 @@ use super::error::StoreError;
 use super::index::{Encoding, Group};
 use super::parts::PartItem;
 use crate::Plane;
+use crate::memory::try_reserve;
 use crate::nested::{PlaneForm, QuantizedMatrix, ScaledRows, pack_plane, pack_scaled_plane};
 
 /// The values of one matrix, or of one tensor, of a group.
@@ -37,6 +38,7 @@ pub fn pack_extent(
     let parts = group.parts(plane).ok_or_else(|| error("is too large".into()))?;
     out.clear();
     let bytes = group.extent_bytes(plane).ok_or_else(|| error("is too large".into()))?;
+    try_reserve(out, "an extent", bytes)?;
     out.resize(bytes, 0);
     for part in parts {
         let number = match part.item {

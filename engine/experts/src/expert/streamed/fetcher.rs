@@ -151,9 +151,14 @@ impl Fetcher {
         self.reads.withdraw(tag_of(id))
     }
 
-    /// Planes of an expert are read when there is time.
-    pub fn plan_later(&mut self, id: ExpertId, planes: Range<usize>) {
-        self.later.extend(Plane::ALL[planes].iter().map(|plane| PlaneId::new(id, *plane)));
+    /// A plane is read when there is time.
+    pub fn plan_later(&mut self, id: PlaneId) {
+        self.later.push_back(id);
+    }
+
+    /// A plane that is read in the background is read before the others there.
+    pub fn hasten(&self, id: PlaneId) {
+        self.reads.hasten(tag_of(id));
     }
 
     /// Lower planes before higher ones among those that are read when there is time.
@@ -168,7 +173,7 @@ impl Fetcher {
 
     /// The next plane to be read when there is time, while there is.
     pub fn take_later(&mut self) -> Option<PlaneId> {
-        if self.reads.outstanding() < self.depth { self.later.pop_front() } else { None }
+        if self.reads.wanted() < self.depth { self.later.pop_front() } else { None }
     }
 
     /// Orders the planned reads so that all is read and computed the soonest. An expert is computed
@@ -218,7 +223,7 @@ impl Fetcher {
         if distance <= 1 {
             return self.ahead.is_wanted();
         }
-        let is_dry = || self.reads.outstanding() < DRY_READS * self.depth;
+        let is_dry = || self.reads.wanted() < DRY_READS * self.depth;
         self.ahead.is_wanted_further() && late == LatePlanes::WaitFor && is_dry()
     }
 
@@ -252,7 +257,8 @@ impl Fetcher {
                     }
                 }
             }
-            self.plan_later(id, awaited..planes);
+            let late = Plane::ALL[awaited..planes].iter().map(|plane| PlaneId::new(id, *plane));
+            self.later.extend(late);
         }
         // In time for the next layer, which this layer's are not any more.
         self.later.rotate_left(of_this_layer);

@@ -34,7 +34,7 @@ mod tiers;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nestling_formats::{ExpertId, Level, invariant};
+use nestling_formats::{ExpertId, Level, Plane, invariant};
 use nestling_import::FeedForward as FeedForwardConfig;
 
 pub use cpu_unit::HostOptions;
@@ -277,7 +277,12 @@ impl<B: Backend> StreamedExperts<B> {
                 break;
             }
             self.request.pin(at)?;
-            self.fetcher.plan_later(id, awaited..planes);
+            for late in Plane::ALL[awaited..planes].iter().map(|plane| PlaneId::new(id, *plane)) {
+                match self.residency.state(late) {
+                    PlaneState::Reading => self.fetcher.hasten(late),
+                    _ => self.fetcher.plan_later(late),
+                }
+            }
         }
         self.fetcher.sort_later();
         self.drop_evicted()?;

@@ -73,7 +73,7 @@ fn blocks(kind: BlockType, count: usize, random: &mut Random) -> Vec<u8> {
 
 fn transcoded(kind: BlockType, blocks: &[u8], cols: usize) -> ScaledRows {
     let count = blocks.len() / kind.bytes() * kind.elements();
-    let mut rows = ScaledBlocks::whole(kind).rows(count / cols, cols);
+    let mut rows = ScaledBlocks::whole(kind).rows(count / cols, cols).unwrap();
     kind.transcode(blocks, &mut ScaledRun::from_row(&mut rows, 0)).unwrap();
     rows
 }
@@ -187,7 +187,7 @@ fn columns_in_another_order_keep_their_weights() {
             // The last unit first, and one left out.
             let units: Vec<usize> = (1..cols / columns).rev().collect();
             let blocks = ScaledBlocks { span, ..whole };
-            let mut taken = blocks.rows(count, units.len() * columns);
+            let mut taken = blocks.rows(count, units.len() * columns).unwrap();
             let mut run = ScaledRun::from_row(&mut taken, 0);
             take_units(&rows, &whole.codec().form, span, &units, &mut run);
             let codec = blocks.codec();
@@ -217,7 +217,7 @@ fn normal(random: &mut Random) -> f32 {
 fn quantized(kind: BlockType, weights: &[f32], cols: usize) -> ScaledRows {
     let codec = ScaledBlocks::whole(kind).codec();
     let form = codec.form;
-    let mut out = ScaledBlocks::whole(kind).rows(weights.len() / cols, cols);
+    let mut out = ScaledBlocks::whole(kind).rows(weights.len() / cols, cols).unwrap();
     let codes = (1u32 << form.bits) - 1;
     let zero = -f32::from(codec.value(form.top(), 0));
     let (sub, span) = (usize::from(form.sub_block), 32 * usize::from(form.span));
@@ -315,7 +315,7 @@ fn scales_that_are_not_finite_are_refused_by_their_block() {
         let wrong = |change: &dyn Fn(&mut [u8])| {
             let mut bytes = good.clone();
             change(&mut bytes[4 * kind.bytes()..]);
-            let mut rows = ScaledBlocks::whole(kind).rows(1, 6 * kind.elements());
+            let mut rows = ScaledBlocks::whole(kind).rows(1, 6 * kind.elements()).unwrap();
             kind.transcode(&bytes, &mut ScaledRun::from_row(&mut rows, 0)).unwrap_err()
         };
         for bits in [0x7c00u16, 0xfc00, 0x7e01] {
