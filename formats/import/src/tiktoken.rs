@@ -47,7 +47,8 @@ pub fn tokenizer_json(directory: &Path) -> Result<Option<Vec<u8>>, ImportError> 
     let file = path.display().to_string();
     let ranks = Ranks::read(&file, &bytes)?;
     let ids = ranks.ids(&file)?;
-    Ok(Some(JsonWriter::written(&file, |out| write(&ranks, &ids, &special, out))?))
+    let reserved = reserved(&config_file, special, &ids)?;
+    Ok(Some(JsonWriter::written(&file, |out| write(&ranks, &ids, &reserved, out))?))
 }
 
 /// Texts of special tokens by their ids, and whether each is left out of decoded text.
@@ -93,9 +94,55 @@ fn special_tokens(file: &str, bytes: Option<&[u8]>) -> Result<Special, ImportErr
         };
         // Default: as in transformers' `AddedToken`.
         let is_special = token.get("special").and_then(Value::as_bool).unwrap_or(false);
-        special.insert(id, SpecialToken { text: text.into(), special: is_special });
+        if special.insert(id, SpecialToken { text: text.into(), special: is_special }).is_some() {
+            return Err(wrong_special(file, id, "every id once", "it twice"));
+        }
     }
     Ok(special)
+}
+
+/// The error of a special token.
+fn wrong_special(file: &str, id: u64, expected: &str, found: &str) -> ImportError {
+    ImportError::Value {
+        file: file.into(),
+        key: format!("added_tokens_decoder: {id}"),
+        expected: expected.into(),
+        found: found.chars().take(60).collect(),
+    }
+}
+
+/// The special tokens of all ids after the ranks, whose texts are keys of one vocabulary with the ranks' tokens.
+fn reserved(
+    file: &str,
+    mut special: Special,
+    ids: &HashMap<&[u8], usize>,
+) -> Result<Vec<(u64, SpecialToken)>, ImportError> {
+    let first = ids.len() as u64;
+    let places = first..first + RESERVED as u64;
+    if let Some(id) = special.keys().filter(|id| !places.contains(*id)).min() {
+        let expected = format!("ids after the ranks: {first} to {}", places.end - 1);
+        return Err(wrong_special(file, *id, &expected, "another"));
+    }
+    let alphabet = alphabet();
+    let mut by_text = HashMap::new();
+    let mut reserved = Vec::with_capacity(RESERVED);
+    for id in places {
+        let token = special.remove(&id).unwrap_or_else(|| SpecialToken {
+            text: format!("<|reserved_token_{id}|>"),
+            special: true,
+        });
+        if let Some(rank) = unspelled(&token.text, &alphabet).and_then(|token| ids.get(&token[..]))
+        {
+            let found = format!("that of rank {rank}: {}", token.text);
+            return Err(wrong_special(file, id, "a text that no other token has", &found));
+        }
+        if let Some(other) = by_text.insert(token.text.clone(), id) {
+            let found = format!("that of {other}: {}", token.text);
+            return Err(wrong_special(file, id, "a text that no other token has", &found));
+        }
+        reserved.push((id, token));
+    }
+    Ok(reserved)
 }
 
 /// Byte strings in the order of their ranks.
@@ -167,6 +214,15 @@ impl Ranks {
                 });
             }
         }
+        // Text with a byte that no token has would lose it.
+        if let Some(byte) = (0..=u8::MAX).find(|byte| !ids.contains_key(&[*byte][..])) {
+            return Err(ImportError::Value {
+                file: file.into(),
+                key: format!("the token of byte {byte:#04x}"),
+                expected: "one for every byte".into(),
+                found: "none".into(),
+            });
+        }
         Ok(ids)
     }
 }
@@ -174,18 +230,12 @@ impl Ranks {
 fn write(
     ranks: &Ranks,
     ids: &HashMap<&[u8], usize>,
-    special: &Special,
+    reserved: &[(u64, SpecialToken)],
     out: &mut JsonWriter<'_>,
 ) -> Result<(), ImportError> {
-    let count = ranks.tokens.len();
-    let reserved = |id: usize| match special.get(&(id as u64)) {
-        Some(token) => (token.text.clone(), token.special),
-        None => (format!("<|reserved_token_{id}|>"), true),
-    };
     let mut first = true;
     out.raw("{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[")?;
-    for id in count..count + RESERVED {
-        let (text, special) = reserved(id);
+    for (id, SpecialToken { text, special }) in reserved {
         out.separate(&mut first)?;
         out.value(&json!({
             "id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
@@ -212,9 +262,9 @@ fn write(
         out.text(&spelled(token, &alphabet))?;
         out.raw(&format!(":{rank}"))?;
     }
-    for id in count..count + RESERVED {
+    for (id, token) in reserved {
         out.separate(&mut first)?;
-        out.text(&reserved(id).0)?;
+        out.text(&token.text)?;
         out.raw(&format!(":{id}"))?;
     }
     out.raw("},\"merges\":[")?;
@@ -247,6 +297,13 @@ fn write_merges(
 
 fn spelled(token: &[u8], alphabet: &[char; 256]) -> String {
     token.iter().map(|byte| alphabet[usize::from(*byte)]).collect()
+}
+
+/// The token that is spelled so; none of a text with a character that stands for no byte.
+fn unspelled(text: &str, alphabet: &[char; 256]) -> Option<Vec<u8>> {
+    let byte = |character| (0..=u8::MAX).find(|byte| alphabet[usize::from(*byte)] == character);
+    // No token is longer, and a text may be.
+    text.chars().take(TOKEN_BYTES_MAX + 1).map(byte).collect()
 }
 
 /// The characters that stand for bytes in GPT-2's vocabularies: printable bytes of Latin-1 for themselves, the others

@@ -291,4 +291,53 @@ fn granite_with_a_shared_expert_has_another_scale() {
     assert_eq!((without.multipliers.residual, without.rms_norm_eps), (0.22, 1e-6));
     let error = refusal("granite-moe-shared", &json!({ "residual_multiplier": -0.5 }));
     assert!(error.contains("`residual_multiplier`"), "{error}");
+    // What is folded into them may leave the range of their type.
+    for (multiplier, eps) in [(9e-4, 1e-6), (1e20, 1e-6), (1e-20, 1e-37), (1e-38, 1e-44)] {
+        let changes = json!({ "residual_multiplier": multiplier, "rms_norm_eps": eps });
+        let error = refusal("granite-moe-shared", &changes);
+        assert!(error.contains("`residual_multiplier`"), "{changes}: {error}");
+    }
+    let far = json!({
+        "residual_multiplier": 1e-10, "rms_norm_eps": 1e-25, "embedding_multiplier": 1e30
+    });
+    let error = refusal("granite-moe-shared", &far);
+    assert!(error.contains("`residual_multiplier`"), "{error}");
+}
+
+/// `rotary_dim` is a number of elements, not a share of a head that is rounded.
+#[test]
+fn as_many_elements_are_turned_as_minimax_says() {
+    for head_dim in (2..=64).step_by(2) {
+        for dims in (2..=head_dim).step_by(2) {
+            let found = with("minimax-m2", &json!({ "head_dim": head_dim, "rotary_dim": dims }));
+            let TokenMixer::Attention(attention) = found.unwrap().layers[0].mixer else {
+                panic!("no attention")
+            };
+            assert_eq!(attention.rope.dims, dims, "of {head_dim}");
+        }
+    }
+    for dims in [13, 18] {
+        let error = refusal("minimax-m2", &json!({ "rotary_dim": dims }));
+        assert!(error.contains("`rotary_dim`"), "{error}");
+    }
+}
+
+#[test]
+fn minimax_layers_of_further_tokens_are_left_out() {
+    let config = with("minimax-m2", &json!({})).unwrap();
+    let naming = nestling_import::names::published(config.architecture);
+    let redundant = |name: &str| (naming.is_redundant)(&config, name);
+    for name in
+        ["eh_proj.weight", "self_attn.q_proj.weight", "block_sparse_moe.experts.0.w1.weight"]
+    {
+        assert!(redundant(&format!("model.layers.2.{name}")), "{name}");
+        assert!(!redundant(&format!("model.layers.1.{name}")), "{name}");
+    }
+}
+
+/// A key that is known is read.
+#[test]
+fn every_layer_of_dots_is_a_mixture() {
+    let error = refusal("dots1", &json!({ "moe_layer_freq": 2 }));
+    assert!(error.contains("`moe_layer_freq`"), "{error}");
 }

@@ -33,6 +33,7 @@ pub(super) const FAMILY: Family = Family {
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
+    routed::refuse_sparser(fields)?;
     let mut attention = keys::attention(fields)?;
     attention.qk_norm = QkNorm::PerHead;
     attention.bias = keys::attention_bias(fields)?;

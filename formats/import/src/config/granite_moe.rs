@@ -53,13 +53,19 @@ fn read_shared(fields: &Fields) -> Result<ModelConfig, ImportError> {
     }
     // What every part adds is multiplied by m. The same stream divided by m takes parts as they are,
     // and norms give the same of it if their epsilon is divided by m².
-    let eps = f64::from(config.rms_norm_eps) / (multiplier * multiplier);
-    if multiplier < 0.0 || eps >= 1.0 {
-        let expected = "a number above 0, of which `rms_norm_eps` is less than the square";
+    let eps = (f64::from(config.rms_norm_eps) / (multiplier * multiplier)) as f32;
+    let embedding = (f64::from(config.multipliers.embedding) / multiplier) as f32;
+    if multiplier < 0.0 || eps <= 0.0 || eps >= 1.0 {
+        let expected =
+            "a number above 0, by whose square `rms_norm_eps` divided is between 0 and 1";
         return Err(fields.wrong(RESIDUAL, expected));
     }
-    config.rms_norm_eps = eps as f32;
-    config.multipliers.embedding = (f64::from(config.multipliers.embedding) / multiplier) as f32;
+    if !embedding.is_normal() {
+        let expected = "a number by which `embedding_multiplier` divided is finite and not 0";
+        return Err(fields.wrong(RESIDUAL, expected));
+    }
+    config.rms_norm_eps = eps;
+    config.multipliers.embedding = embedding;
     config.multipliers.residual = 1.0;
     Ok(config)
 }

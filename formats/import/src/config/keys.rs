@@ -300,14 +300,17 @@ pub(super) fn input_bias(fields: &Fields, key: &str) -> Result<AttentionBias, Im
 
 /// Rotary positions over part of every head.
 pub(super) fn partial_rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
-    super::rope::rope(fields, head_dim, Turned::Part(1.0))
+    super::rope::rope(fields, head_dim, Turned::Part(head_dim))
 }
 
 /// [`partial_rope`], where `rotary_dim` may say how many elements of a head are turned.
 pub(super) fn rope_of_dims(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
-    let dims = fields.size("rotary_dim", MAX_HEAD_DIM)?;
-    let part = dims.map_or(1.0, |dims| dims as f64 / head_dim as f64);
-    super::rope::rope(fields, head_dim, Turned::Part(part))
+    const KEY: &str = "rotary_dim";
+    let dims = fields.size(KEY, MAX_HEAD_DIM)?.unwrap_or(head_dim);
+    if dims > head_dim || !dims.is_multiple_of(2) {
+        return Err(fields.wrong(KEY, format!("an even number up to `head_dim` = {head_dim}")));
+    }
+    super::rope::rope(fields, head_dim, Turned::Part(dims))
 }
 
 /// The window of every layer: as `layer_types` says, else that of layers that `is_windowed` names.

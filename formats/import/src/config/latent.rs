@@ -60,9 +60,7 @@ pub(super) fn layers(
 ) -> Result<Vec<LayerConfig>, ImportError> {
     keys::full_attention(fields)?;
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
-    if fields.size("moe_layer_freq", MAX_LAYERS)?.is_some_and(|every| every != 1) {
-        return Err(fields.unsupported("moe_layer_freq", "supported: 1"));
-    }
+    routed::refuse_sparser(fields)?;
     let mixer = TokenMixer::Latent(attention);
     let layer = |layer| {
         let feed_forward = match is_dense(layer) {

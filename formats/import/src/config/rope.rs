@@ -109,8 +109,8 @@ const LLAMA3_KEYS: &[&str] =
 pub(super) enum Turned {
     /// All of it.
     Whole,
-    /// As much as `partial_rotary_factor` says, or this share where there is no such key.
-    Part(f64),
+    /// As much as `partial_rotary_factor` says, or so many elements where there is no such key.
+    Part(usize),
 }
 
 /// Angles of heads, the same in every layer. They are described by `rope_scaling` or
@@ -183,7 +183,10 @@ fn turned_dims(
         }
         return Ok(head_dim);
     };
-    let dims = (head_dim as f64 * own.or(beside).unwrap_or(default)) as usize;
+    let dims = match own.or(beside) {
+        Some(part) => (head_dim as f64 * part) as usize,
+        None => default,
+    };
     if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
         let expected = format!("a part of `head_dim` = {head_dim} that is even");
         return Err(fields.wrong(KEY, expected));

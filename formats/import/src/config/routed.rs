@@ -17,6 +17,15 @@ pub(super) fn dense_layers(fields: &Fields) -> Result<impl Fn(usize) -> bool + u
     Ok(move |layer| layer < dense)
 }
 
+/// Refuses mixtures in only some of the layers after the first ones.
+pub(super) fn refuse_sparser(fields: &Fields) -> Result<(), ImportError> {
+    const KEY: &str = "moe_layer_freq";
+    match fields.size(KEY, MAX_LAYERS)? {
+        None | Some(1) => Ok(()),
+        Some(_) => Err(fields.unsupported(KEY, "supported: 1")),
+    }
+}
+
 /// Layers with one attention, the first of them dense.
 pub(super) fn layers(
     fields: &Fields,

@@ -1,11 +1,13 @@
 //! Names of DeepSeek-V2 and V3, which many families have too: the up-projections of keys and values of
 //! latents are one tensor, head by head.
 
+use super::is_redundant_or_beyond;
 use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with, table};
 use crate::config::{LatentConfig, ModelConfig, TokenMixer};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
+pub(super) const NAMING: Naming =
+    Naming { matrix, alternative: None, float, is_redundant: is_redundant_or_beyond };
 
 fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     // Default: a matrix that the family does not have is in no tensor.
@@ -91,12 +93,4 @@ fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::LatentNorm => Some("self_attn.kv_a_layernorm.weight"),
         _ => None,
     })
-}
-
-/// Layers beyond the last one predict further tokens for speculation.
-fn is_redundant(config: &ModelConfig, name: &str) -> bool {
-    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
-    let layer = layer.and_then(|layer| layer.parse::<usize>().ok());
-    layer.is_some_and(|layer| layer >= config.num_hidden_layers)
-        || super::is_redundant(config, name)
 }

@@ -1,10 +1,14 @@
 //! Mixtral, and MiniMax-M2: `block_sparse_moe.experts.E.w1` (gate), `w3` (up) and `w2` (down).
 
+use super::is_redundant_or_beyond;
 use super::{FloatSource, Naming, TensorSlice, attention_matrix, float_with, is_redundant, table};
 use crate::config::ModelConfig;
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
+
+/// MiniMax-M2's, which may have layers that predict further tokens.
+pub(super) const WITH_DRAFTS: Naming = Naming { is_redundant: is_redundant_or_beyond, ..NAMING };
 
 fn matrix(_: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     name(id).map(TensorSlice::whole).into_iter().collect()

@@ -189,7 +189,7 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::GraniteMoe | Architecture::GraniteMoeShared => granite_moe::NAMING,
         Architecture::Qwen3VlMoe => qwen::WITH_IMAGES,
         Architecture::Qwen3OmniMoe => qwen::WITH_SOUND,
-        Architecture::MiniMaxM2 => mixtral::NAMING,
+        Architecture::MiniMaxM2 => mixtral::WITH_DRAFTS,
         Architecture::DeepseekV2
         | Architecture::DeepseekV3
         | Architecture::KimiK2
@@ -239,6 +239,13 @@ pub fn float_tensor(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
 fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     (config.tie_word_embeddings && name == "lm_head.weight")
         || name.ends_with(".rotary_emb.inv_freq")
+}
+
+/// Layers beyond the last one, which predict further tokens for speculation, are left out too.
+fn is_redundant_or_beyond(config: &ModelConfig, name: &str) -> bool {
+    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+    let layer = layer.and_then(|layer| layer.parse::<usize>().ok());
+    layer.is_some_and(|layer| layer >= config.num_hidden_layers) || is_redundant(config, name)
 }
 
 /// The name of an attention matrix within its layer, as nearly all families have it.

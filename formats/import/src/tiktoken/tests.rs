@@ -62,12 +62,67 @@ fn code_that_is_not_known_is_refused_by_name() {
     assert!(error.contains("added_tokens_decoder"), "{error}");
 }
 
+/// Ranks of all single bytes but those left out, and of further tokens.
+fn ranks_of(left_out: &[u8], further: &[&[u8]]) -> Vec<u8> {
+    let singles = (0..=255u8).filter(|byte| !left_out.contains(byte)).map(|byte| vec![byte]);
+    let tokens = singles.chain(further.iter().map(|token| token.to_vec()));
+    let lines = tokens.enumerate().map(|(rank, token)| {
+        let mut text = [0; 400];
+        let length = STANDARD.encode_slice(token, &mut text).unwrap();
+        format!("{} {rank}\n", String::from_utf8_lossy(&text[..length]))
+    });
+    lines.collect::<String>().into_bytes()
+}
+
+/// A config with these special tokens.
+fn config_of(tokens: &[(&str, &str)]) -> Vec<u8> {
+    let token = |(id, text): &(&str, &str)| ((*id).to_owned(), json!({ "content": text }));
+    let tokens: serde_json::Map<String, Value> = tokens.iter().map(token).collect();
+    json!({ "tokenizer_class": CLASS, "added_tokens_decoder": tokens }).to_string().into_bytes()
+}
+
+#[test]
+fn every_byte_has_a_token() {
+    let config = config_of(&[]);
+    assert!(of_files(&ranks_of(&[], &[b"ab"]), Some(&config)).is_ok());
+    for (left_out, name) in [(&[0xff][..], "0xff"), (&[b'a'], "0x61"), (&[7, 0], "0x00")] {
+        let error = of_files(&ranks_of(left_out, &[b"ab"]), Some(&config)).unwrap_err();
+        assert!(error.contains(name) && error.contains("tiktoken.model"), "{error}");
+    }
+    assert!(of_files(b"", Some(&config)).unwrap_err().contains("0x00"));
+}
+
+/// 257 ranks, so that the special tokens are those from 257 to 512.
+#[test]
+fn special_tokens_have_places_and_texts_of_their_own() {
+    let of =
+        |tokens: &[(&str, &str)]| of_files(&ranks_of(&[], &[b" a\xc3"]), Some(&config_of(tokens)));
+    // The last is spelled with a character that stands for no byte.
+    assert!(of(&[("257", "[A]"), ("512", "[B]"), ("300", "\u{120}a\u{3b1}")]).is_ok());
+    for (tokens, id, what) in [
+        (&[("256", "[A]")][..], "256", "257 to 512"),
+        (&[("513", "[A]")], "513", "257 to 512"),
+        (&[("18446744073709551615", "[A]")], "18446744073709551615", "257 to 512"),
+        (&[("257", "[A]"), ("0257", "[B]")], "257", "every id once"),
+        (&[("257", "[A]"), ("258", "[A]")], "258", "[A]"),
+        (&[("257", "<|reserved_token_300|>")], "300", "<|reserved_token_300|>"),
+        (&[("257", "a")], "257", "rank 97"),
+        // As the vocabulary spells the token of rank 256.
+        (&[("257", "\u{120}a\u{c3}")], "257", "rank 256"),
+    ] {
+        let error = of(tokens).unwrap_err();
+        assert!(error.contains(id) && error.contains(what), "{tokens:?}: {error}");
+        assert!(error.contains("tokenizer_config.json"), "{tokens:?}: {error}");
+    }
+}
+
 #[test]
 fn damaged_ranks_are_named_errors() {
     let config = data("tokenizer_config.json");
+    let config_of_none = config_of(&[]);
     let zeros = "A".repeat(340);
-    let (long, most) = (format!("{zeros}AAA= 0\n"), format!("{zeros}AA== 0\n"));
-    assert!(of_files(most.as_bytes(), Some(&config)).is_ok());
+    let long = format!("{zeros}AAA= 0\n");
+    assert!(of_files(&ranks_of(&[], &[&[0; 256]]), Some(&config_of_none)).is_ok());
     for (ranks, what) in [
         ("YQ== 0\nYg== 2\n", "at byte 7"),
         ("YQ==\n", "a rank"),
