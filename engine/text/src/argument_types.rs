@@ -69,38 +69,57 @@ pub(super) fn untyped(text: &str) -> Value {
 }
 
 fn text(schema: &Value) -> Option<TextArgument> {
-    let mut kinds = Kinds::default();
-    kinds.add(schema, DEPTH_MAX);
+    let kinds = Kinds::of(schema, DEPTH_MAX);
     (kinds.text && !kinds.other).then_some(TextArgument { or_null: kinds.null })
 }
 
 impl Kinds {
-    fn add(&mut self, schema: &Value, depth: usize) {
-        let Some(depth) = depth.checked_sub(1) else {
-            self.other = true;
-            return;
-        };
+    /// Anything: what a schema admits that says nothing of types, or says it by reference.
+    const ANY: Self = Self { text: true, null: true, other: true };
+
+    fn of(schema: &Value, depth: usize) -> Self {
+        let Some(depth) = depth.checked_sub(1) else { return Self::ANY };
         let list = |name: &str| schema.get(name).and_then(Value::as_array).into_iter().flatten();
-        match schema.get("type") {
-            Some(Value::String(kind)) => self.add_named(kind),
-            Some(Value::Array(kinds)) => {
-                kinds.iter().filter_map(Value::as_str).for_each(|kind| self.add_named(kind));
+        let kinds = match schema.get("type") {
+            // What stands beside a type can only narrow it.
+            Some(Value::String(kind)) => Self::named(kind),
+            Some(Value::Array(kinds)) => kinds
+                .iter()
+                .filter_map(Value::as_str)
+                .map(Self::named)
+                .fold(Self::default(), Self::or),
+            _ => {
+                // Values say of what type they are.
+                let values = list("enum").chain(schema.get("const")).map(Self::of_value);
+                let alternatives = list("anyOf").chain(list("oneOf"));
+                let alternatives = alternatives.map(|schema| Self::of(schema, depth));
+                values.chain(alternatives).fold(Self::default(), Self::or)
             }
-            // Values say of what type they are.
-            _ => list("enum").chain(schema.get("const")).for_each(|value| match value {
-                Value::String(_) => self.text = true,
-                Value::Null => self.null = true,
-                _ => self.other = true,
-            }),
-        }
-        list("anyOf").chain(list("oneOf")).for_each(|schema| self.add(schema, depth));
+        };
+        if kinds.text || kinds.null || kinds.other { kinds } else { Self::ANY }
     }
 
-    fn add_named(&mut self, kind: &str) {
+    fn or(self, more: Self) -> Self {
+        Self {
+            text: self.text || more.text,
+            null: self.null || more.null,
+            other: self.other || more.other,
+        }
+    }
+
+    fn named(kind: &str) -> Self {
         match kind {
-            "string" => self.text = true,
-            "null" => self.null = true,
-            _ => self.other = true,
+            "string" => Self { text: true, ..Self::default() },
+            "null" => Self { null: true, ..Self::default() },
+            _ => Self { other: true, ..Self::default() },
+        }
+    }
+
+    fn of_value(value: &Value) -> Self {
+        match value {
+            Value::String(_) => Self::named("string"),
+            Value::Null => Self::named("null"),
+            _ => Self::named("object"),
         }
     }
 }

@@ -159,7 +159,9 @@ fn named<'a>(text: &'a str, tag: &str) -> Option<(&'a str, &'a str)> {
 
 fn deepseek(text: &str) -> Option<Call> {
     let (before, after) = text.split_once(DEEPSEEK_SEPARATOR)?;
-    let (name, arguments) = match after.split_once("```json") {
+    // Arguments may have the mark of a block in their text; no name begins as they do.
+    let block = after.split_once("```json").filter(|_| !after.trim_start().starts_with('{'));
+    let (name, arguments) = match block {
         Some((name, block)) => (name, block.trim().strip_suffix("```")?),
         None => (before, after),
     };

@@ -244,6 +244,13 @@ fn untyped_arguments_are_what_the_schema_says() {
         "number": {"type": "number"},
         "mixed": {"enum": ["1", 2]},
         "unknown": {"$ref": "#/$defs/a"},
+        // As pydantic writes `Union[str, Model]`, and with the model written out.
+        "model": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Model"}], "title": "Model"},
+        "any": {"oneOf": [{"type": "string"}, {}]},
+        "inline": {"anyOf": [{"type": "string"}, {"properties": {"a": {"type": "integer"}}}]},
+        "whole": {"anyOf": [{"type": "string"}, {"allOf": [{"$ref": "#/$defs/Model"}]}]},
+        // Alternatives can only narrow the type beside them.
+        "narrow": {"type": "string", "anyOf": [{"minLength": 3}, {"pattern": "^[0-9]$"}]},
     });
     let parameters = j!({"type": "object", "properties": properties});
     let tools =
@@ -265,6 +272,12 @@ fn untyped_arguments_are_what_the_schema_says() {
         ("number", "many", j!("many")),
         ("mixed", "2", j!(2)),
         ("unknown", "{\"a\": 1}", j!({"a": 1})),
+        ("model", "{\"a\": 1}", j!({"a": 1})),
+        ("model", "a name", j!("a name")),
+        ("any", "[1]", j!([1])),
+        ("inline", "{\"a\": 1}", j!({"a": 1})),
+        ("whole", "{\"a\": 1}", j!({"a": 1})),
+        ("narrow", "5", j!("5")),
         ("absent", "False", j!(false)),
         ("absent", "None", j!(null)),
         ("absent", "a, b", j!("a, b")),

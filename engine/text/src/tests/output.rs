@@ -232,6 +232,9 @@ fn deepseek_writes_calls_in_two_ways() {
     let new = "Wait.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": \"```\"}\
         <｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
     check_cuts(&format, new, &wanted);
+    // The mark of the older form within the arguments of the newer one.
+    let block = "<｜tool▁call▁begin｜>write<｜tool▁sep｜>{\"text\": \"```json\\n{}\\n```\"}<｜tool▁call▁end｜>";
+    check_cuts(&format, block, &[call(0, "write", j!({"text": "```json\n{}\n```"}))]);
     for bad in
         ["add", "add<｜tool▁sep｜>[1]", "<｜tool▁sep｜>{}", "f<｜tool▁sep｜>add\n```json\n{}"]
     {
