@@ -60,7 +60,7 @@ impl<'a> Headers<'a> {
     pub fn checkpoint(&self) -> Result<(Checkpoint, Vec<RemoteFile>)> {
         let _turn = self.turn()?;
         let small = self.listing.description()?;
-        for file in small.iter().filter(|file| file.name != "tokenizer.json") {
+        for file in small.iter().filter(|file| !file.is_vocabulary()) {
             self.small(file)?;
         }
         // What cannot run is refused before the headers are fetched.

@@ -13,7 +13,10 @@ use std::path::Path;
 
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
-const REQUIRED: [&str; 2] = ["config.json", "tokenizer.json"];
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+/// What some models have in place of a tokenizer: byte strings with ranks, and the special tokens beside them.
+const RANKS: [&str; 2] = ["tiktoken.model", "tokenizer_config.json"];
 const OPTIONAL: [&str; 5] = [
     "generation_config.json",
     "tokenizer_config.json",
@@ -80,7 +83,7 @@ impl Listing {
     /// Whether there is a model in the transformers layout with weights that can be read.
     pub fn is_checkpoint(&self) -> bool {
         let has = |name: &str| self.get(name).is_some();
-        has("config.json") && (has(INDEX) || has(SINGLE))
+        has(CONFIG) && (has(INDEX) || has(SINGLE))
     }
 
     fn get(&self, name: &str) -> Option<&RemoteFile> {
@@ -96,7 +99,12 @@ impl Listing {
     /// Configuration, tokenizer and index: small files that say what the large ones are.
     pub fn description(&self) -> Result<Vec<RemoteFile>> {
         let mut wanted = Vec::new();
-        for name in REQUIRED {
+        let has = |name: &str| self.get(name).is_some();
+        let required: &[&str] = match has(TOKENIZER) || !has(RANKS[0]) {
+            true => &[CONFIG, TOKENIZER],
+            false => &[CONFIG, RANKS[0], RANKS[1]],
+        };
+        for name in required {
             let file = self.find(name).ok_or_else(|| {
                 let message = format!("the repository has no {name}");
                 HubError::new(message).advise(
@@ -105,7 +113,8 @@ impl Listing {
             })?;
             wanted.push(file);
         }
-        wanted.extend(OPTIONAL.iter().chain([&INDEX]).filter_map(|name| self.find(name)));
+        let optional = OPTIONAL.iter().chain([&INDEX]).filter(|name| !required.contains(name));
+        wanted.extend(optional.filter_map(|name| self.find(name)));
         wanted.iter().try_for_each(check_size)?;
         Ok(wanted)
     }
@@ -290,6 +299,12 @@ impl RemoteFile {
             Ok(names) => names.iter().all(|name| has(name)),
             Err(_) => has(SINGLE),
         };
-        REQUIRED.iter().all(|name| has(name)) && weights
+        let tokenizer = has(TOKENIZER) || RANKS.iter().all(|name| has(name));
+        has(CONFIG) && tokenizer && weights
+    }
+
+    /// Whether it is the vocabulary, which says nothing of the model's size.
+    pub fn is_vocabulary(&self) -> bool {
+        self.name == TOKENIZER || self.name == RANKS[0]
     }
 }

@@ -1,5 +1,6 @@
 mod hostile;
 mod simulated;
+mod tokenizers;
 
 use crate::*;
 use nestling_convert::convert::QUANTIZER_VERSION;
