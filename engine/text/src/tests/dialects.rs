@@ -232,10 +232,9 @@ fn tags_within_calls_are_markers() {
     assert_eq!(without.marker_texts(), Vec::<&str>::new());
 }
 
-/// The schemas of tools decide what is text, as in vLLM's and SGLang's parsers of GLM and MiniMax.
-#[test]
-fn untyped_arguments_are_what_the_schema_says() {
-    let properties = j!({
+/// Properties of a tool, of every kind of type.
+fn properties() -> Value {
+    j!({
         "text": {"type": "string"},
         "maybe": {"type": ["string", "null"]},
         "choice": {"enum": ["1", "2", null]},
@@ -251,8 +250,13 @@ fn untyped_arguments_are_what_the_schema_says() {
         "whole": {"anyOf": [{"type": "string"}, {"allOf": [{"$ref": "#/$defs/Model"}]}]},
         // Alternatives can only narrow the type beside them.
         "narrow": {"type": "string", "anyOf": [{"minLength": 3}, {"pattern": "^[0-9]$"}]},
-    });
-    let parameters = j!({"type": "object", "properties": properties});
+    })
+}
+
+/// The schemas of tools decide what is text, as in vLLM's and SGLang's parsers of GLM and MiniMax.
+#[test]
+fn untyped_arguments_are_what_the_schema_says() {
+    let parameters = j!({"type": "object", "properties": properties()});
     let tools =
         [ToolSchema::function("f", "Does.", parameters), ToolSchema::function("g", "", j!(1))];
     let tests = [
