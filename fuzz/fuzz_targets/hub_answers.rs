@@ -296,6 +296,7 @@ fn options(folder: &Path) -> HubOptions {
             pause: Duration::from_micros(10),
         },
         offline: false,
+        in_place: false,
         room: u64::MAX,
     }
 }
