@@ -125,3 +125,96 @@ impl Drop for CloseOnDrop<'_> {
         self.0.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use nestling_cpu::Cpu;
+    use nestling_experts::expert::StoreSource;
+    use nestling_formats::FloatKind;
+    use nestling_formats::Level;
+    use nestling_import::ModelConfig;
+
+    use super::{EngineError, ExpertSource, GroupId, GroupsAhead, Matrices};
+
+    /// Groups without matrices, and their reads counted; a layer may be one that panics.
+    struct Counted {
+        reads: AtomicUsize,
+        panics_at: Option<u32>,
+    }
+
+    impl Counted {
+        fn new(panics_at: Option<u32>) -> Self {
+            Self { reads: AtomicUsize::new(0), panics_at }
+        }
+    }
+
+    impl ExpertSource for Counted {
+        fn config(&self) -> &ModelConfig {
+            unreachable!("groups are read by their names")
+        }
+
+        fn level_max(&self) -> Option<Level> {
+            None
+        }
+
+        fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            let panics_at = self.panics_at.map(|layer| GroupId::Dense { layer });
+            assert_ne!(Some(group), panics_at.as_ref(), "a source that panics");
+            Ok(Matrices { group: group.clone(), list: Vec::new() })
+        }
+
+        fn floats(&self, _: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
+            Ok(Vec::new())
+        }
+
+        fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
+            None
+        }
+    }
+
+    fn dense(layers: impl Iterator<Item = u32>) -> Vec<GroupId> {
+        layers.map(|layer| GroupId::Dense { layer }).collect()
+    }
+
+    #[test]
+    fn every_group_is_read_once_whatever_the_order_and_the_threads() {
+        for threads in [1, 2, 5] {
+            for order in [dense(0..20), dense((0..20).rev())] {
+                let source = Counted::new(None);
+                let ahead = GroupsAhead::new::<Cpu>(&source, dense(0..20), threads);
+                ahead.run(threads, || {
+                    for id in &order {
+                        assert_eq!(ahead.take(id).unwrap().group, *id);
+                    }
+                });
+                assert_eq!(source.reads.into_inner(), 20, "{threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loader_that_stops_early_and_groups_that_nobody_listed_are_no_trouble() {
+        let source = Counted::new(None);
+        let ahead = GroupsAhead::new::<Cpu>(&source, dense(0..20), 3);
+        ahead.run(3, || assert_eq!(ahead.take(&GroupId::Head).unwrap().group, GroupId::Head));
+        assert!(source.reads.into_inner() <= 21);
+    }
+
+    #[test]
+    fn a_read_that_panics_on_another_thread_is_an_error() {
+        let source = Counted::new(Some(7));
+        let ahead = GroupsAhead::new::<Cpu>(&source, dense(0..8), 2);
+        ahead.run(2, || {
+            // The other thread comes to it, since nothing is taken before all else was read.
+            while source.reads.load(Ordering::Relaxed) < 8 {
+                std::thread::yield_now();
+            }
+            let read = ahead.take(&GroupId::Dense { layer: 7 });
+            assert!(matches!(read, Err(EngineError::Panicked { .. })));
+        });
+    }
+}

@@ -219,25 +219,24 @@ const PLAIN: Family = Family {
     part: None,
 };
 
+/// Qwen3-MoE, and what is said otherwise of others that have its experts.
+const QWEN3: Family = Family {
+    gguf: "qwen3moe",
+    model_type: "qwen3_moe",
+    class: "Qwen3MoeForCausalLM",
+    keys: &[
+        Key::Same("feed_forward_length", "intermediate_size"),
+        Key::Same("expert_count", "num_experts"),
+        Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+    ],
+    fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(true)), ("attention_bias", Fixed::Bool(false))],
+    ignored: &["expert_shared_count"],
+    ..PLAIN
+};
+
 /// All of them.
 pub const FAMILIES: &[Family] = &[
-    Family {
-        gguf: "qwen3moe",
-        model_type: "qwen3_moe",
-        class: "Qwen3MoeForCausalLM",
-        keys: &[
-            Key::Same("feed_forward_length", "intermediate_size"),
-            Key::Same("expert_count", "num_experts"),
-            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
-        ],
-        fixed: &[
-            SILU,
-            ("norm_topk_prob", Fixed::Bool(true)),
-            ("attention_bias", Fixed::Bool(false)),
-        ],
-        ignored: &["expert_shared_count"],
-        ..PLAIN
-    },
+    QWEN3,
     Family {
         gguf: "olmoe",
         model_type: "olmoe",
@@ -391,20 +390,10 @@ pub const FAMILIES: &[Family] = &[
         gguf: "qwen3vlmoe",
         model_type: "qwen3_vl_moe",
         class: "Qwen3VLMoeForConditionalGeneration",
-        keys: &[
-            Key::Same("feed_forward_length", "intermediate_size"),
-            Key::Same("expert_count", "num_experts"),
-            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
-        ],
-        fixed: &[
-            SILU,
-            ("norm_topk_prob", Fixed::Bool(true)),
-            ("attention_bias", Fixed::Bool(false)),
-        ],
         // Positions in three directions, for images, are the same for text.
         ignored: &["expert_shared_count", "n_deepstack_layers", "rope.dimension_sections"],
         part: Some("text_config"),
-        ..PLAIN
+        ..QWEN3
     },
     Family {
         gguf: "gemma4",
