@@ -181,7 +181,7 @@ impl StoreLocation {
         let name = disk.map_or_else(folder, |disk| disk.name);
         // What a file's blocks become takes longer than what a store holds.
         let derived = self.store.as_ref().is_some_and(|store| store.is_derived());
-        if derived { format!("{name}, GGUF files in place") } else { name }
+        if derived { format!("{name}, GGUF in place") } else { name }
     }
 
     /// Reads of the sizes: of the store, or of a file that is made for it.

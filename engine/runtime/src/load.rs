@@ -251,6 +251,11 @@ impl Model {
         let text = ModelText::read(&source)?;
         let config = source.config()?;
         let plan = source.memory_plan(engine, options, &config, allocation.as_deref())?;
+        if let Some(store) = source.store() {
+            // Where memory is short, a second copy in the page cache would take it from others.
+            let is_short = plan.residence == PlannedResidence::Streamed;
+            store.storage().pass_page_cache(is_short && options.reads.direct);
+        }
         let (source, identity) = source.experts(&config, options.level, allocation.clone())?;
         let reserve = |purpose, bytes| reserve(engine, purpose, bytes);
         let reservations = vec![

@@ -1,18 +1,18 @@
 //! A checkpoint: a directory with `config.json` and safetensors files, or a GGUF file.
 
 use nestling_formats::Invariant;
-use nestling_formats::memory::try_zeroed;
+use nestling_formats::memory::{try_reserve, try_zeroed};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::limits::{MAX_ASSET_BYTES, MAX_CONFIG_BYTES};
 use crate::names::{self, Naming};
-use crate::read_at::SourceFile;
+use crate::read_at::{RUN_ROOM, SourceFile};
 use crate::tiktoken;
-use crate::weight_files::{not_a_checkpoint, open_weights, read_small, read_source};
+use crate::weight_files::{not_a_checkpoint, open_weights, read_error, read_small, read_source};
 use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
 mod gguf;
@@ -158,6 +158,17 @@ impl Checkpoint {
         self.files.iter().all(SourceFile::is_whole)
     }
 
+    /// Says whether blocks of matrices are read past the page cache from now on, where the system can
+    /// and the cache does not have them: for who holds what it reads while memory is short.
+    pub fn pass_page_cache(&self, passes: bool) {
+        self.files.iter().for_each(|file| file.pass_page_cache(passes));
+    }
+
+    /// Whether they are.
+    pub fn passes_page_cache(&self) -> bool {
+        !self.files.is_empty() && self.files.iter().all(SourceFile::passes_page_cache)
+    }
+
     /// XXH3-128 over the headers of GGUF files, with all that they say but the weights; none of a
     /// directory.
     pub fn headers_hash(&self) -> Option<u128> {
@@ -257,13 +268,29 @@ impl Checkpoint {
         start: u64,
         out: &mut [u8],
     ) -> Result<(), ImportError> {
-        let Some(file) = self.files.get(tensor.file) else {
-            return Err(ImportError::MissingTensor {
-                file: self.directory.display().to_string(),
-                tensor: format!("of file {}", tensor.file),
-            });
-        };
-        read_source(file, tensor.offset + start, out)
+        read_source(self.file_of(tensor)?, tensor.offset + start, out)
+    }
+
+    /// As [`Self::read_into`], into a buffer that grows; the bytes are in the returned range of it.
+    fn read_run(
+        &self,
+        tensor: &TensorInfo,
+        start: u64,
+        length: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Range<usize>, ImportError> {
+        let file = self.file_of(tensor)?;
+        let more = length.saturating_add(RUN_ROOM).saturating_sub(buffer.len());
+        try_reserve(buffer, "blocks of a file", more)?;
+        file.read_run(tensor.offset + start, length, buffer)
+            .map_err(|source| read_error(file, source))
+    }
+
+    fn file_of(&self, tensor: &TensorInfo) -> Result<&SourceFile, ImportError> {
+        self.files.get(tensor.file).ok_or_else(|| ImportError::MissingTensor {
+            file: self.directory.display().to_string(),
+            tensor: format!("of file {}", tensor.file),
+        })
     }
 
     fn not_finite(&self, tensor: &TensorInfo, index: u64, found: f32) -> ImportError {

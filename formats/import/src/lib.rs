@@ -15,6 +15,8 @@ mod json;
 mod json_writer;
 pub mod limits;
 pub mod names;
+#[cfg(target_os = "linux")]
+mod past_cache;
 mod read_at;
 pub mod safetensors;
 pub mod shape;

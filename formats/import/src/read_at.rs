@@ -2,10 +2,21 @@
 
 use std::fs::{File, Metadata};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use nestling_formats::open_regular;
+
+#[cfg(target_os = "linux")]
+use crate::past_cache::DirectFile;
+
+/// Where there are no such reads.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug)]
+enum DirectFile {}
 
 /// What tells one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +90,9 @@ impl HeaderFile {
     }
 }
 
+/// What [`SourceFile::read_run`] takes of a buffer at the most, besides the bytes of the run.
+pub(crate) const RUN_ROOM: usize = 4 * 4096;
+
 /// An opened file of known length, or the header of one whose rest is elsewhere.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
@@ -86,6 +100,10 @@ pub(crate) struct SourceFile {
     file: File,
     stamp: Stamp,
     header: Option<HeaderFile>,
+    /// For reads past the page cache, once they were asked for.
+    direct: OnceLock<Option<DirectFile>>,
+    /// Whether they are asked for.
+    passes: AtomicBool,
 }
 
 impl SourceFile {
@@ -99,7 +117,8 @@ impl SourceFile {
         };
         let stamp = Stamp::new(&file.metadata()?);
         let header = if is_header { Some(HeaderFile::read(&file, stamp.length)?) } else { None };
-        Ok(Self { path: path.into(), stamp, file, header })
+        let (direct, passes) = (OnceLock::new(), AtomicBool::new(false));
+        Ok(Self { path: path.into(), stamp, file, header, direct, passes })
     }
 
     /// Whether all bytes are here, and not the header alone.
@@ -122,6 +141,44 @@ impl SourceFile {
             return Err(io::Error::other("only the beginning of the file is here"));
         }
         read_exact_at(&self.file, HEADER_PREFIX_BYTES + offset, out)
+    }
+
+    /// Says whether [`Self::read_run`] leaves the page cache as it is from now on, where the system can.
+    pub(crate) fn pass_page_cache(&self, passes: bool) {
+        #[cfg(target_os = "linux")]
+        if passes && self.is_whole() {
+            self.direct.get_or_init(|| DirectFile::open(&self.file));
+        }
+        self.passes.store(passes, Ordering::Relaxed);
+    }
+
+    /// Whether [`Self::read_run`] may go past the page cache: then few long reads are better than many.
+    pub(crate) fn passes_page_cache(&self) -> bool {
+        self.direct_file().is_some()
+    }
+
+    fn direct_file(&self) -> Option<&DirectFile> {
+        self.direct.get()?.as_ref().filter(|_| self.passes.load(Ordering::Relaxed))
+    }
+
+    /// Reads into `buffer`, which grows; the bytes are in the returned range of it.
+    pub(crate) fn read_run(
+        &self,
+        offset: u64,
+        length: usize,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<Range<usize>> {
+        #[cfg(target_os = "linux")]
+        if let Some(direct) = self.direct_file()
+            && let Some(range) = direct.read(offset, length, buffer)?
+        {
+            return Ok(range);
+        }
+        let more = length.saturating_sub(buffer.len());
+        buffer.try_reserve(more).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        buffer.resize(length.max(buffer.len()), 0);
+        self.read_exact_at(offset, &mut buffer[..length])?;
+        Ok(0..length)
     }
 
     /// Whether path and open file are still what was opened.

@@ -46,13 +46,16 @@ pub(crate) fn read_source(
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), ImportError> {
-    file.read_exact_at(offset, out).map_err(|source| {
-        if source.kind() == io::ErrorKind::UnexpectedEof || !file.is_unchanged() {
-            ImportError::Changed { file: file.path().display().to_string() }
-        } else {
-            io_error(file.path(), "read", source)
-        }
-    })
+    file.read_exact_at(offset, out).map_err(|source| read_error(file, source))
+}
+
+/// An error of a read; of a file that was changed, that it was.
+pub(crate) fn read_error(file: &SourceFile, source: io::Error) -> ImportError {
+    if source.kind() == io::ErrorKind::UnexpectedEof || !file.is_unchanged() {
+        ImportError::Changed { file: file.path().display().to_string() }
+    } else {
+        io_error(file.path(), "read", source)
+    }
 }
 
 /// A whole file of at most `limit` bytes; `None` if there is none.

@@ -327,6 +327,14 @@ impl Storage for InPlaceStorage {
         tensors.or_else(|| Some("the file's header".into()))
     }
 
+    fn pass_page_cache(&self, passes: bool) {
+        self.checkpoint.pass_page_cache(passes);
+    }
+
+    fn passes_page_cache(&self) -> bool {
+        self.checkpoint.passes_page_cache()
+    }
+
     fn check_unchanged(&self, _: u64, _: u64) -> io::Result<()> {
         self.checkpoint.check_unchanged().map_err(failed)
     }

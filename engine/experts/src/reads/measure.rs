@@ -136,6 +136,7 @@ pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measu
     if cfg!(target_family = "wasm") {
         return Ok(measured);
     }
+    store.storage().pass_page_cache(options.direct);
     for &block_bytes in &options.block_bytes {
         if block_bytes == 0 || block_bytes.saturating_add(PLACE_BYTES) > present_bytes(store) {
             continue;

@@ -254,9 +254,10 @@ impl Reads {
     /// Whether all reads go past the page cache.
     pub fn is_direct(&self) -> bool {
         #[cfg(target_os = "linux")]
-        return self.shared.files.as_ref().is_some_and(plain::PlainFiles::is_direct);
+        let files = self.shared.files.as_ref().is_some_and(plain::PlainFiles::is_direct);
         #[cfg(not(target_os = "linux"))]
-        false
+        let files = false;
+        files || self.shared.store().storage().passes_page_cache()
     }
 
     /// Requests that have not come back: those that wait and those that are read.

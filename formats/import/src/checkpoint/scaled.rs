@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use nestling_formats::Invariant;
-use nestling_formats::memory::try_reserve;
 use nestling_formats::nested::{ScaledRows, TILE_ROWS};
 
 use super::slices::{MatrixPlace, RowSlice};
@@ -21,6 +20,9 @@ enum Columns {
 
 /// Bytes that are read at once on their way into tiles: what stays in a core's cache.
 const READ_BYTES: usize = 1 << 17;
+
+/// The same for reads past the page cache, each of which waits for the disk.
+const DIRECT_BYTES: usize = 1 << 20;
 
 /// Memory that reads of scaled integers use again and again.
 #[derive(Debug, Default)]
@@ -220,7 +222,9 @@ impl Checkpoint {
             let units = taken_units(part, blocks)?;
             let kind = blocks.kind;
             let row_blocks = part.source[1] / kind.elements();
-            let together = (steps.bytes / (row_blocks * kind.bytes()).max(1)).max(1);
+            let passes = self.file_of(part.tensor)?.passes_page_cache();
+            let bytes_max = if passes { steps.bytes.max(DIRECT_BYTES) } else { steps.bytes };
+            let together = (bytes_max / (row_blocks * kind.bytes()).max(1)).max(1);
             let together = together.next_multiple_of(steps.rows);
             while row < end {
                 // Rows that follow each other in the file are one read.
@@ -230,11 +234,10 @@ impl Checkpoint {
                 };
                 let count = (1..=end - row).take_while(near).last().unwrap_or(1);
                 let length = count * row_blocks * kind.bytes();
-                let more = length.saturating_sub(bytes.len());
-                try_reserve(bytes, "blocks of a file", more).map_err(ImportError::from)?;
-                bytes.resize(length, 0);
                 let first = part.first_element(at(row)) / kind.elements() as u64;
-                self.read_into(part.tensor, first * kind.bytes() as u64, bytes)?;
+                let offset = first * kind.bytes() as u64;
+                let range = self.read_run(part.tensor, offset, length, bytes)?;
+                let bytes = &bytes[range];
                 each(Blocks { part, units: units.as_deref(), first, bytes, rows: count })?;
                 row += count;
             }

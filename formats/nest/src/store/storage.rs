@@ -41,6 +41,18 @@ pub trait Storage: Send + Sync {
         None
     }
 
+    /// Says whether reads from now on leave the page cache as it is, where they can: for readers that
+    /// hold what they read in memory of their own while memory is short. Files of [`Self::files`] are
+    /// read as their reader likes.
+    fn pass_page_cache(&self, passes: bool) {
+        let _ = passes;
+    }
+
+    /// Whether reads leave the page cache as it is.
+    fn passes_page_cache(&self) -> bool {
+        false
+    }
+
     /// Whether the bytes from `offset` are still those that were opened, for readers of
     /// [`Self::files`] to ask after every read.
     ///
