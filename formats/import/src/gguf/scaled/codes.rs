@@ -57,6 +57,20 @@ fn each<const BYTES: usize, const N: usize>(
     }
 }
 
+/// [`each`] of the types that have 32 codes and a scale, which is the first: there are so many of
+/// those blocks that the parts they do not have would take as long as those they have.
+fn each_of_32<const BYTES: usize>(
+    blocks: &[u8],
+    run: &mut ScaledRun<'_>,
+    write: impl Fn(&[u8; BYTES], &mut [u8; 32]),
+) {
+    let parts = run.scales.as_chunks_mut::<2>().0.iter_mut().zip(run.codes.as_chunks_mut().0);
+    for (block, (scale, codes)) in blocks.as_chunks::<BYTES>().0.iter().zip(parts) {
+        scale.copy_from_slice(&block[..2]);
+        write(block, codes);
+    }
+}
+
 /// Cuts the first bytes off a slice, if it has so many.
 fn take<'a>(rest: &mut &'a mut [u8], bytes: usize) -> Option<&'a mut [u8]> {
     let (first, later) = std::mem::take(rest).split_at_mut_checked(bytes)?;
@@ -67,11 +81,11 @@ fn take<'a>(rest: &mut &'a mut [u8], bytes: usize) -> Option<&'a mut [u8]> {
 pub(super) fn write(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut ScaledRun<'_>) {
     use BlockType as T;
     match kind {
-        T::Q4_0 | T::Iq4Nl => each(blocks, sizes, run, q4_0),
+        T::Q4_0 | T::Iq4Nl => each_of_32(blocks, run, q4_0),
         T::Q4_1 => each(blocks, sizes, run, q4_1),
-        T::Q5_0 => each(blocks, sizes, run, q5_0),
+        T::Q5_0 => each_of_32(blocks, run, q5_0),
         T::Q5_1 => each(blocks, sizes, run, q5_1),
-        T::Q8_0 => each(blocks, sizes, run, q8_0),
+        T::Q8_0 => each_of_32(blocks, run, q8_0),
         T::Q2K => each(blocks, sizes, run, q2_k),
         T::Q3K => each(blocks, sizes, run, q3_k),
         T::Q4K => each(blocks, sizes, run, q4_k),
@@ -201,9 +215,8 @@ fn first_bits(word: [u8; 4], codes: &mut [u8; 32]) {
     }
 }
 
-fn q4_0(block: &[u8; 18], mut parts: BlockParts<'_, 32>) {
-    parts.scale(&block[..2]);
-    nibbles::<16>(&block[2..], parts.codes);
+fn q4_0(block: &[u8; 18], codes: &mut [u8; 32]) {
+    nibbles::<16>(&block[2..], codes);
 }
 
 fn q4_1(block: &[u8; 20], mut parts: BlockParts<'_, 32>) {
@@ -212,10 +225,9 @@ fn q4_1(block: &[u8; 20], mut parts: BlockParts<'_, 32>) {
     nibbles::<16>(&block[4..], parts.codes);
 }
 
-fn q5_0(block: &[u8; 22], mut parts: BlockParts<'_, 32>) {
-    parts.scale(&block[..2]);
-    later_nibbles::<16>(&block[6..], parts.codes);
-    first_bits([block[2], block[3], block[4], block[5]], parts.codes);
+fn q5_0(block: &[u8; 22], codes: &mut [u8; 32]) {
+    later_nibbles::<16>(&block[6..], codes);
+    first_bits([block[2], block[3], block[4], block[5]], codes);
 }
 
 fn q5_1(block: &[u8; 24], mut parts: BlockParts<'_, 32>) {
@@ -225,9 +237,8 @@ fn q5_1(block: &[u8; 24], mut parts: BlockParts<'_, 32>) {
     first_bits([block[4], block[5], block[6], block[7]], parts.codes);
 }
 
-fn q8_0(block: &[u8; 34], mut parts: BlockParts<'_, 32>) {
-    parts.scale(&block[..2]);
-    for (code, byte) in parts.codes.iter_mut().zip(&block[2..]) {
+fn q8_0(block: &[u8; 34], codes: &mut [u8; 32]) {
+    for (code, byte) in codes.iter_mut().zip(&block[2..]) {
         *code = byte ^ 0x80;
     }
 }
