@@ -235,7 +235,11 @@ pub fn convert(
     let orders = Orders::new(checkpoint, options);
     let conversion =
         Conversion { destination, checkpoint, writer: &writer, options, cancel, orders };
-    conversion.run(&mut meter)?;
+    // What the page cache has lost since it was hashed, it would lose again.
+    checkpoint.pass_page_cache(true);
+    let run = conversion.run(&mut meter);
+    checkpoint.pass_page_cache(false);
+    run?;
     let hidden = conversion.hidden_path();
     for group in writer.index().groups() {
         report.errors.add_group(group, writer.note(&group.id).as_deref());

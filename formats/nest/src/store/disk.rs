@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::Path;
 
+#[cfg(target_os = "linux")]
+use super::direct_write::DirectWrites;
 use super::storage::PositionedFile;
 
 /// A place for files.
@@ -87,7 +89,11 @@ impl Disk for OsDisk {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
-        Ok(Box::new(PositionedFile::new(file)))
+        Ok(Box::new(OsFile {
+            #[cfg(target_os = "linux")]
+            direct: DirectWrites::open(&file),
+            file: PositionedFile::new(file),
+        }))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -115,29 +121,41 @@ impl Disk for OsDisk {
     }
 }
 
-impl DiskFile for PositionedFile {
+/// A file of the system.
+struct OsFile {
+    file: PositionedFile,
+    /// For long writes, where the file system has such.
+    #[cfg(target_os = "linux")]
+    direct: Option<DirectWrites>,
+}
+
+impl DiskFile for OsFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.with(|file| file.set_len(length))
+        self.file.with(|file| file.set_len(length))
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.read_exact_at(out, offset)
+        self.file.read_exact_at(out, offset)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
+        #[cfg(target_os = "linux")]
+        let done = self.direct.as_ref().map_or(Ok(0), |direct| direct.write(offset, bytes))?;
+        #[cfg(not(target_os = "linux"))]
+        let done = 0;
+        self.file.write_all_at(&bytes[done..], offset + done as u64)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.with(File::sync_all)
+        self.file.with(File::sync_all)
     }
 
     fn lock(&self) -> io::Result<bool> {
-        self.with(|file| match file.try_lock() {
+        self.file.with(|file| match file.try_lock() {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => Ok(false),
             // A system without locks is used without them.

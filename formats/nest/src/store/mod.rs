@@ -9,6 +9,8 @@ mod bytes;
 mod check;
 mod codecs;
 mod decode;
+#[cfg(target_os = "linux")]
+mod direct_write;
 mod disk;
 mod encode;
 mod error;
