@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
 
 # Families in scripts/families whose configurations are tried.
 FAMILIES = [
-    "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
+    "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
     "granite_moe", "granite_moe_shared", "minimax_m2", "mixtral", "olmoe", "qwen2_moe", "qwen3_5_moe", "qwen3_moe",
     "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
 ]

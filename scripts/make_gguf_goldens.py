@@ -95,6 +95,18 @@ MODELS = {
         {**LATENT, "intermediate_size": 64, "q_lora_rank": 32, "rms_norm_eps": 1e-6, "scoring_func": "sigmoid"},
         ["Q8_0"],
     ),
+    "bailing-moe-v2": (
+        "bailing_moe_v2",
+        {"hidden_size": 96, "num_attention_heads": 6, "head_dim": 16, "intermediate_size": 64, "moe_intermediate_size": 32,
+         "moe_shared_expert_intermediate_size": 32, "num_hidden_layers": 2, "num_nextn_predict_layers": 0},
+        ["Q8_0"],
+    ),
+    "ernie4-5-moe": (
+        "ernie4_5_moe",
+        {"hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32, "num_hidden_layers": 2,
+         "moe_layer_end_index": -1},
+        ["Q8_0"],
+    ),
     "gemma4": (
         "gemma4",
         {"hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 2,
@@ -112,7 +124,10 @@ MODELS = {
 
 # Tiny families whose files llama.cpp's converter writes in BF16, without logits: their weights are those of the
 # published layout, of which transformers' logits are known.
-PUBLISHED = ["glm4-moe", "kimi-k2", "minimax-m2", "dots1", "solar-open", "granite-moe-shared", "qwen3-vl-moe"]
+PUBLISHED = [
+    "gemma4-bf16", "bailing-moe-v2-bf16", "ernie4-5-moe-bf16", "glm4-moe", "kimi-k2", "minimax-m2", "dots1", "solar-open",
+    "granite-moe-shared", "qwen3-vl-moe",
+]
 
 QWEN3_MOE = {
     "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False, "bos_token_id": 0,
@@ -173,6 +188,9 @@ def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, 
     base.TextModel._set_vocab_glm = base.TextModel._set_vocab_gpt2
     from conversion import glm
     glm.SolarOpenModel.set_vocab = base.TextModel._set_vocab_gpt2
+    # It asks for the SentencePiece vocabulary that ERNIE-4.5 has.
+    from conversion import ernie
+    ernie.Ernie4_5Model.set_vocab = base.TextModel._set_vocab_gpt2
     arguments = sys.argv
     sys.argv = ["convert_hf_to_gguf.py", str(checkpoint), "--outfile", str(out), "--outtype", kind]
     config = checkpoint / "config.json"
@@ -302,9 +320,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     DATA.mkdir(parents=True, exist_ok=True)
-    names = options.names or ["gemma4-bf16", *PUBLISHED, *MODELS]
+    names = options.names or [*PUBLISHED, *MODELS]
     for name in names:
-        if name == "gemma4-bf16" or name in PUBLISHED:
+        if name in PUBLISHED:
             make_published(options, name.removesuffix("-bf16"), DATA / f"{name}.gguf")
         else:
             make_model(name, options)

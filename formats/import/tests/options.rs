@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use nestling_formats::{FloatId, FloatKind};
 use nestling_import::{Checkpoint, FeedForward, ImportError, ModelConfig, RopeScaling, TokenMixer};
 use serde_json::{Value, json};
 
@@ -340,4 +341,61 @@ fn minimax_layers_of_further_tokens_are_left_out() {
 fn every_layer_of_dots_is_a_mixture() {
     let error = refusal("dots1", &json!({ "moe_layer_freq": 2 }));
     assert!(error.contains("`moe_layer_freq`"), "{error}");
+}
+
+/// Ling's configuration has the name of the generation before as published, and what changes the graph
+/// must be there.
+#[test]
+fn ling_says_what_it_does() {
+    let expected = with("bailing-moe-v2", &json!({})).unwrap();
+    assert_eq!(with("bailing-moe-v2", &json!({ "model_type": "bailing_moe" })).unwrap(), expected);
+    let biases = with("bailing-moe-v2", &json!({ "use_qkv_bias": true })).unwrap();
+    let key = FloatId { kind: FloatKind::KeyBias, layer: Some(1) };
+    let found = nestling_import::names::float_tensor(&biases, key).unwrap();
+    assert_eq!(found.name, "model.layers.1.attention.query_key_value.bias");
+    assert_eq!(found.rows.places(200).unwrap(), (120..160).collect::<Vec<_>>());
+    for (key, value) in [
+        ("use_qk_norm", Value::Null),
+        ("use_qkv_bias", Value::Null),
+        ("use_bias", json!(true)),
+        ("partial_rotary_factor", Value::Null),
+        ("n_group", Value::Null),
+        ("rms_norm_eps", Value::Null),
+        ("rope_theta", Value::Null),
+        ("routed_scaling_factor", Value::Null),
+        ("norm_topk_prob", json!(false)),
+        ("score_function", json!("softmax")),
+        ("moe_router_enable_expert_bias", json!(false)),
+        ("moe_shared_expert_intermediate_size", json!(32)),
+        ("norm_head", json!(true)),
+    ] {
+        let error = refusal("bailing-moe-v2", &json!({ key: value }));
+        assert!(error.contains(&format!("`{key}`")), "{key}: {error}");
+    }
+}
+
+/// Mixtures of ERNIE-4.5 are every so many of the layers from one to another.
+#[test]
+fn ernie_says_which_layers_are_mixtures() {
+    let mixtures = |changes: Value| {
+        let config = with("ernie4-5-moe", &changes).unwrap();
+        (0..config.layers.len() as u32).map(|layer| config.is_mixture(layer)).collect::<Vec<_>>()
+    };
+    assert_eq!(mixtures(json!({})), [false, true, true]);
+    assert_eq!(mixtures(json!({ "moe_layer_end_index": -1 })), [false, true, true]);
+    assert_eq!(mixtures(json!({ "moe_layer_end_index": 1 })), [false, true, false]);
+    assert_eq!(mixtures(json!({ "moe_layer_start_index": 0 })), [true, true, true]);
+    assert_eq!(mixtures(json!({ "moe_layer_interval": 2 })), [false, true, false]);
+    for (key, value) in [
+        ("use_bias", json!(true)),
+        ("moe_use_aux_free", json!(false)),
+        ("moe_norm_min", json!(0.5)),
+        ("moe_layer_interval", json!(0)),
+        ("moe_layer_end_index", json!(-2)),
+        ("moe_k", json!(9)),
+        ("moe_num_shared_experts", json!(1_000_000)),
+    ] {
+        let error = refusal("ernie4-5-moe", &json!({ key: value }));
+        assert!(error.contains(&format!("`{key}`")), "{key}: {error}");
+    }
 }

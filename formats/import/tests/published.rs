@@ -8,13 +8,15 @@ use serde_json::Value;
 
 /// Name of the file, and the parameters that its publisher counts, in billions; sources are in
 /// `data/published/README.md`.
-const MODELS: [(&str, f64); 29] = [
+const MODELS: [(&str, f64); 31] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
+    ("ERNIE-4.5-21B-A3B-PT", 21.8),
     ("GLM-4.5-Air", 106.85),
     ("GLM-4.7", 355.0),
     ("GLM-4.7-Flash", 29.94),
     ("Kimi-K2-Instruct", 1026.4),
+    ("Ling-mini-2.0", 16.26),
     ("MiniMax-M2", 230.0),
     ("Mixtral-8x7B-Instruct-v0.1", 46.7),
     ("Moonlight-16B-A3B", 16.0),

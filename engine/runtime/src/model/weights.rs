@@ -4,8 +4,8 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Level, MatrixKind};
 use nestling_import::{
     AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
-    LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopePairs, RouterInput, SharedGate,
-    Sinks, TokenMixer, ValueNorm, ValueSource,
+    LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RouterInput, SharedGate, Sinks,
+    TokenMixer, ValueNorm, ValueSource,
 };
 
 use super::Embedding;
@@ -426,7 +426,7 @@ impl<B: Backend> Loader<'_, B> {
             head_dim,
             scale: heads.scale,
             rope_first: 0,
-            rope_pairs: RopePairs::Halves,
+            rope_pairs: heads.rope_pairs,
             eps: config.rms_norm_eps,
             query_norm: norm(FloatKind::QueryNorm, heads.num_attention_heads)?,
             key_norm: norm(FloatKind::KeyNorm, heads.num_key_value_heads)?,

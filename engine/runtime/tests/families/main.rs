@@ -47,10 +47,12 @@ macro_rules! family {
     };
 }
 
+family!(bailing_moe_v2, "bailing-moe-v2");
 family!(deepseek_v2, "deepseek-v2");
 family!(deepseek_v2_lite, "deepseek-v2-lite");
 family!(deepseek_v3, "deepseek-v3");
 family!(dots1, "dots1");
+family!(ernie4_5_moe, "ernie4-5-moe");
 family!(glm4_moe, "glm4-moe");
 family!(glm4_moe_lite, "glm4-moe-lite");
 family!(gemma4, "gemma4");

@@ -21,12 +21,16 @@ const MODELS: &[&str] = &[
     "gpt-oss",
     "deepseek-v2-lite",
     "glm4-moe-lite",
+    "bailing-moe-v2",
+    "ernie4-5-moe",
     "gemma4",
     "qwen3-5-moe",
 ];
 
 /// Files in BF16 of tiny families, of which `formats/import/tests/gguf/published_layout.rs` says that they are the same.
 const PUBLISHED: &[&str] = &[
+    "bailing-moe-v2-bf16",
+    "ernie4-5-moe-bf16",
     "glm4-moe",
     "kimi-k2",
     "minimax-m2",

@@ -31,10 +31,12 @@ macro_rules! families {
 }
 
 families! {
+    bailing_moe_v2: "bailing-moe-v2",
     deepseek_v2: "deepseek-v2",
     deepseek_v2_lite: "deepseek-v2-lite",
     deepseek_v3: "deepseek-v3",
     dots1: "dots1",
+    ernie4_5_moe: "ernie4-5-moe",
     gemma4: "gemma4",
     glm4_moe: "glm4-moe",
     glm4_moe_lite: "glm4-moe-lite",

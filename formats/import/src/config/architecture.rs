@@ -3,6 +3,8 @@
 /// A family of models: one reading of `config.json` and one set of tensor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
+    /// `BailingMoeV2ForCausalLM`: Ling 2.0 and Ring 2.0.
+    BailingMoeV2,
     /// `Qwen3MoeForCausalLM`.
     Qwen3Moe,
     /// `OlmoeForCausalLM`.
@@ -25,6 +27,8 @@ pub enum Architecture {
     KimiK2,
     /// `Dots1ForCausalLM`.
     Dots1,
+    /// `Ernie4_5_MoeForCausalLM`.
+    Ernie45Moe,
     /// `SolarOpenForCausalLM`.
     SolarOpen,
     /// `MiniMaxM2ForCausalLM`.

@@ -9,7 +9,7 @@ use super::keys::{self, Parts};
 use super::rope::checked_theta;
 use super::{
     Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertVector, Family,
-    FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig,
+    FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs,
     RopeScaling, RouterConfig, RouterInput, SharedExpert, SharedGate, Sinks, TokenMixer, ValueNorm,
     ValueSource,
 };
@@ -333,6 +333,7 @@ fn attention(
         return Err(text.wrong("head_dim", "an even number in every layer"));
     }
     Ok(AttentionConfig {
+        rope_pairs: RopePairs::Halves,
         num_attention_heads,
         num_key_value_heads,
         head_dim,

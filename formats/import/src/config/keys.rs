@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::rope::Turned;
 use super::{
     Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertBias, ExpertFormat,
-    FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig,
+    FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs,
     RouterConfig, SharedExpert, Sinks, TokenMixer, ValueNorm, ValueSource,
 };
 use crate::ImportError;
@@ -272,6 +272,7 @@ pub(super) fn attention_with(
         head_dim,
         scale: 1.0 / (head_dim as f32).sqrt(),
         rope: rope(fields, head_dim)?,
+        rope_pairs: RopePairs::Halves,
         qk_norm: QkNorm::Absent,
         values: ValueSource::Projection,
         value_norm: ValueNorm::Absent,

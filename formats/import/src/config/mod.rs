@@ -5,11 +5,13 @@
 //! and how they become the one [`ModelConfig`].
 
 mod architecture;
+mod bailing_moe_v2;
 mod deepseek_v2;
 mod deepseek_v3;
 mod defaults;
 mod delta_net;
 mod dots1;
+mod ernie4_5_moe;
 mod gemma4;
 mod generation;
 mod glm4_moe;
@@ -66,7 +68,10 @@ const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v3::KIMI_FAMILY,
+    bailing_moe_v2::FAMILY,
+    bailing_moe_v2::OLD_FAMILY,
     dots1::FAMILY,
+    ernie4_5_moe::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
     gemma4::FAMILY,
@@ -338,6 +343,8 @@ pub struct AttentionConfig {
     pub scale: f32,
     /// Positions.
     pub rope: RopeConfig,
+    /// Which elements are turned with each other.
+    pub rope_pairs: RopePairs,
     /// Norms of queries and keys.
     pub qk_norm: QkNorm,
     /// Values.

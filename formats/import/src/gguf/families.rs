@@ -362,6 +362,62 @@ pub const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
+        gguf: "bailingmoe2",
+        model_type: "bailing_moe_v2",
+        class: "BailingMoeV2ForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Optional(
+                "expert_shared_feed_forward_length",
+                "moe_shared_expert_intermediate_size",
+            ),
+            Key::Optional("leading_dense_block_count", "first_k_dense_replace"),
+            Key::Optional("expert_shared_count", "num_shared_experts"),
+            Key::Optional("expert_weights_scale", "routed_scaling_factor"),
+            Key::Optional("expert_group_count", "n_group"),
+            Key::Optional("expert_group_used_count", "topk_group"),
+        ],
+        fixed: &[
+            SILU,
+            ("use_qk_norm", Fixed::Bool(true)),
+            ("use_qkv_bias", Fixed::Bool(false)),
+            ("use_bias", Fixed::Bool(false)),
+        ],
+        absent: &[
+            ("first_k_dense_replace", Fixed::Whole(0)),
+            ("routed_scaling_factor", Fixed::Whole(1)),
+            ("n_group", Fixed::Whole(1)),
+            ("topk_group", Fixed::Whole(1)),
+            ("partial_rotary_factor", Fixed::Whole(1)),
+        ],
+        gating: SIGMOID,
+        ..PLAIN
+    },
+    Family {
+        gguf: "ernie4_5-moe",
+        model_type: "ernie4_5_moe",
+        class: "Ernie4_5_MoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "moe_num_experts"),
+            Key::Same("expert_used_count", "moe_k"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("interleave_moe_layer_step", "moe_layer_interval"),
+            Key::Optional("leading_dense_block_count", "moe_layer_start_index"),
+            Key::Optional("expert_shared_count", "moe_num_shared_experts"),
+        ],
+        fixed: &[SILU, ("use_bias", Fixed::Bool(false))],
+        absent: &[
+            ("moe_layer_start_index", Fixed::Whole(0)),
+            ("moe_num_shared_experts", Fixed::Whole(0)),
+        ],
+        // What llama.cpp's converter takes the width of shared experts for.
+        ignored: &["expert_shared_feed_forward_length"],
+        ..PLAIN
+    },
+    Family {
         gguf: "dots1",
         model_type: "dots1",
         class: "Dots1ForCausalLM",

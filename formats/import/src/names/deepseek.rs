@@ -9,6 +9,21 @@ use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 pub(super) const NAMING: Naming =
     Naming { matrix, alternative: None, float, is_redundant: is_redundant_or_beyond };
 
+/// ERNIE-4.5's, with parts beside the layers that predict further tokens.
+pub(super) const ERNIE: Naming = Naming {
+    float: |config, id| match id {
+        FloatId { kind: FloatKind::RouterBias, layer: Some(layer) } => {
+            let part = "mlp.moe_statics.e_score_correction_bias";
+            Some(FloatSource::kept(format!("model.layers.{layer}.{part}")))
+        }
+        _ => float(config, id),
+    },
+    is_redundant: |config, name| {
+        is_redundant_or_beyond(config, name) || name.starts_with("model.mtp_")
+    },
+    ..NAMING
+};
+
 fn matrix(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     // Default: a matrix that the family does not have is in no tensor.
     slices(config, id).unwrap_or_default()
@@ -66,7 +81,8 @@ pub(super) fn value_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
     vec![TensorSlice { rows, ..TensorSlice::whole(name) }]
 }
 
-fn feed_forward(
+/// The name of a dense part, a shared expert or a routed one.
+pub(super) fn feed_forward(
     config: &ModelConfig,
     layer: u32,
     kind: MatrixKind,

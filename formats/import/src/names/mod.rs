@@ -1,6 +1,7 @@
 //! Where weights lie in the tensors of a checkpoint. Names of tensors are in this folder and nowhere
 //! else, a file for every family that has names of its own.
 
+mod bailing;
 mod deepseek;
 mod gemma4;
 mod gguf;
@@ -181,6 +182,8 @@ pub struct Naming {
 pub fn published(architecture: Architecture) -> Naming {
     match architecture {
         Architecture::Qwen3Moe | Architecture::Qwen2Moe | Architecture::Olmoe => qwen::NAMING,
+        Architecture::Ernie45Moe => deepseek::ERNIE,
+        Architecture::BailingMoeV2 => bailing::NAMING,
         Architecture::Qwen3Next => qwen3_next::NAMING,
         Architecture::Qwen35Moe => qwen3_next::WITH_IMAGES,
         Architecture::Qwen35MoeText => qwen3_next::TEXT_ALONE,

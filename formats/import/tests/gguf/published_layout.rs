@@ -15,8 +15,12 @@ fn published(name: &str) -> PathBuf {
 /// The weights of both, and their configurations but for names and for tokens that end a text, of which a
 /// file knows one.
 fn is_the_same_model(name: &str, change: fn(&mut ModelConfig)) {
+    is_the_model_of(&format!("{name}.gguf"), name, change);
+}
+
+fn is_the_model_of(file: &str, name: &str, change: fn(&mut ModelConfig)) {
     let published = Checkpoint::open(published(name)).unwrap();
-    let found = Checkpoint::open(data(&format!("{name}.gguf"))).unwrap();
+    let found = Checkpoint::open(data(file)).unwrap();
     let mut expected = published.config().clone();
     change(&mut expected);
     let own = found.config().clone();
@@ -32,6 +36,16 @@ fn is_the_same_model(name: &str, change: fn(&mut ModelConfig)) {
         let read = |checkpoint: &Checkpoint| checkpoint.read_float(shape.id).unwrap();
         assert!(read(&found) == read(&published), "{name}: {:?}", shape.id);
     }
+}
+
+#[test]
+fn bailing_moe_v2() {
+    is_the_model_of("bailing-moe-v2-bf16.gguf", "bailing-moe-v2", |_| {});
+}
+
+#[test]
+fn ernie4_5_moe() {
+    is_the_model_of("ernie4-5-moe-bf16.gguf", "ernie4-5-moe", |_| {});
 }
 
 #[test]
