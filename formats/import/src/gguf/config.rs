@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::families::{FAMILIES, Family, Key, SIGMOID};
+use super::families::{FAMILIES, Family, GROUPED, Key, SIGMOID};
 use super::keys::{Keys, whole};
 use super::{BlockType, GgufHeader};
 use crate::{ElementType, ImportError};
@@ -61,6 +61,10 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     for key in keys.all() {
         keys.insert(key, &mut config)?;
     }
+    config.insert("num_hidden_layers".into(), json!(keys.layers()?));
+    if !config.contains_key("n_group") {
+        config.extend(published_groups(&config));
+    }
     for (key, value) in family.absent {
         config.entry(*key).or_insert(value.json());
     }
@@ -72,7 +76,6 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
         let found = header.tensors.iter().any(|tensor| tensor.name == name);
         config.insert((*key).into(), json!(found));
     }
-    config.insert("num_hidden_layers".into(), json!(keys.layers()?));
     config.insert("vocab_size".into(), json!(vocabulary(header)?));
     let tied = !header.tensors.iter().any(|tensor| tensor.name == "output.weight");
     config.insert("tie_word_embeddings".into(), json!(tied));
@@ -100,6 +103,15 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     out.insert("architectures".into(), json!([family.class]));
     out.insert("model_type".into(), json!(family.model_type));
     Ok(Value::Object(out).to_string().into_bytes())
+}
+
+/// The groups of a published model whose file does not name them.
+fn published_groups(config: &Map<String, Value>) -> Map<String, Value> {
+    let is = |(key, size): &(&str, u64)| config.get(*key).and_then(Value::as_u64) == Some(*size);
+    let known = GROUPED.iter().find(|known| known.sizes.iter().all(is));
+    let keys = ["n_group", "topk_group"].map(String::from);
+    let groups = known.map(|known| keys.into_iter().zip(known.groups.map(Value::from)));
+    groups.into_iter().flatten().collect()
 }
 
 /// Whether the matrices of all experts are MXFP4.

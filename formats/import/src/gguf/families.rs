@@ -155,6 +155,26 @@ const LATENT_ABSENT: &[(&str, Fixed)] = &[
     ("n_group", Fixed::Whole(1)),
 ];
 
+/// A published model whose files were without keys of groups until llama.cpp had them, in October 2025.
+pub struct Grouped {
+    /// Experts, width and layers, by which such a file is known.
+    pub sizes: [(&'static str, u64); 3],
+    /// `n_group` and `topk_group`, as published.
+    pub groups: [u64; 2],
+}
+
+/// DeepSeek-V3, R1 and V3.1; V2, V2.5 and Coder-V2. What else was trained in these sizes has their groups.
+pub const GROUPED: &[Grouped] = &[
+    Grouped {
+        sizes: [("n_routed_experts", 256), ("hidden_size", 7168), ("num_hidden_layers", 61)],
+        groups: [8, 4],
+    },
+    Grouped {
+        sizes: [("n_routed_experts", 160), ("hidden_size", 5120), ("num_hidden_layers", 60)],
+        groups: [8, 3],
+    },
+];
+
 /// Keys of families with DeepSeek-V3's experts and ordinary attention.
 const ROUTED: &[Key] = &[
     Key::Optional("feed_forward_length", "intermediate_size"),

@@ -94,6 +94,40 @@ fn keys_of_gpt_oss_are_read_and_others_refused() {
     );
 }
 
+/// Files of models whose groups are published, from before llama.cpp had keys of them.
+#[test]
+fn published_groups_stand_in_for_keys_that_older_files_have_not() {
+    let latent = |experts: u32, width: u32, layers: u32, gating: u32, more: &[(&str, u32)]| {
+        let keys = [
+            ("block_count", layers),
+            ("context_length", 64),
+            ("embedding_length", width),
+            ("attention.head_count", 2),
+            ("attention.head_count_kv", 1),
+            ("expert_count", experts),
+            ("expert_used_count", 6),
+            ("expert_feed_forward_length", 16),
+            ("expert_gating_func", gating),
+            ("attention.key_length", 16),
+            ("attention.value_length", 16),
+            ("feed_forward_length", 32),
+            ("attention.kv_lora_rank", 16),
+            ("leading_dense_block_count", 1),
+            ("rope.dimension_count", 8),
+        ];
+        let groups = least("deepseek2", &[&keys[..], more].concat()).router.groups;
+        groups.map(|groups| (groups.n_group, groups.topk_group))
+    };
+    assert_eq!(latent(256, 7168, 61, 2, &[]), Some((8, 4)));
+    assert_eq!(latent(160, 5120, 60, 1, &[]), Some((8, 3)));
+    // What a file says is so.
+    let own = [("expert_group_count", 4), ("expert_group_used_count", 2)];
+    assert_eq!(latent(256, 7168, 61, 2, &own), Some((4, 2)));
+    // Kimi-K2 has none, and what is of no known size is as llama.cpp has it.
+    assert_eq!(latent(384, 7168, 61, 2, &[]), None);
+    assert_eq!(latent(256, 7168, 60, 2, &[]), None);
+}
+
 /// The configuration of a file with these whole numbers and no other keys.
 fn least(family: &str, keys: &[(&str, u32)]) -> ModelConfig {
     let add =
