@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use nestling_formats::{FloatId, FloatKind};
+use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 use nestling_import::{Checkpoint, FeedForward, ImportError, ModelConfig, RopeScaling, TokenMixer};
 use serde_json::{Value, json};
 
@@ -341,6 +341,33 @@ fn minimax_layers_of_further_tokens_are_left_out() {
 fn every_layer_of_dots_is_a_mixture() {
     let error = refusal("dots1", &json!({ "moe_layer_freq": 2 }));
     assert!(error.contains("`moe_layer_freq`"), "{error}");
+}
+
+/// Tensors of all experts say by their sides how they lie, one of the two also where the other is square.
+#[test]
+fn square_experts_lie_as_the_other_tensor_does() {
+    use nestling_import::names::in_checkpoint;
+    for (hidden, width) in [(40, 20), (40, 40), (40, 16), (24, 40)] {
+        let sizes = json!({ "hidden_size": hidden, "moe_intermediate_size": width });
+        let config = with("qwen3-vl-moe", &sizes).unwrap();
+        let (hidden, width) = (hidden as u64, width as u64);
+        for upright in [false, true] {
+            let lying = |rows, cols| if upright { [3, rows, cols] } else { [3, cols, rows] };
+            let (gate_up, down) = (lying(2 * width, hidden), lying(hidden, width));
+            let shape = |name: &str| -> Option<&[u64]> {
+                match name.rsplit_once('.')?.1 {
+                    "gate_up_proj" => Some(&gate_up),
+                    "down_proj" => Some(&down),
+                    _ => None,
+                }
+            };
+            let (naming, kind) = (in_checkpoint(&config, shape), MatrixKind::Down);
+            let first = (0u32..).take(config.layers.len()).find(|layer| config.is_mixture(*layer));
+            let id = MatrixId { kind, layer: first, expert: Some(0) };
+            let found = (naming.matrix)(&config, id)[0].transposed;
+            assert_eq!(found, !upright, "{hidden} and {width}");
+        }
+    }
 }
 
 /// Ling's configuration has the name of the generation before as published, and what changes the graph

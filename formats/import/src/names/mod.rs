@@ -211,14 +211,11 @@ pub fn in_checkpoint<'a>(
     config: &ModelConfig,
     shape: impl Fn(&str) -> Option<&'a [u64]>,
 ) -> Naming {
-    let down = || shape(&qwen::first_down(config)?);
     match config.architecture {
         Architecture::Qwen35MoeText if shape(qwen3_next::OF_WHOLE).is_some() => {
             qwen3_next::WITH_IMAGES
         }
-        Architecture::Qwen3VlMoe if down().is_some_and(|down| qwen::is_upright(config, down)) => {
-            qwen::WITH_IMAGES_UPRIGHT
-        }
+        Architecture::Qwen3VlMoe if qwen::is_upright(config, shape) => qwen::WITH_IMAGES_UPRIGHT,
         architecture => published(architecture),
     }
 }

@@ -2,7 +2,7 @@
 //! parts of Qwen3-VL-MoE and Qwen3-Omni beside images and sound.
 
 use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix, is_redundant, layer_float};
-use crate::config::{FeedForward, ModelConfig};
+use crate::config::{FeedForward, LayerConfig, ModelConfig};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming {
@@ -35,17 +35,27 @@ pub(super) const WITH_SOUND: Naming = Naming {
     },
 };
 
-/// Whether a tensor of all experts' down-projections is `[experts, outputs, inputs]`.
-pub(super) fn is_upright(config: &ModelConfig, shape: &[u64]) -> bool {
-    let hidden = config.hidden_size as u64;
-    matches!(shape, [_, outputs, inputs] if *outputs == hidden && *inputs != hidden)
-}
-
-/// The down-projections of the experts of the first layer that has some.
-pub(super) fn first_down(config: &ModelConfig) -> Option<String> {
-    let is_mixture = |layer: &u32| config.is_mixture(*layer);
-    let layer = (0u32..).take(config.num_hidden_layers).find(is_mixture)?;
-    Some(format!("model.language_model.layers.{layer}.mlp.experts.down_proj"))
+/// Whether the tensors of all experts are `[experts, outputs, inputs]`: by the one of the two that is not
+/// square.
+pub(super) fn is_upright<'a>(
+    config: &ModelConfig,
+    shape: impl Fn(&str) -> Option<&'a [u64]>,
+) -> bool {
+    let width = |layer: &LayerConfig| match layer.feed_forward {
+        FeedForward::Moe { moe_intermediate_size, .. } => Some(moe_intermediate_size),
+        FeedForward::Dense { .. } => None,
+    };
+    let mixtures = config.layers.iter().enumerate();
+    let mut mixtures = mixtures.filter_map(|(number, layer)| Some((number, width(layer)?)));
+    // Default: a model without experts has no tensors of them.
+    let Some((layer, width)) = mixtures.next() else { return false };
+    let hidden = config.hidden_size;
+    let (part, sizes) = match hidden == 2 * width {
+        true => ("down_proj", [hidden, width]),
+        false => ("gate_up_proj", [2 * width, hidden]),
+    };
+    let found = shape(&format!("{}layers.{layer}.mlp.experts.{part}", IMAGES.prefix));
+    matches!(found, Some([_, sides @ ..]) if sides == sizes.map(|size| size as u64))
 }
 
 /// How a checkpoint is laid out.
