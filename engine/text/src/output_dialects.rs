@@ -33,6 +33,8 @@ pub(super) struct Dialect {
     pub silent: &'static [&'static str],
     /// The same, of answers with tools.
     pub around_calls: &'static [&'static str],
+    /// Whether a call may come before the reasoning is closed, which then has ended.
+    pub calls_in_reasoning: bool,
     /// Tags that end the answer.
     pub ends: &'static [&'static str],
     /// Tags within a call.
@@ -51,6 +53,7 @@ const HERMES: Dialect = Dialect {
     form: CallForm::Json,
     silent: &[],
     around_calls: &[],
+    calls_in_reasoning: false,
     ends: &[],
     within_call: &[],
 };
@@ -76,12 +79,13 @@ const DIALECTS: &[Dialect] = &[
         within_call: &[DEEPSEEK_SEPARATOR],
         ..HERMES
     },
-    // Kimi-K2.
+    // Kimi-K2. The tags of calls are tokens of their own, which no reasoning about calls is made of.
     Dialect {
         marks: &["<|tool_call_begin|>", KIMI_SEPARATOR],
         call: pair("<|tool_call_begin|>", "<|tool_call_end|>"),
         form: CallForm::Kimi,
         around_calls: &["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+        calls_in_reasoning: true,
         within_call: &[KIMI_SEPARATOR],
         ..HERMES
     },

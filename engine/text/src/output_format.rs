@@ -50,6 +50,8 @@ pub struct TaggedFormat {
     pub argument_types: ArgumentTypes,
     /// Tags that say nothing more.
     pub silent: Vec<String>,
+    /// Whether a tool call, or a tag around several, ends reasoning that is not closed.
+    pub calls_in_reasoning: bool,
     /// Tags that end the answer, also where the model's files name no such end.
     pub ends: Vec<String>,
     /// Further tags, within a tool call.
@@ -88,6 +90,7 @@ impl OutputFormat {
             call_form: dialect.form,
             argument_types: ArgumentTypes::of(tools),
             silent,
+            calls_in_reasoning: calls && dialect.calls_in_reasoning,
             ends: texts(dialect.ends),
             within_call: only_calls(dialect.within_call),
             starts_in_reasoning,

@@ -33,13 +33,17 @@ enum TagEffect {
 /// Splits text, as it comes, into events. Tags may be cut anywhere; what may be the start of one
 /// is held back. Line breaks next to tags belong to the format and are dropped. Reasoning opens
 /// only before the first word of the answer, as do tags around the answer; a tool call that does not
-/// parse stays text.
+/// parse stays text, or reasoning where it began in it.
 #[derive(Debug, Clone)]
 pub(super) struct TaggedParser {
     format: TaggedFormat,
     place: TaggedState,
     /// Not yet decided: the start of a tag, or a tool call so far.
     held: String,
+    /// Where the tool call began that is held.
+    before_call: TaggedState,
+    /// Calls ended the reasoning: the tag that closes it says nothing more.
+    left_open: bool,
     /// Bytes of a held tool call in which its end does not begin.
     searched: usize,
     /// Line breaks that are dropped if a tag follows.
@@ -62,6 +66,8 @@ impl TaggedParser {
             format,
             place: if in_reasoning { TaggedState::Reasoning } else { TaggedState::Text },
             held: String::new(),
+            before_call: TaggedState::Text,
+            left_open: false,
             searched: 0,
             breaks: String::new(),
             after_tag: in_reasoning,
@@ -89,7 +95,7 @@ impl TaggedParser {
         let mut events = Vec::new();
         let mut rest = std::mem::take(&mut self.held);
         if self.place == TaggedState::ToolCall {
-            self.place = TaggedState::Text;
+            self.place = self.before_call;
             if let Some(tags) = &self.format.tool_call {
                 rest.insert_str(0, &tags.open);
             }
@@ -129,6 +135,8 @@ impl TaggedParser {
                 TagEffect::AnswerEnd => false,
                 _ => self.in_answer,
             };
+            self.before_call = self.place;
+            self.left_open |= self.ends_reasoning(tag, effect);
             self.place = match effect {
                 TagEffect::Reasoning => TaggedState::Reasoning,
                 TagEffect::ToolCall => TaggedState::ToolCall,
@@ -146,12 +154,24 @@ impl TaggedParser {
         false
     }
 
+    /// Whether a tag that closes no reasoning is in some, which has ended with it.
+    fn ends_reasoning(&self, tag: &str, effect: TagEffect) -> bool {
+        let closes = self.format.reasoning.as_ref().is_some_and(|pair| pair.close == tag);
+        self.place == TaggedState::Reasoning && effect == TagEffect::Text && !closes
+    }
+
     /// The tags that mean something here, and what they do.
     fn tags(&self) -> Vec<(String, TagEffect)> {
         let format = &self.format;
         if self.place == TaggedState::Reasoning {
             let close = format.reasoning.as_ref().map(|pair| &pair.close);
-            return close.map(|tag| (tag.clone(), TagEffect::Text)).into_iter().collect();
+            let mut tags: Vec<_> =
+                close.map(|tag| (tag.clone(), TagEffect::Text)).into_iter().collect();
+            if let (Some(pair), true) = (&format.tool_call, format.calls_in_reasoning) {
+                tags.push((pair.open.clone(), TagEffect::ToolCall));
+                tags.extend(format.silent.iter().map(|tag| (tag.clone(), TagEffect::Text)));
+            }
+            return tags;
         }
         if self.place == TaggedState::End {
             return Vec::new();
@@ -161,6 +181,9 @@ impl TaggedParser {
         tags.extend(format.silent.iter().map(|tag| (tag, TagEffect::Text)));
         if let (Some(pair), false) = (&format.reasoning, self.answered) {
             tags.push((&pair.open, TagEffect::Reasoning));
+        }
+        if let (Some(pair), true) = (&format.reasoning, self.left_open) {
+            tags.push((&pair.close, TagEffect::Text));
         }
         if let Some(pair) = &format.tool_call {
             tags.push((&pair.open, TagEffect::ToolCall));
@@ -181,9 +204,11 @@ impl TaggedParser {
         };
         let inside = self.held[..at].to_owned();
         self.held = self.held.split_off(at + tags.close.len());
-        self.place = TaggedState::Text;
+        self.place = self.before_call;
         match self.format.call_form.parse(&inside, &self.format.argument_types, self.calls) {
             Some(calls) => {
+                self.left_open |= self.place == TaggedState::Reasoning;
+                self.place = TaggedState::Text;
                 self.calls += calls.len();
                 self.answered = true;
                 events.extend(calls.into_iter().map(OutputEvent::ToolCall));
@@ -203,7 +228,7 @@ impl TaggedParser {
         self.searched = self.held.floor_char_boundary(seen);
         let is_long = self.held.len() > CALL_BYTES_MAX + tags.close.len();
         if is_long {
-            self.place = TaggedState::Text;
+            self.place = self.before_call;
             self.after_tag = false;
             let rest = self.held.split_off(self.held.floor_char_boundary(CALL_BYTES_MAX));
             let text = tags.open.clone() + &std::mem::replace(&mut self.held, rest);

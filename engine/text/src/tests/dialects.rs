@@ -146,6 +146,36 @@ fn kimi_numbers_its_calls_through_the_conversation() {
     check_cuts(&format, unfinished, &[text(unfinished)]);
 }
 
+/// Kimi-K2-Thinking may go on to calls without closing its reasoning.
+#[test]
+fn kimi_calls_within_reasoning_are_calls() {
+    let format = format_of("Kimi-K2-Thinking", "<|im_assistant|>assistant<|im_middle|><think>");
+    let one = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>";
+    let section = format!("<|tool_calls_section_begin|>{one}<|tool_calls_section_end|>");
+    let wanted = [reasoning("Hm."), kimi_call(0, "f", j!({}))];
+    for output in [
+        format!("Hm.{section}"),
+        format!("Hm.\n{one}"),
+        format!("Hm.{section}</think>"),
+        format!("Hm.</think>{section}"),
+    ] {
+        check_cuts(&format, &output, &wanted);
+    }
+    let wanted = [reasoning("Hm."), kimi_call(0, "f", j!({})), text("Then.")];
+    check_cuts(&format, &format!("Hm.{one}</think>Then."), &wanted);
+    // What is no call is reasoning still.
+    let bad = "<|tool_call_begin|>f<|tool_call_end|>";
+    let wanted = [reasoning(&format!("Hm.{bad} So.")), text("I look.")];
+    check_cuts(&format, &format!("Hm.{bad} So.</think>I look."), &wanted);
+    let unfinished = "Hm.<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{";
+    check_cuts(&format, unfinished, &[reasoning(unfinished)]);
+    // Tags that are words of reasoning about calls open none.
+    let format = format_of("GLM-4.6", "<|assistant|>\n<think>");
+    let output = "I write <tool_call>f\n</tool_call>.</think>Yes.";
+    let wanted = [reasoning("I write <tool_call>f\n</tool_call>."), text("Yes.")];
+    check_cuts(&format, output, &wanted);
+}
+
 #[test]
 fn minimax_writes_all_calls_between_two_tags() {
     let format = format_of("MiniMax-M2", "]~b]ai\n<think>\n");
