@@ -144,7 +144,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         nestling = Nestling(options.binary or build_binary(), scratch)
-        for name in options.family or FAMILIES:
+        for name in options.family or MADE:
             judge = Judge(nestling, scratch, SEED)
             text = lines(Small(judge, FAMILIES[name]).run(scratch))
             (DATA / f"{name}.json").write_text(text, encoding="utf-8")

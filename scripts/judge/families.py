@@ -350,6 +350,92 @@ DEEPSEEK_V3 = Family("deepseek_v3", LATENT | {
 }, deepseek_v3)
 
 
+def routed(rng):
+    """DeepSeek-V3's experts beside ordinary attention."""
+    groups, size = rng.choice([(1, 5), (1, 8), (3, 3), (4, 2), (5, 2), (2, 4)])
+    chosen_groups = rng.randint(1, groups)
+    return {
+        "n_group": groups, "topk_group": chosen_groups, "n_routed_experts": groups * size,
+        "num_experts_per_tok": rng.randint(1, chosen_groups * size), "n_shared_experts": rng.choice([1, 2, 3]),
+        "norm_topk_prob": rng.random() < 0.5, "num_hidden_layers": 3, "routed_scaling_factor": rng.choice([1.0, 2.5, 0.4]),
+    }
+
+
+ROUTED = SHARED | {
+    "attention_bias": False, "eos_token_id": [2, 0], "first_k_dense_replace": 1, "head_dim": 16, "hidden_size": 40,
+    "intermediate_size": 48, "moe_intermediate_size": 20, "n_group": 2, "n_routed_experts": 6, "n_shared_experts": 1,
+    "norm_topk_prob": True, "num_attention_heads": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+    "num_key_value_heads": 2, "pad_token_id": 0, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 1000000.0,
+    "routed_scaling_factor": 1.5, "topk_group": 1, "torch_dtype": "float32",
+}
+
+
+def glm4_moe(rng):
+    changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 16, 32])} | positions(rng, rng.choice([0.25, 0.5, 1.0]))
+    return changes | routed(rng) | {
+        "attention_bias": rng.random() < 0.5, "use_qk_norm": rng.random() < 0.5, "first_k_dense_replace": rng.choice([0, 1, 2]),
+    }
+
+
+GLM4_MOE = Family("glm4_moe", ROUTED | {
+    "architectures": ["Glm4MoeForCausalLM"], "attention_bias": True, "model_type": "glm4_moe",
+    "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5, "use_qk_norm": True,
+}, glm4_moe)
+
+
+def dots1(rng):
+    changes = common(rng) | heads(rng) | positions(rng) | routed(rng)
+    return changes | {"attention_bias": rng.random() < 0.5, "first_k_dense_replace": rng.choice([0, 1, 2])}
+
+
+DOTS1 = Family("dots1", ROUTED | {
+    "architectures": ["Dots1ForCausalLM"], "max_window_layers": 2, "model_type": "dots1", "sliding_window": None,
+}, dots1)
+
+
+def minimax_m2(rng):
+    changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 16, 32])} | positions(rng, rng.choice([0.25, 0.5, 1.0]))
+    return changes | experts(rng, "num_local_experts")
+
+
+MINIMAX_M2 = Family("minimax_m2", SHARED | {
+    "architectures": ["MiniMaxM2ForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "head_dim": 16, "hidden_size": 40,
+    "intermediate_size": 20, "model_type": "minimax_m2", "num_attention_heads": 4, "num_experts_per_tok": 2,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "num_local_experts": 5, "output_router_logits": False,
+    "rope_theta": 5000000, "rotary_dim": 8, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0,
+    "scoring_func": "sigmoid", "torch_dtype": "float32",
+}, minimax_m2)
+
+
+def granite_shared(rng):
+    # Nestling divides the residual stream by the multiplier, and refuses by name where that cannot be.
+    return granite(rng) | {"shared_intermediate_size": rng.choice([0, 12, 28]), "residual_multiplier": rng.choice([0.22, 0.7, 1])}
+
+
+GRANITE_SHARED = Family("granitemoeshared", GRANITE.config | {
+    "architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared", "shared_intermediate_size": 28,
+}, granite_shared)
+
+
+def ernie(rng):
+    changes = common(rng) | heads(rng) | positions(rng) | experts(rng, "moe_num_experts", "moe_k")
+    return changes | {
+        "num_hidden_layers": rng.choice([2, 3, 4]), "moe_layer_start_index": rng.choice([0, 1, 2]),
+        "moe_layer_end_index": rng.choice([-1, 1, 2, ABSENT]), "moe_layer_interval": rng.choice([1, 1, 2]),
+        "moe_num_shared_experts": rng.choice([0, 1, 2]), "moe_intermediate_size": rng.choice([10, 20]),
+    }
+
+
+ERNIE = Family("ernie4_5_moe", SHARED | {
+    "architectures": ["Ernie4_5_MoeForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "head_dim": 16, "hidden_size": 40,
+    "intermediate_size": 48, "model_type": "ernie4_5_moe", "moe_intermediate_size": 20, "moe_k": 2,
+    "moe_layer_end_index": -1, "moe_layer_interval": 1, "moe_layer_start_index": 1, "moe_norm_min": 1e-12,
+    "moe_num_experts": 5, "moe_num_shared_experts": 1, "num_attention_heads": 4, "num_hidden_layers": 2,
+    "num_key_value_heads": 2, "output_router_logits": False, "pad_token_id": 0, "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0, "router_aux_loss_coef": 0.001, "torch_dtype": "float32", "use_bias": False,
+}, ernie)
+
+
 def gemma4(rng):
     layers = rng.choice([2, 3, 4])
     shared_keys = rng.random() < 0.6
@@ -428,6 +514,6 @@ FAMILIES = {
     family.name: family
     for family in [
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
-        DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS,
+        DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
     ]
 }
