@@ -175,6 +175,19 @@ pub enum EngineError {
         /// The fewest that do.
         needed: usize,
     },
+    /// More generations than may wait, or one that was not to wait and would have to.
+    #[error(
+        "busy: {waiting} generations wait, and of the {pages_wanted} pages of keys and values that are wanted \
+         {pages_free} are free"
+    )]
+    Busy {
+        /// Generations that wait.
+        waiting: usize,
+        /// Pages that the prompt and some of its answer take.
+        pages_wanted: usize,
+        /// Pages that are neither held by generations nor promised to them.
+        pages_free: usize,
+    },
     /// The engine was shut down.
     #[error("the engine has been shut down")]
     EngineClosed,
@@ -244,7 +257,68 @@ pub enum EngineError {
     Internal(#[from] InternalError),
 }
 
+/// Who can do something about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// What was asked for makes no sense, or is too long: the same again fails again.
+    Caller,
+    /// Later, it may work.
+    Busy,
+    /// Memory, pages or threads are not enough: less may work, or more of them.
+    NoRoom,
+    /// Somebody wanted it to stop: a generation, or the engine.
+    Stopped,
+    /// A file that is damaged, missing or not what it should be, or a disk that fails.
+    Source,
+    /// The model, its device or the program itself: open the model again, and report it.
+    Broken,
+}
+
 impl EngineError {
+    /// Who can do something about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            _ if self.internal().is_some() => ErrorClass::Broken,
+            Self::Limit { .. }
+            | Self::ContextFull { .. }
+            | Self::LevelMissing { .. }
+            | Self::Text(_)
+            | Self::Sample(_)
+            | Self::NoTokenizer
+            | Self::EmptyPrompt
+            | Self::Snapshot { .. }
+            | Self::TooFewTokens { .. }
+            | Self::TokenOutOfRange { .. } => ErrorClass::Caller,
+            Self::SessionBusy | Self::Busy { .. } => ErrorClass::Busy,
+            Self::OutOfPages { .. }
+            | Self::OutOfStates { .. }
+            | Self::Budget(_)
+            | Self::MemoryTooSmall(_)
+            | Self::WeightBudget { .. }
+            | Self::ExpertBudget { .. }
+            | Self::MemoryHeld { .. }
+            | Self::Thread(_)
+            | Self::OutOfMemory { .. }
+            | Self::Memory(_) => ErrorClass::NoRoom,
+            Self::Cancelled | Self::EngineClosed => ErrorClass::Stopped,
+            Self::NotAModel { .. }
+            | Self::Trace { .. }
+            | Self::ReadStalled { .. }
+            | Self::Nested(_)
+            | Self::Import(_)
+            | Self::Store(_) => ErrorClass::Source,
+            Self::NotFinite { .. }
+            | Self::Mismatch { .. }
+            | Self::Shape { .. }
+            | Self::Panicked { .. }
+            | Self::ModelBroken
+            | Self::Device(_)
+            | Self::DeviceLost(_)
+            | Self::Internal(_) => ErrorClass::Broken,
+        }
+    }
+
     /// Whether all pages or all recurrent states are in use.
     pub fn is_full_pool(&self) -> bool {
         matches!(self, Self::OutOfPages { .. } | Self::OutOfStates { .. })
