@@ -50,6 +50,11 @@ impl Template {
         Ok(Self { program: parse(source)? })
     }
 
+    /// Whether it names a variable, an attribute or a key so: what it does not name changes nothing.
+    pub fn names(&self, name: &str) -> bool {
+        self.program.name_numbers.contains_key(name)
+    }
+
     /// Renders the template with these variables.
     pub fn render(
         &self,

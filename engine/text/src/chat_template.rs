@@ -148,6 +148,12 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// Whether it names a variable so, `tools` or `enable_thinking` for example: one that it does not name is
+    /// not seen by the model.
+    pub fn names(&self, variable: &str) -> bool {
+        self.program.names(variable)
+    }
+
     /// Renders a conversation.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<RenderedChat, TextError> {
         self.render_until(input, &|| false)

@@ -28,6 +28,12 @@ pub enum TextError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// Tools for a model whose chat template has no place for them: it would never hear of them.
+    #[error("{tools} tools were given, and the chat template of this model knows none")]
+    ToolsUnknown {
+        /// How many.
+        tools: usize,
+    },
     /// The tokenizer refused a text.
     #[error("cannot tokenize: {reason}")]
     Tokenize {
