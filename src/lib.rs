@@ -17,14 +17,15 @@ pub use nestling_wgpu as wgpu;
 pub use device::{Device, DeviceError, DeviceOptions, OpenDevice, WithBackend};
 
 pub use nestling_core::{
-    ActivationMode, Budget, CancelToken, EngineError, KvDtype, MemoryTooSmall, StreamStats,
+    ActivationMode, Budget, CancelToken, EngineError, ErrorClass, KvDtype, MemoryTooSmall,
+    StreamStats,
 };
 pub use nestling_formats::Level;
 pub use nestling_runtime::{
-    AnswerFuture, Conversation, Driver, Engine, EngineOptions, Event, EventStream, FinishReason,
-    Finished, Fitted, GenerateOptions, Generation, Input, MemoryPlan, Model, ModelOptions,
-    ModelSource, OpenProgress, PlannedResidence, Residence, SamplingParams, Session,
-    SnapshotContents, Stats, TokenEvent, Usage,
+    AnswerFuture, Capabilities, Conversation, Driver, Engine, EngineOptions, Event, EventStream,
+    FinishReason, Finished, Fitted, GenerateOptions, Generation, Input, MemoryPlan, Model,
+    ModelOptions, ModelSource, OpenProgress, PageStatus, PlannedResidence, Residence,
+    SamplingParams, ServiceStatus, Session, SnapshotContents, Stats, StepStatus, TokenEvent, Usage,
 };
 pub use nestling_text::{Message, Role, ToolCall, ToolSchema};
 

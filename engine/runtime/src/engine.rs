@@ -1,14 +1,19 @@
 //! The engine: the memory budget, the step loop and whoever drives it.
 
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 
 use crate::encode_worker::EncodeWorker;
+use crate::model_core::ModelCore;
 use crate::options::{Driver, EngineOptions};
-use crate::step_loop::{LoopInbox, LoopProgress, StepLoop, Task};
+use crate::status::ServiceStatus;
+use crate::step_loop::{LoopInbox, LoopProgress, Place, StepLoop, Task};
 use nestling_core::budget::Budget;
+use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
+use nestling_core::kv_cache::pages_for;
+use nestling_core::schedule::ANSWER_TOKENS;
 use nestling_core::sync::thread::{self, JoinHandle};
 use nestling_core::sync::{Mutex, whole};
 use nestling_cpu::threads::ThreadPool;
@@ -48,7 +53,9 @@ impl Engine {
         let threads = options.threads.unwrap_or_else(cores);
         let pool = Arc::new(ThreadPool::placed(threads, options.placement));
         let encoder = EncodeWorker::default();
-        Ok(Self { core: Arc::new(EngineCore { inbox, runs, budget, options, pool, encoder }) })
+        let models = Mutex::new(Vec::new());
+        let core = EngineCore { inbox, runs, budget, options, pool, encoder, models };
+        Ok(Self { core: Arc::new(core) })
     }
 
     /// The memory budget that all models of this engine share.
@@ -59,6 +66,15 @@ impl Engine {
     /// The options it was started with.
     pub fn options(&self) -> &EngineOptions {
         &self.core.options
+    }
+
+    /// What it is doing: counts of all its models together, and the longest of their times. It waits for no step.
+    pub fn status(&self) -> ServiceStatus {
+        let mut sum = ServiceStatus::default();
+        for model in self.core.models() {
+            sum.add(&self.core.status_of(&model));
+        }
+        sum
     }
 
     /// Ends every generation with [`EngineError::EngineClosed`], within one layer, and waits for
@@ -80,6 +96,7 @@ pub(crate) struct EngineCore {
     pub pool: Arc<ThreadPool>,
     /// Turns the long texts of all models into tokens.
     pub encoder: EncodeWorker,
+    models: Mutex<Vec<Weak<ModelCore>>>,
 }
 
 /// Where the step loop runs.
@@ -125,8 +142,59 @@ impl EngineCore {
         }
     }
 
-    pub(crate) fn send(&self, task: Task) {
-        self.inbox.send(task);
+    pub(crate) fn send(&self, task: Task, place: Place) {
+        self.inbox.send(task, place);
+    }
+
+    /// A place among those that wait, for a generation of so many tokens and at most so many more.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] where too many wait; with `at_once`, where it would have to.
+    pub(crate) fn place(
+        &self,
+        model: &Arc<ModelCore>,
+        tokens: usize,
+        tokens_max: usize,
+        at_once: bool,
+    ) -> Result<Place, EngineError> {
+        let status = self.status_of(model);
+        let growth = tokens_max.min(model.context_length().saturating_sub(tokens));
+        let pages_wanted = pages_for(tokens + growth.clamp(1, ANSWER_TOKENS));
+        let pages_free = status.pages.available();
+        let busy = |waiting| EngineError::Busy { waiting, pages_wanted, pages_free };
+        let waiting = status.waiting + status.parked;
+        // One that is alone may begin whatever it wants.
+        let is_short = pages_wanted > pages_free && status.running > 0;
+        if at_once && (waiting > 0 || is_short) {
+            return Err(busy(waiting));
+        }
+        self.inbox.place(self.options.waiting_max.max(1)).map_err(busy)
+    }
+
+    /// When the engine started: 0 on its clock.
+    pub(crate) fn epoch(&self) -> Moment {
+        self.inbox.epoch
+    }
+
+    /// A model is open.
+    pub(crate) fn add_model(&self, model: &Arc<ModelCore>) {
+        let mut models = whole(self.models.lock());
+        models.retain(|model| model.strong_count() > 0);
+        models.push(Arc::downgrade(model));
+    }
+
+    /// Models that are open. Cloned, so that none is dropped under the lock.
+    fn models(&self) -> Vec<Arc<ModelCore>> {
+        whole(self.models.lock()).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn status_of(&self, model: &Arc<ModelCore>) -> ServiceStatus {
+        let mut status = *whole(model.service.lock());
+        status.waiting += self.inbox.arrivals_of(model);
+        status.pages.total = model.limits.pages;
+        status.pages.free = model.pool.free_pages();
+        status.pages.resting = model.idle_pages();
+        status
     }
 
     pub(crate) fn wake(&self) {

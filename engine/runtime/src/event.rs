@@ -80,6 +80,7 @@ impl Finished {
         sum.decode_tokens += next.usage.completion_tokens;
         sum.decode_seconds += next_stats.prompt_seconds + next_stats.decode_seconds;
         sum.steps += next_stats.steps;
+        sum.preemptions += next_stats.preemptions;
         for (uses, more) in sum.expert_uses.iter_mut().zip(next_stats.expert_uses) {
             *uses += more;
         }
@@ -124,6 +125,10 @@ pub struct Stats {
     pub decode_seconds: f64,
     /// Seconds from the call to the first token.
     pub time_to_first_token_seconds: f64,
+    /// Whether the first token came after [`crate::GenerateOptions::deadline`], or not at all.
+    pub is_late: bool,
+    /// How often it lost its pages to others, and computed its tokens again.
+    pub preemptions: u32,
     /// Steps that the generation took part in.
     pub steps: usize,
     /// (Token, expert) pairs computed at each level, in the order of `Level::ALL`, in those steps;

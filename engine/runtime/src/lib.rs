@@ -1,5 +1,6 @@
 //! Model graphs, the loop that batches sessions into steps, sessions and generations.
 
+pub mod capabilities;
 mod encode_worker;
 pub mod engine;
 pub mod event;
@@ -18,9 +19,11 @@ mod sequence;
 pub mod session;
 mod slot;
 pub mod snapshot;
+pub mod status;
 mod step_loop;
 pub mod system_memory;
 
+pub use capabilities::Capabilities;
 pub use engine::Engine;
 pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
 pub use generate::{AnswerFuture, EventStream, Generation};
@@ -33,3 +36,4 @@ pub use options::{Driver, EngineOptions, GenerateOptions, ModelOptions, Residenc
 pub use sampler::SamplingParams;
 pub use session::Session;
 pub use snapshot::SnapshotContents;
+pub use status::{PageStatus, ServiceStatus, StepStatus};

@@ -1,7 +1,8 @@
 //! What handles and step loop share of an open model.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use nestling_formats::Level;
 use nestling_import::ModelConfig;
@@ -10,26 +11,21 @@ use crate::memory_plan::MemoryPlan;
 use crate::sampler::SamplingParams;
 use crate::sequence::{Sequence, SequencePool};
 use crate::slot::SessionSlot;
+use crate::status::{ServiceStatus, StepStatus};
 use nestling_core::batch::{Batch, LevelPolicy};
 use nestling_core::budget::Reservation;
 use nestling_core::error::EngineError;
 use nestling_core::recurrent::STATES_PER_SEQUENCE;
-use nestling_core::runner::{ModelRunner, PromptSteps, RunnerLimits, StepStats};
+use nestling_core::runner::{ModelRunner, RunnerLimits, StepStats};
+use nestling_core::schedule::{ScheduleLimits, Scheduler};
 use nestling_core::sync::{Mutex, MutexGuard, whole};
 use nestling_experts::allocation::Allocation;
 use nestling_experts::dual::{DualOptions, DualRouting, StepTimes};
 use nestling_experts::expert::{ExpertMemory, RoutingRecorder};
 use nestling_text::{ChatTemplate, Tokenizer};
 
-/// How long one layer of a step may take: a cancelled generation stops within a layer, and those
-/// that decode wait for the prompts beside them.
+/// How long one layer of a step may take: a cancelled generation stops within a layer.
 const LAYER_SECONDS_MAX: f64 = 0.1;
-
-/// Prompt rows of the first step, before anything is known of the model's speed.
-const PROMPT_ROWS_FIRST: usize = 64;
-
-/// Rows below which smaller steps only cost throughput.
-const PROMPT_ROWS_MIN: usize = 32;
 
 /// What a model is made of, besides its graph; see [`crate::Model::from_parts`].
 pub struct ModelParts {
@@ -81,8 +77,9 @@ pub(crate) struct ModelCore {
     pub dual: Option<DualRouting>,
     slots: Mutex<Vec<Weak<SessionSlot>>>,
     uses: AtomicU64,
-    /// Prompt rows of the next step; see [`ModelCore::note_step`].
-    prompt_rows: AtomicUsize,
+    scheduler: Mutex<Scheduler>,
+    /// What the step loop last said of itself.
+    pub service: Mutex<ServiceStatus>,
     broken: AtomicBool,
     /// What changes the memory of streamed experts.
     expert_memory: Option<Arc<ExpertMemory>>,
@@ -96,7 +93,7 @@ pub(crate) struct ModelCore {
 impl ModelCore {
     /// # Errors
     /// [`EngineError::Limit`] where not even one session fits in the pools.
-    pub(crate) fn new(parts: ModelParts) -> Result<Self, EngineError> {
+    pub(crate) fn new(parts: ModelParts, gap_target: Duration) -> Result<Self, EngineError> {
         let limits = parts.runner.limits();
         let context_length = parts.context_length.min(limits.context_max);
         let wanted = nestling_core::kv_cache::pages_for(context_length) as u64;
@@ -113,6 +110,7 @@ impl ModelCore {
                 found,
             });
         }
+        let layers = parts.runner.config().num_hidden_layers;
         Ok(Self {
             config: parts.runner.config().clone(),
             expert_memory: parts.runner.expert_memory(),
@@ -134,9 +132,15 @@ impl ModelCore {
             dual: parts.dual,
             slots: Mutex::new(Vec::new()),
             uses: AtomicU64::new(0),
-            prompt_rows: AtomicUsize::new(match limits.prompt_steps {
-                PromptSteps::Timed => limits.rows_max.clamp(1, PROMPT_ROWS_FIRST),
-                PromptSteps::Long => limits.rows_max.max(1),
+            scheduler: Mutex::new(Scheduler::new(ScheduleLimits {
+                rows_max: limits.rows_max.max(1),
+                gap_seconds: gap_target.as_secs_f64(),
+                step_seconds: LAYER_SECONDS_MAX * layers as f64,
+                prompt_steps: limits.prompt_steps,
+            })),
+            service: Mutex::new(ServiceStatus {
+                gap_in_force: gap_target.as_secs_f64(),
+                ..ServiceStatus::default()
             }),
             broken: AtomicBool::new(false),
             _reservations: parts.reservations,
@@ -211,28 +215,26 @@ impl ModelCore {
         self.broken.load(Ordering::Acquire)
     }
 
-    pub(crate) fn rows_max(&self) -> usize {
-        self.limits.rows_max.max(1)
+    /// Whose turn it is, and how many rows a step takes. How a prompt is cut never changes a result, so a clock
+    /// may decide it. Held for moments, with no other lock taken after it.
+    pub(crate) fn scheduler(&self) -> MutexGuard<'_, Scheduler> {
+        whole(self.scheduler.lock())
     }
 
-    /// Most prompt rows of the next step.
-    pub(crate) fn prompt_rows(&self) -> usize {
-        self.prompt_rows.load(Ordering::Relaxed).clamp(1, self.rows_max())
+    /// Learns from a step.
+    pub(crate) fn note_step(&self, step: StepStatus) {
+        let mut scheduler = self.scheduler();
+        scheduler.costs.measured(step.rows, step.seconds);
+        let gap_in_force = scheduler.gap_in_force();
+        drop(scheduler);
+        let mut service = whole(self.service.lock());
+        service.steps += 1;
+        (service.last_step, service.gap_in_force) = (step, gap_in_force);
     }
 
-    /// Learns from a step how many rows a layer gets done in the time that it may take. In how many
-    /// pieces a prompt is computed never changes a result, so a clock may decide it.
-    pub(crate) fn note_step(&self, rows: usize, seconds: f64) {
-        let known = self.limits.prompt_steps == PromptSteps::Long;
-        if known || rows < PROMPT_ROWS_MIN.min(self.rows_max()) {
-            return;
-        }
-        let allowed = LAYER_SECONDS_MAX * self.config.num_hidden_layers as f64;
-        // Without a clock, 0 seconds allow every row.
-        let fitting = rows as f64 * allowed / seconds;
-        let fitting = if fitting < rows as f64 * 4.0 { fitting as usize } else { rows * 4 };
-        let next = fitting.max(PROMPT_ROWS_MIN).min(self.rows_max());
-        self.prompt_rows.store(next, Ordering::Relaxed);
+    /// Generations that the recurrent states are enough for: each reads one and writes another.
+    pub(crate) fn running_max(&self) -> usize {
+        if self.limits.states == 0 { usize::MAX } else { self.limits.states / 2 }
     }
 
     pub(crate) fn context_length(&self) -> usize {
@@ -333,14 +335,21 @@ impl ModelCore {
         slot.touch(self.uses.fetch_add(1, Ordering::Relaxed));
     }
 
+    /// Pages of sessions at rest, those that several share counted for each.
+    pub(crate) fn idle_pages(&self) -> usize {
+        self.slots().iter().map(|slot| slot.resting_pages()).sum()
+    }
+
+    /// Cloned, so that no slot is dropped, and no sequence with it, under the lock.
+    fn slots(&self) -> Vec<Arc<SessionSlot>> {
+        let slots = whole(self.slots.lock());
+        slots.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Takes the pages of the session at rest that was unused for longest; false if none has any.
     /// Never waits: a session that somebody is at work on right now keeps its pages.
     pub(crate) fn reclaim_idle(&self) -> bool {
-        // Cloned, so that no slot is dropped, and no sequence with it, under the lock.
-        let slots: Vec<Arc<SessionSlot>> = {
-            let slots = whole(self.slots.lock());
-            slots.iter().filter_map(Weak::upgrade).collect()
-        };
+        let slots = self.slots();
         let mut idle: Vec<_> = slots.iter().filter(|slot| slot.resting_pages() > 0).collect();
         idle.sort_by_key(|slot| slot.last_used());
         idle.into_iter().any(|slot| slot.release_pages())

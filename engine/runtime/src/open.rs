@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nestling_formats::memory::{OutOfMemory, try_reserve};
 use nestling_import::ModelConfig;
 
+use crate::capabilities::Capabilities;
 use crate::encode_worker::text_error;
 use crate::engine::{Engine, EngineCore};
 use crate::input::{Conversation, Input};
@@ -63,7 +64,8 @@ impl Model {
     /// # Errors
     /// [`EngineError::Limit`] where the runner has fewer pages than one session needs.
     pub fn from_parts(engine: &Engine, parts: ModelParts) -> Result<Self, EngineError> {
-        let core = Arc::new(ModelCore::new(parts)?);
+        let core = Arc::new(ModelCore::new(parts, engine.core.options.gap_target)?);
+        engine.core.add_model(&core);
         Ok(Self { core, engine: Arc::clone(&engine.core) })
     }
 
@@ -85,6 +87,11 @@ impl Model {
     /// Most tokens of one session.
     pub fn context_length(&self) -> usize {
         self.core.context_length()
+    }
+
+    /// What can be asked of it.
+    pub fn capabilities(&self) -> Capabilities {
+        Capabilities::of(&self.core)
     }
 
     /// What computes, for people.
@@ -342,6 +349,10 @@ impl Model {
         let no_template = TextError::NoTemplate;
         let template =
             self.core.chat_template.as_ref().ok_or(no_template).map_err(EngineError::text)?;
+        let tools = conversation.tools.len();
+        if tools > 0 && !template.names("tools") {
+            return Err(EngineError::text(TextError::ToolsUnknown { tools }));
+        }
         let input = ChatInput {
             messages: &conversation.messages,
             tools: &conversation.tools,

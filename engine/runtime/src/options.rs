@@ -2,6 +2,7 @@
 //! times. Every default is a sensible choice: name what differs and take the rest from `default`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nestling_formats::Level;
 
@@ -25,13 +26,28 @@ pub struct EngineOptions {
     pub memory_budget: Option<u64>,
     /// Who runs the step loop.
     pub driver: Driver,
+    /// How long generations under way should wait for a token at most while prompts of others are
+    /// computed: prompts are cut to it, or to the nearest that the model allows
+    /// ([`crate::ServiceStatus::gap_in_force`]). Never changes a result.
+    pub gap_target: Duration,
+    /// Generations that may wait for room at once; more are [`EngineError::Busy`].
+    ///
+    /// [`EngineError::Busy`]: nestling_core::EngineError::Busy
+    pub waiting_max: usize,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
         let driver = if cfg!(target_family = "wasm") { Driver::Caller } else { Driver::Thread };
         let placement = ThreadPlacement::default();
-        Self { threads: None, placement, memory_budget: None, driver }
+        Self {
+            threads: None,
+            placement,
+            memory_budget: None,
+            driver,
+            gap_target: Duration::from_millis(200),
+            waiting_max: 1024,
+        }
     }
 }
 
@@ -153,6 +169,15 @@ pub struct GenerateOptions {
     pub dual: Option<DualOptions>,
     /// Events that may wait to be read before the generation pauses.
     pub events_max: usize,
+    /// Generations with a greater number go first, and lose their pages last. Whoever waits counts for
+    /// more with time. Never changes a result.
+    pub priority: i8,
+    /// In how long the first token is wanted. It goes before others of its priority while it can still be in
+    /// time; [`crate::Stats::is_late`] tells of one that was not.
+    pub deadline: Option<Duration>,
+    /// Whose generation it is, a user's for example: prompts of one group share what a group without others
+    /// has alone. None is a group of its own.
+    pub group: Option<u64>,
 }
 
 impl Default for GenerateOptions {
@@ -168,6 +193,9 @@ impl Default for GenerateOptions {
             level: None,
             dual: None,
             events_max: 64,
+            priority: 0,
+            deadline: None,
+            group: None,
         }
     }
 }

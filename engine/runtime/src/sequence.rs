@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nestling_core::batch::LevelPolicy;
 use nestling_core::error::EngineError;
-use nestling_core::kv_cache::{PageAllocator, PageCopy, PageId, PageTable, pages_for};
+use nestling_core::kv_cache::{PageAllocator, PageCopy, PageId, PageTable};
 use nestling_core::recurrent::{StateAllocator, StateId, StateTable, StateTrack, checkpoint_of};
 use nestling_core::sync::{Mutex, MutexGuard, whole};
 use nestling_formats::memory::{OutOfMemory, try_reserve, try_to_vec};
@@ -222,11 +222,6 @@ impl Sequence {
         let mut fork = self.fork()?;
         fork.states.forget_older(&mut fork.pool.lock().states);
         Ok(fork)
-    }
-
-    /// Pages that it would hold if all its tokens and one more were computed.
-    pub(crate) fn pages_wanted(&self) -> usize {
-        pages_for(self.tokens.len() + 1)
     }
 }
 

@@ -20,6 +20,7 @@ use nestling_core::batch::LevelPolicy;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
+use nestling_core::schedule::{Standing, Wishes};
 use nestling_core::sync::MutexGuard;
 use nestling_formats::memory::{try_reserve, try_to_vec};
 use nestling_text::{OutputParser, StopMatcher};
@@ -143,14 +144,28 @@ impl Session {
     ///
     /// # Errors
     /// [`EngineError::ContextFull`] for a prompt that leaves no room for an answer; options or
-    /// tokens that make no sense; [`EngineError::SessionBusy`]; [`EngineError::EngineClosed`].
-    /// The history is then as it was.
+    /// tokens that make no sense; [`EngineError::SessionBusy`]; [`EngineError::EngineClosed`];
+    /// [`EngineError::Busy`] where as many wait as may. The history is then as it was.
     pub fn generate(
         &mut self,
         input: impl Into<Input>,
         options: &GenerateOptions,
     ) -> Result<Generation, EngineError> {
         self.generate_with_cancel(input, options, &CancelToken::new())
+    }
+
+    /// [`Session::generate`] for whoever would rather do something else than wait: an error where others wait, or
+    /// where the prompt and some of the answer do not fit in the pages that are free now. What others start at the same
+    /// moment may still take them first.
+    ///
+    /// # Errors
+    /// As [`Session::generate`]; [`EngineError::Busy`] with what is short. The history is then as it was.
+    pub fn try_generate(
+        &mut self,
+        input: impl Into<Input>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        self.begin(input.into(), options, &CancelToken::new(), true)
     }
 
     /// [`Session::generate`], stopped by `cancel` too: for a token that is there before the
@@ -164,6 +179,16 @@ impl Session {
         input: impl Into<Input>,
         options: &GenerateOptions,
         cancel: &CancelToken,
+    ) -> Result<Generation, EngineError> {
+        self.begin(input.into(), options, cancel, false)
+    }
+
+    fn begin(
+        &mut self,
+        input: Input,
+        options: &GenerateOptions,
+        cancel: &CancelToken,
+        at_once: bool,
     ) -> Result<Generation, EngineError> {
         let started = Moment::now();
         let core = &self.model.core;
@@ -180,7 +205,7 @@ impl Session {
         core.touch(&self.slot);
         let tokens_max = options.max_tokens.unwrap_or(usize::MAX);
         let reserve = usize::from(tokens_max > 0);
-        let prompt = self.model.prompt_tokens(input.into(), history, reserve, cancel)?;
+        let prompt = self.model.prompt_tokens(input, history, reserve, cancel)?;
         core.check_tokens(&prompt.tokens)?;
         if prompt.tokens.is_empty() {
             return Err(EngineError::EmptyPrompt);
@@ -194,17 +219,20 @@ impl Session {
             answer,
             levels,
             cancel: cancel.child(),
-            events_max: options.events_max,
+            options,
             started,
+            at_once,
         })
     }
 
     /// Gives the sequence, with a prompt that has been checked, to the step loop.
-    fn start(&self, start: Start) -> Result<Generation, EngineError> {
-        let Start { mut prompt, answer, levels, cancel, events_max, started } = start;
+    fn start(&self, start: Start<'_>) -> Result<Generation, EngineError> {
+        let Start { mut prompt, answer, levels, cancel, options, started, at_once } = start;
         let core = &self.model.core;
+        let engine = &self.model.engine;
         let prompt_tokens = prompt.len();
         let mut state = self.acquire()?;
+        let place = engine.place(core, prompt_tokens, answer.tokens_max, at_once)?;
         // An answer asks for no memory for its tokens while it is computed.
         let room = core.context_length().saturating_sub(prompt_tokens).min(answer.tokens_max);
         try_reserve(&mut prompt, HISTORY, room)?;
@@ -221,10 +249,14 @@ impl Session {
             sequence.forget_computed(prompt_tokens - 1);
         }
         let cached_tokens = sequence.computed();
-        let buffer = Arc::new(EventBuffer::new(events_max));
+        let buffer = Arc::new(EventBuffer::new(options.events_max));
         core.touch(&self.slot);
+        let now = started.seconds_since(engine.epoch());
+        let deadline = options.deadline.map(|deadline| now + deadline.as_secs_f64());
+        let wishes = Wishes { priority: options.priority, deadline, group: options.group };
+        let turn = core.scheduler().turns.arrive(wishes, sequence.pending().len(), now);
         let done = sequence.pending().is_empty().then_some(FinishReason::Length);
-        self.model.engine.send(Task {
+        let task = Task {
             model: Arc::clone(core),
             slot: Arc::clone(&self.slot),
             sequence,
@@ -235,14 +267,16 @@ impl Session {
             usage: Usage { prompt_tokens, cached_tokens, completion_tokens: 0 },
             stats: Stats::default(),
             started,
+            deadline: options.deadline,
             first_token: None,
-            turn: 0,
-            parked: false,
+            turn,
+            standing: Standing::Waiting,
             alone: false,
             done,
             failed: None,
-        });
-        Ok(Generation { buffer, engine: Arc::clone(&self.model.engine), cancel })
+        };
+        engine.send(task, place);
+        Ok(Generation { buffer, engine: Arc::clone(engine), cancel })
     }
 
     fn answer(
@@ -320,14 +354,16 @@ impl Session {
 }
 
 /// A generation that is about to start.
-struct Start {
+struct Start<'a> {
     /// The whole history, as it is to be.
     prompt: Vec<u32>,
     answer: Answer,
     levels: LevelPolicy,
     cancel: CancelToken,
-    events_max: usize,
+    options: &'a GenerateOptions,
     started: Moment,
+    /// Whether it is refused where it would have to wait.
+    at_once: bool,
 }
 
 /// A seed for whoever names none.

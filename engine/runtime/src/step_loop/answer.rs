@@ -47,6 +47,11 @@ pub(super) struct Choice {
 }
 
 impl Answer {
+    /// Tokens that it may still have.
+    pub(super) fn tokens_left(&self) -> usize {
+        self.tokens_max.saturating_sub(self.tokens)
+    }
+
     /// Chooses the token for `position` from what a step found.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! It runs on a thread of the engine, or, where there are no threads, inside the calls of
 //! whoever reads events. It is the only place that moves a sequence that is being computed.
 
+mod admission;
 mod answer;
 mod plan;
 mod task;
@@ -14,14 +15,17 @@ use std::time::Duration;
 
 use crate::event::FinishReason;
 use crate::model_core::ModelCore;
+use crate::status::StepStatus;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_core::runner::StepOutput;
+use nestling_core::schedule::Standing;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 use nestling_formats::InternalError;
 
+use admission::Now;
 use answer::RowOutput;
 pub(crate) use answer::{Answer, AnswerText};
 use plan::Plan;
@@ -37,11 +41,16 @@ pub(crate) struct LoopInbox {
     changed: Condvar,
     /// Stops the step under way when the engine closes.
     stop: CancelToken,
+    /// When the engine started: 0 on its clock.
+    pub epoch: Moment,
 }
 
 #[derive(Default)]
 struct InboxState {
     arrivals: VecDeque<Task>,
+    /// Generations on their way, and those that the loop has and that have not begun.
+    places: usize,
+    waiting: usize,
     woken: bool,
     /// Turns asked for by [`LoopInbox::settle`], and how many were done.
     settle_asked: u64,
@@ -59,11 +68,30 @@ impl std::fmt::Debug for InboxState {
 impl LoopInbox {
     pub(crate) fn new() -> Self {
         let state = Mutex::new(InboxState::default());
-        Self { state, changed: Condvar::new(), stop: CancelToken::new() }
+        Self { state, changed: Condvar::new(), stop: CancelToken::new(), epoch: Moment::now() }
+    }
+
+    /// A place for one more that waits, where fewer than so many do; else how many do.
+    pub(crate) fn place(self: &Arc<Self>, waiting_max: usize) -> Result<Place, usize> {
+        let mut state = self.lock();
+        let waiting = state.places + state.arrivals.len() + state.waiting;
+        if waiting >= waiting_max {
+            return Err(waiting);
+        }
+        state.places += 1;
+        Ok(Place { inbox: Arc::clone(self) })
+    }
+
+    /// Generations of a model that the loop has not looked at yet.
+    pub(crate) fn arrivals_of(&self, model: &Arc<ModelCore>) -> usize {
+        let state = self.lock();
+        state.arrivals.iter().filter(|task| Arc::ptr_eq(&task.model, model)).count()
     }
 
     /// Hands over a generation; one that comes too late ends at once.
-    pub(crate) fn send(&self, task: Task) {
+    pub(crate) fn send(&self, task: Task, place: Place) {
+        // It counts as an arrival from here on, and for a moment as both.
+        let _place = place;
         let mut state = self.lock();
         if state.ended {
             drop(state);
@@ -103,6 +131,13 @@ impl LoopInbox {
         self.stop.is_cancelled()
     }
 
+    /// Takes what has arrived; it waits until the loop says otherwise.
+    fn arrivals(&self) -> VecDeque<Task> {
+        let mut state = self.lock();
+        state.waiting += state.arrivals.len();
+        std::mem::take(&mut state.arrivals)
+    }
+
     fn settled(&self, asked: u64) {
         let mut state = self.lock();
         if state.settle_done < asked {
@@ -113,6 +148,18 @@ impl LoopInbox {
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {
         whole(self.state.lock())
+    }
+}
+
+/// A place among those that wait, kept for a generation on its way to the loop.
+#[derive(Debug)]
+pub(crate) struct Place {
+    inbox: Arc<LoopInbox>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.inbox.lock().places -= 1;
     }
 }
 
@@ -133,12 +180,14 @@ pub(crate) enum LoopProgress {
 pub(crate) struct StepLoop {
     inbox: Arc<LoopInbox>,
     tasks: Vec<Task>,
-    turns: u64,
+    /// When the engine started.
+    epoch: Moment,
 }
 
 impl StepLoop {
     pub(crate) fn new(inbox: Arc<LoopInbox>) -> Self {
-        Self { inbox, tasks: Vec::new(), turns: 0 }
+        let epoch = inbox.epoch;
+        Self { inbox, tasks: Vec::new(), epoch }
     }
 
     /// Turns until the engine is closed.
@@ -170,15 +219,17 @@ impl StepLoop {
 
     /// At most one step for each model.
     pub(crate) fn turn(&mut self) -> LoopProgress {
-        self.turns += 1;
         if self.inbox.is_closed() {
             self.close();
             return LoopProgress::Closed;
         }
+        let before = self.models();
         let mut worked = self.sweep();
-        for model in self.models() {
-            worked |= self.step(&model);
+        let models = self.models();
+        for model in &models {
+            worked |= self.step(model, models.len());
         }
+        self.publish(before.iter().chain(&models));
         if worked {
             LoopProgress::Worked
         } else {
@@ -200,7 +251,7 @@ impl StepLoop {
     /// Takes in what has arrived and ends what has been cancelled or has nothing to compute; true
     /// if any ended.
     pub(crate) fn sweep(&mut self) -> bool {
-        self.tasks.extend(std::mem::take(&mut self.inbox.lock().arrivals));
+        self.tasks.extend(self.inbox.arrivals());
         let before = self.tasks.len();
         for task in self.tasks.extract_if(.., |task| task.cancel.is_cancelled()) {
             task.finish(FinishReason::Cancelled);
@@ -210,8 +261,12 @@ impl StepLoop {
     }
 
     /// Batch, forward, sample, advance; true if anything happened.
-    fn step(&mut self, model: &Arc<ModelCore>) -> bool {
-        let Some(plan) = Plan::make(&mut self.tasks, model, self.turns) else {
+    fn step(&mut self, model: &Arc<ModelCore>, models: usize) -> bool {
+        let started = Moment::now();
+        let now = Now { model, models, seconds: started.seconds_since(self.epoch) };
+        let short = admission::begin(&mut self.tasks, now);
+        whole(model.service.lock()).short = short;
+        let Some(plan) = Plan::make(&mut self.tasks, now) else {
             // One that can never go on has failed.
             return self.end_done();
         };
@@ -219,6 +274,9 @@ impl StepLoop {
         match output {
             Ok(mut output) => {
                 self.advance(&plan, &mut output);
+                let seconds = Moment::now().seconds_since(started);
+                let (rows, sequences) = (plan.batch.rows.len(), plan.shares.len());
+                model.note_step(StepStatus { rows, sequences, seconds });
                 if let Ok(mut runner) = model.lock_runner() {
                     runner.recycle(output);
                 }
@@ -244,7 +302,6 @@ impl StepLoop {
         if let Ok(Ok(output)) = &computed {
             let seconds = Moment::now().seconds_since(started);
             model.observe(&plan.batch, &output.stats, seconds);
-            model.note_step(plan.batch.rows.len(), seconds);
         }
         if let Ok(Err(error)) = &computed {
             // Weights, keys and values went with a device; what else is wrong after a condition of
@@ -309,6 +366,16 @@ impl StepLoop {
                 task.failed = Some(error);
             }
         }
+    }
+
+    /// Says how things stand, for whoever looks.
+    fn publish<'a>(&self, models: impl Iterator<Item = &'a Arc<ModelCore>>) {
+        for model in models {
+            let of_model = self.tasks.iter().filter(|task| Arc::ptr_eq(&task.model, model));
+            whole(model.service.lock()).recount(of_model.map(Task::claim));
+        }
+        let waits = |task: &&Task| task.standing == Standing::Waiting;
+        self.inbox.lock().waiting = self.tasks.iter().filter(waits).count();
     }
 
     fn end_done(&mut self) -> bool {

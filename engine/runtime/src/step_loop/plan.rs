@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::Task;
-use crate::model_core::ModelCore;
+use super::admission::{self, Now};
 use crate::sequence::Advance;
 use nestling_core::batch::{Batch, Row, SequenceRef, StepOutputKind};
 use nestling_core::kv_cache::PageCopy;
+use nestling_core::schedule::{Candidate, Standing};
 
 /// One generation's part of a step.
 #[derive(Clone, Copy, Debug)]
@@ -32,23 +33,41 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The next step of a model: a row for every generation that decodes, and the rest of the
-    /// rows for prompts, oldest first. None if no generation can go on.
-    pub fn make(tasks: &mut [Task], model: &Arc<ModelCore>, turn: u64) -> Option<Self> {
-        unpark(tasks, model);
+    /// The next step of a model, as its scheduler chooses: a row for every generation that decodes, and
+    /// rows of prompts in their turn. None if no generation can go on.
+    pub fn make(tasks: &mut [Task], now: Now<'_>) -> Option<Self> {
         let mut plan = Self::default();
-        for (index, rows) in choose(tasks, model) {
-            // An older generation may just have taken this one's pages.
-            if tasks[index].parked {
-                continue;
-            }
-            if let Some(taken) = take_pages(tasks, index, rows) {
-                tasks[index].turn = turn;
-                plan.add(index, taken, &tasks[index]);
+        for index in alone(tasks, now) {
+            let pending = tasks[index].sequence.pending().len();
+            let rows = pending.min(now.model.scheduler().prompt_rows(0, now.models)).max(1);
+            if plan.take(tasks, index, rows, now) {
+                return Some(plan.of_kind(tasks));
             }
         }
-        plan.batch.output = plan.output_kind(tasks);
-        (!plan.shares.is_empty()).then_some(plan)
+        for (index, rows) in choose(tasks, now) {
+            // One that stays before this one may just have taken its pages.
+            if tasks[index].standing != Standing::Running {
+                continue;
+            }
+            plan.take(tasks, index, rows, now);
+        }
+        (!plan.shares.is_empty()).then(|| plan.of_kind(tasks))
+    }
+
+    fn of_kind(mut self, tasks: &[Task]) -> Self {
+        self.batch.output = self.output_kind(tasks);
+        self
+    }
+
+    /// Adds so many rows of a task, if there are pages for them.
+    fn take(&mut self, tasks: &mut [Task], index: usize, rows: usize, now: Now<'_>) -> bool {
+        let taken = take_pages(tasks, index, rows);
+        let has_pages = taken.is_some();
+        if let Some(taken) = taken {
+            tasks[index].turn.serve(now.seconds);
+            self.add(index, taken, &tasks[index]);
+        }
+        has_pages
     }
 
     /// Tokens instead of logits where every generation takes that with the highest.
@@ -93,99 +112,55 @@ struct Taken {
     advance: Advance,
 }
 
-/// Tasks to step, oldest first, each with its number of rows.
-fn choose(tasks: &[Task], model: &Arc<ModelCore>) -> Vec<(usize, usize)> {
-    let ready = |task: &Task| Arc::ptr_eq(&task.model, model) && task.is_ready();
+/// Tasks of which each is to go alone; those that stay where others have to leave come first.
+fn alone(tasks: &[Task], now: Now<'_>) -> Vec<usize> {
+    let goes_alone = |task: &Task| now.is_of(task) && task.alone && task.is_ready();
+    let mut all: Vec<usize> = (0..tasks.len()).filter(|&index| goes_alone(&tasks[index])).collect();
+    all.sort_by(|a, b| tasks[*a].turn.stays_before(&tasks[*b].turn));
+    all
+}
+
+/// Tasks to step, each with its number of rows; those that stay where others have to leave come first.
+fn choose(tasks: &[Task], now: Now<'_>) -> Vec<(usize, usize)> {
+    // Those that are to go alone have just found no pages.
+    let ready = |task: &Task| now.is_of(task) && !task.alone && task.is_ready();
     let all: Vec<usize> = (0..tasks.len()).filter(|&index| ready(&tasks[index])).collect();
-    if let Some(&index) = all.iter().find(|&&index| tasks[index].alone) {
-        let pending = tasks[index].sequence.pending().len();
-        return vec![(index, pending.min(model.prompt_rows()))];
-    }
-    let pending = |index: usize| tasks[index].sequence.pending().len();
-    let mut decoding: Vec<usize> = all.iter().copied().filter(|&i| pending(i) == 1).collect();
-    // Where there are more than a step takes, those that waited longest go first.
-    decoding.sort_by_key(|&index| (tasks[index].turn, index));
-    decoding.truncate(model.rows_max());
-    let mut prompt_rows = model.prompt_rows().min(model.rows_max() - decoding.len());
-    let mut chosen: Vec<(usize, usize)> = decoding.into_iter().map(|index| (index, 1)).collect();
-    for index in all.into_iter().filter(|&index| pending(index) > 1) {
-        let rows = pending(index).min(prompt_rows);
-        if rows == 0 {
-            break;
-        }
-        prompt_rows -= rows;
-        chosen.push((index, rows));
-    }
-    chosen.sort_unstable();
+    let mut scheduler = now.model.scheduler();
+    let candidates: Vec<Candidate> = all.iter().map(|&index| tasks[index].candidate()).collect();
+    let chosen = scheduler.choose(&candidates, now.models, now.seconds);
+    let mut chosen: Vec<(usize, usize)> =
+        chosen.into_iter().map(|rows| (all[rows.index], rows.rows)).collect();
+    chosen.sort_by(|(a, _), (b, _)| tasks[*a].turn.stays_before(&tasks[*b].turn));
     chosen
 }
 
 /// Takes the pages and states of the next `rows` tokens of a task. Where a pool is full, sessions at
-/// rest lose theirs first, then younger generations; both compute them again when they need them.
+/// rest lose theirs first, then generations of lower priority or younger ones; all compute them again when they need them.
 fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<Taken> {
-    let (older, rest) = tasks.split_at_mut(index);
-    let (task, younger) = rest.split_first_mut()?;
-    let computed_before = task.sequence.computed();
+    let model = Arc::clone(&tasks.get(index)?.model);
     let mut was_alone = false;
     loop {
-        match task.sequence.advance(rows) {
+        let task = tasks.get_mut(index)?;
+        let computed_before = task.sequence.computed();
+        let error = match task.sequence.advance(rows) {
             Ok(advance) => return Some(Taken { rows, computed_before, advance }),
-            Err(_) if task.model.reclaim_idle() || preempt(younger, &task.model) => {}
-            Err(_) if preempt_paused(older, &task.model) => {}
-            Err(error) => {
-                // Older generations go on first; one that is on its way here, or a session that is
-                // just being forked, holds pages too. Only alone it can never go on.
-                let alone = error.is_full_pool() && task.sequence.holds_all_that_is_taken();
-                if alone && !was_alone {
-                    // What another thread held may have come back just now.
-                    was_alone = true;
-                    continue;
-                }
-                if alone {
-                    task.failed = Some(error);
-                }
-                return None;
-            }
+            Err(error) => error,
+        };
+        if model.reclaim_idle() || admission::preempt(tasks, index) {
+            continue;
         }
-    }
-}
-
-fn holds_pages(task: &Task, model: &Arc<ModelCore>) -> bool {
-    Arc::ptr_eq(&task.model, model) && !task.sequence.pages().is_empty()
-}
-
-/// Takes the pages of the youngest generation that has any.
-fn preempt(tasks: &mut [Task], model: &Arc<ModelCore>) -> bool {
-    park(tasks.iter_mut().rev().find(|task| holds_pages(task, model)))
-}
-
-/// Takes the pages of a generation whose events nobody reads: its reader may be waiting for the
-/// one that needs them.
-fn preempt_paused(tasks: &mut [Task], model: &Arc<ModelCore>) -> bool {
-    let paused = |task: &Task| holds_pages(task, model) && !task.buffer.has_room();
-    park(tasks.iter_mut().rev().find(|task| paused(task)))
-}
-
-fn park(task: Option<&mut Task>) -> bool {
-    // Default: there is nothing to preempt.
-    let Some(task) = task else { return false };
-    tracing::debug!(pages = task.sequence.pages().len(), "preempted a generation");
-    task.sequence.forget_computed(0);
-    task.parked = true;
-    true
-}
-
-/// Lets preempted generations go on where they fit, or where nobody older could use the pages.
-fn unpark(tasks: &mut [Task], model: &Arc<ModelCore>) {
-    let mut free = model.pool.free_pages();
-    let mut others = false;
-    let can_go_on = |task: &Task| Arc::ptr_eq(&task.model, model) && task.buffer.has_room();
-    for task in tasks.iter_mut().filter(|task| can_go_on(task)) {
-        let wanted = task.sequence.pages_wanted();
-        if task.parked && (!others || wanted <= free) {
-            task.parked = false;
-            free = free.saturating_sub(wanted);
+        // Others go on first; one that is on its way here, or a session that is
+        // just being forked, holds pages too. Only alone it can never go on.
+        let task = tasks.get_mut(index)?;
+        let alone = error.is_full_pool() && task.sequence.holds_all_that_is_taken();
+        if alone && !was_alone {
+            // What another thread held may have come back just now.
+            was_alone = true;
+            continue;
         }
-        others = true;
+        if alone {
+            task.failed = Some(error);
+        }
+        return None;
     }
 }

@@ -1,6 +1,7 @@
 //! One generation in the step loop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Answer;
 use super::answer::RowOutput;
@@ -14,6 +15,8 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use nestling_core::runner::StepStats;
+use nestling_core::schedule::{Candidate, Claim, Standing, Turn};
+use nestling_core::sync::whole;
 
 /// A generation: where its tokens come from and where its events go.
 #[derive(Debug)]
@@ -29,11 +32,11 @@ pub(crate) struct Task {
     pub usage: Usage,
     pub stats: Stats,
     pub started: Moment,
+    pub deadline: Option<Duration>,
     pub first_token: Option<Moment>,
-    /// The turn of its last step.
-    pub turn: u64,
-    /// Lost its pages; waits until they are there again.
-    pub parked: bool,
+    /// Its turn among others.
+    pub turn: Turn,
+    pub standing: Standing,
     /// A step with others failed: it goes alone, until a step tells whose fault it was.
     pub alone: bool,
     pub done: Option<FinishReason>,
@@ -43,8 +46,33 @@ pub(crate) struct Task {
 impl Task {
     /// Whether its next tokens can be computed now.
     pub fn is_ready(&self) -> bool {
-        let ended = self.done.is_some() || self.failed.is_some();
-        !ended && !self.parked && !self.sequence.pending().is_empty() && self.buffer.has_room()
+        let runs = self.standing == Standing::Running;
+        !self.has_ended() && runs && !self.sequence.pending().is_empty() && self.buffer.has_room()
+    }
+
+    /// Whether it only has to be taken away.
+    pub fn has_ended(&self) -> bool {
+        self.done.is_some() || self.failed.is_some()
+    }
+
+    /// What the scheduler sees of it for the next step.
+    pub fn candidate(&self) -> Candidate {
+        let is_under_way = self.first_token.is_some() && self.sequence.computed() > 0;
+        Candidate { turn: self.turn, pending: self.sequence.pending().len(), is_under_way }
+    }
+
+    /// What the scheduler sees of its pages.
+    pub fn claim(&self) -> Claim {
+        let tokens = self.sequence.tokens().len();
+        let context_left = self.model.context_length().saturating_sub(tokens);
+        Claim {
+            turn: self.turn,
+            standing: self.standing,
+            held: self.sequence.pages().len(),
+            tokens,
+            growth: self.answer.tokens_left().min(context_left),
+            is_read: self.buffer.has_room(),
+        }
     }
 
     /// Whether a token is to be chosen after the prompt.
@@ -73,12 +101,20 @@ impl Task {
         }
     }
 
+    /// Reports whether its first token's deadline is over.
+    fn note_lateness(&mut self) {
+        let waited = Moment::now().seconds_since(self.started);
+        self.stats.is_late = self.deadline.is_some_and(|most| waited > most.as_secs_f64());
+        whole(self.model.service.lock()).late += u64::from(self.stats.is_late);
+    }
+
     fn choose(&mut self, found: RowOutput<'_>) {
         let now = Moment::now();
         if self.first_token.is_none() {
             self.first_token = Some(now);
             self.stats.prompt_seconds = now.seconds_since(self.started);
             self.stats.time_to_first_token_seconds = self.stats.prompt_seconds;
+            self.note_lateness();
         } else if let Some(first) = self.first_token {
             self.stats.decode_tokens += 1;
             self.stats.decode_seconds = now.seconds_since(first);
@@ -113,6 +149,9 @@ impl Task {
 
     /// Ends it well.
     pub fn finish(mut self, reason: FinishReason) {
+        if self.first_token.is_none() {
+            self.note_lateness();
+        }
         let events = self.answer.flush();
         let called = reason == FinishReason::Stop && self.answer.called_tools;
         let reason = if called { FinishReason::ToolCalls } else { reason };

@@ -13,6 +13,8 @@ mod recurrent;
 #[cfg(all(test, shuttle))]
 mod schedules;
 #[cfg(test)]
+mod service;
+#[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod stalls;

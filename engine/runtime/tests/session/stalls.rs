@@ -49,7 +49,7 @@ impl Subscriber for Latch {
 const TOKEN_BYTES_MAX: usize = 8;
 
 /// Letters are tokens, and so are the bytes of everything else.
-fn letters() -> Tokenizer {
+pub fn letters() -> Tokenizer {
     letters_split(None)
 }
 

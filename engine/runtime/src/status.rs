@@ -1,0 +1,110 @@
+//! What an engine is doing, for whoever looks at it.
+
+use nestling_core::schedule::{Claim, Shortage, Standing};
+
+/// What an engine, or one model of it, is doing; a moment ago.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ServiceStatus {
+    /// Generations whose tokens are computed.
+    pub running: usize,
+    /// Generations that have not begun: their prompts and some of their answers do not fit yet.
+    pub waiting: usize,
+    /// Generations that lost their pages and wait until they are there again.
+    pub parked: usize,
+    /// Pages of keys and values.
+    pub pages: PageStatus,
+    /// Pages that the next of those that wait lacks.
+    pub short: Option<Shortage>,
+    /// How often a generation lost its pages to another.
+    pub preemptions: u64,
+    /// First tokens that came after their deadline.
+    pub late: u64,
+    /// Steps that were computed.
+    pub steps: u64,
+    /// The last one.
+    pub last_step: StepStatus,
+    /// Seconds that generations under way wait for a token at most, as far as the model allows:
+    /// [`crate::EngineOptions::gap_target`], or what the shortest step with a prompt beside them takes.
+    pub gap_in_force: f64,
+}
+
+/// Pages by what they are held for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PageStatus {
+    /// All of them.
+    pub total: usize,
+    /// Those that nobody holds.
+    pub free: usize,
+    /// Those of generations that run; what several share is counted for each.
+    pub running: usize,
+    /// Those of generations that wait.
+    pub waiting: usize,
+    /// Those that generations that run are going to take, as far as room is kept for their answers.
+    pub promised: usize,
+    /// Those of sessions at rest, which lose them where they are wanted; what several share is counted for each.
+    pub resting: usize,
+}
+
+/// A step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct StepStatus {
+    /// Its rows.
+    pub rows: usize,
+    /// Its generations.
+    pub sequences: usize,
+    /// How long it took, what was chosen and said included; 0 where there is no clock.
+    pub seconds: f64,
+}
+
+impl PageStatus {
+    /// Pages that a generation could begin with now.
+    pub fn available(&self) -> usize {
+        (self.free + self.resting).saturating_sub(self.promised)
+    }
+}
+
+impl ServiceStatus {
+    /// Counts the generations that there are now.
+    pub(crate) fn recount(&mut self, claims: impl Iterator<Item = Claim>) {
+        (self.running, self.waiting, self.parked) = (0, 0, 0);
+        self.pages = PageStatus::default();
+        claims.for_each(|claim| self.count(&claim));
+    }
+
+    fn count(&mut self, claim: &Claim) {
+        if claim.standing == Standing::Running {
+            self.pages.promised += claim.pages_wanted().saturating_sub(claim.held);
+        }
+        let (generations, held) = match claim.standing {
+            Standing::Running => (&mut self.running, &mut self.pages.running),
+            Standing::Waiting => (&mut self.waiting, &mut self.pages.waiting),
+            Standing::Parked => (&mut self.parked, &mut self.pages.waiting),
+        };
+        *generations += 1;
+        *held += claim.held;
+    }
+
+    /// Of several models: counts are sums, times the longest.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.running += other.running;
+        self.waiting += other.waiting;
+        self.parked += other.parked;
+        self.pages.total += other.pages.total;
+        self.pages.free += other.pages.free;
+        self.pages.running += other.pages.running;
+        self.pages.waiting += other.pages.waiting;
+        self.pages.promised += other.pages.promised;
+        self.pages.resting += other.pages.resting;
+        self.short = self.short.or(other.short);
+        self.preemptions += other.preemptions;
+        self.late += other.late;
+        self.steps += other.steps;
+        if other.last_step.seconds >= self.last_step.seconds {
+            self.last_step = other.last_step;
+        }
+        self.gap_in_force = self.gap_in_force.max(other.gap_in_force);
+    }
+}

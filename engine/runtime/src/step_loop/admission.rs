@@ -1,0 +1,72 @@
+//! Who has pages: decisions of [`nestling_core::schedule`], carried out.
+
+use std::sync::Arc;
+
+use super::Task;
+use crate::model_core::ModelCore;
+use nestling_core::schedule::{Claim, Shortage, Standing, admit, victim};
+use nestling_core::sync::whole;
+
+/// When a step is planned, of which model, and how many models have steps by turns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now<'a> {
+    pub model: &'a Arc<ModelCore>,
+    pub models: usize,
+    /// Seconds on the engine's clock.
+    pub seconds: f64,
+}
+
+impl Now<'_> {
+    pub fn is_of(&self, task: &Task) -> bool {
+        Arc::ptr_eq(&task.model, self.model)
+    }
+}
+
+/// What the generations of a model hold and want, and whose claim each is.
+fn claims(tasks: &[Task], model: &Arc<ModelCore>) -> (Vec<usize>, Vec<Claim>) {
+    let of_model =
+        |(_, task): &(usize, &Task)| Arc::ptr_eq(&task.model, model) && !task.has_ended();
+    let all = tasks.iter().enumerate().filter(of_model);
+    all.map(|(index, task)| (index, task.claim())).unzip()
+}
+
+/// Lets generations begin, or go on, that fit. Why the next one does not, if there is one.
+pub(super) fn begin(tasks: &mut [Task], now: Now<'_>) -> Option<Shortage> {
+    let waits = |task: &Task| now.is_of(task) && task.standing != Standing::Running;
+    if !tasks.iter().any(waits) {
+        return None;
+    }
+    let (indices, claims) = claims(tasks, now.model);
+    let free = now.model.pool.free_pages() + now.model.idle_pages();
+    let admission = admit(&claims, free, now.model.running_max(), now.seconds);
+    for index in admission.park {
+        park(&mut tasks[indices[index]]);
+    }
+    for index in admission.begin {
+        tasks[indices[index]].standing = Standing::Running;
+    }
+    admission.short
+}
+
+/// Takes the pages of whoever has to leave so that a task goes on; false if that is nobody.
+pub(super) fn preempt(tasks: &mut [Task], needs: usize) -> bool {
+    let (indices, claims) = claims(tasks, &tasks[needs].model);
+    let needs = indices.iter().position(|&index| index == needs);
+    let leaves = needs.and_then(|needs| victim(&claims, needs));
+    if let Some(leaves) = leaves {
+        park(&mut tasks[indices[leaves]]);
+    }
+    leaves.is_some()
+}
+
+fn park(task: &mut Task) {
+    tracing::debug!(pages = task.sequence.pages().len(), "preempted a generation");
+    task.sequence.forget_computed(0);
+    // One that has not begun loses what its session had.
+    if task.standing == Standing::Running {
+        task.standing = Standing::Parked;
+        task.turn.preempt();
+        task.stats.preemptions += 1;
+        whole(task.model.service.lock()).preemptions += 1;
+    }
+}
