@@ -146,6 +146,10 @@ pub enum EngineError {
     /// Sampling options, or logits that are no numbers: a `SampleError` of `nestling-runtime`.
     #[error(transparent)]
     Sample(Box<dyn std::error::Error + Send + Sync>),
+    /// A constraint that cannot be had, or failed: a `ConstraintError` of `nestling-runtime`. Nothing was
+    /// generated without it.
+    #[error(transparent)]
+    Constraint(Box<dyn std::error::Error + Send + Sync>),
     /// Text was given to, or wanted from, a model that has no tokenizer.
     #[error("this model has no tokenizer; give token ids instead of text")]
     NoTokenizer,
@@ -343,6 +347,11 @@ impl EngineError {
     /// An [`EngineError::Sample`].
     pub fn sample(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Sample(Box::new(error))
+    }
+
+    /// An [`EngineError::Constraint`].
+    pub fn constraint(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Constraint(Box::new(error))
     }
 
     /// An [`EngineError::Mismatch`] of two things that can be shown.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 
 use crate::encode_worker::EncodeWorker;
+use crate::mask_worker::MaskWorker;
 use crate::model_core::ModelCore;
 use crate::options::{Driver, EngineOptions};
 use crate::status::ServiceStatus;
@@ -52,9 +53,9 @@ impl Engine {
         let cores = || available_parallelism().map_or(1, NonZero::get);
         let threads = options.threads.unwrap_or_else(cores);
         let pool = Arc::new(ThreadPool::placed(threads, options.placement));
-        let encoder = EncodeWorker::default();
+        let (encoder, masks) = (EncodeWorker::default(), Arc::default());
         let models = Mutex::new(Vec::new());
-        let core = EngineCore { inbox, runs, budget, options, pool, encoder, models };
+        let core = EngineCore { inbox, runs, budget, options, pool, encoder, masks, models };
         Ok(Self { core: Arc::new(core) })
     }
 
@@ -97,6 +98,8 @@ pub(crate) struct EngineCore {
     /// Turns the long texts of all models into tokens.
     pub encoder: EncodeWorker,
     models: Mutex<Vec<Weak<ModelCore>>>,
+    /// Computes the masks of all constraints.
+    pub masks: Arc<MaskWorker>,
 }
 
 /// Where the step loop runs.

@@ -1,6 +1,7 @@
 //! Model graphs, the loop that batches sessions into steps, sessions and generations.
 
 pub mod capabilities;
+pub mod constraint;
 mod encode_worker;
 pub mod engine;
 pub mod event;
@@ -8,6 +9,7 @@ mod event_buffer;
 pub mod generate;
 pub mod input;
 pub mod load;
+mod mask_worker;
 pub mod memory_plan;
 pub mod model;
 mod model_core;
@@ -22,8 +24,13 @@ pub mod snapshot;
 pub mod status;
 mod step_loop;
 pub mod system_memory;
+pub mod token_mask;
 
 pub use capabilities::Capabilities;
+pub use constraint::{
+    Constraint, ConstraintCache, ConstraintContext, ConstraintError, ConstraintSource, Starts,
+    Writes,
+};
 pub use engine::Engine;
 pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
 pub use generate::{AnswerFuture, EventStream, Generation};
@@ -37,3 +44,4 @@ pub use sampler::SamplingParams;
 pub use session::Session;
 pub use snapshot::SnapshotContents;
 pub use status::{PageStatus, ServiceStatus, StepStatus};
+pub use token_mask::TokenMask;

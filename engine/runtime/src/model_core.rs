@@ -7,6 +7,7 @@ use std::time::Duration;
 use nestling_formats::Level;
 use nestling_import::ModelConfig;
 
+use crate::constraint::ConstraintCache;
 use crate::memory_plan::MemoryPlan;
 use crate::sampler::SamplingParams;
 use crate::sequence::{Sequence, SequencePool};
@@ -71,6 +72,8 @@ pub(crate) struct ModelCore {
     pub chat_template: Option<ChatTemplate>,
     pub sampling: SamplingParams,
     pub end_tokens: Vec<u32>,
+    /// What constraints keep with the model.
+    pub constraint_cache: ConstraintCache,
     context_length: usize,
     weight_bytes: u64,
     pub allocation: Option<Arc<Allocation>>,
@@ -126,6 +129,7 @@ impl ModelCore {
             chat_template: parts.chat_template,
             sampling: parts.sampling,
             end_tokens: parts.end_tokens,
+            constraint_cache: ConstraintCache::default(),
             context_length,
             weight_bytes: parts.weight_bytes,
             allocation: parts.allocation,

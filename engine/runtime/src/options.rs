@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nestling_formats::Level;
 
+use crate::constraint::ConstraintSource;
 use crate::sampler::SamplingParams;
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::weights::ActivationMode;
@@ -167,6 +168,10 @@ pub struct GenerateOptions {
     pub level: Option<Level>,
     /// Levels by dual routing, for a model that was opened with it; none means as it was opened.
     pub dual: Option<DualOptions>,
+    /// What the answer must look like. Tokens that do not fit are never chosen, on any device; an answer that
+    /// `max_tokens` cuts off may be incomplete, and says so ([`crate::FinishReason::Length`]), as may one that a stop
+    /// string ends.
+    pub constraint: Option<Arc<dyn ConstraintSource>>,
     /// Events that may wait to be read before the generation pauses.
     pub events_max: usize,
     /// Generations with a greater number go first, and lose their pages last. Whoever waits counts for
@@ -192,6 +197,7 @@ impl Default for GenerateOptions {
             token_events: false,
             level: None,
             dual: None,
+            constraint: None,
             events_max: 64,
             priority: 0,
             deadline: None,

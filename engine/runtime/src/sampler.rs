@@ -1,9 +1,10 @@
 //! Logits to the next token.
 //!
-//! The order is that of `transformers`: logit bias, repetition penalty, presence and frequency
+//! The order is that of `transformers`: mask, logit bias, repetition penalty, presence and frequency
 //! penalties, temperature, top-k, top-p, min-p, draw. (llama.cpp cuts before it applies the
 //! temperature; published `generation_config.json` files are tuned for this order.)
 //!
+//! - a mask makes the logits of tokens that are not allowed minus infinity; one that allows all changes nothing
 //! - `logit += bias`
 //! - repetition, tokens of prompt and answer: `logit > 0 ? logit / penalty : logit * penalty`
 //! - presence and frequency, tokens of the answer, `c` times each: `logit -= frequency * c`, and
@@ -19,6 +20,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use crate::token_mask::TokenMask;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use thiserror::Error;
@@ -140,7 +142,7 @@ pub enum SampleError {
     },
 }
 
-/// Natural logarithms of probabilities under the model itself: before bias, penalties,
+/// Natural logarithms of probabilities under the model itself: before mask, bias, penalties,
 /// temperature and cuts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
@@ -192,6 +194,11 @@ impl Sampler {
         params.validate()?;
         let seed = params.seed.unwrap_or(seed);
         Ok(Self { params, seed, vocab_size, counts: HashMap::new() })
+    }
+
+    /// Tokens that may be chosen: ids below.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
     }
 
     /// The parameters.
@@ -247,12 +254,25 @@ impl Sampler {
     /// Chooses the token for `position` of the session from its `logits` `[vocab]`, which bias
     /// and penalties change in place.
     pub fn sample(&self, logits: &mut [f32], position: u64) -> Result<Sampled, SampleError> {
+        self.sample_masked(logits, position, None)
+    }
+
+    /// [`Self::sample`] among the tokens that `mask` allows.
+    pub fn sample_masked(
+        &self,
+        logits: &mut [f32],
+        position: u64,
+        mask: Option<&TokenMask>,
+    ) -> Result<Sampled, SampleError> {
         let found = logits.len();
         let logits = logits
             .get_mut(..self.vocab_size)
             .ok_or(SampleError::LogitCount { expected: self.vocab_size, found })?;
         check_numbers(logits)?;
         let raw = self.params.top_logprobs.map(|_| logits.to_vec());
+        if let Some(mask) = mask {
+            mask.apply(logits);
+        }
         self.apply_bias_and_penalties(logits);
         let best = argmax(logits).ok_or(SampleError::NothingLeft { tokens: logits.len() })?;
         let token = match self.params.temperature {

@@ -15,7 +15,7 @@ use crate::options::GenerateOptions;
 use crate::sampler::Sampler;
 use crate::sequence::Sequence;
 use crate::slot::{SessionSlot, SlotState};
-use crate::step_loop::{Answer, AnswerText, Task};
+use crate::step_loop::{Answer, AnswerText, Guard, GuardParts, Task};
 use nestling_core::batch::LevelPolicy;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
@@ -297,19 +297,23 @@ impl Session {
             Sampler::new(sampling, vocab_size, new_seed()).map_err(EngineError::sample)?;
         sampler.accept_prompt(&prompt.tokens);
         let stops = StopMatcher::new(options.stop.clone()).map_err(EngineError::text)?;
+        let mut end_tokens = options.stop_tokens.clone();
+        if !options.ignore_end {
+            end_tokens.extend(&core.end_tokens);
+        }
+        let guard = self.guard(prompt, &sampler, &end_tokens, options)?;
+        let is_raw = guard.as_ref().is_some_and(|guard| guard.is_text());
         let text = core.tokenizer.as_ref().map(|tokenizer| AnswerText {
             decoder: tokenizer
                 .decode_stream(options.show_special)
                 .keeping(&prompt.format.marker_texts()),
             stops,
             parser: OutputParser::new(prompt.format.clone(), prompt.next_call),
+            is_raw,
         });
-        let mut end_tokens = options.stop_tokens.clone();
-        if !options.ignore_end {
-            end_tokens.extend(&core.end_tokens);
-        }
         Ok(Answer {
             sampler,
+            guard,
             text,
             end_tokens,
             token_events,
@@ -318,6 +322,29 @@ impl Session {
             called_tools: false,
             stopped: false,
         })
+    }
+
+    /// The constraint that the options name.
+    fn guard(
+        &self,
+        prompt: &PromptTokens,
+        sampler: &Sampler,
+        end_tokens: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Option<Box<Guard>>, EngineError> {
+        // Default: nothing constrains the answer.
+        let Some(source) = &options.constraint else { return Ok(None) };
+        let guard = Guard::new(GuardParts {
+            source: source.as_ref(),
+            tokenizer: self.model.core.tokenizer.as_ref(),
+            format: &prompt.format,
+            vocab_size: sampler.vocab_size(),
+            end_tokens,
+            one_by_one: sampler.params().top_logprobs.is_some(),
+            workers: Arc::clone(&self.model.engine.masks),
+            cache: &self.model.core.constraint_cache,
+        });
+        Ok(Some(Box::new(guard.map_err(EngineError::constraint)?)))
     }
 
     pub(crate) fn core(&self) -> &ModelCore {

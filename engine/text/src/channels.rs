@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::messages::ToolCall;
-use super::output_event::{CALL_BYTES_MAX, OutputEvent};
+use super::output_event::{CALL_BYTES_MAX, OutputEvent, OutputPlace};
 use super::stop::longest_held;
 
 pub(super) const START: &str = "<|start|>";
@@ -91,6 +91,20 @@ impl ChannelParser {
         parser.opened_bytes = parser.held.len();
         (parser.has_text, parser.has_reasoning) = (false, false);
         parser
+    }
+
+    /// Where the output is.
+    pub fn place(&self) -> OutputPlace<'_> {
+        match &self.place {
+            ChannelState::Between | ChannelState::Header => OutputPlace::Between,
+            ChannelState::Analysis => OutputPlace::Reasoning,
+            ChannelState::Answer { is_final } => OutputPlace::Text { is_final: *is_final },
+            ChannelState::Call { recipient } => {
+                let name = recipient.strip_prefix("functions.").unwrap_or(recipient);
+                OutputPlace::Call { name: Some(name), text: &self.held }
+            }
+            ChannelState::End => OutputPlace::End,
+        }
     }
 
     /// The turn is over.

@@ -31,7 +31,7 @@ pub use chat_template::{ChatInput, ChatTemplate, ContentTokens, RenderedChat};
 pub use detokenize::DetokenizeStream;
 pub use error::TextError;
 pub use messages::{ContentPart, Message, MessageContent, Role, ToolCall, ToolSchema};
-pub use output_event::OutputEvent;
+pub use output_event::{OutputEvent, OutputPlace};
 pub use output_format::{OutputFormat, TagPair, TaggedFormat};
 pub use output_parser::OutputParser;
 pub use stop::{StopMatcher, StopOutput};

@@ -15,3 +15,27 @@ pub enum OutputEvent {
     /// A complete tool call.
     ToolCall(ToolCall),
 }
+
+/// Where in an answer the output is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OutputPlace<'a> {
+    /// In the reasoning.
+    Reasoning,
+    /// Where the answer's words are.
+    Text {
+        /// They are no remark on the way, such as a preamble of tool calls.
+        is_final: bool,
+    },
+    /// In a tool call, behind the marker that opens it.
+    Call {
+        /// The tool's name, where the marker has it.
+        name: Option<&'a str>,
+        /// What stands behind the marker so far.
+        text: &'a str,
+    },
+    /// Between messages, or in the header of one.
+    Between,
+    /// Behind a marker that ends the answer.
+    End,
+}

@@ -1,7 +1,7 @@
 //! A model's raw output, split into answer, reasoning and tool calls as it comes.
 
 use super::channels::ChannelParser;
-use super::output_event::OutputEvent;
+use super::output_event::{OutputEvent, OutputPlace};
 use super::output_format::OutputFormat;
 use super::tagged_output::TaggedParser;
 
@@ -61,6 +61,14 @@ impl OutputParser {
         match &mut self.form {
             ParserState::Tagged(parser) => parser.finish(),
             ParserState::Channels(parser) => parser.finish(),
+        }
+    }
+
+    /// Where the output is.
+    pub fn place(&self) -> OutputPlace<'_> {
+        match &self.form {
+            ParserState::Tagged(parser) => parser.place(),
+            ParserState::Channels(parser) => parser.place(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Output whose reasoning and tool calls stand between tags.
 
-use super::output_event::{CALL_BYTES_MAX, OutputEvent};
+use super::output_event::{CALL_BYTES_MAX, OutputEvent, OutputPlace};
 use super::output_format::{TagPair, TaggedFormat};
 use super::stop::longest_held;
 
@@ -74,6 +74,16 @@ impl TaggedParser {
             answered: false,
             in_answer: false,
             calls,
+        }
+    }
+
+    /// Where the output is.
+    pub fn place(&self) -> OutputPlace<'_> {
+        match self.place {
+            TaggedState::Text => OutputPlace::Text { is_final: true },
+            TaggedState::Reasoning => OutputPlace::Reasoning,
+            TaggedState::ToolCall => OutputPlace::Call { name: None, text: &self.held },
+            TaggedState::End => OutputPlace::End,
         }
     }
 

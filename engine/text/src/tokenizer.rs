@@ -305,6 +305,12 @@ impl Tokenizer {
         self.inner.added.iter().map(|(text, special)| (text.as_str(), *special))
     }
 
+    /// Whether a text is that of an added token.
+    pub fn is_added(&self, text: &str) -> bool {
+        let text_of = |token: &(String, bool)| token.0.as_str().cmp(text);
+        self.inner.added.binary_search_by(text_of).is_ok()
+    }
+
     /// Whether each token has bytes of its own.
     pub(super) fn has_bytes(&self) -> bool {
         self.inner.has_bytes

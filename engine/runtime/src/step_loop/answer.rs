@@ -1,8 +1,11 @@
 //! From logits to events: one generation's sampling and text.
 
+use super::guard::Guard;
+use crate::constraint::ConstraintError;
 use crate::event::{Event, FinishReason, TokenEvent};
-use crate::sampler::{Sampled, Sampler};
+use crate::sampler::{Sampled, Sampler, TokenLogprobs};
 use nestling_core::error::EngineError;
+use nestling_formats::InternalError;
 use nestling_text::{DetokenizeStream, OutputEvent, OutputParser, StopMatcher};
 
 /// Tokens to text, stop strings, reasoning and tool calls.
@@ -11,12 +14,35 @@ pub(crate) struct AnswerText {
     pub decoder: DetokenizeStream,
     pub stops: StopMatcher,
     pub parser: OutputParser,
+    /// No marker means anything (more): what comes is the answer's text.
+    pub is_raw: bool,
+}
+
+impl AnswerText {
+    fn read(&mut self, text: &str) -> Vec<OutputEvent> {
+        match self.is_raw {
+            true if text.is_empty() => Vec::new(),
+            true => vec![OutputEvent::Text(text.to_owned())],
+            false => self.parser.push(text),
+        }
+    }
+
+    /// What is held back when everything further is text. A stop string that began before is none.
+    fn begin_raw(&mut self) -> Vec<OutputEvent> {
+        let held = self.stops.finish();
+        let mut events = self.read(&held);
+        events.extend(self.parser.finish());
+        self.is_raw = true;
+        events
+    }
 }
 
 /// What a generation writes, and when it ends by itself.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub sampler: Sampler,
+    /// What the answer must look like.
+    pub guard: Option<Box<Guard>>,
     /// None for a model without a tokenizer.
     pub text: Option<AnswerText>,
     pub end_tokens: Vec<u32>,
@@ -38,10 +64,11 @@ pub(crate) enum RowOutput<'a> {
     Best(u32),
 }
 
-/// A token, what it means, and whether it was the last.
-#[derive(Debug)]
+/// Tokens, what they mean, and whether the last of them ended the answer.
+#[derive(Debug, Default)]
 pub(super) struct Choice {
-    pub token: u32,
+    /// The one that was chosen, and those that a constraint forced behind it.
+    pub tokens: Vec<u32>,
     pub events: Vec<Event>,
     pub finish: Option<FinishReason>,
 }
@@ -52,51 +79,105 @@ impl Answer {
         self.tokens_max.saturating_sub(self.tokens)
     }
 
-    /// Chooses the token for `position` from what a step found.
+    /// Among how many first tokens it takes that with the highest logit, where it asks nothing else of logits.
+    pub(super) fn takes_best(&self) -> Option<usize> {
+        self.sampler.takes_best().filter(|_| self.guard.is_none())
+    }
+
+    /// Chooses the token for `position` from what a step found, and takes those that a constraint forces behind it,
+    /// `room` tokens at the most.
     ///
     /// # Errors
-    /// Logits that are no numbers.
+    /// Logits that are no numbers; what a constraint says.
     pub(super) fn choose(
         &mut self,
         found: RowOutput<'_>,
         position: usize,
+        room: usize,
     ) -> Result<Choice, EngineError> {
+        let mask = match &mut self.guard {
+            Some(guard) => guard.mask().map_err(EngineError::constraint)?,
+            None => None,
+        };
         let sampled = match found {
-            RowOutput::Logits(logits) => {
-                self.sampler.sample(logits, position as u64).map_err(EngineError::sample)?
+            RowOutput::Logits(logits) => self
+                .sampler
+                .sample_masked(logits, position as u64, mask)
+                .map_err(EngineError::sample)?,
+            RowOutput::Best(_) if self.guard.is_some() => {
+                return Err(InternalError::new("a constrained row has logits").into());
             }
             RowOutput::Best(token) => Sampled { token, logprobs: None },
         };
-        let token = sampled.token;
+        let mut choice = Choice::default();
+        self.take(sampled.token, sampled.logprobs, &mut choice)?;
+        while choice.finish.is_none() && choice.tokens.len() < room {
+            let forced = self.guard.as_ref().and_then(|guard| guard.next_forced());
+            let Some(token) = forced else { break };
+            self.take(token, None, &mut choice)?;
+        }
+        if let Some(guard) = self.guard.as_mut().filter(|_| choice.finish.is_none()) {
+            guard.prepare();
+        }
+        Ok(choice)
+    }
+
+    /// Takes one token.
+    fn take(
+        &mut self,
+        token: u32,
+        logprobs: Option<TokenLogprobs>,
+        choice: &mut Choice,
+    ) -> Result<(), EngineError> {
         self.sampler.accept(token);
         self.tokens += 1;
-        let mut events = Vec::new();
+        choice.tokens.push(token);
         if self.token_events {
-            let (log_prob, top) = match sampled.logprobs {
+            let (log_prob, top) = match logprobs {
                 Some(logprobs) => (Some(logprobs.chosen), logprobs.top),
                 None => (None, Vec::new()),
             };
-            events.push(Event::Token(TokenEvent { token, log_prob, top }));
+            choice.events.push(Event::Token(TokenEvent { token, log_prob, top }));
         }
         let ended = self.end_tokens.contains(&token);
-        let stopped = !ended && self.write(token, &mut events)?;
-        let finish = match (ended || stopped, self.tokens >= self.tokens_max) {
+        let stopped = !ended && self.write(token, &mut choice.events)?;
+        choice.finish = match (ended || stopped, self.tokens >= self.tokens_max) {
             (true, _) => Some(FinishReason::Stop),
             (false, true) => Some(FinishReason::Length),
             (false, false) => None,
         };
-        Ok(Choice { token, events, finish })
+        Ok(())
     }
 
-    /// Adds a token's text; true if it completed a stop string or a marker that ends the answer.
+    /// Adds a token's text; true if it completed a stop string, a marker that ends the answer, or what a constraint asks
+    /// for.
     fn write(&mut self, token: u32, events: &mut Vec<Event>) -> Result<bool, EngineError> {
+        let piece = match &mut self.text {
+            Some(text) => text.decoder.push(token).map_err(EngineError::text)?,
+            // Token ids alone were asked for.
+            None => String::new(),
+        };
+        let observed = match &mut self.guard {
+            Some(guard) => guard.observe(token, &piece).map_err(EngineError::constraint)?,
+            None => super::guard::Observed::default(),
+        };
         // Default: token ids alone were asked for.
-        let Some(text) = &mut self.text else { return Ok(false) };
-        let shown = text.stops.push(&text.decoder.push(token).map_err(EngineError::text)?);
-        let parsed = text.parser.push(&shown.text);
-        self.stopped = shown.stopped.is_some() || text.parser.has_ended();
+        let Some(text) = &mut self.text else { return Ok(observed.done) };
+        let shown = text.stops.push(&piece);
+        self.stopped = shown.stopped.is_some();
+        let mut parsed = text.read(&shown.text);
+        if observed.begins_text && !self.stopped {
+            parsed.extend(text.begin_raw());
+        }
+        if text.parser.has_ended() && !text.is_raw {
+            self.stopped = true;
+            let may_end = self.guard.as_mut().map_or(Ok(true), |guard| guard.may_end());
+            if !may_end.map_err(EngineError::constraint)? {
+                return Err(EngineError::constraint(ConstraintError::Unfinished));
+            }
+        }
         self.report(parsed, events);
-        Ok(self.stopped)
+        Ok(self.stopped || observed.done)
     }
 
     /// What is held back when no more tokens come.
@@ -109,9 +190,10 @@ impl Answer {
             // Default: bytes that are no text at the very end are left out.
             let rest = text.decoder.finish().unwrap_or_default();
             let shown = text.stops.push(&rest);
-            parsed.extend(text.parser.push(&shown.text));
+            parsed.extend(text.read(&shown.text));
             if shown.stopped.is_none() {
-                parsed.extend(text.parser.push(&text.stops.finish()));
+                let held = text.stops.finish();
+                parsed.extend(text.read(&held));
             }
         }
         parsed.extend(text.parser.finish());

@@ -5,6 +5,7 @@
 
 mod admission;
 mod answer;
+mod guard;
 mod plan;
 mod task;
 
@@ -28,6 +29,7 @@ use nestling_formats::InternalError;
 use admission::Now;
 use answer::RowOutput;
 pub(crate) use answer::{Answer, AnswerText};
+pub(crate) use guard::{Guard, GuardParts};
 use plan::Plan;
 pub(crate) use task::Task;
 

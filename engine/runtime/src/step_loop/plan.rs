@@ -73,7 +73,7 @@ impl Plan {
     /// Tokens instead of logits where every generation takes that with the highest.
     fn output_kind(&self, tasks: &[Task]) -> StepOutputKind {
         let wanting = self.shares.iter().filter(|share| share.wants_logits);
-        let mut best = wanting.map(|share| tasks[share.task].answer.sampler.takes_best());
+        let mut best = wanting.map(|share| tasks[share.task].answer.takes_best());
         match best.next().flatten() {
             Some(among) if best.all(|other| other == Some(among)) => StepOutputKind::Argmax(among),
             _ => StepOutputKind::Logits,

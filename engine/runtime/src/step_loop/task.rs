@@ -119,10 +119,14 @@ impl Task {
             self.stats.decode_tokens += 1;
             self.stats.decode_seconds = now.seconds_since(first);
         }
-        match self.answer.choose(found, self.sequence.tokens().len()) {
+        let position = self.sequence.tokens().len();
+        let room = self.model.context_length().saturating_sub(position);
+        match self.answer.choose(found, position, room) {
             Ok(choice) => {
-                self.sequence.push(choice.token);
-                self.usage.completion_tokens += 1;
+                choice.tokens.iter().for_each(|token| self.sequence.push(*token));
+                self.usage.completion_tokens += choice.tokens.len();
+                // Those behind the first are computed as a prompt is.
+                self.stats.decode_tokens += choice.tokens.len().saturating_sub(1);
                 for event in choice.events {
                     self.buffer.push(Ok(event));
                 }

@@ -1,0 +1,149 @@
+//! Masks are computed on threads of their own, while the model computes the step that they are for.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use nestling_core::sync::thread::{self, JoinHandle};
+use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
+
+use crate::constraint::{Constraint, ConstraintError};
+use crate::token_mask::TokenMask;
+
+/// Most threads. A mask takes a fraction of a millisecond, a step of many generations several.
+const THREADS_MAX: usize = 4;
+
+/// A constraint that was asked for its mask.
+pub(crate) struct Masked {
+    pub constraint: Box<dyn Constraint>,
+    pub mask: TokenMask,
+    /// Whether the answer may end, or what went wrong.
+    pub may_end: Result<bool, ConstraintError>,
+}
+
+struct Job {
+    constraint: Box<dyn Constraint>,
+    mask: TokenMask,
+    done: SyncSender<Masked>,
+}
+
+impl Job {
+    /// Foreign code: a panic is an error of this constraint alone.
+    fn run(self) {
+        let Self { mut constraint, mut mask, done } = self;
+        mask.forbid_all();
+        let computed = catch_unwind(AssertUnwindSafe(|| {
+            constraint.mask(&mut mask)?;
+            constraint.may_end()
+        }));
+        let may_end = computed.unwrap_or(Err(ConstraintError::Panicked));
+        // Nobody waits for a generation that has ended.
+        drop(done.send(Masked { constraint, mask, may_end }));
+    }
+}
+
+/// Computes masks for all generations of an engine, on threads that start with the first ones.
+#[derive(Debug, Default)]
+pub(crate) struct MaskWorker {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Threads that wait for a job.
+    idle: usize,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shared({} jobs)", self.lock().jobs.len())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        whole(self.queue.lock())
+    }
+
+    /// Runs jobs until the worker is dropped.
+    fn run(&self) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                job.run();
+                queue = self.lock();
+            } else if queue.closed {
+                return;
+            } else {
+                queue.idle += 1;
+                queue = whole(self.changed.wait(queue));
+                queue.idle -= 1;
+            }
+        }
+    }
+}
+
+impl MaskWorker {
+    /// Has a mask computed; where no thread can be had, at once.
+    pub fn compute(&self, constraint: Box<dyn Constraint>, mask: TokenMask) -> Receiver<Masked> {
+        let (done, masked) = sync_channel(1);
+        let job = Job { constraint, mask, done };
+        if !self.has_threads() {
+            job.run();
+            return masked;
+        }
+        let mut queue = self.shared.lock();
+        queue.jobs.push_back(job);
+        let waiting = queue.jobs.len() > queue.idle;
+        drop(queue);
+        self.shared.changed.notify_one();
+        if waiting {
+            self.add_thread();
+        }
+        masked
+    }
+
+    /// Whether a thread takes jobs, the first of which this may start.
+    fn has_threads(&self) -> bool {
+        let is_empty = whole(self.threads.lock()).is_empty();
+        if is_empty && !cfg!(target_family = "wasm") {
+            self.add_thread();
+        }
+        !whole(self.threads.lock()).is_empty()
+    }
+
+    fn add_thread(&self) {
+        let mut threads = whole(self.threads.lock());
+        if threads.len() >= THREADS_MAX {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let builder = thread::Builder::new().name("nestling-masks".into());
+        match builder.spawn(move || shared.run()) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => tracing::debug!(%error, "no thread for masks"),
+        }
+    }
+}
+
+impl Drop for MaskWorker {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+        for thread in whole(self.threads.lock()).drain(..) {
+            // A panic of a job has been told already.
+            drop(thread.join());
+        }
+    }
+}

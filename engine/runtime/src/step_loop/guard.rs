@@ -1,0 +1,318 @@
+//! One generation's constraint: when it begins, what it allows next, which tokens it forces.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use nestling_text::{
+    EncodeOptions, OutputEvent, OutputFormat, OutputParser, OutputPlace, SpecialText, Tokenizer,
+};
+
+use crate::constraint::{
+    Constraint, ConstraintCache, ConstraintContext, ConstraintError, ConstraintSource, Starts,
+    Writes,
+};
+use crate::mask_worker::{MaskWorker, Masked};
+use crate::token_mask::TokenMask;
+
+/// Where the constraint is.
+enum Held {
+    Here(Box<dyn Constraint>),
+    /// Its mask is being computed.
+    Away(Receiver<Masked>),
+    /// It failed, and was dropped.
+    Gone,
+}
+
+/// How far the answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before the constraint begins.
+    Waiting,
+    /// It has begun, unless the next token opens the reasoning.
+    Opening,
+    Active,
+}
+
+/// What a token did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Observed {
+    /// The answer's text begins: from here on no marker means anything.
+    pub begins_text: bool,
+    /// The answer is complete.
+    pub done: bool,
+}
+
+/// What a guard is made of.
+pub(crate) struct GuardParts<'a> {
+    pub source: &'a dyn ConstraintSource,
+    pub tokenizer: Option<&'a Tokenizer>,
+    pub format: &'a OutputFormat,
+    pub vocab_size: usize,
+    pub end_tokens: &'a [u32],
+    /// Every token is chosen from logits, forced ones too.
+    pub one_by_one: bool,
+    pub workers: Arc<MaskWorker>,
+    pub cache: &'a ConstraintCache,
+}
+
+/// A constraint at work.
+pub(crate) struct Guard {
+    held: Held,
+    workers: Arc<MaskWorker>,
+    mask: TokenMask,
+    starts: Starts,
+    writes: Writes,
+    place: Place,
+    /// Reads the output as long as its markers say when the constraint begins.
+    watcher: OutputParser,
+    tokenizer: Option<Tokenizer>,
+    ends: Vec<u32>,
+    /// Tokens that must not come before the constraint begins.
+    early_ends: Vec<u32>,
+    /// Opens the reasoning.
+    opens: Option<u32>,
+    /// Tokens that must come next and have not been accepted.
+    forced: VecDeque<u32>,
+    one_by_one: bool,
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// A constraint for one answer; its first mask is computed from here on.
+    ///
+    /// # Errors
+    /// What the constraint says.
+    pub(crate) fn new(parts: GuardParts<'_>) -> Result<Self, ConstraintError> {
+        let GuardParts { source, tokenizer, format, vocab_size, end_tokens, .. } = parts;
+        let context = ConstraintContext { tokenizer, vocab_size, format, cache: parts.cache };
+        let constraint = source.constraint(&context)?;
+        let (starts, writes) = (constraint.starts(), constraint.writes());
+        let id = |text: &str| tokenizer.and_then(|tokenizer| tokenizer.token_to_id(text));
+        let (mut opens, mut closes, mut in_reasoning) = (None, None, false);
+        if let OutputFormat::Tagged(tagged) = format {
+            let reasoning = tagged.reasoning.as_ref();
+            opens = reasoning.and_then(|pair| id(&pair.open));
+            closes = reasoning.and_then(|pair| id(&pair.close));
+            in_reasoning = tagged.starts_in_reasoning && reasoning.is_some();
+        }
+        let in_channels = matches!(format, OutputFormat::Channels { .. });
+        let place = match starts {
+            Starts::AtToolCall => Place::Waiting,
+            _ if in_reasoning || in_channels && writes == Writes::Text => Place::Waiting,
+            Starts::AfterReasoning if opens.is_some() => Place::Opening,
+            _ => Place::Active,
+        };
+        let early_ends = end_tokens.iter().copied().filter(|token| Some(*token) != closes);
+        let mut guard = Self {
+            held: Held::Here(constraint),
+            workers: parts.workers,
+            mask: TokenMask::none(vocab_size),
+            starts,
+            writes,
+            place,
+            watcher: OutputParser::new(format.clone(), 0),
+            tokenizer: tokenizer.cloned(),
+            ends: end_tokens.to_vec(),
+            early_ends: early_ends.collect(),
+            opens,
+            forced: VecDeque::new(),
+            one_by_one: parts.one_by_one,
+        };
+        if place != Place::Waiting {
+            guard.here()?.start(None)?;
+            // A forced token would leave no choice between it and the reasoning.
+            if place == Place::Active {
+                guard.ask_forced()?;
+            }
+        }
+        guard.prepare();
+        Ok(guard)
+    }
+
+    /// Whether the answer's text begins with its first token.
+    pub(crate) fn is_text(&self) -> bool {
+        self.place == Place::Active && self.writes == Writes::Text
+    }
+
+    /// Has the next mask computed, while the model computes.
+    pub(super) fn prepare(&mut self) {
+        if self.place == Place::Waiting || !self.forced.is_empty() {
+            return;
+        }
+        match std::mem::replace(&mut self.held, Held::Gone) {
+            Held::Here(constraint) => {
+                let mask = std::mem::replace(&mut self.mask, TokenMask::none(0));
+                self.held = Held::Away(self.workers.compute(constraint, mask));
+            }
+            held => self.held = held,
+        }
+    }
+
+    /// The tokens that may come next; none where all may. Waits for the mask.
+    ///
+    /// # Errors
+    /// What the constraint says, and no token that may come.
+    pub(super) fn mask(&mut self) -> Result<Option<&TokenMask>, ConstraintError> {
+        if let Some(token) = self.forced.front() {
+            self.mask.forbid_all();
+            self.mask.allow(*token);
+        } else if self.place == Place::Waiting {
+            if self.starts == Starts::AtToolCall {
+                return Ok(None);
+            }
+            self.mask.allow_all();
+            self.early_ends.iter().for_each(|token| self.mask.forbid(*token));
+        } else {
+            self.receive()?;
+        }
+        match self.mask.is_none() {
+            true => Err(ConstraintError::NothingAllowed),
+            false => Ok(Some(&self.mask)),
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), ConstraintError> {
+        let Held::Away(masked) = std::mem::replace(&mut self.held, Held::Gone) else {
+            return Err(ConstraintError::failed("a mask was not asked for"));
+        };
+        // Without an answer its thread has gone.
+        let masked = masked.recv().map_err(|_| ConstraintError::Panicked)?;
+        self.mask = masked.mask;
+        let may_end = masked.may_end?;
+        self.held = Held::Here(masked.constraint);
+        for token in &self.ends {
+            match may_end {
+                true => self.mask.allow(*token),
+                false => self.mask.forbid(*token),
+            }
+        }
+        if let Some(token) = self.opens.filter(|_| self.place == Place::Opening) {
+            self.mask.allow(token);
+        }
+        Ok(())
+    }
+
+    /// Takes a token of the answer, no end, and its text.
+    ///
+    /// # Errors
+    /// What the constraint says; an answer that a marker has ended before it began.
+    pub(super) fn observe(&mut self, token: u32, text: &str) -> Result<Observed, ConstraintError> {
+        match self.place {
+            Place::Opening if self.opens == Some(token) => {
+                self.place = Place::Waiting;
+                self.watch(text)
+            }
+            Place::Waiting => self.watch(text),
+            Place::Opening | Place::Active => {
+                let begins_text = self.place == Place::Opening && self.writes == Writes::Text;
+                self.place = Place::Active;
+                self.here()?.accept(token)?;
+                if self.starts == Starts::AtToolCall {
+                    self.watcher.push(text);
+                    if !matches!(self.watcher.place(), OutputPlace::Call { .. }) {
+                        self.place = Place::Waiting;
+                        self.forced.clear();
+                        return Ok(Observed::default());
+                    }
+                }
+                self.forced.pop_front();
+                self.after_accepted(begins_text)
+            }
+        }
+    }
+
+    /// Looks whether the constraint begins behind `text`.
+    fn watch(&mut self, text: &str) -> Result<Observed, ConstraintError> {
+        let events = self.watcher.push(text);
+        let place = self.watcher.place();
+        match (self.starts, place) {
+            (Starts::AtToolCall, OutputPlace::Call { name, text }) => {
+                let begun = text.to_owned();
+                let name = name.map(str::to_owned);
+                if !self.here()?.start(name.as_deref())? {
+                    return Ok(Observed::default());
+                }
+                self.begin(&begun)
+            }
+            (Starts::AtToolCall, _) => Ok(Observed::default()),
+            (_, OutputPlace::Text { is_final: true }) => {
+                // What the same token wrote behind the marker belongs to the answer.
+                let events = events.into_iter().chain(self.watcher.finish());
+                let texts = events.filter_map(|event| match event {
+                    OutputEvent::Text(text) => Some(text),
+                    _ => None,
+                });
+                let begun: String = texts.collect();
+                self.here()?.start(None)?;
+                self.begin(&begun)
+            }
+            (_, OutputPlace::End) => Err(ConstraintError::Unfinished),
+            _ => Ok(Observed::default()),
+        }
+    }
+
+    /// Begins with text that was written already.
+    fn begin(&mut self, begun: &str) -> Result<Observed, ConstraintError> {
+        self.place = Place::Active;
+        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !begun.is_empty()) {
+            let options =
+                EncodeOptions { add_special_tokens: false, special_text: SpecialText::Plain };
+            let tokens = tokenizer.encode(begun, options);
+            let failed =
+                |error: nestling_text::TextError| ConstraintError::failed(error.to_string());
+            for token in tokens.map_err(failed)? {
+                self.here()?.accept(token)?;
+            }
+        }
+        self.after_accepted(self.writes == Writes::Text)
+    }
+
+    fn after_accepted(&mut self, begins_text: bool) -> Result<Observed, ConstraintError> {
+        if self.forced.is_empty() {
+            self.ask_forced()?;
+        }
+        let done = self.starts != Starts::AtToolCall && self.here()?.is_done()?;
+        Ok(Observed { begins_text, done })
+    }
+
+    fn ask_forced(&mut self) -> Result<(), ConstraintError> {
+        let forced = self.here()?.forced()?;
+        let vocab_size = self.mask.tokens();
+        match forced.iter().find(|token| **token as usize >= vocab_size) {
+            Some(&token) => Err(ConstraintError::Refused { token }),
+            None => {
+                self.forced = forced.into();
+                Ok(())
+            }
+        }
+    }
+
+    /// The next token that needs no logits.
+    pub(super) fn next_forced(&self) -> Option<u32> {
+        self.forced.front().copied().filter(|_| !self.one_by_one)
+    }
+
+    /// Whether the answer may end where a marker ended it.
+    ///
+    /// # Errors
+    /// What the constraint says.
+    pub(super) fn may_end(&mut self) -> Result<bool, ConstraintError> {
+        match self.place {
+            Place::Waiting => Ok(self.starts == Starts::AtToolCall),
+            Place::Opening | Place::Active => self.here()?.may_end(),
+        }
+    }
+
+    fn here(&mut self) -> Result<&mut dyn Constraint, ConstraintError> {
+        match &mut self.held {
+            Held::Here(constraint) => Ok(constraint.as_mut()),
+            Held::Away(_) | Held::Gone => Err(ConstraintError::failed("it is not there")),
+        }
+    }
+}
