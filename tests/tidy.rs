@@ -213,6 +213,7 @@ fn dependencies_run_one_way() {
         ("engine/template/Cargo.toml", &[]),
         ("engine/text/Cargo.toml", &["template"]),
         ("engine/runtime/Cargo.toml", &["formats", "import", "core", "cpu", "experts", "text"]),
+        ("engine/guide/Cargo.toml", &["text", "runtime"]),
         ("engine/convert/Cargo.toml", &["formats", "import", "core", "cpu", "experts", "runtime"]),
         ("engine/plan/Cargo.toml", &["formats", "import", "core", "experts"]),
         ("engine/gpu/Cargo.toml", &["formats", "import", "core", "cpu"]),

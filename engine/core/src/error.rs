@@ -289,6 +289,7 @@ impl EngineError {
             | Self::LevelMissing { .. }
             | Self::Text(_)
             | Self::Sample(_)
+            | Self::Constraint(_)
             | Self::NoTokenizer
             | Self::EmptyPrompt
             | Self::Snapshot { .. }

@@ -123,6 +123,18 @@ pub struct ConstraintContext<'a> {
     pub cache: &'a ConstraintCache,
 }
 
+impl<'a> ConstraintContext<'a> {
+    /// Where there is no generation: in tests and measurements.
+    pub fn new(
+        tokenizer: Option<&'a Tokenizer>,
+        vocab_size: usize,
+        format: &'a OutputFormat,
+        cache: &'a ConstraintCache,
+    ) -> Self {
+        Self { tokenizer, vocab_size, format, cache }
+    }
+}
+
 /// What constraints keep with a model: its vocabulary in another form, say. One value of each type.
 #[derive(Default)]
 pub struct ConstraintCache {

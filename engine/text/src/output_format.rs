@@ -52,6 +52,8 @@ pub struct TaggedFormat {
     pub silent: Vec<String>,
     /// Whether a tool call, or a tag around several, ends reasoning that is not closed.
     pub calls_in_reasoning: bool,
+    /// Those of them that stand around all tool calls: what opens, and what closes, where there is such.
+    pub around_calls: Vec<String>,
     /// Tags that end the answer, also where the model's files name no such end.
     pub ends: Vec<String>,
     /// Further tags, within a tool call.
@@ -91,6 +93,7 @@ impl OutputFormat {
             argument_types: ArgumentTypes::of(tools),
             silent,
             calls_in_reasoning: calls && dialect.calls_in_reasoning,
+            around_calls: only_calls(dialect.around_calls),
             ends: texts(dialect.ends),
             within_call: only_calls(dialect.within_call),
             starts_in_reasoning,

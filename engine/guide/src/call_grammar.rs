@@ -1,0 +1,196 @@
+//! How models write tool calls, as grammars: one form for each [`CallForm`] whose arguments are JSON.
+
+use nestling_runtime::ConstraintContext;
+use nestling_text::{CallForm, OutputFormat, TagPair, Tokenizer};
+use serde_json::Value;
+
+use crate::error::GuideError;
+use crate::grammar::{CheckedGrammar, literal, with_options};
+use crate::vocabulary::is_marker;
+
+/// Longest name of a tool.
+const NAME_BYTES_MAX: usize = 64;
+
+/// A tool: its name, and its parameters with the grammar engine's options.
+#[derive(Debug, Clone)]
+pub(crate) struct Tool {
+    pub name: String,
+    parameters: Value,
+}
+
+impl Tool {
+    pub fn new(name: &str, parameters: &Value) -> Result<Self, GuideError> {
+        // What OpenAI's API takes: markers and headers have no way to quote anything else.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) {
+            let expected = "1 to 64 letters, digits, `_`, `-` or `.`";
+            let found = name.chars().take(NAME_BYTES_MAX).collect();
+            return Err(GuideError::Invalid { what: "a tool's name".into(), expected, found });
+        }
+        Ok(Self { name: name.to_owned(), parameters: with_options(parameters)? })
+    }
+
+    pub fn arguments(&self) -> CheckedGrammar {
+        CheckedGrammar::made(CallGrammar::arguments_alone(self), "a tool's parameters")
+    }
+}
+
+/// How one model writes calls.
+pub(crate) struct CallGrammar<'a> {
+    tokenizer: Option<&'a Tokenizer>,
+    form: Form<'a>,
+}
+
+enum Form<'a> {
+    Tagged { tags: &'a TagPair, form: CallForm, around: &'a [String] },
+    Channels,
+}
+
+impl<'a> CallGrammar<'a> {
+    /// # Errors
+    /// [`GuideError::ToolCalls`] for a conversation without tools, and for forms whose arguments are no JSON.
+    pub fn of(context: &ConstraintContext<'a>) -> Result<Self, GuideError> {
+        let fault = |reason: &str| Err(GuideError::ToolCalls { reason: reason.to_owned() });
+        let form = match context.format {
+            OutputFormat::Channels { .. } => Form::Channels,
+            OutputFormat::Tagged(format) => {
+                let Some(tags) = &format.tool_call else {
+                    return fault(
+                        "the model's template knows none, or the conversation has no tools",
+                    );
+                };
+                let form = format.call_form;
+                let is_json = matches!(
+                    form,
+                    CallForm::Json
+                        | CallForm::JsonList
+                        | CallForm::DeepSeek
+                        | CallForm::Kimi
+                        | CallForm::Solar
+                );
+                if !is_json {
+                    return fault("the model does not write arguments as JSON");
+                }
+                Form::Tagged { tags, form, around: &format.around_calls }
+            }
+            _ => return fault("the model writes them in a form that is not known here"),
+        };
+        Ok(Self { tokenizer: context.tokenizer, form })
+    }
+
+    /// The arguments of a call alone.
+    pub fn arguments_alone(tool: &Tool) -> String {
+        format!("start: %json {}\n", tool.parameters)
+    }
+
+    /// What follows the marker of a call, that of its end included.
+    pub fn behind_marker(&self, tools: &[Tool]) -> String {
+        let Form::Tagged { tags, .. } = &self.form else {
+            return self.rules("arguments_0", tools, true);
+        };
+        self.rules(&format!("inside {}", self.marker(&tags.close)), tools, true)
+    }
+
+    /// An answer that is one call, or where `several` may be, some.
+    pub fn whole_answer(&self, tools: &[Tool], several: bool) -> String {
+        let more = if several { format!(" ({} call)*", literal("\n")) } else { String::new() };
+        match &self.form {
+            Form::Tagged { tags, around, form } => {
+                // A list of calls has them all between one pair of tags.
+                let more = if *form == CallForm::JsonList { "" } else { more.as_str() };
+                let around =
+                    |at: usize| around.get(at).map_or(String::new(), |tag| self.marker(tag));
+                let start = format!("{} call{more} {}", around(0), around(1));
+                let (open, close) = (self.marker(&tags.open), self.marker(&tags.close));
+                self.rules(&start, tools, several) + &format!("call: {open} inside {close}\n")
+            }
+            Form::Channels => {
+                let [start, channel, message, end, constrain] =
+                    ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
+                        .map(|marker| self.marker(marker));
+                // The prompt wrote `<|start|>assistant`. Reasoning may come first.
+                let assistant = literal("assistant");
+                let analysis = literal("analysis");
+                let first = format!(
+                    "({channel} {analysis} {message} TEXT {end} {start} {assistant})? call"
+                );
+                let calls = tools.iter().enumerate().map(|(index, tool)| {
+                    let to = literal(&format!(" to=functions.{}", tool.name));
+                    let commentary = literal("commentary ");
+                    let json = literal("json");
+                    format!(
+                        "{to} {channel} {commentary} {constrain} {json} {message} arguments_{index}"
+                    )
+                });
+                let calls: Vec<String> = calls.collect();
+                let call = format!("call: {}\nTEXT: /(?s:.*)/\n", calls.join(" | "));
+                self.rules(&first, tools, several) + &call
+            }
+        }
+    }
+
+    /// `start`, what a call is made of, and the arguments of every tool.
+    fn rules(&self, start: &str, tools: &[Tool], several: bool) -> String {
+        let mut text = format!("start: {start}\n");
+        if let Form::Tagged { form, .. } = &self.form {
+            let one: Vec<String> = tools
+                .iter()
+                .enumerate()
+                .map(|(index, tool)| self.call(*form, index, tool))
+                .collect();
+            let one = one.join(" | ");
+            text += &match form {
+                CallForm::JsonList => {
+                    let [open, comma, close] = ["[", ", ", "]"].map(literal);
+                    let more = if several { format!("({comma} one)*") } else { String::new() };
+                    format!("inside: {open} one {more} {close}\none: {one}\n")
+                }
+                _ => format!("inside: {one}\n"),
+            };
+            text += "WHITE: /[ \\n]{0,2}/\nNUMBER: /[0-9]{1,4}/\nID: /[A-Za-z0-9_-]{1,32}/\n";
+        }
+        for (index, tool) in tools.iter().enumerate() {
+            text += &format!("arguments_{index}: %json {}\n", tool.parameters);
+        }
+        text
+    }
+
+    /// One call of a tool, without the tags around it.
+    fn call(&self, form: CallForm, index: usize, tool: &Tool) -> String {
+        let name = &tool.name;
+        let arguments = format!("arguments_{index}");
+        match form {
+            CallForm::DeepSeek => {
+                let separator = self.marker("<｜tool▁sep｜>");
+                let (kind, block) = (literal("function"), literal(&format!("{name}\n```json\n")));
+                let (name, close) = (literal(name), literal("\n```"));
+                format!(
+                    "{kind} {separator} {block} {arguments} {close} | {name} {separator} {arguments}"
+                )
+            }
+            CallForm::Kimi => {
+                let begin = self.marker("<|tool_call_argument_begin|>");
+                format!("{} NUMBER {begin} {arguments}", literal(&format!("functions.{name}:")))
+            }
+            CallForm::Solar => {
+                let [name_tag, arguments_tag] =
+                    ["<|tool_call:name|>", "<|tool_call:args|>"].map(|tag| self.marker(tag));
+                format!("ID {name_tag} {} {arguments_tag} {arguments}", literal(name))
+            }
+            _ => {
+                // The name as it stands in JSON.
+                let begin = format!("{{\"name\": {}, \"arguments\": ", Value::from(name.as_str()));
+                let white = if form == CallForm::JsonList { "" } else { "WHITE" };
+                format!("{white} {} {arguments} {} {white}", literal(&begin), literal("}"))
+            }
+        }
+    }
+
+    /// The token of a marker where it is one, else its text.
+    fn marker(&self, text: &str) -> String {
+        let id = self.tokenizer.and_then(|tokenizer| {
+            tokenizer.token_to_id(text).filter(|id| is_marker(tokenizer, *id))
+        });
+        id.map_or_else(|| literal(text), |id| format!("<[{id}]>"))
+    }
+}

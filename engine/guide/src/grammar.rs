@@ -1,0 +1,111 @@
+//! What answers can be asked to look like, as grammars.
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Map, Value, json};
+
+use crate::error::GuideError;
+use crate::limits::{
+    CHOICE_BYTES_MAX, CHOICES_MAX, DEPTH_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, REPEAT_MAX,
+};
+use crate::schema_check::check_schema;
+
+/// White space between the parts of a JSON text: a blank, or a line break and an indentation. Without a bound, a model
+/// that has nothing to say would write blanks for ever.
+const WHITE_SPACE: &str = r"\x20|\n[\x20\x09]{0,32}";
+
+/// A checked grammar.
+#[derive(Debug, Clone)]
+pub(crate) struct CheckedGrammar {
+    pub grammar: TopLevelGrammar,
+    /// What it was made of, for errors.
+    pub what: &'static str,
+}
+
+impl CheckedGrammar {
+    pub fn json_schema(schema: &Value) -> Result<Self, GuideError> {
+        let grammar = TopLevelGrammar::from_json_schema(with_options(schema)?);
+        Ok(Self { grammar, what: "the schema" })
+    }
+
+    pub fn regex(regex: &str) -> Result<Self, GuideError> {
+        GuideError::check("bytes of a regular expression", regex.len(), REGEX_BYTES_MAX)?;
+        check_text(regex)?;
+        let grammar = TopLevelGrammar::from_regex(regex);
+        Ok(Self { grammar, what: "the regular expression" })
+    }
+
+    pub fn lark(grammar: &str) -> Result<Self, GuideError> {
+        GuideError::check("bytes of a grammar", grammar.len(), GRAMMAR_BYTES_MAX)?;
+        check_text(grammar)?;
+        let grammar = TopLevelGrammar::from_lark(grammar.to_owned());
+        Ok(Self { grammar, what: "the grammar" })
+    }
+
+    pub fn choices(choices: &[String]) -> Result<Self, GuideError> {
+        GuideError::check("choices", choices.len(), CHOICES_MAX)?;
+        let bytes = choices.iter().map(String::len).sum();
+        GuideError::check("bytes of choices", bytes, CHOICE_BYTES_MAX)?;
+        if choices.is_empty() || choices.iter().all(String::is_empty) {
+            let (what, expected) = ("choices".into(), "at least one that is not empty");
+            return Err(GuideError::Invalid { what, expected, found: "none".into() });
+        }
+        let texts: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
+        let grammar = TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")));
+        Ok(Self { grammar, what: "the choices" })
+    }
+
+    /// A grammar that was put together here from checked parts.
+    pub fn made(grammar: String, what: &'static str) -> Self {
+        Self { grammar: TopLevelGrammar::from_lark(grammar), what }
+    }
+}
+
+/// A checked schema with the options of the grammar engine.
+pub(crate) fn with_options(schema: &Value) -> Result<Value, GuideError> {
+    check_schema(schema)?;
+    let mut map = match schema {
+        Value::Object(map) => map.clone(),
+        Value::Bool(true) => Map::new(),
+        other => {
+            let found = other.to_string();
+            let expected = "an object or true";
+            return Err(GuideError::Invalid { what: "the schema".into(), expected, found });
+        }
+    };
+    map.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE }));
+    Ok(Value::Object(map))
+}
+
+/// A text as a literal of the grammar engine: JSON's form.
+pub(crate) fn literal(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// Brackets are read recursively, and repetitions may be unrolled. Brackets within texts count too: a grammar with so
+/// many of them in a row is none that anybody needs.
+fn check_text(text: &str) -> Result<(), GuideError> {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut number: Option<u64> = None;
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+        number = match (byte, number) {
+            (b'{' | b',' | b'.', _) => Some(0),
+            (b'0'..=b'9', Some(so_far)) => {
+                let next = so_far.saturating_mul(10).saturating_add(u64::from(byte - b'0'));
+                if next > REPEAT_MAX && depth > 0 {
+                    let (what, limit) = ("repetitions", REPEAT_MAX);
+                    return Err(GuideError::Limit { what, limit, found: next });
+                }
+                Some(next)
+            }
+            (b' ', number) => number,
+            _ => None,
+        };
+    }
+    GuideError::check("depth of brackets", deepest, DEPTH_MAX)
+}

@@ -1,0 +1,116 @@
+//! A grammar at work on one answer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use llguidance::Matcher;
+use nestling_runtime::{Constraint, ConstraintError, Starts, TokenMask, Writes};
+
+use crate::error::GuideError;
+use crate::grammar::CheckedGrammar;
+use crate::vocabulary::Vocabulary;
+
+/// A grammar compiled for a vocabulary, at its beginning.
+#[derive(Clone)]
+pub(crate) struct Compiled(Matcher);
+
+impl Compiled {
+    /// # Errors
+    /// [`GuideError::NotCompiled`] with the words of the grammar engine.
+    pub fn new(grammar: &CheckedGrammar, vocabulary: &Vocabulary) -> Result<Self, GuideError> {
+        let CheckedGrammar { grammar, what } = grammar;
+        let compile = || Matcher::new(vocabulary.factory.create_parser(grammar.clone()));
+        let compiled = catch_unwind(AssertUnwindSafe(compile));
+        let compiled = compiled.map_err(|_| GuideError::not_compiled(what, "it panicked"))?;
+        match compiled.get_error() {
+            None => Ok(Self(compiled)),
+            Some(reason) => Err(GuideError::not_compiled(what, &reason)),
+        }
+    }
+
+    /// One of its own for an answer: nothing is shared with other answers, so that none waits for another.
+    pub fn begin(&self) -> Matcher {
+        self.0.deep_clone()
+    }
+}
+
+/// When a grammar begins, and what it writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    pub starts: Starts,
+    pub writes: Writes,
+}
+
+/// The grammar of one answer.
+pub(crate) struct GrammarConstraint {
+    matcher: Matcher,
+    /// Begins anew for every call.
+    compiled: Compiled,
+    manner: Manner,
+    has_begun: bool,
+}
+
+impl GrammarConstraint {
+    pub fn new(compiled: &Compiled, manner: Manner) -> Self {
+        let (matcher, compiled) = (compiled.begin(), compiled.clone());
+        Self { matcher, compiled, manner, has_begun: false }
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> ConstraintError {
+    match GuideError::not_compiled("the answer", &error.to_string()) {
+        GuideError::NotCompiled { reason, .. } => ConstraintError::failed(reason),
+        other => ConstraintError::failed(other.to_string()),
+    }
+}
+
+impl Constraint for GrammarConstraint {
+    fn starts(&self) -> Starts {
+        self.manner.starts
+    }
+
+    fn writes(&self) -> Writes {
+        self.manner.writes
+    }
+
+    fn start(&mut self, _: Option<&str>) -> Result<bool, ConstraintError> {
+        if std::mem::replace(&mut self.has_begun, true) {
+            self.matcher = self.compiled.begin();
+        }
+        Ok(true)
+    }
+
+    fn mask(&mut self, mask: &mut TokenMask) -> Result<(), ConstraintError> {
+        if self.is_done()? {
+            return Ok(());
+        }
+        let allowed = self.matcher.compute_mask().map_err(failed)?;
+        mask.set_words(allowed.as_slice());
+        Ok(())
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        self.matcher.consume_token(token).map_err(failed)
+    }
+
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
+        if self.is_done()? {
+            return Ok(Vec::new());
+        }
+        let tokens = self.matcher.compute_ff_tokens();
+        match self.matcher.get_error() {
+            None => Ok(tokens),
+            Some(error) => Err(failed(error)),
+        }
+    }
+
+    fn may_end(&mut self) -> Result<bool, ConstraintError> {
+        Ok(self.is_done()? || self.matcher.is_accepting().map_err(failed)?)
+    }
+
+    fn is_done(&mut self) -> Result<bool, ConstraintError> {
+        match self.matcher.get_error() {
+            Some(error) => Err(failed(error)),
+            None => Ok(self.matcher.is_stopped()),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Tool calls that keep to the schemas of their tools.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nestling_runtime::{
+    Constraint, ConstraintContext, ConstraintError, ConstraintSource, Starts, TokenMask, Writes,
+};
+use nestling_text::{OutputFormat, ToolSchema};
+use serde_json::{Value, json};
+
+use crate::call_grammar::{CallGrammar, Tool};
+use crate::error::GuideError;
+use crate::grammar::CheckedGrammar;
+use crate::guide::{CompiledGrammars, unavailable};
+use crate::limits::{COMPILED_MAX, TOOLS_MAX};
+use crate::matcher::{Compiled, GrammarConstraint, Manner};
+use crate::vocabulary::Vocabulary;
+
+/// Whether a model may, must or must not call tools.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum ToolChoice {
+    /// It must not: [`ToolChoice::tools`] leaves the tools out of the conversation.
+    None,
+    /// It decides; the arguments of a call keep to the schema.
+    #[default]
+    Auto,
+    /// It calls one tool or several, and says nothing else.
+    Required,
+    /// It calls this tool, once.
+    Named(String),
+}
+
+impl ToolChoice {
+    /// The tools that a conversation has under this choice.
+    pub fn tools<'a>(&self, tools: &'a [ToolSchema]) -> &'a [ToolSchema] {
+        match self {
+            Self::None => &[],
+            _ => tools,
+        }
+    }
+}
+
+/// What tool calls must look like, as [`nestling_runtime::GenerateOptions::constraint`]. The conversation must have the
+/// same tools.
+#[derive(Debug, Clone)]
+pub struct ToolGuide {
+    tools: Vec<Tool>,
+    choice: ToolChoice,
+    /// By the grammars' text, which depends on how the model marks calls.
+    grammars: Arc<Mutex<BTreeMap<String, Arc<Grammar>>>>,
+}
+
+#[derive(Debug)]
+struct Grammar {
+    checked: CheckedGrammar,
+    compiled: CompiledGrammars,
+}
+
+impl ToolGuide {
+    /// # Errors
+    /// No tools, too many, without a name, or with parameters that cannot be compiled; a choice that none of them has;
+    /// [`ToolChoice::None`], which needs no constraint.
+    pub fn new(tools: &[ToolSchema], choice: ToolChoice) -> Result<Self, GuideError> {
+        GuideError::check("tools", tools.len(), TOOLS_MAX)?;
+        let mut all = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+        if let ToolChoice::Named(name) = &choice {
+            all.retain(|tool| tool.name == *name);
+        }
+        if all.is_empty() || choice == ToolChoice::None {
+            let expected = "a tool of the conversation";
+            let found = format!("{choice:?}");
+            return Err(GuideError::Invalid {
+                what: "the choice of tools".into(),
+                expected,
+                found,
+            });
+        }
+        let bytes = Vocabulary::of_bytes()?;
+        for tool in &all {
+            Compiled::new(&tool.arguments(), &bytes)?;
+        }
+        Ok(Self { tools: all, choice, grammars: Arc::default() })
+    }
+
+    fn grammar(&self, text: String) -> Arc<Grammar> {
+        // A map of whole entries is whole after a panic.
+        let mut known = self.grammars.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= COMPILED_MAX * TOOLS_MAX && !known.contains_key(&text) {
+            known.clear();
+        }
+        let made = known.entry(text).or_insert_with_key(|text| {
+            let checked = CheckedGrammar::made(text.clone(), "the tools' grammar");
+            Arc::new(Grammar { checked, compiled: CompiledGrammars::default() })
+        });
+        Arc::clone(made)
+    }
+
+    fn compile(
+        &self,
+        text: String,
+        vocabulary: &Arc<Vocabulary>,
+    ) -> Result<Compiled, ConstraintError> {
+        let grammar = self.grammar(text);
+        grammar.compiled.get(vocabulary, &grammar.checked).map_err(unavailable)
+    }
+}
+
+fn tool(schema: &ToolSchema) -> Result<Tool, GuideError> {
+    let function = schema.0.get("function").unwrap_or(&schema.0);
+    let name = schema.name().filter(|name| !name.is_empty()).ok_or_else(|| {
+        let (what, expected) = ("a tool".into(), "a function with a name");
+        GuideError::Invalid { what, expected, found: schema.0.to_string() }
+    })?;
+    let mut parameters = match function.get("parameters") {
+        None | Some(Value::Null) => json!({}),
+        Some(parameters) => parameters.clone(),
+    };
+    if let Value::Object(map) = &mut parameters {
+        // Arguments are an object, whether the schema says so or not.
+        map.entry("type").or_insert_with(|| "object".into());
+    }
+    Tool::new(name, &parameters)
+}
+
+impl ConstraintSource for ToolGuide {
+    fn constraint(
+        &self,
+        context: &ConstraintContext<'_>,
+    ) -> Result<Box<dyn Constraint>, ConstraintError> {
+        let vocabulary = Vocabulary::of_model(context).map_err(unavailable)?;
+        let calls = CallGrammar::of(context).map_err(unavailable)?;
+        if self.choice == ToolChoice::Auto {
+            let OutputFormat::Tagged(_) = context.format else {
+                // The marker says which tool is called.
+                let tools = self.tools.iter();
+                let compiled = tools.map(|tool| {
+                    let compiled = self.compile(CallGrammar::arguments_alone(tool), &vocabulary)?;
+                    Ok((tool.name.clone(), compiled))
+                });
+                let compiled = compiled.collect::<Result<_, ConstraintError>>()?;
+                return Ok(Box::new(NamedCalls { compiled, matcher: None }));
+            };
+            let manner = Manner { starts: Starts::AtToolCall, writes: Writes::Calls };
+            let compiled = self.compile(calls.behind_marker(&self.tools), &vocabulary)?;
+            return Ok(Box::new(GrammarConstraint::new(&compiled, manner)));
+        }
+        let several = self.choice == ToolChoice::Required;
+        let compiled = self.compile(calls.whole_answer(&self.tools, several), &vocabulary)?;
+        let manner = Manner { starts: Starts::AfterReasoning, writes: Writes::Calls };
+        Ok(Box::new(GrammarConstraint::new(&compiled, manner)))
+    }
+}
+
+/// Arguments of calls whose marker names the tool. Calls of other tools are free.
+struct NamedCalls {
+    compiled: BTreeMap<String, Compiled>,
+    matcher: Option<GrammarConstraint>,
+}
+
+impl NamedCalls {
+    fn at_work(&mut self) -> Result<&mut GrammarConstraint, ConstraintError> {
+        self.matcher.as_mut().ok_or_else(|| ConstraintError::failed("no call has begun"))
+    }
+}
+
+impl Constraint for NamedCalls {
+    fn starts(&self) -> Starts {
+        Starts::AtToolCall
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::Calls
+    }
+
+    fn start(&mut self, call: Option<&str>) -> Result<bool, ConstraintError> {
+        let compiled = call.and_then(|name| self.compiled.get(name));
+        let manner = Manner { starts: Starts::AtToolCall, writes: Writes::Calls };
+        self.matcher = compiled.map(|compiled| GrammarConstraint::new(compiled, manner));
+        Ok(self.matcher.is_some())
+    }
+
+    fn mask(&mut self, mask: &mut TokenMask) -> Result<(), ConstraintError> {
+        self.at_work()?.mask(mask)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        self.at_work()?.accept(token)
+    }
+
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
+        self.at_work()?.forced()
+    }
+
+    fn may_end(&mut self) -> Result<bool, ConstraintError> {
+        self.at_work()?.may_end()
+    }
+}

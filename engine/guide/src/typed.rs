@@ -1,0 +1,56 @@
+//! Answers as values of Rust types.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use nestling_runtime::ConstraintSource;
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::GuideError;
+use crate::guide::Guide;
+
+/// The JSON schema of a type, draft 2020-12.
+pub fn schema_for<T: JsonSchema>() -> Value {
+    SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>().to_value()
+}
+
+/// Answers that are values of a type.
+#[derive(Debug)]
+pub struct TypedGuide<T> {
+    guide: Guide,
+    of_type: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for TypedGuide<T> {
+    fn clone(&self) -> Self {
+        Self { guide: self.guide.clone(), of_type: PhantomData }
+    }
+}
+
+impl<T: JsonSchema + DeserializeOwned> TypedGuide<T> {
+    /// # Errors
+    /// A type whose schema answers cannot be kept to.
+    pub fn new() -> Result<Self, GuideError> {
+        Ok(Self { guide: Guide::json_schema(&schema_for::<T>())?, of_type: PhantomData })
+    }
+
+    /// What [`nestling_runtime::GenerateOptions::constraint`] takes.
+    pub fn constraint(&self) -> Arc<dyn ConstraintSource> {
+        Arc::new(self.guide.clone())
+    }
+
+    /// The value of a whole answer.
+    ///
+    /// # Errors
+    /// [`GuideError::Invalid`] for an answer that was cut off, and for values of which the type says more than its
+    /// schema.
+    pub fn parse(&self, answer: &str) -> Result<T, GuideError> {
+        serde_json::from_str(answer).map_err(|error| GuideError::Invalid {
+            what: "the answer".into(),
+            expected: "a value of the type",
+            found: error.to_string(),
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! The bundled model, whose answers make no sense, writes JSON for the schemas of JSON-Schema-Test-Suite, and another
+//! library judges it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nestling_core::CancelToken;
+use nestling_guide::Guide;
+use nestling_runtime::{
+    Engine, EngineOptions, FinishReason, GenerateOptions, Model, ModelOptions, SamplingParams,
+};
+use serde_json::Value;
+
+const TOKENS_MAX: usize = 512;
+
+/// Sessions at once.
+const THREADS: usize = 16;
+
+struct Case {
+    name: String,
+    schema: Value,
+}
+
+fn cases() -> Vec<Case> {
+    let suite: Value = serde_json::from_str(include_str!("data/schemas.json")).unwrap();
+    let schemas = suite["schemas"].as_array().unwrap().iter();
+    let cases = schemas.map(|case| Case {
+        name: format!("{}: {}", case["file"].as_str().unwrap(), case["case"].as_str().unwrap()),
+        schema: case["schema"].clone(),
+    });
+    cases.collect()
+}
+
+/// Whether a schema refers to itself, or to anything, so that there may be no longest answer that it leads to.
+fn is_recursive(schema: &Value) -> bool {
+    let text = schema.to_string();
+    text.contains("\"#\"") || text.contains("$dynamicRef") || text.contains("\"#/$defs")
+}
+
+fn model() -> Model {
+    let engine = Engine::new(EngineOptions::default()).unwrap();
+    let store = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    let kv_tokens = Some(2 * THREADS * TOKENS_MAX);
+    let options = ModelOptions { kv_tokens, ..ModelOptions::default() };
+    Model::open(&engine, store, &options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
+#[derive(Debug, Default)]
+struct Outcome {
+    answers: AtomicUsize,
+    tokens: AtomicUsize,
+    cut: AtomicUsize,
+    cut_recursive: AtomicUsize,
+}
+
+/// Has every case answered with every seed, and each answer judged.
+fn judge(model: &Model, cases: &[(Case, Guide)], seeds: std::ops::Range<u64>) -> Outcome {
+    let outcome = Outcome::default();
+    let next = AtomicUsize::new(0);
+    let count = seeds.end - seeds.start;
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed) as u64;
+                    let Some((case, guide)) = cases.get((index / count) as usize) else { return };
+                    answer(model, case, guide, seeds.start + index % count, &outcome);
+                }
+            });
+        }
+    });
+    outcome
+}
+
+fn answer(model: &Model, case: &Case, guide: &Guide, seed: u64, outcome: &Outcome) {
+    let sampling = SamplingParams { seed: Some(seed), ..SamplingParams::default() };
+    let options = GenerateOptions {
+        sampling: Some(sampling),
+        max_tokens: Some(TOKENS_MAX),
+        constraint: Some(Arc::new(guide.clone())),
+        ..GenerateOptions::default()
+    };
+    let generation = model.session().generate("Once upon a time", &options);
+    let (text, finished) = generation.unwrap().into_answer().unwrap_or_else(|error| {
+        panic!("{}, seed {seed}: {error}", case.name);
+    });
+    outcome.answers.fetch_add(1, Ordering::Relaxed);
+    outcome.tokens.fetch_add(finished.usage.completion_tokens, Ordering::Relaxed);
+    if finished.reason == FinishReason::Length {
+        let recursive = is_recursive(&case.schema);
+        let count = if recursive { &outcome.cut_recursive } else { &outcome.cut };
+        count.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    assert_eq!(finished.reason, FinishReason::Stop);
+    let value: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{}, seed {seed}: {error}: {text}", case.name));
+    let validator = jsonschema::draft202012::new(&case.schema).unwrap();
+    assert!(validator.is_valid(&value), "{}, seed {seed}: {} gave {text}", case.name, case.schema);
+}
+
+/// The cases that are accepted, and why others are not.
+fn accepted(cases: Vec<Case>) -> (Vec<(Case, Guide)>, BTreeMap<String, Vec<String>>) {
+    let (mut accepted, mut refused) = (vec![], BTreeMap::<String, Vec<String>>::new());
+    for case in cases {
+        match Guide::json_schema(&case.schema) {
+            Ok(guide) => accepted.push((case, guide)),
+            Err(error) => refused.entry(error.to_string()).or_default().push(case.name),
+        }
+    }
+    (accepted, refused)
+}
+
+fn report(outcome: &Outcome) {
+    println!("{outcome:?}");
+    let (answers, cut) =
+        (outcome.answers.load(Ordering::Relaxed), outcome.cut.load(Ordering::Relaxed));
+    assert!(cut * 20 <= answers, "{cut} of {answers} answers were cut off");
+}
+
+#[test]
+fn schemas_are_accepted_or_refused_by_name() {
+    let all = cases();
+    let count = all.len();
+    let (accepted, refused) = accepted(all);
+    println!("{} of {count} accepted", accepted.len());
+    for (reason, names) in &refused {
+        println!("{:3} {reason}", names.len());
+        assert!(reason.len() > 10 && !reason.contains("panic"), "{reason}");
+    }
+    // As many as the grammar engine takes; a number that only rises.
+    assert!(accepted.len() >= 153, "{} of {count}", accepted.len());
+}
+
+/// Every seventh schema.
+#[test]
+fn answers_are_valid() {
+    let cases = cases().into_iter().step_by(7).collect();
+    report(&judge(&model(), &accepted(cases).0, 0..3));
+}
+
+/// `NESTLING_SEEDS` says with how many seeds.
+#[test]
+#[ignore = "takes minutes"]
+fn answers_to_all_schemas_are_valid() {
+    let seeds = std::env::var("NESTLING_SEEDS").map_or(20, |seeds| seeds.parse().unwrap());
+    report(&judge(&model(), &accepted(cases()).0, 0..seeds));
+}

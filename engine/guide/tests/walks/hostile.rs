@@ -1,0 +1,143 @@
+//! Schemas and grammars that were made to fail: errors that say why, and nothing else.
+
+use nestling_guide::{Guide, GuideError};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::walker::*;
+use nestling_text::OutputFormat;
+
+#[track_caller]
+fn refused(guide: Result<Guide, GuideError>, words: &str) {
+    let error = guide.map(drop).unwrap_err().to_string();
+    assert!(error.contains(words), "{error}");
+    assert!(error.len() < 2000, "{} bytes of an error", error.len());
+}
+
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(json!({}), |inner, _| json!({ "items": inner }))
+}
+
+#[test]
+fn what_is_too_much_is_refused() {
+    refused(Guide::json_schema(&nested(200)), "depth of a schema");
+    refused(Guide::json_schema_text(&" ".repeat(300 << 10)), "bytes of a schema");
+    let long = json!({ "enum": ["x".repeat(300 << 10)] });
+    refused(Guide::json_schema(&long), "bytes of a schema");
+    refused(Guide::json_schema(&json!({ "minItems": 1e12 })), "repetitions");
+    refused(Guide::regex(&"(".repeat(100)), "depth of brackets");
+    refused(Guide::regex("a{99999}"), "repetitions");
+    refused(Guide::regex(&"a".repeat(20 << 10)), "bytes of a regular expression");
+    refused(Guide::lark(&"start: \"a\"\n".repeat(10_000)), "bytes of a grammar");
+    refused(Guide::lark(&("start: ".to_owned() + &"[".repeat(100))), "depth of brackets");
+}
+
+#[test]
+fn what_cannot_be_kept_to_is_refused_by_name() {
+    for (schema, words) in [
+        (json!({ "uniqueItems": true }), "uniqueItems"),
+        (json!({ "not": {} }), "not"),
+        (json!({ "if": {}, "then": false }), "if"),
+        (json!({ "$ref": "https://example.com/x" }), "https://example.com/x"),
+        (json!({ "$ref": "#/$defs/absent" }), "absent"),
+        (json!({ "properties": { "a": { "contains": {} } } }), "contains"),
+        (json!({ "x-guidance": { "lenient": true }, "not": {} }), "x-guidance"),
+        (json!({ "type": "strin" }), "strin"),
+        (json!([]), "an object or true"),
+        (json!(false), "an object or true"),
+        (json!({ "pattern": "(?=a)" }), "cannot be compiled"),
+    ] {
+        refused(Guide::json_schema(&schema), words);
+    }
+    refused(Guide::json_schema_text("{"), "EOF");
+    refused(Guide::regex("a("), "cannot be compiled");
+    refused(Guide::lark("start: nothing"), "cannot be compiled");
+    refused(Guide::lark(""), "cannot be compiled");
+}
+
+/// A property may have the name of an option.
+#[test]
+fn names_of_properties_are_free() {
+    let schema = json!({ "type": "object", "properties": { "x-guidance": { "type": "null" } } });
+    Guide::json_schema(&schema).unwrap();
+}
+
+/// Keywords with anything behind them.
+fn any_schema() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(json!(true)),
+        Just(json!({})),
+        (-5..70_i64).prop_map(|number| json!(number)),
+        any::<f64>().prop_map(|number| json!(number)),
+        "[a-z#/$^*+?()\\[\\]{}|\\\\é]{0,12}".prop_map(Value::from),
+    ];
+    let keyword = prop::sample::select(vec![
+        "type",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "items",
+        "prefixItems",
+        "minItems",
+        "maxItems",
+        "additionalProperties",
+        "patternProperties",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "$ref",
+        "$defs",
+        "minimum",
+        "maximum",
+        "multipleOf",
+        "pattern",
+        "format",
+        "minLength",
+        "maxLength",
+        "a",
+        "minProperties",
+        "exclusiveMinimum",
+        "$schema",
+        "$id",
+        "not",
+    ]);
+    let kinds = ["string", "object", "array", "number", "integer", "null", "boolean"];
+    leaf.prop_recursive(5, 40, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((keyword.clone(), inner), 0..4).prop_map(|entries| {
+                entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+            }),
+            prop::sample::select(kinds.to_vec()).prop_map(|kind| json!({ "type": kind })),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+
+    /// Whatever is accepted gives valid JSON, or stops with an error; nothing panics.
+    #[test]
+    fn any_schema_is_kept_to_or_refused(schema in any_schema(), seed in any::<u64>()) {
+        let Ok(guide) = Guide::json_schema(&schema) else { return Ok(()) };
+        let tokenizer = tokenizer(&["<|end|>"], &[]);
+        let Ok(walk) = walk(&guide, &tokenizer, &OutputFormat::plain(), seed, 120) else {
+            return Ok(());
+        };
+        let Some(value) = json_of(walk) else { return Ok(()) };
+        if let Ok(validator) = jsonschema::draft202012::new(&schema) {
+            prop_assert!(validator.is_valid(&value), "{schema} gave {value}");
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_grammar_or_refused(text in "[ -~\n]{0,60}", seed in any::<u64>()) {
+        let tokenizer = tokenizer(&["<|end|>"], &[]);
+        for guide in [Guide::regex(&text), Guide::lark(&text), Guide::lark(&format!("start: {text}"))] {
+            if let Ok(guide) = guide {
+                drop(walk(&guide, &tokenizer, &OutputFormat::plain(), seed, 30));
+            }
+        }
+    }
+}
