@@ -221,11 +221,27 @@ impl<'a> ScaledPlanes<'a> {
 
 /// Writes the digits of a row's codes; what follows them are zeros.
 fn digits_of_row<const BITS: usize>(codes: &[u8], shift: u8, out: &mut [u8]) {
-    let mask = (1u8 << BITS) - 1;
     let used = codes.len().div_ceil(8 / BITS).min(out.len());
     let (out, rest) = out.split_at_mut(used);
     rest.fill(0);
-    for (codes, byte) in codes.chunks(8 / BITS).zip(out) {
+    // Eight codes are a word whose digits are brought together at once.
+    let whole = out.as_chunks_mut::<BITS>().0.iter_mut();
+    for (codes, bytes) in codes.as_chunks::<8>().0.iter().zip(whole) {
+        let digits = u64::from_le_bytes(*codes) >> shift;
+        match bytes.as_mut_slice() {
+            [byte] => {
+                let bits = digits & 0x0101_0101_0101_0101;
+                *byte = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
+            }
+            bytes => {
+                let pairs = digits & 0x0303_0303_0303_0303;
+                let near = pairs | pairs >> 6 | pairs >> 12 | pairs >> 18;
+                bytes.copy_from_slice(&[near as u8, (near >> 32) as u8]);
+            }
+        }
+    }
+    let (done, mask) = (codes.len() - codes.len() % 8, (1u8 << BITS) - 1);
+    for (codes, byte) in codes[done..].chunks(8 / BITS).zip(&mut out[done * BITS / 8..]) {
         let digits = codes.iter().enumerate();
         *byte = digits.fold(0, |all, (k, code)| all | (code >> shift & mask) << (k * BITS));
     }
