@@ -22,8 +22,11 @@ struct Case {
     schema: Value,
 }
 
+/// Names of cases by why they are refused.
+type Refusals = BTreeMap<String, Vec<String>>;
+
 fn cases() -> Vec<Case> {
-    let suite: Value = serde_json::from_str(include_str!("data/schemas.json")).unwrap();
+    let suite: Value = serde_json::from_str(include_str!("../data/schemas.json")).unwrap();
     let schemas = suite["schemas"].as_array().unwrap().iter();
     let cases = schemas.map(|case| Case {
         name: format!("{}: {}", case["file"].as_str().unwrap(), case["case"].as_str().unwrap()),
@@ -101,7 +104,7 @@ fn answer(model: &Model, case: &Case, guide: &Guide, seed: u64, outcome: &Outcom
 }
 
 /// The cases that are accepted, and why others are not.
-fn accepted(cases: Vec<Case>) -> (Vec<(Case, Guide)>, BTreeMap<String, Vec<String>>) {
+fn accepted(cases: Vec<Case>) -> (Vec<(Case, Guide)>, Refusals) {
     let (mut accepted, mut refused) = (vec![], BTreeMap::<String, Vec<String>>::new());
     for case in cases {
         match Guide::json_schema(&case.schema) {

@@ -1,0 +1,4 @@
+//! A suite of schemas, with a model that knows nothing of them.
+
+#[cfg(test)]
+mod schemas;
