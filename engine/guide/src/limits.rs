@@ -38,8 +38,7 @@ pub(crate) const REASON_CHARS_MAX: usize = 400;
 /// Compiled grammars that a guide keeps, one for each vocabulary and form of tool calls.
 pub(crate) const COMPILED_MAX: usize = 4;
 
-/// Work and memory of one grammar; beyond, it is refused, or its generation ends with an error. On the machine of
-/// docs/perf/016 the work of compiling ends within a second, that of a mask within 20 ms.
+/// Work and memory of one grammar; beyond, it is refused, or its generation ends with an error.
 pub(crate) fn parser_limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 2_000,

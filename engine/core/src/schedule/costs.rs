@@ -86,7 +86,7 @@ impl StepCosts {
         self.is_known().then(|| before[1] * rows / before[0])
     }
 
-    /// The most rows of a step that takes no longer than `seconds`, at most [`GROWTH`] times what was measured;
+    /// The most rows of a step that takes no longer than `seconds`, at most four times what was measured;
     /// none before anything was.
     pub fn rows_within(&self, seconds: f64) -> Option<usize> {
         let mut before = [0.0, 0.0];
