@@ -9,6 +9,8 @@ pub mod engine;
 #[cfg(feature = "cuda")]
 pub use nestling_cuda as cuda;
 pub use nestling_formats as formats;
+#[cfg(feature = "guide")]
+pub use nestling_guide as guide;
 pub use nestling_import as import;
 pub use nestling_runtime::system_memory as system;
 #[cfg(feature = "wgpu")]

@@ -226,8 +226,8 @@ fn dependencies_run_one_way() {
         (
             "Cargo.toml",
             &[
-                "formats", "import", "core", "cpu", "experts", "text", "runtime", "convert", "gpu",
-                "wgpu", "cuda",
+                "formats", "import", "core", "cpu", "experts", "text", "runtime", "convert",
+                "guide", "gpu", "wgpu", "cuda",
             ],
         ),
         ("apps/hub/Cargo.toml", &["formats", "import", "convert"]),

@@ -13,7 +13,7 @@ use crate::speed::Machine;
 use crate::stores::open_store_with;
 use crate::subject::Subject;
 use nestling::engine::record::StepRecord;
-use nestling::engine::{Finished, StreamStats};
+use nestling::engine::{FinishReason, Finished, StreamStats};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -123,6 +123,7 @@ pub fn as_json(
         "completion_tokens": finished.usage.completion_tokens,
         "prompt_tokens_per_s": stats.prompt_tokens_per_second(),
         "decode_tokens_per_s": stats.decode_tokens_per_second(),
+        "finish_reason": finish_reason(&finished.reason),
         "mean_level": stats.mean_level(),
         "streamed": opened.model.expert_bytes().is_some(),
         "expert_bytes": opened.model.expert_bytes(),
@@ -138,6 +139,18 @@ pub fn as_json(
         },
         "steps": each.collect::<Vec<_>>(),
     })
+}
+
+/// As the OpenAI API calls it; what that has no word for has its own.
+fn finish_reason(reason: &FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::ContextFull => "context_full",
+        FinishReason::ToolCalls => "tool_calls",
+        FinishReason::Cancelled => "cancelled",
+        _ => "other",
+    }
 }
 
 fn streaming_json(streaming: &StreamStats) -> Value {

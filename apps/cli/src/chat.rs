@@ -6,6 +6,7 @@ use crate::console::{Console, write_out};
 use crate::conversation::{Transcript, read_text};
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
+use crate::form::Form;
 use crate::interrupt::Interrupt;
 use crate::opened::{self, Opened};
 use crate::places;
@@ -33,11 +34,12 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
     let prompt = prompt_text(&args.prompt)?;
     // A pipe cannot go on talking: what it says is one message.
     let once = args.single_turn || !std::io::stdin().is_terminal();
+    let form = Form::new(&args.form)?;
     let mut opened = opened::open(&args.model, &args.resources, console, interrupt)?;
     if args.convert_in_background {
         convert_beside(&mut opened, console);
     }
-    let settings = Settings::new(&args.generation, opened.model.default_sampling());
+    let settings = Settings::new(&args.generation, opened.model.default_sampling()).with_form(form);
     let transcript = Transcript { system: args.prompt.system_prompt.clone(), messages: vec![] };
     if let (true, Some(prompt)) = (once, &prompt) {
         let transcript =
@@ -172,12 +174,18 @@ impl Chat<'_> {
             ));
         }
         let mut reply = self.generate(conversation.into(), 0, cancel)?;
-        while let Some(generated) = reply.filled_the_context() {
+        // What goes on is a new generation, to which its form would be new too.
+        while let Some(generated) =
+            reply.filled_the_context().filter(|_| !self.settings.form.is_given())
+        {
             self.shift(context)?;
             reply.go_on(self.generate(Input::History, generated, cancel)?);
         }
         write_out("\n\n")?;
         let finished = reply.finished.take();
+        if let Some(finished) = &finished {
+            self.settings.form.warn_if_cut(&reply.text, &finished.reason, &self.console);
+        }
         self.transcript.add_reply(reply);
         if let Some(finished) = finished {
             if let (FinishReason::Length, Some(most)) = (&finished.reason, self.settings.tokens_max)
@@ -333,7 +341,9 @@ impl Chat<'_> {
             convert_beside(&mut opened, &self.console);
         }
         self.session = opened.model.session();
-        self.settings = Settings::new(&self.args.generation, opened.model.default_sampling());
+        let form = std::mem::take(&mut self.settings.form);
+        let settings = Settings::new(&self.args.generation, opened.model.default_sampling());
+        self.settings = settings.with_form(form);
         self.transcript.messages.clear();
         self.opened = opened;
         welcome::print(&self.opened, &self.console);

@@ -54,6 +54,9 @@ pub fn explain(error: &EngineError) -> Failure {
             )),
             None => failure,
         },
+        EngineError::Constraint(_) => failure.advise(
+            "leave out --json-schema, --json-object, --regex or --grammar, or ask for something simpler",
+        ),
         EngineError::NotFinite { .. } => failure.advise("check the store with `nestling verify`"),
         _ => failure,
     }

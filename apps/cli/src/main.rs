@@ -14,6 +14,7 @@ mod doctor;
 mod drivers;
 mod explain;
 mod failure;
+mod form;
 mod hub;
 mod in_place;
 mod inspect;

@@ -6,6 +6,7 @@ use crate::chat;
 use crate::console::Console;
 use crate::conversation::Transcript;
 use crate::failure::{Exit, Failure, Result};
+use crate::form::Form;
 use crate::interrupt::Interrupt;
 use crate::observe::{self, Observer};
 use crate::opened;
@@ -23,6 +24,7 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
     if args.prompt.system_prompt.is_some() && !args.chat {
         console.warn("--system-prompt has no effect without --chat");
     }
+    let form = Form::new(&args.form)?;
     let files = observe::checked_files(&args.stats)?;
     let located = opened::locate(&args.model, console, interrupt)?;
     let expected = args
@@ -39,7 +41,7 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
         console,
         interrupt,
     )?;
-    let settings = Settings::new(&args.generation, opened.model.default_sampling());
+    let settings = Settings::new(&args.generation, opened.model.default_sampling()).with_form(form);
     let input = if args.chat {
         let system = args.prompt.system_prompt.clone();
         let transcript = Transcript { system, messages: vec![Message::user(prompt)] };
@@ -78,6 +80,7 @@ fn as_chat(args: RunArgs) -> ChatArgs {
         convert_in_background: false,
         history: args.history,
         generation: args.generation,
+        form: args.form,
         resources: args.resources,
     }
 }

@@ -1,6 +1,8 @@
 //! How tokens are chosen: the model's defaults, changed by flags and by `/set parameter`.
 
 use crate::args::{GenerationArgs, stop_string};
+use crate::form::Form;
+use crate::words::printable;
 use nestling::engine::GenerateOptions;
 use nestling::engine::sampler::SamplingParams;
 use std::fmt;
@@ -13,6 +15,7 @@ pub struct Settings {
     /// None means until the model ends.
     pub tokens_max: Option<usize>,
     pub stop: Vec<String>,
+    pub form: Form,
 }
 
 impl Settings {
@@ -30,16 +33,23 @@ impl Settings {
         sampling.seed = args.seed.or(sampling.seed);
         sampling.logit_bias.extend(args.logit_bias.iter().map(|bias| (bias.token, bias.bias)));
         let tokens_max = usize::try_from(args.predict).ok();
-        Self { sampling, tokens_max, stop: args.stop.clone() }
+        Self { sampling, tokens_max, stop: args.stop.clone(), form: Form::default() }
+    }
+
+    /// The same with a form that answers keep to.
+    pub fn with_form(self, form: Form) -> Self {
+        Self { form, ..self }
     }
 
     pub fn generate_options(&self) -> GenerateOptions {
-        GenerateOptions {
+        let mut options = GenerateOptions {
             sampling: Some(self.sampling.clone()),
             max_tokens: self.tokens_max,
             stop: self.stop.clone(),
             ..GenerateOptions::default()
-        }
+        };
+        self.form.hold(&mut options);
+        options
     }
 
     /// Whether `/set parameter` knows a name.
@@ -150,7 +160,11 @@ impl fmt::Display for Settings {
             Some(tokens) => write!(f, ", predict {tokens}")?,
             None => write!(f, ", predict: until the model ends")?,
         }
-        self.stop.iter().try_for_each(|stop| write!(f, ", stop {stop:?}"))
+        self.stop.iter().try_for_each(|stop| write!(f, ", stop {stop:?}"))?;
+        match self.form.words() {
+            Some(words) => write!(f, "\n{}", printable(words)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -37,6 +37,7 @@ pub fn complete(
         )),
         _ => {}
     }
+    settings.form.warn_if_cut(&reply.text, &finished.reason, console);
     let took = Took { load: opened.load, total: opened.load + started.elapsed() };
     stats::print(console, opened, &finished, took);
     Ok(Some(finished))

@@ -2,6 +2,7 @@
 
 mod bench;
 mod device;
+mod form;
 mod generation;
 mod hub;
 mod level;
@@ -16,6 +17,7 @@ mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
 pub use device::{DeviceArgs, DevicesArgs, HostExpertsArgs};
+pub use form::FormArgs;
 pub use generation::{GenerationArgs, PromptArgs, stop_string};
 pub use hub::{HubArgs, UpgradeArgs};
 pub use level::{LevelArg, MeanLevelArg};
@@ -147,6 +149,9 @@ pub struct ChatArgs {
     pub generation: GenerationArgs,
 
     #[command(flatten)]
+    pub form: FormArgs,
+
+    #[command(flatten)]
     pub resources: ResourceArgs,
 }
 
@@ -186,6 +191,9 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub generation: GenerationArgs,
+
+    #[command(flatten)]
+    pub form: FormArgs,
 
     #[command(flatten)]
     pub resources: ResourceArgs,

@@ -8,10 +8,16 @@ use clap::{ArgMatches, CommandFactory};
 use std::path::PathBuf;
 
 /// Argument ids of which one command line may use one, with what the user calls them.
-const EXCLUSIVE: [&[(&str, &str)]; 4] = [
+const EXCLUSIVE: [&[(&str, &str)]; 5] = [
     &[("path", "[MODEL]"), ("model", "--model"), ("hf_repo", "--hf-repo")],
     &[("prompt", "--prompt"), ("file", "--file")],
     &[("history", "--history"), ("no_history", "--no-history")],
+    &[
+        ("json_schema", "--json-schema"),
+        ("json_object", "--json-object"),
+        ("regex", "--regex"),
+        ("grammar", "--grammar"),
+    ],
     &[("verbose", "--verbose"), ("quiet", "--quiet")],
 ];
 
@@ -68,9 +74,13 @@ fn forget(cli: &mut Cli, id: &str) {
             _ => {}
         }
     }
-    let (model, prompt, history) = match &mut cli.command {
-        Command::Chat(args) => (&mut args.model, &mut args.prompt, &mut args.history),
-        Command::Run(args) => (&mut args.model, &mut args.prompt, &mut args.history),
+    let (model, prompt, history, form) = match &mut cli.command {
+        Command::Chat(args) => {
+            (&mut args.model, &mut args.prompt, &mut args.history, &mut args.form)
+        }
+        Command::Run(args) => {
+            (&mut args.model, &mut args.prompt, &mut args.history, &mut args.form)
+        }
         // Elsewhere the position alone is asked first.
         _ => return,
     };
@@ -81,6 +91,10 @@ fn forget(cli: &mut Cli, id: &str) {
         "file" => prompt.file = None,
         "history" => history.history = None,
         "no_history" => history.no_history = false,
+        "json_schema" => form.json_schema = None,
+        "json_object" => form.json_object = false,
+        "regex" => form.regex = None,
+        "grammar" => form.grammar = None,
         _ => {}
     }
 }

@@ -11,6 +11,7 @@ mod cut;
 mod devices;
 mod download;
 mod errors;
+mod form;
 mod gguf;
 mod gguf_repository;
 mod in_place;
