@@ -20,7 +20,7 @@ pub struct Row {
     pub position: u32,
     /// Index into [`Batch::sequences`].
     pub sequence: u32,
-    /// Whether the logits that follow this token are wanted.
+    /// Whether what follows this token is wanted: its logits, or what else [`Batch::output`] names.
     pub wants_logits: bool,
     /// Levels to compute with.
     pub levels: LevelPolicy,
@@ -35,6 +35,22 @@ pub enum StepOutputKind {
     /// Of each the token with the highest logit among so many first ones, at least one, of equal logits the
     /// lowest: a device need not give all of them.
     Argmax(usize),
+    /// Their hidden rows after the last norm, and no logits.
+    Hidden,
+    /// Their hidden rows after the last norm, and their logits.
+    HiddenAndLogits,
+}
+
+impl StepOutputKind {
+    /// Whether hidden rows are given.
+    pub fn has_hidden(self) -> bool {
+        matches!(self, Self::Hidden | Self::HiddenAndLogits)
+    }
+
+    /// Whether all logits of a row are given.
+    pub fn has_logits(self) -> bool {
+        matches!(self, Self::Logits | Self::HiddenAndLogits)
+    }
 }
 
 /// One sequence that rows belong to.

@@ -94,6 +94,8 @@ pub struct StepOutput {
     /// The tokens with the highest logits, of the rows that wanted logits, in their place where no more was
     /// wanted; none where a logit is not finite.
     pub best: Vec<Option<u32>>, // [rows with logits]
+    /// Hidden rows after the last norm, of the rows that wanted logits, where these were wanted too.
+    pub hidden: Vec<f32>, // [rows with logits, hidden_size]
     /// Sequences whose logits are not finite. Their logits must not be used.
     pub failures: Vec<SequenceFailure>,
     /// What was done.

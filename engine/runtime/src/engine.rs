@@ -36,7 +36,10 @@ impl Engine {
     /// [`EngineError::Thread`] where the platform gives no thread.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
         let inbox = Arc::new(LoopInbox::new());
-        let step_loop = StepLoop::new(Arc::clone(&inbox));
+        let cores = || available_parallelism().map_or(1, NonZero::get);
+        let threads = options.threads.unwrap_or_else(cores);
+        let pool = Arc::new(ThreadPool::placed(threads, options.placement));
+        let step_loop = StepLoop::new(Arc::clone(&inbox), Arc::clone(&pool));
         let runs = match options.driver {
             Driver::Caller => Runs::InCalls(Mutex::new(step_loop)),
             Driver::Thread => {
@@ -50,9 +53,6 @@ impl Engine {
             }
         };
         let budget = Budget::new(options.memory_budget);
-        let cores = || available_parallelism().map_or(1, NonZero::get);
-        let threads = options.threads.unwrap_or_else(cores);
-        let pool = Arc::new(ThreadPool::placed(threads, options.placement));
         let (encoder, masks) = (EncodeWorker::default(), Arc::default());
         let models = Mutex::new(Vec::new());
         let core = EngineCore { inbox, runs, budget, options, pool, encoder, masks, models };

@@ -13,6 +13,11 @@ pub enum Event {
     /// [`crate::GenerateOptions::token_events`] or
     /// [`crate::SamplingParams::top_logprobs`] ask for it.
     Token(TokenEvent),
+    /// A token of the prompt, with its log-probability after those before it; the first has none. Before everything
+    /// else, where [`crate::GenerateOptions::prompt_logprobs`] asks for it.
+    PromptToken(TokenEvent),
+    /// A hidden row of the prompt, where [`crate::GenerateOptions::hidden`] asks for it.
+    Hidden(HiddenRow),
     /// More of the answer; always whole characters.
     Text(String),
     /// More of the reasoning before the answer.
@@ -33,6 +38,16 @@ pub struct TokenEvent {
     pub log_prob: Option<f32>,
     /// The likeliest tokens with theirs, likeliest first; as many as were asked for.
     pub top: Vec<(u32, f32)>,
+}
+
+/// The last layer's output for one token of a prompt, after the last norm: what logits are made of.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct HiddenRow {
+    /// Its position.
+    pub position: usize,
+    /// Its values.
+    pub values: Vec<f32>, // [hidden_size]
 }
 
 /// Why a generation ended.

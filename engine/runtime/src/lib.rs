@@ -32,14 +32,14 @@ pub use constraint::{
     Writes,
 };
 pub use engine::Engine;
-pub use event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
+pub use event::{Event, FinishReason, Finished, HiddenRow, Stats, TokenEvent, Usage};
 pub use generate::{AnswerFuture, EventStream, Generation};
 pub use input::{Conversation, Input};
 pub use load::{ModelSource, OpenProgress};
 pub use memory_plan::{MemoryPlan, PlannedResidence};
 pub use model_core::ModelParts;
 pub use open::{Fitted, Model};
-pub use options::{Driver, EngineOptions, GenerateOptions, ModelOptions, Residence};
+pub use options::{Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Residence};
 pub use sampler::SamplingParams;
 pub use session::Session;
 pub use snapshot::SnapshotContents;

@@ -164,6 +164,11 @@ pub struct GenerateOptions {
     pub show_special: bool,
     /// Whether every token is an event of its own; asking for log-probabilities implies it.
     pub token_events: bool,
+    /// Log-probabilities of the prompt's tokens, and with each those of so many most likely ones, as
+    /// [`crate::Event::PromptToken`]. The whole prompt is computed then, whatever the session holds of it.
+    pub prompt_logprobs: Option<usize>,
+    /// Hidden rows of the prompt, as [`crate::Event::Hidden`]: embeddings, with `max_tokens` 0.
+    pub hidden: Option<HiddenRows>,
     /// Level to compute with; none means that of the model. The highest under dual routing.
     pub level: Option<Level>,
     /// Levels by dual routing, for a model that was opened with it; none means as it was opened.
@@ -185,6 +190,16 @@ pub struct GenerateOptions {
     pub group: Option<u64>,
 }
 
+/// Which tokens of a prompt have their hidden rows given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HiddenRows {
+    /// The last one.
+    Last,
+    /// All of them. The whole prompt is computed then, whatever the session holds of it.
+    All,
+}
+
 impl Default for GenerateOptions {
     fn default() -> Self {
         Self {
@@ -195,6 +210,8 @@ impl Default for GenerateOptions {
             ignore_end: false,
             show_special: false,
             token_events: false,
+            prompt_logprobs: None,
+            hidden: None,
             level: None,
             dual: None,
             constraint: None,

@@ -279,7 +279,10 @@ impl Sampler {
             0.0 => best.token,
             temperature => self.draw(logits, best, temperature, position),
         };
-        let logprobs = raw.map(|raw| self.logprobs(&raw, token));
+        let logprobs = match (raw, self.params.top_logprobs) {
+            (Some(raw), Some(count)) => Some(logprobs_of(&raw, token, count)?),
+            _ => None,
+        };
         Ok(Sampled { token, logprobs })
     }
 
@@ -343,24 +346,34 @@ impl Sampler {
         }
         candidates
     }
+}
 
-    fn logprobs(&self, raw: &[f32], chosen: u32) -> TokenLogprobs {
-        let best = raw.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = raw.iter().map(|l| libm::exp(f64::from(*l) - f64::from(best))).sum();
-        let log_sum = f64::from(best) + libm::log(sum);
-        let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
-        // Default: none were asked for.
-        let count = self.params.top_logprobs.unwrap_or(0).min(raw.len());
-        let candidates = (0u32..).zip(raw);
+/// Log-probabilities under the model itself: of `chosen`, and of the `count` most likely tokens.
+///
+/// # Errors
+/// [`SampleError::NotFinite`] where a logit is NaN or plus infinity.
+pub(crate) fn logprobs_of(
+    logits: &[f32],
+    chosen: u32,
+    count: usize,
+) -> Result<TokenLogprobs, SampleError> {
+    check_numbers(logits)?;
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|l| libm::exp(f64::from(*l) - f64::from(best))).sum();
+    let log_sum = f64::from(best) + libm::log(sum);
+    let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
+    let mut top = Vec::new();
+    if count > 0 {
+        let candidates = (0u32..).zip(logits);
         let mut candidates: Vec<Candidate> =
             candidates.map(|(token, l)| Candidate { token, logit: *l, weight: 0.0 }).collect();
         keep_best(&mut candidates, count);
         candidates.sort_unstable_by(Candidate::order);
-        TokenLogprobs {
-            chosen: raw.get(chosen as usize).map_or(f32::NEG_INFINITY, |logit| logprob(*logit)),
-            top: candidates.iter().map(|c| (c.token, logprob(c.logit))).collect(),
-        }
+        top.extend(candidates.iter().map(|c| (c.token, logprob(c.logit))));
     }
+    // Default: a token that the model does not have has no chance.
+    let chosen = logits.get(chosen as usize).map_or(f32::NEG_INFINITY, |logit| logprob(*logit));
+    Ok(TokenLogprobs { chosen, top })
 }
 
 /// Keeps the `count` best, in no order.

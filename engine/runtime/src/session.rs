@@ -15,7 +15,7 @@ use crate::options::GenerateOptions;
 use crate::sampler::Sampler;
 use crate::sequence::Sequence;
 use crate::slot::{SessionSlot, SlotState};
-use crate::step_loop::{Answer, AnswerText, Guard, GuardParts, Task};
+use crate::step_loop::{Answer, AnswerText, Guard, GuardParts, PromptRows, Task};
 use nestling_core::batch::LevelPolicy;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
@@ -244,9 +244,13 @@ impl Session {
         drop(state);
         sequence.set_levels(levels);
         sequence.replace(prompt);
-        if answer.tokens_max > 0 && sequence.pending().is_empty() {
-            // Logits of the last token are wanted, so it is computed again.
-            sequence.forget_computed(prompt_tokens - 1);
+        let (logprobs, hidden) = (options.prompt_logprobs, options.hidden);
+        let prompt_rows = PromptRows { logprobs, hidden, length: prompt_tokens, done: 0 };
+        let last = (answer.tokens_max > 0).then_some(prompt_tokens - 1);
+        // Of these rows something is wanted, so they are computed again.
+        let first_wanted = prompt_rows.first().into_iter().chain(last).min();
+        if let Some(first) = first_wanted.filter(|first| *first < sequence.computed()) {
+            sequence.forget_computed(first);
         }
         let cached_tokens = sequence.computed();
         let buffer = Arc::new(EventBuffer::new(options.events_max));
@@ -263,6 +267,7 @@ impl Session {
             buffer: Arc::clone(&buffer),
             cancel: cancel.clone(),
             answer,
+            prompt_rows,
             levels,
             usage: Usage { prompt_tokens, cached_tokens, completion_tokens: 0 },
             stats: Stats::default(),

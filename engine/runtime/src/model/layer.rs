@@ -111,16 +111,22 @@ impl<B: Backend> Graph<'_, '_, B> {
         let Self { w, eps, enc, step } = self;
         let Step { rows, act, output, .. } = step;
         enc.rms_norm(&act.x, &w.final_norm, *eps, Write::Set, &mut act.normed)?;
+        if step.output_kind.has_hidden() {
+            enc.read_into(&act.normed, &mut output.hidden).await?;
+        }
+        if step.output_kind == StepOutputKind::Hidden {
+            return Ok(());
+        }
         enc.matmul(&w.head, &rows.dense_levels, &act.normed, Write::Set, &mut act.logits)?;
         scale::<B>(enc, w.multipliers.logits, &mut act.logits)?;
         if let Some(cap) = w.softcap {
             enc.softcap(cap, &mut act.logits)?;
         }
         match step.output_kind {
-            StepOutputKind::Logits => enc.read_into(&act.logits, &mut output.logits).await,
             StepOutputKind::Argmax(among) => {
                 enc.argmax_into(&act.logits, among, &mut output.best).await
             }
+            _ => enc.read_into(&act.logits, &mut output.logits).await,
         }
     }
 

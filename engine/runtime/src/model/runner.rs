@@ -13,7 +13,7 @@ use super::resume::forward;
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
 use nestling_core::backend::Backend;
-use nestling_core::batch::{Batch, StepRows};
+use nestling_core::batch::{Batch, Row, StepOutputKind, StepRows};
 use nestling_core::cancel::CancelToken;
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
@@ -241,10 +241,13 @@ impl<B: Backend> Runner<B> {
         self.angles.iter().zip(&mut *angles).for_each(|(kind, angles)| kind.fill(rows, angles));
         let mut stats =
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
-        stats.weight_bytes = self.weights.step_bytes(rows, logit_rows.len(), vocab_size);
+        let rows_of_head =
+            if batch.output == StepOutputKind::Hidden { 0 } else { logit_rows.len() };
+        stats.weight_bytes = self.weights.step_bytes(rows, rows_of_head, vocab_size);
         let mut output = std::mem::take(spare);
         output.logits.clear();
         output.best.clear();
+        output.hidden.clear();
         output.vocab_size = vocab_size;
         let replayed = self.replayed.take();
         let start_ns = self.recorder.as_ref().map(|recorder| recorder.now_ns());
@@ -319,15 +322,23 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
     }
 }
 
-/// The sequences with a logit that is not finite. A NaN anywhere in a sequence's past reaches its
-/// logits, since no operation hides one.
+/// The sequences with a logit, or a hidden value, that is not finite. A NaN anywhere in a sequence's past reaches
+/// both, since no operation hides one.
 fn failures(batch: &Batch, output: &StepOutput) -> Vec<SequenceFailure> {
     let mut failures: Vec<SequenceFailure> = Vec::new();
-    let rows = batch.rows.iter().filter(|row| row.wants_logits);
-    let logits = output.logits.chunks_exact(output.vocab_size.max(1));
-    let are_finite = logits.map(|logits| logits.iter().all(|logit| logit.is_finite()));
-    let are_finite = are_finite.chain(output.best.iter().map(Option::is_some));
-    for (row, is_finite) in rows.zip(are_finite) {
+    let rows: Vec<&Row> = batch.rows.iter().filter(|row| row.wants_logits).collect();
+    let is_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
+    let are_finite: Vec<bool> = match batch.output {
+        StepOutputKind::Argmax(_) => output.best.iter().map(Option::is_some).collect(),
+        StepOutputKind::Hidden => {
+            let columns = (output.hidden.len() / rows.len().max(1)).max(1);
+            output.hidden.chunks_exact(columns).map(is_finite).collect()
+        }
+        StepOutputKind::Logits | StepOutputKind::HiddenAndLogits => {
+            output.logits.chunks_exact(output.vocab_size.max(1)).map(is_finite).collect()
+        }
+    };
+    for (row, is_finite) in rows.into_iter().zip(are_finite) {
         let sequence = row.sequence as usize;
         let known = failures.iter().any(|failure| failure.sequence == sequence);
         if !known && !is_finite {

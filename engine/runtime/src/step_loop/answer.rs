@@ -73,6 +73,15 @@ pub(super) struct Choice {
     pub finish: Option<FinishReason>,
 }
 
+/// What was made of a step for one generation.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Log-probabilities and hidden rows of its prompt.
+    pub events: Vec<Event>,
+    /// What it chose, where it had to.
+    pub choice: Option<Choice>,
+}
+
 impl Answer {
     /// Tokens that it may still have.
     pub(super) fn tokens_left(&self) -> usize {

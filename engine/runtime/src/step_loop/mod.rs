@@ -5,8 +5,10 @@
 
 mod admission;
 mod answer;
+mod found;
 mod guard;
 mod plan;
+mod prompt_rows;
 mod task;
 
 use std::collections::VecDeque;
@@ -24,13 +26,13 @@ use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_core::runner::StepOutput;
 use nestling_core::schedule::Standing;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
-use nestling_formats::InternalError;
+use nestling_cpu::threads::ThreadPool;
 
 use admission::Now;
-use answer::RowOutput;
 pub(crate) use answer::{Answer, AnswerText};
 pub(crate) use guard::{Guard, GuardParts};
 use plan::Plan;
+pub(crate) use prompt_rows::PromptRows;
 pub(crate) use task::Task;
 
 /// How long a paused loop may fail to notice a token that was cancelled behind its back.
@@ -182,14 +184,16 @@ pub(crate) enum LoopProgress {
 pub(crate) struct StepLoop {
     inbox: Arc<LoopInbox>,
     tasks: Vec<Task>,
+    /// The threads that compute; they share the sampling too.
+    pool: Arc<ThreadPool>,
     /// When the engine started.
     epoch: Moment,
 }
 
 impl StepLoop {
-    pub(crate) fn new(inbox: Arc<LoopInbox>) -> Self {
+    pub(crate) fn new(inbox: Arc<LoopInbox>, pool: Arc<ThreadPool>) -> Self {
         let epoch = inbox.epoch;
-        Self { inbox, tasks: Vec::new(), epoch }
+        Self { inbox, tasks: Vec::new(), pool, epoch }
     }
 
     /// Turns until the engine is closed.
@@ -319,29 +323,15 @@ impl StepLoop {
         })
     }
 
-    /// Gives every generation what was found for it.
+    /// Gives every generation what was found for it. Events are handed over on this thread alone: a waker may
+    /// drop the last handle of the engine, which joins the others.
     fn advance(&mut self, plan: &Plan, output: &mut StepOutput) {
-        let logits = output.logits.chunks_exact_mut(output.vocab_size.max(1));
-        let best = output.best.iter().map(|token| token.map(RowOutput::Best));
-        let mut all_found = logits.map(RowOutput::Logits).map(Some).chain(best);
-        for (sequence, share) in plan.shares.iter().enumerate() {
-            let found = share.wants_logits.then(|| all_found.next()).flatten().flatten();
+        let outcomes = found::outcomes(&mut self.tasks, plan, output, &self.pool);
+        for (share, outcome) in plan.shares.iter().zip(outcomes) {
             let Some(task) = self.tasks.get_mut(share.task) else { continue };
-            let failed = output.failures.iter().position(|f| f.sequence == sequence);
-            if let Some(index) = failed {
-                task.reject(output.failures.swap_remove(index).error);
-                continue;
-            }
-            if share.wants_logits && found.is_none() {
-                task.reject(InternalError::new("a step has what every row of it wants").into());
-                continue;
-            }
-            // Text decoding is foreign code; what it does to one generation stays there.
-            let accepted = catch_unwind(AssertUnwindSafe(|| {
-                task.accept(share.rows, &output.stats, found);
-            }));
-            if accepted.is_err() {
-                task.reject(EngineError::Panicked { what: "sampling and decoding its text" });
+            match outcome {
+                Ok(outcome) => task.accept(share.rows, &output.stats, outcome),
+                Err(error) => task.reject(error),
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Task;
 use super::admission::{self, Now};
+use super::prompt_rows::{RowWish, logit_rows_max};
 use crate::sequence::Advance;
 use nestling_core::batch::{Batch, Row, SequenceRef, StepOutputKind};
 use nestling_core::kv_cache::PageCopy;
@@ -18,8 +19,8 @@ pub(super) struct Share {
     pub rows: usize,
     /// Tokens that it had computed before.
     pub computed_before: usize,
-    /// Whether its last row wants logits.
-    pub wants_logits: bool,
+    /// Whether a token is chosen after its last row.
+    pub chooses: bool,
     /// Whether a page is copied for it before the step.
     pub copies_page: bool,
 }
@@ -30,6 +31,10 @@ pub(super) struct Plan {
     pub batch: Batch,
     pub shares: Vec<Share>,
     pub copies: Vec<PageCopy>,
+    /// What is wanted of any row.
+    wishes: RowWish,
+    /// Rows of prompts of which more than the next token is wanted.
+    prompt_rows: usize,
 }
 
 impl Plan {
@@ -61,6 +66,15 @@ impl Plan {
 
     /// Adds so many rows of a task, if there are pages for them.
     fn take(&mut self, tasks: &mut [Task], index: usize, rows: usize, now: Now<'_>) -> bool {
+        let mut rows = rows;
+        if tasks[index].prompt_rows.wants_many() {
+            let most = logit_rows_max(now.model.limits.vocab_size);
+            rows = rows.min(most.saturating_sub(self.prompt_rows));
+            self.prompt_rows += rows;
+        }
+        if rows == 0 {
+            return false;
+        }
         let taken = take_pages(tasks, index, rows);
         let has_pages = taken.is_some();
         if let Some(taken) = taken {
@@ -72,8 +86,14 @@ impl Plan {
 
     /// Tokens instead of logits where every generation takes that with the highest.
     fn output_kind(&self, tasks: &[Task]) -> StepOutputKind {
-        let wanting = self.shares.iter().filter(|share| share.wants_logits);
-        let mut best = wanting.map(|share| tasks[share.task].answer.takes_best());
+        match (self.wishes.hidden, self.wishes.wants_logits()) {
+            (true, false) => return StepOutputKind::Hidden,
+            (true, true) => return StepOutputKind::HiddenAndLogits,
+            (false, _) if self.wishes.score => return StepOutputKind::Logits,
+            (false, _) => {}
+        }
+        let choosing = self.shares.iter().filter(|share| share.chooses);
+        let mut best = choosing.map(|share| tasks[share.task].answer.takes_best());
         match best.next().flatten() {
             Some(among) if best.all(|other| other == Some(among)) => StepOutputKind::Argmax(among),
             _ => StepOutputKind::Logits,
@@ -85,15 +105,19 @@ impl Plan {
         let sequence = self.batch.sequences.len() as u32;
         let start = taken.computed_before;
         let tokens = task.sequence.tokens();
-        let wants_logits = start + taken.rows == tokens.len() && task.wants_logits();
-        let last = taken.rows - 1;
+        let wishes: Vec<RowWish> = (start..start + taken.rows).map(|at| task.wish(at)).collect();
+        for wish in &wishes {
+            self.wishes.score |= wish.score;
+            self.wishes.hidden |= wish.hidden;
+            self.wishes.choice |= wish.choice;
+        }
         let levels = task.model.levels_now(task.levels);
         let chosen = &tokens[start..start + taken.rows];
         self.batch.rows.extend(chosen.iter().enumerate().map(|(offset, &token)| Row {
             token,
             position: (start + offset) as u32,
             sequence,
-            wants_logits: wants_logits && offset == last,
+            wants_logits: wishes[offset].is_any(),
             levels,
         }));
         let (pages, Advance { copy, states }) = (task.sequence.pages().to_vec(), taken.advance);
@@ -101,7 +125,9 @@ impl Plan {
         let copies_page = copy.is_some();
         self.copies.extend(copy);
         let (rows, computed_before) = (taken.rows, start);
-        self.shares.push(Share { task: index, rows, computed_before, wants_logits, copies_page });
+        // Default: a share of no rows would choose nothing.
+        let chooses = wishes.last().is_some_and(|wish| wish.choice);
+        self.shares.push(Share { task: index, rows, computed_before, chooses, copies_page });
     }
 }
 

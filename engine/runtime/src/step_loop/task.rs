@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Answer;
-use super::answer::RowOutput;
-use crate::event::{Event, FinishReason, Finished, Stats, Usage};
+use super::answer::{Choice, Outcome, RowOutput};
+use super::prompt_rows::{PromptRows, RowWish, Score};
+use crate::event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
 use crate::event_buffer::EventBuffer;
 use crate::model_core::ModelCore;
 use crate::sequence::Sequence;
@@ -28,6 +29,8 @@ pub(crate) struct Task {
     pub buffer: Arc<EventBuffer>,
     pub cancel: CancelToken,
     pub answer: Answer,
+    /// What is wanted of the prompt's rows.
+    pub prompt_rows: PromptRows,
     pub levels: LevelPolicy,
     pub usage: Usage,
     pub stats: Stats,
@@ -75,14 +78,33 @@ impl Task {
         }
     }
 
-    /// Whether a token is to be chosen after the prompt.
-    pub fn wants_logits(&self) -> bool {
-        self.answer.tokens_max > 0
+    /// What is wanted of the row at a position.
+    pub(super) fn wish(&self, position: usize) -> RowWish {
+        let is_last = position + 1 == self.sequence.tokens().len();
+        let choice = is_last && self.answer.tokens_max > 0;
+        RowWish { choice, ..self.prompt_rows.wish(position) }
     }
 
-    /// Takes the result of a step: `rows` more tokens are computed, and for the last of the pending
-    /// ones something was found.
-    pub fn accept(&mut self, rows: usize, step: &StepStats, found: Option<RowOutput<'_>>) {
+    /// What the token after a position of the prompt is scored by.
+    pub(super) fn score<'a>(&self, position: usize, logits: &'a [f32]) -> Option<Score<'a>> {
+        let token = *self.sequence.tokens().get(position + 1)?;
+        let top = self.prompt_rows.logprobs?;
+        let vocab_size = self.answer.sampler.vocab_size();
+        Some(Score { token, logits, top, vocab_size, found: None })
+    }
+
+    /// Chooses the next token; what it means is accepted later.
+    ///
+    /// # Errors
+    /// As [`Answer::choose`].
+    pub(super) fn choose(&mut self, next: RowOutput<'_>) -> Result<Choice, EngineError> {
+        let position = self.sequence.tokens().len();
+        let room = self.model.context_length().saturating_sub(position);
+        self.answer.choose(next, position, room)
+    }
+
+    /// Takes the result of a step: `rows` more tokens are computed, and this was made of it.
+    pub(super) fn accept(&mut self, rows: usize, step: &StepStats, outcome: Outcome) {
         self.alone = false;
         self.stats.steps += 1;
         for (sum, uses) in self.stats.expert_uses.iter_mut().zip(step.expert_uses) {
@@ -94,11 +116,29 @@ impl Task {
         if self.first_token.is_none() {
             self.stats.prompt_tokens += rows;
         }
-        match found {
-            Some(found) => self.choose(found),
+        self.give_prompt_rows(outcome.events);
+        match outcome.choice {
+            Some(choice) => self.take(choice),
             None if self.sequence.pending().is_empty() => self.done = Some(FinishReason::Length),
             None => {}
         }
+    }
+
+    /// Hands over what was wanted of the prompt's rows that are computed.
+    fn give_prompt_rows(&mut self, events: Vec<Event>) {
+        let is_first = self.prompt_rows.done == 0;
+        if let (true, Some(_), Some(&token)) =
+            (is_first, self.prompt_rows.logprobs, self.sequence.tokens().first())
+        {
+            // Nothing stands before it that could make it likely.
+            let event = TokenEvent { token, log_prob: None, top: Vec::new() };
+            self.buffer.push(Ok(Event::PromptToken(event)));
+        }
+        for event in events {
+            self.buffer.push(Ok(event));
+        }
+        let computed = self.sequence.computed().min(self.prompt_rows.length);
+        self.prompt_rows.done = self.prompt_rows.done.max(computed);
     }
 
     /// Reports whether its first token's deadline is over.
@@ -108,7 +148,8 @@ impl Task {
         whole(self.model.service.lock()).late += u64::from(self.stats.is_late);
     }
 
-    fn choose(&mut self, found: RowOutput<'_>) {
+    /// Takes what it chose.
+    fn take(&mut self, choice: Choice) {
         let now = Moment::now();
         if self.first_token.is_none() {
             self.first_token = Some(now);
@@ -119,22 +160,15 @@ impl Task {
             self.stats.decode_tokens += 1;
             self.stats.decode_seconds = now.seconds_since(first);
         }
-        let position = self.sequence.tokens().len();
-        let room = self.model.context_length().saturating_sub(position);
-        match self.answer.choose(found, position, room) {
-            Ok(choice) => {
-                choice.tokens.iter().for_each(|token| self.sequence.push(*token));
-                self.usage.completion_tokens += choice.tokens.len();
-                // Those behind the first are computed as a prompt is.
-                self.stats.decode_tokens += choice.tokens.len().saturating_sub(1);
-                for event in choice.events {
-                    self.buffer.push(Ok(event));
-                }
-                let full = self.sequence.tokens().len() >= self.model.context_length();
-                self.done = choice.finish.or(full.then_some(FinishReason::ContextFull));
-            }
-            Err(error) => self.reject(error),
+        choice.tokens.iter().for_each(|token| self.sequence.push(*token));
+        self.usage.completion_tokens += choice.tokens.len();
+        // Those behind the first are computed as a prompt is.
+        self.stats.decode_tokens += choice.tokens.len().saturating_sub(1);
+        for event in choice.events {
+            self.buffer.push(Ok(event));
         }
+        let full = self.sequence.tokens().len() >= self.model.context_length();
+        self.done = choice.finish.or(full.then_some(FinishReason::ContextFull));
     }
 
     /// Fails it for something that its own numbers did: nothing computed is worth keeping.

@@ -6,6 +6,8 @@ mod gpt_oss;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod hidden;
+#[cfg(test)]
 mod judged;
 #[cfg(test)]
 mod saved_again;

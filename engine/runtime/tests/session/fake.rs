@@ -153,8 +153,14 @@ impl FakeRunner {
                 let error = EngineError::NotFinite { sequence: 0, position: row.position };
                 output.failures.push(SequenceFailure { sequence: row.sequence as usize, error });
             }
+            if batch.output.has_hidden() {
+                output.hidden.extend(hidden_of(wanted));
+            }
             match batch.output {
-                StepOutputKind::Logits => output.logits.extend(logits_of(wanted.hash)),
+                StepOutputKind::Hidden => {}
+                StepOutputKind::Logits | StepOutputKind::HiddenAndLogits => {
+                    output.logits.extend(logits_of(wanted.hash));
+                }
                 StepOutputKind::Argmax(among) => {
                     let is_damaged = history.contains(&POISON);
                     let best = best_of(&logits_of(wanted.hash)[..among]);
@@ -247,6 +253,18 @@ pub fn logits(history: &[u32]) -> Vec<f32> {
 fn logits_of(hash: u64) -> Vec<f32> {
     let chosen = (hash >> 20) as usize % POISON as usize;
     (0..VOCAB).map(|token| if token == chosen { 9.0 } else { (token % 7) as f32 * 0.1 }).collect()
+}
+
+/// The hidden row after a history.
+pub fn hidden(history: &[u32]) -> Vec<f32> {
+    let mut hash = HistoryHash::EMPTY;
+    history.iter().for_each(|token| hash.push(*token));
+    hidden_of(hash).to_vec()
+}
+
+fn hidden_of(history: HistoryHash) -> [f32; 3] {
+    let part = |shift: u32| (history.hash >> shift & 0xffff) as f32;
+    [history.length as f32, part(8), part(30)]
 }
 
 /// What greedy decoding of `prompt` must give.

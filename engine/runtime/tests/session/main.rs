@@ -12,6 +12,8 @@ mod histories;
 mod panics;
 #[cfg(test)]
 mod recurrent;
+#[cfg(test)]
+mod rows;
 #[cfg(all(test, shuttle))]
 mod schedules;
 #[cfg(test)]

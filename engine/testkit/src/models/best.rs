@@ -65,10 +65,33 @@ fn each_row_has_its_best_among_the_first_tokens<D: ModelsDevice>() {
     }
 }
 
+/// Hidden rows come beside the same logits and alone, where experts are resident and where steps miss them.
+fn hidden_rows_come_beside_logits_and_alone<D: ModelsDevice>() {
+    let (device, parts) = (D::device(), parts(Some(Level::L3)));
+    let rows = (0, &parts.text[..7]);
+    let wants = |at: usize| at % 3 != 1;
+    let (_, least) = expert_bytes(&parts);
+    for budget in [None, Some(least)] {
+        let mut runner = parts.runner(D::again(&device), Int8, budget);
+        let mut of = |kind| step_for(&mut runner, rows, (kind, wants)).unwrap();
+        let logits = of(StepOutputKind::Logits);
+        let both = of(StepOutputKind::HiddenAndLogits);
+        let hidden = of(StepOutputKind::Hidden);
+        assert_eq!(both.logits, logits.logits);
+        assert_eq!(both.hidden, hidden.hidden);
+        assert!(logits.hidden.is_empty() && hidden.logits.is_empty() && hidden.best.is_empty());
+        let columns = parts.source.config().hidden_size;
+        assert_eq!(hidden.hidden.len(), 5 * columns);
+        let rows: Vec<&[f32]> = hidden.hidden.chunks_exact(columns).collect();
+        assert!(rows.windows(2).all(|pair| pair[0] != pair[1]), "rows are told apart");
+    }
+}
+
 /// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![
         tokens_chosen_on_the_device_are_those_of_its_logits::<D>,
         each_row_has_its_best_among_the_first_tokens::<D>,
+        hidden_rows_come_beside_logits_and_alone::<D>,
     ]
 }

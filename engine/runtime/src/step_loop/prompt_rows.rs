@@ -1,0 +1,131 @@
+//! What is wanted of the rows of a prompt, besides the token that follows it.
+
+use crate::event::HiddenRow;
+use crate::options::HiddenRows;
+use crate::sampler::{SampleError, TokenLogprobs, logprobs_of};
+
+/// Host memory for the logits of scored prompt rows in one step, in bytes.
+const LOGITS_BYTES_MAX: usize = 64 << 20;
+
+/// Rows of prompts whose logits a step may give, at least one.
+pub(super) fn logit_rows_max(vocab_size: usize) -> usize {
+    (LOGITS_BYTES_MAX / size_of::<f32>() / vocab_size.max(1)).max(1)
+}
+
+/// What is wanted of one row of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RowWish {
+    /// The log-probability of the prompt's token after it.
+    pub score: bool,
+    /// Its hidden row.
+    pub hidden: bool,
+    /// The token that follows.
+    pub choice: bool,
+}
+
+impl RowWish {
+    pub fn wants_logits(self) -> bool {
+        self.score || self.choice
+    }
+
+    pub fn is_any(self) -> bool {
+        self.wants_logits() || self.hidden
+    }
+}
+
+/// What a generation wants of its prompt's rows, and how much of it was given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PromptRows {
+    /// Log-probabilities of its tokens, with those of so many best ones.
+    pub logprobs: Option<usize>,
+    pub hidden: Option<HiddenRows>,
+    /// Tokens of the prompt.
+    pub length: usize,
+    /// Positions whose wishes are met. A generation that lost its pages computes them again and asks
+    /// nothing more of them.
+    pub done: usize,
+}
+
+impl PromptRows {
+    /// The first position that something is wanted of.
+    pub fn first(&self) -> Option<usize> {
+        match (self.logprobs, self.hidden) {
+            (Some(_), _) | (_, Some(HiddenRows::All)) => Some(0),
+            (None, Some(HiddenRows::Last)) => Some(self.length.saturating_sub(1)),
+            (None, None) => None,
+        }
+    }
+
+    /// Whether many rows of a step may be wanted.
+    pub fn wants_many(&self) -> bool {
+        self.first() == Some(0) && self.done < self.length
+    }
+
+    pub(super) fn wish(&self, position: usize) -> RowWish {
+        if position < self.done || position >= self.length {
+            return RowWish::default();
+        }
+        let is_last = position + 1 == self.length;
+        let hidden = match self.hidden {
+            Some(HiddenRows::All) => true,
+            Some(HiddenRows::Last) => is_last,
+            None => false,
+        };
+        RowWish { score: self.logprobs.is_some() && !is_last, hidden, choice: false }
+    }
+}
+
+/// A row of a prompt whose next token is scored.
+#[derive(Debug)]
+pub(super) struct Score<'a> {
+    pub token: u32,
+    /// Logits before that token.
+    pub logits: &'a [f32], // [vocab_size]
+    /// Best ones to give beside it.
+    pub top: usize,
+    /// Tokens that exist.
+    pub vocab_size: usize,
+    /// Once it is computed.
+    pub found: Option<Result<TokenLogprobs, SampleError>>,
+}
+
+impl Score<'_> {
+    pub fn compute(&mut self) {
+        let known = self.vocab_size.min(self.logits.len());
+        self.found = Some(logprobs_of(&self.logits[..known], self.token, self.top));
+    }
+}
+
+/// What a step found for the rows of one generation.
+#[derive(Debug, Default)]
+pub(super) struct FoundRows<'a> {
+    pub scores: Vec<Score<'a>>,
+    pub hidden: Vec<HiddenRow>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PromptRows, RowWish, logit_rows_max};
+    use crate::options::HiddenRows;
+
+    #[test]
+    fn rows_are_asked_once() {
+        let mut rows = PromptRows { logprobs: Some(0), hidden: None, length: 4, done: 0 };
+        let score = RowWish { score: true, ..RowWish::default() };
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|at| rows.wish(at) == score),
+            [true, true, true, false, false]
+        );
+        rows.done = 2;
+        assert_eq!([1, 2].map(|at| rows.wish(at).is_any()), [false, true]);
+        rows = PromptRows { logprobs: None, hidden: Some(HiddenRows::Last), ..rows };
+        assert_eq!((rows.first(), rows.wants_many()), (Some(3), false));
+        assert_eq!([2, 3].map(|at| rows.wish(at).hidden), [false, true]);
+    }
+
+    #[test]
+    fn logits_of_prompts_are_bounded() {
+        assert_eq!(logit_rows_max(151_936), 110);
+        assert_eq!((logit_rows_max(usize::MAX), logit_rows_max(1 << 24)), (1, 1));
+    }
+}
