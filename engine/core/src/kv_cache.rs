@@ -2,8 +2,9 @@
 
 use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
 
-use crate::counts::HolderCounts;
 use crate::error::EngineError;
+use crate::keyed_places::KeyedPlaces;
+pub use crate::keyed_places::PrefixKey;
 
 /// Positions that one page holds, of every layer.
 pub const PAGE_POSITIONS: usize = 64;
@@ -120,50 +121,70 @@ pub fn pages_for(positions: usize) -> usize {
     positions.div_ceil(PAGE_POSITIONS)
 }
 
-/// Counts the holders of every page of one pool.
+/// Counts the holders of every page of one pool, and keeps pages under keys to be found again.
 #[derive(Debug)]
 pub struct PageAllocator {
-    counts: HolderCounts,
+    places: KeyedPlaces,
 }
 
 impl PageAllocator {
-    /// An allocator of that many free pages.
+    /// An allocator of that many empty pages.
     pub fn new(pages: u32) -> Self {
-        Self { counts: HolderCounts::new(pages) }
+        Self { places: KeyedPlaces::new(pages) }
     }
 
-    /// Pages that nobody holds.
+    /// Pages that can be taken: empty ones, and idle ones, which nobody but the cache of prefixes holds.
     pub fn free_pages(&self) -> usize {
-        self.counts.free()
+        self.places.free()
+    }
+
+    /// Pages of [`Self::free_pages`] that are found again as long as they are not taken.
+    pub fn idle_pages(&self) -> usize {
+        self.places.idle()
     }
 
     /// Pages of the pool.
     pub fn pages(&self) -> usize {
-        self.counts.places()
+        self.places.places()
     }
 
-    /// Takes a free page.
+    /// Takes an empty page, else the one that was idle for longest.
     ///
     /// # Errors
     /// [`EngineError::OutOfPages`].
     pub fn allocate(&mut self) -> Result<PageId, EngineError> {
         let out_of_pages = EngineError::OutOfPages { pages: self.pages() };
-        self.counts.take().map(PageId).ok_or(out_of_pages)
+        self.places.take().map(PageId).ok_or(out_of_pages)
     }
 
-    /// Adds a holder to a page that is in use.
+    /// Adds a holder to a page that is in use or was found.
     pub fn retain(&mut self, page: PageId) {
-        self.counts.retain(page.0);
+        self.places.retain(page.0);
     }
 
     /// Removes a holder; the last one frees the page.
     pub fn release(&mut self, page: PageId) {
-        self.counts.release(page.0);
+        self.places.release(page.0);
     }
 
-    /// How many hold the page.
+    /// How many hold the page; the cache of prefixes is one of them.
     pub fn references(&self, page: PageId) -> u32 {
-        self.counts.holders(page.0)
+        self.places.holders(page.0)
+    }
+
+    /// Keeps a page that is computed in whole to be found again; false where its key is taken already.
+    pub fn keep(&mut self, page: PageId, key: PrefixKey) -> bool {
+        self.places.keep(page.0, key)
+    }
+
+    /// The page that is kept under a key. It may be taken at any time before it is retained.
+    pub fn find(&self, key: &PrefixKey) -> Option<PageId> {
+        self.places.find(key).map(PageId)
+    }
+
+    /// The page is not to be found any more; those who hold it keep it.
+    pub fn forget(&mut self, page: PageId) {
+        self.places.forget(page.0);
     }
 }
 
@@ -210,8 +231,14 @@ impl PageTable {
             return Ok(None);
         }
         let written = self.length / PAGE_POSITIONS;
-        let shared = self.pages.get(written).copied().filter(|&p| allocator.references(p) > 1);
         let wanted = pages_for(self.length + positions);
+        if let Some(&page) = self.pages.get(written)
+            && wanted.saturating_sub(self.pages.len()) == allocator.free_pages()
+        {
+            // No page is left for a copy: what is kept under a key goes first.
+            allocator.forget(page);
+        }
+        let shared = self.pages.get(written).copied().filter(|&p| allocator.references(p) > 1);
         let fresh = wanted.saturating_sub(self.pages.len()) + usize::from(shared.is_some());
         if fresh > allocator.free_pages() {
             return Err(EngineError::OutOfPages { pages: allocator.pages() });
@@ -234,8 +261,28 @@ impl PageTable {
     /// Forgets every position from `length` on and releases the pages that this empties.
     pub fn truncate(&mut self, length: usize, allocator: &mut PageAllocator) {
         self.length = self.length.min(length);
-        for page in self.pages.drain(pages_for(self.length).min(self.pages.len())..) {
+        // The last ones first: they are worth nothing without those before them.
+        for page in self.pages.drain(pages_for(self.length).min(self.pages.len())..).rev() {
             allocator.release(page);
+        }
+    }
+
+    /// Goes on with pages that were found, in place of what it has after the first `whole` pages. All positions of
+    /// these, and of those found, are in use then.
+    pub fn adopt(&mut self, whole: usize, found: &[PageId], allocator: &mut PageAllocator) {
+        for &page in found {
+            allocator.retain(page);
+        }
+        self.truncate(whole * PAGE_POSITIONS, allocator);
+        self.pages.extend_from_slice(found);
+        self.length = self.pages.len() * PAGE_POSITIONS;
+    }
+
+    /// Replaces a page by another with the same contents.
+    pub fn replace(&mut self, index: usize, page: PageId, allocator: &mut PageAllocator) {
+        if let Some(own) = self.pages.get_mut(index).filter(|own| **own != page) {
+            allocator.retain(page);
+            allocator.release(std::mem::replace(own, page));
         }
     }
 

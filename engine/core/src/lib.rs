@@ -14,6 +14,7 @@ pub mod driver;
 pub mod error;
 pub mod expert_memory;
 pub mod float_bytes;
+mod keyed_places;
 pub mod kv_cache;
 pub mod level_policy;
 pub mod recurrent;

@@ -9,8 +9,8 @@
 
 use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
 
-use crate::counts::HolderCounts;
 use crate::error::EngineError;
+use crate::keyed_places::{KeyedPlaces, PrefixKey};
 use crate::kv_cache::PAGE_POSITIONS;
 
 /// States of earlier positions that a sequence keeps for going back.
@@ -92,19 +92,19 @@ pub fn checkpoint_of(tokens: usize) -> Option<usize> {
     Some(latest / PAGE_POSITIONS * PAGE_POSITIONS).filter(|length| *length > 0)
 }
 
-/// Counts the holders of every state of one pool.
+/// Counts the holders of every state of one pool, and keeps checkpoints under keys to be found again.
 #[derive(Debug)]
 pub struct StateAllocator {
-    counts: HolderCounts,
+    counts: KeyedPlaces,
 }
 
 impl StateAllocator {
     /// An allocator of that many free states; 0 for a model without recurrent layers.
     pub fn new(states: u32) -> Self {
-        Self { counts: HolderCounts::new(states) }
+        Self { counts: KeyedPlaces::new(states) }
     }
 
-    /// States that nobody holds.
+    /// States that can be taken: those that nobody holds but the cache of prefixes.
     pub fn free_states(&self) -> usize {
         self.counts.free()
     }
@@ -112,6 +112,11 @@ impl StateAllocator {
     /// States of the pool.
     pub fn states(&self) -> usize {
         self.counts.places()
+    }
+
+    /// The state that is kept under a key.
+    pub fn find(&self, key: &PrefixKey) -> Option<StateId> {
+        self.counts.find(key).map(StateId)
     }
 }
 
@@ -198,6 +203,25 @@ impl StateTable {
     /// Releases the states that follow more than `length` positions.
     pub fn truncate(&mut self, length: usize, allocator: &mut StateAllocator) {
         self.release_if(allocator, |_, kept| kept.length > length);
+    }
+
+    /// Keeps the checkpoint after `length` positions, if there is one, to be found again.
+    pub fn keep(&self, length: usize, key: PrefixKey, allocator: &mut StateAllocator) {
+        for kept in self.kept.iter().filter(|kept| kept.checkpoint && kept.length == length) {
+            allocator.counts.keep(kept.state.0, key);
+        }
+    }
+
+    /// Its checkpoints are not to be found any more.
+    pub fn forget_kept(&self, allocator: &mut StateAllocator) {
+        self.kept.iter().for_each(|kept| allocator.counts.forget(kept.state.0));
+    }
+
+    /// Goes on from a state that was found, of more positions than the newest.
+    pub fn adopt(&mut self, length: usize, state: StateId, allocator: &mut StateAllocator) {
+        allocator.counts.retain(state.0);
+        self.drop_checkpoints(CHECKPOINTS_MAX - 1, allocator);
+        self.kept.push(KeptState { length, state, checkpoint: true });
     }
 
     /// A second table of the same states.

@@ -196,6 +196,8 @@ impl EngineCore {
         status.waiting += self.inbox.arrivals_of(model);
         status.pages.total = model.limits.pages;
         status.pages.free = model.pool.free_pages();
+        status.pages.idle = model.pool.idle_pages();
+        status.prefixes = model.pool.prefixes();
         status.pages.resting = model.idle_pages();
         status
     }

@@ -8,6 +8,7 @@ pub mod event;
 mod event_buffer;
 pub mod generate;
 pub mod input;
+mod levels;
 pub mod load;
 mod mask_worker;
 pub mod memory_plan;
@@ -15,6 +16,7 @@ pub mod model;
 mod model_core;
 pub mod open;
 pub mod options;
+mod prefix;
 pub mod sample_tokens;
 pub mod sampler;
 mod sequence;
@@ -39,7 +41,10 @@ pub use load::{ModelSource, OpenProgress};
 pub use memory_plan::{MemoryPlan, PlannedResidence};
 pub use model_core::ModelParts;
 pub use open::{Fitted, Model};
-pub use options::{Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Residence};
+pub use options::{
+    Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Prefixes, Residence,
+};
+pub use prefix::PrefixStatus;
 pub use sampler::SamplingParams;
 pub use session::Session;
 pub use snapshot::SnapshotContents;

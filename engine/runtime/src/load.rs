@@ -290,6 +290,7 @@ impl Model {
             weight_bytes: plan.weight_bytes.saturating_add(plan.expert_bytes),
             allocation,
             dual,
+            prefixes: options.prefixes,
             reservations,
             experts,
             plan: Some(plan),

@@ -9,6 +9,8 @@ use nestling_import::ModelConfig;
 
 use crate::constraint::ConstraintCache;
 use crate::memory_plan::MemoryPlan;
+use crate::options::Prefixes;
+use crate::prefix::PrefixScope;
 use crate::sampler::SamplingParams;
 use crate::sequence::{Sequence, SequencePool};
 use crate::slot::SessionSlot;
@@ -52,6 +54,8 @@ pub struct ModelParts {
     pub allocation: Option<Arc<Allocation>>,
     /// Dual routing, where the model was opened with it.
     pub dual: Option<DualRouting>,
+    /// Whether sessions share what was computed for the same beginning.
+    pub prefixes: Prefixes,
     /// What was taken from the budget.
     pub reservations: Vec<Reservation>,
     /// What was taken for streamed experts: it can change while the model runs.
@@ -68,6 +72,7 @@ pub(crate) struct ModelCore {
     pub pool: SequencePool,
     pub device: String,
     pub identity: u128,
+    prefixes: Prefixes,
     pub tokenizer: Option<Tokenizer>,
     pub chat_template: Option<ChatTemplate>,
     pub sampling: SamplingParams,
@@ -125,6 +130,7 @@ impl ModelCore {
             pool: SequencePool::new(limits.pages, limits.states),
             device: parts.device,
             identity: parts.identity,
+            prefixes: parts.prefixes,
             tokenizer: parts.tokenizer,
             chat_template: parts.chat_template,
             sampling: parts.sampling,
@@ -302,6 +308,18 @@ impl ModelCore {
                 let expected = "a model that was opened with it";
                 Err(EngineError::mismatch("dual routing", expected, "one level for all"))
             }
+        }
+    }
+
+    /// Who shares pages with a generation.
+    pub(crate) fn prefix_scope(
+        &self,
+        levels: LevelPolicy,
+        salt: Option<String>,
+    ) -> Option<PrefixScope> {
+        match self.prefixes {
+            Prefixes::Shared => Some(PrefixScope { identity: self.identity, levels, salt }),
+            Prefixes::Alone => None,
         }
     }
 

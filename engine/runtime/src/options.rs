@@ -89,6 +89,8 @@ pub struct ModelOptions {
     /// four for every context of `kv_tokens`. A session that is computed holds two at the least, and
     /// keeps up to two of earlier positions for going back.
     pub recurrent_states: Option<usize>,
+    /// Whether sessions share what was computed for the same beginning. Never changes a result in strict mode.
+    pub prefixes: Prefixes,
     /// Most rows of one step. Longer prompts are computed in pieces of at most this many tokens,
     /// of fewer where a layer would take too long to be cancelled.
     pub rows_max: usize,
@@ -118,6 +120,7 @@ impl Default for ModelOptions {
             context_length: None,
             kv_tokens: None,
             recurrent_states: None,
+            prefixes: Prefixes::default(),
             rows_max: 512,
             activation_mode: ActivationMode::default(),
             residence: Residence::default(),
@@ -127,6 +130,18 @@ impl Default for ModelOptions {
             host_experts: HostExperts::default(),
         }
     }
+}
+
+/// Whether sessions share what was computed for the same beginning of their histories.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Prefixes {
+    /// Pages keep their contents until they are wanted for others, and are found by the tokens that they were
+    /// computed for; except under dual routing in elastic mode, where they depend on more.
+    #[default]
+    Shared,
+    /// Sessions share nothing but what they were forked with.
+    Alone,
 }
 
 /// Where the experts of a store are while its model runs.
@@ -185,6 +200,9 @@ pub struct GenerateOptions {
     /// In how long the first token is wanted. It goes before others of its priority while it can still be in
     /// time; [`crate::Stats::is_late`] tells of one that was not.
     pub deadline: Option<Duration>,
+    /// Whose prefixes it shares: pages that were computed for the same beginning with the same salt are not computed
+    /// again, which whoever measures time can tell. None shares with all others that have none.
+    pub cache_salt: Option<String>,
     /// Whose generation it is, a user's for example: prompts of one group share what a group without others
     /// has alone. None is a group of its own.
     pub group: Option<u64>,
@@ -218,6 +236,7 @@ impl Default for GenerateOptions {
             events_max: 64,
             priority: 0,
             deadline: None,
+            cache_salt: None,
             group: None,
         }
     }

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::prefix::{PrefixScope, PrefixStatus, page_key};
 use nestling_core::batch::LevelPolicy;
 use nestling_core::error::EngineError;
-use nestling_core::kv_cache::{PageAllocator, PageCopy, PageId, PageTable};
+use nestling_core::kv_cache::{
+    PAGE_POSITIONS, PageAllocator, PageCopy, PageId, PageTable, PrefixKey,
+};
 use nestling_core::recurrent::{StateAllocator, StateId, StateTable, StateTrack, checkpoint_of};
 use nestling_core::sync::{Mutex, MutexGuard, whole};
 use nestling_formats::memory::{OutOfMemory, try_reserve, try_to_vec};
@@ -21,6 +24,7 @@ pub(crate) struct SequencePool {
 struct PoolCounts {
     pages: PageAllocator,
     states: StateAllocator,
+    prefixes: PrefixStatus,
 }
 
 impl SequencePool {
@@ -30,6 +34,7 @@ impl SequencePool {
         let counts = PoolCounts {
             pages: PageAllocator::new(count(pages)),
             states: StateAllocator::new(count(states)),
+            prefixes: PrefixStatus::default(),
         };
         Self { counts: Arc::new(Mutex::new(counts)), recurrent: states > 0 }
     }
@@ -40,12 +45,22 @@ impl SequencePool {
         whole(self.counts.lock())
     }
 
-    /// Pages that nobody holds.
+    /// Pages that can be taken.
     pub(crate) fn free_pages(&self) -> usize {
         self.lock().pages.free_pages()
     }
 
-    /// Recurrent states that nobody holds.
+    /// Of these, pages that are found again until they are.
+    pub(crate) fn idle_pages(&self) -> usize {
+        self.lock().pages.idle_pages()
+    }
+
+    /// How often prefixes were found.
+    pub(crate) fn prefixes(&self) -> PrefixStatus {
+        self.lock().prefixes
+    }
+
+    /// Recurrent states that can be taken.
     pub(crate) fn free_states(&self) -> usize {
         self.lock().states.free_states()
     }
@@ -71,12 +86,60 @@ pub(crate) struct Sequence {
     pool: SequencePool,
     /// Levels that the keys and values were computed with.
     levels: Option<LevelPolicy>,
+    /// Who shares its pages.
+    sharing: Sharing,
+}
+
+/// Under which keys the pages of a sequence are kept and found.
+#[derive(Clone, Debug, Default)]
+struct Sharing {
+    /// None shares nothing.
+    scope: Option<PrefixScope>,
+    /// Keys of whole pages of its tokens, from the first on; those before the first one comes first.
+    keys: Vec<PrefixKey>, // [1 + pages]
+    /// Pages that are kept, or were found.
+    kept: usize,
+    /// Its keys and values came from outside: nobody else is given them.
+    is_restored: bool,
+}
+
+impl Sharing {
+    /// Makes the keys of the first so many whole pages of `tokens`, or of fewer where there is no memory for them.
+    fn make_keys(&mut self, tokens: &[u32], pages: usize) {
+        let Some(scope) = self.scope.as_ref().filter(|_| !self.is_restored) else { return };
+        let missing = (pages + 1).saturating_sub(self.keys.len());
+        if try_reserve(&mut self.keys, "keys of pages", missing).is_err() {
+            return;
+        }
+        if self.keys.is_empty() {
+            self.keys.extend(scope.root());
+        }
+        let Some(mut key) = self.keys.last().copied() else { return };
+        let (whole, _) = tokens.as_chunks::<PAGE_POSITIONS>();
+        for tokens in whole.iter().take(pages).skip(self.keys.len() - 1) {
+            key = page_key(&key, tokens);
+            self.keys.push(key);
+        }
+    }
+
+    /// Keys of the whole pages, as far as they are made.
+    fn keys(&self) -> &[PrefixKey] {
+        self.keys.get(1..).unwrap_or_default()
+    }
+
+    /// Only so many of the tokens stay.
+    fn truncate(&mut self, tokens: usize) {
+        let whole = tokens / PAGE_POSITIONS;
+        self.keys.truncate(whole + 1);
+        self.kept = self.kept.min(whole);
+    }
 }
 
 impl Sequence {
     pub(crate) fn new(pool: SequencePool) -> Self {
         let (table, states) = (PageTable::default(), StateTable::default());
-        Self { tokens: Vec::new(), table, states, pool, levels: None }
+        let sharing = Sharing::default();
+        Self { tokens: Vec::new(), table, states, pool, levels: None, sharing }
     }
 
     pub(crate) fn tokens(&self) -> &[u32] {
@@ -121,6 +184,7 @@ impl Sequence {
     pub(crate) fn replace(&mut self, tokens: Vec<u32>) {
         let same = self.tokens.iter().zip(&tokens).take_while(|(old, new)| old == new).count();
         self.forget_computed(same);
+        self.sharing.truncate(same);
         self.tokens = tokens;
     }
 
@@ -132,9 +196,88 @@ impl Sequence {
         }
     }
 
+    /// Who shares its pages from now on; none is nobody.
+    pub(crate) fn set_scope(&mut self, scope: Option<PrefixScope>) {
+        if self.sharing.scope != scope {
+            let is_restored = self.sharing.is_restored;
+            self.sharing = Sharing { scope, is_restored, ..Sharing::default() };
+        }
+    }
+
+    /// Takes pages, and a recurrent state, that were computed for the same tokens before, of the first `most`
+    /// tokens at most.
+    pub(crate) fn adopt(&mut self, most: usize) {
+        let (own, wanted) = (self.table.length() / PAGE_POSITIONS, most / PAGE_POSITIONS);
+        if wanted <= own || self.sharing.is_restored {
+            return;
+        }
+        self.sharing.make_keys(&self.tokens, wanted);
+        let mut pool = self.pool.lock();
+        let keys = self.sharing.keys();
+        let keys = &keys[own.min(keys.len())..];
+        if keys.is_empty() {
+            return;
+        }
+        let found = keys.iter().map_while(|key| pool.pages.find(key));
+        let mut found: Vec<PageId> = found.collect();
+        let mut state = None;
+        if self.pool.recurrent {
+            let known = |count: &usize| pool.states.find(&keys[count - 1]);
+            let last = (1..=found.len()).rev().find_map(|count| Some((count, known(&count)?)));
+            found.truncate(last.map_or(0, |(count, _)| count));
+            state = last.map(|(_, state)| state);
+        }
+        let asked = (wanted * PAGE_POSITIONS).saturating_sub(self.table.length());
+        pool.prefixes.asked_tokens += asked as u64;
+        let length = (own + found.len()) * PAGE_POSITIONS;
+        if length <= self.table.length() {
+            return;
+        }
+        pool.prefixes.found_tokens += (length - self.table.length()) as u64;
+        self.table.adopt(own, &found, &mut pool.pages);
+        if let Some(state) = state {
+            self.states.adopt(length, state, &mut pool.states);
+        }
+        self.sharing.kept = self.sharing.kept.max(own + found.len());
+    }
+
+    /// Keeps the pages that are computed in whole to be found by others, and the recurrent state after them where
+    /// there is one. A page that somebody else keeps takes the place of its own.
+    pub(crate) fn keep_computed(&mut self) {
+        let whole = self.table.length() / PAGE_POSITIONS;
+        if self.sharing.kept >= whole || self.sharing.is_restored {
+            return;
+        }
+        self.sharing.make_keys(&self.tokens, whole);
+        let mut pool = self.pool.lock();
+        let keys = self.sharing.keys();
+        for (index, key) in keys.iter().enumerate().take(whole).skip(self.sharing.kept) {
+            let Some(&page) = self.table.pages().get(index) else { break };
+            if !pool.pages.keep(page, *key)
+                && let Some(same) = pool.pages.find(key)
+            {
+                self.table.replace(index, same, &mut pool.pages);
+            }
+            self.states.keep((index + 1) * PAGE_POSITIONS, *key, &mut pool.states);
+        }
+        self.sharing.kept = whole;
+    }
+
+    /// Nobody is to find what was computed for it any more, and it is computed again.
+    pub(crate) fn disown_computed(&mut self) {
+        let mut pool = self.pool.lock();
+        for &page in self.table.pages() {
+            pool.pages.forget(page);
+        }
+        self.states.forget_kept(&mut pool.states);
+        drop(pool);
+        self.forget_computed(0);
+    }
+
     /// Forgets all tokens from `length` on.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.tokens.truncate(length);
+        self.sharing.truncate(length);
         self.forget_computed(length);
     }
 
@@ -163,6 +306,8 @@ impl Sequence {
         self.states.truncate(length, &mut pool.states);
         let length = if self.pool.recurrent { self.states.length() } else { length };
         self.table.truncate(length, &mut pool.pages);
+        self.sharing.kept = self.sharing.kept.min(self.table.length() / PAGE_POSITIONS);
+        self.sharing.is_restored &= self.table.length() > 0;
     }
 
     /// Makes room for what is computed of the next `count` pending tokens.
@@ -178,7 +323,9 @@ impl Sequence {
     /// # Errors
     /// As [`Self::advance`].
     pub(crate) fn advance_restored(&mut self, count: usize) -> Result<(), EngineError> {
-        self.extend_computed(count, None).map(|_| ())
+        self.extend_computed(count, None)?;
+        self.sharing.is_restored = true;
+        Ok(())
     }
 
     fn extend_computed(
@@ -213,8 +360,8 @@ impl Sequence {
         let table = self.table.fork(&mut pool.pages);
         let states = self.states.fork(&mut pool.states);
         drop(pool);
-        let pool = self.pool.clone();
-        Ok(Self { tokens, table, states, pool, levels: self.levels })
+        let (pool, sharing) = (self.pool.clone(), self.sharing.clone());
+        Ok(Self { tokens, table, states, pool, levels: self.levels, sharing })
     }
 
     /// A fork that is only read: it keeps no more than the newest recurrent state from others.

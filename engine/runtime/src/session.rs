@@ -243,15 +243,18 @@ impl Session {
         };
         drop(state);
         sequence.set_levels(levels);
+        sequence.set_scope(core.prefix_scope(levels, options.cache_salt.clone()));
         sequence.replace(prompt);
         let (logprobs, hidden) = (options.prompt_logprobs, options.hidden);
         let prompt_rows = PromptRows { logprobs, hidden, length: prompt_tokens, done: 0 };
         let last = (answer.tokens_max > 0).then_some(prompt_tokens - 1);
         // Of these rows something is wanted, so they are computed again.
         let first_wanted = prompt_rows.first().into_iter().chain(last).min();
-        if let Some(first) = first_wanted.filter(|first| *first < sequence.computed()) {
-            sequence.forget_computed(first);
+        let first_wanted = first_wanted.unwrap_or(prompt_tokens);
+        if first_wanted < sequence.computed() {
+            sequence.forget_computed(first_wanted);
         }
+        sequence.adopt(first_wanted);
         let cached_tokens = sequence.computed();
         let buffer = Arc::new(EventBuffer::new(options.events_max));
         core.touch(&self.slot);

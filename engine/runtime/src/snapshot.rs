@@ -6,17 +6,16 @@
 //! tokens (u32 each), the pages of the computed tokens in order and the recurrent state after them,
 //! XXH3-128 of everything before it.
 
-use nestling_formats::Level;
 use nestling_formats::memory::try_with_capacity;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::levels::{decode_levels, encode_levels};
 use crate::open::Model;
 use crate::sequence::Sequence;
 use crate::session::Session;
 use nestling_core::batch::LevelPolicy;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::pages_for;
-use nestling_experts::dual::{DualPolicy, LevelMode, Threshold};
 use nestling_formats::Invariant;
 
 const MAGIC: [u8; 8] = *b"NESTSESS";
@@ -197,36 +196,6 @@ impl Header {
         let page_bytes = usize::try_from(self.page_bytes).unwrap_or(usize::MAX).max(1);
         Ok((bytes[start..state].chunks_exact(page_bytes), &bytes[state..end]))
     }
-}
-
-/// How levels were chosen: one for all, by dual routing in strict mode, in elastic mode.
-const FIXED: u8 = 0;
-const STRICT: u8 = 1;
-const ELASTIC: u8 = 2;
-
-fn encode_levels(levels: LevelPolicy) -> ([u8; 4], u32) {
-    match levels {
-        LevelPolicy::Fixed(level) => ([level.bits(), level.bits(), FIXED, 0], 0),
-        LevelPolicy::Dual(DualPolicy { threshold, lowest, highest, mode }) => {
-            let kind = match mode {
-                LevelMode::Strict => STRICT,
-                LevelMode::Elastic => ELASTIC,
-            };
-            ([highest.bits(), lowest.bits(), kind, 0], threshold.bits())
-        }
-    }
-}
-
-fn decode_levels([highest, lowest, kind, _]: [u8; 4], threshold: u32) -> Option<LevelPolicy> {
-    let (highest, lowest) = (Level::from_bits(highest)?, Level::from_bits(lowest)?);
-    let mode = match kind {
-        FIXED => return Some(LevelPolicy::Fixed(highest)),
-        STRICT => LevelMode::Strict,
-        ELASTIC => LevelMode::Elastic,
-        _ => return None,
-    };
-    let threshold = Threshold::from_bits(threshold)?;
-    Some(LevelPolicy::Dual(DualPolicy { threshold, lowest, highest, mode }))
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], EngineError> {

@@ -1,5 +1,6 @@
 //! What an engine is doing, for whoever looks at it.
 
+use crate::prefix::PrefixStatus;
 use nestling_core::schedule::{Claim, Shortage, Standing};
 
 /// What an engine, or one model of it, is doing; a moment ago.
@@ -24,6 +25,8 @@ pub struct ServiceStatus {
     pub steps: u64,
     /// The last one.
     pub last_step: StepStatus,
+    /// How often beginnings of prompts were found that others had.
+    pub prefixes: PrefixStatus,
     /// Seconds that generations under way wait for a token at most, as far as the model allows:
     /// [`crate::EngineOptions::gap_target`], or what the shortest step with a prompt beside them takes.
     pub gap_in_force: f64,
@@ -35,8 +38,10 @@ pub struct ServiceStatus {
 pub struct PageStatus {
     /// All of them.
     pub total: usize,
-    /// Those that nobody holds.
+    /// Those that can be taken.
     pub free: usize,
+    /// Of these, those that keep what was computed in them until they are.
+    pub idle: usize,
     /// Those of generations that run; what several share is counted for each.
     pub running: usize,
     /// Those of generations that wait.
@@ -94,12 +99,14 @@ impl ServiceStatus {
         self.parked += other.parked;
         self.pages.total += other.pages.total;
         self.pages.free += other.pages.free;
+        self.pages.idle += other.pages.idle;
         self.pages.running += other.pages.running;
         self.pages.waiting += other.pages.waiting;
         self.pages.promised += other.pages.promised;
         self.pages.resting += other.pages.resting;
         self.short = self.short.or(other.short);
         self.preemptions += other.preemptions;
+        self.prefixes.add(&other.prefixes);
         self.late += other.late;
         self.steps += other.steps;
         if other.last_step.seconds >= self.last_step.seconds {

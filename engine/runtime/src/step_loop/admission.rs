@@ -43,7 +43,9 @@ pub(super) fn begin(tasks: &mut [Task], now: Now<'_>) -> Option<Shortage> {
         park(&mut tasks[indices[index]]);
     }
     for index in admission.begin {
-        tasks[indices[index]].standing = Standing::Running;
+        let task = &mut tasks[indices[index]];
+        task.adopt();
+        task.standing = Standing::Running;
     }
     admission.short
 }

@@ -103,9 +103,27 @@ impl Task {
         self.answer.choose(next, position, room)
     }
 
+    /// Takes what was computed for others with the same beginning, before it begins or goes on.
+    pub(super) fn adopt(&mut self) {
+        let last = self.sequence.tokens().len().saturating_sub(1);
+        let first_wanted = match self.prompt_rows.first() {
+            Some(first) if self.prompt_rows.done < self.prompt_rows.length => {
+                first.max(self.prompt_rows.done).min(last)
+            }
+            _ if self.answer.tokens_max > 0 => last,
+            _ => last + 1,
+        };
+        let before = self.sequence.computed();
+        self.sequence.adopt(first_wanted);
+        if self.standing == Standing::Waiting {
+            self.usage.cached_tokens += self.sequence.computed().saturating_sub(before);
+        }
+    }
+
     /// Takes the result of a step: `rows` more tokens are computed, and this was made of it.
     pub(super) fn accept(&mut self, rows: usize, step: &StepStats, outcome: Outcome) {
         self.alone = false;
+        self.sequence.keep_computed();
         self.stats.steps += 1;
         for (sum, uses) in self.stats.expert_uses.iter_mut().zip(step.expert_uses) {
             *sum += uses;
@@ -173,7 +191,7 @@ impl Task {
 
     /// Fails it for something that its own numbers did: nothing computed is worth keeping.
     pub fn reject(&mut self, error: EngineError) {
-        self.sequence.forget_computed(0);
+        self.sequence.disown_computed();
         self.failed = Some(error);
     }
 

@@ -13,7 +13,7 @@ use nestling_core::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats
 use nestling_core::{CancelToken, EngineError, ModelRunner, StepOutput};
 use nestling_import::ModelConfig;
 use nestling_runtime::{
-    Driver, Engine, EngineOptions, Event, GenerateOptions, Generation, Model, ModelParts,
+    Driver, Engine, EngineOptions, Event, GenerateOptions, Generation, Model, ModelParts, Prefixes,
     SamplingParams,
 };
 use nestling_text::{ChatTemplate, Tokenizer};
@@ -331,6 +331,7 @@ fn parts_of(limits: RunnerLimits, runner: Box<dyn ModelRunner>) -> ModelParts {
         weight_bytes: 0,
         experts: None,
         plan: None,
+        prefixes: Prefixes::Shared,
         reservations: vec![],
     }
 }
