@@ -121,6 +121,7 @@ impl KeyedPlaces {
 
     /// Keeps a place no longer.
     pub fn forget(&mut self, place: u32) {
+        // Default: what is not kept is forgotten already.
         let Some(key) = self.key(place) else { return };
         if self.is_idle(place) {
             self.unlink(place);

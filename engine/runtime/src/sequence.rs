@@ -55,6 +55,11 @@ impl SequencePool {
         self.lock().pages.idle_pages()
     }
 
+    /// Counts what was asked for and found.
+    pub(crate) fn note_prefix(&self, status: PrefixStatus) {
+        self.lock().prefixes.add(&status);
+    }
+
     /// How often prefixes were found.
     pub(crate) fn prefixes(&self) -> PrefixStatus {
         self.lock().prefixes
@@ -106,6 +111,7 @@ struct Sharing {
 impl Sharing {
     /// Makes the keys of the first so many whole pages of `tokens`, or of fewer where there is no memory for them.
     fn make_keys(&mut self, tokens: &[u32], pages: usize) {
+        // Default: a sequence that shares nothing has no keys.
         let Some(scope) = self.scope.as_ref().filter(|_| !self.is_restored) else { return };
         let missing = (pages + 1).saturating_sub(self.keys.len());
         if try_reserve(&mut self.keys, "keys of pages", missing).is_err() {
@@ -114,6 +120,7 @@ impl Sharing {
         if self.keys.is_empty() {
             self.keys.extend(scope.root());
         }
+        // Default: pages of elastic levels have no keys.
         let Some(mut key) = self.keys.last().copied() else { return };
         let (whole, _) = tokens.as_chunks::<PAGE_POSITIONS>();
         for tokens in whole.iter().take(pages).skip(self.keys.len() - 1) {
@@ -124,6 +131,7 @@ impl Sharing {
 
     /// Keys of the whole pages, as far as they are made.
     fn keys(&self) -> &[PrefixKey] {
+        // Default: before any key is made, there are none of pages.
         self.keys.get(1..).unwrap_or_default()
     }
 
@@ -206,17 +214,18 @@ impl Sequence {
 
     /// Takes pages, and a recurrent state, that were computed for the same tokens before, of the first `most`
     /// tokens at most.
-    pub(crate) fn adopt(&mut self, most: usize) {
+    pub(crate) fn adopt(&mut self, most: usize) -> PrefixStatus {
+        let mut status = PrefixStatus::default();
         let (own, wanted) = (self.table.length() / PAGE_POSITIONS, most / PAGE_POSITIONS);
         if wanted <= own || self.sharing.is_restored {
-            return;
+            return status;
         }
         self.sharing.make_keys(&self.tokens, wanted);
         let mut pool = self.pool.lock();
         let keys = self.sharing.keys();
         let keys = &keys[own.min(keys.len())..];
         if keys.is_empty() {
-            return;
+            return status;
         }
         let found = keys.iter().map_while(|key| pool.pages.find(key));
         let mut found: Vec<PageId> = found.collect();
@@ -228,17 +237,18 @@ impl Sequence {
             state = last.map(|(_, state)| state);
         }
         let asked = (wanted * PAGE_POSITIONS).saturating_sub(self.table.length());
-        pool.prefixes.asked_tokens += asked as u64;
+        status.asked_tokens = asked as u64;
         let length = (own + found.len()) * PAGE_POSITIONS;
         if length <= self.table.length() {
-            return;
+            return status;
         }
-        pool.prefixes.found_tokens += (length - self.table.length()) as u64;
+        status.found_tokens = (length - self.table.length()) as u64;
         self.table.adopt(own, &found, &mut pool.pages);
         if let Some(state) = state {
             self.states.adopt(length, state, &mut pool.states);
         }
         self.sharing.kept = self.sharing.kept.max(own + found.len());
+        status
     }
 
     /// Keeps the pages that are computed in whole to be found by others, and the recurrent state after them where

@@ -254,7 +254,7 @@ impl Session {
         if first_wanted < sequence.computed() {
             sequence.forget_computed(first_wanted);
         }
-        sequence.adopt(first_wanted);
+        core.pool.note_prefix(sequence.adopt(first_wanted));
         let cached_tokens = sequence.computed();
         let buffer = Arc::new(EventBuffer::new(options.events_max));
         core.touch(&self.slot);

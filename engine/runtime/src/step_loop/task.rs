@@ -9,6 +9,7 @@ use super::prompt_rows::{PromptRows, RowWish, Score};
 use crate::event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
 use crate::event_buffer::EventBuffer;
 use crate::model_core::ModelCore;
+use crate::prefix::PrefixStatus;
 use crate::sequence::Sequence;
 use crate::slot::SessionSlot;
 use nestling_core::batch::LevelPolicy;
@@ -113,10 +114,11 @@ impl Task {
             _ if self.answer.tokens_max > 0 => last,
             _ => last + 1,
         };
-        let before = self.sequence.computed();
-        self.sequence.adopt(first_wanted);
+        let PrefixStatus { found_tokens, .. } = self.sequence.adopt(first_wanted);
         if self.standing == Standing::Waiting {
-            self.usage.cached_tokens += self.sequence.computed().saturating_sub(before);
+            // What it asked for was counted when it came.
+            self.usage.cached_tokens += found_tokens as usize;
+            self.model.pool.note_prefix(PrefixStatus { asked_tokens: 0, found_tokens });
         }
     }
 

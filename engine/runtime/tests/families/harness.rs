@@ -17,7 +17,7 @@ use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{
     Engine, EngineOptions, Event, GenerateOptions, Generation, Input, Model, ModelOptions,
-    SnapshotContents,
+    Prefixes, SnapshotContents,
 };
 
 use nestling_testkit::runners::{
@@ -222,21 +222,27 @@ pub fn keeps_sessions(name: &str) {
     let (_folder, store) = store(name, &ConvertOptions::default());
     let options = EngineOptions { threads: Some(2), ..EngineOptions::default() };
     let engine = Engine::new(options).unwrap();
-    let model = Model::open_source(
-        &engine,
-        nestling_runtime::ModelSource::Store(store),
-        &ModelOptions::default(),
-        &mut |_| {},
-        &CancelToken::new(),
-    )
-    .unwrap();
+    let open = |prefixes| {
+        let store = nestling_runtime::ModelSource::Store(Arc::clone(&store));
+        let options = ModelOptions { prefixes, ..ModelOptions::default() };
+        let cancel = CancelToken::new();
+        Model::open_source(&engine, store, &options, &mut |_| {}, &cancel).unwrap()
+    };
+    let (model, alone) = (open(Prefixes::Shared), open(Prefixes::Alone));
     let vocab_size = model.config().vocab_size;
-    let fresh = |tokens: &[u32], count| say(&mut model.session(), tokens, count);
+    let fresh = |tokens: &[u32], count| say(&mut alone.session(), tokens, count);
     let prompt = some_tokens(80, vocab_size, 21);
     let mut session = model.session();
     let first = say(&mut session, &prompt, 12);
     assert_eq!(first, fresh(&prompt, 12), "{name}: the same prompt twice");
     let history = session.tokens().unwrap();
+
+    let mut stranger = model.session();
+    let beginning = some_tokens(70, vocab_size, 21);
+    assert_eq!(say(&mut stranger, &beginning, 12), fresh(&beginning, 12), "{name}: a beginning");
+    let again = say(&mut model.session(), &prompt, 12);
+    assert_eq!(again, first, "{name}: a stranger's");
+    assert!(engine.status().prefixes.found_tokens >= 64, "{name}: nothing was shared");
 
     let mut fork = session.fork().unwrap();
     let more = some_tokens(9, vocab_size, 22);

@@ -316,7 +316,7 @@ pub fn model_on(engine: &Engine, limits: RunnerLimits, runner: Box<dyn ModelRunn
     Model::from_parts(engine, parts_of(limits, runner)).unwrap()
 }
 
-fn parts_of(limits: RunnerLimits, runner: Box<dyn ModelRunner>) -> ModelParts {
+pub fn parts_of(limits: RunnerLimits, runner: Box<dyn ModelRunner>) -> ModelParts {
     ModelParts {
         runner,
         device: "fake".into(),

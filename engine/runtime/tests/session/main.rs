@@ -11,6 +11,8 @@ mod histories;
 #[cfg(test)]
 mod panics;
 #[cfg(test)]
+mod prefixes;
+#[cfg(test)]
 mod recurrent;
 #[cfg(test)]
 mod rows;
