@@ -153,7 +153,7 @@ fn pieces<'a>(text: &'a str, cuts: &[u16]) -> Vec<&'a str> {
     places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
 }
 
-/// Events with neighbours of one kind joined.
+/// Events with neighbours of one kind joined. The pieces of every call are the call.
 fn events(format: &OutputFormat, pieces: &[&str]) -> (Vec<OutputEvent>, bool) {
     let mut parser = OutputParser::new(format.clone(), 3);
     let mut all: Vec<OutputEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
@@ -166,8 +166,20 @@ fn events(format: &OutputFormat, pieces: &[&str]) -> (Vec<OutputEvent>, bool) {
             (Some(OutputEvent::Reasoning(last)), OutputEvent::Reasoning(more)) => {
                 last.push_str(&more);
             }
+            (
+                Some(OutputEvent::ToolCallArguments { delta: last, .. }),
+                OutputEvent::ToolCallArguments { delta, .. },
+            ) => last.push_str(&delta),
             (_, event) => out.push(event),
         }
+    }
+    for (place, event) in out.iter().enumerate() {
+        let OutputEvent::ToolCall(call) = event else { continue };
+        let told = match &out[place - 1] {
+            OutputEvent::ToolCallArguments { delta, .. } => delta.as_str(),
+            _ => "",
+        };
+        assert_eq!(told, call.arguments_text());
     }
     (out, ended)
 }

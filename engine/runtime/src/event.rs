@@ -22,7 +22,25 @@ pub enum Event {
     Text(String),
     /// More of the reasoning before the answer.
     Reasoning(String),
-    /// The model calls a tool.
+    /// The model begins to call a tool: its name is known, its arguments follow. It stays a call, whatever follows.
+    ToolCallStart {
+        /// Among the calls of the answer, from 0.
+        index: usize,
+        /// What the tool's result refers to; unique in the conversation.
+        id: String,
+        /// The function's name.
+        name: String,
+    },
+    /// More of the arguments of the call that began last.
+    ToolCallArguments {
+        /// The call's.
+        index: usize,
+        /// The pieces of a call are together its [`ToolCall::arguments_text`]. How they are cut means nothing.
+        delta: String,
+    },
+    /// The call that began last, whole, for those who want no pieces. Where the answer ended within its arguments, or
+    /// they are not what they began as, they are text in place of an object: [`ToolCall::arguments`] is a
+    /// `Value::String` of all that came.
     ToolCall(ToolCall),
     /// The last event of a generation that did not fail.
     Finished(Finished),

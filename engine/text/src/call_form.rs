@@ -3,7 +3,6 @@
 use serde_json::{Map, Value};
 
 use super::argument_types::{ArgumentTypes, untyped};
-use super::messages::ToolCall;
 
 /// What stands between the tags of a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,149 +52,73 @@ pub(super) const GEMMA_QUOTE: &str = "<|\"|>";
 const DEPTH_MAX: usize = 64;
 
 /// A call without its id: name and arguments.
-type Call = (String, Value);
-
-impl CallForm {
-    /// The calls that stand between the tags, if nothing else does; `number`, the first one's, makes the ids.
-    pub(super) fn parse(
-        self,
-        text: &str,
-        types: &ArgumentTypes,
-        number: usize,
-    ) -> Option<Vec<ToolCall>> {
-        let calls = match self {
-            Self::JsonList => json_list(text)?,
-            Self::Invoke => invokes(text, types)?,
-            Self::Json => vec![json(serde_json::from_str(text.trim()).ok()?)?],
-            Self::ArgumentTags => vec![argument_tags(text, types)?],
-            Self::FunctionTags => vec![function_tags(text.trim(), types)?],
-            Self::DeepSeek => vec![deepseek(text)?],
-            Self::Kimi => vec![kimi(text)?],
-            Self::Solar => vec![solar(text)?],
-            Self::Gemma => vec![gemma(text.trim())?],
-        };
-        let numbered = calls.into_iter().zip(number..).map(|((name, arguments), number)| {
-            let id = match self {
-                Self::Kimi => ToolCall::function_id(&name, number),
-                _ => ToolCall::numbered_id(number),
-            };
-            ToolCall { id, name, arguments }
-        });
-        Some(numbered.collect())
-    }
-}
+pub(super) type Call = (String, Value);
 
 /// `{"name": ..., "arguments": {...}}`.
-fn json(call: Value) -> Option<Call> {
+pub(super) fn json(call: Value) -> Option<Call> {
     let Value::Object(mut map) = call else { return None };
     let Some(Value::String(name)) = map.remove("name") else { return None };
     let arguments = map.remove("arguments").or_else(|| map.remove("parameters"));
     Some((name, arguments.unwrap_or_else(|| Value::Object(Map::new()))))
 }
 
-fn json_list(text: &str) -> Option<Vec<Call>> {
+/// A list of such calls.
+pub(super) fn json_list(text: &str) -> Option<Vec<Call>> {
     let Value::Array(calls) = serde_json::from_str(text.trim()).ok()? else { return None };
     let calls: Vec<Call> = calls.into_iter().map(json).collect::<Option<_>>()?;
     (!calls.is_empty()).then_some(calls)
 }
 
-fn argument_tags(text: &str, types: &ArgumentTypes) -> Option<Call> {
-    let (name, mut rest) = text.split_at(text.find("<arg_key>").unwrap_or(text.len()));
-    let name = name.trim();
-    if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c == '<') {
-        return None;
-    }
-    let mut arguments = Map::new();
-    while !rest.trim_start().is_empty() {
-        let (key, after) = rest.trim_start().strip_prefix("<arg_key>")?.split_once("</arg_key>")?;
-        let value = after.trim_start().strip_prefix("<arg_value>")?;
-        let (value, after) = value.split_once("</arg_value>")?;
-        let key = key.trim();
-        arguments.insert(key.into(), types.value(name, key, value));
-        rest = after;
-    }
-    Some((name.into(), Value::Object(arguments)))
+/// Whether a text before the first argument is the name of a function, as GLM writes it.
+pub(super) fn is_glm_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '<')
 }
 
-fn function_tags(text: &str, types: &ArgumentTypes) -> Option<Call> {
-    let inside = text.strip_prefix("<function=")?.strip_suffix("</function>")?;
-    let (name, mut rest) = inside.split_once('>')?;
-    let mut arguments = Map::new();
-    while !rest.trim_start().is_empty() {
-        let (key, after) = rest.trim_start().strip_prefix("<parameter=")?.split_once('>')?;
-        let (value, after) = after.split_once("</parameter>")?;
-        let value = value.strip_prefix('\n').unwrap_or(value);
-        let value = value.strip_suffix('\n').unwrap_or(value);
-        arguments.insert(key.into(), types.value(name, key, value));
-        rest = after;
-    }
-    (!name.is_empty()).then(|| (name.into(), Value::Object(arguments)))
-}
-
-fn invokes(text: &str, types: &ArgumentTypes) -> Option<Vec<Call>> {
-    let mut calls = Vec::new();
-    let mut rest = text.trim_start();
-    while !rest.is_empty() {
-        let (name, after) = named(rest, "<invoke name=")?;
-        let mut arguments = Map::new();
-        rest = after.trim_start();
-        while let Some((key, after)) = named(rest, "<parameter name=") {
-            let (value, after) = after.split_once("</parameter>")?;
-            arguments.insert(key.into(), types.value(name, key, value));
-            rest = after.trim_start();
+/// An argument with the tags around it.
+pub(super) fn argument(
+    form: CallForm,
+    tool: &str,
+    text: &str,
+    types: &ArgumentTypes,
+) -> Option<(String, Value)> {
+    let (key, value) = match form {
+        CallForm::ArgumentTags => {
+            let (key, after) = text.strip_prefix("<arg_key>")?.split_once("</arg_key>")?;
+            let value = after.trim_start().strip_prefix("<arg_value>")?;
+            (key.trim(), value.strip_suffix("</arg_value>")?)
         }
-        rest = rest.strip_prefix("</invoke>")?.trim_start();
-        calls.push((name.into(), Value::Object(arguments)));
-    }
-    (!calls.is_empty()).then_some(calls)
-}
-
-/// Takes `tag`, a name in quotes or without, and `>` from the beginning.
-fn named<'a>(text: &'a str, tag: &str) -> Option<(&'a str, &'a str)> {
-    let (name, after) = text.strip_prefix(tag)?.split_once('>')?;
-    let name = name.trim().trim_matches(['"', '\'']);
-    (!name.is_empty()).then_some((name, after))
-}
-
-fn deepseek(text: &str) -> Option<Call> {
-    let (before, after) = text.split_once(DEEPSEEK_SEPARATOR)?;
-    // Arguments may have the mark of a block in their text; no name begins as they do.
-    let block = after.split_once("```json").filter(|_| !after.trim_start().starts_with('{'));
-    let (name, arguments) = match block {
-        Some((name, block)) => (name, block.trim().strip_suffix("```")?),
-        None => (before, after),
+        CallForm::FunctionTags => {
+            let (key, after) = text.strip_prefix("<parameter=")?.split_once('>')?;
+            let value = after.strip_suffix("</parameter>")?;
+            let value = value.strip_prefix('\n').unwrap_or(value);
+            (key, value.strip_suffix('\n').unwrap_or(value))
+        }
+        _ => {
+            let (key, after) = text.strip_prefix("<parameter name=")?.split_once('>')?;
+            let key = function_name(key);
+            (!key.is_empty()).then_some((key, after.strip_suffix("</parameter>")?))?
+        }
     };
-    named_object(name, arguments)
+    Some((key.into(), types.value(tool, key, value)))
 }
 
-fn kimi(text: &str) -> Option<Call> {
-    let (id, arguments) = text.split_once(KIMI_SEPARATOR)?;
+/// A name in quotes or without.
+pub(super) fn function_name(text: &str) -> &str {
+    text.trim().trim_matches(['"', '\''])
+}
+
+/// The name in the id of Kimi's calls.
+pub(super) fn kimi_name(id: &str) -> Option<&str> {
     let (name, number) = id.trim().rsplit_once(':')?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    let name = name.strip_prefix("functions.").unwrap_or(name);
-    if is_number { named_object(name, arguments) } else { None }
+    is_number.then(|| name.strip_prefix("functions.").unwrap_or(name))
 }
 
-fn solar(text: &str) -> Option<Call> {
-    let (_, after) = text.split_once(SOLAR_NAME)?;
-    let (name, arguments) = after.split_once(SOLAR_ARGUMENTS)?;
-    named_object(name, arguments)
-}
-
-/// A call whose arguments are a JSON object.
-fn named_object(name: &str, arguments: &str) -> Option<Call> {
-    let arguments = serde_json::from_str(arguments.trim()).ok().filter(Value::is_object)?;
-    let name = name.trim();
-    (!name.is_empty()).then(|| (name.into(), arguments))
-}
-
-fn gemma(text: &str) -> Option<Call> {
-    let (name, _) = text.strip_prefix("call:")?.split_once('{')?;
-    let mut rest = text.get("call:".len() + name.len()..)?;
+/// Arguments as Gemma writes them, `{KEY:VALUE,...}`, if nothing else follows.
+pub(super) fn gemma_arguments(text: &str) -> Option<Value> {
+    let mut rest = text;
     let arguments = gemma_value(&mut rest, DEPTH_MAX)?;
-    let name = name.trim();
-    let is_whole = rest.trim().is_empty() && !name.is_empty();
-    is_whole.then(|| (name.into(), arguments))
+    rest.trim().is_empty().then_some(arguments)
 }
 
 /// Takes a value from the beginning of `rest`.

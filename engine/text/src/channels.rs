@@ -6,7 +6,9 @@
 
 use serde_json::{Map, Value};
 
-use super::messages::ToolCall;
+use super::argument_types::ArgumentTypes;
+use super::call_form::CallForm;
+use super::call_stream::{CallNumbers, CallStream, CallTeller};
 use super::output_event::{CALL_BYTES_MAX, OutputEvent, OutputPlace};
 use super::stop::longest_held;
 
@@ -66,8 +68,11 @@ pub(super) struct ChannelParser {
     has_reasoning: bool,
     /// The message has shown nothing yet.
     is_new: bool,
-    /// Number of the next tool call.
-    calls: usize,
+    /// The call that is held, as it is told.
+    stream: CallStream,
+    numbers: CallNumbers,
+    /// Arguments are JSON: no tool's schema has to tell what they are.
+    types: ArgumentTypes,
 }
 
 impl ChannelParser {
@@ -81,7 +86,9 @@ impl ChannelParser {
             has_text: false,
             has_reasoning: false,
             is_new: true,
-            calls,
+            stream: CallStream::new(CallForm::Json),
+            numbers: CallNumbers::new(calls),
+            types: ArgumentTypes::default(),
         };
         // What the prompt said is not said again.
         parser.push(opened);
@@ -227,10 +234,12 @@ impl ChannelParser {
             self.searched = self.held.floor_char_boundary(seen);
             let is_long = self.held.len() > CALL_BYTES_MAX + MARKER_BYTES_MAX;
             if is_long {
-                self.searched = 0;
-                self.place = ChannelState::Answer { is_final: false };
+                return self.end_long_call(recipient, events);
             }
-            return is_long;
+            let certain = self.held.len() - longest_held(&self.held, AFTER_TEXT.into_iter());
+            let certain = self.held.floor_char_boundary(certain.min(CALL_BYTES_MAX));
+            self.read_call(recipient, certain, events);
+            return false;
         };
         self.searched = 0;
         let text = self.held[..at].to_owned();
@@ -253,23 +262,68 @@ impl ChannelParser {
             if marker == END && !ends_turn { ChannelState::Between } else { ChannelState::End };
     }
 
-    /// The call of a complete message; what is no call stays text.
-    fn close_call(&mut self, recipient: &str, text: &str, events: &mut Vec<OutputEvent>) {
+    /// Ends a call at the limit; one that has not begun is text.
+    fn end_long_call(&mut self, recipient: &str, events: &mut Vec<OutputEvent>) -> bool {
+        let at = self.held.floor_char_boundary(CALL_BYTES_MAX);
+        self.read_call(recipient, at, events);
+        if self.stream.has_begun() {
+            let rest = self.held.split_off(at);
+            let text = std::mem::replace(&mut self.held, rest);
+            self.close_call(recipient, &text, events);
+        }
+        self.searched = 0;
+        self.place = ChannelState::Answer { is_final: false };
+        true
+    }
+
+    /// Reads on in the first `length` bytes of a held call.
+    fn read_call(&mut self, recipient: &str, length: usize, events: &mut Vec<OutputEvent>) {
+        let text = &self.held[..length];
         let function = recipient.strip_prefix("functions.");
+        let mut teller = CallTeller { types: &self.types, numbers: &mut self.numbers, events };
+        if !self.stream.has_begun() {
+            let beginning = &text[..text.floor_char_boundary(HEADER_BYTES_MAX)];
+            match (function, beginning.trim_start().chars().next()) {
+                (Some(name), Some('{')) => self.stream.begin(name, true, &mut teller),
+                // The model's own tools take anything; where it begins as JSON, all of it shows whether it is.
+                (None, Some(first)) if first != '{' => {
+                    self.stream.begin(recipient, false, &mut teller)
+                }
+                _ => return,
+            }
+        }
+        self.stream.read(text, &mut teller);
+    }
+
+    /// The call of a complete message; what is no call is text.
+    fn close_call(&mut self, recipient: &str, text: &str, events: &mut Vec<OutputEvent>) {
+        let mut stream = std::mem::replace(&mut self.stream, CallStream::new(CallForm::Json));
+        let function = recipient.strip_prefix("functions.");
+        let mut teller = CallTeller { types: &self.types, numbers: &mut self.numbers, events };
+        let starts = text.trim_start().chars().next();
+        if let (false, Some(name), Some('{')) = (stream.has_begun(), function, starts) {
+            stream.begin(name, true, &mut teller);
+        }
+        if stream.has_begun() {
+            let rest = stream.end(text, true, &mut teller);
+            if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+                self.place = ChannelState::Answer { is_final: false };
+                self.emit(rest, events);
+            }
+            return;
+        }
         let arguments = match (serde_json::from_str(text.trim()), function) {
-            (Ok(Value::Object(arguments)), _) => Value::Object(arguments),
+            (Ok(Value::Object(arguments)), None) => Value::Object(arguments),
             (_, Some(_)) if text.trim().is_empty() => Value::Object(Map::new()),
-            // The model's own tools take anything, such as a program.
             (_, None) => text.into(),
             (_, Some(_)) => {
                 self.place = ChannelState::Answer { is_final: false };
                 return self.emit(text, events);
             }
         };
-        let id = ToolCall::numbered_id(self.calls);
-        self.calls += 1;
-        let name = function.unwrap_or(recipient).into();
-        events.push(OutputEvent::ToolCall(ToolCall { id, name, arguments }));
+        // Default: own tools are called by their whole names.
+        let name = function.unwrap_or(recipient);
+        stream.tell(name, arguments, &mut teller);
     }
 
     /// Passes on text of the present message.

@@ -4,11 +4,14 @@
 
 mod argument_types;
 mod call_form;
+mod call_head;
+mod call_stream;
 mod channels;
 mod chat_template;
 mod detokenize;
 mod encode_stop;
 mod error;
+mod json_compact;
 mod limits;
 mod messages;
 mod output_dialects;

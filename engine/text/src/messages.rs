@@ -200,6 +200,15 @@ pub struct ToolCall {
 const ID_PREFIX: &str = "call_";
 
 impl ToolCall {
+    /// The arguments as the chat API writes them: JSON without white space, or text that is no JSON as it is.
+    pub fn arguments_text(&self) -> String {
+        match &self.arguments {
+            // What a model wrote that is no JSON.
+            Value::String(text) => text.clone(),
+            arguments => arguments.to_string(),
+        }
+    }
+
     /// The id of a conversation's call with this number.
     pub(super) fn numbered_id(number: usize) -> String {
         format!("{ID_PREFIX}{number}")

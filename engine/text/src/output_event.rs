@@ -12,7 +12,23 @@ pub enum OutputEvent {
     Text(String),
     /// Words of the reasoning before it.
     Reasoning(String),
-    /// A complete tool call.
+    /// A tool call begins. It will be one, whatever follows.
+    ToolCallStart {
+        /// Among the calls of the answer, from 0.
+        index: usize,
+        /// What a tool's result refers to.
+        id: String,
+        /// The function's name.
+        name: String,
+    },
+    /// More of the arguments of the call that began last.
+    ToolCallArguments {
+        /// The call's.
+        index: usize,
+        /// All of a call are its [`ToolCall::arguments_text`].
+        delta: String,
+    },
+    /// The tool call that began last, whole. Arguments that broke off are text in place of an object.
     ToolCall(ToolCall),
 }
 

@@ -56,7 +56,8 @@ impl OutputParser {
         }
     }
 
-    /// The rest when no more text comes: an unfinished marker or tool call is text after all.
+    /// The rest when no more text comes: an unfinished marker is text after all, and so is a tool call whose start was
+    /// not told. One that began ends as far as its arguments came.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
         match &mut self.form {
             ParserState::Tagged(parser) => parser.finish(),
@@ -89,6 +90,11 @@ fn append(events: &mut Vec<OutputEvent>, more: Vec<OutputEvent>) {
         | (Some(OutputEvent::Reasoning(last)), Some(OutputEvent::Reasoning(text))) => {
             last.push_str(&text);
         }
+        (
+            Some(OutputEvent::ToolCallArguments { delta: last, .. }),
+            // Of the same call: another's start stands between those of two.
+            Some(OutputEvent::ToolCallArguments { delta, .. }),
+        ) => last.push_str(&delta),
         (_, first) => events.extend(first),
     }
     events.extend(more);

@@ -1,5 +1,6 @@
 //! Output whose reasoning and tool calls stand between tags.
 
+use super::call_stream::{CallNumbers, CallStream, CallTeller};
 use super::output_event::{CALL_BYTES_MAX, OutputEvent, OutputPlace};
 use super::output_format::{TagPair, TaggedFormat};
 use super::stop::longest_held;
@@ -32,8 +33,8 @@ enum TagEffect {
 
 /// Splits text, as it comes, into events. Tags may be cut anywhere; what may be the start of one
 /// is held back. Line breaks next to tags belong to the format and are dropped. Reasoning opens
-/// only before the first word of the answer, as do tags around the answer; a tool call that does not
-/// parse stays text, or reasoning where it began in it.
+/// only before the first word of the answer, as do tags around the answer; what is no tool call between its tags stays
+/// text, or reasoning where it began in it.
 #[derive(Debug, Clone)]
 pub(super) struct TaggedParser {
     format: TaggedFormat,
@@ -54,8 +55,9 @@ pub(super) struct TaggedParser {
     answered: bool,
     /// A tag around the words of the answer has opened.
     in_answer: bool,
-    /// Number of the next tool call.
-    calls: usize,
+    /// The tool call that is held, as it is told.
+    stream: CallStream,
+    numbers: CallNumbers,
 }
 
 impl TaggedParser {
@@ -63,6 +65,8 @@ impl TaggedParser {
     pub fn new(format: TaggedFormat, calls: usize) -> Self {
         let in_reasoning = format.starts_in_reasoning && format.reasoning.is_some();
         Self {
+            stream: CallStream::new(format.call_form),
+            numbers: CallNumbers::new(calls),
             format,
             place: if in_reasoning { TaggedState::Reasoning } else { TaggedState::Text },
             held: String::new(),
@@ -73,7 +77,6 @@ impl TaggedParser {
             after_tag: in_reasoning,
             answered: false,
             in_answer: false,
-            calls,
         }
     }
 
@@ -105,10 +108,8 @@ impl TaggedParser {
         let mut events = Vec::new();
         let mut rest = std::mem::take(&mut self.held);
         if self.place == TaggedState::ToolCall {
-            self.place = self.before_call;
-            if let Some(tags) = &self.format.tool_call {
-                rest.insert_str(0, &tags.open);
-            }
+            let Some(tags) = self.format.tool_call.clone() else { return events };
+            rest = self.end_call(&rest, [&tags.open, ""], &mut events);
         }
         self.emit(&rest, &mut events);
         if !self.after_tag {
@@ -155,6 +156,7 @@ impl TaggedParser {
             };
             self.held = after;
             self.searched = 0;
+            self.stream = CallStream::new(self.format.call_form);
             return true;
         }
         let keep = longest_held(&self.held, tags.iter().map(|(tag, _)| tag.as_str()));
@@ -214,37 +216,48 @@ impl TaggedParser {
         };
         let inside = self.held[..at].to_owned();
         self.held = self.held.split_off(at + tags.close.len());
-        self.place = self.before_call;
-        match self.format.call_form.parse(&inside, &self.format.argument_types, self.calls) {
-            Some(calls) => {
-                self.left_open |= self.place == TaggedState::Reasoning;
-                self.place = TaggedState::Text;
-                self.calls += calls.len();
-                self.answered = true;
-                events.extend(calls.into_iter().map(OutputEvent::ToolCall));
-            }
-            None => {
-                self.after_tag = false;
-                self.emit(&format!("{}{inside}{}", tags.open, tags.close), events);
-            }
-        }
+        let text = self.end_call(&inside, [&tags.open, &tags.close], events);
+        self.emit(&text, events);
         true
     }
 
-    /// A call that has not ended yet; one that is too long is text as far as the limit, wherever the
-    /// output is cut.
+    /// Ends the calls of `inside`; the text that is none. `tags` are those that stand around it.
+    fn end_call(&mut self, inside: &str, tags: [&str; 2], events: &mut Vec<OutputEvent>) -> String {
+        let [open, close] = tags;
+        let types = &self.format.argument_types;
+        let mut teller = CallTeller { types, numbers: &mut self.numbers, events };
+        let rest = self.stream.end(inside, !close.is_empty(), &mut teller);
+        self.place = self.before_call;
+        let Some(rest) = rest else {
+            self.after_tag &= close.is_empty();
+            return format!("{open}{inside}{close}");
+        };
+        self.left_open |= self.place == TaggedState::Reasoning;
+        self.place = TaggedState::Text;
+        self.answered = true;
+        rest.to_owned()
+    }
+
+    /// A call that has not ended yet; one that is too long ends at the limit, wherever the output is cut.
     fn step_long_call(&mut self, tags: &TagPair, events: &mut Vec<OutputEvent>) -> bool {
         let seen = self.held.len().saturating_sub(tags.close.len());
         self.searched = self.held.floor_char_boundary(seen);
         let is_long = self.held.len() > CALL_BYTES_MAX + tags.close.len();
         if is_long {
-            self.place = self.before_call;
-            self.after_tag = false;
             let rest = self.held.split_off(self.held.floor_char_boundary(CALL_BYTES_MAX));
-            let text = tags.open.clone() + &std::mem::replace(&mut self.held, rest);
+            let inside = std::mem::replace(&mut self.held, rest);
+            let text = self.end_call(&inside, [&tags.open, ""], events);
+            self.after_tag = false;
             self.emit(&text, events);
+            return true;
         }
-        is_long
+        let held = longest_held(&self.held, std::iter::once(tags.close.as_str()));
+        let certain = (self.held.len() - held).min(CALL_BYTES_MAX);
+        let inside = &self.held[..self.held.floor_char_boundary(certain)];
+        let types = &self.format.argument_types;
+        let mut teller = CallTeller { types, numbers: &mut self.numbers, events };
+        self.stream.read(inside, &mut teller);
+        false
     }
 
     /// Passes on text of the present place, without the line breaks next to tags.

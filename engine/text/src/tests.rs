@@ -1,5 +1,6 @@
 //! Tests of the text section against Python's libraries, and against hostile input.
 
+mod call_pieces;
 mod channels;
 mod dialects;
 mod hostile;

@@ -174,11 +174,7 @@ impl<'de> Deserialize<'de> for ToolCall {
 
 impl Serialize for ToolCall {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let arguments = match &self.arguments {
-            // What a model wrote that is no JSON.
-            Value::String(text) => text.clone(),
-            arguments => arguments.to_string(),
-        };
+        let arguments = self.arguments_text();
         WireToolCall {
             id: Some(self.id.clone()),
             r#type: Some(FUNCTION.into()),

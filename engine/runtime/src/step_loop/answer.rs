@@ -214,10 +214,14 @@ impl Answer {
         events.extend(parsed.into_iter().map(|event| match event {
             OutputEvent::Text(text) => Event::Text(text),
             OutputEvent::Reasoning(text) => Event::Reasoning(text),
-            OutputEvent::ToolCall(call) => {
+            OutputEvent::ToolCallStart { index, id, name } => {
                 self.called_tools = true;
-                Event::ToolCall(call)
+                Event::ToolCallStart { index, id, name }
             }
+            OutputEvent::ToolCallArguments { index, delta } => {
+                Event::ToolCallArguments { index, delta }
+            }
+            OutputEvent::ToolCall(call) => Event::ToolCall(call),
         }));
     }
 }

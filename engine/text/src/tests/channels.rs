@@ -55,7 +55,7 @@ fn a_message_to_a_tool_is_a_call() {
 
 #[test]
 fn what_is_no_call_stays_text() {
-    for bad in ["{\"city\": \"Kö", "[1]", "now"] {
+    for bad in ["[1]", "now"] {
         let output = format!("<|channel|>commentary to=functions.f json<|message|>{bad}");
         check_cuts(&format("<|start|>assistant"), &output, &[text(bad)]);
         check_cuts(&format("<|start|>assistant"), &(output + "<|call|>"), &[text(bad)]);
@@ -63,6 +63,19 @@ fn what_is_no_call_stays_text() {
     let long = "x".repeat(3 << 20);
     let output = format!("<|channel|>commentary to=functions.f<|message|>{long}");
     assert_eq!(said(&output), [text(&long)]);
+    // What began as one is one, as far as it came.
+    let head = "<|channel|>commentary to=functions.f json<|message|>{\"city\": ";
+    let wanted = [call(0, "f", j!("{\"city\":\"Kö"))];
+    check_cuts(&format("<|start|>assistant"), &format!("{head}\"Kö"), &wanted);
+    let wanted = [call(0, "f", j!({"city": "K"})), text("So.")];
+    check_cuts(&format("<|start|>assistant"), &format!("{head}\"K\"}} So.<|call|>"), &wanted);
+    let head = " to=python<|channel|>analysis code<|message|>";
+    for program in ["{x for x in y}", " print(1)\n", "[1] "] {
+        let output = format!("{head}{program}<|call|>");
+        check_cuts(&format("<|start|>assistant"), &output, &[call(0, "python", j!(program))]);
+    }
+    let output = format!("{head}{{\"a\": 1}}<|call|>");
+    check_cuts(&format("<|start|>assistant"), &output, &[call(0, "python", j!({"a": 1}))]);
 }
 
 #[test]

@@ -129,6 +129,7 @@ fn kimi_numbers_its_calls_through_the_conversation() {
     let mut parser = OutputParser::new(format.clone(), 7);
     let more = parser
         .push("<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>");
+    let more = output::whole_calls(more);
     assert_eq!(more, [kimi_call(7, "f", j!({}))]);
     let OutputEvent::ToolCall(last) = more[0].clone() else { panic!("{more:?}") };
     let said = Message { tool_calls: vec![last], ..Message::assistant("") };
@@ -142,8 +143,10 @@ fn kimi_numbers_its_calls_through_the_conversation() {
         let bad = format!("<|tool_call_begin|>{bad}<|tool_call_end|>");
         check_cuts(&format, &bad, &[text(&bad)]);
     }
-    let unfinished = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{";
+    let unfinished = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>";
     check_cuts(&format, unfinished, &[text(unfinished)]);
+    let broken = format!("{unfinished} {{ \"a\" : ");
+    check_cuts(&format, &broken, &[kimi_call(0, "f", j!("{\"a\":"))]);
 }
 
 /// Kimi-K2-Thinking may go on to calls without closing its reasoning.
@@ -167,8 +170,10 @@ fn kimi_calls_within_reasoning_are_calls() {
     let bad = "<|tool_call_begin|>f<|tool_call_end|>";
     let wanted = [reasoning(&format!("Hm.{bad} So.")), text("I look.")];
     check_cuts(&format, &format!("Hm.{bad} So.</think>I look."), &wanted);
-    let unfinished = "Hm.<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{";
+    let unfinished = "Hm.<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>";
     check_cuts(&format, unfinished, &[reasoning(unfinished)]);
+    let broken = format!("{unfinished}{{");
+    check_cuts(&format, &broken, &[reasoning("Hm."), kimi_call(0, "f", j!("{"))]);
     // Tags that are words of reasoning about calls open none.
     let format = format_of("GLM-4.6", "<|assistant|>\n<think>");
     let output = "I write <tool_call>f\n</tool_call>.</think>Yes.";
@@ -186,18 +191,25 @@ fn minimax_writes_all_calls_between_two_tags() {
     let calls = [call(0, "f", found), call(1, "g", j!({}))];
     let wanted: Vec<_> = [reasoning("Hm."), text("I look.")].into_iter().chain(calls).collect();
     check_cuts(&format, output, &wanted);
-    for bad in [
-        "",
-        "<invoke name=\"f\">",
-        "<invoke name=\"\"></invoke>",
-        "<invoke name=\"f\">1</invoke>",
-        "<invoke name=\"f\"><parameter name=\"a\">1</invoke>",
-        "<invoke name=\"f\"></invoke> and on",
-    ] {
+    for bad in
+        ["", "<invoke name=\"\"></invoke>", "<invoke name=\"f\"", "f<invoke name=\"f\"></invoke>"]
+    {
         let bad = format!("<minimax:tool_call>{bad}</minimax:tool_call>");
         let said = format!("</think>{bad}");
         check_cuts(&format, &said, &[text(&bad)]);
     }
+    for (broken, told) in [
+        ("", "{"),
+        ("1</invoke>", "{1</invoke>"),
+        ("<parameter name=\"a\">1</invoke>", "{<parameter name=\"a\">1</invoke>"),
+        ("<parameter name=\"a\">1</parameter>2", "{\"a\":12"),
+    ] {
+        let said =
+            format!("</think><minimax:tool_call><invoke name=\"f\">{broken}</minimax:tool_call>");
+        check_cuts(&format, &said, &[call(0, "f", j!(told))]);
+    }
+    let said = "</think><minimax:tool_call><invoke name=\"f\"></invoke> and on</minimax:tool_call>";
+    check_cuts(&format, said, &[call(0, "f", j!({})), text("and on")]);
 }
 
 #[test]
@@ -362,10 +374,12 @@ fn a_schema_of_deep_alternatives_says_nothing() {
 #[test]
 fn a_call_of_many_arguments_is_read_in_time_that_grows_with_it() {
     let format = format_of("GLM-4.6", "");
-    let arguments = "<arg_key>a</arg_key><arg_value>1</arg_value>".repeat(10_000);
+    let argument = |n: usize| format!("<arg_key>a{n}</arg_key><arg_value>1</arg_value>");
+    let arguments: String = (0..10_000).map(argument).collect();
     let said = format!("<tool_call>f{arguments}{}</tool_call>", " ".repeat(400_000));
     let start = Instant::now();
-    assert_eq!(events(&format, &[&said]), [call(0, "f", j!({"a": 1}))]);
+    let wanted: Value = (0..10_000).map(|n| (format!("a{n}"), j!(1))).collect();
+    assert_eq!(events(&format, &[&said]), [call(0, "f", wanted)]);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
@@ -411,6 +425,14 @@ const WORDS: &[&str] = &[
     "<|calls|>",
     "{\"name\": \"f\"}",
     "[{\"name\": \"f\"}]",
+    "{\"name\": \"f\", \"arguments\": ",
+    "[",
+    ", ",
+    "}",
+    "{\"a\": \"\\u00e9\\/\", \"b\": [1.50, -0, true]}",
+    "call:f",
+    "<|tool_call>",
+    "<tool_call|>",
     "{}",
     "f",
     "\n",

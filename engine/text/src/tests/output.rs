@@ -14,13 +14,13 @@ fn format(with_tools: bool) -> OutputFormat {
     OutputFormat::detect(&template, "<|im_start|>assistant\n", &tools)
 }
 
-/// Events with neighbouring pieces of one kind joined.
+/// Events with neighbouring pieces of one kind joined, and without the pieces of calls, which are the same as the calls.
 pub(super) fn events(format: &OutputFormat, pieces: &[&str]) -> Vec<OutputEvent> {
     let mut parser = OutputParser::new(format.clone(), 0);
     let mut all: Vec<OutputEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
     all.extend(parser.finish());
     let mut out: Vec<OutputEvent> = Vec::new();
-    for event in all {
+    for event in whole_calls(all) {
         match (out.last_mut(), event) {
             (Some(OutputEvent::Text(last)), OutputEvent::Text(more)) => last.push_str(&more),
             (Some(OutputEvent::Reasoning(last)), OutputEvent::Reasoning(more)) => {
@@ -29,6 +29,34 @@ pub(super) fn events(format: &OutputFormat, pieces: &[&str]) -> Vec<OutputEvent>
             (_, event) => out.push(event),
         }
     }
+    out
+}
+
+/// The events without the pieces of calls, each of which begins, goes on and ends as the whole says.
+pub(super) fn whole_calls(events: Vec<OutputEvent>) -> Vec<OutputEvent> {
+    let (mut index, mut begun, mut out) = (0, None, Vec::new());
+    for event in events {
+        match (event, &mut begun) {
+            (OutputEvent::ToolCallStart { index: found, id, name }, None) => {
+                assert_eq!(found, index);
+                begun = Some((id, name, String::new()));
+            }
+            (OutputEvent::ToolCallArguments { index: found, delta }, Some((_, _, arguments))) => {
+                assert_eq!(found, index);
+                assert!(!delta.is_empty());
+                arguments.push_str(&delta);
+            }
+            (OutputEvent::ToolCall(call), Some(_)) => {
+                let whole = (call.id.clone(), call.name.clone(), call.arguments_text());
+                assert_eq!(begun.take(), Some(whole));
+                index += 1;
+                out.push(OutputEvent::ToolCall(call));
+            }
+            (event @ (OutputEvent::Text(_) | OutputEvent::Reasoning(_)), None) => out.push(event),
+            (event, begun) => panic!("{event:?} after {begun:?}"),
+        }
+    }
+    assert_eq!(begun, None);
     out
 }
 
@@ -119,14 +147,21 @@ fn arguments_in_tags_are_json_or_text() {
         call(1, "now", serde_json::json!({})),
     ];
     assert_eq!(events(&format, &[output]), wanted);
-    for bad in [
-        "<tool_call>two words</tool_call>",
-        "<tool_call></tool_call>",
-        "<tool_call>a<arg_key>b</arg_key></tool_call>",
-        "<tool_call>a<arg_key>b</arg_key><arg_value>1</arg_value> c</tool_call>",
-    ] {
+    for bad in ["<tool_call>two words</tool_call>", "<tool_call></tool_call>", "<tool_call>a"] {
         assert_eq!(events(&format, &[bad]), [text(bad)], "{bad}");
     }
+    let (one, two) = ("<arg_key>b</arg_key>", "<arg_value>1</arg_value>");
+    for (broken, told) in [
+        (one.to_owned(), format!("{{{one}")),
+        (format!("{one}{two} c"), "{\"b\":1c".into()),
+        (format!("{one}{two}{two}"), format!("{{\"b\":1{two}")),
+    ] {
+        let said = format!("<tool_call>a{broken}</tool_call>");
+        check_cuts(&format, &said, &[call(0, "a", told.into())]);
+    }
+    // The first of two of one name was told when the second came.
+    let said = format!("<tool_call>a{one}{two}{one}<arg_value>2</arg_value></tool_call>");
+    check_cuts(&format, &said, &[call(0, "a", serde_json::json!({"b": 1}))]);
 }
 
 #[test]
@@ -140,23 +175,29 @@ fn calls_may_be_written_with_tags_of_functions() {
     let calls = [call(0, "find", found), call(1, "now", serde_json::json!({}))];
     let expected: Vec<_> = [reasoning("hm"), text("Wait.")].into_iter().chain(calls).collect();
     assert_eq!(events(&format, &[said]), expected);
-    for bad in ["<function=add>\n<parameter=a>\n1\n</function>", "<function=>\n</function>"] {
+    for bad in ["<function=>\n</function>", "<function=", "f", ""] {
         let bad = format!("<tool_call>\n{bad}\n</tool_call>");
         let said = format!("</think>{bad}");
-        assert_eq!(events(&format, &[&said]), [text(&bad)], "{bad}");
+        check_cuts(&format, &said, &[text(&bad)]);
     }
+    let open = "<parameter=a>\n1\n";
+    let said = format!("</think><tool_call><function=add>\n{open}</function></tool_call> So.");
+    let told = format!("{{{open}</function>");
+    check_cuts(&format, &said, &[call(0, "add", told.into()), text(" So.")]);
 }
 
 #[test]
-fn unfinished_and_malformed_calls_stay_text() {
+fn what_never_began_as_a_call_stays_text() {
     let format = format(true);
     for bad in [
         "<tool_call>\n{\"name\": \"add\", \"argu",
         "<tool_call>\nnot json\n</tool_call>",
         "<tool_call>{\"arguments\": {}}</tool_call>",
         "<tool_call>[1]</tool_call> and on",
+        "<tool_call>{\"name\": \"f\", \"arguments\": [1]",
+        "<tool_call>{\"arguments\": {}, \"name\": \"f\"} x</tool_call>",
     ] {
-        assert_eq!(events(&format, &[bad]), [text(bad)], "{bad}");
+        check_cuts(&format, bad, &[text(bad)]);
     }
     let long = format!("<tool_call>{}", "x".repeat(3 << 20));
     assert_eq!(events(&format, &[&long]), [text(&long)]);
@@ -190,12 +231,14 @@ fn gemma_marks_thoughts_and_calls_in_its_own_way() {
 
     // The small models think of nothing.
     assert_eq!(events(&format, &["<|channel>thought\n<channel|>Yes"]), [text("Yes")]);
-    let deep = format!("call:f{{a:{}1{}}}", "[".repeat(100), "]".repeat(100));
-    for bad in
-        ["call:f{a:1", "f{a:1}", "call:f{a 1}", "call:f{a:1}b", "call:f{a:<|\"|>b}", "call:", &deep]
-    {
+    let deep = format!("{{a:{}1{}}}", "[".repeat(100), "]".repeat(100));
+    for bad in ["f{a:1}", "call:", "call:f", "call:{}"] {
         let bad = format!("<|tool_call>{bad}<tool_call|>");
         check_cuts(&format, &bad, &[text(&bad)]);
+    }
+    for broken in ["{a:1", "{a 1}", "{a:1}b", "{a:<|\"|>b}", &deep] {
+        let said = format!("<|tool_call>call:f{broken}<tool_call|>");
+        check_cuts(&format, &said, &[call(0, "f", broken.into())]);
     }
 }
 
@@ -214,7 +257,7 @@ fn what_gemmas_template_writes_is_read_again() {
     let output = rendered.split_once("<|turn>model\n").unwrap().1;
     let format = OutputFormat::detect(&template, "<|turn>model\n", &tools());
     let mut parser = OutputParser::new(format, 3);
-    let parsed = parser.push(output);
+    let parsed = whole_calls(parser.push(output));
     let wanted = [reasoning("Hm."), OutputEvent::ToolCall(reply.tool_calls[0].clone())];
     assert_eq!(parsed, wanted, "{rendered}");
     assert_eq!(ToolCall::next_number(&messages), 4);
@@ -235,8 +278,7 @@ fn deepseek_writes_calls_in_two_ways() {
     // The mark of the older form within the arguments of the newer one.
     let block = "<｜tool▁call▁begin｜>write<｜tool▁sep｜>{\"text\": \"```json\\n{}\\n```\"}<｜tool▁call▁end｜>";
     check_cuts(&format, block, &[call(0, "write", j!({"text": "```json\n{}\n```"}))]);
-    for bad in
-        ["add", "add<｜tool▁sep｜>[1]", "<｜tool▁sep｜>{}", "f<｜tool▁sep｜>add\n```json\n{}"]
+    for bad in ["add", "add<｜tool▁sep｜>[1]", "<｜tool▁sep｜>{}", "f<｜tool▁sep｜>add\n{}"]
     {
         let bad = format!("<｜tool▁call▁begin｜>{bad}<｜tool▁call▁end｜>");
         check_cuts(&format, &bad, &[text(&bad)]);

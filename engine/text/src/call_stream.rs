@@ -1,0 +1,359 @@
+//! Tool calls, told while they come.
+
+use serde_json::{Map, Value};
+
+use super::argument_types::ArgumentTypes;
+use super::call_form::{CallForm, argument, gemma_arguments};
+use super::call_head::{Head, NoHead};
+use super::json_compact::{JsonCompact, Progress};
+use super::messages::ToolCall;
+use super::output_event::OutputEvent;
+
+/// Longest text before the arguments of a call that is told while it comes.
+const HEAD_BYTES_MAX: usize = 4096;
+
+/// The numbers of an answer's calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallNumbers {
+    /// In the conversation, the answer's first.
+    first: usize,
+    /// In the conversation, the next one's.
+    next: usize,
+}
+
+impl CallNumbers {
+    pub fn new(first: usize) -> Self {
+        Self { first, next: first }
+    }
+}
+
+/// What a call is told with.
+pub(super) struct CallTeller<'a> {
+    pub types: &'a ArgumentTypes,
+    pub numbers: &'a mut CallNumbers,
+    pub events: &'a mut Vec<OutputEvent>,
+}
+
+/// How arguments are written.
+#[derive(Debug, Clone)]
+enum Reader {
+    /// As JSON.
+    Json(JsonCompact),
+    /// One after the other between tags: those that have come.
+    Tags(Map<String, Value>),
+    /// In a way that only the whole is read of.
+    Whole,
+    /// As text that is passed on as it is.
+    Raw,
+    /// They are not what they began as: what follows is passed on as it is.
+    Broken,
+}
+
+/// A call whose start was told.
+#[derive(Debug, Clone)]
+struct OpenCall {
+    index: usize,
+    id: String,
+    name: String,
+    /// Where its arguments begin.
+    from: usize,
+    /// The arguments that were told.
+    told: String,
+    reader: Reader,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    /// Before the arguments of a call.
+    Head,
+    /// What follows is read when all of it is there.
+    Late,
+    Arguments(Box<OpenCall>),
+    /// No further call comes.
+    Done,
+}
+
+/// Tells the calls between two marks while they come. The start of a call is told where its arguments begin, and it is
+/// a call then, whatever follows: arguments that break off or are no longer what they began as are text, which is what
+/// was told of them and the rest as the model wrote it.
+#[derive(Debug, Clone)]
+pub(super) struct CallStream {
+    form: CallForm,
+    state: State,
+    /// Bytes that have been read.
+    at: usize,
+    /// Bytes in which no argument ends.
+    searched: usize,
+    calls: usize,
+}
+
+impl CallStream {
+    pub fn new(form: CallForm) -> Self {
+        Self { form, state: State::Head, at: 0, searched: 0, calls: 0 }
+    }
+
+    /// The start of a call was told.
+    pub fn has_begun(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// Begins a call of `name` whose arguments follow from the beginning: a JSON object, or else text.
+    pub fn begin(&mut self, name: &str, is_json: bool, teller: &mut CallTeller<'_>) {
+        let reader = if is_json { Reader::Json(JsonCompact::new()) } else { Reader::Raw };
+        self.open(name.to_owned(), reader, teller);
+    }
+
+    /// Reads on in `text`, all that stands between the marks so far.
+    pub fn read(&mut self, text: &str, teller: &mut CallTeller<'_>) {
+        loop {
+            let goes_on = match &mut self.state {
+                State::Head => self.read_head(text, teller),
+                State::Arguments(_) => self.read_arguments(text, teller),
+                State::Late | State::Done => false,
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Tells the last call of the whole `text`, of which nothing more comes; `is_closed` where the mark behind it came.
+    /// What follows the calls and is none, or nothing where there is no call.
+    pub fn end<'a>(
+        &mut self,
+        text: &'a str,
+        is_closed: bool,
+        teller: &mut CallTeller<'_>,
+    ) -> Option<&'a str> {
+        self.read(text, teller);
+        let state = std::mem::replace(&mut self.state, State::Done);
+        match state {
+            State::Arguments(call) => {
+                self.end_arguments(*call, text, is_closed, teller);
+                return Some("");
+            }
+            State::Head | State::Late if is_closed => {
+                let calls = self.form.parse_late(&text[self.at..], self.calls == 0);
+                if let Some(calls) = calls {
+                    self.calls += calls.len();
+                    calls.into_iter().for_each(|(name, value)| self.tell(&name, value, teller));
+                    return Some("");
+                }
+            }
+            _ => {}
+        }
+        // What closes the arguments in the one or the other form.
+        let is_closing = |c: char| c.is_whitespace() || matches!(c, '}' | ']' | '`');
+        self.has_begun().then(|| text[self.at..].trim_matches(is_closing))
+    }
+
+    /// Tells a call whose arguments are all there.
+    pub fn tell(&mut self, name: &str, arguments: Value, teller: &mut CallTeller<'_>) {
+        let (index, id) = self.start(name, teller);
+        let call = ToolCall { id, name: name.to_owned(), arguments };
+        tell_delta(index, &call.arguments_text(), teller);
+        teller.events.push(OutputEvent::ToolCall(call));
+    }
+
+    /// Tells the start of a call.
+    fn start(&mut self, name: &str, teller: &mut CallTeller<'_>) -> (usize, String) {
+        let number = teller.numbers.next;
+        teller.numbers.next += 1;
+        let index = number - teller.numbers.first;
+        let id = match self.form {
+            CallForm::Kimi => ToolCall::function_id(name, number),
+            _ => ToolCall::numbered_id(number),
+        };
+        let start = OutputEvent::ToolCallStart { index, id: id.clone(), name: name.to_owned() };
+        teller.events.push(start);
+        (index, id)
+    }
+
+    fn open(&mut self, name: String, reader: Reader, teller: &mut CallTeller<'_>) {
+        let (index, id) = self.start(&name, teller);
+        self.calls += 1;
+        self.searched = self.at;
+        let mut told = String::new();
+        if matches!(reader, Reader::Tags(_)) {
+            told.push('{');
+            tell_delta(index, &told, teller);
+        }
+        let call = OpenCall { index, id, name, from: self.at, told, reader };
+        self.state = State::Arguments(Box::new(call));
+    }
+
+    fn read_head(&mut self, text: &str, teller: &mut CallTeller<'_>) -> bool {
+        let rest = &text[self.at..];
+        let seen = &rest[..rest.floor_char_boundary(HEAD_BYTES_MAX)];
+        match self.form.head(seen, self.calls == 0) {
+            Ok(Head::Call { name, at }) => {
+                self.at += at;
+                let reader = match self.form {
+                    CallForm::ArgumentTags | CallForm::FunctionTags | CallForm::Invoke => {
+                        Reader::Tags(Map::new())
+                    }
+                    CallForm::Gemma => Reader::Whole,
+                    _ => Reader::Json(JsonCompact::new()),
+                };
+                self.open(name, reader, teller);
+                true
+            }
+            Ok(Head::End { at }) => {
+                self.at += at;
+                self.state = State::Done;
+                false
+            }
+            Err(NoHead::More) if rest.len() < HEAD_BYTES_MAX => false,
+            Err(_) => {
+                self.state = State::Late;
+                false
+            }
+        }
+    }
+
+    fn read_arguments(&mut self, text: &str, teller: &mut CallTeller<'_>) -> bool {
+        let State::Arguments(call) = &mut self.state else { return false };
+        let before = call.told.len();
+        let progress = match &mut call.reader {
+            Reader::Json(json) => json.read(text, &mut self.at, &mut call.told),
+            Reader::Tags(found) => {
+                let mut tags =
+                    Tags { form: self.form, text, at: &mut self.at, searched: &mut self.searched };
+                tags.read(&call.name, found, &mut call.told, teller.types)
+            }
+            Reader::Whole => Progress::More,
+            Reader::Raw | Reader::Broken => {
+                call.told.push_str(&text[self.at..]);
+                self.at = text.len();
+                Progress::More
+            }
+        };
+        tell_delta(call.index, &call.told[before..], teller);
+        match progress {
+            Progress::More => false,
+            Progress::Broken => {
+                call.reader = Reader::Broken;
+                true
+            }
+            Progress::Complete => {
+                let State::Arguments(call) = std::mem::replace(&mut self.state, State::Head) else {
+                    return false;
+                };
+                let value = match call.reader {
+                    Reader::Tags(found) => Some(Value::Object(found)),
+                    _ => serde_json::from_str(&text[call.from..self.at]).ok(),
+                };
+                tell_call(call.id, call.name, call.told, value, teller);
+                true
+            }
+        }
+    }
+
+    /// Tells a call whose arguments have not come to an end of their own.
+    fn end_arguments(
+        &mut self,
+        mut call: OpenCall,
+        text: &str,
+        is_closed: bool,
+        teller: &mut CallTeller<'_>,
+    ) {
+        let rest = &text[self.at..];
+        let before = call.told.len();
+        let mut value = None;
+        match call.reader {
+            Reader::Tags(found)
+                if is_closed && self.form == CallForm::ArgumentTags && rest.trim().is_empty() =>
+            {
+                call.told.push('}');
+                value = Some(Value::Object(found));
+            }
+            Reader::Whole => {
+                value = gemma_arguments(rest);
+                match &value {
+                    Some(value) => call.told += &value.to_string(),
+                    None => call.told += rest,
+                }
+            }
+            _ => call.told += rest,
+        }
+        self.at = text.len();
+        tell_delta(call.index, &call.told[before..], teller);
+        tell_call(call.id, call.name, call.told, value, teller);
+    }
+}
+
+/// Arguments between tags.
+struct Tags<'a, 't> {
+    form: CallForm,
+    text: &'t str,
+    at: &'a mut usize,
+    searched: &'a mut usize,
+}
+
+impl Tags<'_, '_> {
+    fn read(
+        &mut self,
+        tool: &str,
+        found: &mut Map<String, Value>,
+        told: &mut String,
+        types: &ArgumentTypes,
+    ) -> Progress {
+        let (argument_end, end) = match self.form {
+            CallForm::ArgumentTags => ("</arg_value>", None),
+            CallForm::FunctionTags => ("</parameter>", Some("</function>")),
+            _ => ("</parameter>", Some("</invoke>")),
+        };
+        loop {
+            let rest = &self.text[*self.at..];
+            *self.at += rest.len() - rest.trim_start().len();
+            let rest = rest.trim_start();
+            if let Some(end) = end.filter(|end| rest.starts_with(end)) {
+                *self.at += end.len();
+                told.push('}');
+                return Progress::Complete;
+            }
+            *self.searched = (*self.searched).max(*self.at);
+            let Some(length) = self.text[*self.searched..].find(argument_end) else {
+                let seen = self.text.len().saturating_sub(argument_end.len());
+                let seen = self.text.floor_char_boundary(seen);
+                *self.searched = (*self.searched).max(seen);
+                return Progress::More;
+            };
+            let behind = *self.searched + length + argument_end.len();
+            let written = &self.text[*self.at..behind];
+            let Some((key, value)) = argument(self.form, tool, written, types) else {
+                return Progress::Broken;
+            };
+            *self.at = behind;
+            // The first of two of the same name was told already.
+            if !found.contains_key(&key) {
+                let comma = if found.is_empty() { "" } else { "," };
+                *told += &format!("{comma}{}:{value}", Value::from(key.as_str()));
+                found.insert(key, value);
+            }
+        }
+    }
+}
+
+fn tell_delta(index: usize, delta: &str, teller: &mut CallTeller<'_>) {
+    if !delta.is_empty() {
+        let delta = delta.to_owned();
+        teller.events.push(OutputEvent::ToolCallArguments { index, delta });
+    }
+}
+
+/// Tells the whole call. What `value` does not print as, such as an object with two members of one name, is text.
+fn tell_call(
+    id: String,
+    name: String,
+    told: String,
+    value: Option<Value>,
+    teller: &mut CallTeller<'_>,
+) {
+    let printed = value.as_ref().map(Value::to_string);
+    let arguments = match value {
+        Some(value) if printed.as_ref() == Some(&told) => value,
+        _ => Value::String(told),
+    };
+    teller.events.push(OutputEvent::ToolCall(ToolCall { id, name, arguments }));
+}
