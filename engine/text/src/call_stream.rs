@@ -232,6 +232,9 @@ impl CallStream {
         match progress {
             Progress::More => false,
             Progress::Broken => {
+                if let Reader::Json(json) = &call.reader {
+                    self.at = json.printed(self.at);
+                }
                 call.reader = Reader::Broken;
                 true
             }
@@ -241,7 +244,7 @@ impl CallStream {
                 };
                 let value = match call.reader {
                     Reader::Tags(found) => Some(Value::Object(found)),
-                    _ => serde_json::from_str(&text[call.from..self.at]).ok(),
+                    _ => json_value(&text[call.from..self.at], &call.told),
                 };
                 tell_call(call.id, call.name, call.told, value, teller);
                 true
@@ -257,6 +260,9 @@ impl CallStream {
         is_closed: bool,
         teller: &mut CallTeller<'_>,
     ) {
+        if let Reader::Json(json) = &call.reader {
+            self.at = json.printed(self.at);
+        }
         let rest = &text[self.at..];
         let before = call.told.len();
         let mut value = None;
@@ -342,7 +348,14 @@ fn tell_delta(index: usize, delta: &str, teller: &mut CallTeller<'_>) {
     }
 }
 
-/// Tells the whole call. What `value` does not print as, such as an object with two members of one name, is text.
+/// The value of JSON that was told as `told`, which has not the second of two members of one name.
+fn json_value(text: &str, told: &str) -> Option<Value> {
+    let value: Option<Value> = serde_json::from_str(text).ok();
+    let printed = value.as_ref().map(Value::to_string);
+    if printed.as_deref() == Some(told) { value } else { serde_json::from_str(told).ok() }
+}
+
+/// Tells the whole call. Arguments that do not print as they were told are text.
 fn tell_call(
     id: String,
     name: String,

@@ -1,5 +1,7 @@
 //! JSON, printed again without white space while it comes.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 /// Longest number or word.
@@ -32,17 +34,37 @@ enum Next {
     },
 }
 
-/// Prints one JSON value as `serde_json` prints it, piece by piece.
+/// A list or an object that is open.
+#[derive(Debug, Clone)]
+struct Open {
+    close: u8,
+    /// Its members so far, as they are printed.
+    names: BTreeSet<String>,
+}
+
+/// Prints one JSON value as `serde_json` prints it, piece by piece. Of two members of one name the first counts: it was
+/// printed when the second came.
 #[derive(Debug, Clone)]
 pub(super) struct JsonCompact {
-    /// What closes the lists and objects that are open.
-    open: Vec<u8>,
+    open: Vec<Open>,
     next: Next,
+    /// The name of a member so far, with its first quote.
+    name: String,
+    /// Where a member begins of which nothing was printed, with the comma before it.
+    unprinted: Option<usize>,
+    /// How many were open where a member began that is not printed.
+    silent: Option<usize>,
 }
 
 impl JsonCompact {
     pub fn new() -> Self {
-        Self { open: Vec::new(), next: Next::Value }
+        Self {
+            open: Vec::new(),
+            next: Next::Value,
+            name: String::new(),
+            unprinted: None,
+            silent: None,
+        }
     }
 
     /// Reads on in `rest` from `at`, adds to `out` what is certain, and moves `at` behind it.
@@ -58,6 +80,35 @@ impl JsonCompact {
         }
     }
 
+    /// Where what was read and not printed begins.
+    pub fn printed(&self, at: usize) -> usize {
+        self.unprinted.unwrap_or(at)
+    }
+
+    fn print(&mut self, text: &str, out: &mut String) {
+        match (self.next, self.silent) {
+            (Next::Text { is_key: true }, _) => self.name.push_str(text),
+            (_, None) => out.push_str(text),
+            _ => {}
+        }
+    }
+
+    /// A name is complete: whether it is printed shows only now.
+    fn end_of_name(&mut self, out: &mut String) {
+        let name = std::mem::take(&mut self.name) + "\"";
+        self.next = Next::Colon;
+        let Some(open) = self.open.last_mut().filter(|_| self.silent.is_none()) else { return };
+        if open.names.contains(&name) {
+            self.silent = Some(self.open.len());
+            return;
+        }
+        let comma = if open.names.is_empty() { "" } else { "," };
+        *out += comma;
+        *out += &name;
+        open.names.insert(name);
+        self.unprinted = None;
+    }
+
     fn read_token(&mut self, rest: &str, at: &mut usize, out: &mut String) -> Option<Progress> {
         let bytes = rest.as_bytes();
         while matches!(bytes.get(*at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
@@ -66,35 +117,45 @@ impl JsonCompact {
         let Some(byte) = bytes.get(*at).copied() else { return Some(Progress::More) };
         let is_value = matches!(self.next, Next::Value | Next::ValueOrEnd);
         let may_end = matches!(self.next, Next::ValueOrEnd | Next::KeyOrEnd | Next::After);
-        self.next = match (self.next, byte) {
-            (_, b'{') if is_value => {
-                self.open.push(b'}');
-                Next::KeyOrEnd
-            }
-            (_, b'[') if is_value => {
-                self.open.push(b']');
-                Next::ValueOrEnd
-            }
-            (_, b'}' | b']') if may_end && self.open.last() == Some(&byte) => {
-                self.open.pop();
-                Next::After
-            }
-            (Next::After, b',') => match self.open.last() {
-                Some(b'}') => Next::Key,
-                _ => Next::Value,
-            },
+        let in_object = self.open.last().is_some_and(|open| open.close == b'}');
+        let closes = self.open.last().is_some_and(|open| open.close == byte);
+        let next = match (self.next, byte) {
+            (_, b'{') if is_value => Next::KeyOrEnd,
+            (_, b'[') if is_value => Next::ValueOrEnd,
+            (_, b'}' | b']') if may_end && closes => Next::After,
+            (Next::After, b',') if in_object => Next::Key,
+            (Next::After, b',') => Next::Value,
             (Next::Colon, b':') => Next::Value,
             (Next::Key | Next::KeyOrEnd, b'"') => Next::Text { is_key: true },
             (_, b'"') if is_value => Next::Text { is_key: false },
             _ if is_value => return self.read_scalar(rest, at, out),
             _ => return Some(Progress::Broken),
         };
-        out.push(char::from(byte));
+        if matches!(next, Next::Key | Next::Text { is_key: true }) {
+            // Printed with the name.
+            self.unprinted.get_or_insert(*at);
+        }
+        self.next = next;
+        match byte {
+            b'{' | b'[' => {
+                let close = if byte == b'{' { b'}' } else { b']' };
+                self.print(char::from(byte).encode_utf8(&mut [0; 4]), out);
+                self.open.push(Open { close, names: BTreeSet::new() });
+            }
+            b',' if in_object => {}
+            _ => self.print(char::from(byte).encode_utf8(&mut [0; 4]), out),
+        }
         *at += 1;
+        if next == Next::After {
+            self.open.pop();
+        }
         self.end_of_value()
     }
 
-    fn end_of_value(&self) -> Option<Progress> {
+    fn end_of_value(&mut self) -> Option<Progress> {
+        if self.next == Next::After && self.silent == Some(self.open.len()) {
+            (self.silent, self.unprinted) = (None, None);
+        }
         let is_whole = self.next == Next::After && self.open.is_empty();
         is_whole.then_some(Progress::Complete)
     }
@@ -113,7 +174,7 @@ impl JsonCompact {
         let Ok(value) = serde_json::from_str::<Value>(&scalar[..length]) else {
             return Some(Progress::Broken);
         };
-        out.push_str(&value.to_string());
+        self.print(&value.to_string(), out);
         *at += length;
         self.next = Next::After;
         self.end_of_value()
@@ -129,15 +190,19 @@ impl JsonCompact {
         let text = &rest[*at..];
         let is_plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
         let length = text.bytes().take_while(|byte| is_plain(*byte)).count();
-        out.push_str(&text[..length]);
+        self.print(&text[..length], out);
         *at += length;
         let text = &text[length..];
         match text.bytes().next() {
             None => Some(Progress::More),
             Some(b'"') => {
-                out.push('"');
                 *at += 1;
-                self.next = if is_key { Next::Colon } else { Next::After };
+                if is_key {
+                    self.end_of_name(out);
+                    return None;
+                }
+                self.print("\"", out);
+                self.next = Next::After;
                 self.end_of_value()
             }
             Some(b'\\') => {
@@ -145,7 +210,7 @@ impl JsonCompact {
                 let Some(printed) = text.get(..length).and_then(unescaped) else {
                     return Some(Progress::Broken);
                 };
-                out.push_str(&printed);
+                self.print(&printed, out);
                 *at += length;
                 None
             }

@@ -152,11 +152,16 @@ fn arguments_that_break_off_or_are_none_are_told_as_they_are() {
         ("{\"a\": 1e999}}</tool_call>", "{\"a\":1e999}}"),
         ("{\"a\": \"\\ud800\"}}</tool_call>", "{\"a\":\"\\ud800\"}}"),
         ("{\"a\": \"\n\"}}</tool_call>", "{\"a\":\"\n\"}}"),
-        ("{\"a\": 1, \"a\": 2}}</tool_call>", "{\"a\":1,\"a\":2}"),
+        ("{\"a\": 1, \"a\": [2", "{\"a\":1, \"a\": [2"),
+        ("{\"a\": 1 , \"b\\n", "{\"a\":1, \"b\\n"),
         ("{ , }</tool_call>", "{, }"),
     ] {
         check_cuts(&format, &[head, written].concat(), &[call(0, "f", j!(told))]);
     }
+    // The first of two of one name was told when the second came.
+    let twice = "{\"a\": {\"b\": 1, \"\\u0062\": [{\"c\": 2}], \"d\": 3}, \"a\": 4}}</tool_call>";
+    let wanted = call(0, "f", j!({"a": {"b": 1, "d": 3}}));
+    check_cuts(&format, &[head, twice].concat(), &[wanted]);
     // The arguments are whole, the object around them is not.
     for behind in ["", "}", "}}", ", \"id\": 1}"] {
         let said = format!("{head}{{}}{behind}</tool_call>");
