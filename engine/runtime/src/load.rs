@@ -8,7 +8,7 @@ use nestling_formats::Level;
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::Store;
 use nestling_import::checkpoint::Checkpoint;
-use nestling_import::{GenerationDefaults, ModelConfig};
+use nestling_import::{GenerationDefaults, ModelConfig, RopeScaling};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::engine::Engine;
@@ -403,6 +403,16 @@ fn sampling_of(defaults: &GenerationDefaults) -> SamplingParams {
     }
 }
 
+/// Whether the context is one that angles of its own were made for.
+fn has_long_angles(runner: &dyn ModelRunner) -> bool {
+    let context = runner.limits().context_max;
+    let ropes = runner.config().layers.iter().filter_map(|layer| layer.mixer.rope());
+    ropes.into_iter().any(|rope| match &rope.scaling {
+        RopeScaling::LongRope(long) => context > long.original_max_position_embeddings,
+        _ => false,
+    })
+}
+
 /// Options that change what lies in a page.
 fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner, page_kind: u8) -> u128 {
     let level = runner.limits().level_max.map_or(0, |level| level.bits());
@@ -413,6 +423,6 @@ fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner, page_kind:
     let dtype = options.kv_dtype.bytes() as u8;
     // The last is the version of what a page looks like.
     let plain = u128::from(u32::from_le_bytes([level, mode, dtype, 2]));
-    let plain = plain ^ u128::from(page_kind) << 32;
+    let plain = plain ^ u128::from(page_kind) << 32 ^ u128::from(has_long_angles(runner)) << 40;
     plain ^ options.level_router.as_ref().map_or(0, |router| router.identity())
 }

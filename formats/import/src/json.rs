@@ -238,6 +238,17 @@ impl Fields {
         }
     }
 
+    /// A list of numbers.
+    pub(crate) fn floats(&self, key: &str, limit: usize) -> Result<Vec<f64>, ImportError> {
+        let list = match self.get(key) {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(list)) if list.len() <= limit => list,
+            Some(_) => return Err(self.wrong(key, format!("a list of at most {limit} numbers"))),
+        };
+        let numbers = list.iter().map(|value| value.as_f64().filter(|number| number.is_finite()));
+        numbers.collect::<Option<_>>().ok_or_else(|| self.wrong(key, "a list of finite numbers"))
+    }
+
     /// A list of whole numbers; a single number is a list of one.
     pub(crate) fn numbers(&self, key: &str, limit: usize) -> Result<Vec<u32>, ImportError> {
         let list = match self.get(key) {

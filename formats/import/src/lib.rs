@@ -25,11 +25,12 @@ mod weight_files;
 
 pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};
 pub use config::{
-    Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, DeltaNetConfig,
-    ExpertBias, ExpertFormat, ExpertGroups, ExpertVector, FeedForward, GenerationDefaults,
-    GroupScore, LatentConfig, LayerConfig, Llama3Scaling, ModelConfig, Multipliers, OutputGate,
-    QkNorm, RopeConfig, RopePairs, RopeScaling, RouterConfig, RouterInput, RouterScore,
-    SharedExpert, SharedGate, Sinks, TokenMixer, ValueNorm, ValueSource, YarnScaling,
+    Activation, AngleFactors, Architecture, AttentionBias, AttentionConfig, BlockNorms,
+    DeltaNetConfig, ExpertBias, ExpertFormat, ExpertGroups, ExpertVector, FeedForward,
+    GenerationDefaults, GroupScore, LatentConfig, LayerConfig, Llama3Scaling, LongRopeScaling,
+    ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs, RopeScaling, RouterConfig,
+    RouterInput, RouterScore, SharedExpert, SharedGate, Sinks, TokenMixer, ValueNorm, ValueSource,
+    YarnScaling,
 };
 pub use element::ElementType;
 pub use file_state::file_state;

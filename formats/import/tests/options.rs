@@ -205,6 +205,46 @@ fn a_number_of_dense_layers_is_not_read_of_folders() {
     assert!(error.contains("`first_k_dense_replace`"), "{error}");
 }
 
+/// Angles with factors of their own: as many as there are angles, of numbers that can be divided by.
+#[test]
+fn every_angle_has_its_factors() {
+    let rope = |scaling: &Value| with("qwen3-moe", &json!({ "rope_scaling": scaling }));
+    let pairs = {
+        let config = with("qwen3-moe", &json!({})).unwrap();
+        config.layers[0].mixer.rope().unwrap().dims / 2
+    };
+    let factors = |first: f64| (0..pairs).map(|at| first + at as f64).collect::<Vec<f64>>();
+    let whole = json!({
+        "rope_type": "longrope", "short_factor": factors(1.0), "long_factor": factors(2.0),
+        "original_max_position_embeddings": 16, "factor": 4.0,
+    });
+    let config = rope(&whole).unwrap();
+    let RopeScaling::LongRope(found) = config.layers[0].mixer.rope().unwrap().scaling else {
+        panic!("another kind")
+    };
+    assert_eq!((found.factors(16)[1], found.factors(17)[1]), (2.0, 3.0));
+    // sqrt(1 + ln 4 / ln 16)
+    assert!((found.attention_factor - 1.5f64.sqrt()).abs() < 1e-12);
+    let with_zero: Vec<f64> = (0..pairs).map(|at| at as f64).collect();
+    for (key, value) in [
+        ("short_factor", json!(factors(1.0)[1..])),
+        ("long_factor", json!(vec![1.0; pairs + 1])),
+        ("long_factor", json!(vec![1.0; 100_000])),
+        ("short_factor", json!(with_zero)),
+        ("short_factor", json!(vec!["1"; pairs])),
+        ("short_factor", json!(3)),
+        ("long_factor", Value::Null),
+        ("factor", json!(0.0)),
+        ("attention_factor", json!(-1.0)),
+        ("beta_fast", json!(1.0)),
+    ] {
+        let mut scaling = whole.clone();
+        scaling[key] = value;
+        let error = rope(&scaling).unwrap_err().to_string();
+        assert!(error.contains(key), "{key}: {error}");
+    }
+}
+
 /// Angles that are all slower, and those of Llama 3.1.
 #[test]
 fn kinds_of_positions_have_their_own_keys() {
@@ -235,8 +275,8 @@ fn kinds_of_positions_have_their_own_keys() {
         let error = refusal("qwen3-moe", &json!({ "rope_scaling": scaling }));
         assert!(error.contains(key), "{error}");
     }
-    let longrope = json!({ "rope_scaling": { "rope_type": "longrope", "long_factor": [1.0] } });
-    assert!(refusal("qwen3-moe", &longrope).contains("supported: default, yarn, linear"));
+    let other = json!({ "rope_scaling": { "rope_type": "another" } });
+    assert!(refusal("qwen3-moe", &other).contains("supported: default, yarn, linear"));
 }
 
 /// The windows of Qwen's families, which are off unless they are switched on.

@@ -129,7 +129,7 @@ impl<'a> Calibrator<'a> {
         let sequences: Vec<_> = tokens.tokens().chunks(length).map(<[u32]>::to_vec).collect();
         let kernels = Kernels::detect();
         let mut cpu = Cpu::with(Arc::clone(&pool), kernels);
-        let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
+        let angles = rope_kinds(config).iter().map(|rope| RopeAngles::new(rope, length)).collect();
         let hidden_size = config.hidden_size;
         let table = source.matrices(&GroupId::Embedding)?.take(
             MatrixKind::Embedding,

@@ -14,8 +14,8 @@ pub struct RopeAngles {
 }
 
 impl RopeAngles {
-    /// Frequencies of these options.
-    pub fn new(rope: &RopeConfig) -> Self {
+    /// Frequencies of these options, for a model that is opened with so many positions.
+    pub fn new(rope: &RopeConfig, context: usize) -> Self {
         let wavelength = |i: usize| {
             let exponent = (2 * i) as f32 / rope.dims as f32;
             libm::pow(rope.theta, f64::from(exponent)) as f32
@@ -38,6 +38,11 @@ impl RopeAngles {
             RopeScaling::Llama3(scaling) => {
                 let slower = wavelengths.iter().map(|w| llama3_frequency(1.0 / w, scaling));
                 Self { frequencies: slower.collect(), factor: 1.0 }
+            }
+            RopeScaling::LongRope(long) => {
+                let factors = wavelengths.iter().zip(long.factors(context));
+                let frequencies = factors.map(|(wavelength, factor)| 1.0 / (factor * wavelength));
+                Self { frequencies: frequencies.collect(), factor: long.attention_factor as f32 }
             }
             RopeScaling::Yarn(yarn) => {
                 let kept = kept_shares(rope, yarn);
@@ -108,9 +113,10 @@ pub fn rope_kinds(config: &ModelConfig) -> Vec<RopeConfig> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nestling_import::{AngleFactors, LongRopeScaling};
 
     fn yarn(theta: f64, dims: usize, yarn: YarnScaling) -> RopeAngles {
-        RopeAngles::new(&RopeConfig { theta, dims, scaling: RopeScaling::Yarn(yarn) })
+        RopeAngles::new(&RopeConfig { theta, dims, scaling: RopeScaling::Yarn(yarn) }, 1)
     }
 
     fn check(angles: &RopeAngles, expected: &[(usize, f32)]) {
@@ -148,8 +154,8 @@ mod tests {
         check(&angles, &[(1, 0.14088625), (2, 0.012703318), (7, 7.3936717e-6)]);
     }
 
-    /// The numbers are `ROPE_INIT_FUNCTIONS["llama3"]` and `["linear"]` of transformers 5.23 for heads of
-    /// 32 elements.
+    /// The numbers are `ROPE_INIT_FUNCTIONS["llama3"]`, `["linear"]` (heads of 32 elements) and `["longrope"]` (16) of
+    /// transformers 5.23.
     #[test]
     fn slower_angles_have_the_frequencies_of_transformers() {
         let scaling = RopeScaling::Llama3(Llama3Scaling {
@@ -158,14 +164,27 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_position_embeddings: 256,
         });
-        let angles = RopeAngles::new(&RopeConfig { theta: 500_000.0, dims: 32, scaling });
+        let angles = RopeAngles::new(&RopeConfig { theta: 500_000.0, dims: 32, scaling }, 1);
         check(&angles, &[(0, 1.0), (1, 0.44036663), (2, 0.19392276), (3, 0.07243004)]);
         check(
             &angles,
             &[(4, 0.010538231), (5, 0.002070055), (6, 0.00091158313), (15, 5.677088e-07)],
         );
+        let factors = |values: [f32; 8]| AngleFactors::new(&values).unwrap();
+        let scaling = RopeScaling::LongRope(LongRopeScaling {
+            short_factor: factors([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]),
+            long_factor: factors([1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 64.0]),
+            original_max_position_embeddings: 4096,
+            attention_factor: 1.1902380714238083,
+        });
+        let rope = RopeConfig { theta: 10_000.0, dims: 16, scaling };
+        let short = RopeAngles::new(&rope, 4096);
+        check(&short, &[(0, 1.0), (1, 0.28747976), (4, 0.007142857), (7, 0.00018601633)]);
+        let long = RopeAngles::new(&rope, 4097);
+        check(&long, &[(0, 1.0), (1, 0.15811388), (4, 0.000625), (7, 4.941059e-6)]);
+        assert_eq!((short.factor, long.factor), (1.190_238_1, 1.190_238_1));
         let scaling = RopeScaling::Linear { factor: 2.5 };
-        let angles = RopeAngles::new(&RopeConfig { theta: 10_000.0, dims: 32, scaling });
+        let angles = RopeAngles::new(&RopeConfig { theta: 10_000.0, dims: 32, scaling }, 1);
         check(&angles, &[(0, 0.4), (1, 0.22493653), (8, 0.0039999997), (15, 7.113117e-05)]);
         assert!((angles.factor - 1.0).abs() < f32::EPSILON);
     }

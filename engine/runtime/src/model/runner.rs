@@ -158,7 +158,8 @@ impl<B: Backend> Runner<B> {
         let shapes = shapes.map(|layer| KvShape::of_layer(layer, options.kv_dtype, pages));
         let page_bytes = shapes.flatten().map(|shape| shape.page_bytes()).collect();
         let activations = Activations::new(&mut backend, config, rows_max)?;
-        let angles = rope_kinds(config).iter().map(RopeAngles::new).collect();
+        let angles =
+            rope_kinds(config).iter().map(|rope| RopeAngles::new(rope, context_max)).collect();
         let shape = MemoryShape { kv_dtype: options.kv_dtype, pages, states };
         let memory = LayerMemory::of_model(&mut backend, config, shape)?;
         let streamed = options.streaming.as_ref().map(|_| options.activations);

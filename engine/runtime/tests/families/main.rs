@@ -10,6 +10,8 @@ mod hidden;
 #[cfg(test)]
 mod judged;
 #[cfg(test)]
+mod longrope;
+#[cfg(test)]
 mod saved_again;
 #[cfg(test)]
 mod text_alone;

@@ -42,7 +42,9 @@ use crate::limits::MAX_CONFIG_BYTES;
 pub use architecture::Architecture;
 pub use delta_net::DeltaNetConfig;
 pub use generation::GenerationDefaults;
-pub use rope::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
+pub use rope::{
+    AngleFactors, Llama3Scaling, LongRopeScaling, RopeConfig, RopeScaling, YarnScaling,
+};
 
 impl Architecture {
     /// The `model_type` of the family.

@@ -2,7 +2,7 @@
 
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::MAX_POSITIONS;
+use crate::limits::{MAX_ANGLE_FACTORS, MAX_POSITIONS};
 
 /// How positions turn queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,6 +17,7 @@ pub struct RopeConfig {
 
 /// How angles are changed, mostly for contexts longer than those of the first training.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a few for each model, which are copied like others")]
 pub enum RopeScaling {
     /// They are not.
     None,
@@ -34,6 +35,56 @@ pub enum RopeScaling {
     Llama3(Llama3Scaling),
     /// YaRN (arXiv 2309.00071).
     Yarn(YarnScaling),
+    /// Each angle is divided by a factor of its own (LongRoPE, arXiv 2402.13753).
+    LongRope(LongRopeScaling),
+}
+
+/// Each angle is divided by a factor of its own, which contexts longer than those of the first training have
+/// others of; cosines and sines are multiplied by a constant.
+///
+/// The context that a model is opened with decides, as in llama.cpp: `transformers` decides by the longest
+/// sequence of a batch, which makes what was computed for a shorter one wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LongRopeScaling {
+    /// Divisors within the positions of the first training.
+    pub short_factor: AngleFactors, // [dims / 2]
+    /// Divisors beyond them.
+    pub long_factor: AngleFactors, // [dims / 2]
+    /// Positions of the first training.
+    pub original_max_position_embeddings: usize,
+    /// What cosines and sines are multiplied by.
+    pub attention_factor: f64,
+}
+
+impl LongRopeScaling {
+    /// The divisors for contexts of so many positions.
+    pub fn factors(&self, context: usize) -> &[f32] {
+        match context > self.original_max_position_embeddings {
+            true => self.long_factor.values(),
+            false => self.short_factor.values(),
+        }
+    }
+}
+
+/// A number for every angle of a head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AngleFactors {
+    values: [f32; MAX_ANGLE_FACTORS],
+    count: usize,
+}
+
+impl AngleFactors {
+    /// The numbers, if they are not more than [`MAX_ANGLE_FACTORS`].
+    pub fn new(factors: &[f32]) -> Option<Self> {
+        let mut values = [0.0; MAX_ANGLE_FACTORS];
+        values.get_mut(..factors.len())?.copy_from_slice(factors);
+        Some(Self { values, count: factors.len() })
+    }
+
+    /// The numbers.
+    pub fn values(&self) -> &[f32] {
+        &self.values[..self.count.min(MAX_ANGLE_FACTORS)]
+    }
 }
 
 /// Angles that turn slowly are divided by a factor, fast ones stay, those between are mixed.
@@ -100,6 +151,15 @@ const YARN_KEYS: &[&str] = &[
     "truncate",
 ];
 
+/// Keys of LongRoPE.
+const LONGROPE_KEYS: &[&str] = &[
+    "attention_factor",
+    "factor",
+    "long_factor",
+    "original_max_position_embeddings",
+    "short_factor",
+];
+
 /// Keys of Llama 3.1's angles.
 const LLAMA3_KEYS: &[&str] =
     &["factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"];
@@ -147,15 +207,15 @@ fn read_rope(
     turned: Turned,
 ) -> Result<RopeConfig, ImportError> {
     let theta = rope_theta(fields, rope)?;
+    let dims = turned_dims(fields, rope, head_dim, turned)?;
     let scaling = match rope {
-        Some(rope) => read_scaling(fields, rope)?,
+        Some(rope) => read_scaling(fields, rope, dims)?,
         None => RopeScaling::None,
     };
     // All angles are the same, so that none is faster than another.
     if matches!(scaling, RopeScaling::Yarn(_)) && theta <= 1.0 {
         return Err(fields.wrong("rope_theta", "a number above 1 with YaRN"));
     }
-    let dims = turned_dims(fields, rope, head_dim, turned)?;
     Ok(RopeConfig { theta, dims, scaling })
 }
 
@@ -196,15 +256,18 @@ fn turned_dims(
 
 /// The kinds of angles by their names, each with its own keys. `dynamic` changes nothing within the
 /// positions that a model has (transformers: `_compute_dynamic_ntk_parameters`).
-const KINDS: [(&str, &[&str]); 5] = [
+const KINDS: [(&str, &[&str]); 7] = [
     ("default", &[]),
     ("yarn", YARN_KEYS),
     ("linear", &["factor"]),
     ("dynamic", &["factor"]),
     ("llama3", LLAMA3_KEYS),
+    ("longrope", LONGROPE_KEYS),
+    // Its older name.
+    ("su", LONGROPE_KEYS),
 ];
 
-fn read_scaling(fields: &Fields, rope: &Fields) -> Result<RopeScaling, ImportError> {
+fn read_scaling(fields: &Fields, rope: &Fields, dims: usize) -> Result<RopeScaling, ImportError> {
     let mut found = None;
     for key in ["rope_type", "type"] {
         rope.refuse_null(key)?;
@@ -227,6 +290,7 @@ fn read_scaling(fields: &Fields, rope: &Fields) -> Result<RopeScaling, ImportErr
         "yarn" => read_yarn(fields, rope).map(RopeScaling::Yarn),
         "linear" => Ok(RopeScaling::Linear { factor: positive(rope, "factor", None)? }),
         "llama3" => read_llama3(fields, rope).map(RopeScaling::Llama3),
+        "longrope" | "su" => read_longrope(fields, rope, dims).map(RopeScaling::LongRope),
         "dynamic" => positive(rope, "factor", None).map(|_| RopeScaling::None),
         _ => Ok(RopeScaling::None),
     }
@@ -260,6 +324,38 @@ fn read_llama3(fields: &Fields, rope: &Fields) -> Result<Llama3Scaling, ImportEr
         return Ok(scaling);
     }
     Err(rope.wrong("high_freq_factor", "more than `low_freq_factor`"))
+}
+
+fn read_longrope(
+    fields: &Fields,
+    rope: &Fields,
+    dims: usize,
+) -> Result<LongRopeScaling, ImportError> {
+    let original = original_positions(fields, rope)?;
+    let positions = fields.required_size("max_position_embeddings", MAX_POSITIONS)?;
+    rope.refuse_null("factor")?;
+    rope.refuse_null("attention_factor")?;
+    let factor = positive(rope, "factor", Some(positions as f64 / original as f64))?;
+    let stretch = match factor > 1.0 && original > 1 {
+        true => libm::sqrt(1.0 + libm::log(factor) / libm::log(original as f64)),
+        false => 1.0,
+    };
+    let factors = |key: &str| -> Result<AngleFactors, ImportError> {
+        let factors = rope.floats(key, dims / 2)?;
+        let is_usable = |factor: &f64| (1e-6..1e6).contains(factor);
+        let expected = || rope.wrong(key, format!("{} numbers from 1e-6 to 1e6", dims / 2));
+        if factors.len() != dims / 2 || !factors.iter().all(is_usable) {
+            return Err(expected());
+        }
+        let factors: Vec<f32> = factors.into_iter().map(|factor| factor as f32).collect();
+        AngleFactors::new(&factors).ok_or_else(expected)
+    };
+    Ok(LongRopeScaling {
+        short_factor: factors("short_factor")?,
+        long_factor: factors("long_factor")?,
+        original_max_position_embeddings: original,
+        attention_factor: positive(rope, "attention_factor", Some(stretch))?,
+    })
 }
 
 fn read_yarn(fields: &Fields, rope: &Fields) -> Result<YarnScaling, ImportError> {
