@@ -27,7 +27,7 @@ impl Tool {
             let found = name.chars().take(NAME_BYTES_MAX).collect();
             return Err(GuideError::Invalid { what: "a tool's name".into(), expected, found });
         }
-        Ok(Self { name: name.to_owned(), parameters: with_options(parameters)? })
+        Ok(Self { name: name.to_owned(), parameters: with_options(parameters)?.schema })
     }
 
     pub fn arguments(&self) -> CheckedGrammar {

@@ -36,6 +36,12 @@ pub enum GuideError {
         /// What.
         reason: String,
     },
+    /// A schema that no value is valid for.
+    #[error("no value is valid for the schema: {reason}")]
+    Unsatisfiable {
+        /// Where it contradicts itself, as far as is known.
+        reason: String,
+    },
     /// The grammar cannot be compiled.
     #[error("{what} cannot be compiled: {reason}")]
     NotCompiled {
@@ -67,9 +73,42 @@ impl GuideError {
     }
 
     pub(crate) fn not_compiled(what: &'static str, reason: &str) -> Self {
-        // The engine appends its state, which says nothing to whoever wrote the grammar.
-        let reason = reason.split("\n<non-verbose/>").next().unwrap_or(reason);
-        let reason = reason.split("\n<backtrace>").next().unwrap_or(reason);
-        Self::NotCompiled { what, reason: reason.chars().take(REASON_CHARS_MAX).collect() }
+        Self::NotCompiled { what, reason: in_one_line(reason) }
+    }
+}
+
+/// The words of the grammar engine in one line: without its state, and of a picture of where a regular expression is
+/// wrong what is wrong.
+fn in_one_line(reason: &str) -> String {
+    // The engine appends its state, which says nothing to whoever wrote the grammar.
+    let ends = ["\n<non-verbose/>", "\n<backtrace>", "\n  while processing"];
+    let end = ends.iter().filter_map(|mark| reason.find(mark)).min();
+    let reason = &reason[..end.unwrap_or(reason.len())];
+    let mut lines = reason.lines().map(str::trim).filter(|line| !line.is_empty());
+    let said = lines.clone().find_map(|line| line.strip_prefix("error: "));
+    let line = said.or_else(|| lines.next());
+    // Default: the engine has said nothing.
+    let line = line.unwrap_or_default();
+    line.chars().filter(|c| !c.is_control()).take(REASON_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_one_line() {
+        let parse =
+            "regex parse error:\n    a(\n     ^\nerror: unclosed group\n<non-verbose/>\nstate";
+        for (reason, wanted) in [
+            (parse, "unclosed group"),
+            ("Unsatisfiable schema: x\n  while processing #/$defs/d0", "Unsatisfiable schema: x"),
+            ("a\u{1b}[31m", "a[31m"),
+            ("", ""),
+        ] {
+            let error = GuideError::not_compiled("the schema", reason);
+            let GuideError::NotCompiled { reason, .. } = error else { panic!("{error}") };
+            assert_eq!(reason, wanted);
+        }
     }
 }

@@ -8,6 +8,18 @@ use crate::limits::{
     CHOICE_BYTES_MAX, CHOICES_MAX, DEPTH_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, REPEAT_MAX,
 };
 use crate::schema_check::check_schema;
+use crate::schema_narrow::{Narrowed, narrowed};
+
+/// What a grammar was made of.
+const SCHEMA: &str = "the schema";
+/// The same of a schema of which not all can be said.
+const NARROWED: &str = "what can be kept to of the schema";
+
+/// How the grammar engine says that nothing is valid.
+const UNSATISFIABLE: &str = "Unsatisfiable schema";
+
+/// What the names of older drafts have in them.
+const OLD_DRAFTS: [&str; 4] = ["draft-04", "draft-06", "draft-07", "2019-09"];
 
 /// White space between the parts of a JSON text: a blank, or a line break and an indentation. Without a bound, a model
 /// that has nothing to say would write blanks for ever.
@@ -23,8 +35,9 @@ pub(crate) struct CheckedGrammar {
 
 impl CheckedGrammar {
     pub fn json_schema(schema: &Value) -> Result<Self, GuideError> {
-        let grammar = TopLevelGrammar::from_json_schema(with_options(schema)?);
-        Ok(Self { grammar, what: "the schema" })
+        let Narrowed { schema, is_narrowed } = with_options(schema)?;
+        let what = if is_narrowed { NARROWED } else { SCHEMA };
+        Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), what })
     }
 
     pub fn regex(regex: &str) -> Result<Self, GuideError> {
@@ -61,11 +74,21 @@ impl CheckedGrammar {
 }
 
 /// A checked schema with the options of the grammar engine.
-pub(crate) fn with_options(schema: &Value) -> Result<Value, GuideError> {
+pub(crate) fn with_options(schema: &Value) -> Result<Narrowed, GuideError> {
     check_schema(schema)?;
-    let mut map = match schema {
-        Value::Object(map) => map.clone(),
+    let is_of_now = |map: &Map<String, Value>| {
+        // Other drafts have other words; those that the grammar engine has not, it refuses.
+        let draft = map.get("$schema").and_then(Value::as_str);
+        !draft.is_some_and(|draft| OLD_DRAFTS.iter().any(|old| draft.contains(old)))
+    };
+    let narrowed = match schema {
+        Value::Object(map) if is_of_now(map) => narrowed(schema)?,
+        schema => Narrowed { schema: schema.clone(), is_narrowed: false },
+    };
+    let mut map = match narrowed.schema {
+        Value::Object(map) => map,
         Value::Bool(true) => Map::new(),
+        Value::Bool(false) => return Err(no_value(narrowed.is_narrowed, "it is false")),
         other => {
             let found = other.to_string();
             let expected = "an object or true";
@@ -73,7 +96,28 @@ pub(crate) fn with_options(schema: &Value) -> Result<Value, GuideError> {
         }
     };
     map.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE }));
-    Ok(Value::Object(map))
+    Ok(Narrowed { schema: Value::Object(map), is_narrowed: narrowed.is_narrowed })
+}
+
+/// What the grammar engine says of a schema that no value is valid for is an error of its own.
+pub(crate) fn explained(error: GuideError) -> GuideError {
+    match error {
+        GuideError::NotCompiled { what: SCHEMA, reason } if reason.contains(UNSATISFIABLE) => {
+            GuideError::Unsatisfiable { reason }
+        }
+        error => error,
+    }
+}
+
+/// Nothing is valid for a schema, or for what is left of it.
+fn no_value(is_narrowed: bool, reason: &str) -> GuideError {
+    match is_narrowed {
+        true => GuideError::Unsupported {
+            place: "#".into(),
+            reason: format!("what can be kept to of the schema leaves no value: {reason}"),
+        },
+        false => GuideError::Unsatisfiable { reason: reason.to_owned() },
+    }
 }
 
 /// A text as a literal of the grammar engine: JSON's form.

@@ -8,7 +8,7 @@ use nestling_runtime::{
 use serde_json::{Value, json};
 
 use crate::error::GuideError;
-use crate::grammar::CheckedGrammar;
+use crate::grammar::{CheckedGrammar, explained};
 use crate::limits::COMPILED_MAX;
 use crate::matcher::{Compiled, GrammarConstraint, Manner};
 use crate::vocabulary::Vocabulary;
@@ -77,7 +77,7 @@ impl Guide {
 
     fn of(grammar: CheckedGrammar) -> Result<Self, GuideError> {
         // What cannot be compiled is told before there is a model.
-        Compiled::new(&grammar, &Vocabulary::of_bytes()?)?;
+        Compiled::new(&grammar, &Vocabulary::of_bytes()?).map_err(explained)?;
         Ok(Self { grammar, compiled: Arc::default() })
     }
 }

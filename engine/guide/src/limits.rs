@@ -26,6 +26,12 @@ pub const DEPTH_MAX: usize = 64;
 /// become a symbol.
 pub const REPEAT_MAX: u64 = 10_000;
 
+/// Most parts that are looked at or copied where a schema is rewritten for the grammar engine.
+pub(crate) const REWRITE_PARTS_MAX: u64 = 50_000;
+
+/// Deepest nesting of a schema as it is rewritten.
+pub(crate) const REWRITE_DEPTH_MAX: usize = 2 * DEPTH_MAX;
+
 /// Longest token that a grammar sees; longer ones are never chosen under a constraint.
 pub(crate) const TOKEN_BYTES_MAX: usize = 512;
 

@@ -97,6 +97,7 @@ impl JsonCompact {
     fn end_of_name(&mut self, out: &mut String) {
         let name = std::mem::take(&mut self.name) + "\"";
         self.next = Next::Colon;
+        // Default: what is not printed needs no name.
         let Some(open) = self.open.last_mut().filter(|_| self.silent.is_none()) else { return };
         if open.names.contains(&name) {
             self.silent = Some(self.open.len());

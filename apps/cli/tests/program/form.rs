@@ -113,9 +113,15 @@ fn what_cannot_be_compiled_is_refused_with_its_reason() {
     for (option, value, error, advice) in [
         ("--json-schema", r#"{"type": "ship"}"#, "ship", "nothing of a schema"),
         ("--json-schema", r#"{"type": "#, "expected JSON", "correct the schema"),
-        ("--json-schema", r#"{"not": {"type": "null"}}"#, "not", "nothing of a schema"),
+        ("--json-schema", r##"{"$recursiveRef": "#"}"##, "$recursiveRef", "nothing of a schema"),
+        ("--json-schema", r#"{"allOf": [false]}"#, "no value is valid", "nothing of a schema"),
         ("--json-schema", &no_json, &no_json, "correct the schema"),
-        ("--regex", "(", "the regular expression cannot be compiled", "crate `regex`"),
+        (
+            "--regex",
+            "(",
+            "the regular expression cannot be compiled: unclosed group",
+            "crate `regex`",
+        ),
         ("--regex", "(?=a)", "the regular expression cannot be compiled", "look-around"),
         ("--regex", "--json", "", ""),
     ] {

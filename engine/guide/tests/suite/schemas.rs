@@ -35,10 +35,69 @@ fn cases() -> Vec<Case> {
     cases.collect()
 }
 
-/// Whether a schema refers to itself, or to anything, so that there may be no longest answer that it leads to.
+/// Whether references of a schema lead back to where they are, so that there may be no longest answer that it leads to.
 fn is_recursive(schema: &Value) -> bool {
-    let text = schema.to_string();
-    text.contains("\"#\"") || text.contains("$dynamicRef") || text.contains("\"#/$defs")
+    leads_back(schema, schema, &mut vec![])
+}
+
+fn leads_back(root: &Value, value: &Value, trail: &mut Vec<String>) -> bool {
+    let any = |trail: &mut Vec<String>, items: Vec<&Value>| {
+        items.into_iter().any(|item| leads_back(root, item, trail))
+    };
+    match value {
+        Value::Array(items) => any(trail, items.iter().collect()),
+        Value::Object(map) => {
+            let mut references = ["$ref", "$dynamicRef"].into_iter().filter_map(|key| map.get(key));
+            let found = references.any(|reference| {
+                let reference = reference.as_str().unwrap().to_owned();
+                if trail.contains(&reference) {
+                    return true;
+                }
+                trail.push(reference.clone());
+                let mut targets = vec![];
+                find_targets(root, root, &reference, &mut targets);
+                let found = any(trail, targets);
+                trail.pop();
+                found
+            });
+            let inner =
+                map.iter().filter(|(key, _)| !matches!(key.as_str(), "$defs" | "const" | "enum"));
+            found || any(trail, inner.map(|(_, item)| item).collect())
+        }
+        _ => false,
+    }
+}
+
+/// Everything that a reference may mean, whatever the address it is relative to.
+fn find_targets<'a>(
+    root: &'a Value,
+    value: &'a Value,
+    reference: &str,
+    found: &mut Vec<&'a Value>,
+) {
+    let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
+    if let (true, Some(target)) = (address.is_empty(), root.pointer(fragment)) {
+        found.push(target);
+        return;
+    }
+    match value {
+        Value::Array(items) => {
+            items.iter().for_each(|item| find_targets(root, item, reference, found))
+        }
+        Value::Object(map) => {
+            let says = |key: &str, end: &str| {
+                let text = map.get(key).and_then(Value::as_str);
+                !end.is_empty()
+                    && text.is_some_and(|text| text.ends_with(end.trim_start_matches('.')))
+            };
+            let name = address.rsplit('/').next().unwrap();
+            if says("$id", name) || says("$anchor", fragment) || says("$dynamicAnchor", fragment) {
+                found.push(value);
+            }
+            map.values().for_each(|item| find_targets(root, item, reference, found));
+        }
+        _ => {}
+    }
 }
 
 fn model() -> Model {
@@ -129,11 +188,11 @@ fn schemas_are_accepted_or_refused_by_name() {
     let (accepted, refused) = accepted(all);
     println!("{} of {count} accepted", accepted.len());
     for (reason, names) in &refused {
-        println!("{:3} {reason}", names.len());
+        println!("{:3} {reason}: {}", names.len(), names.join("; "));
         assert!(reason.len() > 10 && !reason.contains("panic"), "{reason}");
     }
-    // As many as the grammar engine takes; a number that only rises.
-    assert!(accepted.len() >= 153, "{} of {count}", accepted.len());
+    // Of the others most refer to other documents, or no value is valid for them; a number that only rises.
+    assert!(accepted.len() >= 334, "{} of {count}", accepted.len());
 }
 
 /// Every seventh schema.

@@ -130,8 +130,8 @@ fn tools_that_cannot_be_kept_to_are_refused() {
     assert!(matches!(refused(&tools(), absent), GuideError::Invalid { .. }));
     let quoted = [ToolSchema::function("a \"b\"", "", json!({}))];
     assert!(matches!(refused(&quoted, ToolChoice::Auto), GuideError::Invalid { .. }));
-    let strange = [ToolSchema::function("f", "", json!({ "not": {} }))];
-    assert!(refused(&strange, ToolChoice::Auto).to_string().contains("not"));
+    let strange = [ToolSchema::function("f", "", json!({ "$recursiveRef": "#" }))];
+    assert!(refused(&strange, ToolChoice::Auto).to_string().contains("$recursiveRef"));
     assert_eq!(ToolChoice::None.tools(&tools()), &[]);
     assert_eq!(ToolChoice::Auto.tools(&tools()).len(), 3);
 }

@@ -35,24 +35,58 @@ fn what_is_too_much_is_refused() {
 #[test]
 fn what_cannot_be_kept_to_is_refused_by_name() {
     for (schema, words) in [
-        (json!({ "uniqueItems": true }), "uniqueItems"),
-        (json!({ "not": {} }), "not"),
-        (json!({ "if": {}, "then": false }), "if"),
+        (json!({ "uniqueItems": 1 }), "uniqueItems"),
+        (json!({ "not": {} }), "no value is valid"),
+        (json!({ "not": { "pattern": "a" }, "type": "string" }), "leaves no value"),
+        (json!({ "if": {}, "then": false }), "leaves no value"),
+        (json!({ "minContains": "1" }), "minContains"),
+        (json!({ "dependentRequired": { "a": "b" } }), "dependentRequired"),
+        (json!({ "allOf": [] }), "allOf"),
+        (json!({ "propertyNames": { "format": "email" } }), "propertyNames"),
+        (json!({ "$recursiveRef": "#" }), "$recursiveRef"),
+        (json!({ "$ref": "#nowhere" }), "no such anchor"),
         (json!({ "$ref": "https://example.com/x" }), "https://example.com/x"),
         (json!({ "$ref": "#/$defs/absent" }), "absent"),
-        (json!({ "properties": { "a": { "contains": {} } } }), "contains"),
         (json!({ "x-guidance": { "lenient": true }, "not": {} }), "x-guidance"),
         (json!({ "type": "strin" }), "strin"),
         (json!([]), "an object or true"),
-        (json!(false), "an object or true"),
+        (json!(false), "no value is valid"),
+        (json!({ "type": "string", "allOf": [{ "type": "null" }] }), "no value is valid"),
         (json!({ "pattern": "(?=a)" }), "cannot be compiled"),
     ] {
         refused(Guide::json_schema(&schema), words);
     }
     refused(Guide::json_schema_text("{"), "EOF");
-    refused(Guide::regex("a("), "cannot be compiled");
+    refused(Guide::regex("a("), "cannot be compiled: unclosed group");
     refused(Guide::lark("start: nothing"), "cannot be compiled");
     refused(Guide::lark(""), "cannot be compiled");
+}
+
+/// Each of so many conditions doubles the ways in which a schema may hold; each definition refers twice to the next.
+#[test]
+fn schemas_that_grow_as_they_are_rewritten_are_refused() {
+    let condition = json!({ "if": { "required": ["a"] }, "then": { "required": ["b"] } });
+    let ways = json!({ "allOf": vec![condition; 40], "unevaluatedProperties": false });
+    refused(Guide::json_schema(&ways), "ways in which");
+    let name = |at: usize| format!("#/$defs/a{at}");
+    let mut definitions: serde_json::Map<String, Value> = (0..60)
+        .map(|at| {
+            let next = json!({ "$ref": name(at + 1) });
+            (
+                format!("a{at}"),
+                json!({ "anyOf": [next, { "not": next }, { "oneOf": [next, next] }] }),
+            )
+        })
+        .collect();
+    definitions.insert("a60".into(), json!({ "type": "string" }));
+    let schema = json!({ "not": { "$ref": name(0) }, "$defs": definitions });
+    refused(Guide::json_schema(&schema), "rewritten");
+    let values: Vec<usize> = (0..20_000).collect();
+    let options: Vec<Value> = (0..60).map(|_| json!({ "enum": values.get(..400) })).collect();
+    refused(Guide::json_schema(&json!({ "oneOf": options })), "too large");
+    let unlike: Vec<Value> = (0..400).map(|at| json!({ "minLength": at })).collect();
+    refused(Guide::json_schema(&json!({ "oneOf": unlike })), "rewritten");
+    drop(Guide::json_schema(&json!({ "not": { "enum": values } })));
 }
 
 /// A property may have the name of an option.
@@ -101,6 +135,18 @@ fn any_schema() -> impl Strategy<Value = Value> {
         "$schema",
         "$id",
         "not",
+        "contains",
+        "minContains",
+        "maxContains",
+        "uniqueItems",
+        "if",
+        "then",
+        "else",
+        "propertyNames",
+        "dependentSchemas",
+        "dependentRequired",
+        "unevaluatedProperties",
+        "unevaluatedItems",
     ]);
     let kinds = ["string", "object", "array", "number", "integer", "null", "boolean"];
     leaf.prop_recursive(5, 40, 5, move |inner| {

@@ -7,4 +7,6 @@ mod guides;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod narrowed;
+#[cfg(test)]
 mod walker;
