@@ -177,12 +177,13 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("formats/", &["std::thread", "rayon", "tokio", "async fn", "wgpu", "cudarc", "nestling_core"]),
     ("formats/nest/src/", &["nestling_import"]),
     ("formats/import/src/", &["nestling_formats::store", "store::"]),
-    ("engine/", &["wgpu", "cudarc", "tokio", "nestling_wgpu", "nestling_cuda"]),
+    ("engine/", &["wgpu", "cudarc", "tokio", "axum", "hyper", "nestling_wgpu", "nestling_cuda"]),
     ("engine/runtime/src/model/", &["std::fs", "std::time", "Instant", "nestling_text"]),
     ("engine/plan/src/", &["wgpu", "cudarc", "std::thread", "Instant"]),
     ("engine/template/", &["nestling_", "std::fs", "std::env", "std::thread", "SystemTime"]),
     ("engine/text/", &["nestling_formats", "nestling_core", "nestling_runtime", "std::thread"]),
     ("apps/hub/src/", &["indicatif", "std::env", "terminal_size", "clap"]),
+    ("apps/server/src/", &["std::env", "std::fs", "std::process", "signal::", "clap"]),
     ("shaders/src/", &["cudarc", "nestling_cuda", "tokenizers"]),
     ("kernels/src/", &["wgpu", "nestling_wgpu", "tokenizers"]),
 ];
@@ -231,7 +232,8 @@ fn dependencies_run_one_way() {
             ],
         ),
         ("apps/hub/Cargo.toml", &["formats", "import", "convert"]),
-        ("apps/cli/Cargo.toml", &["", "hub", "plan"]),
+        ("apps/server/Cargo.toml", &[""]),
+        ("apps/cli/Cargo.toml", &["", "hub", "plan", "server"]),
     ];
     let mut found = Vec::new();
     for (manifest, names) in allowed {
@@ -253,7 +255,14 @@ fn dependencies_run_one_way() {
 
 #[test]
 fn features_and_environment_stay_at_the_edge() {
-    let libraries = ["formats/", "engine/", "shaders/src/", "kernels/src/", "apps/hub/src/"];
+    let libraries = [
+        "formats/",
+        "engine/",
+        "shaders/src/",
+        "kernels/src/",
+        "apps/hub/src/",
+        "apps/server/src/",
+    ];
     expect_none(faults(&["rs"], |source, line| {
         let path = source.path.as_str();
         if is_comment(line) || is_test(path) || !libraries.iter().any(|p| path.starts_with(p)) {

@@ -1,0 +1,330 @@
+//! Who may ask, under which name of this machine, and from which pages.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::error::ApiError;
+
+/// Longest key.
+const KEY_BYTES_MAX: usize = 512;
+
+/// Where a client may put its key, besides `Authorization: Bearer`.
+const KEY_HEADER: &str = "x-api-key";
+
+/// Who may ask. The default is everybody who reaches the server, under the names that only this machine and its network
+/// have, and no web page.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// Hashes, so that comparing takes the same time whatever the key.
+    keys: Vec<[u8; 32]>,
+    hosts: Vec<String>,
+    origins: Vec<HeaderValue>,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let keys = self.keys.len();
+        write!(f, "Access {{ {keys} keys, hosts: {:?}, origins: {:?} }}", self.hosts, self.origins)
+    }
+}
+
+/// A rule that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A key that no header could carry. The key itself is not told.
+    #[error("line {line} of the keys: a key is 1 to 512 visible ASCII characters without spaces")]
+    Key {
+        /// Which line, from 1.
+        line: usize,
+    },
+    /// A list without a single key.
+    #[error("there is no key in the list of keys")]
+    NoKeys,
+    /// What is no name of a host.
+    #[error("{host:?} is not the name or address of a host, without scheme, port and path")]
+    Host {
+        /// What was given.
+        host: String,
+    },
+    /// What is no origin of a web page.
+    #[error("{origin:?} is not an origin such as https://example.org")]
+    Origin {
+        /// What was given.
+        origin: String,
+    },
+}
+
+impl Access {
+    /// Adds keys, one a line; from now on a request must have one of them. Blank lines are left out.
+    ///
+    /// # Errors
+    /// [`AccessError::Key`], [`AccessError::NoKeys`].
+    pub fn add_keys(&mut self, lines: &str) -> Result<(), AccessError> {
+        let mut keys = Vec::new();
+        for (index, key) in lines.lines().map(str::trim).enumerate() {
+            if key.len() > KEY_BYTES_MAX || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(AccessError::Key { line: index + 1 });
+            }
+            if !key.is_empty() {
+                keys.push(hash(key.as_bytes()));
+            }
+        }
+        if keys.is_empty() {
+            return Err(AccessError::NoKeys);
+        }
+        self.keys.extend(keys);
+        Ok(())
+    }
+
+    /// Whether a key is needed.
+    pub fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// Takes requests for `host`, besides those for loopback addresses, `localhost`, `*.local` and `*.internal`.
+    ///
+    /// # Errors
+    /// [`AccessError::Host`].
+    pub fn allow_host(&mut self, host: &str) -> Result<(), AccessError> {
+        let name = host.trim_end_matches('.').to_ascii_lowercase();
+        let is_address = name.parse::<IpAddr>().is_ok();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        if name.is_empty() || !(is_address || name.chars().all(is_name)) {
+            return Err(AccessError::Host { host: host.to_owned() });
+        }
+        self.hosts.push(name);
+        Ok(())
+    }
+
+    /// Lets web pages of `origin` ask, as browsers write it: scheme, host and port, or `null`.
+    ///
+    /// # Errors
+    /// [`AccessError::Origin`].
+    pub fn allow_origin(&mut self, origin: &str) -> Result<(), AccessError> {
+        let rest = origin.split_once("://").map(|(_, rest)| rest);
+        let is_origin =
+            rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['/', '?', '#']));
+        let value = HeaderValue::from_str(origin);
+        match value {
+            Ok(value) if is_origin || origin == "null" => self.origins.push(value),
+            _ => return Err(AccessError::Origin { origin: origin.to_owned() }),
+        }
+        Ok(())
+    }
+
+    /// Refuses what came under a foreign name, as DNS rebinding does, and from foreign web pages. Gives the origin that
+    /// the answer must name, if any.
+    pub(crate) fn check_place(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Option<HeaderValue>, ApiError> {
+        let mut named = headers.get_all(header::HOST).iter();
+        let (host, second) = (named.next(), named.next());
+        let host = host.and_then(|host| host.to_str().ok()).filter(|_| second.is_none());
+        let host = host.ok_or_else(|| ApiError::malformed("one `Host` header was expected"))?;
+        let names = [Some(host), uri.authority().map(|authority| authority.as_str())];
+        for name in names.into_iter().flatten() {
+            if !host_of(name).is_some_and(|name| self.knows(&name)) {
+                return Err(ApiError::forbidden(format!(
+                    "the host {name:?} is not one of this server; --allow-host adds it"
+                )));
+            }
+        }
+        // Programs send no origin.
+        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
+        if self.origins.contains(origin) {
+            return Ok(Some(origin.clone()));
+        }
+        let own = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        if own.is_some_and(|(_, own)| own.eq_ignore_ascii_case(host)) {
+            return Ok(None);
+        }
+        Err(ApiError::forbidden(format!(
+            "web pages of {origin:?} may not ask; --cors-origin lets them"
+        )))
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        if let Ok(address) = name.parse::<IpAddr>() {
+            return address.is_loopback() || self.hosts.iter().any(|host| host == name);
+        }
+        let is_below = |domain: &str| name.ends_with(domain);
+        name == "localhost"
+            || [".localhost", ".local", ".internal"].into_iter().any(is_below)
+            || self.hosts.iter().any(|host| host == name)
+    }
+
+    /// # Errors
+    /// A request without a key, where there are keys.
+    pub(crate) fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+            let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
+        });
+        let own = headers.get(KEY_HEADER).map(HeaderValue::as_bytes);
+        let given = bearer.or(own).ok_or_else(ApiError::unauthorized)?;
+        let given = hash(given.trim_ascii());
+        let mut found = Choice::from(0);
+        for key in &self.keys {
+            found |= key.ct_eq(&given);
+        }
+        if found.into() { Ok(()) } else { Err(ApiError::unauthorized()) }
+    }
+}
+
+fn hash(key: &[u8]) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+/// The host of `host` or `host:port`, in small letters; addresses without brackets.
+fn host_of(text: &str) -> Option<String> {
+    let host = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            let is_port = port.is_empty() || port.strip_prefix(':').is_some_and(is_digits);
+            address.parse::<std::net::Ipv6Addr>().ok().filter(|_| is_port)?.to_string()
+        }
+        None => match text.rsplit_once(':') {
+            Some((host, port)) if is_digits(port) => host.to_owned(),
+            Some(_) => return None,
+            None => text.to_owned(),
+        },
+    };
+    Some(host.trim_end_matches('.').to_ascii_lowercase()).filter(|host| !host.is_empty())
+}
+
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What browsers ask before they let a page of an allowed origin ask.
+pub(crate) fn preflight(headers: &HeaderMap) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let answer = response.headers_mut();
+    let methods = HeaderValue::from_static("GET, POST");
+    answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    answer.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    if let Some(asked) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
+    }
+    response
+}
+
+/// Whether it is such a question.
+pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    *method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Tells a browser that the page may read the answer.
+pub(crate) fn name_origin(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)))
+            .collect::<HeaderMap>()
+    }
+
+    fn place(access: &Access, pairs: &[(&'static str, &'static str)]) -> Result<bool, u16> {
+        let origin = access.check_place(&Uri::from_static("/v1/models"), &headers(pairs));
+        origin.map(|origin| origin.is_some()).map_err(|error| error.status.as_u16())
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_taken() {
+        let mut access = Access::default();
+        access.allow_host("Nest.example.org").unwrap();
+        access.allow_host("192.168.1.7").unwrap();
+        for host in [
+            "127.0.0.1:8080",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::1]",
+            "LOCALHOST",
+            "localhost.",
+            "box.local:1",
+            "ollama.internal",
+            "nest.example.org:443",
+            "192.168.1.7:8080",
+        ] {
+            assert_eq!(place(&access, &[("host", host)]), Ok(false), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "192.168.1.8",
+            "local",
+            "",
+            "[::1",
+            "127.0.0.1:80:80",
+            "127.0.0.1.evil.example",
+            "user@localhost",
+            "::1",
+        ] {
+            assert_eq!(place(&access, &[("host", host)]), Err(403), "{host}");
+        }
+        assert_eq!(place(&access, &[]), Err(400));
+        assert_eq!(place(&access, &[("host", "localhost"), ("host", "localhost")]), Err(400));
+    }
+
+    #[test]
+    fn only_listed_pages_and_own_ones_may_ask() {
+        let mut access = Access::default();
+        access.allow_origin("https://ui.example").unwrap();
+        let ask = |origin| place(&access, &[("host", "localhost:8080"), ("origin", origin)]);
+        assert_eq!(ask("https://ui.example"), Ok(true));
+        assert_eq!(ask("http://localhost:8080"), Ok(false));
+        for origin in ["http://localhost:3000", "null", "https://ui.example.evil", "localhost:8080"]
+        {
+            assert_eq!(ask(origin), Err(403), "{origin}");
+        }
+        for wrong in ["*", "ui.example", "https://ui.example/", "https://"] {
+            assert!(access.clone().allow_origin(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_needed_once_there_are_keys() {
+        let mut access = Access::default();
+        assert!(access.check_key(&headers(&[])).is_ok());
+        access.add_keys("first\n\n second \n").unwrap();
+        for pair in [
+            ("authorization", "Bearer first"),
+            ("authorization", "bearer second"),
+            ("x-api-key", "second"),
+        ] {
+            assert!(access.check_key(&headers(&[pair])).is_ok(), "{pair:?}");
+        }
+        for pair in [
+            ("authorization", "Bearer third"),
+            ("authorization", "Bearer "),
+            ("authorization", "Basic first"),
+            ("authorization", "first"),
+            ("x-api-key", ""),
+            ("x-api-key", "firs"),
+            ("api-key", "first"),
+        ] {
+            let error = access.check_key(&headers(&[pair])).unwrap_err();
+            assert_eq!(error.status, StatusCode::UNAUTHORIZED, "{pair:?}");
+        }
+        assert_eq!(access.add_keys("\n \n"), Err(AccessError::NoKeys));
+        assert_eq!(access.add_keys("a\nb c\n"), Err(AccessError::Key { line: 2 }));
+        assert!(!format!("{access:?}").contains("first"));
+    }
+}

@@ -1,0 +1,34 @@
+//! `POST /v1/chat/completions`.
+
+mod answer_form;
+mod messages;
+mod reply;
+mod request;
+mod stream;
+mod tools;
+
+use std::sync::Arc;
+
+use axum::response::Response;
+
+use crate::answers::{self, blocking};
+use crate::error::ApiError;
+use crate::events;
+use crate::fields::Fields;
+use crate::server::Served;
+use request::ChatRequest;
+
+/// # Errors
+/// What is wrong with the request; what the engine says before there is an answer.
+pub(crate) async fn complete(served: Arc<Served>, fields: Fields) -> Result<Response, ApiError> {
+    let reader = Arc::clone(&served);
+    // Schemas are compiled here.
+    let request = blocking(move || ChatRequest::read(fields, &reader)).await??;
+    let ChatRequest { job, stream, include_usage, has_logprobs } = request;
+    let answers = answers::start(&served, job).await?;
+    if stream {
+        let form = stream::ChatStream::new(served, &answers, include_usage, has_logprobs);
+        return Ok(events::response(answers, form));
+    }
+    reply::whole(&served, answers, has_logprobs).await
+}

@@ -1,0 +1,145 @@
+//! A chat as it is asked for.
+
+use std::sync::Arc;
+
+use nestling::engine::text::TemplateTime;
+use nestling::guide::{ToolChoice, ToolGuide};
+use nestling::{Conversation, Model};
+use serde_json::{Map, Value};
+
+use super::{answer_form, messages, tools};
+use crate::answers::Job;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{NAME_BYTES_MAX, TOP_LOGPROBS_MAX};
+use crate::prompt::Prompt;
+use crate::sampling::{Shared, tokens_max};
+use crate::server::{Served, unix_seconds};
+
+/// How much a model should reason, as the API says it.
+const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+
+/// Variables of templates that requests have fields of their own for.
+const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+
+/// A chat that has been read whole.
+#[derive(Debug)]
+pub(super) struct ChatRequest {
+    pub job: Job,
+    pub stream: bool,
+    pub include_usage: bool,
+    pub has_logprobs: bool,
+}
+
+impl ChatRequest {
+    /// # Errors
+    /// The first field that is missing, unknown, not supported, or makes no sense.
+    pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
+        let model = &served.model;
+        let mut shared = Shared::take(&mut fields, served)?;
+        let messages = messages::take(&mut fields)?;
+        let tools = tools::take(&mut fields, model)?;
+        let form = answer_form::take(&mut fields)?;
+        shared.sampling.top_logprobs = top_logprobs(&mut fields)?;
+        shared.options.max_tokens = answer_tokens(&mut fields)?;
+        let template_arguments = template_arguments(&mut fields, model)?;
+        fields.end()?;
+        let mut conversation = Conversation::new(messages);
+        conversation.tools = tools.choice.tools(&tools.schemas).to_vec();
+        conversation.template_arguments = template_arguments;
+        // Default: a clock that cannot be after the year 2262.
+        let now = i64::try_from(unix_seconds()).unwrap_or(0);
+        conversation.now = Some(TemplateTime::from_unix_seconds(now));
+        if tools.is_constrained() {
+            if form.is_some() {
+                let message = "answers in a form and tools that must be called, or called strictly, exclude each other";
+                return Err(ApiError::unsupported("response_format", message));
+            }
+            let guide = ToolGuide::new(&tools.schemas, tools.choice.clone());
+            let guide = guide.map_err(|error| ApiError::invalid("tools", error.to_string()))?;
+            shared.options.constraint = Some(Arc::new(guide));
+        } else if let Some(guide) = form {
+            if !conversation.tools.is_empty() {
+                let message =
+                    "answers in a form and tools exclude each other; `tool_choice` may be none";
+                return Err(ApiError::unsupported("response_format", message));
+            }
+            shared.options.constraint = Some(Arc::new(guide));
+        }
+        let (stream, include_usage) = (shared.stream, shared.include_usage);
+        let has_logprobs = shared.sampling.top_logprobs.is_some();
+        let calls_max = match tools.choice {
+            ToolChoice::Named(_) => Some(1),
+            _ => tools.calls_max,
+        };
+        let job = Job {
+            prompts: vec![Prompt::Conversation(Box::new(conversation))],
+            choices: shared.choices,
+            keeps_sessions: shared.keeps_sessions,
+            calls_max,
+            options: shared.into_options(),
+            param: "messages",
+        };
+        Ok(Self { job, stream, include_usage, has_logprobs })
+    }
+}
+
+fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    // Default: the API gives none unless asked.
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)?;
+    if top.is_some() && !wanted {
+        return Err(fields.invalid("top_logprobs", "`logprobs` must be true with it"));
+    }
+    // Default: the chosen tokens alone.
+    let top = usize::try_from(top.unwrap_or(0)).unwrap_or(0);
+    Ok(wanted.then_some(top))
+}
+
+/// The bound on an answer, by its old name or its new one.
+fn answer_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let old = tokens_max(fields, "max_tokens", 1)?;
+    let new = tokens_max(fields, "max_completion_tokens", 1)?;
+    match (old, new) {
+        (Some(old), Some(new)) if old != new => {
+            let message = format!("`max_tokens` says {old}, `max_completion_tokens` says {new}");
+            Err(fields.invalid("max_tokens", message))
+        }
+        _ => Ok(new.or(old)),
+    }
+}
+
+/// What the request says to the chat template.
+fn template_arguments(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, ApiError> {
+    let knows = |name: &str| model.chat_template().is_some_and(|template| template.names(name));
+    let mut arguments = Map::new();
+    let name = "chat_template_kwargs";
+    match fields.take(name) {
+        None => {}
+        Some(Value::Object(map)) => {
+            let foreign = |name: &&String| OWN_VARIABLES.contains(&name.as_str()) || !knows(name);
+            if let Some(foreign) = map.keys().find(foreign) {
+                let place = format!("{name}.{foreign}");
+                let message = "the chat template of this model has no such variable to set";
+                return Err(fields.unsupported(&place, message));
+            }
+            arguments = map;
+        }
+        Some(_) => return Err(fields.invalid(name, "an object was expected")),
+    }
+    let name = "reasoning_effort";
+    let Some(effort) = fields.text(name, NAME_BYTES_MAX)? else { return Ok(arguments) };
+    if !EFFORTS.contains(&effort.as_str()) {
+        return Err(fields.invalid(name, format!("one of {} was expected", EFFORTS.join(", "))));
+    }
+    let reasons = effort != "none";
+    if reasons && knows(name) {
+        arguments.entry(name).or_insert(effort.into());
+    } else if knows("enable_thinking") {
+        arguments.entry("enable_thinking").or_insert(reasons.into());
+    } else {
+        let message = "the chat template of this model cannot be told how much to reason";
+        return Err(fields.unsupported(name, message));
+    }
+    Ok(arguments)
+}

@@ -1,0 +1,109 @@
+//! A completion as it is asked for.
+
+use nestling::{EngineError, Model};
+use serde_json::Value;
+
+use crate::answers::Job;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{LOGPROBS_MAX, PROMPTS_MAX};
+use crate::prompt::Prompt;
+use crate::sampling::{Shared, tokens_max};
+use crate::server::Served;
+use crate::tokens::ids;
+
+/// Tokens of an answer for which no bound is given, as the API says.
+const TOKENS_UNLESS_TOLD: usize = 16;
+
+/// A completion that has been read whole.
+#[derive(Debug)]
+pub(super) struct CompletionRequest {
+    pub job: Job,
+    pub stream: bool,
+    pub include_usage: bool,
+    pub has_logprobs: bool,
+    /// The texts of the prompts, where answers begin with them.
+    pub echoes: Vec<String>,
+}
+
+impl CompletionRequest {
+    /// # Errors
+    /// The first field that is missing, unknown, not supported, or makes no sense.
+    pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
+        let mut shared = Shared::take(&mut fields, served)?;
+        let prompts = prompts(fields.require("prompt")?, &served.model)?;
+        let max = tokens_max(&mut fields, "max_tokens", 0)?;
+        // Default: the API's own.
+        shared.options.max_tokens = Some(max.unwrap_or(TOKENS_UNLESS_TOLD));
+        let top = fields.integer("logprobs", 0..=LOGPROBS_MAX)?;
+        shared.sampling.top_logprobs = top.and_then(|top| usize::try_from(top).ok());
+        // Default: the API answers without the prompt.
+        let echo = fields.flag("echo")?.unwrap_or(false);
+        let has_logprobs = top.is_some();
+        if echo {
+            shared.options.prompt_logprobs = shared.sampling.top_logprobs;
+        }
+        for name in ["suffix", "best_of"] {
+            if fields.take(name).is_some() {
+                let message = format!("`{name}` is not supported");
+                return Err(fields.unsupported(name, message));
+            }
+        }
+        fields.end()?;
+        let echo_of = |prompt: &Prompt| text_of(prompt, &served.model);
+        let echoes = prompts.iter().filter(|_| echo).map(echo_of).collect::<Result<_, _>>()?;
+        let (stream, include_usage) = (shared.stream, shared.include_usage);
+        let job = Job {
+            prompts,
+            choices: shared.choices,
+            keeps_sessions: shared.keeps_sessions,
+            calls_max: None,
+            options: shared.into_options(),
+            param: "prompt",
+        };
+        Ok(Self { job, stream, include_usage, has_logprobs, echoes })
+    }
+}
+
+/// One prompt or several, each a text or token ids.
+fn prompts(value: Value, model: &Model) -> Result<Vec<Prompt>, ApiError> {
+    let wrong = || {
+        ApiError::invalid(
+            "prompt",
+            "a text, a list of texts, token ids, or a list of those was expected",
+        )
+    };
+    let items = match value {
+        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
+        Value::Array(items) if !items.is_empty() => items,
+        _ => return Err(wrong()),
+    };
+    if items.iter().all(Value::is_number) {
+        return Ok(vec![Prompt::Tokens(ids("prompt", &items, model)?)]);
+    }
+    if items.len() > PROMPTS_MAX {
+        let message = format!("at most {PROMPTS_MAX} prompts, found {}", items.len());
+        return Err(ApiError::invalid("prompt", message));
+    }
+    let are_texts = items.iter().all(Value::is_string);
+    let prompts = items.into_iter().enumerate().map(|(index, item)| match item {
+        Value::String(text) if are_texts => Ok(Prompt::Text(text)),
+        Value::Array(tokens) => {
+            Ok(Prompt::Tokens(ids(&format!("prompt[{index}]"), &tokens, model)?))
+        }
+        _ => Err(wrong()),
+    });
+    prompts.collect()
+}
+
+fn text_of(prompt: &Prompt, model: &Model) -> Result<String, ApiError> {
+    match prompt {
+        Prompt::Text(text) => Ok(text.clone()),
+        Prompt::Tokens(tokens) => {
+            let refused = |error: EngineError| ApiError::engine(&error, "echo");
+            let tokenizer = model.tokenizer().ok_or(EngineError::NoTokenizer).map_err(refused)?;
+            tokenizer.decode(tokens, true).map_err(|error| refused(EngineError::text(error)))
+        }
+        Prompt::Conversation(_) => Err(ApiError::internal("a completion has no messages")),
+    }
+}

@@ -1,0 +1,80 @@
+//! What is served and how it is doing: models, `/status`, `/plan`.
+
+use nestling::PlannedResidence;
+use serde_json::{Value, json};
+
+use crate::server::Served;
+
+/// The model as the API lists it.
+pub(crate) fn model(served: &Served) -> Value {
+    let can = served.model.capabilities();
+    json!({
+        "id": served.id,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "nestling",
+        "meta": {
+            "context_length": can.context_length,
+            "context_trained": can.context_trained,
+            "vocab_size": served.model.limits().vocab_size,
+            "chat": can.chat,
+            "tools": can.tools,
+            "thinking": can.thinking,
+        },
+    })
+}
+
+/// `GET /v1/models`.
+pub(crate) fn models(served: &Served) -> Value {
+    json!({ "object": "list", "data": [model(served)] })
+}
+
+/// `GET /status`.
+pub(crate) fn status(served: &Served) -> Value {
+    let status = served.model.engine().status();
+    let (pages, step) = (status.pages, status.last_step);
+    let budget = served.model.engine().budget().clone();
+    json!({
+        "model": served.id,
+        "device": served.model.device_name(),
+        "running": status.running,
+        "waiting": status.waiting,
+        "parked": status.parked,
+        "pages": {
+            "total": pages.total, "free": pages.free, "running": pages.running,
+            "waiting": pages.waiting, "promised": pages.promised, "resting": pages.resting,
+        },
+        "preemptions": status.preemptions,
+        "late": status.late,
+        "steps": status.steps,
+        "last_step": { "rows": step.rows, "sequences": step.sequences, "seconds": step.seconds },
+        "gap_in_force_seconds": status.gap_in_force,
+        "idle_sessions": served.idle.count(),
+        "requests_free": served.requests.available_permits(),
+        "memory": { "used_bytes": budget.used_bytes(), "budget_bytes": budget.total_bytes() },
+        "expert_bytes": served.model.expert_bytes(),
+    })
+}
+
+/// `GET /plan`: how the memory was divided; `null` for a model that was not opened from files.
+pub(crate) fn plan(served: &Served) -> Value {
+    let Some(plan) = served.model.memory_plan() else { return Value::Null };
+    let residence = match plan.residence {
+        PlannedResidence::Resident => "resident",
+        PlannedResidence::Streamed => "streamed",
+        PlannedResidence::Lazy => "lazy",
+    };
+    json!({
+        "residence": residence,
+        "weight_bytes": plan.weight_bytes,
+        "expert_bytes": plan.expert_bytes,
+        "expert_bytes_total": plan.expert_bytes_total,
+        "kv_bytes": plan.kv_bytes,
+        "scratch_bytes": plan.scratch_bytes,
+        "program_bytes": plan.program_bytes,
+        "total_bytes": plan.total_bytes(),
+        "context_length": plan.context_length,
+        "kv_pages": plan.kv_pages,
+        "rows_max": plan.rows_max,
+    })
+}

@@ -1,0 +1,152 @@
+//! Errors as the OpenAI API writes them.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use nestling::{EngineError, ErrorClass};
+use serde_json::{Value, json};
+
+/// What a request is answered with in place of what it asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ApiError {
+    pub status: StatusCode,
+    /// The API's word for the kind of error.
+    pub kind: &'static str,
+    pub message: String,
+    /// The field that is wrong, as a path such as `messages[2].content`.
+    pub param: Option<String>,
+    pub code: Option<&'static str>,
+    /// Seconds after which the same may work.
+    pub retry_after: Option<u32>,
+}
+
+const INVALID: &str = "invalid_request_error";
+const UNAVAILABLE: &str = "unavailable_error";
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, message: message.into(), param: None, code: None, retry_after: None }
+    }
+
+    /// A field with a value that makes no sense.
+    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let param = Some(param.into());
+        Self { param, ..Self::new(StatusCode::BAD_REQUEST, INVALID, message) }
+    }
+
+    /// A field that nobody here knows.
+    pub fn unknown(param: impl Into<String>) -> Self {
+        let param = param.into();
+        let message = format!("`{param}` is not a field that this server knows");
+        Self { code: Some("unknown_parameter"), ..Self::invalid(param, message) }
+    }
+
+    /// A field that means something, but not here.
+    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
+    }
+
+    /// A request that cannot be read at all.
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, INVALID, message)
+    }
+
+    pub fn status(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { code: Some(code), ..Self::new(status, INVALID, message) }
+    }
+
+    pub fn no_route(path: &str) -> Self {
+        Self::status(StatusCode::NOT_FOUND, "unknown_url", format!("there is no route {path:?}"))
+    }
+
+    pub fn no_model(id: &str, served: &str) -> Self {
+        let message = format!("the model {id:?} is not served here; {served:?} is");
+        let error = Self::status(StatusCode::NOT_FOUND, "model_not_found", message);
+        Self { param: Some("model".into()), ..error }
+    }
+
+    pub fn unauthorized() -> Self {
+        let message = "a key is needed: `Authorization: Bearer KEY` or `X-Api-Key: KEY`";
+        let error = Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message);
+        Self { code: Some("invalid_api_key"), ..error }
+    }
+
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message)
+    }
+
+    /// The model is not open yet.
+    pub fn loading() -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, "Loading model");
+        Self { retry_after: Some(1), ..error }
+    }
+
+    /// The same may work later.
+    pub fn busy(message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, message);
+        Self { code: Some("busy"), retry_after: Some(1), ..error }
+    }
+
+    /// The server's own fault.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// An error of the engine that `param` caused, if the caller did.
+    pub fn engine(error: &EngineError, param: &'static str) -> Self {
+        let message = error.to_string();
+        if let EngineError::ContextFull { .. } = error {
+            let code = Some("context_length_exceeded");
+            return Self { code, ..Self::invalid(param, message) };
+        }
+        match error.class() {
+            // What an answer must look like came in other fields.
+            _ if matches!(error, EngineError::Constraint(_)) => {
+                Self { code: Some("constraint"), ..Self::malformed(message) }
+            }
+            ErrorClass::Caller => Self::invalid(param, message),
+            ErrorClass::Busy | ErrorClass::NoRoom => Self::busy(message),
+            ErrorClass::Stopped => Self { code: Some("stopped"), ..Self::busy(message) },
+            _ => Self::internal(message),
+        }
+    }
+
+    /// The object of a body or of an event.
+    pub fn to_json(&self) -> Value {
+        let code = match (self.code, self.status) {
+            (Some(code), _) => code.into(),
+            // As llama.cpp's server says it, whose clients wait for that.
+            (None, StatusCode::SERVICE_UNAVAILABLE) => 503.into(),
+            (None, _) => Value::Null,
+        };
+        json!({ "error": {
+            "message": self.message, "type": self.kind, "param": self.param, "code": code,
+        }})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = json_response(self.status, &self.to_json());
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// A whole body of JSON.
+pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
+    text_response(status, "application/json", value.to_string())
+}
+
+pub(crate) fn text_response(status: StatusCode, kind: &'static str, text: String) -> Response {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,115 @@
+//! Answers that are sent while they are made.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use futures_util::Stream;
+use serde_json::Value;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use crate::answers::{Answers, Said};
+use crate::error::ApiError;
+use crate::limits::PING_TIME;
+
+/// Bytes of events that are sent in one piece where more are there.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// How an API writes the events of its answers.
+pub(crate) trait Form: Send + Unpin + 'static {
+    /// What comes before the first event.
+    fn begin(&mut self, out: &mut Frames);
+
+    fn said(&mut self, said: Said, out: &mut Frames);
+
+    /// All answers have ended.
+    fn end(&mut self, out: &mut Frames);
+}
+
+/// Server-sent events on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    text: String,
+}
+
+impl Frames {
+    pub fn data(&mut self, value: &Value) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.text, "data: {value}\n\n");
+    }
+
+    pub fn done(&mut self) {
+        self.text.push_str("data: [DONE]\n\n");
+    }
+
+    fn ping(&mut self) {
+        self.text.push_str(": ping\n\n");
+    }
+}
+
+/// The body of such an answer.
+struct EventBody<F> {
+    /// None after the end.
+    answers: Option<Answers>,
+    form: F,
+    frames: Frames,
+    ping: Interval,
+}
+
+/// A response that tells events as they come.
+pub(crate) fn response<F: Form>(answers: Answers, mut form: F) -> Response {
+    let mut frames = Frames::default();
+    form.begin(&mut frames);
+    let mut ping = interval_at(Instant::now() + PING_TIME, PING_TIME);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let body = EventBody { answers: Some(answers), form, frames, ping };
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Proxies must not wait for more.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+impl<F: Form> EventBody<F> {
+    fn take(&mut self, said: Option<Result<Said, ApiError>>) {
+        match said {
+            Some(Ok(said)) => self.form.said(said, &mut self.frames),
+            Some(Err(error)) => {
+                self.answers = None;
+                self.frames.data(&error.to_json());
+                self.frames.done();
+            }
+            None => {
+                self.answers = None;
+                self.form.end(&mut self.frames);
+            }
+        }
+    }
+}
+
+impl<F: Form> Stream for EventBody<F> {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        while this.frames.text.len() < PIECE_BYTES {
+            let Some(answers) = &mut this.answers else { break };
+            match answers.poll_next(context) {
+                Poll::Ready(said) => this.take(said),
+                Poll::Pending if !this.frames.text.is_empty() => break,
+                Poll::Pending => match this.ping.poll_tick(context) {
+                    Poll::Ready(_) => this.frames.ping(),
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+        let piece = std::mem::take(&mut this.frames.text);
+        Poll::Ready((!piece.is_empty()).then(|| Ok(Bytes::from(piece))))
+    }
+}

@@ -1,0 +1,174 @@
+//! The fields of an object of a request: each is taken once, and what is left at the end is an error.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+
+/// An object whose fields are taken one by one. `null` is as good as absent.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    /// Where it lies in the request; empty for the request itself.
+    place: String,
+    map: Map<String, Value>,
+}
+
+impl Fields {
+    /// # Errors
+    /// What is no object.
+    pub fn new(place: impl Into<String>, value: Value) -> Result<Self, ApiError> {
+        let place = place.into();
+        match value {
+            Value::Object(map) => Ok(Self { place, map }),
+            _ if place.is_empty() => Err(ApiError::malformed("the body is not a JSON object")),
+            _ => Err(ApiError::invalid(place, "an object was expected")),
+        }
+    }
+
+    /// The path of a field.
+    pub fn path(&self, name: &str) -> String {
+        if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
+    }
+
+    /// An error at a field.
+    pub fn invalid(&self, name: &str, message: impl Into<String>) -> ApiError {
+        ApiError::invalid(self.path(name), message)
+    }
+
+    /// An error at a field that means nothing to this server or its model.
+    pub fn unsupported(&self, name: &str, message: impl Into<String>) -> ApiError {
+        ApiError::unsupported(self.path(name), message)
+    }
+
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// The value of a field that must be there.
+    ///
+    /// # Errors
+    /// Where it is not.
+    pub fn require(&mut self, name: &str) -> Result<Value, ApiError> {
+        self.take(name)
+            .ok_or_else(|| self.invalid(name, format!("`{}` is missing", self.path(name))))
+    }
+
+    /// # Errors
+    /// What is no text, or longer than `bytes_max`.
+    pub fn text(&mut self, name: &str, bytes_max: usize) -> Result<Option<String>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if text.len() <= bytes_max => Ok(Some(text)),
+            Some(Value::String(text)) => {
+                let found = text.len();
+                Err(self.invalid(name, format!("at most {bytes_max} bytes, found {found}")))
+            }
+            Some(_) => Err(self.invalid(name, "a text was expected")),
+        }
+    }
+
+    /// # Errors
+    /// As [`Self::text`]; where it is not there.
+    pub fn required_text(&mut self, name: &str, bytes_max: usize) -> Result<String, ApiError> {
+        let missing = || self.path(name);
+        let path = missing();
+        let text = self.text(name, bytes_max)?;
+        text.ok_or_else(|| ApiError::invalid(path.clone(), format!("`{path}` is missing")))
+    }
+
+    /// # Errors
+    /// What is neither `true` nor `false`.
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(_) => Err(self.invalid(name, "`true` or `false` was expected")),
+        }
+    }
+
+    /// # Errors
+    /// What is no whole number, or outside of `range`.
+    pub fn integer(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = value.as_u64().filter(|number| range.contains(number));
+        let (least, most) = (range.start(), range.end());
+        let expected = format!("a whole number from {least} to {most} was expected, found {value}");
+        number.map(Some).ok_or_else(|| self.invalid(name, expected))
+    }
+
+    /// # Errors
+    /// What is no number, or outside of `range`.
+    pub fn number(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = value.as_f64().filter(|number| range.contains(number));
+        let (least, most) = (range.start(), range.end());
+        let expected = format!("a number from {least} to {most} was expected, found {value}");
+        number.map(|number| Some(number as f32)).ok_or_else(|| self.invalid(name, expected))
+    }
+
+    /// # Errors
+    /// What is no list, or has more than `count_max` items.
+    pub fn list(&mut self, name: &str, count_max: usize) -> Result<Option<Vec<Value>>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Array(items)) if items.len() <= count_max => Ok(Some(items)),
+            Some(Value::Array(items)) => {
+                let found = items.len();
+                Err(self.invalid(name, format!("at most {count_max} items, found {found}")))
+            }
+            Some(_) => Err(self.invalid(name, "a list was expected")),
+        }
+    }
+
+    /// # Errors
+    /// What is no object.
+    pub fn object(&mut self, name: &str) -> Result<Option<Self>, ApiError> {
+        let path = self.path(name);
+        self.take(name).map(|value| Self::new(path, value)).transpose()
+    }
+
+    /// Ends the object: all of it must have been taken.
+    ///
+    /// # Errors
+    /// The first field that nobody took.
+    pub fn end(self) -> Result<(), ApiError> {
+        let left = self.map.iter().find(|(_, value)| !value.is_null());
+        left.map_or(Ok(()), |(name, _)| Err(ApiError::unknown(self.path(name))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_left_is_named_with_its_path() {
+        let request = json!({ "a": 1, "b": { "c": true, "d": 2 }, "e": null });
+        let mut fields = Fields::new("", request).unwrap();
+        assert_eq!(fields.integer("a", 0..=1).unwrap(), Some(1));
+        let mut inner = fields.object("b").unwrap().unwrap();
+        assert_eq!(inner.flag("c").unwrap(), Some(true));
+        let error = inner.end().unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("b.d"));
+        fields.end().unwrap();
+    }
+
+    #[test]
+    fn numbers_outside_of_their_range_are_named() {
+        for value in [json!(-1), json!(5), json!(1.5), json!("1"), json!([])] {
+            let mut fields = Fields::new("", json!({ "n": value })).unwrap();
+            let error = fields.integer("n", 1..=4).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("n"));
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Models over HTTP, as clients of the OpenAI API expect them.
+//!
+//! [`Server`] holds what all requests share, [`router`] is the routes of it to mount anywhere, and [`Listener`] serves
+//! them within the bounds of [`limits`] on threads of its own. Nothing in a request is ignored: what is unknown or not
+//! supported is an error that names it. No route reads a path.
+
+mod access;
+mod answers;
+mod chat;
+mod completions;
+mod connection;
+mod describe;
+mod error;
+mod events;
+mod fields;
+mod json;
+pub mod limits;
+mod listen;
+mod logprobs;
+mod metrics;
+mod prompt;
+mod router;
+mod sampling;
+mod server;
+mod sessions;
+mod tokens;
+mod usage;
+
+pub use access::{Access, AccessError};
+pub use listen::{ListenError, Listener};
+pub use router::router;
+pub use server::{Server, ServerOptions};

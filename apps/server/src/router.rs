@@ -1,0 +1,226 @@
+//! Which route does what, and what every request must pass.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::access::{is_preflight, name_origin, preflight};
+use crate::error::{ApiError, json_response, text_response};
+use crate::fields::Fields;
+use crate::limits::{BODY_BYTES_MAX, BODY_TIME};
+use crate::server::{Served, Server};
+use crate::usage::random;
+use crate::{chat, completions, describe, json, metrics, tokens};
+
+/// Routes of the API that mean something, but that no model here has.
+const NOT_OFFERED: [&str; 9] = [
+    "/v1/embeddings",
+    "/v1/moderations",
+    "/v1/rerank",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/images/generations",
+    "/v1/audio/speech",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+];
+
+/// All routes of a server, to be served by [`crate::Listener`] or mounted elsewhere.
+pub fn router(server: &Server) -> Router {
+    let mut routes = Router::new()
+        .route("/health", get(health))
+        .route("/v1/health", get(health))
+        .route("/v1/models", get(models))
+        .route("/models", get(models))
+        .route("/v1/models/{*id}", get(model))
+        .route("/status", get(status))
+        .route("/plan", get(plan))
+        .route("/metrics", get(write_metrics))
+        .route("/tokenizer_info", get(tokenizer_info))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/v1/chat/completions", post(chat_completions))
+        .route("/v1/completions", post(plain_completions));
+    for path in NOT_OFFERED {
+        routes = routes.route(path, any(not_offered));
+    }
+    routes
+        .method_not_allowed_fallback(wrong_method)
+        .fallback(no_route)
+        .layer(middleware::from_fn_with_state(server.clone(), admit))
+        .with_state(server.clone())
+}
+
+/// What every request must pass before a route sees it.
+async fn admit(State(server): State<Server>, request: Request, next: Next) -> Response {
+    let (method, headers) = (request.method(), request.headers());
+    if *method == Method::TRACE || *method == Method::CONNECT {
+        return wrong_method(method.clone(), request.uri().clone()).await;
+    }
+    let origin = match server.access().check_place(request.uri(), headers) {
+        Ok(origin) => origin,
+        Err(error) => return error.into_response(),
+    };
+    let is_public = matches!(request.uri().path(), "/health" | "/v1/health");
+    let mut response = if origin.is_some() && is_preflight(method, headers) {
+        preflight(headers)
+    } else {
+        match server.access().check_key(headers) {
+            Err(error) if !is_public => error.into_response(),
+            _ => next.run(request).await,
+        }
+    };
+    if let Some(origin) = origin {
+        name_origin(response.headers_mut(), origin);
+    }
+    // What clients name in their reports.
+    if let Ok(id) = HeaderValue::from_str(&format!("{:016x}", random())) {
+        response.headers_mut().insert("x-request-id", id);
+    }
+    response
+}
+
+async fn no_route(uri: Uri) -> ApiError {
+    ApiError::no_route(uri.path())
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let message = format!("{method} is not a method of {:?}", uri.path());
+    ApiError::status(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).into_response()
+}
+
+async fn not_offered(uri: Uri) -> ApiError {
+    let message = format!("{:?} is not offered by this server", uri.path());
+    ApiError::status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message)
+}
+
+async fn health(State(server): State<Server>) -> Response {
+    match server.served() {
+        Ok(_) => json_response(StatusCode::OK, &json!({ "status": "ok" })),
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn models(State(server): State<Server>) -> Result<Response, ApiError> {
+    Ok(json_response(StatusCode::OK, &describe::models(server.served()?)))
+}
+
+/// A model's name may have slashes, and what clients escape in it.
+async fn model(State(server): State<Server>, uri: Uri) -> Result<Response, ApiError> {
+    let served = server.served()?;
+    // Default: the route has this start.
+    let id = uri.path().strip_prefix("/v1/models/").unwrap_or_default();
+    if unescaped(id).as_deref() != Some(served.id.as_bytes()) {
+        return Err(ApiError::no_model(id, &served.id));
+    }
+    Ok(json_response(StatusCode::OK, &describe::model(served)))
+}
+
+/// A part of a path without escapes; none where they are none.
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        let byte = match first {
+            b'%' => {
+                let (digits, after) = after.split_at_checked(2)?;
+                rest = after;
+                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
+            }
+            byte => *byte,
+        };
+        bytes.push(byte);
+    }
+    Some(bytes)
+}
+
+async fn status(State(server): State<Server>) -> Result<Response, ApiError> {
+    Ok(json_response(StatusCode::OK, &describe::status(server.served()?)))
+}
+
+async fn plan(State(server): State<Server>) -> Result<Response, ApiError> {
+    Ok(json_response(StatusCode::OK, &describe::plan(server.served()?)))
+}
+
+async fn write_metrics(State(server): State<Server>) -> Result<Response, ApiError> {
+    let served = server.served()?;
+    let text = metrics::write(&served.metrics, &served.model, served.idle.count());
+    Ok(text_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
+}
+
+async fn tokenizer_info(State(server): State<Server>) -> Result<Response, ApiError> {
+    tokens::info(server.served()?)
+}
+
+async fn tokenize(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
+    let (served, fields) = read(&server, request).await?;
+    tokens::tokenize(served, fields).await
+}
+
+async fn detokenize(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
+    let (served, fields) = read(&server, request).await?;
+    tokens::detokenize(served, fields).await
+}
+
+async fn chat_completions(
+    State(server): State<Server>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (served, fields) = read(&server, request).await?;
+    chat::complete(served, fields).await
+}
+
+async fn plain_completions(
+    State(server): State<Server>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (served, fields) = read(&server, request).await?;
+    completions::complete(served, fields).await
+}
+
+/// The model, and the fields of a body of JSON.
+async fn read(server: &Server, request: Request) -> Result<(Arc<Served>, Fields), ApiError> {
+    let served = Arc::clone(server.served()?);
+    let (head, body) = request.into_parts();
+    check_kind(&head.headers)?;
+    let fields = Fields::new("", json::read(&whole(body).await?)?)?;
+    Ok((served, fields))
+}
+
+/// Pages send what is not JSON without asking first.
+fn check_kind(headers: &HeaderMap) -> Result<(), ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    // Default: without a kind it is not JSON.
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let message = "a body with `Content-Type: application/json` was expected";
+    Err(ApiError::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+}
+
+async fn whole(body: Body) -> Result<Vec<u8>, ApiError> {
+    let limited = Limited::new(body, BODY_BYTES_MAX).collect();
+    let late = |_| {
+        let message = format!("the body was not there within {} s", BODY_TIME.as_secs());
+        ApiError::status(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
+    };
+    match timeout(BODY_TIME, limited).await.map_err(late)? {
+        Ok(body) => Ok(body.to_bytes().to_vec()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("a body of at most {BODY_BYTES_MAX} bytes was expected");
+            Err(ApiError::status(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message))
+        }
+        Err(error) => Err(ApiError::malformed(format!("the body did not arrive: {error}"))),
+    }
+}

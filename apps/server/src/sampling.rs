@@ -1,0 +1,182 @@
+//! The fields that chats and completions share: how tokens are chosen, where answers end, how they are sent.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use nestling::{GenerateOptions, Model, SamplingParams};
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{
+    BIASES_MAX, CHOICES_MAX, EVENTS_MAX, STOP_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX, TOKENS_MAX,
+};
+use crate::server::Served;
+
+/// What the shared fields say.
+pub(crate) struct Shared {
+    pub options: GenerateOptions,
+    pub sampling: SamplingParams,
+    /// Answers to each prompt.
+    pub choices: usize,
+    /// Whether sessions of earlier requests are used, and this one's kept.
+    pub keeps_sessions: bool,
+    pub stream: bool,
+    pub include_usage: bool,
+}
+
+impl Shared {
+    /// # Errors
+    /// The first of these fields that makes no sense; a model that is not served.
+    pub fn take(fields: &mut Fields, served: &Served) -> Result<Self, ApiError> {
+        let id = fields.required_text("model", TEXT_BYTES_MAX)?;
+        if id != served.id {
+            return Err(ApiError::no_model(&id, &served.id));
+        }
+        let sampling = sampling(fields, &served.model)?;
+        // Default: the API answers once.
+        let choices = fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1);
+        let choices = usize::try_from(choices).ok().filter(|n| *n <= served.choices_max);
+        let choices = choices.ok_or_else(|| {
+            let most = served.choices_max;
+            fields.invalid("n", format!("this server gives at most {most} answers to a prompt"))
+        })?;
+        // Default: the API sends an answer in one piece, and keeps what helps the next request.
+        let stream = fields.flag("stream")?.unwrap_or(false);
+        let keeps_sessions = fields.flag("cache_prompt")?.unwrap_or(true);
+        let include_usage = include_usage(fields, stream)?;
+        let group = fields.text("user", TEXT_BYTES_MAX)?.map(|user| {
+            let mut hasher = DefaultHasher::new();
+            user.hash(&mut hasher);
+            hasher.finish()
+        });
+        let options = GenerateOptions {
+            stop: stop(fields)?,
+            group,
+            token_events: true,
+            events_max: EVENTS_MAX,
+            ..GenerateOptions::default()
+        };
+        Ok(Self { options, sampling, choices, keeps_sessions, stream, include_usage })
+    }
+
+    /// The options with all that was taken.
+    pub fn into_options(self) -> GenerateOptions {
+        GenerateOptions { sampling: Some(self.sampling), ..self.options }
+    }
+}
+
+/// A bound on tokens.
+///
+/// # Errors
+/// What is no number of tokens.
+pub(crate) fn tokens_max(
+    fields: &mut Fields,
+    name: &str,
+    least: u64,
+) -> Result<Option<usize>, ApiError> {
+    let tokens = fields.integer(name, least..=TOKENS_MAX)?;
+    Ok(tokens.and_then(|tokens| usize::try_from(tokens).ok()))
+}
+
+fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
+    if !stream {
+        let message = "`stream_options` mean something with `stream` only";
+        return Err(fields.invalid("stream_options", message));
+    }
+    // Default: the API counts where it is asked to.
+    let include_usage = options.flag("include_usage")?.unwrap_or(false);
+    options.end()?;
+    Ok(include_usage)
+}
+
+fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiError> {
+    let mut sampling = model.default_sampling().clone();
+    if let Some(temperature) = fields.number("temperature", 0.0..=2.0)? {
+        sampling.temperature = temperature;
+    }
+    if let Some(top_p) = fields.number("top_p", 0.0..=1.0)? {
+        sampling.top_p = top_p;
+    }
+    if let Some(top_k) = fields.integer("top_k", 0..=u64::from(u32::MAX))? {
+        // Default: more than can be counted is all.
+        sampling.top_k = usize::try_from(top_k).unwrap_or(0);
+    }
+    if let Some(min_p) = fields.number("min_p", 0.0..=1.0)? {
+        sampling.min_p = min_p;
+    }
+    if let Some(penalty) = fields.number("repetition_penalty", 0.01..=100.0)? {
+        sampling.repetition_penalty = penalty;
+    }
+    if let Some(penalty) = fields.number("frequency_penalty", -2.0..=2.0)? {
+        sampling.frequency_penalty = penalty;
+    }
+    if let Some(penalty) = fields.number("presence_penalty", -2.0..=2.0)? {
+        sampling.presence_penalty = penalty;
+    }
+    if let Some(seed) = fields.take("seed") {
+        // The API's seeds have a sign, whose bit is one like others.
+        let bits = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
+        let bits = bits.ok_or_else(|| fields.invalid("seed", "a whole number was expected"))?;
+        sampling.seed = Some(bits);
+    }
+    sampling.logit_bias = logit_bias(fields, model)?;
+    sampling.validate().map_err(|error| {
+        let name = error.to_string();
+        // The engine's errors begin with the field's name.
+        let name = name.split(':').next().unwrap_or("temperature");
+        fields.invalid(name, error.to_string())
+    })?;
+    Ok(sampling)
+}
+
+fn logit_bias(fields: &mut Fields, model: &Model) -> Result<Vec<(u32, f32)>, ApiError> {
+    let name = "logit_bias";
+    let Some(value) = fields.take(name) else { return Ok(Vec::new()) };
+    let Value::Object(map) = value else {
+        return Err(fields.invalid(name, "an object of token ids was expected"));
+    };
+    if map.len() > BIASES_MAX {
+        return Err(
+            fields.invalid(name, format!("at most {BIASES_MAX} tokens, found {}", map.len()))
+        );
+    }
+    let vocab_size = model.limits().vocab_size;
+    let mut biases = Vec::with_capacity(map.len());
+    for (token, bias) in &map {
+        let place = format!("{name}.{token}");
+        let id = token.parse::<u32>().ok().filter(|id| (*id as usize) < vocab_size);
+        let id = id.ok_or_else(|| {
+            fields.invalid(&place, format!("a token id below {vocab_size} was expected"))
+        })?;
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        let bias =
+            bias.ok_or_else(|| fields.invalid(&place, "a number from -100 to 100 was expected"))?;
+        // The API promises that -100 bans a token.
+        biases.push((id, if bias == -100.0 { f32::NEG_INFINITY } else { bias as f32 }));
+    }
+    Ok(biases)
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let name = "stop";
+    let texts = match fields.take(name) {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![Value::String(text)],
+        Some(Value::Array(texts)) => texts,
+        Some(_) => return Err(fields.invalid(name, "a text or a list of texts was expected")),
+    };
+    if texts.len() > STOPS_MAX {
+        return Err(
+            fields.invalid(name, format!("at most {STOPS_MAX} texts, found {}", texts.len()))
+        );
+    }
+    let is_good = |text: &String| !text.is_empty() && text.len() <= STOP_BYTES_MAX;
+    let texts = texts.into_iter().map(|text| match text {
+        Value::String(text) if is_good(&text) => Ok(text),
+        _ => {
+            Err(fields.invalid(name, format!("texts of 1 to {STOP_BYTES_MAX} bytes were expected")))
+        }
+    });
+    texts.collect()
+}

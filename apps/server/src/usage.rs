@@ -1,0 +1,94 @@
+//! What answers cost, and the names that they go by.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use nestling::{FinishReason, Finished};
+use serde_json::{Value, json};
+
+use crate::server::{Served, unix_seconds};
+
+/// What is the same in all parts of one reply.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplyHead {
+    pub id: String,
+    pub created: u64,
+    pub model: String,
+    pub fingerprint: String,
+}
+
+impl ReplyHead {
+    pub fn new(prefix: &str, served: &Served) -> Self {
+        let id = format!("{prefix}{:016x}{:016x}", random(), random());
+        let (model, fingerprint) = (served.id.clone(), served.fingerprint.clone());
+        Self { id, created: unix_seconds(), model, fingerprint }
+    }
+
+    /// An object of the reply with these choices.
+    pub fn object(&self, kind: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id, "object": kind, "created": self.created, "model": self.model,
+            "system_fingerprint": self.fingerprint, "choices": choices,
+        })
+    }
+}
+
+/// A number that nobody has drawn before; no secret.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// The API's word for an end.
+pub(crate) fn finish_reason(finished: &Finished) -> &'static str {
+    match finished.reason {
+        FinishReason::Stop => "stop",
+        FinishReason::ToolCalls => "tool_calls",
+        _ => "length",
+    }
+}
+
+/// Tokens of all answers to a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    prompt: usize,
+    cached: usize,
+    completion: usize,
+    reasoning: usize,
+}
+
+impl Totals {
+    /// Adds an answer, and its prompt where it is the first to it.
+    pub fn add(&mut self, finished: &Finished, reasoning: usize, first: bool) {
+        let usage = &finished.usage;
+        if first {
+            self.prompt += usage.prompt_tokens;
+            self.cached += usage.cached_tokens;
+        }
+        self.completion += usage.completion_tokens;
+        self.reasoning += reasoning;
+    }
+
+    pub fn to_json(self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": { "cached_tokens": self.cached },
+            "completion_tokens_details": { "reasoning_tokens": self.reasoning },
+        })
+    }
+}
+
+/// How long an answer took, in the names of llama.cpp's server.
+pub(crate) fn timings(finished: &Finished) -> Value {
+    let (usage, stats) = (&finished.usage, &finished.stats);
+    json!({
+        "cache_n": usage.cached_tokens,
+        "prompt_n": stats.prompt_tokens,
+        "prompt_ms": stats.prompt_seconds * 1e3,
+        "prompt_per_second": stats.prompt_tokens_per_second(),
+        "predicted_n": usage.completion_tokens,
+        "predicted_ms": stats.decode_seconds * 1e3,
+        "predicted_per_second": stats.decode_tokens_per_second(),
+        "time_to_first_token_ms": stats.time_to_first_token_seconds * 1e3,
+    })
+}

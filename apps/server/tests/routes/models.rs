@@ -1,0 +1,83 @@
+//! The models of these tests, opened once each.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use nestling::{
+    CancelToken, Device, DeviceOptions, EngineOptions, Model, ModelOptions, OpenOptions, open_with,
+};
+use nestling_server::{Access, Server, ServerOptions};
+
+pub const NAME: &str = "storyteller";
+
+fn at(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn open(path: &Path) -> Model {
+    let options = OpenOptions {
+        device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
+        engine: EngineOptions {
+            memory_budget: Some(1 << 30),
+            threads: Some(2),
+            ..EngineOptions::default()
+        },
+        model: ModelOptions::default(),
+    };
+    open_with(path, &options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
+/// The model that comes with the program.
+fn bundled_model() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| open(&at("models/nestling-storyteller.nest")))
+}
+
+/// A server of its own with the bundled model.
+pub fn server_with(access: Access) -> Server {
+    let server = Server::new(ServerOptions { access, ..ServerOptions::default() });
+    server.set_model(bundled_model().clone(), NAME);
+    server
+}
+
+pub fn server() -> Server {
+    server_with(Access::default())
+}
+
+/// A server of random weights whose template knows tools and reasoning.
+pub fn tool_server() -> Server {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    let model = MODEL.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        make_tool_model(folder.path());
+        open(folder.path())
+    });
+    let server = Server::new(ServerOptions::default());
+    server.set_model(model.clone(), NAME);
+    server
+}
+
+/// Random weights with a longer context and a template in Qwen3's manner.
+fn make_tool_model(folder: &Path) {
+    let source = at("engine/runtime/tests/data/tiny-qwen3-moe");
+    for entry in std::fs::read_dir(source).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+    }
+    let edit = |file: &str, change: &dyn Fn(&mut serde_json::Value)| {
+        let path = folder.join(file);
+        let mut json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        change(&mut json);
+        std::fs::write(path, json.to_string()).unwrap();
+    };
+    edit("config.json", &|json| json["max_position_embeddings"] = 4096.into());
+    edit("tokenizer_config.json", &|json| json["chat_template"] = TEMPLATE.into());
+}
+
+const TEMPLATE: &str = "\
+{% if tools %}<|im_start|>system\nTools:{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n\
+Answer with <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call><|im_end|>\n{% endif %}\
+{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
+{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}\
+<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n\
+{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
