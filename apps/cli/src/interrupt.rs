@@ -18,6 +18,31 @@ impl Interrupt {
         interrupt
     }
 
+    /// From now on the system's request to end (SIGTERM) is as good as Ctrl-C. Where it cannot be heard, it ends the program
+    /// at once.
+    #[cfg(unix)]
+    pub fn obey_termination(&self) {
+        use tokio::signal::unix::{SignalKind, signal};
+        let interrupt = self.clone();
+        let listen = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+            runtime.block_on(async {
+                let mut requests = signal(SignalKind::terminate())?;
+                while requests.recv().await.is_some() {
+                    interrupt.signal();
+                }
+                std::io::Result::Ok(())
+            })
+        };
+        let started = std::thread::Builder::new().name("nestling-signals".into()).spawn(listen);
+        // Without a thread it stays what it was.
+        drop(started);
+    }
+
+    /// Elsewhere nobody asks.
+    #[cfg(not(unix))]
+    pub fn obey_termination(&self) {}
+
     /// Runs `work` with a token that Ctrl-C cancels.
     pub fn guard<T>(&self, work: impl FnOnce(&CancelToken) -> T) -> T {
         let token = CancelToken::new();

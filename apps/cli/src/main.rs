@@ -37,6 +37,7 @@ mod refused_file;
 mod repl;
 mod reply;
 mod run;
+mod serve;
 mod settings;
 mod single_turn;
 mod speed;
@@ -86,6 +87,7 @@ fn dispatch(command: Command, console: &Console) -> Result<()> {
     match command {
         Command::Chat(args) => chat::chat(args, console, &interrupt),
         Command::Run(args) => run::run(args, console, &interrupt),
+        Command::Serve(args) => serve::serve(args, console, &interrupt),
         Command::Convert(args) => convert::convert(&args, console, &interrupt),
         Command::Inspect(args) => inspect::inspect(&args, console, &interrupt),
         Command::Verify(args) => verify::verify(&args, console, &interrupt),

@@ -13,6 +13,7 @@ mod observe;
 mod planning;
 mod precedence;
 mod quantizer;
+mod serve;
 mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
@@ -26,6 +27,7 @@ pub use model::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
 pub use observe::{ObserveArgs, StatsArgs};
 pub use planning::PlanArgs;
 pub use quantizer::{QuantizerArgs, Rotation};
+pub use serve::{ListenArgs, ServeArgs};
 pub use tools::{
     CALIBRATION_TOKENS, CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs,
     ReportFormat, VerifyArgs,
@@ -49,6 +51,7 @@ Examples:
   nestling convert ~/models/Qwen3-30B-A3B -o qwen3.nest
   nestling chat -m ~/models/Qwen3-30B-A3B-Q4_K_M.gguf
   nestling chat -m qwen3.nest --level 4
+  nestling serve -m qwen3.nest                  answer at http://127.0.0.1:8080/v1
 
 Every flag has an environment variable, shown beside it; the flag wins.
 Sizes: 6G means 6 GiB (1024 x 1024 x 1024 bytes each), as 6GiB does; 6GB means 1000 x 1000 x 1000.
@@ -75,6 +78,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Complete a prompt and end
     Run(RunArgs),
+    /// Answer requests over HTTP, as the OpenAI API has them
+    Serve(ServeArgs),
     /// Convert a Hugging Face checkpoint or a GGUF file into a store
     Convert(ConvertArgs),
     /// Show what a store holds

@@ -81,6 +81,14 @@ fn forget(cli: &mut Cli, id: &str) {
         Command::Run(args) => {
             (&mut args.model, &mut args.prompt, &mut args.history, &mut args.form)
         }
+        Command::Serve(args) => {
+            match id {
+                "model" => args.model.model = None,
+                "hf_repo" => args.model.hub.hf_repo = None,
+                _ => {}
+            }
+            return;
+        }
         // Elsewhere the position alone is asked first.
         _ => return,
     };

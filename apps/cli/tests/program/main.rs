@@ -18,6 +18,8 @@ mod in_place;
 mod machine;
 mod options;
 mod sections;
+#[cfg(unix)]
+mod serve;
 mod survey;
 #[cfg(unix)]
 mod terminal;

@@ -1,0 +1,106 @@
+//! `nestling serve`: a model over HTTP.
+
+use crate::args::{ListenArgs, ServeArgs};
+use crate::console::Console;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::opened;
+use nestling_server::{Access, AccessError, ListenError, Listener, Server, ServerOptions};
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+/// Largest file of keys.
+const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// How often it is asked whether to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    let access = access(&args.listen)?;
+    let server = Server::new(ServerOptions { access, ..ServerOptions::default() });
+    // First of all: an address that cannot be had is told before a model has been loaded for minutes.
+    let listener =
+        Listener::start(&server, &args.listen.host, args.listen.port).map_err(refused)?;
+    let address = listener.address();
+    interrupt.obey_termination();
+    console.note(format_args!("http://{address} answers as soon as the model is there"));
+    let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
+    let name = args.listen.alias.unwrap_or_else(|| opened.name());
+    server.set_model(opened.model.clone(), name.as_str());
+    // Also under --quiet: whoever asked for any free port knows it from nowhere else.
+    console.line(format_args!("{name} is served at http://{address}/v1"));
+    console.note("Ctrl-C ends it");
+    let failed = interrupt.guard(|cancel| {
+        while !cancel.is_cancelled() && !listener.has_ended() {
+            std::thread::sleep(LOOK);
+        }
+        !cancel.is_cancelled()
+    });
+    if failed {
+        return Err(
+            Failure::new("the server has stopped listening").advise("look into the log with -v")
+        );
+    }
+    console.note("ends what is under way; Ctrl-C again ends it at once");
+    listener.end();
+    Ok(())
+}
+
+/// Who may ask, by the command line.
+fn access(args: &ListenArgs) -> Result<Access> {
+    let mut access = Access::default();
+    if let Some(path) = &args.api_key_file {
+        access.add_keys(&keys(path)?).map_err(|error| {
+            let failure = Failure::new(format!("{}: {error}", path.display()));
+            failure.advise("write one key a line")
+        })?;
+    }
+    let wrong = |error: AccessError| Failure::usage(error.to_string());
+    let is_own = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified();
+    if args.host.parse::<IpAddr>().is_ok_and(|address| is_own(&address)) {
+        access.allow_host(&args.host).map_err(wrong)?;
+    }
+    if let Some(name) = own_name() {
+        // A name that no request could carry is nobody's loss.
+        let _ = access.allow_host(&name);
+    }
+    for host in &args.allow_host {
+        access.allow_host(host).map_err(wrong)?;
+    }
+    for origin in &args.cors_origin {
+        access.allow_origin(origin).map_err(wrong)?;
+    }
+    Ok(access)
+}
+
+fn keys(path: &Path) -> Result<String> {
+    let failed = |error| Failure::file("read", path, &error);
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 == KEY_FILE_BYTES_MAX {
+        let failure = Failure::new(format!("{} is too large for a file of keys", path.display()));
+        return Err(failure.advise("write one key a line"));
+    }
+    Ok(text)
+}
+
+/// What this machine is called in its network.
+fn own_name() -> Option<String> {
+    let named = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let named = named.or_else(|| std::env::var("HOSTNAME").ok());
+    let named = named.or_else(|| std::env::var("COMPUTERNAME").ok())?;
+    Some(named.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+fn refused(error: ListenError) -> Failure {
+    let failure = Failure::sentence(&error);
+    match error {
+        ListenError::OpenToAll { .. } => Failure::usage(failure.message)
+            .advise("name a file of keys with --api-key-file, or leave --host out"),
+        ListenError::Address { .. } => failure.advise("choose another --port or --host"),
+        _ => failure,
+    }
+}

@@ -1,0 +1,132 @@
+//! `nestling serve`, met by a client that knows nothing but bytes.
+
+use super::{bundled, program, run, scratch};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// A running server. What it says is read to the end, so that it never waits for a reader.
+struct Serving {
+    child: Child,
+    address: String,
+}
+
+impl Serving {
+    fn start(options: &[&str]) -> Self {
+        let mut command = program();
+        command.args(["serve", "-m", bundled(), "--port", "0", "-t", "2"]).args(options);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let served = lines.find(|line| line.contains("is served at http://"));
+        let served = served.unwrap_or_else(|| panic!("the server ended before it served"));
+        let (_, address) = served.split_once("http://").unwrap();
+        let address = address.split('/').next().unwrap().to_owned();
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address }
+    }
+
+    fn send(&self, head: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{head}\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}",
+            self.address
+        )
+        .unwrap();
+        stream
+    }
+
+    /// The whole answer.
+    fn ask(&self, head: &str, body: &str) -> String {
+        let mut answer = String::new();
+        self.send(head, body).read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const CHAT: &str = "POST /v1/chat/completions HTTP/1.1";
+
+fn chat(tokens: u32) -> String {
+    format!(
+        "{{\"model\": \"story\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}], \
+         \"max_tokens\": {tokens}, \"stream\": true, \"logit_bias\": {{\"2\": -100}}}}"
+    )
+}
+
+#[test]
+fn a_model_is_served_until_the_system_asks_for_the_end() {
+    let mut serving = Serving::start(&["--alias", "story"]);
+    assert!(serving.ask("GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200 OK"));
+    let answer = serving.ask(CHAT, &chat(4));
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(answer.contains("data: {") && answer.contains("data: [DONE]"), "{answer}");
+    let foreign = "GET /v1/models HTTP/1.1\r\nOrigin: https://evil.example";
+    assert!(serving.ask(foreign, "").starts_with("HTTP/1.1 403"));
+    // Something is under way when it is asked to end: it is brought to its end.
+    let mut stream = serving.send(CHAT, &chat(200));
+    let mut start = [0; 16];
+    stream.read_exact(&mut start).unwrap();
+    end(&serving.child);
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    assert_eq!(serving.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_second_request_to_end_is_obeyed_at_once() {
+    let mut serving = Serving::start(&["--alias", "story"]);
+    let mut stream = serving.send(CHAT, &chat(900));
+    let mut start = [0; 16];
+    stream.read_exact(&mut start).unwrap();
+    end(&serving.child);
+    std::thread::sleep(Duration::from_millis(200));
+    let asked = Instant::now();
+    end(&serving.child);
+    // What was under way may have come to its end before.
+    assert!(matches!(serving.child.wait().unwrap().code(), Some(130 | 0)));
+    assert!(asked.elapsed() < Duration::from_secs(20));
+}
+
+fn end(child: &Child) {
+    let id = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+}
+
+#[test]
+fn keys_come_from_a_file() {
+    let keys = scratch().join("serve-keys");
+    std::fs::write(&keys, "sk-one\nsk-two\n").unwrap();
+    let serving = Serving::start(&["--api-key-file", keys.to_str().unwrap()]);
+    assert!(serving.ask("GET /v1/models HTTP/1.1", "").starts_with("HTTP/1.1 401"));
+    assert!(serving.ask("GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200"));
+    let answer = serving.ask("GET /v1/models HTTP/1.1\r\nAuthorization: Bearer sk-two", "");
+    assert!(answer.contains("nestling-storyteller"), "{answer}");
+}
+
+#[test]
+fn what_would_be_open_to_all_is_refused() {
+    let serve = |options: &[&str]| run(&[&["serve", "-m", bundled()], options].concat());
+    serve(&["--host", "0.0.0.0"]).fails(2, "without keys", "--api-key-file");
+    let empty = scratch().join("serve-no-keys");
+    std::fs::write(&empty, "\n").unwrap();
+    let empty = empty.to_str().unwrap();
+    serve(&["--api-key-file", empty]).fails(1, "no key", "one key a line");
+    serve(&["--api-key-file", "/nothing/there"]).fails(1, "cannot read", "spelling");
+    let wrong = serve(&["--cors-origin", "*"]);
+    assert_eq!(wrong.code, Some(2), "{}", wrong.err);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    serve(&["--port", &port]).fails(1, "cannot listen", "--port");
+}
