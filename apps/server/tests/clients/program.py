@@ -1,0 +1,63 @@
+"""The program under test: started on a free port, ended with SIGTERM."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[4]
+BUNDLED = ROOT / "models/nestling-storyteller.nest"
+TINY = ROOT / "engine/runtime/tests/data/tiny-qwen3-moe"
+
+TEMPLATE = (
+    "{% if tools %}<|im_start|>system\nTools:{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n"
+    'Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>\n{% endif %}'
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tool_model(folder):
+    """Random weights with a longer context and a template that knows tools."""
+    shutil.copytree(TINY, folder)
+    for file, name, value in [
+        ("config.json", "max_position_embeddings", 4096),
+        ("tokenizer_config.json", "chat_template", TEMPLATE),
+    ]:
+        path = Path(folder) / file
+        fields = json.loads(path.read_text())
+        fields[name] = value
+        path.write_text(json.dumps(fields))
+    return Path(folder)
+
+
+class Served:
+    """A running server; `url` is what clients take for their base."""
+
+    def __init__(self, program, model, name, *options):
+        command = [program, "serve", "-m", str(model), "--port", "0", "--alias", name, "-t", "2"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NESTLING_", "HF_"))}
+        environment["NESTLING_DEVICE"] = "cpu"
+        self.process = subprocess.Popen(
+            [*command, *options], stderr=subprocess.PIPE, text=True, env=environment
+        )
+        self.said = []
+        for line in self.process.stderr:
+            self.said.append(line)
+            if found := re.search(r"is served at (http://\S+/v1)", line):
+                self.url = found.group(1)
+                return
+        sys.exit("the server ended before it served:\n" + "".join(self.said))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=30)
+        assert code == 0, f"the server ended with {code}: {self.process.stderr.read()}"
