@@ -11,6 +11,7 @@ use crate::limits::{
     BIASES_MAX, CHOICES_MAX, EVENTS_MAX, STOP_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX, TOKENS_MAX,
 };
 use crate::server::Served;
+use crate::usage::random;
 
 /// What the shared fields say.
 pub(crate) struct Shared {
@@ -52,6 +53,8 @@ impl Shared {
         let options = GenerateOptions {
             stop: stop(fields)?,
             group,
+            // Nobody else has this one, so nothing is shared.
+            cache_salt: (!keeps_sessions).then(|| format!("{:016x}{:016x}", random(), random())),
             token_events: true,
             events_max: EVENTS_MAX,
             ..GenerateOptions::default()

@@ -27,7 +27,6 @@ pub(super) struct ChatStream {
 #[derive(Debug, Default)]
 struct Answer {
     unsaid: Unsaid,
-    calls: usize,
 }
 
 impl ChatStream {
@@ -85,12 +84,15 @@ impl Form for ChatStream {
             Event::Reasoning(text) => {
                 out.data(&self.part(choice, json!({ "reasoning_content": text }), &[]));
             }
-            Event::ToolCall(call) => {
-                let mut call = json!(call);
-                if let Value::Object(map) = &mut call {
-                    map.insert("index".into(), answer.calls.into());
-                }
-                answer.calls += 1;
+            Event::ToolCallStart { index, id, name } => {
+                let call = json!({
+                    "index": index, "id": id, "type": "function",
+                    "function": { "name": name, "arguments": "" },
+                });
+                out.data(&self.part(choice, json!({ "tool_calls": [call] }), &[]));
+            }
+            Event::ToolCallArguments { index, delta } => {
+                let call = json!({ "index": index, "function": { "arguments": delta } });
                 out.data(&self.part(choice, json!({ "tool_calls": [call] }), &[]));
             }
             Event::Finished(finished) => {

@@ -104,6 +104,22 @@ fn a_conversation_that_goes_on_is_not_computed_again() {
 }
 
 #[test]
+fn a_prompt_is_computed_anew_where_that_is_asked_for() {
+    let server = server();
+    let ask = |more: Value| {
+        let content = "One more ship left the harbour. ".repeat(20);
+        let mut fields = json!({ "messages": [{ "role": "user", "content": content }] });
+        crate::join(&mut fields, &more);
+        let reply = post(&server, CHAT, &chat_with(&fields)).ok();
+        reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    ask(json!({}));
+    assert!(ask(json!({})) >= 64);
+    assert_eq!(ask(json!({ "cache_prompt": false })), 0);
+    assert_eq!(ask(json!({ "cache_prompt": false, "n": 2 })), 0);
+}
+
+#[test]
 fn log_probabilities_stand_beside_the_tokens_of_the_text() {
     let server = server();
     let options = json!({ "logprobs": true, "top_logprobs": 2 });

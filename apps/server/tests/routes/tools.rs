@@ -51,6 +51,10 @@ fn a_named_tool_is_called_once() {
         events.iter().filter_map(|event| event["choices"][0]["delta"]["tool_calls"].as_array());
     let parts: Vec<Value> = deltas.flatten().cloned().collect();
     assert!(parts.iter().all(|part| part["index"] == 0));
+    assert_eq!(parts[0]["id"], calls[0]["id"]);
+    assert_eq!(parts[0]["function"], json!({ "name": "weather", "arguments": "" }));
+    assert!(parts.len() > 2, "arguments come in pieces: {parts:?}");
+    assert!(parts[1..].iter().all(|part| part.get("id").is_none()));
     let texts = parts.iter().filter_map(|part| part["function"]["arguments"].as_str());
     assert_eq!(texts.collect::<String>(), calls[0]["function"]["arguments"]);
     assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
