@@ -93,6 +93,8 @@ pub(crate) struct Sequence {
     levels: Option<LevelPolicy>,
     /// Who shares its pages.
     sharing: Sharing,
+    /// The page that the step under way copies from: nobody is to write it before.
+    copied: Option<PageId>,
 }
 
 /// Under which keys the pages of a sequence are kept and found.
@@ -147,7 +149,7 @@ impl Sequence {
     pub(crate) fn new(pool: SequencePool) -> Self {
         let (table, states) = (PageTable::default(), StateTable::default());
         let sharing = Sharing::default();
-        Self { tokens: Vec::new(), table, states, pool, levels: None, sharing }
+        Self { tokens: Vec::new(), table, states, pool, levels: None, sharing, copied: None }
     }
 
     pub(crate) fn tokens(&self) -> &[u32] {
@@ -251,9 +253,17 @@ impl Sequence {
         status
     }
 
-    /// Keeps the pages that are computed in whole to be found by others, and the recurrent state after them where
-    /// there is one. A page that somebody else keeps takes the place of its own.
+    /// The step has made its copy.
+    fn release_copied(&mut self) {
+        if let Some(page) = self.copied.take() {
+            self.pool.lock().pages.release(page);
+        }
+    }
+
+    /// After a step: keeps the pages that are computed in whole to be found by others, and the recurrent state after
+    /// them where there is one. A page that somebody else keeps takes the place of its own.
     pub(crate) fn keep_computed(&mut self) {
+        self.release_copied();
         let whole = self.table.length() / PAGE_POSITIONS;
         if self.sharing.kept >= whole || self.sharing.is_restored {
             return;
@@ -301,7 +311,8 @@ impl Sequence {
         let pool = self.pool.lock();
         let pages = pool.pages.pages() - pool.pages.free_pages();
         let states = pool.states.states() - pool.states.free_states();
-        (pages, states) == (self.table.pages().len(), self.states.count())
+        let own_pages = self.table.pages().len() + usize::from(self.copied.is_some());
+        (pages, states) == (own_pages, self.states.count())
     }
 
     /// The recurrent state after the computed tokens.
@@ -312,6 +323,7 @@ impl Sequence {
     /// Leaves what was computed for the first `length` tokens, or, where a recurrent state of that
     /// position is not kept, for as many as one is kept for; the tokens stay.
     pub(crate) fn forget_computed(&mut self, length: usize) {
+        self.release_copied();
         let mut pool = self.pool.lock();
         self.states.truncate(length, &mut pool.states);
         let length = if self.pool.recurrent { self.states.length() } else { length };
@@ -343,6 +355,7 @@ impl Sequence {
         count: usize,
         checkpoint: Option<usize>,
     ) -> Result<Advance, EngineError> {
+        self.release_copied();
         let before = self.table.length();
         // Counts that a panic left half changed might give a page to two sequences.
         let damaged = |_| EngineError::Panicked { what: "counting the pages of sessions" };
@@ -352,7 +365,13 @@ impl Sequence {
             states = self.states.extend(before + count, checkpoint, &mut pool.states)?;
         }
         match self.table.extend(count, &mut pool.pages) {
-            Ok(copy) => Ok(Advance { copy, states }),
+            Ok(copy) => {
+                if let Some(PageCopy { source, .. }) = copy {
+                    pool.pages.retain(source);
+                    self.copied = Some(source);
+                }
+                Ok(Advance { copy, states })
+            }
             Err(error) => {
                 self.states.truncate(before, &mut pool.states);
                 Err(error)
@@ -371,7 +390,7 @@ impl Sequence {
         let states = self.states.fork(&mut pool.states);
         drop(pool);
         let (pool, sharing) = (self.pool.clone(), self.sharing.clone());
-        Ok(Self { tokens, table, states, pool, levels: self.levels, sharing })
+        Ok(Self { tokens, table, states, pool, levels: self.levels, sharing, copied: None })
     }
 
     /// A fork that is only read: it keeps no more than the newest recurrent state from others.
@@ -384,6 +403,7 @@ impl Sequence {
 
 impl Drop for Sequence {
     fn drop(&mut self) {
+        self.release_copied();
         let mut pool = self.pool.lock();
         self.table.clear(&mut pool.pages);
         self.states.truncate(0, &mut pool.states);
@@ -418,9 +438,12 @@ mod tests {
         let mut second = first.fork().unwrap();
         assert_eq!(pool.free_pages(), 2);
         second.push(8);
-        assert!(second.advance(1).unwrap().copy.is_some());
+        let copy = second.advance(1).unwrap().copy.unwrap();
         assert_eq!(pool.free_pages(), 1);
         drop(first);
+        assert_eq!(pool.free_pages(), 1, "the page is not free before it is copied");
+        assert_eq!(pool.lock().pages.references(copy.source), 1);
+        second.keep_computed();
         assert_eq!(pool.free_pages(), 2);
         drop(second);
         assert_eq!(pool.free_pages(), 4);
