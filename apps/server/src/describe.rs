@@ -41,8 +41,12 @@ pub(crate) fn status(served: &Served) -> Value {
         "waiting": status.waiting,
         "parked": status.parked,
         "pages": {
-            "total": pages.total, "free": pages.free, "running": pages.running,
+            "total": pages.total, "free": pages.free, "idle": pages.idle, "running": pages.running,
             "waiting": pages.waiting, "promised": pages.promised, "resting": pages.resting,
+        },
+        "prefixes": {
+            "asked_tokens": status.prefixes.asked_tokens,
+            "found_tokens": status.prefixes.found_tokens,
         },
         "preemptions": status.preemptions,
         "late": status.late,

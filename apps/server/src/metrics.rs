@@ -182,12 +182,14 @@ fn engine(out: &mut String, model: &Model) {
     gauge(out, "requests_running", "Answers being computed.", status.running as f64);
     gauge(out, "requests_waiting", "Answers that wait for room.", waiting);
     let used = pages.total.saturating_sub(pages.free + pages.resting);
+    let prefixes = status.prefixes;
     let share = used as f64 / pages.total.max(1) as f64;
     let help = "Share of the pages of keys and values that answers under way hold.";
     gauge(out, "kv_cache_usage_ratio", help, share);
     head(out, "kv_pages", "gauge", "Pages of keys and values by what they are held for.");
     let by_state = [
-        ("free", pages.free),
+        ("empty", pages.free.saturating_sub(pages.idle)),
+        ("idle", pages.idle),
         ("running", pages.running),
         ("waiting", pages.waiting),
         ("resting", pages.resting),
@@ -195,6 +197,9 @@ fn engine(out: &mut String, model: &Model) {
     labelled(out, "kv_pages", "state", by_state);
     counter(out, "preemptions_total", "Answers that lost their pages.", status.preemptions);
     counter(out, "steps_total", "Steps computed.", status.steps);
+    let help = "Tokens of prompts in whole pages that were looked for among those computed before.";
+    counter(out, "prefix_tokens_asked_total", help, prefixes.asked_tokens);
+    counter(out, "prefix_tokens_found_total", "Of these, found.", prefixes.found_tokens);
 }
 
 fn experts(out: &mut String, streaming: &StreamStats) {

@@ -3,13 +3,14 @@
 //! - `synth STORE LAYERS`: a store of random weights in Qwen3-30B-A3B's shape, at two bits.
 //! - `gaps STORE SECONDS [DECODERS] [PROMPT]`: the gaps between tokens of decoders beside a prompt.
 //! - `pool STORE PAGES SESSIONS PROMPT ANSWER`: tokens per second of many sessions in so many pages.
+//! - `prefix STORE TOKENS ROUNDS`: the first token of a prompt that nobody had, and of one that begins as it does.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nestling_core::CancelToken;
+use nestling_core::{CancelToken, EngineError};
 use nestling_formats::Level;
 use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic_store};
 use nestling_runtime::{
@@ -30,7 +31,8 @@ fn main() -> Done {
             let [pages, sessions] = [number(2, 32)?, number(3, 64)?];
             pool(store, Pool { pages, sessions, prompt: number(4, 60)?, answer: number(5, 60)? })
         }
-        _ => Err("commands are synth, gaps and pool".into()),
+        Some("prefix") => prefix(store, number(2, 4000)?, number(3, 3)?),
+        _ => Err("commands are synth, gaps, pool and prefix".into()),
     }
 }
 
@@ -86,6 +88,34 @@ fn arrivals(generation: Generation, stop: Instant) -> Vec<Instant> {
         }
     }
     arrivals
+}
+
+/// Each round has a beginning of its own, which a first session computes and a second one shares.
+fn prefix(store: &Path, shared: usize, rounds: usize) -> Done {
+    let engine = Engine::new(EngineOptions::default())?;
+    let options = ModelOptions {
+        context_length: Some(shared + 128),
+        kv_tokens: Some(2 * (shared + 128)),
+        ..ModelOptions::default()
+    };
+    let model = open(&engine, store, &options)?;
+    let vocab = model.limits().vocab_size;
+    let first_token = |prompt: Vec<u32>| -> Result<(f64, usize), EngineError> {
+        let mut session = model.session();
+        let (_, finished) = session.generate(prompt, &answer(1))?.into_answer()?;
+        Ok((finished.stats.time_to_first_token_seconds, finished.usage.cached_tokens))
+    };
+    for round in 0..rounds {
+        let beginning = tokens(round, shared, vocab);
+        let ask = |seed: usize| [&beginning[..], &tokens(1000 + seed, 32, vocab)].concat();
+        let (alone, _) = first_token(ask(0))?;
+        let (found, cached) = first_token(ask(1))?;
+        let share = found / alone;
+        println!(
+            "{shared} tokens: {alone:.3} s alone, {found:.3} s with {cached} found: {share:.4}"
+        );
+    }
+    Ok(())
 }
 
 fn gaps(store: &Path, seconds: usize, decoders: usize, prompt: usize) -> Done {

@@ -225,6 +225,10 @@ fn every_angle_has_its_factors() {
     assert_eq!((found.factors(16)[1], found.factors(17)[1]), (2.0, 3.0));
     // sqrt(1 + ln 4 / ln 16)
     assert!((found.attention_factor - 1.5f64.sqrt()).abs() < 1e-12);
+    // Beside the object, where transformers prefers it, it is refused.
+    let changes = json!({ "rope_scaling": whole, "original_max_position_embeddings": 32 });
+    let error = refusal("qwen3-moe", &changes);
+    assert!(error.contains("original_max_position_embeddings"), "{error}");
     let with_zero: Vec<f64> = (0..pairs).map(|at| at as f64).collect();
     for (key, value) in [
         ("short_factor", json!(factors(1.0)[1..])),
