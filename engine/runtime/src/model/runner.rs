@@ -13,7 +13,7 @@ use super::resume::forward;
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
 use nestling_core::backend::Backend;
-use nestling_core::batch::{Batch, Row, StepOutputKind, StepRows};
+use nestling_core::batch::{Batch, StepOutputKind, StepRows};
 use nestling_core::cancel::CancelToken;
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
@@ -327,19 +327,16 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
 /// both, since no operation hides one.
 fn failures(batch: &Batch, output: &StepOutput) -> Vec<SequenceFailure> {
     let mut failures: Vec<SequenceFailure> = Vec::new();
-    let rows: Vec<&Row> = batch.rows.iter().filter(|row| row.wants_logits).collect();
-    let is_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
-    let are_finite: Vec<bool> = match batch.output {
-        StepOutputKind::Argmax(_) => output.best.iter().map(Option::is_some).collect(),
-        StepOutputKind::Hidden => {
-            let columns = (output.hidden.len() / rows.len().max(1)).max(1);
-            output.hidden.chunks_exact(columns).map(is_finite).collect()
-        }
-        StepOutputKind::Logits | StepOutputKind::HiddenAndLogits => {
-            output.logits.chunks_exact(output.vocab_size.max(1)).map(is_finite).collect()
-        }
+    let rows = || batch.rows.iter().filter(|row| row.wants_logits);
+    let (values, columns) = match batch.output {
+        StepOutputKind::Hidden => (&output.hidden, output.hidden.len() / rows().count().max(1)),
+        _ => (&output.logits, output.vocab_size),
     };
-    for (row, is_finite) in rows.into_iter().zip(are_finite) {
+    let is_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
+    let are_finite = values.chunks_exact(columns.max(1)).map(is_finite);
+    // Of a step that gives the best tokens there are no logits.
+    let are_finite = are_finite.chain(output.best.iter().map(Option::is_some));
+    for (row, is_finite) in rows().zip(are_finite) {
         let sequence = row.sequence as usize;
         let known = failures.iter().any(|failure| failure.sequence == sequence);
         if !known && !is_finite {

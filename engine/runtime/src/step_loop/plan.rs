@@ -56,7 +56,24 @@ impl Plan {
             }
             plan.take(tasks, index, rows, now);
         }
+        if plan.shares.is_empty() {
+            plan.take_first_that_can(tasks, now);
+        }
         (!plan.shares.is_empty()).then(|| plan.of_kind(tasks))
+    }
+
+    /// Those whose turn it is lack what others hold: one of these goes on, or none ever would.
+    fn take_first_that_can(&mut self, tasks: &mut [Task], now: Now<'_>) {
+        let ready = |task: &Task| now.is_of(task) && task.is_ready();
+        let mut all: Vec<usize> = (0..tasks.len()).filter(|&at| ready(&tasks[at])).collect();
+        all.sort_by(|a, b| tasks[*a].turn.stays_before(&tasks[*b].turn));
+        let most = now.model.scheduler().prompt_rows(0, now.models).max(1);
+        for index in all {
+            let rows = tasks[index].sequence.pending().len().min(most);
+            if tasks[index].is_ready() && self.take(tasks, index, rows, now) {
+                return;
+            }
+        }
     }
 
     fn of_kind(mut self, tasks: &[Task]) -> Self {

@@ -138,3 +138,20 @@ fn a_step_that_failed_leaves_the_state_that_it_read() {
     let (answer, _) = finish(session.generate(vec![3], &greedy(9)).unwrap());
     assert_eq!(answer, expected(&[history, vec![3]].concat(), 9));
 }
+
+/// Where steps have one row, it is the short prompt's turn, which lacks a state that the long one holds.
+#[test]
+fn one_that_lacks_a_state_does_not_hold_up_those_who_have_theirs() {
+    let engine = caller_engine();
+    let model = model(&engine, FakeRunner::recurrent(384, 1, 16, 4));
+    let mut long = model.session();
+    let history = prompt(3, 190);
+    let (first, _) = finish(long.generate(history.clone(), &greedy(4)).unwrap());
+    let more = prompt(4, 60);
+    let whole = [&history[..], &first, &more].concat();
+    let slow = long.generate(more, &greedy(3)).unwrap();
+    let short = prompt(5, 38);
+    let fast = model.session().generate(short.clone(), &greedy(3)).unwrap();
+    assert_eq!(finish(fast).0, expected(&short, 3));
+    assert_eq!(finish(slow).0, expected(&whole, 3));
+}
