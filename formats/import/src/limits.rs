@@ -55,7 +55,7 @@ pub const MAX_EXPERT_GROUPS: usize = 64;
 pub const MAX_EXPERTS_PER_TOKEN: usize = 64;
 /// `max_position_embeddings`.
 pub const MAX_POSITIONS: usize = 1 << 24;
-/// Angles of a head that may have a factor of their own.
-pub const MAX_ANGLE_FACTORS: usize = 128;
+/// Angles of a head that may have a factor of their own: those of heads of 128 elements.
+pub const MAX_ANGLE_FACTORS: usize = 64;
 /// End-of-sequence tokens.
 pub const MAX_EOS_TOKENS: usize = 64;
