@@ -19,7 +19,7 @@ use crate::limits::WRITE_TIME;
 use crate::prompt::Prompt;
 use crate::server::Served;
 
-/// Events between the model and whoever writes them, besides those that the engine keeps.
+/// Events between the model and what writes them, besides those that the engine keeps.
 const CHANNEL_EVENTS: usize = 16;
 
 /// What is to be generated.

@@ -56,7 +56,7 @@ impl IdleSessions {
     pub fn keep(&self, session: Session) -> Result<(), EngineError> {
         let tokens = session.tokens()?;
         let mut idle = self.lock();
-        // Whoever goes on from these can go on from the new one.
+        // What goes on from these can go on from the new one.
         idle.retain(|idle| !tokens.starts_with(&idle.tokens));
         idle.push(Idle { session, tokens });
         let over = idle.len().saturating_sub(self.count_max);

@@ -46,11 +46,6 @@ impl StepOutputKind {
     pub fn has_hidden(self) -> bool {
         matches!(self, Self::Hidden | Self::HiddenAndLogits)
     }
-
-    /// Whether all logits of a row are given.
-    pub fn has_logits(self) -> bool {
-        matches!(self, Self::Logits | Self::HiddenAndLogits)
-    }
 }
 
 /// One sequence that rows belong to.

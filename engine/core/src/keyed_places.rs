@@ -3,8 +3,8 @@
 //!
 //! A place that is kept under a key has the cache as one of its holders. When nobody else holds it, it is idle: it
 //! keeps its contents until a place is wanted and no empty one is left. Idle places go in the order in which
-//! they were last held. Whoever releases several at once, as the pages of a sequence, releases those first that are
-//! worth nothing without the others.
+//! they were last held. Of several that are released at once, as the pages of a sequence, those that are worth nothing
+//! without the others are released first.
 
 use std::collections::HashMap;
 

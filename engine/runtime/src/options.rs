@@ -201,7 +201,7 @@ pub struct GenerateOptions {
     /// time; [`crate::Stats::is_late`] tells of one that was not.
     pub deadline: Option<Duration>,
     /// Whose prefixes it shares: pages that were computed for the same beginning with the same salt are not computed
-    /// again, which whoever measures time can tell. None shares with all others that have none.
+    /// again, which is visible in the time of the first token. None shares with all others that have none.
     pub cache_salt: Option<String>,
     /// Whose generation it is, a user's for example: prompts of one group share what a group without others
     /// has alone. None is a group of its own.

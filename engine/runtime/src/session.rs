@@ -247,14 +247,11 @@ impl Session {
         sequence.replace(prompt);
         let (logprobs, hidden) = (options.prompt_logprobs, options.hidden);
         let prompt_rows = PromptRows { logprobs, hidden, length: prompt_tokens, done: 0 };
-        let last = (answer.tokens_max > 0).then_some(prompt_tokens - 1);
-        // Of these rows something is wanted, so they are computed again.
-        let first_wanted = prompt_rows.first().into_iter().chain(last).min();
-        let first_wanted = first_wanted.unwrap_or(prompt_tokens);
-        if first_wanted < sequence.computed() {
-            sequence.forget_computed(first_wanted);
+        let first_needed = prompt_rows.first_needed(prompt_tokens - 1, answer.tokens_max > 0);
+        if first_needed < sequence.computed() {
+            sequence.forget_computed(first_needed);
         }
-        core.pool.note_prefix(sequence.adopt(first_wanted));
+        core.pool.note_prefix(sequence.adopt(first_needed));
         let cached_tokens = sequence.computed();
         let buffer = Arc::new(EventBuffer::new(options.events_max));
         core.touch(&self.slot);

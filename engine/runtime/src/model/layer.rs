@@ -126,7 +126,10 @@ impl<B: Backend> Graph<'_, '_, B> {
             StepOutputKind::Argmax(among) => {
                 enc.argmax_into(&act.logits, among, &mut output.best).await
             }
-            _ => enc.read_into(&act.logits, &mut output.logits).await,
+            StepOutputKind::Logits | StepOutputKind::HiddenAndLogits => {
+                enc.read_into(&act.logits, &mut output.logits).await
+            }
+            StepOutputKind::Hidden => Ok(()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::Task;
 use super::answer::{Outcome, RowOutput};
 use super::plan::{Plan, Share};
-use super::prompt_rows::{FoundRows, RowWish, Score};
+use super::prompt_rows::{FoundRows, RowWants, Score};
 use crate::event::{Event, HiddenRow, TokenEvent};
 use nestling_core::error::EngineError;
 use nestling_core::runner::StepOutput;
@@ -115,27 +115,27 @@ impl<'a> Work<'a> {
     fn new(task: &'a mut Task, index: usize, share: &Share, found: &mut Rows<'a>) -> Self {
         let (mut rows, mut next, mut is_whole) = (FoundRows::default(), None, true);
         for position in share.computed_before..share.computed_before + share.rows {
-            let wish = task.wish(position);
-            if !wish.is_any() {
+            let wants = task.wants(position);
+            if !wants.is_any() {
                 continue;
             }
             let FoundRow { logits, best, hidden } = found.next();
-            if wish.hidden {
+            if wants.hidden {
                 let values = hidden.map(<[f32]>::to_vec);
                 is_whole &= values.is_some();
                 rows.hidden.extend(values.map(|values| HiddenRow { position, values }));
             }
-            match (wish, logits, best) {
-                (RowWish { score: true, .. }, Some(logits), _) => {
+            match (wants, logits, best) {
+                (RowWants { score: true, .. }, Some(logits), _) => {
                     rows.scores.extend(task.score(position, logits));
                 }
-                (RowWish { choice: true, .. }, Some(logits), _) => {
+                (RowWants { choice: true, .. }, Some(logits), _) => {
                     next = Some(RowOutput::Logits(logits));
                 }
-                (RowWish { choice: true, .. }, None, Some(best)) => {
+                (RowWants { choice: true, .. }, None, Some(best)) => {
                     next = Some(RowOutput::Best(best));
                 }
-                (wish, ..) => is_whole &= !wish.wants_logits(),
+                (wants, ..) => is_whole &= !wants.wants_logits(),
             }
         }
         Self { task, share: index, rows, next, is_whole, outcome: None }

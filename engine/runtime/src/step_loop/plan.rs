@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Task;
 use super::admission::{self, Now};
-use super::prompt_rows::{RowWish, logit_rows_max};
+use super::prompt_rows::{RowWants, logit_rows_max};
 use crate::sequence::Advance;
 use nestling_core::batch::{Batch, Row, SequenceRef, StepOutputKind};
 use nestling_core::kv_cache::PageCopy;
@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub shares: Vec<Share>,
     pub copies: Vec<PageCopy>,
     /// What is wanted of any row.
-    wishes: RowWish,
+    wants: RowWants,
     /// Rows of prompts of which more than the next token is wanted.
     prompt_rows: usize,
 }
@@ -42,7 +42,7 @@ impl Plan {
     /// rows of prompts in their turn. None if no generation can go on.
     pub fn make(tasks: &mut [Task], now: Now<'_>) -> Option<Self> {
         let mut plan = Self::default();
-        for index in alone(tasks, now) {
+        for index in ready(tasks, now, |task| task.alone) {
             let pending = tasks[index].sequence.pending().len();
             let rows = pending.min(now.model.scheduler().prompt_rows(0, now.models)).max(1);
             if plan.take(tasks, index, rows, now) {
@@ -64,11 +64,8 @@ impl Plan {
 
     /// Those whose turn it is lack what others hold: one of these goes on, or none ever would.
     fn take_first_that_can(&mut self, tasks: &mut [Task], now: Now<'_>) {
-        let ready = |task: &Task| now.is_of(task) && task.is_ready();
-        let mut all: Vec<usize> = (0..tasks.len()).filter(|&at| ready(&tasks[at])).collect();
-        all.sort_by(|a, b| tasks[*a].turn.stays_before(&tasks[*b].turn));
         let most = now.model.scheduler().prompt_rows(0, now.models).max(1);
-        for index in all {
+        for index in ready(tasks, now, |_| true) {
             let rows = tasks[index].sequence.pending().len().min(most);
             if tasks[index].is_ready() && self.take(tasks, index, rows, now) {
                 return;
@@ -83,30 +80,30 @@ impl Plan {
 
     /// Adds so many rows of a task, if there are pages for them.
     fn take(&mut self, tasks: &mut [Task], index: usize, rows: usize, now: Now<'_>) -> bool {
-        let mut rows = rows;
-        if tasks[index].prompt_rows.wants_many() {
-            let most = logit_rows_max(now.model.limits.vocab_size);
-            rows = rows.min(most.saturating_sub(self.prompt_rows));
-            self.prompt_rows += rows;
-        }
+        let wants_many = tasks[index].prompt_rows.wants_many();
+        let most = match wants_many {
+            true => logit_rows_max(now.model.limits.vocab_size).saturating_sub(self.prompt_rows),
+            false => rows,
+        };
+        let rows = rows.min(most);
         if rows == 0 {
             return false;
         }
-        let taken = take_pages(tasks, index, rows);
-        let has_pages = taken.is_some();
-        if let Some(taken) = taken {
-            tasks[index].turn.serve(now.seconds);
-            self.add(index, taken, &tasks[index]);
+        let Some(taken) = take_pages(tasks, index, rows) else { return false };
+        if wants_many {
+            self.prompt_rows += rows;
         }
-        has_pages
+        tasks[index].turn.serve(now.seconds);
+        self.add(index, taken, &tasks[index]);
+        true
     }
 
     /// Tokens instead of logits where every generation takes that with the highest.
     fn output_kind(&self, tasks: &[Task]) -> StepOutputKind {
-        match (self.wishes.hidden, self.wishes.wants_logits()) {
+        match (self.wants.hidden, self.wants.wants_logits()) {
             (true, false) => return StepOutputKind::Hidden,
             (true, true) => return StepOutputKind::HiddenAndLogits,
-            (false, _) if self.wishes.score => return StepOutputKind::Logits,
+            (false, _) if self.wants.score => return StepOutputKind::Logits,
             (false, _) => {}
         }
         let choosing = self.shares.iter().filter(|share| share.chooses);
@@ -122,28 +119,22 @@ impl Plan {
         let sequence = self.batch.sequences.len() as u32;
         let start = taken.computed_before;
         let tokens = task.sequence.tokens();
-        let wishes: Vec<RowWish> = (start..start + taken.rows).map(|at| task.wish(at)).collect();
-        for wish in &wishes {
-            self.wishes.score |= wish.score;
-            self.wishes.hidden |= wish.hidden;
-            self.wishes.choice |= wish.choice;
-        }
         let levels = task.model.levels_now(task.levels);
-        let chosen = &tokens[start..start + taken.rows];
-        self.batch.rows.extend(chosen.iter().enumerate().map(|(offset, &token)| Row {
-            token,
-            position: (start + offset) as u32,
-            sequence,
-            wants_logits: wishes[offset].is_any(),
-            levels,
-        }));
+        let mut chooses = false;
+        for (at, &token) in tokens.iter().enumerate().skip(start).take(taken.rows) {
+            let wants = task.wants(at);
+            self.wants.score |= wants.score;
+            self.wants.hidden |= wants.hidden;
+            self.wants.choice |= wants.choice;
+            chooses = wants.choice;
+            let (position, wants_logits) = (at as u32, wants.is_any());
+            self.batch.rows.push(Row { token, position, sequence, wants_logits, levels });
+        }
         let (pages, Advance { copy, states }) = (task.sequence.pages().to_vec(), taken.advance);
         self.batch.sequences.push(SequenceRef { pages, states });
         let copies_page = copy.is_some();
         self.copies.extend(copy);
         let (rows, computed_before) = (taken.rows, start);
-        // Default: a share of no rows would choose nothing.
-        let chooses = wishes.last().is_some_and(|wish| wish.choice);
         self.shares.push(Share { task: index, rows, computed_before, chooses, copies_page });
     }
 }
@@ -155,10 +146,10 @@ struct Taken {
     advance: Advance,
 }
 
-/// Tasks of which each is to go alone; those that stay where others have to leave come first.
-fn alone(tasks: &[Task], now: Now<'_>) -> Vec<usize> {
-    let goes_alone = |task: &Task| now.is_of(task) && task.alone && task.is_ready();
-    let mut all: Vec<usize> = (0..tasks.len()).filter(|&index| goes_alone(&tasks[index])).collect();
+/// Tasks of a model that can go on, those that stay where others have to leave first.
+fn ready(tasks: &[Task], now: Now<'_>, which: impl Fn(&Task) -> bool) -> Vec<usize> {
+    let is_ready = |task: &Task| now.is_of(task) && task.is_ready() && which(task);
+    let mut all: Vec<usize> = (0..tasks.len()).filter(|&index| is_ready(&tasks[index])).collect();
     all.sort_by(|a, b| tasks[*a].turn.stays_before(&tasks[*b].turn));
     all
 }

@@ -14,7 +14,7 @@ pub(super) fn logit_rows_max(vocab_size: usize) -> usize {
 
 /// What is wanted of one row of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct RowWish {
+pub(super) struct RowWants {
     /// The log-probability of the prompt's token after it.
     pub score: bool,
     /// Its hidden row.
@@ -23,7 +23,7 @@ pub(super) struct RowWish {
     pub choice: bool,
 }
 
-impl RowWish {
+impl RowWants {
     pub fn wants_logits(self) -> bool {
         self.score || self.choice
     }
@@ -41,14 +41,24 @@ pub(crate) struct PromptRows {
     pub hidden: Option<HiddenRows>,
     /// Tokens of the prompt.
     pub length: usize,
-    /// Positions whose wishes are met. A generation that lost its pages computes them again and asks
+    /// Positions of which everything wanted was given. A generation that lost its pages computes them again and asks
     /// nothing more of them.
     pub done: usize,
 }
 
 impl PromptRows {
+    /// The first position of `last + 1` whose row is needed: by what is wanted of the prompt, or by the token that
+    /// follows, where one is chosen. `last + 1` if there is none.
+    pub fn first_needed(&self, last: usize, chooses: bool) -> usize {
+        match self.first() {
+            Some(first) if self.done < self.length => first.max(self.done).min(last),
+            _ if chooses => last,
+            _ => last + 1,
+        }
+    }
+
     /// The first position that something is wanted of.
-    pub fn first(&self) -> Option<usize> {
+    fn first(&self) -> Option<usize> {
         match (self.logprobs, self.hidden) {
             (Some(_), _) | (_, Some(HiddenRows::All)) => Some(0),
             (None, Some(HiddenRows::Last)) => Some(self.length.saturating_sub(1)),
@@ -61,9 +71,9 @@ impl PromptRows {
         self.first() == Some(0) && self.done < self.length
     }
 
-    pub(super) fn wish(&self, position: usize) -> RowWish {
+    pub(super) fn wants(&self, position: usize) -> RowWants {
         if position < self.done || position >= self.length {
-            return RowWish::default();
+            return RowWants::default();
         }
         let is_last = position + 1 == self.length;
         let hidden = match self.hidden {
@@ -71,7 +81,7 @@ impl PromptRows {
             Some(HiddenRows::Last) => is_last,
             None => false,
         };
-        RowWish { score: self.logprobs.is_some() && !is_last, hidden, choice: false }
+        RowWants { score: self.logprobs.is_some() && !is_last, hidden, choice: false }
     }
 }
 
@@ -105,22 +115,34 @@ pub(super) struct FoundRows<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PromptRows, RowWish, logit_rows_max};
+    use super::{PromptRows, RowWants, logit_rows_max};
     use crate::options::HiddenRows;
 
     #[test]
     fn rows_are_asked_once() {
         let mut rows = PromptRows { logprobs: Some(0), hidden: None, length: 4, done: 0 };
-        let score = RowWish { score: true, ..RowWish::default() };
+        let score = RowWants { score: true, ..RowWants::default() };
         assert_eq!(
-            [0, 1, 2, 3, 4].map(|at| rows.wish(at) == score),
+            [0, 1, 2, 3, 4].map(|at| rows.wants(at) == score),
             [true, true, true, false, false]
         );
         rows.done = 2;
-        assert_eq!([1, 2].map(|at| rows.wish(at).is_any()), [false, true]);
+        assert_eq!([1, 2].map(|at| rows.wants(at).is_any()), [false, true]);
         rows = PromptRows { logprobs: None, hidden: Some(HiddenRows::Last), ..rows };
         assert_eq!((rows.first(), rows.wants_many()), (Some(3), false));
-        assert_eq!([2, 3].map(|at| rows.wish(at).hidden), [false, true]);
+        assert_eq!([2, 3].map(|at| rows.wants(at).hidden), [false, true]);
+    }
+
+    #[test]
+    fn rows_that_are_needed_are_computed_again() {
+        let all = PromptRows { logprobs: Some(0), hidden: None, length: 4, done: 0 };
+        assert_eq!([true, false].map(|chooses| all.first_needed(3, chooses)), [0, 0]);
+        let part = PromptRows { done: 2, ..all };
+        assert_eq!(part.first_needed(5, true), 2);
+        let given = PromptRows { done: 4, ..all };
+        assert_eq!([true, false].map(|chooses| given.first_needed(5, chooses)), [5, 6]);
+        let last = PromptRows { logprobs: None, hidden: Some(HiddenRows::Last), ..all };
+        assert_eq!(last.first_needed(3, false), 3);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Answer;
 use super::answer::{Choice, Outcome, RowOutput};
-use super::prompt_rows::{PromptRows, RowWish, Score};
+use super::prompt_rows::{PromptRows, RowWants, Score};
 use crate::event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
 use crate::event_buffer::EventBuffer;
 use crate::model_core::ModelCore;
@@ -80,10 +80,10 @@ impl Task {
     }
 
     /// What is wanted of the row at a position.
-    pub(super) fn wish(&self, position: usize) -> RowWish {
+    pub(super) fn wants(&self, position: usize) -> RowWants {
         let is_last = position + 1 == self.sequence.tokens().len();
         let choice = is_last && self.answer.tokens_max > 0;
-        RowWish { choice, ..self.prompt_rows.wish(position) }
+        RowWants { choice, ..self.prompt_rows.wants(position) }
     }
 
     /// What the token after a position of the prompt is scored by.
@@ -107,14 +107,8 @@ impl Task {
     /// Takes what was computed for others with the same beginning, before it begins or goes on.
     pub(super) fn adopt(&mut self) {
         let last = self.sequence.tokens().len().saturating_sub(1);
-        let first_wanted = match self.prompt_rows.first() {
-            Some(first) if self.prompt_rows.done < self.prompt_rows.length => {
-                first.max(self.prompt_rows.done).min(last)
-            }
-            _ if self.answer.tokens_max > 0 => last,
-            _ => last + 1,
-        };
-        let PrefixStatus { found_tokens, .. } = self.sequence.adopt(first_wanted);
+        let first_needed = self.prompt_rows.first_needed(last, self.answer.tokens_max > 0);
+        let PrefixStatus { found_tokens, .. } = self.sequence.adopt(first_needed);
         if self.standing == Standing::Waiting {
             // What it asked for was counted when it came.
             self.usage.cached_tokens += found_tokens as usize;

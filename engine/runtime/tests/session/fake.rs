@@ -13,8 +13,8 @@ use nestling_core::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats
 use nestling_core::{CancelToken, EngineError, ModelRunner, StepOutput};
 use nestling_import::ModelConfig;
 use nestling_runtime::{
-    Driver, Engine, EngineOptions, Event, GenerateOptions, Generation, Model, ModelParts, Prefixes,
-    SamplingParams,
+    Driver, Engine, EngineOptions, Event, Finished, GenerateOptions, Generation, Model, ModelParts,
+    Prefixes, SamplingParams,
 };
 use nestling_text::{ChatTemplate, Tokenizer};
 
@@ -366,4 +366,17 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) -> Duration {
         std::thread::sleep(Duration::from_millis(1));
     }
     start.elapsed()
+}
+
+/// The tokens of a generation, and how it ended.
+pub fn finish(generation: Generation) -> (Vec<u32>, Finished) {
+    let (mut tokens, mut finished) = (Vec::new(), None);
+    for event in generation {
+        match event.unwrap() {
+            Event::Token(token) => tokens.push(token.token),
+            Event::Finished(end) => finished = Some(end),
+            _ => {}
+        }
+    }
+    (tokens, finished.unwrap())
 }

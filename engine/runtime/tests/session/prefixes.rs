@@ -6,21 +6,9 @@ use std::sync::atomic::Ordering;
 use super::fake::*;
 use nestling_formats::Level;
 use nestling_runtime::{
-    Engine, Event, FinishReason, Finished, GenerateOptions, Generation, Input, Model, ModelParts,
-    Prefixes, Session, SnapshotContents,
+    Engine, Event, FinishReason, GenerateOptions, Generation, Input, Model, ModelParts, Prefixes,
+    Session, SnapshotContents,
 };
-
-fn finish(generation: Generation) -> (Vec<u32>, Finished) {
-    let (mut tokens, mut finished) = (Vec::new(), None);
-    for event in generation {
-        match event.unwrap() {
-            Event::Token(token) => tokens.push(token.token),
-            Event::Finished(end) => finished = Some(end),
-            _ => {}
-        }
-    }
-    (tokens, finished.unwrap())
-}
 
 /// What a new session says after a prompt, and how much of that it did not compute.
 fn fresh(model: &Model, prompt: &[u32], options: &GenerateOptions) -> (Vec<u32>, usize) {

@@ -4,22 +4,10 @@
 use std::sync::atomic::Ordering;
 
 use super::fake::*;
-use nestling_runtime::{Event, Finished, Generation, Input, SnapshotContents};
+use nestling_runtime::{Input, SnapshotContents};
 
 /// Pages and states that nothing here runs out of.
 const PAGES: usize = 64;
-
-fn finish(generation: Generation) -> (Vec<u32>, Finished) {
-    let (mut tokens, mut finished) = (Vec::new(), None);
-    for event in generation {
-        match event.unwrap() {
-            Event::Token(token) => tokens.push(token.token),
-            Event::Finished(end) => finished = Some(end),
-            other => panic!("{other:?}"),
-        }
-    }
-    (tokens, finished.unwrap())
-}
 
 #[test]
 fn a_regenerated_answer_is_the_same_and_computes_little_again() {

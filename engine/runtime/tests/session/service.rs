@@ -8,22 +8,9 @@ use super::fake::*;
 use super::stalls::letters;
 use nestling_core::{EngineError, ErrorClass};
 use nestling_runtime::{
-    Conversation, Driver, Engine, EngineOptions, Event, FinishReason, Finished, GenerateOptions,
-    Generation,
+    Conversation, Driver, Engine, EngineOptions, FinishReason, GenerateOptions,
 };
 use nestling_text::{ChatTemplate, Message, ToolSchema};
-
-fn finish(generation: Generation) -> (Vec<u32>, Finished) {
-    let mut tokens = Vec::new();
-    for event in generation {
-        match event.unwrap() {
-            Event::Token(token) => tokens.push(token.token),
-            Event::Finished(finished) => return (tokens, finished),
-            other => panic!("{other:?}"),
-        }
-    }
-    panic!("no last event");
-}
 
 /// Alone, among 16 others of all priorities, cut to steps of every length, and after it lost its pages.
 #[test]

@@ -230,6 +230,11 @@ impl Keys<'_> {
     }
 
     fn rope_scaling(&self, kind: &str) -> Result<Value, ImportError> {
+        // Its factors stand in tensors, which are not read.
+        if matches!(kind, "longrope" | "su") {
+            let expected = "none, linear, yarn or another scaling without factors of its own";
+            return Err(self.metadata.wrong(&self.name("rope.scaling.type"), expected));
+        }
         let mut scaling = Map::new();
         scaling.insert("rope_type".into(), json!(kind));
         // As long as the contexts are, unless the file says it.
