@@ -49,7 +49,7 @@ pub struct ListenArgs {
     #[arg(long, value_name = "HOST", env = "NESTLING_ALLOW_HOST", value_delimiter = ',')]
     pub allow_host: Vec<String>,
 
-    /// Let web pages of this origin ask, such as https://ui.example.org; may be repeated
+    /// Let web pages of this origin ask, such as `https://ui.example.org`; may be repeated
     #[arg(long, value_name = "ORIGIN", env = "NESTLING_CORS_ORIGIN", value_delimiter = ',')]
     pub cors_origin: Vec<String>,
 
