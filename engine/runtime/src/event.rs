@@ -90,6 +90,8 @@ pub enum FinishReason {
 pub struct Finished {
     /// Why.
     pub reason: FinishReason,
+    /// Which stop string ended it, by its place in [`crate::GenerateOptions::stop`]; none where something else did.
+    pub stop: Option<usize>,
     /// Tokens used.
     pub usage: Usage,
     /// Time used.
@@ -106,7 +108,7 @@ impl Finished {
     /// [`Input::History`]: crate::Input::History
     /// [`Session::shift`]: crate::Session::shift
     pub fn go_on(&mut self, next: Self) {
-        self.reason = next.reason;
+        (self.reason, self.stop) = (next.reason, next.stop);
         self.usage.completion_tokens += next.usage.completion_tokens;
         let (sum, next_stats) = (&mut self.stats, next.stats);
         // The step that ended the earlier part's last token gives the first one of this part.
@@ -231,7 +233,7 @@ mod tests {
             steps: completion_tokens,
             ..Stats::default()
         };
-        Finished { reason, usage, stats, seed: 1 }
+        Finished { reason, stop: None, usage, stats, seed: 1 }
     }
 
     #[test]

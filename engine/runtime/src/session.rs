@@ -326,6 +326,7 @@ impl Session {
             tokens: 0,
             called_tools: false,
             stopped: false,
+            stop: None,
         })
     }
 

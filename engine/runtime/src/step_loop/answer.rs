@@ -53,6 +53,8 @@ pub(crate) struct Answer {
     pub called_tools: bool,
     /// A stop string or marker was found: what is held back is not part of the answer.
     pub stopped: bool,
+    /// The stop string that was found, by its place in the list.
+    pub stop: Option<usize>,
 }
 
 /// What a step found for a generation.
@@ -173,7 +175,8 @@ impl Answer {
         // Default: token ids alone were asked for.
         let Some(text) = &mut self.text else { return Ok(observed.done) };
         let shown = text.stops.push(&piece);
-        self.stopped = shown.stopped.is_some();
+        self.stop = shown.stopped;
+        self.stopped = self.stop.is_some();
         let mut parsed = text.read(&shown.text);
         if observed.begins_text && !self.stopped {
             parsed.extend(text.begin_raw());

@@ -211,7 +211,8 @@ impl Task {
         self.stats.kv_bytes =
             self.model.kv_bytes(self.sequence.pages().len(), self.sequence.states());
         let seed = self.answer.sampler.seed();
-        let finished = Finished { reason, usage: self.usage, stats: self.stats, seed };
+        let (stop, usage, stats) = (self.answer.stop, self.usage, self.stats);
+        let finished = Finished { reason, stop, usage, stats, seed };
         // The session is free before anybody can hear of it; if it is gone, so are its pages.
         self.slot.put_back(self.sequence);
         drop(self.slot);
