@@ -53,6 +53,8 @@ pub(crate) struct Answers {
     pub choices: usize,
     /// Answers to each prompt.
     pub choices_each: usize,
+    /// Tokens of all prompts.
+    pub prompt_tokens: usize,
     /// Answers whose end has not been told.
     open: usize,
     _stop: StopOnDrop,
@@ -94,6 +96,7 @@ impl Drop for StopOnDrop {
 struct Begun {
     session: Session,
     generation: Generation,
+    prompt_tokens: usize,
     /// Tokens of the prompt that were there before it was computed for all its answers.
     shared: Option<usize>,
     /// What was told of the prompt then.
@@ -121,6 +124,7 @@ pub(crate) async fn start(served: &Arc<Served>, job: Job) -> Result<Answers, Api
     let work = Arc::clone(&job);
     let begin = move || Begin { served: &shared, job: &work, cancel: &cancel }.prompts(alone);
     let mut begun = blocking(begin).await?.map_err(refused)?;
+    let prompt_tokens = begun.iter().map(|begun| begun.prompt_tokens).sum();
     if !alone {
         let mut computed = Vec::with_capacity(begun.len());
         for Begun { session, generation, .. } in begun {
@@ -135,7 +139,7 @@ pub(crate) async fn start(served: &Arc<Served>, job: Job) -> Result<Answers, Api
     let (sender, receiver) = mpsc::channel(CHANNEL_EVENTS);
     let pump = Pump::new(Arc::clone(served), begun, &job, sender, permit);
     tokio::spawn(pump.run());
-    Ok(Answers { receiver, choices, choices_each, open: choices, _stop: stop })
+    Ok(Answers { receiver, choices, choices_each, prompt_tokens, open: choices, _stop: stop })
 }
 
 /// Work that would hold up other requests: rendering, tokenizing, waiting for a layer.
@@ -196,7 +200,10 @@ impl Begin<'_> {
         };
         let input = prompt.input(&mut session, &tokens)?;
         match session.generate_with_cancel(input, &options, self.cancel) {
-            Ok(generation) => Ok(Begun { session, generation, shared: None, prompt: Vec::new() }),
+            Ok(generation) => {
+                let (prompt_tokens, prompt) = (tokens.len(), Vec::new());
+                Ok(Begun { session, generation, prompt_tokens, shared: None, prompt })
+            }
             Err(error) => {
                 // What it held is as good for the next request.
                 self.served.keep(session);
@@ -223,7 +230,8 @@ impl Begin<'_> {
                 let input = prompt.input(&mut session, &tokens)?;
                 let generation = session.generate_with_cancel(input, &options, self.cancel)?;
                 let (shared, prompt) = (Some(cached_tokens), told.clone());
-                begun.push(Begun { session, generation, shared, prompt });
+                let prompt_tokens = tokens.len();
+                begun.push(Begun { session, generation, prompt_tokens, shared, prompt });
             }
         }
         Ok(begun)
@@ -276,7 +284,7 @@ impl Pump {
     ) -> Self {
         let (mut choices, mut streams, mut kept) = (Vec::new(), Vec::<ChoiceStream>::new(), vec![]);
         for (index, begun) in begun.into_iter().enumerate() {
-            let Begun { session, generation, shared, prompt } = begun;
+            let Begun { session, generation, shared, prompt, .. } = begun;
             let stream: EventStream = generation.into_stream();
             let cancel = stream.cancel_token();
             choices.push(Choice { cancel, shared, calls: 0, last_token: None });

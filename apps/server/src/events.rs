@@ -28,6 +28,17 @@ pub(crate) trait Form: Send + Unpin + 'static {
 
     /// All answers have ended.
     fn end(&mut self, out: &mut Frames);
+
+    /// One of them failed, and with it all.
+    fn failed(&mut self, error: &ApiError, out: &mut Frames) {
+        out.data(&error.to_json());
+        out.done();
+    }
+
+    /// There is no news.
+    fn ping(&mut self, out: &mut Frames) {
+        out.comment("ping");
+    }
 }
 
 /// Server-sent events on their way.
@@ -46,8 +57,16 @@ impl Frames {
         self.text.push_str("data: [DONE]\n\n");
     }
 
-    fn ping(&mut self) {
-        self.text.push_str(": ping\n\n");
+    /// An event with a name of its own.
+    pub fn event(&mut self, name: &str, value: &Value) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.text, "event: {name}\ndata: {value}\n\n");
+    }
+
+    /// What readers pass over.
+    fn comment(&mut self, text: &str) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.text, ": {text}\n\n");
     }
 }
 
@@ -82,8 +101,7 @@ impl<F: Form> EventBody<F> {
             Some(Ok(said)) => self.form.said(said, &mut self.frames),
             Some(Err(error)) => {
                 self.answers = None;
-                self.frames.data(&error.to_json());
-                self.frames.done();
+                self.form.failed(&error, &mut self.frames);
             }
             None => {
                 self.answers = None;
@@ -104,7 +122,7 @@ impl<F: Form> Stream for EventBody<F> {
                 Poll::Ready(said) => this.take(said),
                 Poll::Pending if !this.frames.text.is_empty() => break,
                 Poll::Pending => match this.ping.poll_tick(context) {
-                    Poll::Ready(_) => this.frames.ping(),
+                    Poll::Ready(_) => this.form.ping(&mut this.frames),
                     Poll::Pending => return Poll::Pending,
                 },
             }

@@ -1,14 +1,16 @@
-//! Models over HTTP, as clients of the OpenAI API expect them.
+//! Models over HTTP, as clients of the OpenAI API and of Anthropic's expect them.
 //!
 //! [`Server`] holds what all requests share, [`router`] is the routes of it to mount anywhere, and [`Listener`] serves
 //! them within the bounds of [`limits`] on threads of its own. Nothing in a request is ignored: what is unknown or not
 //! supported is an error that names it. No route reads a path.
 
 mod access;
+mod answer_form;
 mod answers;
 mod chat;
 mod completions;
 mod connection;
+mod conversation;
 mod describe;
 mod error;
 mod events;
@@ -17,13 +19,17 @@ mod json;
 pub mod limits;
 mod listen;
 mod logprobs;
+mod messages;
 mod metrics;
+mod parts;
 mod prompt;
+mod reasoning;
 mod router;
 mod sampling;
 mod server;
 mod sessions;
 mod tokens;
+mod tools;
 mod usage;
 
 pub use access::{Access, AccessError};

@@ -32,6 +32,9 @@ pub const LOGPROBS_MAX: u64 = 5;
 /// Most texts that end an answer.
 pub const STOPS_MAX: usize = 4;
 
+/// The same of an answer to Anthropic's API.
+pub const STOP_SEQUENCES_MAX: usize = 64;
+
 /// Longest text that ends an answer, in bytes.
 pub const STOP_BYTES_MAX: usize = 1024;
 
@@ -49,6 +52,9 @@ pub const TOOLS_MAX: usize = 128;
 
 /// Longest name of a tool or of a schema, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+
+/// Longest name of a tool in Anthropic's API, in bytes.
+pub const TOOL_NAME_BYTES_MAX: usize = 128;
 
 /// Most tokens with a bias.
 pub const BIASES_MAX: usize = 1024;

@@ -19,15 +19,14 @@ use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, BODY_TIME};
 use crate::server::{Served, Server};
 use crate::usage::random;
-use crate::{chat, completions, describe, json, metrics, tokens};
+use crate::{chat, completions, describe, json, messages, metrics, tokens};
 
 /// Routes of the API that mean something, but that no model here has.
-const NOT_OFFERED: [&str; 9] = [
+const NOT_OFFERED: [&str; 8] = [
     "/v1/embeddings",
     "/v1/moderations",
     "/v1/rerank",
     "/v1/responses",
-    "/v1/messages",
     "/v1/images/generations",
     "/v1/audio/speech",
     "/v1/audio/transcriptions",
@@ -49,7 +48,9 @@ pub fn router(server: &Server) -> Router {
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/v1/chat/completions", post(chat_completions))
-        .route("/v1/completions", post(plain_completions));
+        .route("/v1/completions", post(plain_completions))
+        .route("/v1/messages", post(create_message))
+        .route("/v1/messages/count_tokens", post(count_tokens));
     for path in NOT_OFFERED {
         routes = routes.route(path, any(not_offered));
     }
@@ -60,8 +61,14 @@ pub fn router(server: &Server) -> Router {
         .with_state(server.clone())
 }
 
-/// What every request must pass before a route sees it.
+/// What every request must pass before a route sees it; errors in the form of the API that was asked.
 async fn admit(State(server): State<Server>, request: Request, next: Next) -> Response {
+    let is_messages = messages::owns(request.uri().path());
+    let response = answered(server, request, next).await;
+    if is_messages { messages::in_own_form(response) } else { response }
+}
+
+async fn answered(server: Server, request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
     if *method == Method::TRACE || *method == Method::CONNECT {
         return wrong_method(method.clone(), request.uri().clone()).await;
@@ -186,6 +193,22 @@ async fn plain_completions(
 ) -> Result<Response, ApiError> {
     let (served, fields) = read(&server, request).await?;
     completions::complete(served, fields).await
+}
+
+async fn create_message(
+    State(server): State<Server>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (served, fields) = read(&server, request).await?;
+    messages::create(served, fields).await
+}
+
+async fn count_tokens(
+    State(server): State<Server>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (served, fields) = read(&server, request).await?;
+    messages::count_tokens(served, fields).await
 }
 
 /// The model, and the fields of a body of JSON.

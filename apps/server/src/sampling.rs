@@ -1,6 +1,7 @@
-//! The fields that chats and completions share: how tokens are chosen, where answers end, how they are sent.
+//! The fields that APIs share: how tokens are chosen, where answers end, how they are sent.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::RangeInclusive;
 
 use nestling::{GenerateOptions, Model, SamplingParams};
 use serde_json::Value;
@@ -13,7 +14,7 @@ use crate::limits::{
 use crate::server::Served;
 use crate::usage::random;
 
-/// What the shared fields say.
+/// What the fields say that chats and completions share.
 pub(crate) struct Shared {
     pub options: GenerateOptions,
     pub sampling: SamplingParams,
@@ -29,10 +30,7 @@ impl Shared {
     /// # Errors
     /// The first of these fields that makes no sense; a model that is not served.
     pub fn take(fields: &mut Fields, served: &Served) -> Result<Self, ApiError> {
-        let id = fields.required_text("model", TEXT_BYTES_MAX)?;
-        if id != served.id {
-            return Err(ApiError::no_model(&id, &served.id));
-        }
+        check_model(fields, served)?;
         let sampling = sampling(fields, &served.model)?;
         // Default: the API answers once.
         let choices = fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1);
@@ -45,19 +43,13 @@ impl Shared {
         let stream = fields.flag("stream")?.unwrap_or(false);
         let keeps_sessions = fields.flag("cache_prompt")?.unwrap_or(true);
         let include_usage = include_usage(fields, stream)?;
-        let group = fields.text("user", TEXT_BYTES_MAX)?.map(|user| {
-            let mut hasher = DefaultHasher::new();
-            user.hash(&mut hasher);
-            hasher.finish()
-        });
+        let group = fields.text("user", TEXT_BYTES_MAX)?.map(|user| group_of(&user));
         let options = GenerateOptions {
             stop: stop(fields)?,
             group,
             // Nobody else has this one, so nothing is shared.
             cache_salt: (!keeps_sessions).then(|| format!("{:016x}{:016x}", random(), random())),
-            token_events: true,
-            events_max: EVENTS_MAX,
-            ..GenerateOptions::default()
+            ..counted()
         };
         Ok(Self { options, sampling, choices, keeps_sessions, stream, include_usage })
     }
@@ -66,6 +58,25 @@ impl Shared {
     pub fn into_options(self) -> GenerateOptions {
         GenerateOptions { sampling: Some(self.sampling), ..self.options }
     }
+}
+
+/// Options of an answer whose tokens are counted, and whose reader may be slow.
+pub(crate) fn counted() -> GenerateOptions {
+    GenerateOptions { token_events: true, events_max: EVENTS_MAX, ..GenerateOptions::default() }
+}
+
+/// What tells the requests of one user from those of others.
+pub(crate) fn group_of(user: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    user.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// # Errors
+/// No model, or one that is not served.
+pub(crate) fn check_model(fields: &mut Fields, served: &Served) -> Result<(), ApiError> {
+    let id = fields.required_text("model", TEXT_BYTES_MAX)?;
+    if id == served.id { Ok(()) } else { Err(ApiError::no_model(&id, &served.id)) }
 }
 
 /// A bound on tokens.
@@ -93,18 +104,49 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     Ok(include_usage)
 }
 
-fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiError> {
+/// Temperature and nucleus, which all APIs have; what a request leaves out is as the model's makers say.
+///
+/// # Errors
+/// Values that make no sense.
+pub(crate) fn basic_sampling(
+    fields: &mut Fields,
+    model: &Model,
+    temperatures: RangeInclusive<f64>,
+) -> Result<SamplingParams, ApiError> {
     let mut sampling = model.default_sampling().clone();
-    if let Some(temperature) = fields.number("temperature", 0.0..=2.0)? {
+    if let Some(temperature) = fields.number("temperature", temperatures)? {
         sampling.temperature = temperature;
     }
     if let Some(top_p) = fields.number("top_p", 0.0..=1.0)? {
         sampling.top_p = top_p;
     }
+    Ok(sampling)
+}
+
+/// # Errors
+/// What is no number of tokens.
+pub(crate) fn top_k(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
     if let Some(top_k) = fields.integer("top_k", 0..=u64::from(u32::MAX))? {
         // Default: more than can be counted is all.
         sampling.top_k = usize::try_from(top_k).unwrap_or(0);
     }
+    Ok(())
+}
+
+/// # Errors
+/// Values that the engine refuses.
+pub(crate) fn check_sampling(fields: &Fields, sampling: &SamplingParams) -> Result<(), ApiError> {
+    sampling.validate().map_err(|error| {
+        let name = error.to_string();
+        // The engine's errors begin with the field's name.
+        let name = name.split(':').next().unwrap_or("temperature");
+        fields.invalid(name, error.to_string())
+    })
+}
+
+fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiError> {
+    let mut sampling = basic_sampling(fields, model, 0.0..=2.0)?;
+    top_k(fields, &mut sampling)?;
     if let Some(min_p) = fields.number("min_p", 0.0..=1.0)? {
         sampling.min_p = min_p;
     }
@@ -124,12 +166,7 @@ fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErr
         sampling.seed = Some(bits);
     }
     sampling.logit_bias = logit_bias(fields, model)?;
-    sampling.validate().map_err(|error| {
-        let name = error.to_string();
-        // The engine's errors begin with the field's name.
-        let name = name.split(':').next().unwrap_or("temperature");
-        fields.invalid(name, error.to_string())
-    })?;
+    check_sampling(fields, &sampling)?;
     Ok(sampling)
 }
 
@@ -169,9 +206,22 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         Some(Value::Array(texts)) => texts,
         Some(_) => return Err(fields.invalid(name, "a text or a list of texts was expected")),
     };
-    if texts.len() > STOPS_MAX {
+    stop_texts(fields, name, texts, STOPS_MAX)
+}
+
+/// Texts that end an answer.
+///
+/// # Errors
+/// Too many, and what is no text or too long.
+pub(crate) fn stop_texts(
+    fields: &Fields,
+    name: &str,
+    texts: Vec<Value>,
+    count_max: usize,
+) -> Result<Vec<String>, ApiError> {
+    if texts.len() > count_max {
         return Err(
-            fields.invalid(name, format!("at most {STOPS_MAX} texts, found {}", texts.len()))
+            fields.invalid(name, format!("at most {count_max} texts, found {}", texts.len()))
         );
     }
     let is_good = |text: &String| !text.is_empty() && text.len() <= STOP_BYTES_MAX;

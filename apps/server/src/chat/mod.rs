@@ -1,6 +1,5 @@
 //! `POST /v1/chat/completions`.
 
-mod answer_form;
 mod messages;
 mod reply;
 mod request;

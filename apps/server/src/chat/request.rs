@@ -1,23 +1,19 @@
 //! A chat as it is asked for.
 
-use std::sync::Arc;
-
-use nestling::engine::text::TemplateTime;
-use nestling::guide::{ToolChoice, ToolGuide};
-use nestling::{Conversation, Model};
+use nestling::Model;
 use serde_json::{Map, Value};
 
-use super::{answer_form, messages, tools};
+use super::{messages, tools};
+use crate::answer_form;
 use crate::answers::Job;
+use crate::conversation::Asked;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{NAME_BYTES_MAX, TOP_LOGPROBS_MAX};
 use crate::prompt::Prompt;
+use crate::reasoning::{self, EFFORTS};
 use crate::sampling::{Shared, tokens_max};
-use crate::server::{Served, unix_seconds};
-
-/// How much a model should reason, as the API says it.
-const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+use crate::server::Served;
 
 /// Variables of templates that requests have fields of their own for.
 const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
@@ -42,36 +38,13 @@ impl ChatRequest {
         let form = answer_form::take(&mut fields)?;
         shared.sampling.top_logprobs = top_logprobs(&mut fields)?;
         shared.options.max_tokens = answer_tokens(&mut fields)?;
-        let template_arguments = template_arguments(&mut fields, model)?;
+        let arguments = template_arguments(&mut fields, model)?;
         fields.end()?;
-        let mut conversation = Conversation::new(messages);
-        conversation.tools = tools.choice.tools(&tools.schemas).to_vec();
-        conversation.template_arguments = template_arguments;
-        // Default: a clock that cannot be after the year 2262.
-        let now = i64::try_from(unix_seconds()).unwrap_or(0);
-        conversation.now = Some(TemplateTime::from_unix_seconds(now));
-        if tools.is_constrained() {
-            if form.is_some() {
-                let message = "answers in a form and tools that must be called, or called strictly, exclude each other";
-                return Err(ApiError::unsupported("response_format", message));
-            }
-            let guide = ToolGuide::new(&tools.schemas, tools.choice.clone());
-            let guide = guide.map_err(|error| ApiError::invalid("tools", error.to_string()))?;
-            shared.options.constraint = Some(Arc::new(guide));
-        } else if let Some(guide) = form {
-            if !conversation.tools.is_empty() {
-                let message =
-                    "answers in a form and tools exclude each other; `tool_choice` may be none";
-                return Err(ApiError::unsupported("response_format", message));
-            }
-            shared.options.constraint = Some(Arc::new(guide));
-        }
+        let calls_max = tools.calls_max();
+        let asked = Asked { messages, tools, form, form_place: "response_format", arguments };
+        let conversation = asked.conversation(&mut shared.options)?;
         let (stream, include_usage) = (shared.stream, shared.include_usage);
         let has_logprobs = shared.sampling.top_logprobs.is_some();
-        let calls_max = match tools.choice {
-            ToolChoice::Named(_) => Some(1),
-            _ => tools.calls_max,
-        };
         let job = Job {
             prompts: vec![Prompt::Conversation(Box::new(conversation))],
             choices: shared.choices,
@@ -111,7 +84,7 @@ fn answer_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 
 /// What the request says to the chat template.
 fn template_arguments(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, ApiError> {
-    let knows = |name: &str| model.chat_template().is_some_and(|template| template.names(name));
+    let knows = |name: &str| reasoning::knows(model, name);
     let mut arguments = Map::new();
     let name = "chat_template_kwargs";
     match fields.take(name) {
@@ -132,12 +105,7 @@ fn template_arguments(fields: &mut Fields, model: &Model) -> Result<Map<String, 
     if !EFFORTS.contains(&effort.as_str()) {
         return Err(fields.invalid(name, format!("one of {} was expected", EFFORTS.join(", "))));
     }
-    let reasons = effort != "none";
-    if reasons && knows(name) {
-        arguments.entry(name).or_insert(effort.into());
-    } else if knows("enable_thinking") {
-        arguments.entry("enable_thinking").or_insert(reasons.into());
-    } else {
+    if !reasoning::set_effort(&mut arguments, model, &effort) {
         let message = "the chat template of this model cannot be told how much to reason";
         return Err(fields.unsupported(name, message));
     }

@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 mod connections;
 mod described;
+mod messages;
 mod models;
 mod tools;
 

@@ -1,0 +1,184 @@
+//! The messages of a request: turns made of blocks.
+
+use nestling::engine::text::MessageContent;
+use nestling::{Message, Role, ToolCall};
+use serde_json::Value;
+
+use super::blocks;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
+
+/// What stands before a tool's result that is an error: templates have no other place for it.
+const ERROR_MARK: &str = "Error: ";
+
+/// `system` and `messages`, as the conversation that templates are shown.
+///
+/// # Errors
+/// No messages, too many, and the first that makes no sense.
+pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
+    let mut history = History::default();
+    if let Some(system) = fields.take("system") {
+        let text = blocks::texts("system", system)?;
+        if !text.is_empty() {
+            history.messages.push(Message::system(text));
+        }
+    }
+    let name = "messages";
+    let messages = fields.list(name, MESSAGES_MAX)?;
+    let messages = messages.ok_or_else(|| fields.invalid(name, "`messages` is missing"))?;
+    if messages.is_empty() {
+        return Err(fields.invalid(name, "at least one message was expected"));
+    }
+    for (index, message) in messages.into_iter().enumerate() {
+        history.read(Fields::new(format!("{name}[{index}]"), message)?)?;
+    }
+    if history.messages.last().is_some_and(|last| last.role == Role::Assistant) {
+        let message = "an answer that goes on from an assistant's message is not supported; the last message must be the user's";
+        return Err(fields.unsupported(name, message));
+    }
+    Ok(history.messages)
+}
+
+#[derive(Default)]
+struct History {
+    messages: Vec<Message>,
+}
+
+impl History {
+    fn read(&mut self, mut fields: Fields) -> Result<(), ApiError> {
+        let role = fields.required_text("role", NAME_BYTES_MAX)?;
+        let content = fields.require("content")?;
+        let place = fields.path("content");
+        match role.as_str() {
+            "user" => self.user(&place, content)?,
+            "assistant" => self.assistant(&place, content)?,
+            "system" => self.messages.push(Message::system(blocks::texts(&place, content)?)),
+            _ => {
+                let message = format!("user, assistant or system was expected, found {role:?}");
+                return Err(fields.invalid("role", message));
+            }
+        }
+        fields.end()
+    }
+
+    /// Results of tools and words, each in its place.
+    fn user(&mut self, place: &str, content: Value) -> Result<(), ApiError> {
+        let content = match content {
+            Value::Array(content) => content,
+            other => {
+                let text = blocks::texts(place, other)?;
+                self.say(Role::User, text);
+                return Ok(());
+            }
+        };
+        for (kind, fields) in blocks::list(place, content)? {
+            match kind.as_str() {
+                "text" => self.say(Role::User, blocks::text(fields)?),
+                "tool_result" => self.messages.push(tool_result(fields)?),
+                _ => return Err(blocks::unsupported(&fields, &kind, "text and tool_result")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds words; those of one role that follow each other are one message.
+    fn say(&mut self, role: Role, text: String) {
+        match self.messages.last_mut() {
+            Some(last) if last.role == role => add_text(last, &text),
+            _ => self.messages.push(Message::new(role, text)),
+        }
+    }
+
+    /// Reasoning, words and calls.
+    fn assistant(&mut self, place: &str, content: Value) -> Result<(), ApiError> {
+        if self.messages.last().is_none_or(|last| last.role != Role::Assistant) {
+            let empty = Message { content: None, ..Message::assistant("") };
+            self.messages.push(empty);
+        }
+        // It was pushed above.
+        let Some(message) = self.messages.last_mut() else {
+            return Err(ApiError::internal("a message is lost"));
+        };
+        let content = match content {
+            Value::Array(content) => content,
+            other => {
+                add_text(message, &blocks::texts(place, other)?);
+                return Ok(());
+            }
+        };
+        for (kind, mut fields) in blocks::list(place, content)? {
+            match kind.as_str() {
+                "text" => add_text(message, &blocks::text(fields)?),
+                "thinking" => {
+                    let text = fields.required_text("thinking", BODY_BYTES_MAX)?;
+                    // Nothing is signed here, so that nothing can be checked.
+                    fields.text("signature", BODY_BYTES_MAX)?;
+                    fields.end()?;
+                    if !text.is_empty() {
+                        let before = message.reasoning.take().map(|before| before + "\n\n");
+                        // Default: nothing was thought before.
+                        message.reasoning = Some(before.unwrap_or_default() + &text);
+                    }
+                }
+                "redacted_thinking" => {
+                    // Words that only who wrote them can read, and that no template could show.
+                    fields.required_text("data", BODY_BYTES_MAX)?;
+                    fields.end()?;
+                }
+                "tool_use" => message.tool_calls.push(tool_use(fields)?),
+                _ => {
+                    let known = "text, thinking, redacted_thinking and tool_use";
+                    return Err(blocks::unsupported(&fields, &kind, known));
+                }
+            }
+            if message.tool_calls.len() > CALLS_MAX {
+                return Err(ApiError::invalid(place, format!("at most {CALLS_MAX} calls")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a text behind what a message says.
+fn add_text(message: &mut Message, text: &str) {
+    let said = match message.content.take() {
+        Some(content) => format!("{}\n{text}", content.text()),
+        None => text.to_owned(),
+    };
+    message.content = Some(MessageContent::Text(said));
+}
+
+fn tool_use(mut fields: Fields) -> Result<ToolCall, ApiError> {
+    let id = fields.required_text("id", TEXT_BYTES_MAX)?;
+    let name = fields.required_text("name", TEXT_BYTES_MAX)?;
+    let arguments = fields.require("input")?;
+    if !arguments.is_object() {
+        return Err(fields.invalid("input", "an object was expected"));
+    }
+    if let Some(mut caller) = fields.object("caller")? {
+        if caller.required_text("type", NAME_BYTES_MAX)? != "direct" {
+            return Err(caller.unsupported("type", "only `direct` is supported"));
+        }
+        caller.end()?;
+    }
+    blocks::take_cache_control(&mut fields)?;
+    fields.end()?;
+    Ok(ToolCall { id, name, arguments })
+}
+
+fn tool_result(mut fields: Fields) -> Result<Message, ApiError> {
+    let id = fields.required_text("tool_use_id", TEXT_BYTES_MAX)?;
+    let place = fields.path("content");
+    let text = match fields.take("content") {
+        Some(content) => blocks::texts(&place, content)?,
+        // A tool that has nothing to say.
+        None => String::new(),
+    };
+    // Default: it went well.
+    let is_error = fields.flag("is_error")?.unwrap_or(false);
+    blocks::take_cache_control(&mut fields)?;
+    fields.end()?;
+    let text = if is_error { format!("{ERROR_MARK}{text}") } else { text };
+    Ok(Message::tool(id, text))
+}

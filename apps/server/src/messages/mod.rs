@@ -1,0 +1,68 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`, as Anthropic's API has them.
+
+mod blocks;
+mod error;
+mod history;
+mod reply;
+mod request;
+mod stream;
+mod tools;
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use nestling::EngineError;
+use serde_json::json;
+
+use crate::answers::{self, blocking};
+use crate::error::{ApiError, json_response};
+use crate::events;
+use crate::fields::Fields;
+use crate::parts;
+use crate::server::Served;
+use reply::Head;
+use request::{MessageRequest, Talk};
+
+pub(crate) use error::in_own_form;
+
+/// Whether a path is of this API.
+pub(crate) fn owns(path: &str) -> bool {
+    let rest = path.strip_prefix("/v1/messages");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// # Errors
+/// What is wrong with the request; what the engine says before there is an answer.
+pub(crate) async fn create(served: Arc<Served>, fields: Fields) -> Result<Response, ApiError> {
+    let reader = Arc::clone(&served);
+    // Schemas are compiled here.
+    let request = blocking(move || MessageRequest::read(fields, &reader)).await??;
+    let MessageRequest { job, stream } = request;
+    let head = Head::new(&served, job.options.stop.clone());
+    let answers = answers::start(&served, job).await?;
+    if stream {
+        let form = stream::MessageStream::new(head, &answers);
+        return Ok(events::response(answers, form));
+    }
+    let parts = parts::whole(answers).await?;
+    Ok(json_response(StatusCode::OK, &head.message(&parts)?))
+}
+
+/// How many tokens a conversation is.
+///
+/// # Errors
+/// What is wrong with the request.
+pub(crate) async fn count_tokens(
+    served: Arc<Served>,
+    mut fields: Fields,
+) -> Result<Response, ApiError> {
+    let count = move || {
+        let talk = Talk::take(&mut fields, &served)?;
+        fields.end()?;
+        let refused = |error: EngineError| ApiError::engine(&error, "messages");
+        let tokens = served.model.conversation_tokens(&talk.conversation).map_err(refused)?;
+        Ok(json_response(StatusCode::OK, &json!({ "input_tokens": tokens.len() })))
+    };
+    blocking(count).await?
+}

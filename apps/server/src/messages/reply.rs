@@ -1,0 +1,101 @@
+//! What a message looks like.
+
+use nestling::{FinishReason, Finished};
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::parts::{Kind, Part, Parts};
+use crate::server::Served;
+use crate::usage::random;
+
+/// Where arguments lie that are no JSON object, as the API's clients are told to write them.
+const NO_OBJECT: &str = "INVALID_JSON";
+
+/// What is the same in all parts of one reply.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    id: String,
+    model: String,
+    /// The texts that end the answer.
+    stops: Vec<String>,
+}
+
+impl Head {
+    pub fn new(served: &Served, stops: Vec<String>) -> Self {
+        let id = format!("msg_{:016x}{:016x}", random(), random());
+        Self { id, model: served.id.clone(), stops }
+    }
+
+    /// A message before anything of it was said.
+    pub fn empty(&self, prompt_tokens: usize) -> Value {
+        // How much of the prompt was there is known at the end.
+        let usage = json!({
+            "input_tokens": prompt_tokens, "cache_read_input_tokens": null,
+            "cache_creation_input_tokens": null, "output_tokens": 0,
+        });
+        self.object(Vec::new(), &json!({ "stop_reason": null, "stop_sequence": null }), &usage)
+    }
+
+    /// A whole message.
+    ///
+    /// # Errors
+    /// One that has no end.
+    pub fn message(&self, parts: &Parts) -> Result<Value, ApiError> {
+        let finished = parts.end()?;
+        let content = parts.list.iter().map(|part| block(part, true)).collect();
+        Ok(self.object(content, &self.stop(finished), &usage(finished, parts.reasoning_tokens())))
+    }
+
+    fn object(&self, content: Vec<Value>, stop: &Value, usage: &Value) -> Value {
+        json!({
+            "id": self.id, "type": "message", "role": "assistant", "model": self.model,
+            "content": content, "stop_reason": stop["stop_reason"],
+            "stop_sequence": stop["stop_sequence"], "usage": usage,
+        })
+    }
+
+    /// Why it ended.
+    pub fn stop(&self, finished: &Finished) -> Value {
+        let is_stop = finished.reason == FinishReason::Stop;
+        let found = finished.stop.filter(|_| is_stop).and_then(|index| self.stops.get(index));
+        let reason = match finished.reason {
+            FinishReason::Stop if found.is_some() => "stop_sequence",
+            FinishReason::Stop => "end_turn",
+            FinishReason::ToolCalls => "tool_use",
+            FinishReason::ContextFull => "model_context_window_exceeded",
+            _ => "max_tokens",
+        };
+        json!({ "stop_reason": reason, "stop_sequence": found })
+    }
+}
+
+/// Tokens of a message. What is computed is there for the next prompt that begins alike, and is not counted as written
+/// to a cache.
+pub(super) fn usage(finished: &Finished, reasoning: usize) -> Value {
+    let usage = &finished.usage;
+    json!({
+        "input_tokens": usage.prompt_tokens.saturating_sub(usage.cached_tokens),
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "thinking_tokens": reasoning },
+    })
+}
+
+/// A block, with what was written into it or as it begins.
+pub(super) fn block(part: &Part, is_whole: bool) -> Value {
+    let text = if is_whole { part.text.as_str() } else { "" };
+    match &part.kind {
+        // Nothing here is signed.
+        Kind::Reasoning => json!({ "type": "thinking", "thinking": text, "signature": "" }),
+        Kind::Text => json!({ "type": "text", "text": text, "citations": null }),
+        Kind::Call { id, name, arguments } => {
+            let input = match arguments {
+                _ if !is_whole => json!({}),
+                Some(Value::Object(arguments)) => json!(arguments),
+                _ => json!({ NO_OBJECT: text }),
+            };
+            json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The tools of a message, and whether they may or must be called.
+
+use nestling::guide::ToolChoice;
+use nestling::{Model, ToolSchema};
+
+use super::blocks;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX};
+use crate::tools::{self, Tool, Tools, check_schema, function, function_name};
+
+/// # Errors
+/// The first that makes no sense; tools for a model that knows none.
+pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
+    let (schemas, strict) = tools::take(fields, model, read)?;
+    let (choice, calls_max) = choice(fields, &schemas)?;
+    Ok(Tools { schemas, choice, strict, calls_max })
+}
+
+fn read(mut fields: Fields) -> Result<Tool, ApiError> {
+    let kind = fields.text("type", NAME_BYTES_MAX)?;
+    if kind.is_some_and(|kind| kind != "custom") {
+        let message = "only tools of the client's own are supported, of type `custom` or none";
+        return Err(fields.unsupported("type", message));
+    }
+    let name = function_name(&mut fields, TOOL_NAME_BYTES_MAX)?;
+    let description = fields.text("description", BODY_BYTES_MAX)?;
+    let schema = fields.require("input_schema")?;
+    check_schema(&fields.path("input_schema"), &schema)?;
+    // Default: arguments are kept to their schema where that is asked for.
+    let strict = fields.flag("strict")?.unwrap_or(false);
+    blocks::take_cache_control(&mut fields)?;
+    // What models write is told as it comes, and all tools are part of the prompt.
+    for (name, only) in [("eager_input_streaming", true), ("defer_loading", false)] {
+        if fields.flag(name)?.is_some_and(|flag| flag != only) {
+            return Err(fields.unsupported(name, format!("only `{only}` is supported")));
+        }
+    }
+    let name_place = fields.path("name");
+    fields.end()?;
+    Ok(Tool { schema: function(name, description, Some(schema)), strict, name_place })
+}
+
+/// Which tools may be called, and after how many calls the answer ends.
+fn choice(
+    fields: &mut Fields,
+    schemas: &[ToolSchema],
+) -> Result<(ToolChoice, Option<usize>), ApiError> {
+    let name = "tool_choice";
+    let Some(mut said) = fields.object(name)? else { return Ok((ToolChoice::Auto, None)) };
+    let kind = said.required_text("type", NAME_BYTES_MAX)?;
+    let choice = match kind.as_str() {
+        "none" => ToolChoice::None,
+        "auto" => ToolChoice::Auto,
+        "any" => ToolChoice::Required,
+        "tool" => {
+            let called = said.required_text("name", TOOL_NAME_BYTES_MAX)?;
+            if !tools::has(schemas, &called) {
+                return Err(said.invalid("name", "no tool of the request has this name"));
+            }
+            ToolChoice::Named(called)
+        }
+        _ => return Err(said.invalid("type", "auto, any, tool or none was expected")),
+    };
+    // Default: the API lets answers have several calls.
+    let alone = kind != "none" && said.flag("disable_parallel_tool_use")?.unwrap_or(false);
+    said.end()?;
+    if schemas.is_empty() && choice != ToolChoice::None {
+        return Err(fields.invalid(name, "it means something with `tools` only"));
+    }
+    Ok((choice, alone.then_some(1)))
+}
