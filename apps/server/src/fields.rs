@@ -41,6 +41,11 @@ impl Fields {
         ApiError::unsupported(self.path(name), message)
     }
 
+    /// A field that is left for later.
+    pub fn peek(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|value| !value.is_null())
     }

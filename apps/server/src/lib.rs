@@ -24,6 +24,7 @@ mod metrics;
 mod parts;
 mod prompt;
 mod reasoning;
+mod responses;
 mod router;
 mod sampling;
 mod server;

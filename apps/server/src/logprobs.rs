@@ -32,8 +32,12 @@ impl Unsaid {
 
 /// Tokens as chats list them.
 pub(crate) fn of_chat(model: &Model, tokens: &[TokenEvent]) -> Value {
-    let content: Vec<Value> = tokens.iter().map(|token| chat_token(model, token)).collect();
-    json!({ "content": content, "refusal": null })
+    json!({ "content": of_response(model, tokens), "refusal": null })
+}
+
+/// Tokens as responses list them.
+pub(crate) fn of_response(model: &Model, tokens: &[TokenEvent]) -> Value {
+    tokens.iter().map(|token| chat_token(model, token)).collect::<Vec<_>>().into()
 }
 
 fn chat_token(model: &Model, token: &TokenEvent) -> Value {

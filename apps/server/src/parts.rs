@@ -45,6 +45,8 @@ pub(crate) struct Parts {
     pub list: Vec<Part>,
     is_open: bool,
     unsaid: Unsaid,
+    /// The part that the end of the answer closed.
+    pub open_at_end: Option<usize>,
     pub finished: Option<Finished>,
 }
 
@@ -72,6 +74,8 @@ impl Parts {
                 self.close(tell);
             }
             Event::Finished(finished) => {
+                // Parts are closed one after the other: only the last may be open.
+                self.open_at_end = self.list.len().checked_sub(1).filter(|_| self.is_open);
                 self.close(tell);
                 self.finished = Some(finished);
             }

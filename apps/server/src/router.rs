@@ -19,14 +19,14 @@ use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, BODY_TIME};
 use crate::server::{Served, Server};
 use crate::usage::random;
-use crate::{chat, completions, describe, json, messages, metrics, tokens};
+use crate::{chat, completions, describe, json, messages, metrics, responses, tokens};
 
 /// Routes of the API that mean something, but that no model here has.
 const NOT_OFFERED: [&str; 8] = [
     "/v1/embeddings",
     "/v1/moderations",
     "/v1/rerank",
-    "/v1/responses",
+    "/v1/responses/{*rest}",
     "/v1/images/generations",
     "/v1/audio/speech",
     "/v1/audio/transcriptions",
@@ -49,6 +49,7 @@ pub fn router(server: &Server) -> Router {
         .route("/detokenize", post(detokenize))
         .route("/v1/chat/completions", post(chat_completions))
         .route("/v1/completions", post(plain_completions))
+        .route("/v1/responses", post(create_response))
         .route("/v1/messages", post(create_message))
         .route("/v1/messages/count_tokens", post(count_tokens));
     for path in NOT_OFFERED {
@@ -193,6 +194,14 @@ async fn plain_completions(
 ) -> Result<Response, ApiError> {
     let (served, fields) = read(&server, request).await?;
     completions::complete(served, fields).await
+}
+
+async fn create_response(
+    State(server): State<Server>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (served, fields) = read(&server, request).await?;
+    responses::create(served, fields).await
 }
 
 async fn create_message(

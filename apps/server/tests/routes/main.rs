@@ -10,6 +10,7 @@ mod connections;
 mod described;
 mod messages;
 mod models;
+mod responses;
 mod tools;
 
 use axum::body::Body;

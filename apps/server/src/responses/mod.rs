@@ -1,0 +1,43 @@
+//! `POST /v1/responses`, without anything that is stored between two requests.
+
+mod items;
+mod reply;
+mod request;
+mod stream;
+mod tools;
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use crate::answers::{self, blocking};
+use crate::error::{ApiError, json_response};
+use crate::events;
+use crate::fields::Fields;
+use crate::parts::Parts;
+use crate::server::Served;
+use reply::Reply;
+use request::ResponseRequest;
+
+/// # Errors
+/// What is wrong with the request; what the engine says before there is an answer.
+pub(crate) async fn create(served: Arc<Served>, fields: Fields) -> Result<Response, ApiError> {
+    let reader = Arc::clone(&served);
+    // Schemas are compiled here.
+    let request = blocking(move || ResponseRequest::read(fields, &reader)).await??;
+    let ResponseRequest { job, stream, echo, has_logprobs } = request;
+    let reply = Reply::new(&served, echo, has_logprobs);
+    let mut answers = answers::start(&served, job).await?;
+    if stream {
+        let form = stream::ResponseStream::new(served, reply);
+        return Ok(events::response(answers, form));
+    }
+    let (mut parts, mut ids) = (Parts::default(), reply::Ids::default());
+    while let Some(said) = answers.next().await {
+        parts.take(said?.event, &mut |part, index, _| {
+            ids.of(part, index);
+        });
+    }
+    Ok(json_response(StatusCode::OK, &reply.whole(&served.model, &parts, &ids)?))
+}

@@ -1,0 +1,189 @@
+//! What a response looks like.
+
+use nestling::{FinishReason, Finished, Model, TokenEvent};
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::logprobs::of_response;
+use crate::parts::{Kind, Part, Parts};
+use crate::server::{Served, unix_seconds};
+use crate::usage::random;
+
+/// What the items of a response are called.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    list: Vec<String>,
+}
+
+impl Ids {
+    /// The name of an item, which is made when it is asked for first.
+    pub fn of(&mut self, part: &Part, index: usize) -> &str {
+        if self.list.len() <= index {
+            let prefix = match part.kind {
+                Kind::Reasoning => "rs_",
+                Kind::Text => "msg_",
+                Kind::Call { .. } => "fc_",
+            };
+            self.list.push(format!("{prefix}{:016x}{:016x}", random(), random()));
+        }
+        // Items come one after the other, so that each has its name.
+        self.list.get(index).map_or("", String::as_str)
+    }
+}
+
+/// How far an item is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Nothing was written yet.
+    InProgress,
+    Completed,
+    /// It was cut off.
+    Incomplete,
+}
+
+impl Status {
+    /// Of an item that was closed, by the end of an answer that was cut off or by what came next.
+    pub fn of(part: &Part, cut: bool) -> Self {
+        let is_broken = match &part.kind {
+            Kind::Call { arguments, .. } => !matches!(arguments, Some(Value::Object(_))),
+            _ => false,
+        };
+        if cut || is_broken { Self::Incomplete } else { Self::Completed }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// What is the same in all parts of one reply.
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    id: String,
+    created: u64,
+    model: String,
+    echo: Map<String, Value>,
+    pub has_logprobs: bool,
+}
+
+impl Reply {
+    pub fn new(served: &Served, echo: Map<String, Value>, has_logprobs: bool) -> Self {
+        let id = format!("resp_{:016x}{:016x}", random(), random());
+        Self { id, created: unix_seconds(), model: served.id.clone(), echo, has_logprobs }
+    }
+
+    /// The response with what is known of it.
+    fn object(&self, status: &str, output: Vec<Value>) -> Map<String, Value> {
+        let mut object = Map::new();
+        object.insert("id".into(), self.id.as_str().into());
+        object.insert("object".into(), "response".into());
+        object.insert("created_at".into(), self.created.into());
+        object.insert("status".into(), status.into());
+        object.insert("error".into(), Value::Null);
+        object.insert("incomplete_details".into(), Value::Null);
+        object.insert("model".into(), self.model.as_str().into());
+        object.insert("output".into(), output.into());
+        object.insert("usage".into(), Value::Null);
+        object.extend(self.echo.clone());
+        for (name, value) in [
+            ("background", false.into()),
+            ("previous_response_id", Value::Null),
+            ("service_tier", "default".into()),
+            ("store", false.into()),
+            ("truncation", "disabled".into()),
+        ] {
+            object.insert(name.into(), value);
+        }
+        object
+    }
+
+    /// Before anything of it was said.
+    pub fn begun(&self) -> Value {
+        self.object("in_progress", Vec::new()).into()
+    }
+
+    /// A whole response.
+    ///
+    /// # Errors
+    /// One that has no end.
+    pub fn whole(&self, model: &Model, parts: &Parts, ids: &Ids) -> Result<Value, ApiError> {
+        let finished = parts.end()?;
+        let cut = is_cut(finished);
+        let output = parts.list.iter().zip(&ids.list).enumerate().map(|(index, (part, id))| {
+            let status = Status::of(part, cut && parts.open_at_end == Some(index));
+            self.item(model, part, id, status)
+        });
+        let status = if cut { Status::Incomplete } else { Status::Completed };
+        let mut object = self.object(status.word(), output.collect());
+        if cut {
+            object.insert("incomplete_details".into(), json!({ "reason": "max_output_tokens" }));
+        } else {
+            object.insert("completed_at".into(), unix_seconds().into());
+        }
+        object.insert("usage".into(), usage(finished, parts.reasoning_tokens()));
+        Ok(object.into())
+    }
+
+    /// A response that failed.
+    pub fn failed(&self, error: &ApiError) -> Value {
+        let mut object = self.object("failed", Vec::new());
+        let inner = json!({ "code": "server_error", "message": error.message });
+        object.insert("error".into(), inner);
+        object.into()
+    }
+
+    /// An item, with what was written into it or as it begins.
+    pub fn item(&self, model: &Model, part: &Part, id: &str, status: Status) -> Value {
+        let is_whole = status != Status::InProgress;
+        let content: Vec<Value> = is_whole.then(|| self.content(model, part)).into_iter().collect();
+        let word = status.word();
+        match &part.kind {
+            Kind::Reasoning => json!({
+                "id": id, "type": "reasoning", "summary": [], "content": content, "status": word,
+            }),
+            Kind::Text => json!({
+                "id": id, "type": "message", "role": "assistant", "status": word, "content": content,
+            }),
+            Kind::Call { id: call, name, .. } => json!({
+                "id": id, "type": "function_call", "status": word, "call_id": call, "name": name,
+                "arguments": if is_whole { part.text.as_str() } else { "" },
+            }),
+        }
+    }
+
+    /// What an item says so far.
+    pub fn content(&self, model: &Model, part: &Part) -> Value {
+        match part.kind {
+            Kind::Text => json!({
+                "type": "output_text", "text": part.text, "annotations": [],
+                "logprobs": self.logprobs(model, &part.tokens),
+            }),
+            _ => json!({ "type": "reasoning_text", "text": part.text }),
+        }
+    }
+
+    /// The log-probabilities of tokens, where they were asked for.
+    pub fn logprobs(&self, model: &Model, tokens: &[TokenEvent]) -> Value {
+        if self.has_logprobs { of_response(model, tokens) } else { json!([]) }
+    }
+}
+
+/// Whether an answer ended before its model ended it.
+pub(super) fn is_cut(finished: &Finished) -> bool {
+    !matches!(finished.reason, FinishReason::Stop | FinishReason::ToolCalls)
+}
+
+fn usage(finished: &Finished, reasoning: usize) -> Value {
+    let usage = &finished.usage;
+    json!({
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": { "cached_tokens": usage.cached_tokens, "cache_write_tokens": 0 },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "reasoning_tokens": reasoning },
+        "total_tokens": usage.total_tokens(),
+    })
+}

@@ -1,0 +1,257 @@
+//! A response as it is asked for.
+
+use nestling::guide::Guide;
+use nestling::{GenerateOptions, Model, SamplingParams};
+use serde_json::{Map, Value, json};
+
+use super::{items, tools};
+use crate::answer_form;
+use crate::answers::Job;
+use crate::conversation::Asked;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX, TOOLS_MAX, TOP_LOGPROBS_MAX};
+use crate::prompt::Prompt;
+use crate::reasoning::{self, EFFORTS};
+use crate::sampling::{basic_sampling, check_model, check_sampling, counted, group_of, tokens_max};
+use crate::server::Served;
+
+/// Most pairs of `metadata`.
+const METADATA_MAX: usize = 16;
+
+/// What the API has and this server does not: most of it would have to be stored.
+const NOT_OFFERED: [&str; 8] = [
+    "previous_response_id",
+    "conversation",
+    "prompt",
+    "context_management",
+    "moderation",
+    "max_tool_calls",
+    "prompt_cache_options",
+    "background_options",
+];
+
+/// A response that has been read whole.
+pub(super) struct ResponseRequest {
+    pub job: Job,
+    pub stream: bool,
+    /// The fields that replies repeat.
+    pub echo: Map<String, Value>,
+    pub has_logprobs: bool,
+}
+
+impl ResponseRequest {
+    /// # Errors
+    /// The first field that is missing, unknown, not supported, or makes no sense.
+    pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
+        let model = &served.model;
+        refuse(&mut fields)?;
+        let mut echo = echo(&fields);
+        check_model(&mut fields, served)?;
+        let instructions = fields.text("instructions", BODY_BYTES_MAX)?;
+        let messages = items::take(&mut fields, instructions.as_deref())?;
+        let tools = tools::take(&mut fields, model)?;
+        let form = text_form(&mut fields)?;
+        let mut arguments = Map::new();
+        take_reasoning(&mut fields, model, &mut arguments)?;
+        let mut sampling = basic_sampling(&mut fields, model, 0.0..=2.0)?;
+        check_sampling(&fields, &sampling)?;
+        sampling.top_logprobs = top_logprobs(&mut fields)?;
+        let has_logprobs = sampling.top_logprobs.is_some();
+        say(&mut echo, &sampling);
+        let max_tokens = tokens_max(&mut fields, "max_output_tokens", 1)?;
+        let group = take_users(&mut fields)?;
+        check_metadata(&mut fields)?;
+        let stream = take_stream(&mut fields)?;
+        fields.end()?;
+        let mut options = counted();
+        let calls_max = tools.calls_max();
+        let asked = Asked { messages, tools, form, form_place: "text.format", arguments };
+        let conversation = asked.conversation(&mut options)?;
+        let sampling = Some(sampling);
+        let job = Job {
+            prompts: vec![Prompt::Conversation(Box::new(conversation))],
+            choices: 1,
+            options: GenerateOptions { max_tokens, sampling, group, ..options },
+            keeps_sessions: true,
+            calls_max,
+            param: "input",
+        };
+        Ok(Self { job, stream, echo, has_logprobs })
+    }
+}
+
+/// Refuses what would have to be stored, and takes what says that nothing is.
+fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
+    for name in NOT_OFFERED {
+        if fields.take(name).is_some() {
+            let message = format!("`{name}` is not supported: nothing is stored between requests");
+            return Err(fields.unsupported(name, message));
+        }
+    }
+    for name in ["store", "background"] {
+        if fields.flag(name)? == Some(true) {
+            let message = format!("`{name}` can only be false: nothing is stored here");
+            return Err(fields.unsupported(name, message));
+        }
+    }
+    let words: [(&str, &[&str]); 3] = [
+        ("truncation", &["disabled"]),
+        ("service_tier", &["auto", "default"]),
+        ("prompt_cache_retention", &["in_memory"]),
+    ];
+    for (name, known) in words {
+        let word = fields.text(name, NAME_BYTES_MAX)?;
+        if word.is_some_and(|word| !known.contains(&word.as_str())) {
+            let message = format!("only {} is supported", known.join(" and "));
+            return Err(fields.unsupported(name, message));
+        }
+    }
+    Ok(())
+}
+
+/// The fields that replies repeat as they came, or as they mean where they are left out.
+fn echo(fields: &Fields) -> Map<String, Value> {
+    let absent = [
+        ("instructions", Value::Null),
+        ("max_output_tokens", Value::Null),
+        ("metadata", json!({})),
+        ("parallel_tool_calls", true.into()),
+        ("reasoning", json!({ "effort": null, "summary": null })),
+        ("safety_identifier", Value::Null),
+        ("prompt_cache_key", Value::Null),
+        ("text", json!({ "format": { "type": "text" } })),
+        ("tool_choice", "auto".into()),
+        ("tools", json!([])),
+        ("top_logprobs", 0.into()),
+        ("user", Value::Null),
+    ];
+    let mut echo = Map::new();
+    for (name, otherwise) in absent {
+        let said = fields.peek(name).cloned();
+        echo.insert(name.into(), said.unwrap_or(otherwise));
+    }
+    echo
+}
+
+/// How tokens are drawn, whoever said so.
+fn say(echo: &mut Map<String, Value>, sampling: &SamplingParams) {
+    echo.insert("temperature".into(), sampling.temperature.into());
+    echo.insert("top_p".into(), sampling.top_p.into());
+}
+
+/// `text`: the form of the answer.
+fn text_form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
+    let Some(mut text) = fields.object("text")? else { return Ok(None) };
+    let mut guide = None;
+    if let Some(mut format) = text.object("format")? {
+        let kind = format.required_text("type", NAME_BYTES_MAX)?;
+        guide = match kind.as_str() {
+            "text" => None,
+            "json_object" => Some(answer_form::any_object()?),
+            "json_schema" => Some(answer_form::named_schema(&mut format)?),
+            _ => {
+                let message =
+                    format!("`{kind}` is not supported: text, json_object or json_schema");
+                return Err(format.unsupported("type", message));
+            }
+        };
+        format.end()?;
+    }
+    if text.text("verbosity", NAME_BYTES_MAX)?.is_some_and(|word| word != "medium") {
+        return Err(text.unsupported("verbosity", "models cannot be told how much to say"));
+    }
+    text.end()?;
+    Ok(guide)
+}
+
+fn take_reasoning(
+    fields: &mut Fields,
+    model: &Model,
+    arguments: &mut Map<String, Value>,
+) -> Result<(), ApiError> {
+    let Some(mut asked) = fields.object("reasoning")? else { return Ok(()) };
+    for name in ["summary", "generate_summary"] {
+        if asked.take(name).is_some() {
+            let message = "reasoning is told whole: there is no summary of it";
+            return Err(asked.unsupported(name, message));
+        }
+    }
+    let name = "effort";
+    if let Some(effort) = asked.text(name, NAME_BYTES_MAX)? {
+        if !EFFORTS.contains(&effort.as_str()) {
+            return Err(asked.invalid(name, format!("one of {} was expected", EFFORTS.join(", "))));
+        }
+        if !reasoning::set_effort(arguments, model, &effort) {
+            let message = "the chat template of this model cannot be told how much to reason";
+            return Err(asked.unsupported(name, message));
+        }
+    }
+    asked.end()
+}
+
+/// How many likely tokens stand beside each of the answer; none where there are no log-probabilities.
+fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let name = "include";
+    // Default: nothing besides.
+    let included = fields.list(name, TOOLS_MAX)?.unwrap_or_default();
+    for item in &included {
+        if item != "message.output_text.logprobs" {
+            let message = format!("{item} is not supported, only message.output_text.logprobs");
+            return Err(fields.unsupported(name, message));
+        }
+    }
+    let top = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)?;
+    let is_asked = !included.is_empty() || top.is_some_and(|top| top > 0);
+    // Default: the chosen tokens alone.
+    let top = usize::try_from(top.unwrap_or(0)).unwrap_or(0);
+    Ok(is_asked.then_some(top))
+}
+
+/// Whose request it is, by any of the names that the API has for that.
+fn take_users(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let mut group = None;
+    for name in ["user", "safety_identifier"] {
+        if let Some(user) = fields.text(name, TEXT_BYTES_MAX)? {
+            group = Some(group_of(&user));
+        }
+    }
+    // Beginnings that were computed are found by what they are.
+    fields.text("prompt_cache_key", TEXT_BYTES_MAX)?;
+    Ok(group)
+}
+
+/// Notes of the client's, which its reply repeats.
+fn check_metadata(fields: &mut Fields) -> Result<(), ApiError> {
+    let name = "metadata";
+    let is_text = |text: &Value| text.as_str().is_some_and(|text| text.len() <= TEXT_BYTES_MAX);
+    match fields.take(name) {
+        None => Ok(()),
+        Some(Value::Object(map)) if map.len() <= METADATA_MAX && map.values().all(is_text) => {
+            Ok(())
+        }
+        Some(_) => {
+            let message = format!(
+                "an object of at most {METADATA_MAX} texts of at most {TEXT_BYTES_MAX} bytes was expected"
+            );
+            Err(fields.invalid(name, message))
+        }
+    }
+}
+
+fn take_stream(fields: &mut Fields) -> Result<bool, ApiError> {
+    // Default: the API sends a response in one piece.
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    if let Some(mut options) = fields.object("stream_options")? {
+        if !stream {
+            let message = "`stream_options` mean something with `stream` only";
+            return Err(fields.invalid("stream_options", message));
+        }
+        if options.flag("include_obfuscation")? == Some(true) {
+            let message = "events are not padded: only false is supported";
+            return Err(options.unsupported("include_obfuscation", message));
+        }
+        options.end()?;
+    }
+    Ok(stream)
+}

@@ -1,0 +1,168 @@
+//! A response as events.
+
+use std::sync::Arc;
+
+use nestling::{Event, TokenEvent};
+use serde_json::{Value, json};
+
+use super::reply::{Ids, Reply, Status, is_cut};
+use crate::answers::Said;
+use crate::error::ApiError;
+use crate::events::{Form, Frames};
+use crate::parts::{Kind, Part, Parts, Step};
+use crate::server::Served;
+
+/// A response that is told as it is made.
+pub(super) struct ResponseStream {
+    parts: Parts,
+    writer: Writer,
+}
+
+impl ResponseStream {
+    pub fn new(served: Arc<Served>, reply: Reply) -> Self {
+        let writer = Writer { served, reply, ids: Ids::default(), number: 0 };
+        Self { parts: Parts::default(), writer }
+    }
+}
+
+impl Form for ResponseStream {
+    fn begin(&mut self, out: &mut Frames) {
+        for kind in ["response.created", "response.in_progress"] {
+            let event = json!({ "response": self.writer.reply.begun() });
+            self.writer.write(out, kind, event);
+        }
+    }
+
+    fn said(&mut self, said: Said, out: &mut Frames) {
+        let writer = &mut self.writer;
+        // Only the end cuts what it closes.
+        let cut = matches!(&said.event, Event::Finished(finished) if is_cut(finished));
+        self.parts.take(said.event, &mut |part, index, step| match step {
+            Step::Open => writer.open(out, part, index),
+            Step::Add(text, tokens) => writer.add(out, part, index, &text, &tokens),
+            Step::Close => writer.close(out, part, index, cut),
+        });
+    }
+
+    fn end(&mut self, out: &mut Frames) {
+        let Writer { served, reply, ids, .. } = &self.writer;
+        match reply.whole(&served.model, &self.parts, ids) {
+            Ok(response) => {
+                let is_cut = self.parts.finished.as_ref().is_some_and(is_cut);
+                let kind = if is_cut { "response.incomplete" } else { "response.completed" };
+                self.writer.write(out, kind, json!({ "response": response }));
+            }
+            Err(error) => self.failed(&error, out),
+        }
+    }
+
+    fn failed(&mut self, error: &ApiError, out: &mut Frames) {
+        let event = json!({ "response": self.writer.reply.failed(error) });
+        self.writer.write(out, "response.failed", event);
+    }
+}
+
+/// Writes events, and counts them.
+struct Writer {
+    served: Arc<Served>,
+    reply: Reply,
+    ids: Ids,
+    /// The number of the next event.
+    number: u64,
+}
+
+impl Writer {
+    /// Writes an event, whose name is its type.
+    fn write(&mut self, out: &mut Frames, kind: &str, mut event: Value) {
+        if let Value::Object(map) = &mut event {
+            map.shift_insert(0, "type".into(), kind.into());
+            map.insert("sequence_number".into(), self.number.into());
+        }
+        self.number += 1;
+        out.event(kind, &event);
+    }
+
+    /// Where the words of an item go.
+    fn place(&mut self, part: &Part, index: usize) -> Value {
+        let place = json!({ "item_id": self.ids.of(part, index), "output_index": index });
+        if is_call(part) { place } else { with(place, "content_index", 0.into()) }
+    }
+
+    fn open(&mut self, out: &mut Frames, part: &Part, index: usize) {
+        let id = self.ids.of(part, index);
+        let item = self.reply.item(&self.served.model, part, id, Status::InProgress);
+        let event = json!({ "output_index": index, "item": item });
+        self.write(out, "response.output_item.added", event);
+        if !is_call(part) {
+            let content = self.reply.content(&self.served.model, part);
+            let event = with(self.place(part, index), "part", content);
+            self.write(out, "response.content_part.added", event);
+        }
+    }
+
+    fn add(
+        &mut self,
+        out: &mut Frames,
+        part: &Part,
+        index: usize,
+        text: &str,
+        tokens: &[TokenEvent],
+    ) {
+        let event = with(self.place(part, index), "delta", text.into());
+        let event = self.with_logprobs(event, part, tokens);
+        self.write(out, &format!("response.{}.delta", words(part)), event);
+    }
+
+    fn close(&mut self, out: &mut Frames, part: &Part, index: usize, cut: bool) {
+        let (place, text) = (self.place(part, index), part.text.as_str().into());
+        let event = match &part.kind {
+            Kind::Call { name, .. } => {
+                with(with(place, "name", name.as_str().into()), "arguments", text)
+            }
+            _ => self.with_logprobs(with(place, "text", text), part, &part.tokens),
+        };
+        self.write(out, &format!("response.{}.done", words(part)), event);
+        if !is_call(part) {
+            let content = self.reply.content(&self.served.model, part);
+            let event = with(self.place(part, index), "part", content);
+            self.write(out, "response.content_part.done", event);
+        }
+        let status = Status::of(part, cut);
+        let id = self.ids.of(part, index);
+        let item = self.reply.item(&self.served.model, part, id, status);
+        self.write(
+            out,
+            "response.output_item.done",
+            json!({ "output_index": index, "item": item }),
+        );
+    }
+
+    /// An event about text has the log-probabilities of its tokens.
+    fn with_logprobs(&self, event: Value, part: &Part, tokens: &[TokenEvent]) -> Value {
+        match part.kind {
+            Kind::Text => with(event, "logprobs", self.reply.logprobs(&self.served.model, tokens)),
+            _ => event,
+        }
+    }
+}
+
+fn is_call(part: &Part) -> bool {
+    matches!(part.kind, Kind::Call { .. })
+}
+
+/// What the events of an item's words are called.
+fn words(part: &Part) -> &'static str {
+    match part.kind {
+        Kind::Reasoning => "reasoning_text",
+        Kind::Text => "output_text",
+        Kind::Call { .. } => "function_call_arguments",
+    }
+}
+
+/// An object with one more field.
+fn with(mut object: Value, name: &str, value: Value) -> Value {
+    if let Value::Object(map) = &mut object {
+        map.insert(name.into(), value);
+    }
+    object
+}
