@@ -178,20 +178,72 @@ def tools(api):
     assert ask(**{**same, "messages": turns, "max_tokens": 4}, tool_choice="none").usage.completion_tokens <= 4
 
 
+def responses(api):
+    ask = api.responses.create
+    same = dict(model="story", input="Tell me a story about a ship.", max_output_tokens=24, temperature=0)
+    whole = ask(**same, instructions="Be brief.", metadata={"a": "b"}, store=False)
+    assert whole.output_text and whole.status in ("completed", "incomplete") and whole.metadata == {"a": "b"}
+    assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+    plain = ask(**same)
+    events = list(ask(**same, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == plain.output_text == events[-1].response.output_text
+    assert events[-1].type == f"response.{plain.status}"
+    with api.responses.stream(**same) as stream:
+        for event in stream:
+            pass
+        assert event.type == f"response.{plain.status}" and event.response.output_text == text
+
+    form = {"format": {"type": "json_schema", "name": "person", "strict": True, "schema": SCHEMA}}
+    person = json.loads(ask(**{**same, "max_output_tokens": 120}, text=form).output_text)
+    assert set(person) == {"name", "age"}
+    likely = ask(**same, include=["message.output_text.logprobs"], top_logprobs=2)
+    tokens = likely.output[0].content[0].logprobs
+    assert "".join(token.token for token in tokens) == text and all(len(t.top_logprobs) == 2 for t in tokens)
+    # What the client has of an answer goes back into the conversation as it is.
+    turns = [{"role": "user", "content": "Hi"}, *plain.output, {"role": "user", "content": "Go on."}]
+    assert ask(**{**same, "input": turns}).output_text
+    bad = openai.BadRequestError
+    raises(bad, lambda: ask(**same, previous_response_id="resp_1"), param="previous_response_id")
+    raises(bad, lambda: ask(**same, tools=[{"type": "web_search"}]), code="unsupported_parameter")
+    raises(openai.InternalServerError, lambda: api.responses.retrieve("resp_1"), status_code=501)
+
+
+def response_tools(api):
+    offered = [{"type": "function", "name": "person", "parameters": SCHEMA, "strict": True}]
+    named = {"type": "function", "name": "person"}
+    same = dict(model="tools", input=STORY, tools=offered, max_output_tokens=400, temperature=0)
+    whole = api.responses.create(**same, tool_choice=named)
+    (call,) = whole.output
+    assert (whole.status, call.type, call.name) == ("completed", "function_call", "person"), whole
+    assert set(json.loads(call.arguments)) == {"name", "age"}
+    with api.responses.stream(**same, tool_choice=named) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert kinds.count("response.function_call_arguments.delta") > 2, kinds
+    assert final.output[0].arguments == call.arguments
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "{}"}
+    turns = {**same, "input": [*STORY, call, result], "max_output_tokens": 4}
+    assert api.responses.create(**turns, tool_choice="none").usage.output_tokens <= 4
+
+
 def main(program):
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
         keys.write_text(KEY + "\n")
         with Served(program, BUNDLED, "story", "--api-key-file", str(keys)) as served:
             api = client(served)
-            for check in [models, chats, schemas, completions]:
+            for check in [models, chats, schemas, completions, responses]:
                 check(api)
                 print("ok", check.__name__)
             errors(api, served)
             print("ok errors")
         with Served(program, tool_model(Path(folder) / "tools"), "tools") as served:
-            tools(client(served))
-            print("ok tools")
+            for check in [tools, response_tools]:
+                check(client(served))
+                print("ok", check.__name__)
 
 
 if __name__ == "__main__":
