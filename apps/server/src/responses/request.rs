@@ -136,8 +136,14 @@ fn echo(fields: &Fields) -> Map<String, Value> {
 
 /// How tokens are drawn, whoever said so.
 fn say(echo: &mut Map<String, Value>, sampling: &SamplingParams) {
-    echo.insert("temperature".into(), sampling.temperature.into());
-    echo.insert("top_p".into(), sampling.top_p.into());
+    echo.insert("temperature".into(), decimal(sampling.temperature));
+    echo.insert("top_p".into(), decimal(sampling.top_p));
+}
+
+/// A number as it was written, not as its binary fraction reads.
+fn decimal(number: f32) -> Value {
+    // Default: what is no number is not told.
+    number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
 /// `text`: the form of the answer.

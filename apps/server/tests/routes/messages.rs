@@ -318,12 +318,10 @@ fn reasoning_is_a_block_of_its_own() {
     ask(&server, &json!({ "messages": messages }));
 }
 
-/// Requests that are refused, with the field that is blamed.
-fn bad_messages() -> Vec<(Value, &'static str)> {
+/// Messages and blocks that are refused, with the field that is blamed.
+fn bad_blocks() -> Vec<(Value, &'static str)> {
     let user = |content: Value| json!({ "messages": [{ "role": "user", "content": content }] });
     let block = |block: Value| user(json!([block]));
-    let tool = |tool: Value| json!({ "tools": [tool] });
-    let schema = json!({ "type": "object" });
     let said =
         json!([{ "role": "user", "content": "x" }, { "role": "assistant", "content": "The" }]);
     vec![
@@ -356,6 +354,14 @@ fn bad_messages() -> Vec<(Value, &'static str)> {
             ),
             "messages[0].content[0].content[0].type",
         ),
+    ]
+}
+
+/// The same of other fields.
+fn bad_options() -> Vec<(Value, &'static str)> {
+    let tool = |tool: Value| json!({ "tools": [tool] });
+    let schema = json!({ "type": "object" });
+    vec![
         (json!({ "system": 1 }), "system"),
         (json!({ "system": [{ "type": "image" }] }), "system[0].type"),
         (json!({ "temperature": 1.5 }), "temperature"),
@@ -410,7 +416,7 @@ fn bad_messages() -> Vec<(Value, &'static str)> {
 #[test]
 fn messages_with_wrong_fields_are_refused_by_name() {
     let server = tool_server();
-    for (fields, blamed) in bad_messages() {
+    for (fields, blamed) in bad_blocks().into_iter().chain(bad_options()) {
         let answer = post(&server, MESSAGES, &message_with(&fields));
         let message = error(&answer, 400, "invalid_request_error");
         let shown = fields.to_string().chars().take(80).collect::<String>();

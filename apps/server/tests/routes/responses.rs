@@ -103,7 +103,7 @@ fn ask_both(server: &Server, more: &Value) -> Value {
 
 #[test]
 fn a_response_has_all_that_the_api_has() {
-    let fields = json!({ "instructions": "Be brief.", "metadata": { "a": "b" }, "store": false, "user": "me" });
+    let fields = json!({ "instructions": "Be brief.", "metadata": { "a": "b" }, "store": false, "user": "me", "top_p": 0.9 });
     let reply = ask_both(&server(), &fields);
     assert!(reply["id"].as_str().unwrap().starts_with("resp_"));
     assert_eq!((&reply["object"], &reply["model"]), (&json!("response"), &json!(models::NAME)));
@@ -252,12 +252,11 @@ fn a_template_is_told_how_much_to_reason() {
     assert_eq!(tokens(json!({ "reasoning": { "effort": "high" } })), plain);
 }
 
-#[test]
-fn responses_with_wrong_fields_are_refused_by_name() {
+/// Items that are refused, with the field that is blamed.
+fn bad_items() -> Vec<(Value, &'static str)> {
     let item = |item: Value| json!({ "input": [item] });
     let said = |part: Value| item(json!({ "role": "user", "content": [part] }));
-    let tool = |tool: Value| json!({ "tools": [tool] });
-    let cases = [
+    vec![
         (json!({ "model": null }), "model"),
         (json!({ "input": null }), "input"),
         (json!({ "input": [] }), "input"),
@@ -280,6 +279,13 @@ fn responses_with_wrong_fields_are_refused_by_name() {
         (said(json!({ "type": "input_image", "image_url": "x" })), "input[0].content[0].type"),
         (said(json!({ "type": "input_text" })), "input[0].content[0].text"),
         (said(json!({ "type": "input_text", "text": "x", "y": 1 })), "input[0].content[0].y"),
+    ]
+}
+
+/// The same of other fields.
+fn bad_options() -> Vec<(Value, &'static str)> {
+    let tool = |tool: Value| json!({ "tools": [tool] });
+    vec![
         (json!({ "instructions": 1 }), "instructions"),
         (json!({ "previous_response_id": "resp_1" }), "previous_response_id"),
         (json!({ "conversation": "conv_1" }), "conversation"),
@@ -314,9 +320,13 @@ fn responses_with_wrong_fields_are_refused_by_name() {
             "stream_options.include_obfuscation",
         ),
         (json!({ "messages": [] }), "messages"),
-    ];
+    ]
+}
+
+#[test]
+fn responses_with_wrong_fields_are_refused_by_name() {
     let server = tool_server();
-    for (fields, blamed) in cases {
+    for (fields, blamed) in bad_items().into_iter().chain(bad_options()) {
         let answer = post(&server, RESPONSES, &response_with(&fields));
         let shown = fields.to_string().chars().take(80).collect::<String>();
         assert_eq!(answer.status, 400, "{shown}: {}", answer.body);
