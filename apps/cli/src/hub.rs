@@ -8,8 +8,8 @@ use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::{calibration, explain, places};
 use nestling_hub::{
-    DEFAULT_ENDPOINT, FirstReads, HubError, HubOptions, Limits, Notice, Observer, StoreCache, Task,
-    TaskProgress,
+    Caches, DEFAULT_ENDPOINT, FirstReads, HubError, HubOptions, Limits, Notice, Observer,
+    StoreCache, Task, TaskProgress, Uses,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,6 +46,22 @@ pub fn store_cache(calibration: &CalibrationArgs) -> Result<StoreCache> {
 /// Where is remembered what files in place were when they were read first.
 pub fn first_reads() -> Result<FirstReads> {
     Ok(FirstReads::new(places::nestling_cache()?.join("reads")))
+}
+
+/// Which models are open, and were.
+pub fn uses() -> Result<Uses> {
+    Ok(Uses::new(places::nestling_cache()?.join("uses")))
+}
+
+/// Everything that is cached.
+pub fn caches() -> Result<Caches> {
+    Ok(Caches {
+        downloads: places::hub_cache()?,
+        stores: store_cache(&CalibrationArgs::default())?,
+        headers: places::nestling_cache()?.join("headers"),
+        reads: first_reads()?,
+        uses: uses()?,
+    })
 }
 
 fn offline(hub: &HubArgs) -> bool {

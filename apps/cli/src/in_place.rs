@@ -12,7 +12,7 @@ use nestling::formats::store::{Digits, Store};
 use nestling::import::Checkpoint;
 use nestling_hub::{FirstReads, is_gguf};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Whether a file runs where it lies: nothing was asked of its conversion.
@@ -67,6 +67,11 @@ pub struct TypeShare {
 }
 
 impl InPlaceFile {
+    /// Where is kept what was read of it, where there is a cache.
+    pub fn reads_file(&self) -> Option<PathBuf> {
+        self.reads.as_ref().map(|reads| reads.path(&self.store))
+    }
+
     /// Tensors by type, the type with most bytes first.
     pub fn types(&self) -> Vec<(&'static str, TypeShare)> {
         let mut shares: BTreeMap<&'static str, TypeShare> = BTreeMap::new();

@@ -4,6 +4,7 @@ mod account;
 mod args;
 mod background;
 mod bench;
+mod cache;
 mod calibration;
 mod chat;
 mod console;
@@ -94,6 +95,10 @@ fn dispatch(command: Command, console: &Console) -> Result<()> {
         Command::Perplexity(args) => perplexity::perplexity(&args, console, &interrupt),
         Command::Plan(args) => plan::plan(&args, console),
         Command::Upgrade(args) => upgrade::upgrade(&args, console),
+        Command::List(args) => cache::list(&args),
+        Command::Pull(args) => cache::pull(&args, console, &interrupt),
+        Command::Rm(args) => cache::rm(&args, console),
+        Command::Gc(args) => cache::gc(&args, console),
         Command::Doctor(args) => doctor::doctor(&args, console, &interrupt),
         Command::Devices(args) => device::list(&args),
         Command::Bench(args) => bench::bench(&args, console, &interrupt),

@@ -13,7 +13,7 @@ use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
 use crate::stores::open_store_for;
-use crate::{device, in_place, located, mapped, warnings};
+use crate::{device, hub, in_place, located, mapped, warnings};
 use nestling::OpenDevice;
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
@@ -24,7 +24,7 @@ use nestling::engine::{
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
-use nestling_hub::is_gguf;
+use nestling_hub::{Use, is_gguf};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +46,8 @@ pub struct Opened {
     pub file: Option<InPlaceFile>,
     /// What makes a store of it meanwhile.
     pub background: Option<Background>,
+    /// Keeps others from removing it.
+    pub _in_use: Option<Use>,
 }
 
 /// The model that the command line means. Downloads and converts where `-hf` says so.
@@ -93,6 +95,7 @@ pub fn open_at(
     } else if is_gguf(&path) {
         path = located::store_of(&path, &model.calibration, console, interrupt)?;
     }
+    let mut in_use = note_use(&path, None)?;
     let mut started = Instant::now();
     let (opened, store, file) = loop {
         let (source, file) = source(&path, resources.load_mode, model.partial, &device)?;
@@ -106,6 +109,9 @@ pub fn open_at(
         }
         started = Instant::now();
     };
+    if let Some(reads) = file.as_ref().and_then(InPlaceFile::reads_file) {
+        in_use = note_use(&path, Some(&reads))?;
+    }
     // Default: no context was asked for.
     let (asked, given) = (resources.ctx_size.unwrap_or(0), opened.context_length());
     if asked as usize > given {
@@ -127,7 +133,16 @@ pub fn open_at(
         on_cpu,
         file,
         background: None,
+        _in_use: in_use,
     })
+}
+
+/// Notes that a model is open. Without a cache nobody is told.
+fn note_use(path: &Path, reads: Option<&Path>) -> Result<Option<Use>> {
+    match hub::uses() {
+        Ok(uses) => Ok(uses.begin(path, reads)?),
+        Err(_) => Ok(None),
+    }
 }
 
 fn store_of(source: &ModelSource) -> Option<&Arc<Store>> {

@@ -42,6 +42,11 @@ impl FirstReads {
         Self { folder: folder.into() }
     }
 
+    /// Where they lie.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The file of a store; it need not be there.
     pub fn path(&self, store: &Store) -> PathBuf {
         self.folder.join(format!("{}.{ENDING}", store.id()))

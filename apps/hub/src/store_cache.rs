@@ -3,6 +3,7 @@
 use crate::error::{HubError, Result};
 use crate::gguf::GgufFiles;
 use crate::identity::Identity;
+use crate::made_of::MadeOf;
 use crate::observer::{Notice, Observer, Task};
 use crate::repository::{Repository, RepositoryCache};
 use crate::room::on_disk;
@@ -103,7 +104,7 @@ impl StoreCache {
         let Some(turn) = Turn::take_if_free(&self.lock(&obtained.store))? else {
             return Ok(false);
         };
-        let converted = if obtained.is_converted() { Ok(()) } else { convert() };
+        let converted = make(obtained, convert);
         drop(turn);
         converted.map(|()| true)
     }
@@ -137,13 +138,13 @@ impl StoreCache {
         })?;
         drop(progress);
         // What the other process did not finish goes on where it stopped.
-        let converted = if obtained.is_converted() { Ok(()) } else { convert() };
+        let converted = make(obtained, convert);
         drop(turn);
         converted
     }
 
     /// The lock of a store: not beside it, where everything is a store or about to be one.
-    fn lock(&self, store: &Path) -> PathBuf {
+    pub(crate) fn lock(&self, store: &Path) -> PathBuf {
         let name = |path: Option<&Path>| {
             // Default: a store in a root folder has a folder without a name.
             let name = path.and_then(Path::file_name).unwrap_or_default();
@@ -198,6 +199,22 @@ impl StoreCache {
         let store = self.of_repository(cache.repository()).join(commit).join(file);
         Obtained { checkpoint: cache.snapshot(commit), store }
     }
+}
+
+/// Makes a store that is not there, and notes which file of this machine it was made of.
+fn make<E: From<HubError>>(
+    obtained: &Obtained,
+    convert: &mut dyn FnMut() -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    if obtained.is_converted() {
+        return Ok(());
+    }
+    convert()?;
+    if obtained.checkpoint.is_file() && obtained.is_converted() {
+        // What cannot be noted is not told, and nothing else.
+        let _ = MadeOf::remember(&obtained.checkpoint, &obtained.store);
+    }
+    Ok(())
 }
 
 /// How the names of stores end that were converted with such a calibration.

@@ -1,6 +1,7 @@
 //! The command line: every flag, its environment variable and its help text.
 
 mod bench;
+mod cache;
 mod device;
 mod form;
 mod generation;
@@ -17,6 +18,7 @@ mod serve;
 mod tools;
 
 pub use bench::{BenchArgs, BenchTool, Format, FormatArgs, Numbers, RunningArgs, SynthArgs};
+pub use cache::{GcArgs, ListArgs, PullArgs, RmArgs};
 pub use device::{DeviceArgs, DevicesArgs, HostExpertsArgs};
 pub use form::FormArgs;
 pub use generation::{GenerationArgs, PromptArgs, stop_string};
@@ -92,6 +94,14 @@ pub enum Command {
     Plan(PlanArgs),
     /// Fetch what a downloaded store lacks
     Upgrade(UpgradeArgs),
+    /// Show which models are here, what they take and what they were made of
+    List(ListArgs),
+    /// Fetch a model without running it
+    Pull(PullArgs),
+    /// Remove models that were downloaded or converted
+    Rm(RmArgs),
+    /// Remove what no model needs: interrupted downloads and conversions, outdated stores
+    Gc(GcArgs),
     /// Say what limits this machine
     Doctor(DoctorArgs),
     /// List what can compute

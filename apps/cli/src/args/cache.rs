@@ -1,0 +1,69 @@
+//! `nestling list`, `pull`, `rm` and `gc`: what is kept on this machine.
+
+use super::{HubArgs, LevelArg, MachineFormatArgs};
+use clap::Args;
+use clap::builder::FalseyValueParser;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Shows downloads of the Hub's cache, stores of Nestling's cache with what they were made of, and \
+GGUF files that ran where they lie. `nestling rm` takes the names, `nestling gc` what nothing needs."
+)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub format: MachineFormatArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "What was fetched is used by every command with -hf and the same name. A download that was \
+interrupted goes on where it stopped.
+
+Examples:
+  nestling pull owner/model-GGUF:Q4_K_M         fetch a GGUF file, which runs where it lies
+  nestling pull Qwen/Qwen3-30B-A3B --convert    fetch a checkpoint and make its store
+  nestling pull owner/store --level 2           fetch the first section of a store"
+)]
+pub struct PullArgs {
+    /// Hugging Face repository; after a colon the quantization of GGUF files or a file's name
+    #[arg(value_name = "OWNER/REPO[:FILE]")]
+    pub path: Option<String>,
+
+    /// Make the store that a checkpoint runs as, too [default: at first use]
+    #[arg(long, env = "NESTLING_CONVERT", value_parser = FalseyValueParser::new())]
+    pub convert: bool,
+
+    /// The level that a store is fetched up to: 2, 3, 4, 6 or 8 [default: all that there is]
+    #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
+    pub level: Option<LevelArg>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A repository's name means its download and every store that was made of it. What a process has \
+open, downloads or converts is not removed; files outside the caches never are."
+)]
+pub struct RmArgs {
+    /// What to remove: owner/repo, the name of a store, or a path, as `nestling list` shows them
+    #[arg(value_name = "MODEL", required = true)]
+    pub names: Vec<String>,
+
+    /// Remove without asking
+    #[arg(short, long, env = "NESTLING_YES", value_parser = FalseyValueParser::new())]
+    pub yes: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Removes downloads and conversions that were interrupted, temporary files, checksums of files that \
+are gone, and stores that no command finds any more though what they were made of, or a newer store of it, is here. \
+Models stay, and so does what a process works on."
+)]
+pub struct GcArgs {
+    /// Say what would be removed, and remove nothing
+    #[arg(short = 'n', long, env = "NESTLING_DRY_RUN", value_parser = FalseyValueParser::new())]
+    pub dry_run: bool,
+}

@@ -1,0 +1,231 @@
+//! `list`, `pull`, `rm` and `gc`, against a stand-in for the Hub.
+
+use super::{Ran, crate_path, program, scratch};
+use nestling_hub::Uses;
+use nestling_testkit::hub_server::Standin;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const COMMIT: &str = "77ac0777bcd18fa416d9da3bd8f70d33ebb85d39";
+const REPOSITORY: &str = "Nobody/Tiny-Cache";
+const FILE: &str = "Tiny-Q4_0.gguf";
+
+fn gguf() -> PathBuf {
+    crate_path("../../engine/runtime/tests/data/gguf/qwen3-moe.gguf")
+}
+
+/// A GGUF repository, and a home of its own.
+struct Place {
+    home: tempfile::TempDir,
+    server: Standin,
+}
+
+impl Place {
+    fn new() -> Self {
+        let files = BTreeMap::from([(FILE.to_owned(), std::fs::read(gguf()).unwrap())]);
+        let home = tempfile::tempdir_in(scratch()).unwrap();
+        Self { home, server: Standin::start(REPOSITORY, COMMIT, files) }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.home.path().join(path)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        let mut command = program();
+        command.env("HF_ENDPOINT", &self.server.address);
+        command.env("HF_HOME", self.path("hf")).env("NESTLING_CACHE", self.path("nestling"));
+        command.args(arguments).output().unwrap().into()
+    }
+
+    fn list(&self) -> Value {
+        serde_json::from_str(&self.run(&["list", "--json"]).ok()).unwrap()
+    }
+
+    fn models(&self) -> Vec<Value> {
+        self.list()["models"].as_array().unwrap().clone()
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        let list = self.list();
+        let left = list["leftovers"].as_array().unwrap();
+        left.iter().map(|left| left["why"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// How many bytes a line such as `1.23 kB are free now` tells.
+fn freed(text: &str) -> &str {
+    text.lines().last().unwrap().strip_suffix(" are free now").unwrap()
+}
+
+#[test]
+fn a_model_is_fetched_listed_used_and_removed() {
+    let place = Place::new();
+    assert!(place.run(&["list"]).ok().contains("nothing is cached; `nestling pull"));
+    let pulled = place.run(&["pull", REPOSITORY]);
+    assert!(pulled.err.contains("runs where it lies"), "{}", pulled.err);
+    let path = pulled.ok();
+    assert!(path.trim_end().ends_with(&format!("snapshots/{COMMIT}/{FILE}")), "{path}");
+
+    let models = place.models();
+    assert_eq!(models.len(), 1);
+    let size = std::fs::metadata(gguf()).unwrap().len();
+    assert_eq!((&models[0]["name"], &models[0]["kind"]), (&REPOSITORY.into(), &"download".into()));
+    // A note of the commit, too.
+    assert!((size..size + 100).contains(&models[0]["bytes"].as_u64().unwrap()), "{}", models[0]);
+    assert_eq!(models[0]["commits"][0], COMMIT);
+    assert!(models[0]["last_used"].is_null() && models[0]["is_open"] == false);
+
+    // A run notes that it used it; a conversion makes a store of it.
+    let run = ["run", "-p", "x", "-n", "1", "--offline", "-hf", REPOSITORY];
+    place.run(&run).ok();
+    assert!(place.models()[0]["last_used"].as_u64().unwrap() > 1_700_000_000);
+    place.run(&["pull", REPOSITORY, "--convert"]).ok();
+    let models = place.models();
+    let store = models.iter().find(|model| model["kind"] == "converted").unwrap();
+    assert_eq!((&store["name"], &store["level"]), (&REPOSITORY.into(), &4.into()));
+    assert_eq!(store["made_of"]["commit"], COMMIT);
+    assert_eq!(store["made_of"]["is_here"], true);
+    let text = place.run(&["list"]).ok();
+    for words in ["download", "made of the download 77ac0777", "min ago", "in the caches"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(place.leftovers().is_empty());
+
+    // Nobody can be asked here; an answer on the command line is one.
+    place.run(&["rm", REPOSITORY]).fails(2, "nobody can be asked", "--yes");
+    place.run(&["rm", "Nobody/Nothing"]).fails(1, "no model called `Nobody/Nothing`", "list");
+    assert_eq!(place.models().len(), 2);
+    // The store by its path alone, then all that has the name.
+    let name = store["path"].as_str().unwrap();
+    let removed = place.run(&["rm", name, "--yes"]);
+    assert!(removed.err.contains("converted Nobody/Tiny-Cache"), "{}", removed.err);
+    assert_ne!(freed(&removed.ok()), "0 B");
+    assert!(!Path::new(name).exists());
+    assert_eq!(place.models().len(), 1);
+    place.run(&["rm", REPOSITORY, "-y"]).ok();
+    assert!(place.models().is_empty());
+    assert!(!place.path("hf/hub/models--Nobody--Tiny-Cache").exists());
+    assert!(!place.path("nestling/headers/Nobody--Tiny-Cache").exists());
+}
+
+#[test]
+fn what_is_in_use_stays() {
+    let place = Place::new();
+    place.run(&["pull", REPOSITORY]).ok();
+    let file = place.path(&format!("hf/hub/models--Nobody--Tiny-Cache/snapshots/{COMMIT}/{FILE}"));
+    let uses = Uses::new(place.path("nestling/uses"));
+    let open = uses.begin(&file, None).unwrap().unwrap();
+    assert_eq!(place.models()[0]["is_open"], true);
+    place.run(&["rm", REPOSITORY, "--yes"]).fails(1, "in use: a process has it open", "end that");
+    assert!(file.exists());
+    drop(open);
+    // A lock of a download.
+    let locks = place.path("hf/hub/.locks/models--Nobody--Tiny-Cache");
+    let lock = std::fs::read_dir(&locks).unwrap().next().unwrap().unwrap().path();
+    let held = std::fs::File::options().append(true).open(lock).unwrap();
+    held.lock().unwrap();
+    place.run(&["rm", REPOSITORY, "--yes"]).fails(1, "downloads or converts it", "wait for it");
+    assert!(file.exists());
+    drop(held);
+    place.run(&["rm", REPOSITORY, "--yes"]).ok();
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_file_in_place_is_listed_and_never_removed() {
+    let place = Place::new();
+    let file = place.path("models/own.gguf");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::copy(gguf(), &file).unwrap();
+    place.run(&["run", "-m", file.to_str().unwrap(), "-p", "x", "-n", "1"]).ok();
+    let model = place.models().remove(0);
+    assert_eq!((&model["kind"], &model["name"]), (&"in place".into(), &"own.gguf".into()));
+    assert!(model["beside_bytes"].as_u64().unwrap() > 0, "{model}");
+    place.run(&["rm", "own.gguf", "--yes"]).ok();
+    assert!(file.exists());
+    assert!(place.models().is_empty());
+    // What is remembered of a file that is gone is nobody's.
+    place.run(&["run", "-m", file.to_str().unwrap(), "-p", "x", "-n", "1"]).ok();
+    std::fs::remove_file(&file).unwrap();
+    assert!(place.leftovers().iter().all(|why| why == "checksums of a file that is gone"));
+    assert_eq!(place.leftovers().len(), 2);
+    place.run(&["gc"]).ok();
+    assert!(place.list()["leftovers"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn what_nothing_needs_is_removed_and_nothing_else() {
+    let place = Place::new();
+    place.run(&["pull", REPOSITORY]).ok();
+    let blobs = place.path("hf/hub/models--Nobody--Tiny-Cache/blobs");
+    let part = blobs.join(format!("{}.part", "a".repeat(64)));
+    write(&part, "half");
+    // What another program downloads.
+    let foreign = blobs.join(format!("{}.incomplete", "b".repeat(64)));
+    write(&foreign, "half");
+    let partial = place.path("nestling/stores/gguf/a-b-q1-none.nest.partial");
+    write(&partial, "half");
+    write(&partial.with_extension("journal"), "half");
+    let staged = place.path(&format!("nestling/stores/Nobody--X/{COMMIT}/.x.nest.download"));
+    write(&staged.join("x.nest"), "half");
+    let mut found = place.leftovers();
+    found.sort();
+    let conversion = "unfinished conversion";
+    let download = "unfinished download";
+    assert_eq!(found, [conversion, conversion, download, download]);
+
+    let dry = place.run(&["gc", "--dry-run"]);
+    assert!(dry.err.contains("unfinished download: 4 B"), "{}", dry.err);
+    assert!(dry.ok().contains("would be free"));
+    assert!(part.exists() && partial.exists() && staged.exists());
+
+    // A conversion under way keeps its files.
+    let lock = place.path("nestling/locks/gguf--a-b-q1-none.nest.lock");
+    write(&lock, "");
+    let held = std::fs::File::options().append(true).open(&lock).unwrap();
+    held.lock().unwrap();
+    place.run(&["gc"]).ok();
+    assert!(!part.exists() && partial.exists() && !staged.exists());
+    drop(held);
+    place.run(&["gc"]).ok();
+    assert!(!partial.exists() && !partial.with_extension("journal").exists());
+    assert!(foreign.exists());
+    assert_eq!(place.models().len(), 1);
+    let run = ["run", "-p", "x", "-n", "1", "--offline", "-hf", REPOSITORY];
+    place.run(&run).ok();
+}
+
+#[test]
+fn stores_that_no_command_finds_go_where_their_source_is_here() {
+    let place = Place::new();
+    let file = place.path("models/own.gguf");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::copy(gguf(), &file).unwrap();
+    let path = file.to_str().unwrap();
+    // Something asked of the conversion makes a store.
+    let run = ["run", "-m", path, "-p", "x", "-n", "1", "--calibration", "none"];
+    place.run(&run).ok();
+    let store = place.models().into_iter().find(|model| model["kind"] == "converted").unwrap();
+    assert_eq!(store["made_of"]["is_here"], true);
+    assert_eq!(store["is_outdated"], false);
+    // Without its source it is all that there is.
+    let aside = file.with_extension("aside");
+    std::fs::rename(&file, &aside).unwrap();
+    place.run(&["gc"]).ok();
+    let stored = PathBuf::from(store["path"].as_str().unwrap());
+    assert!(stored.exists());
+    // Beside another state of its source nothing finds it.
+    let mut bytes = std::fs::read(&aside).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    assert_eq!(place.leftovers(), ["outdated store", "outdated store"]);
+    place.run(&["gc"]).ok();
+    assert!(!stored.exists());
+}

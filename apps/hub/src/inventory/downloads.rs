@@ -1,0 +1,54 @@
+//! Repositories in the Hub's cache.
+
+use super::{CachedKind, CachedModel, Caches, bytes_of, entries, name_of, repository_of};
+use crate::names::is_commit;
+use std::path::{Path, PathBuf};
+
+/// How the folders of models begin in the Hub's cache.
+const START: &str = "models--";
+
+/// Every repository of models of which some commit is here.
+pub fn all(caches: &Caches) -> Vec<CachedModel> {
+    let folders = entries(&caches.downloads);
+    folders.iter().filter_map(|folder| download(caches, folder)).collect()
+}
+
+fn download(caches: &Caches, folder: &Path) -> Option<CachedModel> {
+    let name = name_of(folder);
+    let repository = name.strip_prefix(START)?;
+    let id = repository_of(repository)?;
+    let commits: Vec<String> = entries(&folder.join("snapshots"))
+        .iter()
+        .filter(|snapshot| !entries(snapshot).is_empty())
+        .map(|snapshot| name_of(snapshot))
+        .filter(|commit| is_commit(commit))
+        .collect();
+    if commits.is_empty() {
+        return None;
+    }
+    let mut model = CachedModel::new(id, CachedKind::Download, folder.into());
+    let unfinished: u64 = unfinished(folder).iter().map(|part| bytes_of(part)).sum();
+    model.bytes = bytes_of(folder).saturating_sub(unfinished);
+    model.beside_bytes = bytes_of(&caches.headers.join(repository));
+    model.commits = commits;
+    Some(model)
+}
+
+/// Files of a repository whose download was interrupted.
+pub fn unfinished(folder: &Path) -> Vec<PathBuf> {
+    let mut files = entries(&folder.join("blobs"));
+    files.retain(|file| file.extension().is_some_and(|ending| ending == "part"));
+    files
+}
+
+/// The files by which programs take turns with a repository's blobs.
+pub fn locks_of(caches: &Caches, folder: &Path) -> Vec<PathBuf> {
+    entries(&caches.downloads.join(".locks").join(name_of(folder)))
+}
+
+/// Every folder of a repository, with commits or without.
+pub fn folders(caches: &Caches) -> Vec<PathBuf> {
+    let mut folders = entries(&caches.downloads);
+    folders.retain(|folder| name_of(folder).starts_with(START));
+    folders
+}

@@ -1,0 +1,118 @@
+//! What no model needs: beginnings that nobody goes on with, and what is kept of files that are gone.
+
+use super::downloads::{folders, unfinished};
+use super::stores::files_of;
+use super::{CachedModel, Caches, Leftover, LeftoverKind, bytes_of, entries, name_of};
+use crate::names::is_commit;
+use crate::room::on_disk;
+use crate::turn::Turn;
+use crate::uses::KnownUse;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Files that are written within moments are left over after this.
+const TEMPORARY_AGE: Duration = Duration::from_secs(3600);
+
+/// All of it, less what some process is working on.
+pub fn all(caches: &Caches, models: &[CachedModel], uses: &[KnownUse]) -> Vec<Leftover> {
+    let mut found = Vec::new();
+    for folder in folders(caches) {
+        let locks = caches.downloads.join(".locks").join(name_of(&folder));
+        let is_free = |part: &PathBuf| {
+            let lock = locks.join(name_of(&part.with_extension("lock")));
+            !lock.exists() || is_free(&lock)
+        };
+        let parts = unfinished(&folder).into_iter().filter(is_free);
+        found.extend(parts.map(|part| leftover(part, LeftoverKind::Download)));
+    }
+    for folder in entries(&caches.stores.folder) {
+        in_folder(caches, &folder, &mut found);
+        for below in entries(&folder) {
+            if is_commit(&name_of(&below)) {
+                in_folder(caches, &below, &mut found);
+            }
+        }
+    }
+    let outdated = models.iter().filter(|model| model.is_outdated && !model.is_open);
+    for (files, beside) in outdated.map(|model| files_of(&model.path)) {
+        let all = files.into_iter().chain(beside);
+        found.extend(all.map(|path| leftover(path, LeftoverKind::OutdatedStore)));
+    }
+    of_reads(caches, uses, &mut found);
+    found
+}
+
+fn leftover(path: PathBuf, why: LeftoverKind) -> Leftover {
+    let data = std::fs::symlink_metadata(&path).ok();
+    let bytes = match data.filter(std::fs::Metadata::is_file) {
+        // What is written out of order has holes.
+        Some(data) if why == LeftoverKind::Conversion => on_disk(&data).min(data.len()),
+        _ => bytes_of(&path),
+    };
+    Leftover { path, bytes, why }
+}
+
+/// Beginnings of stores.
+fn in_folder(caches: &Caches, folder: &Path, found: &mut Vec<Leftover>) {
+    for path in entries(folder) {
+        let name = name_of(&path);
+        if name.starts_with('.') && name.ends_with(".download") && path.is_dir() {
+            let lock = path.join("lock");
+            if !lock.exists() || is_free(&lock) {
+                found.push(leftover(path, LeftoverKind::Download));
+            }
+        } else if name.ends_with(".partial") || name.ends_with(".journal") {
+            // The lock is that of the store which it becomes.
+            let lock = caches.stores.lock(&path.with_extension(""));
+            if !lock.exists() || is_free(&lock) {
+                found.push(leftover(path, LeftoverKind::Conversion));
+            }
+        } else if name.ends_with(".part") && is_old(&path) {
+            found.push(leftover(path, LeftoverKind::Temporary));
+        }
+    }
+}
+
+/// What is remembered of files in place that are gone.
+fn of_reads(caches: &Caches, uses: &[KnownUse], found: &mut Vec<Leftover>) {
+    for path in entries(caches.reads.folder()) {
+        if name_of(&path).ends_with(".partial") && is_old(&path) {
+            found.push(leftover(path, LeftoverKind::Temporary));
+        }
+    }
+    for known in uses.iter().filter(|known| !known.is_open && !known.path.exists()) {
+        let folder = caches.reads.folder();
+        // Nothing outside the folder is ours, whatever the record says.
+        let reads = known.reads.iter().filter(|reads| reads.parent() == Some(folder));
+        let files = reads.filter(|reads| reads.is_file()).chain([&known.record]);
+        found.extend(files.map(|path| leftover(path.clone(), LeftoverKind::GoneFile)));
+    }
+}
+
+fn is_free(lock: &Path) -> bool {
+    // What cannot be asked may be held.
+    let Ok(file) = File::options().append(true).open(lock) else { return false };
+    !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+fn is_old(path: &Path) -> bool {
+    let time = std::fs::symlink_metadata(path).and_then(|data| data.modified()).ok();
+    let age = time.and_then(|time| SystemTime::now().duration_since(time).ok());
+    age.is_some_and(|age| age > TEMPORARY_AGE)
+}
+
+/// The right to do away with a leftover, where nobody has it meanwhile.
+pub fn turn(caches: &Caches, leftover: &Leftover) -> Option<Option<Turn>> {
+    let lock = match leftover.why {
+        LeftoverKind::Conversion => caches.stores.lock(&leftover.path.with_extension("")),
+        LeftoverKind::Download if leftover.path.is_dir() => leftover.path.join("lock"),
+        LeftoverKind::Download => {
+            let repository = leftover.path.parent().and_then(Path::parent)?;
+            let locks = caches.downloads.join(".locks").join(name_of(repository));
+            locks.join(name_of(&leftover.path.with_extension("lock")))
+        }
+        _ => return Some(None),
+    };
+    Turn::take_if_free(&lock).ok()?.map(Some)
+}
