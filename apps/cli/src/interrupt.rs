@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Default)]
 pub struct Interrupt {
     running: Arc<Mutex<Option<CancelToken>>>,
+    /// What stops the work in place of Ctrl-C.
+    given: Option<CancelToken>,
 }
 
 impl Interrupt {
@@ -16,6 +18,11 @@ impl Interrupt {
         let handler = interrupt.clone();
         let _ = ctrlc::set_handler(move || handler.signal());
         interrupt
+    }
+
+    /// One that this token stops, and no key.
+    pub fn by(token: &CancelToken) -> Self {
+        Self { given: Some(token.clone()), ..Self::default() }
     }
 
     /// From now on the system's request to end (SIGTERM) is as good as Ctrl-C. Where it cannot be heard, it ends the program
@@ -45,7 +52,7 @@ impl Interrupt {
 
     /// Runs `work` with a token that Ctrl-C cancels.
     pub fn guard<T>(&self, work: impl FnOnce(&CancelToken) -> T) -> T {
-        let token = CancelToken::new();
+        let token = self.given.clone().unwrap_or_else(CancelToken::new);
         *self.lock() = Some(token.clone());
         let out = work(&token);
         *self.lock() = None;

@@ -40,6 +40,7 @@ mod reply;
 mod run;
 mod serve;
 mod settings;
+mod shelf;
 mod single_turn;
 mod speed;
 mod stats;

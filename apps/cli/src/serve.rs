@@ -4,11 +4,17 @@ use crate::args::{ListenArgs, ServeArgs};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::opened;
-use nestling_server::{Access, AccessError, ListenError, Listener, Server, ServerOptions};
+use crate::memory::memory_budget;
+use crate::shelf::Shelf;
+use crate::words::counted;
+use crate::{device, opened};
+use nestling_server::{
+    Access, AccessError, ListenError, Listener, ModelSource, PoolOptions, Server, ServerOptions,
+};
 use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Largest file of keys.
@@ -25,12 +31,18 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
         Listener::start(&server, &args.listen.host, args.listen.port).map_err(refused)?;
     let address = listener.address();
     interrupt.obey_termination();
-    console.note(format_args!("http://{address} answers as soon as the model is there"));
-    let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
-    let name = args.listen.alias.unwrap_or_else(|| opened.name());
-    server.set_model(opened.model.clone(), name.as_str());
+    let (name, _opened) = match args.several.are_given() {
+        true => (several(&server, &args, console)?, None),
+        false => {
+            console.note(format_args!("http://{address} answers as soon as the model is there"));
+            let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
+            let name = args.listen.alias.unwrap_or_else(|| opened.name());
+            server.set_model(opened.model.clone(), name.as_str());
+            (format!("{name} is"), Some(opened))
+        }
+    };
     // Also under --quiet: whoever asked for any free port knows it from nowhere else.
-    console.line(format_args!("{name} is served at http://{address}/v1"));
+    console.line(format_args!("{name} served at http://{address}/v1"));
     console.note("Ctrl-C ends it");
     let failed = interrupt.guard(|cancel| {
         while !cancel.is_cancelled() && !listener.has_ended() {
@@ -46,6 +58,23 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
     console.note("ends what is under way; Ctrl-C again ends it at once");
     listener.end();
     Ok(())
+}
+
+/// Has the server answer with several models; how many there are, in words.
+fn several(server: &Server, args: &ServeArgs, console: &Console) -> Result<String> {
+    if args.listen.alias.is_some() {
+        return Err(Failure::usage("--alias names one model, and there are several")
+            .advise("leave --alias out; `/v1/models` lists the names"));
+    }
+    let shelf = Shelf::new(&args.several, &args.model, &args.resources, console)?;
+    let count = shelf.list().len();
+    let device = device::open(&args.resources.device, console)?;
+    // Elsewhere memory is the device's, which one model at a time has.
+    let memory = Some(memory_budget(args.resources.memory)).filter(|_| device.is_cpu()).flatten();
+    let options = PoolOptions { keep_alive: args.several.keep_alive.0, memory_bytes: memory };
+    server.set_source(Arc::new(shelf), options);
+    let are = if count == 1 { "is" } else { "are" };
+    Ok(format!("{} {are}", counted(count, "model")))
 }
 
 /// Who may ask, by the command line.

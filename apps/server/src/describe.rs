@@ -3,7 +3,9 @@
 use nestling::PlannedResidence;
 use serde_json::{Value, json};
 
+use crate::pool::{ModelState, OpenState};
 use crate::server::Served;
+use crate::source::ListedModel;
 
 /// The model as the API lists it.
 pub(crate) fn model(served: &Served) -> Value {
@@ -24,9 +26,25 @@ pub(crate) fn model(served: &Served) -> Value {
     })
 }
 
+/// A model of a source as the API lists it.
+pub(crate) fn listed(listed: &ListedModel, state: ModelState, open: &[OpenState]) -> Value {
+    let served = open.iter().map(|open| &open.served).find(|served| served.id == listed.name);
+    let mut object = served.map_or_else(
+        || json!({ "id": listed.name, "object": "model", "owned_by": "nestling" }),
+        |served| model(served),
+    );
+    if let Value::Object(map) = &mut object {
+        map.insert("created".into(), listed.created.into());
+        map.insert("status".into(), json!({ "value": state.name() }));
+        map.insert("bytes".into(), listed.bytes.into());
+        map.insert("format".into(), listed.format.into());
+    }
+    object
+}
+
 /// `GET /v1/models`.
-pub(crate) fn models(served: &Served) -> Value {
-    json!({ "object": "list", "data": [model(served)] })
+pub(crate) fn models(models: Vec<Value>) -> Value {
+    json!({ "object": "list", "data": models })
 }
 
 /// `GET /status`.

@@ -65,6 +65,21 @@ impl ApiError {
         Self { param: Some("model".into()), ..error }
     }
 
+    /// The same where there are several.
+    pub fn no_listed_model(id: &str) -> Self {
+        let message =
+            format!("the model {id:?} is not served here; `/v1/models` lists those that are");
+        let error = Self::status(StatusCode::NOT_FOUND, "model_not_found", message);
+        Self { param: Some("model".into()), ..error }
+    }
+
+    /// A model of the list that could not be opened.
+    pub fn not_opened(id: &str, why: &str) -> Self {
+        let message = format!("the model {id:?} cannot be opened: {why}");
+        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message);
+        Self { param: Some("model".into()), code: Some("model_not_opened"), ..error }
+    }
+
     pub fn unauthorized() -> Self {
         let message = "a key is needed: `Authorization: Bearer KEY` or `X-Api-Key: KEY`";
         let error = Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message);

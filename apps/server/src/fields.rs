@@ -46,6 +46,11 @@ impl Fields {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
+    /// A text that stays where it is.
+    pub fn peek_text(&self, name: &str) -> Option<&str> {
+        self.peek(name).and_then(Value::as_str)
+    }
+
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|value| !value.is_null())
     }

@@ -71,6 +71,9 @@ pub const HEAD_TIME: Duration = Duration::from_secs(30);
 /// Within what time the body of a request must be there.
 pub const BODY_TIME: Duration = Duration::from_secs(30);
 
+/// How long a request waits for its model to be opened; after that it is told to come back, and opening goes on.
+pub const LOAD_TIME: Duration = Duration::from_secs(300);
+
 /// How long a reader may take nothing before its answer is cancelled and its connection closed.
 pub const WRITE_TIME: Duration = Duration::from_secs(30);
 

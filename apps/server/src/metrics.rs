@@ -1,5 +1,6 @@
 //! What is counted of all requests, in the text form of Prometheus.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -148,12 +149,14 @@ impl Metrics {
     }
 }
 
-/// Everything, as text.
-pub(crate) fn write(metrics: &Metrics, model: &Model, idle_sessions: usize) -> String {
+/// Everything, as text: of a model that is not open what was counted while it was. The number is that of its idle sessions.
+pub(crate) fn write(metrics: &Metrics, open: Option<(&Model, usize)>) -> String {
     let mut out = String::new();
-    engine(&mut out, model);
-    let help = "Sessions kept for requests that go on from them.";
-    gauge(&mut out, "idle_sessions", help, idle_sessions as f64);
+    if let Some((model, idle_sessions)) = open {
+        engine(&mut out, model);
+        let help = "Sessions kept for requests that go on from them.";
+        gauge(&mut out, "idle_sessions", help, idle_sessions as f64);
+    }
     let counts = metrics.lock();
     let out_of = &mut out;
     counter(out_of, "prompt_tokens_total", "Tokens of prompts.", counts.prompt_tokens);
@@ -218,4 +221,62 @@ fn experts(out: &mut String, streaming: &StreamStats) {
     let help = format!("Seconds in which steps waited for reads. {note}");
     head(out, "expert_stall_seconds_total", "counter", &help);
     let _ = writeln!(out, "nestling_expert_stall_seconds_total {}", streaming.wait_ns as f64 / 1e9);
+}
+
+/// How models of a source were opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loads {
+    pub opened: u64,
+    /// Those that could not be.
+    pub failed: u64,
+}
+
+/// The texts of several models as one, in which every value has a label `model`.
+pub(crate) fn joined(texts: &[(String, String)], loads: Loads) -> String {
+    let mut families: BTreeMap<&str, Family<'_>> = BTreeMap::new();
+    for (model, text) in texts {
+        let mut of = "";
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# ") {
+                // A comment has its word, the metric's name and what it says.
+                of = rest.split(' ').nth(1).unwrap_or(of);
+                let family = families.entry(of).or_default();
+                if family.heads.len() < 2 {
+                    family.heads.push(line);
+                }
+            } else {
+                families.entry(of).or_default().values.push(with_model(line, model));
+            }
+        }
+    }
+    let mut out = String::new();
+    counter(&mut out, "model_loads_total", "Models that were opened.", loads.opened);
+    let help = "Models that could not be opened.";
+    counter(&mut out, "model_load_failures_total", help, loads.failed);
+    for family in families.values() {
+        let lines = family.heads.iter().copied().chain(family.values.iter().map(String::as_str));
+        lines.for_each(|line| {
+            let _ = writeln!(out, "{line}");
+        });
+    }
+    out
+}
+
+/// One metric of all models.
+#[derive(Debug, Default)]
+struct Family<'a> {
+    heads: Vec<&'a str>,
+    values: Vec<String>,
+}
+
+/// A value with one label more.
+fn with_model(line: &str, model: &str) -> String {
+    let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    match line.split_once('{') {
+        Some((name, rest)) => format!("{name}{{model=\"{model}\",{rest}"),
+        None => match line.split_once(' ') {
+            Some((name, value)) => format!("{name}{{model=\"{model}\"}} {value}"),
+            None => line.to_owned(),
+        },
+    }
 }

@@ -10,16 +10,15 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde_json::json;
 use tokio::time::timeout;
 
 use crate::access::{is_preflight, name_origin, preflight};
-use crate::error::{ApiError, json_response, text_response};
+use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, BODY_TIME};
 use crate::server::{Served, Server};
 use crate::usage::random;
-use crate::{chat, completions, describe, json, messages, metrics, responses, tokens};
+use crate::{chat, completions, json, listing, messages, responses, tokens};
 
 /// Routes of the API that mean something, but that no model here has.
 const NOT_OFFERED: [&str; 8] = [
@@ -36,15 +35,15 @@ const NOT_OFFERED: [&str; 8] = [
 /// All routes of a server, to be served by [`crate::Listener`] or mounted elsewhere.
 pub fn router(server: &Server) -> Router {
     let mut routes = Router::new()
-        .route("/health", get(health))
-        .route("/v1/health", get(health))
-        .route("/v1/models", get(models))
-        .route("/models", get(models))
-        .route("/v1/models/{*id}", get(model))
-        .route("/status", get(status))
-        .route("/plan", get(plan))
-        .route("/metrics", get(write_metrics))
-        .route("/tokenizer_info", get(tokenizer_info))
+        .route("/health", get(listing::health))
+        .route("/v1/health", get(listing::health))
+        .route("/v1/models", get(listing::models))
+        .route("/models", get(listing::models))
+        .route("/v1/models/{*id}", get(listing::model))
+        .route("/status", get(listing::status))
+        .route("/plan", get(listing::plan))
+        .route("/metrics", get(listing::write_metrics))
+        .route("/tokenizer_info", get(listing::tokenizer_info))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/v1/chat/completions", post(chat_completions))
@@ -111,65 +110,6 @@ async fn not_offered(uri: Uri) -> ApiError {
     ApiError::status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message)
 }
 
-async fn health(State(server): State<Server>) -> Response {
-    match server.served() {
-        Ok(_) => json_response(StatusCode::OK, &json!({ "status": "ok" })),
-        Err(error) => error.into_response(),
-    }
-}
-
-async fn models(State(server): State<Server>) -> Result<Response, ApiError> {
-    Ok(json_response(StatusCode::OK, &describe::models(server.served()?)))
-}
-
-/// A model's name may have slashes, and what clients escape in it.
-async fn model(State(server): State<Server>, uri: Uri) -> Result<Response, ApiError> {
-    let served = server.served()?;
-    // Default: the route has this start.
-    let id = uri.path().strip_prefix("/v1/models/").unwrap_or_default();
-    if unescaped(id).as_deref() != Some(served.id.as_bytes()) {
-        return Err(ApiError::no_model(id, &served.id));
-    }
-    Ok(json_response(StatusCode::OK, &describe::model(served)))
-}
-
-/// A part of a path without escapes; none where they are none.
-fn unescaped(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        let byte = match first {
-            b'%' => {
-                let (digits, after) = after.split_at_checked(2)?;
-                rest = after;
-                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
-            }
-            byte => *byte,
-        };
-        bytes.push(byte);
-    }
-    Some(bytes)
-}
-
-async fn status(State(server): State<Server>) -> Result<Response, ApiError> {
-    Ok(json_response(StatusCode::OK, &describe::status(server.served()?)))
-}
-
-async fn plan(State(server): State<Server>) -> Result<Response, ApiError> {
-    Ok(json_response(StatusCode::OK, &describe::plan(server.served()?)))
-}
-
-async fn write_metrics(State(server): State<Server>) -> Result<Response, ApiError> {
-    let served = server.served()?;
-    let text = metrics::write(&served.metrics, &served.model, served.idle.count());
-    Ok(text_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
-}
-
-async fn tokenizer_info(State(server): State<Server>) -> Result<Response, ApiError> {
-    tokens::info(server.served()?)
-}
-
 async fn tokenize(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
     let (served, fields) = read(&server, request).await?;
     tokens::tokenize(served, fields).await
@@ -220,13 +160,19 @@ async fn count_tokens(
     messages::count_tokens(served, fields).await
 }
 
-/// The model, and the fields of a body of JSON.
+/// The model that a body of JSON names, opened where that is needed, and the body's fields.
 async fn read(server: &Server, request: Request) -> Result<(Arc<Served>, Fields), ApiError> {
-    let served = Arc::clone(server.served()?);
+    server.models()?;
+    let fields = fields_of(request).await?;
+    let served = server.served_for(fields.peek_text("model")).await?;
+    Ok((served, fields))
+}
+
+/// The fields of a body of JSON.
+async fn fields_of(request: Request) -> Result<Fields, ApiError> {
     let (head, body) = request.into_parts();
     check_kind(&head.headers)?;
-    let fields = Fields::new("", json::read(&whole(body).await?)?)?;
-    Ok((served, fields))
+    Fields::new("", json::read(&whole(body).await?)?)
 }
 
 /// Pages send what is not JSON without asking first.

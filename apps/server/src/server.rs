@@ -1,16 +1,17 @@
 //! What all requests share: the model, who may ask, and how much at a time.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use nestling::Model;
-use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
-use crate::sessions::IdleSessions;
+use crate::pool::Pool;
+use crate::served::ServedOptions;
+use crate::source::{ModelSource, PoolOptions};
+
+pub(crate) use crate::served::{Served, unix_seconds};
 
 /// What a server allows.
 #[derive(Clone, Debug)]
@@ -41,47 +42,49 @@ pub struct Server {
 #[derive(Debug)]
 struct Inner {
     options: ServerOptions,
-    served: OnceLock<Arc<Served>>,
+    models: OnceLock<Models>,
 }
 
-/// The model that is served.
+/// What answers.
 #[derive(Debug)]
-pub(crate) struct Served {
-    pub model: Model,
-    /// What clients call it.
-    pub id: String,
-    /// When it was there, in seconds since 1970.
-    pub created: u64,
-    /// Changes whenever the same request may be answered otherwise.
-    pub fingerprint: String,
-    pub idle: IdleSessions,
-    pub requests: Arc<Semaphore>,
-    pub choices_max: usize,
-    pub metrics: Metrics,
+pub(crate) enum Models {
+    /// One model for good.
+    One(Arc<Served>),
+    /// Those of a source, as they are asked for.
+    Pool(Pool),
 }
 
 impl Server {
     /// A server that tells everybody that its model is being loaded.
     pub fn new(options: ServerOptions) -> Self {
-        Self { inner: Arc::new(Inner { options, served: OnceLock::new() }) }
+        Self { inner: Arc::new(Inner { options, models: OnceLock::new() }) }
     }
 
     /// From now on `model` answers, under the name `id`. A second one is not taken.
     pub fn set_model(&self, model: Model, id: impl Into<String>) {
-        let options = &self.inner.options;
-        let id = id.into();
-        let served = Served {
-            fingerprint: fingerprint(&model, &id),
-            model,
-            id,
-            created: unix_seconds(),
-            idle: IdleSessions::new(options.idle_sessions_max),
-            requests: Arc::new(Semaphore::new(options.requests_max.max(1))),
-            choices_max: options.choices_max.max(1),
-            metrics: Metrics::default(),
-        };
-        if self.inner.served.set(Arc::new(served)).is_err() {
+        let metrics = Arc::new(Metrics::default());
+        let served = Served::new(model, id.into(), &self.served_options(), metrics, None);
+        self.set(Models::One(Arc::new(served)));
+    }
+
+    /// From now on the models of `source` answer: each is opened when a request names it. A second source, or one beside
+    /// [`Self::set_model`], is not taken.
+    pub fn set_source(&self, source: Arc<dyn ModelSource>, options: PoolOptions) {
+        self.set(Models::Pool(Pool::new(source, options, self.served_options())));
+    }
+
+    fn set(&self, models: Models) {
+        if self.inner.models.set(models).is_err() {
             tracing::warn!("the server has a model already");
+        }
+    }
+
+    fn served_options(&self) -> ServedOptions {
+        let options = &self.inner.options;
+        ServedOptions {
+            choices_max: options.choices_max,
+            requests_max: options.requests_max,
+            idle_sessions_max: options.idle_sessions_max,
         }
     }
 
@@ -89,29 +92,35 @@ impl Server {
         &self.inner.options.access
     }
 
+    /// What answers.
+    ///
     /// # Errors
     /// [`ApiError::loading`].
-    pub(crate) fn served(&self) -> Result<&Arc<Served>, ApiError> {
-        self.inner.served.get().ok_or_else(ApiError::loading)
+    pub(crate) fn models(&self) -> Result<&Models, ApiError> {
+        self.inner.models.get().ok_or_else(ApiError::loading)
     }
-}
 
-pub(crate) fn unix_seconds() -> u64 {
-    // Default: a clock before 1970 tells nothing.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
+    /// The model for a request that names one. One that answers for good is given whatever the name, which whoever reads
+    /// the request compares.
+    ///
+    /// # Errors
+    /// [`ApiError::loading`]; what [`Pool::acquire`] says; a request that names none of several.
+    pub(crate) async fn served_for(&self, name: Option<&str>) -> Result<Arc<Served>, ApiError> {
+        match (self.models()?, name) {
+            (Models::One(served), _) => Ok(Arc::clone(served)),
+            (Models::Pool(pool), Some(name)) => pool.acquire(name).await,
+            (Models::Pool(_), None) => Err(ApiError::invalid("model", "`model` is missing")),
+        }
+    }
 
-/// What decides how a request is answered, besides the request.
-fn fingerprint(model: &Model, id: &str) -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    let (limits, device) = (model.limits(), model.device_name());
-    let allocation = model.allocation().map(|levels| levels.hash().to_string());
-    let dual = model.dual().map(|dual| dual.policy());
-    let facts = format!(
-        "{version} {id} {device} {:?} {} {allocation:?} {dual:?}",
-        limits.level_max, limits.vocab_size
-    );
-    let hash: [u8; 32] = Sha256::digest(facts).into();
-    let start = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("fp_{start}")
+    /// The models that are open now.
+    ///
+    /// # Errors
+    /// [`ApiError::loading`].
+    pub(crate) fn open(&self) -> Result<Vec<Arc<Served>>, ApiError> {
+        Ok(match self.models()? {
+            Models::One(served) => vec![Arc::clone(served)],
+            Models::Pool(pool) => pool.open().into_iter().map(|open| open.served).collect(),
+        })
+    }
 }

@@ -29,7 +29,7 @@ pub use model::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
 pub use observe::{ObserveArgs, StatsArgs};
 pub use planning::PlanArgs;
 pub use quantizer::{QuantizerArgs, Rotation};
-pub use serve::{ListenArgs, ServeArgs};
+pub use serve::{ListenArgs, ServeArgs, SeveralArgs};
 pub use tools::{
     CALIBRATION_TOKENS, CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs,
     ReportFormat, VerifyArgs,

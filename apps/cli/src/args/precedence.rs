@@ -9,7 +9,13 @@ use std::path::PathBuf;
 
 /// Argument ids of which one command line may use one, with what the user calls them.
 const EXCLUSIVE: [&[(&str, &str)]; 5] = [
-    &[("path", "[MODEL]"), ("model", "--model"), ("hf_repo", "--hf-repo")],
+    &[
+        ("path", "[MODEL]"),
+        ("model", "--model"),
+        ("hf_repo", "--hf-repo"),
+        ("models", "--models"),
+        ("cached", "--cached"),
+    ],
     &[("prompt", "--prompt"), ("file", "--file")],
     &[("history", "--history"), ("no_history", "--no-history")],
     &[
@@ -85,6 +91,8 @@ fn forget(cli: &mut Cli, id: &str) {
             match id {
                 "model" => args.model.model = None,
                 "hf_repo" => args.model.hub.hf_repo = None,
+                "models" => args.several.models = None,
+                "cached" => args.several.cached = false,
                 _ => {}
             }
             return;

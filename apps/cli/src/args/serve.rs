@@ -2,7 +2,9 @@
 
 use super::{ModelArgs, ResourceArgs};
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, /status, /plan,
@@ -10,6 +12,7 @@ Routes: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, /s
 
 Examples:
   nestling serve -m qwen3.nest
+  nestling serve --models ~/models --keep-alive 30m
   nestling serve -m qwen3.nest --host 0.0.0.0 --api-key-file keys.txt --allow-host nest.example.org
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"qwen3\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
@@ -21,6 +24,9 @@ Ctrl-C ends what is under way and then the program; a second one ends it at once
 pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+
+    #[command(flatten)]
+    pub several: SeveralArgs,
 
     #[command(flatten)]
     pub listen: ListenArgs,
@@ -56,4 +62,74 @@ pub struct ListenArgs {
     /// What clients call the model [default: its file or folder without the ending]
     #[arg(long, value_name = "NAME", env = "NESTLING_ALIAS")]
     pub alias: Option<String>,
+}
+
+/// Several models, of which requests name one.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Several models")]
+pub struct SeveralArgs {
+    /// Serve every store and every GGUF file in this folder: each is opened when a request names it,
+    /// all of them within --memory
+    #[arg(long, value_name = "DIR", env = "NESTLING_MODELS")]
+    pub models: Option<PathBuf>,
+
+    /// Serve every model that `nestling list` shows and that needs no conversion, in the same way
+    #[arg(long, env = "NESTLING_CACHED", value_parser = FalseyValueParser::new())]
+    pub cached: bool,
+
+    /// How long a model of these stays open that no request asks for, such as 90s, 5m or 2h; -1 is
+    /// for good
+    #[arg(long, value_name = "TIME", default_value = "5m", env = "NESTLING_KEEP_ALIVE")]
+    #[arg(value_parser = keep_alive, allow_hyphen_values = true)]
+    pub keep_alive: KeepAlive,
+}
+
+impl SeveralArgs {
+    /// Whether there are several.
+    pub fn are_given(&self) -> bool {
+        self.models.is_some() || self.cached
+    }
+}
+
+/// How long something is kept; none is for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive(pub Option<Duration>);
+
+/// Longest time that can be said.
+const KEEP_SECONDS_MAX: u64 = 10 * 365 * 86_400;
+
+fn keep_alive(text: &str) -> Result<KeepAlive, String> {
+    if text == "-1" {
+        return Ok(KeepAlive(None));
+    }
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit {
+        "" | "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        _ => None,
+    };
+    let seconds = scale.zip(number.parse::<u64>().ok());
+    let seconds = seconds.and_then(|(scale, number)| number.checked_mul(scale));
+    let seconds = seconds.filter(|seconds| *seconds <= KEEP_SECONDS_MAX);
+    let wrong = || format!("`{text}` is not a time; write for example 90s, 5m, 2h or -1");
+    seconds.map(|seconds| KeepAlive(Some(Duration::from_secs(seconds)))).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, seconds) in [("0", 0), ("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200)] {
+            let expected = Ok(KeepAlive(Some(Duration::from_secs(seconds))));
+            assert_eq!(keep_alive(text), expected, "{text}");
+        }
+        assert_eq!(keep_alive("-1"), Ok(KeepAlive(None)));
+        for wrong in ["", "m", "-2", "1.5h", "5 m", "99999999999999999999", "9999999h"] {
+            assert!(keep_alive(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -14,11 +14,15 @@ struct Serving {
 
 impl Serving {
     fn start(options: &[&str]) -> Self {
+        Self::with(&[&["-m", bundled()], options].concat())
+    }
+
+    fn with(options: &[&str]) -> Self {
         let mut command = program();
-        command.args(["serve", "-m", bundled(), "--port", "0", "-t", "2"]).args(options);
+        command.args(["serve", "--port", "0", "-t", "2"]).args(options);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let served = lines.find(|line| line.contains("is served at http://"));
+        let served = lines.find(|line| line.contains(" served at http://"));
         let served = served.unwrap_or_else(|| panic!("the server ended before it served"));
         let (_, address) = served.split_once("http://").unwrap();
         let address = address.split('/').next().unwrap().to_owned();
@@ -129,4 +133,59 @@ fn what_would_be_open_to_all_is_refused() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     serve(&["--port", &port]).fails(1, "cannot listen", "--port");
+}
+
+#[test]
+fn the_models_of_a_folder_are_opened_by_name() {
+    let folder = tempfile::tempdir_in(scratch()).unwrap();
+    std::fs::copy(bundled(), folder.path().join("story.nest")).unwrap();
+    let tiny = super::crate_path("../../engine/runtime/tests/data/gguf/qwen3-moe.gguf");
+    std::fs::copy(tiny, folder.path().join("tiny.gguf")).unwrap();
+    std::fs::write(folder.path().join("broken.nest"), "no store").unwrap();
+    let models = folder.path().to_str().unwrap();
+    let mut serving = Serving::with(&["--models", models, "--keep-alive", "1s"]);
+    let listed = |name: &str, state: &str| {
+        let answer = serving.ask("GET /v1/models HTTP/1.1", "");
+        let models =
+            answer.split("\"id\":").find(|model| model.starts_with(&format!("\"{name}\"")));
+        models.unwrap_or_default().contains(&format!("\"value\":\"{state}\""))
+    };
+    assert!(listed("story", "unloaded") && listed("tiny", "unloaded"));
+    let answer = serving.ask(CHAT, &chat(4));
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("data: [DONE]"), "{answer}");
+    assert!(listed("story", "loaded"));
+    let completion = "POST /v1/completions HTTP/1.1";
+    let body = "{\"model\": \"tiny\", \"prompt\": [1, 2, 3], \"max_tokens\": 2}";
+    let answer = serving.ask(completion, body);
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    // What cannot be opened ends its request, not the server; and no request names a path.
+    let answer = serving.ask(completion, &body.replace("tiny", "broken"));
+    assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("model_not_opened"), "{answer}");
+    let answer = serving.ask(completion, &body.replace("tiny", bundled()));
+    assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("model_not_found"), "{answer}");
+    let end_of_wait = Instant::now() + Duration::from_secs(30);
+    while !(listed("story", "unloaded") && listed("tiny", "unloaded")) {
+        assert!(Instant::now() < end_of_wait, "models stay open");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    end(&serving.child);
+    assert_eq!(serving.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn one_model_and_several_exclude_each_other() {
+    let folder = scratch().to_str().unwrap();
+    let both = run(&["serve", "-m", bundled(), "--models", folder]);
+    assert_eq!(both.code, Some(2), "{}", both.err);
+    run(&["serve", "--models", folder, "--alias", "x", "--port", "0"]).fails(
+        2,
+        "--alias names one model",
+        "leave --alias out",
+    );
+    run(&["serve", "--models", "/nothing/there", "--port", "0"]).fails(
+        1,
+        "cannot read",
+        "spelling",
+    );
+    assert_eq!(run(&["serve", "--cached", "--keep-alive", "soon"]).code, Some(2));
 }

@@ -11,6 +11,7 @@ mod described;
 mod messages;
 mod models;
 mod responses;
+mod several;
 mod tools;
 
 use axum::body::Body;
@@ -91,6 +92,36 @@ fn get(server: &Server, path: &str) -> Answer {
 fn post_text(server: &Server, path: &str, body: impl Into<Body>) -> Answer {
     let asked = Request::post(path).header("host", "localhost:8080");
     request(server, asked.header("content-type", "application/json").body(body.into()).unwrap())
+}
+
+/// An answer that has begun.
+struct Beginning {
+    body: Body,
+}
+
+impl Beginning {
+    async fn next_piece(&mut self) -> Option<String> {
+        let frame = self.body.frame().await?.unwrap().into_data().ok()?;
+        Some(String::from_utf8(frame.to_vec()).unwrap())
+    }
+
+    async fn rest(&mut self) -> String {
+        let mut text = String::new();
+        while let Some(piece) = self.next_piece().await {
+            text.push_str(&piece);
+        }
+        text
+    }
+}
+
+/// Asks, and gives the answer as soon as it has begun.
+async fn post_later(server: &Server, path: &str, body: &Value) -> Beginning {
+    let asked = Request::post(path).header("host", "localhost:8080");
+    let asked = asked.header("content-type", "application/json");
+    let request = asked.body(Body::from(body.to_string())).unwrap();
+    let response = router(server).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    Beginning { body: response.into_body() }
 }
 
 fn post(server: &Server, path: &str, body: &Value) -> Answer {

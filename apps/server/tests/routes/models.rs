@@ -15,10 +15,26 @@ fn at(path: &str) -> PathBuf {
 }
 
 fn open(path: &Path) -> Model {
+    open_within(path, 1 << 30)
+}
+
+/// The model that comes with the program, opened anew.
+pub fn open_bundled(budget: u64) -> Model {
+    open_within(&at("models/nestling-storyteller.nest"), budget)
+}
+
+/// Random weights whose template knows tools, opened anew.
+pub fn open_tools(budget: u64) -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    make_tool_model(folder.path());
+    open_within(folder.path(), budget)
+}
+
+fn open_within(path: &Path, budget: u64) -> Model {
     let options = OpenOptions {
         device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
         engine: EngineOptions {
-            memory_budget: Some(1 << 30),
+            memory_budget: Some(budget),
             threads: Some(2),
             ..EngineOptions::default()
         },

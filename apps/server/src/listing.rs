@@ -1,0 +1,123 @@
+//! What there is, for one model and for several: `/v1/models`, `/status`, `/plan`, `/metrics`, `/tokenizer_info`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::describe;
+use crate::error::{ApiError, json_response, text_response};
+use crate::metrics;
+use crate::server::{Models, Served, Server};
+use crate::source::ListedModel;
+use crate::tokens;
+
+/// `GET /health`.
+pub(crate) async fn health(State(server): State<Server>) -> Result<Response, ApiError> {
+    server.models()?;
+    Ok(json_response(StatusCode::OK, &json!({ "status": "ok" })))
+}
+
+async fn all(server: &Server) -> Result<Vec<Value>, ApiError> {
+    match server.models()? {
+        Models::One(served) => Ok(vec![describe::model(served)]),
+        Models::Pool(pool) => {
+            let list = pool.list().await?;
+            let open = pool.open();
+            let show =
+                |listed: &ListedModel| describe::listed(listed, pool.state_of(&listed.name), &open);
+            Ok(list.iter().map(show).collect())
+        }
+    }
+}
+
+/// `GET /v1/models`.
+pub(crate) async fn models(State(server): State<Server>) -> Result<Response, ApiError> {
+    Ok(json_response(StatusCode::OK, &describe::models(all(&server).await?)))
+}
+
+/// `GET /v1/models/{id}`. A model's name may have slashes, and what clients escape in it.
+pub(crate) async fn model(State(server): State<Server>, uri: Uri) -> Result<Response, ApiError> {
+    // Default: the route has this start.
+    let id = uri.path().strip_prefix("/v1/models/").unwrap_or_default();
+    let wanted = unescaped(id);
+    let all = all(&server).await?;
+    let is_wanted = |model: &&Value| model["id"].as_str().map(str::as_bytes) == wanted.as_deref();
+    match (all.iter().find(is_wanted), server.models()?) {
+        (Some(model), _) => Ok(json_response(StatusCode::OK, model)),
+        (None, Models::One(served)) => Err(ApiError::no_model(id, &served.id)),
+        (None, Models::Pool(_)) => Err(ApiError::no_listed_model(id)),
+    }
+}
+
+/// A part of a path without escapes; none where they are none.
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        let byte = match first {
+            b'%' => {
+                let (digits, after) = after.split_at_checked(2)?;
+                rest = after;
+                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
+            }
+            byte => *byte,
+        };
+        bytes.push(byte);
+    }
+    Some(bytes)
+}
+
+/// What is told of a model that answers for good, and of each that is open otherwise.
+fn each(server: &Server, tell: impl Fn(&Served) -> Value) -> Result<Value, ApiError> {
+    Ok(match server.models()? {
+        Models::One(served) => tell(served),
+        Models::Pool(pool) => {
+            let told = pool
+                .open()
+                .into_iter()
+                .map(|open| json!({ "model": open.served.id, "value": tell(&open.served) }));
+            json!({ "models": told.collect::<Vec<_>>() })
+        }
+    })
+}
+
+/// `GET /status`.
+pub(crate) async fn status(State(server): State<Server>) -> Result<Response, ApiError> {
+    Ok(json_response(StatusCode::OK, &each(&server, describe::status)?))
+}
+
+/// `GET /plan`.
+pub(crate) async fn plan(State(server): State<Server>) -> Result<Response, ApiError> {
+    Ok(json_response(StatusCode::OK, &each(&server, describe::plan)?))
+}
+
+/// `GET /metrics`.
+pub(crate) async fn write_metrics(State(server): State<Server>) -> Result<Response, ApiError> {
+    let text = match server.models()? {
+        Models::One(served) => {
+            metrics::write(&served.metrics, Some((&served.model, served.idle.count())))
+        }
+        Models::Pool(pool) => {
+            let texts = pool.metrics().into_iter().map(|(name, metrics, served)| {
+                let open = served.as_ref().map(|served| (&served.model, served.idle.count()));
+                (name, metrics::write(&metrics, open))
+            });
+            let texts: Vec<(String, String)> = texts.collect();
+            metrics::joined(&texts, pool.loads())
+        }
+    };
+    Ok(text_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
+}
+
+/// `GET /tokenizer_info`, of the one model that is open.
+pub(crate) async fn tokenizer_info(State(server): State<Server>) -> Result<Response, ApiError> {
+    let open: Vec<Arc<Served>> = server.open()?;
+    match open.as_slice() {
+        [served] => tokens::info(served),
+        _ => Err(ApiError::busy(format!("{} models are open, one was expected", open.len()))),
+    }
+}

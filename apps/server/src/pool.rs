@@ -1,0 +1,385 @@
+//! The models of a source that are open: opened when they are asked for, one at a time, and closed when nobody has asked
+//! for a while or another one needs the room. One that answers is never closed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use nestling::CancelToken;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::answers::blocking;
+use crate::error::ApiError;
+use crate::limits::LOAD_TIME;
+use crate::metrics::{Loads, Metrics};
+use crate::served::{Served, ServedOptions};
+use crate::source::{ListedModel, ModelSource, OpenModelError, OpenedModel, PoolOptions};
+
+/// How often it is looked whether a model that answers has come to an end.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// How often, at most and at least, it is looked for models that nobody asks.
+const REAP_EVERY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// Share of its files, as a divisor, that a model is taken to need beside them.
+const BESIDE_SHARE: u64 = 8;
+
+/// Clones are the same pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    source: Arc<dyn ModelSource>,
+    options: PoolOptions,
+    served: ServedOptions,
+    state: Mutex<State>,
+    /// Told when a load has ended.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: Vec<Open>,
+    loading: Option<Loading>,
+    /// Counters outlive the models that they count.
+    metrics: BTreeMap<String, Arc<Metrics>>,
+    loads: Loads,
+    is_reaped: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    served: Arc<Served>,
+    last_used: Instant,
+    /// None is forever.
+    keep_alive: Option<Duration>,
+}
+
+impl Open {
+    /// Whether some request has it. Requests get it under the lock of the state alone.
+    fn is_busy(&self) -> bool {
+        Arc::strong_count(&self.served) > 1
+    }
+}
+
+type Outcome = Option<Result<(), ApiError>>;
+
+#[derive(Debug)]
+struct Loading {
+    name: String,
+    cancel: CancelToken,
+    outcome: watch::Receiver<Outcome>,
+    waiting: usize,
+    /// Whether it goes on though nobody waits any more.
+    goes_on: bool,
+}
+
+/// How a model is, in lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelState {
+    Unloaded,
+    Loading,
+    Loaded,
+}
+
+impl ModelState {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unloaded => "unloaded",
+            Self::Loading => "loading",
+            Self::Loaded => "loaded",
+        }
+    }
+}
+
+/// An open model as lists show it.
+#[derive(Debug)]
+pub(crate) struct OpenState {
+    pub served: Arc<Served>,
+}
+
+/// What is to be done for a request.
+enum Step {
+    Ready(Arc<Served>),
+    Joined(Waiter),
+    /// Something else must end first.
+    Wait,
+}
+
+/// A request that waits for a load; the last one that goes away ends the load.
+struct Waiter {
+    pool: Arc<Inner>,
+    cancel: CancelToken,
+    outcome: watch::Receiver<Outcome>,
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        if let Some(loading) = state.loading.as_mut().filter(|load| load.is(&self.outcome)) {
+            loading.waiting -= 1;
+            if loading.waiting == 0 && !loading.goes_on {
+                self.cancel.cancel();
+            }
+        }
+    }
+}
+
+impl Loading {
+    fn is(&self, outcome: &watch::Receiver<Outcome>) -> bool {
+        self.outcome.same_channel(outcome)
+    }
+}
+
+impl Pool {
+    pub fn new(source: Arc<dyn ModelSource>, options: PoolOptions, served: ServedOptions) -> Self {
+        let (state, changed) = (Mutex::default(), Notify::new());
+        Self { inner: Arc::new(Inner { source, options, served, state, changed }) }
+    }
+
+    /// All models that there are.
+    ///
+    /// # Errors
+    /// A source that fails altogether.
+    pub async fn list(&self) -> Result<Vec<ListedModel>, ApiError> {
+        let source = Arc::clone(&self.inner.source);
+        blocking(move || source.list()).await
+    }
+
+    /// How a model of the list is.
+    pub fn state_of(&self, name: &str) -> ModelState {
+        let state = self.inner.lock();
+        if state.open.iter().any(|open| open.served.id == name) {
+            return ModelState::Loaded;
+        }
+        match &state.loading {
+            Some(loading) if loading.name == name => ModelState::Loading,
+            _ => ModelState::Unloaded,
+        }
+    }
+
+    /// The models that are open.
+    pub fn open(&self) -> Vec<OpenState> {
+        let state = self.inner.lock();
+        let open =
+            state.open.iter().map(|open| OpenState { served: Arc::clone(&open.served) });
+        open.collect()
+    }
+
+    /// Counters of every model that was ever open, with the model where it is open now.
+    pub fn metrics(&self) -> Vec<(String, Arc<Metrics>, Option<Arc<Served>>)> {
+        let state = self.inner.lock();
+        let all = state.metrics.iter().map(|(name, metrics)| {
+            let open = state.open.iter().find(|open| open.served.id == *name);
+            (name.clone(), Arc::clone(metrics), open.map(|open| Arc::clone(&open.served)))
+        });
+        all.collect()
+    }
+
+    /// How often models were opened.
+    pub fn loads(&self) -> Loads {
+        self.inner.lock().loads
+    }
+
+    /// The model of that name, which is opened if it is not.
+    ///
+    /// # Errors
+    /// [`ApiError::no_listed_model`], why it cannot be opened, [`ApiError::busy`] where that takes too long.
+    pub async fn acquire(&self, name: &str) -> Result<Arc<Served>, ApiError> {
+        if let Some(served) = self.inner.lock().ready(name) {
+            return Ok(served);
+        }
+        let list = self.list().await?;
+        let listed = list.into_iter().find(|listed| listed.name == name);
+        let listed = listed.ok_or_else(|| ApiError::no_listed_model(name))?;
+        let end = Instant::now() + LOAD_TIME;
+        loop {
+            let changed = self.inner.changed.notified();
+            match self.inner.step(&listed) {
+                Step::Ready(served) => return Ok(served),
+                Step::Joined(waiter) => waiter.end(end).await?,
+                Step::Wait if Instant::now() >= end => {
+                    return Err(ApiError::busy(
+                        "other models answer and leave no room for this one",
+                    ));
+                }
+                // Who answers ends without a word.
+                Step::Wait => drop(timeout(LOOK_EVERY, changed).await),
+            }
+        }
+    }
+}
+
+impl Waiter {
+    /// Waits for the load.
+    async fn end(mut self, end: Instant) -> Result<(), ApiError> {
+        let left = end.saturating_duration_since(Instant::now());
+        let outcome = timeout(left, self.outcome.wait_for(Option::is_some)).await;
+        // Nobody tells of a load whose task failed.
+        let outcome = outcome.map(|outcome| outcome.ok().and_then(|outcome| outcome.clone()));
+        if let Ok(outcome) = outcome {
+            return outcome.unwrap_or_else(|| Err(ApiError::internal("a model was not loaded")));
+        }
+        let mut state = self.pool.lock();
+        if let Some(loading) = state.loading.as_mut().filter(|load| load.is(&self.outcome)) {
+            loading.goes_on = true;
+        }
+        Err(ApiError::busy("the model is still being loaded"))
+    }
+}
+
+impl State {
+    fn ready(&mut self, name: &str) -> Option<Arc<Served>> {
+        let open = self.open.iter_mut().find(|open| open.served.id == name)?;
+        open.last_used = Instant::now();
+        Some(Arc::clone(&open.served))
+    }
+
+    /// Takes models out that nobody uses, those first that were used longest ago, until there is room for `needed` more
+    /// bytes. None where those that are in use leave no room; else what was taken out, and the room.
+    fn make_room(
+        &mut self,
+        needed: u64,
+        total: Option<u64>,
+    ) -> Option<(Vec<Arc<Served>>, Option<u64>)> {
+        let Some(total) = total else {
+            // Without a bound one is open at a time.
+            if self.open.iter().any(Open::is_busy) {
+                return None;
+            }
+            return Some((self.open.drain(..).map(|open| open.served).collect(), None));
+        };
+        let used = |open: &[Open]| open.iter().map(|open| open.served.used_bytes()).sum::<u64>();
+        let busy = self.open.iter().filter(|open| open.is_busy());
+        let busy: u64 = busy.map(|open| open.served.used_bytes()).sum();
+        let fits = |used: u64| used == 0 || used.saturating_add(needed) <= total;
+        if !fits(busy) {
+            return None;
+        }
+        self.open.sort_by_key(|open| open.last_used);
+        let mut gone = Vec::new();
+        while !fits(used(&self.open)) {
+            let index = self.open.iter().position(|open| !open.is_busy())?;
+            gone.push(self.open.remove(index).served);
+        }
+        Some((gone, Some(total.saturating_sub(used(&self.open)))))
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A list of whole entries is whole after a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn step(self: &Arc<Self>, listed: &ListedModel) -> Step {
+        let mut state = self.lock();
+        if let Some(served) = state.ready(&listed.name) {
+            return Step::Ready(served);
+        }
+        if state.loading.is_none() {
+            let needed = listed.bytes.saturating_add(listed.bytes / BESIDE_SHARE);
+            let Some((gone, room)) = state.make_room(needed, self.options.memory_bytes) else {
+                return Step::Wait;
+            };
+            state.loading = Some(self.begin(&listed.name, gone, room));
+        }
+        match &mut state.loading {
+            Some(loading) if loading.name == listed.name && !loading.cancel.is_cancelled() => {
+                loading.waiting += 1;
+                let (cancel, outcome) = (loading.cancel.clone(), loading.outcome.clone());
+                Step::Joined(Waiter { pool: Arc::clone(self), cancel, outcome })
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    fn begin(self: &Arc<Self>, name: &str, gone: Vec<Arc<Served>>, room: Option<u64>) -> Loading {
+        let (sender, outcome) = watch::channel(None);
+        let cancel = CancelToken::new();
+        let (source, token) = (Arc::clone(&self.source), cancel.clone());
+        let (pool, asked) = (Arc::clone(self), name.to_owned());
+        tokio::spawn(async move {
+            let wanted = asked.clone();
+            let work = move || {
+                // Their memory is free before more is taken.
+                drop(gone);
+                source.open(&wanted, room, &token)
+            };
+            let opened = blocking(work).await;
+            let outcome = pool.loaded(asked, opened);
+            pool.changed.notify_waiters();
+            // Nobody may wait any more.
+            let _ = sender.send(Some(outcome));
+        });
+        let (waiting, goes_on) = (0, false);
+        Loading { name: name.to_owned(), cancel, outcome, waiting, goes_on }
+    }
+
+    /// Takes what a load gave.
+    fn loaded(
+        self: &Arc<Self>,
+        name: String,
+        opened: Result<Result<OpenedModel, OpenModelError>, ApiError>,
+    ) -> Result<(), ApiError> {
+        let failed = |error: OpenModelError| ApiError::not_opened(&name, &error.message);
+        let opened = opened.and_then(|opened| opened.map_err(failed));
+        let mut state = self.lock();
+        state.loading = None;
+        let OpenedModel { model, hold } = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                state.loads.failed += 1;
+                return Err(error);
+            }
+        };
+        state.loads.opened += 1;
+        let metrics = Arc::clone(state.metrics.entry(name.clone()).or_default());
+        let served = Arc::new(Served::new(model, name, &self.served, metrics, Some(hold)));
+        let keep_alive = self.options.keep_alive;
+        state.open.push(Open { served, last_used: Instant::now(), keep_alive });
+        if !std::mem::replace(&mut state.is_reaped, true) {
+            tokio::spawn(reap(Arc::downgrade(self)));
+        }
+        Ok(())
+    }
+
+    /// Takes out the models that nobody asked for so long as they are kept; none where no model is left.
+    fn reaped(&self) -> Option<Vec<Arc<Served>>> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if state.open.is_empty() {
+            state.is_reaped = false;
+            return None;
+        }
+        let mut gone = Vec::new();
+        for index in (0..state.open.len()).rev() {
+            let open = &mut state.open[index];
+            if open.is_busy() {
+                open.last_used = now;
+            } else if open.keep_alive.is_some_and(|keep| now - open.last_used >= keep) {
+                gone.push(state.open.remove(index).served);
+            }
+        }
+        Some(gone)
+    }
+}
+
+/// Closes models that nobody asks, as long as there are some.
+async fn reap(pool: Weak<Inner>) {
+    let (least, most) = REAP_EVERY;
+    while let Some(keep) = pool.upgrade().map(|pool| pool.options.keep_alive) {
+        sleep(keep.map_or(most, |keep| (keep / 4).clamp(least, most))).await;
+        let gone = pool.upgrade().and_then(|pool| pool.reaped());
+        let Some(gone) = gone else { break };
+        if !gone.is_empty()
+            && let Err(error) = blocking(move || drop(gone)).await
+        {
+            tracing::warn!("a model was not closed: {}", error.message);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A model that is served, with what its requests share.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nestling::Model;
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+
+use crate::metrics::Metrics;
+use crate::sessions::IdleSessions;
+
+/// What each model that is served allows.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedOptions {
+    pub choices_max: usize,
+    pub requests_max: usize,
+    pub idle_sessions_max: usize,
+}
+
+/// The model that is served.
+pub(crate) struct Served {
+    pub model: Model,
+    /// What clients call it.
+    pub id: String,
+    /// When it was there, in seconds since 1970.
+    pub created: u64,
+    /// Changes whenever the same request may be answered otherwise.
+    pub fingerprint: String,
+    pub idle: IdleSessions,
+    pub requests: Arc<Semaphore>,
+    pub choices_max: usize,
+    pub metrics: Arc<Metrics>,
+    /// What must live as long as the model.
+    _hold: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Served {
+    pub fn new(
+        model: Model,
+        id: String,
+        options: &ServedOptions,
+        metrics: Arc<Metrics>,
+        hold: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Self {
+        Self {
+            fingerprint: fingerprint(&model, &id),
+            model,
+            id,
+            created: unix_seconds(),
+            idle: IdleSessions::new(options.idle_sessions_max),
+            requests: Arc::new(Semaphore::new(options.requests_max.max(1))),
+            choices_max: options.choices_max.max(1),
+            metrics,
+            _hold: hold,
+        }
+    }
+
+    /// Bytes of memory that its engine has reserved.
+    pub fn used_bytes(&self) -> u64 {
+        self.model.engine().budget().used_bytes()
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn unix_seconds() -> u64 {
+    // Default: a clock before 1970 tells nothing.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// What decides how a request is answered, besides the request.
+fn fingerprint(model: &Model, id: &str) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let (limits, device) = (model.limits(), model.device_name());
+    let allocation = model.allocation().map(|levels| levels.hash().to_string());
+    let dual = model.dual().map(|dual| dual.policy());
+    let facts = format!(
+        "{version} {id} {device} {:?} {} {allocation:?} {dual:?}",
+        limits.level_max, limits.vocab_size
+    );
+    let hash: [u8; 32] = Sha256::digest(facts).into();
+    let start = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("fp_{start}")
+}

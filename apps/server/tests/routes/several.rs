@@ -1,0 +1,235 @@
+//! Models that are opened when they are asked for.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nestling::{CancelToken, Model};
+use nestling_server::{
+    ListedModel, ModelSource, OpenModelError, OpenedModel, PoolOptions, Server, ServerOptions,
+};
+use serde_json::{Value, json};
+
+use crate::models::{open_bundled, open_tools};
+use crate::{CHAT, block_on, chat_with, get, post, post_later};
+
+/// The bundled model as `story`, one of random weights as `tools`, and one that cannot be opened.
+#[derive(Debug, Default)]
+struct Two {
+    opened: Mutex<Vec<(String, Option<u64>)>>,
+    /// Models that are open now.
+    open: Arc<AtomicUsize>,
+    /// Whether opening waits until it is cancelled, or this is false again.
+    waits: AtomicBool,
+    cancelled: AtomicUsize,
+}
+
+/// Counts a model as open until it is dropped.
+struct Held(Arc<AtomicUsize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+const BYTES: u64 = 4 << 20;
+
+impl ModelSource for Two {
+    fn list(&self) -> Vec<ListedModel> {
+        let listed = |name: &str| ListedModel {
+            name: name.into(),
+            bytes: BYTES,
+            created: 1_700_000_000,
+            format: "nest",
+        };
+        ["broken", "story", "tools"].map(listed).into()
+    }
+
+    fn open(
+        &self,
+        name: &str,
+        room: Option<u64>,
+        cancel: &CancelToken,
+    ) -> Result<OpenedModel, OpenModelError> {
+        self.opened.lock().unwrap().push((name.into(), room));
+        while self.waits.load(Ordering::SeqCst) {
+            if cancel.is_cancelled() {
+                self.cancelled.fetch_add(1, Ordering::SeqCst);
+                return Err(OpenModelError { message: "cancelled".into() });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let budget = room.unwrap_or(1 << 30).min(1 << 30);
+        let model: Model = match name {
+            "story" => open_bundled(budget),
+            "tools" => open_tools(budget),
+            _ => return Err(OpenModelError { message: "its file is damaged".into() }),
+        };
+        self.open.fetch_add(1, Ordering::SeqCst);
+        Ok(OpenedModel { model, hold: Box::new(Held(Arc::clone(&self.open))) })
+    }
+}
+
+fn serve(options: PoolOptions) -> (Server, Arc<Two>) {
+    let (server, source) = (Server::new(ServerOptions::default()), Arc::new(Two::default()));
+    server.set_source(Arc::clone(&source) as Arc<dyn ModelSource>, options);
+    (server, source)
+}
+
+fn short() -> PoolOptions {
+    PoolOptions { keep_alive: Some(Duration::from_millis(80)), memory_bytes: Some(2 << 30) }
+}
+
+fn ask(server: &Server, model: &str) -> crate::Answer {
+    post(server, CHAT, &chat_with(&json!({ "model": model, "max_tokens": 2 })))
+}
+
+fn states(server: &Server) -> Vec<(String, String)> {
+    let list = get(server, "/v1/models").ok();
+    let state = |model: &Value| {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        (text(&model["id"]), text(&model["status"]["value"]))
+    };
+    list["data"].as_array().unwrap().iter().map(state).collect()
+}
+
+fn state(server: &Server, name: &str) -> String {
+    states(server).into_iter().find(|(id, _)| id == name).unwrap().1
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn models_are_opened_by_name_and_closed_when_nobody_asks() {
+    let (server, source) = serve(short());
+    get(&server, "/health").ok();
+    assert!(states(&server).iter().all(|(_, state)| state == "unloaded"));
+    assert!(source.opened.lock().unwrap().is_empty());
+    let reply = ask(&server, "story").ok();
+    assert_eq!(
+        (&reply["model"], &reply["usage"]["completion_tokens"]),
+        (&json!("story"), &json!(2))
+    );
+    let listed = get(&server, "/v1/models/tools").ok();
+    assert_eq!((&listed["status"]["value"], &listed["bytes"]), (&json!("unloaded"), &json!(BYTES)));
+    wait_for("closing", || source.open.load(Ordering::SeqCst) == 0);
+    assert_eq!(state(&server, "story"), "unloaded");
+    // Counters outlive the model, each with its name.
+    let metrics = get(&server, "/metrics").body;
+    assert!(metrics.contains("nestling_generation_tokens_total{model=\"story\"} 2"), "{metrics}");
+    assert!(
+        metrics.contains("completions_total{model=\"story\",reason=\"length\"} 1"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("nestling_model_loads_total 1"), "{metrics}");
+    assert_eq!(metrics.matches("# TYPE nestling_generation_tokens_total").count(), 1);
+    ask(&server, "story").ok();
+    assert_eq!(source.opened.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn two_that_fit_are_open_together_and_share_the_memory() {
+    let (server, source) = serve(PoolOptions { keep_alive: None, memory_bytes: Some(2 << 30) });
+    ask(&server, "story").ok();
+    ask(&server, "tools").ok();
+    assert_eq!(source.open.load(Ordering::SeqCst), 2);
+    let opened = source.opened.lock().unwrap().clone();
+    assert_eq!(opened[0], ("story".into(), Some(2 << 30)));
+    let status = get(&server, "/status").ok();
+    let models = status["models"].as_array().unwrap();
+    assert_eq!(models.len(), 2, "{status}");
+    let used = models.iter().find(|model| model["model"] == "story").unwrap();
+    let used = used["value"]["memory"]["used_bytes"].as_u64().unwrap();
+    // The second had what the first left.
+    assert_eq!(opened[1].1, Some((2 << 30) - used));
+    assert_eq!(get(&server, "/plan").ok()["models"].as_array().unwrap().len(), 2);
+    let metrics = get(&server, "/metrics").body;
+    for name in ["story", "tools"] {
+        assert!(metrics.contains(&format!("nestling_idle_sessions{{model=\"{name}\"}} 1")));
+    }
+}
+
+#[test]
+fn one_makes_room_for_another_but_not_while_it_answers() {
+    // Without a bound on memory one is open at a time.
+    let (server, source) = serve(PoolOptions { keep_alive: None, memory_bytes: None });
+    let long = json!({
+        "model": "story", "max_tokens": 400, "stream": true, "logit_bias": { "2": -100 },
+    });
+    let mut body = block_on(post_later(&server, CHAT, &chat_with(&long)));
+    // The first answer is under way, so it stays, and the second model waits for its end.
+    block_on(body.next_piece()).unwrap();
+    let (other, started) = (server.clone(), Instant::now());
+    let second = std::thread::spawn(move || ask(&other, "tools").ok());
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(state(&server, "story"), "loaded");
+    assert_eq!(source.opened.lock().unwrap().len(), 1);
+    let rest = block_on(body.rest());
+    // A writer has its model as long as it is there.
+    drop(body);
+    assert!(rest.ends_with("data: [DONE]\n\n") && !rest.contains("\"error\""), "{rest}");
+    assert_eq!(second.join().unwrap()["model"], "tools");
+    assert!(started.elapsed() >= Duration::from_millis(150));
+    assert_eq!(source.open.load(Ordering::SeqCst), 1);
+    assert_eq!(
+        (state(&server, "story"), state(&server, "tools")),
+        ("unloaded".into(), "loaded".into())
+    );
+}
+
+#[test]
+fn requests_for_one_model_share_its_opening() {
+    let (server, source) = serve(PoolOptions::default());
+    source.waits.store(true, Ordering::SeqCst);
+    let ask_one = || {
+        let server = server.clone();
+        std::thread::spawn(move || ask(&server, "story").ok())
+    };
+    let asking = [ask_one(), ask_one(), ask_one()];
+    wait_for("opening", || !source.opened.lock().unwrap().is_empty());
+    assert_eq!(state(&server, "story"), "loading");
+    source.waits.store(false, Ordering::SeqCst);
+    for asking in asking {
+        asking.join().unwrap();
+    }
+    assert_eq!(source.opened.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn what_cannot_be_opened_is_an_error_of_its_request() {
+    let (server, _source) = serve(PoolOptions::default());
+    let error = ask(&server, "broken").error(500);
+    assert_eq!((&error["code"], &error["param"]), (&json!("model_not_opened"), &json!("model")));
+    assert!(error["message"].as_str().unwrap().contains("its file is damaged"), "{error}");
+    for name in ["other", "../story", "/etc/passwd", ""] {
+        let error = ask(&server, name).error(404);
+        assert_eq!(error["code"], "model_not_found", "{name}");
+    }
+    let error = post(&server, CHAT, &chat_with(&json!({ "model": null }))).error(400);
+    assert_eq!(error["param"], "model");
+    ask(&server, "story").ok();
+    assert!(get(&server, "/metrics").body.contains("nestling_model_load_failures_total 1"));
+}
+
+#[test]
+fn an_opening_that_nobody_waits_for_is_cancelled() {
+    let (server, source) = serve(PoolOptions::default());
+    source.waits.store(true, Ordering::SeqCst);
+    let request = chat_with(&json!({ "model": "story", "max_tokens": 2 }));
+    block_on(async {
+        let asked = post_later(&server, CHAT, &request);
+        tokio::time::timeout(Duration::from_millis(100), asked).await.map(|_| ()).unwrap_err();
+    });
+    wait_for("cancelling", || source.cancelled.load(Ordering::SeqCst) == 1);
+    source.waits.store(false, Ordering::SeqCst);
+    // The next request opens it anew.
+    ask(&server, "story").ok();
+    assert_eq!(source.opened.lock().unwrap().len(), 2);
+}
