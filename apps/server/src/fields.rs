@@ -46,6 +46,11 @@ impl Fields {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
+    /// Whether a field is there.
+    pub fn names(&self, name: &str) -> bool {
+        self.peek(name).is_some()
+    }
+
     /// A text that stays where it is.
     pub fn peek_text(&self, name: &str) -> Option<&str> {
         self.peek(name).and_then(Value::as_str)
@@ -144,6 +149,23 @@ impl Fields {
     pub fn object(&mut self, name: &str) -> Result<Option<Self>, ApiError> {
         let path = self.path(name);
         self.take(name).map(|value| Self::new(path, value)).transpose()
+    }
+
+    /// Refuses a field that means nothing here, unless it says nothing either: `false`, an empty text or list.
+    ///
+    /// # Errors
+    /// A field that says something.
+    pub fn refuse(&mut self, name: &str, why: &str) -> Result<(), ApiError> {
+        let says_nothing = |value: &Value| match value {
+            Value::Bool(flag) => !flag,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            _ => false,
+        };
+        match self.take(name) {
+            Some(value) if !says_nothing(&value) => Err(self.unsupported(name, why)),
+            _ => Ok(()),
+        }
     }
 
     /// Ends the object: all of it must have been taken.

@@ -22,6 +22,7 @@ mod listing;
 mod logprobs;
 mod messages;
 mod metrics;
+mod ollama;
 mod parts;
 mod pool;
 mod prompt;

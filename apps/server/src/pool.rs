@@ -100,6 +100,8 @@ impl ModelState {
 #[derive(Debug)]
 pub(crate) struct OpenState {
     pub served: Arc<Served>,
+    /// How long it stays if nobody asks for it; none is forever.
+    pub left: Option<Duration>,
 }
 
 /// What is to be done for a request.
@@ -164,9 +166,13 @@ impl Pool {
 
     /// The models that are open.
     pub fn open(&self) -> Vec<OpenState> {
+        let now = Instant::now();
         let state = self.inner.lock();
-        let open =
-            state.open.iter().map(|open| OpenState { served: Arc::clone(&open.served) });
+        let open = state.open.iter().map(|open| {
+            let since = if open.is_busy() { Duration::ZERO } else { now - open.last_used };
+            let left = open.keep_alive.map(|keep| keep.saturating_sub(since));
+            OpenState { served: Arc::clone(&open.served), left }
+        });
         open.collect()
     }
 
@@ -210,6 +216,14 @@ impl Pool {
                 // Who answers ends without a word.
                 Step::Wait => drop(timeout(LOOK_EVERY, changed).await),
             }
+        }
+    }
+
+    /// From now on the model stays open so long after its last request.
+    pub fn keep(&self, name: &str, keep_alive: Option<Duration>) {
+        let mut state = self.inner.lock();
+        if let Some(open) = state.open.iter_mut().find(|open| open.served.id == name) {
+            open.keep_alive = keep_alive;
         }
     }
 }

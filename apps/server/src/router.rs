@@ -1,6 +1,7 @@
 //! Which route does what, and what every request must pass.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,7 +19,7 @@ use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, BODY_TIME};
 use crate::server::{Served, Server};
 use crate::usage::random;
-use crate::{chat, completions, json, listing, messages, responses, tokens};
+use crate::{chat, completions, json, listing, messages, ollama, responses, tokens};
 
 /// Routes of the API that mean something, but that no model here has.
 const NOT_OFFERED: [&str; 8] = [
@@ -50,7 +51,8 @@ pub fn router(server: &Server) -> Router {
         .route("/v1/completions", post(plain_completions))
         .route("/v1/responses", post(create_response))
         .route("/v1/messages", post(create_message))
-        .route("/v1/messages/count_tokens", post(count_tokens));
+        .route("/v1/messages/count_tokens", post(count_tokens))
+        .route("/api/{*path}", any(ollama_api));
     for path in NOT_OFFERED {
         routes = routes.route(path, any(not_offered));
     }
@@ -75,14 +77,14 @@ async fn answered(server: Server, request: Request, next: Next) -> Response {
     }
     let origin = match server.access().check_place(request.uri(), headers) {
         Ok(origin) => origin,
-        Err(error) => return error.into_response(),
+        Err(error) => return refusal(request.uri(), error),
     };
     let is_public = matches!(request.uri().path(), "/health" | "/v1/health");
     let mut response = if origin.is_some() && is_preflight(method, headers) {
         preflight(headers)
     } else {
         match server.access().check_key(headers) {
-            Err(error) if !is_public => error.into_response(),
+            Err(error) if !is_public => refusal(request.uri(), error),
             _ => next.run(request).await,
         }
     };
@@ -94,6 +96,11 @@ async fn answered(server: Server, request: Request, next: Next) -> Response {
         response.headers_mut().insert("x-request-id", id);
     }
     response
+}
+
+/// An error in the form of the API that was asked.
+fn refusal(uri: &Uri, error: ApiError) -> Response {
+    if ollama::is_own(uri.path()) { ollama::refusal(&error) } else { error.into_response() }
 }
 
 async fn no_route(uri: Uri) -> ApiError {
@@ -158,6 +165,15 @@ async fn count_tokens(
 ) -> Result<Response, ApiError> {
     let (served, fields) = read(&server, request).await?;
     messages::count_tokens(served, fields).await
+}
+
+async fn ollama_api(State(server): State<Server>, request: Request) -> Response {
+    let (started, method, uri) = (Instant::now(), request.method().clone(), request.uri().clone());
+    let fields = match ollama::has_body(&method, uri.path()) {
+        true => Some(fields_of(request).await),
+        false => None,
+    };
+    ollama::answer(&server, &method, uri.path(), fields, started).await
 }
 
 /// The model that a body of JSON names, opened where that is needed, and the body's fields.

@@ -198,7 +198,11 @@ fn logit_bias(fields: &mut Fields, model: &Model) -> Result<Vec<(u32, f32)>, Api
     Ok(biases)
 }
 
-fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+/// The texts that end an answer.
+///
+/// # Errors
+/// Too many, and what is no text.
+pub(crate) fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let name = "stop";
     let texts = match fields.take(name) {
         None => return Ok(Vec::new()),

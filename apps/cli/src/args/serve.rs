@@ -8,7 +8,8 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, /status, /plan,
-/tokenize, /detokenize, /tokenizer_info.
+/tokenize, /detokenize, /tokenizer_info; of Ollama's API /api/chat, /api/generate, /api/tags,
+/api/show, /api/ps, /api/version.
 
 Examples:
   nestling serve -m qwen3.nest

@@ -4,7 +4,7 @@ mod messages;
 mod reply;
 mod request;
 mod stream;
-mod tools;
+pub(crate) mod tools;
 
 use std::sync::Arc;
 

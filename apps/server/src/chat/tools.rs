@@ -11,7 +11,7 @@ use crate::tools::{self, Tool, Tools, check_schema, function_name};
 
 /// # Errors
 /// The first that makes no sense; tools for a model that knows none.
-pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
+pub(crate) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
     let (schemas, strict) = tools::take(fields, model, read)?;
     let choice = choice(fields, &schemas)?;
     // Default: the API lets answers have several calls.

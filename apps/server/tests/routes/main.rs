@@ -10,6 +10,7 @@ mod connections;
 mod described;
 mod messages;
 mod models;
+mod ollama;
 mod responses;
 mod several;
 mod tools;

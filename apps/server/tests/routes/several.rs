@@ -233,3 +233,25 @@ fn an_opening_that_nobody_waits_for_is_cancelled() {
     ask(&server, "story").ok();
     assert_eq!(source.opened.lock().unwrap().len(), 2);
 }
+
+#[test]
+fn a_request_of_ollama_s_api_says_how_long_its_model_stays() {
+    let (server, source) = serve(PoolOptions { keep_alive: None, memory_bytes: Some(2 << 30) });
+    let tags = get(&server, "/api/tags").ok();
+    assert_eq!(tags["models"].as_array().unwrap().len(), 3);
+    assert!(get(&server, "/api/ps").ok()["models"].as_array().unwrap().is_empty());
+    let load = |keep: Value| json!({ "model": "story", "prompt": "", "keep_alive": keep });
+    let loaded = post(&server, "/api/generate", &load(json!("1h"))).ok();
+    assert_eq!(loaded["done_reason"], "load");
+    assert!(loaded["model"] == "story" && source.open.load(Ordering::SeqCst) == 1);
+    let ps = get(&server, "/api/ps").ok();
+    assert!(ps["models"][0]["size"].as_u64().unwrap() > 1 << 20, "{ps}");
+    assert!(ps["models"][0]["expires_at"].as_str().unwrap().starts_with("20"), "{ps}");
+    let unloaded = post(&server, "/api/generate", &load(json!(0))).ok();
+    assert_eq!(unloaded["done_reason"], "unload");
+    wait_for("closing", || source.open.load(Ordering::SeqCst) == 0);
+    // What is not open is shown as far as its listing goes.
+    let show = post(&server, "/api/show", &json!({ "model": "tools" })).ok();
+    assert_eq!(show["details"]["format"], "nest");
+    assert!(source.opened.lock().unwrap().iter().all(|(name, _)| name == "story"));
+}

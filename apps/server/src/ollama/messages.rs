@@ -1,0 +1,99 @@
+//! The messages of a chat in this API's form: calls have no ids, and results name their tool.
+
+use nestling::{Message, Role, ToolCall};
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
+
+/// # Errors
+/// Too many messages, and the first that makes no sense.
+pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
+    let name = "messages";
+    // Default: without messages the model is only opened.
+    let messages = fields.list(name, MESSAGES_MAX)?.unwrap_or_default();
+    let mut reader = Reader::default();
+    let read = |(index, message)| reader.read(&format!("{name}[{index}]"), message);
+    messages.into_iter().enumerate().map(read).collect()
+}
+
+/// Gives calls their ids, and results those of the calls that they answer.
+#[derive(Debug, Default)]
+struct Reader {
+    calls: usize,
+    /// Calls without a result, by id and name.
+    open: Vec<(String, String)>,
+}
+
+impl Reader {
+    fn read(&mut self, place: &str, message: Value) -> Result<Message, ApiError> {
+        let mut fields = Fields::new(place, message)?;
+        let role = fields.required_text("role", NAME_BYTES_MAX)?;
+        let role = match role.as_str() {
+            "system" => Role::System,
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            "tool" => Role::Tool,
+            _ => {
+                let message =
+                    format!("system, user, assistant or tool was expected, found `{role}`");
+                return Err(fields.invalid("role", message));
+            }
+        };
+        // Default: who only calls tools says nothing.
+        let content = fields.text("content", BODY_BYTES_MAX)?.unwrap_or_default();
+        let mut message = Message::new(role, content);
+        fields.refuse("images", "no model here sees images")?;
+        let thinking = fields.text("thinking", BODY_BYTES_MAX)?;
+        message.reasoning = thinking.filter(|thinking| !thinking.is_empty());
+        // Default: no calls.
+        let calls = fields.list("tool_calls", CALLS_MAX)?.unwrap_or_default();
+        for (index, call) in calls.into_iter().enumerate() {
+            let call = self.call(&format!("{place}.tool_calls[{index}]"), call)?;
+            message.tool_calls.push(call);
+        }
+        let tool = fields.text("tool_name", TEXT_BYTES_MAX)?;
+        let id = fields.text("tool_call_id", TEXT_BYTES_MAX)?;
+        if message.role == Role::Tool {
+            message.tool_call_id = id.or_else(|| self.answered(tool.as_deref()));
+            message.name = tool;
+        } else if tool.is_some() || id.is_some() {
+            let name = if tool.is_some() { "tool_name" } else { "tool_call_id" };
+            return Err(fields.invalid(name, "only a message of the role `tool` has one"));
+        }
+        fields.end()?;
+        Ok(message)
+    }
+
+    fn call(&mut self, place: &str, call: Value) -> Result<ToolCall, ApiError> {
+        let mut fields = Fields::new(place, call)?;
+        let id = fields.text("id", TEXT_BYTES_MAX)?;
+        fields.text("type", NAME_BYTES_MAX)?;
+        let function = fields.object("function")?;
+        let mut function =
+            function.ok_or_else(|| fields.invalid("function", "`function` is missing"))?;
+        fields.end()?;
+        // The number of a call among those of its answer; the order says the same.
+        function.integer("index", 0..=CALLS_MAX as u64)?;
+        let name = function.required_text("name", TEXT_BYTES_MAX)?;
+        // Default: a tool without parameters is called with none.
+        let arguments =
+            function.take("arguments").unwrap_or_else(|| Value::Object(Default::default()));
+        if !arguments.is_object() {
+            return Err(function.invalid("arguments", "an object was expected"));
+        }
+        function.end()?;
+        let id = id.unwrap_or_else(|| format!("call_{}", self.calls));
+        self.calls += 1;
+        self.open.push((id.clone(), name.clone()));
+        Ok(ToolCall { id, name, arguments })
+    }
+
+    /// The id of the first call of this tool that has no result yet.
+    fn answered(&mut self, tool: Option<&str>) -> Option<String> {
+        let is_meant = |call: &(String, String)| tool.is_none_or(|tool| call.1 == tool);
+        let index = self.open.iter().position(is_meant)?;
+        Some(self.open.remove(index).0)
+    }
+}

@@ -1,0 +1,140 @@
+//! Ollama's API: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
+//!
+//! Answers are lines of JSON unless `stream` is false, times are in nanoseconds, and an error is `{"error": "..."}`.
+//! Fields and options that mean nothing here are errors that name them.
+
+mod lines;
+mod messages;
+mod models;
+mod options;
+mod reply;
+mod request;
+mod time;
+
+use std::time::Instant;
+
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::answers::{self, blocking};
+use crate::error::{ApiError, json_response};
+use crate::fields::Fields;
+use crate::server::{Models, Server};
+use reply::{Kind, Writer};
+use request::{Keep, Request};
+
+/// Routes of the API that mean something, but not here.
+const NOT_OFFERED: [&str; 8] =
+    ["pull", "push", "create", "delete", "copy", "embed", "embeddings", "blobs"];
+
+/// Whether a path is one of this API's.
+pub(crate) fn is_own(path: &str) -> bool {
+    path.starts_with("/api/")
+}
+
+/// Whether a route reads a body.
+pub(crate) fn has_body(method: &Method, path: &str) -> bool {
+    *method == Method::POST && matches!(path, "/api/chat" | "/api/generate" | "/api/show")
+}
+
+/// Answers a request that came at `started`; its fields are there where [`has_body`] says so.
+pub(crate) async fn answer(
+    server: &Server,
+    method: &Method,
+    path: &str,
+    fields: Option<Result<Fields, ApiError>>,
+    started: Instant,
+) -> Response {
+    let answered = match fields.transpose() {
+        Ok(fields) => route(server, method, path, fields, started).await,
+        Err(error) => Err(error),
+    };
+    answered.unwrap_or_else(|error| refusal(&error))
+}
+
+async fn route(
+    server: &Server,
+    method: &Method,
+    path: &str,
+    fields: Option<Fields>,
+    started: Instant,
+) -> Result<Response, ApiError> {
+    // Default: other routes have other starts.
+    let name = path.strip_prefix("/api/").unwrap_or_default();
+    let is_get = matches!(*method, Method::GET | Method::HEAD);
+    match (name, fields) {
+        ("version", _) if is_get => Ok(models::version()),
+        ("tags", _) if is_get => models::tags(server).await,
+        ("ps", _) if is_get => models::ps(server).await,
+        ("show", Some(fields)) => models::show(server, fields).await,
+        ("chat", Some(fields)) => generate(server, Kind::Chat, fields, started).await,
+        ("generate", Some(fields)) => generate(server, Kind::Generate, fields, started).await,
+        ("version" | "tags" | "ps" | "show" | "chat" | "generate", _) => {
+            let message = format!("{method} is not a method of {path:?}");
+            let status = StatusCode::METHOD_NOT_ALLOWED;
+            Err(ApiError::status(status, "method_not_allowed", message))
+        }
+        _ if NOT_OFFERED.iter().any(|known| name.split('/').next() == Some(*known)) => {
+            let message = format!("{path:?} is not offered by this server");
+            Err(ApiError::status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message))
+        }
+        _ => Err(ApiError::no_route(path)),
+    }
+}
+
+async fn generate(
+    server: &Server,
+    kind: Kind,
+    mut fields: Fields,
+    started: Instant,
+) -> Result<Response, ApiError> {
+    let name = request::model_name(&mut fields)?;
+    let served = server.served_for(Some(&name)).await?;
+    if served.id != name {
+        return Err(ApiError::no_model(&name, &served.id));
+    }
+    let loaded = started.elapsed();
+    let reader = std::sync::Arc::clone(&served);
+    // Schemas are compiled here.
+    let request = blocking(move || Request::read(kind, fields, &reader)).await??;
+    let Request { job, stream, keep } = request;
+    match (server.models()?, keep) {
+        (_, None) | (Models::One(_), Some(Keep(None))) => {}
+        (Models::One(_), Some(_)) => {
+            let message = "this server keeps its one model open; -1 says so";
+            return Err(ApiError::unsupported("keep_alive", message));
+        }
+        (Models::Pool(pool), Some(Keep(keep))) => pool.keep(&name, keep),
+    }
+    let writer = Writer::new(kind, name, started, loaded);
+    let Some(job) = job else {
+        let is_closed = keep.is_some_and(|Keep(time)| time.is_some_and(|time| time.is_zero()));
+        let reason = if is_closed { "unload" } else { "load" };
+        return Ok(json_response(StatusCode::OK, &writer.without_answer(reason)));
+    };
+    let answers = answers::start(&served, job).await?;
+    match stream {
+        true => Ok(lines::response(answers, writer)),
+        false => writer.whole(answers).await,
+    }
+}
+
+/// What an error says, the field that is wrong included.
+fn words(error: &ApiError) -> String {
+    match &error.param {
+        Some(param) if !error.message.contains(param.as_str()) => {
+            format!("{param}: {}", error.message)
+        }
+        _ => error.message.clone(),
+    }
+}
+
+/// An error in this API's form.
+pub(crate) fn refusal(error: &ApiError) -> Response {
+    // The headers are those of every error.
+    let headers = error.clone().into_response().headers().clone();
+    let mut response = json_response(error.status, &json!({ "error": words(error) }));
+    *response.headers_mut() = headers;
+    response
+}

@@ -1,0 +1,194 @@
+//! A chat or a completion as it is asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nestling::engine::text::TemplateTime;
+use nestling::guide::Guide;
+use nestling::{Conversation, GenerateOptions, Message, Model};
+use serde_json::{Map, Value};
+
+use super::reply::Kind;
+use super::{messages, options, time};
+use crate::answers::Job;
+use crate::chat::tools::{self, check_schema};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{BODY_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::prompt::Prompt;
+use crate::server::{Served, unix_seconds};
+use crate::tools::check_schema;
+
+/// How long a model stays open; none is for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Keep(pub Option<Duration>);
+
+/// A request that has been read whole.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// None where the model is only to be opened or closed.
+    pub job: Option<Job>,
+    pub stream: bool,
+    pub keep: Option<Keep>,
+}
+
+/// # Errors
+/// Where no model is named.
+pub(super) fn model_name(fields: &mut Fields) -> Result<String, ApiError> {
+    let name = fields.text("model", TEXT_BYTES_MAX)?;
+    let name = name.filter(|name| !name.is_empty());
+    name.ok_or_else(|| fields.invalid("model", "`model` is missing"))
+}
+
+impl Request {
+    /// # Errors
+    /// The first field that is missing, unknown, not supported, or makes no sense.
+    pub fn read(kind: Kind, mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
+        let model = &served.model;
+        // Default: this API sends answers as they come.
+        let stream = fields.flag("stream")?.unwrap_or(true);
+        let keep = keep(&mut fields)?;
+        let mut options = options::take(&mut fields, model)?;
+        for name in ["logprobs", "top_logprobs"] {
+            fields.refuse(name, "log-probabilities are to be had of `/v1/chat/completions`")?;
+        }
+        let form = form(&mut fields)?;
+        let thinking = thinking(&mut fields, model)?;
+        let prompt = match kind {
+            Kind::Chat => chat(&mut fields, model, form.is_some())?,
+            Kind::Generate => text(&mut fields, model)?,
+        };
+        fields.end()?;
+        options.constraint = form.map(|guide| Arc::new(guide) as _);
+        let job = prompt.map(|prompt| {
+            let prompt = with_thinking(prompt, thinking);
+            job(kind, prompt, options)
+        });
+        Ok(Self { job, stream, keep })
+    }
+}
+
+fn job(kind: Kind, prompt: Prompt, options: GenerateOptions) -> Job {
+    let param = match kind {
+        Kind::Chat => "messages",
+        Kind::Generate => "prompt",
+    };
+    let prompts = vec![prompt];
+    Job { prompts, choices: 1, options, keeps_sessions: true, calls_max: None, param }
+}
+
+fn with_thinking(prompt: Prompt, arguments: Map<String, Value>) -> Prompt {
+    match prompt {
+        Prompt::Conversation(mut conversation) => {
+            conversation.template_arguments = arguments;
+            Prompt::Conversation(conversation)
+        }
+        other => other,
+    }
+}
+
+fn keep(fields: &mut Fields) -> Result<Option<Keep>, ApiError> {
+    let name = "keep_alive";
+    let Some(value) = fields.take(name) else { return Ok(None) };
+    let kept = time::kept(&value).map(|kept| Some(Keep(kept)));
+    kept.ok_or_else(|| fields.invalid(name, "seconds, or a duration such as `5m`, was expected"))
+}
+
+/// What answers are kept to; none where they are free.
+fn form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
+    let name = "format";
+    let guide = match fields.take(name) {
+        None => return Ok(None),
+        Some(Value::String(word)) if word.is_empty() => return Ok(None),
+        Some(Value::String(word)) if word == "json" => {
+            Guide::json_object().map_err(|error| ApiError::internal(error.to_string()))?
+        }
+        Some(schema @ Value::Object(_)) => {
+            check_schema(name, &schema)?;
+            Guide::json_schema(&schema).map_err(|error| fields.invalid(name, error.to_string()))?
+        }
+        Some(_) => return Err(fields.invalid(name, "`json` or a JSON schema was expected")),
+    };
+    Ok(Some(guide))
+}
+
+/// What the chat template is told of reasoning.
+fn thinking(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, ApiError> {
+    let name = "think";
+    let knows = |name: &str| model.chat_template().is_some_and(|template| template.names(name));
+    let mut arguments = Map::new();
+    let (reasons, effort) = match fields.take(name) {
+        None => return Ok(arguments),
+        Some(Value::Bool(reasons)) => (reasons, None),
+        Some(Value::String(word)) if ["low", "medium", "high"].contains(&word.as_str()) => {
+            (true, Some(word))
+        }
+        Some(_) => {
+            return Err(fields.invalid(name, "true, false, low, medium or high was expected"));
+        }
+    };
+    match effort.filter(|_| knows("reasoning_effort")) {
+        Some(effort) => drop(arguments.insert("reasoning_effort".into(), effort.into())),
+        None if knows("enable_thinking") => {
+            arguments.insert("enable_thinking".into(), reasons.into());
+        }
+        // What it does anyway.
+        None if reasons == model.capabilities().thinking => {}
+        None => {
+            let message = "the chat template of this model cannot be told whether to reason";
+            return Err(fields.unsupported(name, message));
+        }
+    }
+    Ok(arguments)
+}
+
+fn chat(fields: &mut Fields, model: &Model, has_form: bool) -> Result<Option<Prompt>, ApiError> {
+    let messages = messages::take(fields)?;
+    if fields.names("tool_choice") || fields.names("parallel_tool_calls") {
+        // They are another API's.
+        let name = if fields.names("tool_choice") { "tool_choice" } else { "parallel_tool_calls" };
+        return Err(ApiError::unknown(name));
+    }
+    let tools = tools::take(fields, model)?;
+    if has_form && !tools.schemas.is_empty() {
+        return Err(fields.unsupported("format", "answers in a form and tools exclude each other"));
+    }
+    if messages.is_empty() {
+        return Ok(None);
+    }
+    let mut conversation = conversation(messages);
+    conversation.tools = tools.schemas;
+    Ok(Some(Prompt::Conversation(Box::new(conversation))))
+}
+
+fn conversation(messages: Vec<Message>) -> Conversation {
+    let mut conversation = Conversation::new(messages);
+    // Default: a clock that cannot be after the year 2262.
+    let now = i64::try_from(unix_seconds()).unwrap_or(0);
+    conversation.now = Some(TemplateTime::from_unix_seconds(now));
+    conversation
+}
+
+fn text(fields: &mut Fields, model: &Model) -> Result<Option<Prompt>, ApiError> {
+    fields.refuse("images", "no model here sees images")?;
+    fields.refuse("suffix", "text before a suffix is not supported")?;
+    fields.refuse("template", "a model has its own template")?;
+    fields.refuse("context", "what was computed is found by the prompt itself")?;
+    // Default: a prompt is a message, and there is none.
+    let raw = fields.flag("raw")?.unwrap_or(false);
+    let system = fields.text("system", BODY_BYTES_MAX)?.filter(|text| !text.is_empty());
+    let prompt = fields.text("prompt", BODY_BYTES_MAX)?.filter(|text| !text.is_empty());
+    let is_text = raw || !model.capabilities().chat;
+    if is_text && system.is_some() {
+        let message = "a prompt without a chat template has no place for it";
+        return Err(fields.unsupported("system", message));
+    }
+    Ok(prompt.map(|prompt| match is_text {
+        true => Prompt::Text(prompt),
+        false => {
+            let system = system.map(Message::system);
+            let messages = system.into_iter().chain([Message::user(prompt)]).collect();
+            Prompt::Conversation(Box::new(conversation(messages)))
+        }
+    }))
+}
