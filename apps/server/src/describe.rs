@@ -1,6 +1,6 @@
 //! What is served and how it is doing: models, `/status`, `/plan`.
 
-use nestling::PlannedResidence;
+use nestling::{Level, PlannedResidence, ServiceStatus};
 use serde_json::{Value, json};
 
 use crate::pool::{ModelState, OpenState};
@@ -51,10 +51,10 @@ pub(crate) fn models(models: Vec<Value>) -> Value {
 pub(crate) fn status(served: &Served) -> Value {
     let status = served.model.engine().status();
     let (pages, step) = (status.pages, status.last_step);
-    let budget = served.model.engine().budget().clone();
     json!({
         "model": served.id,
         "device": served.model.device_name(),
+        "level_max_bits": served.model.limits().level_max.map(Level::bits),
         "running": status.running,
         "waiting": status.waiting,
         "parked": status.parked,
@@ -69,12 +69,41 @@ pub(crate) fn status(served: &Served) -> Value {
         "preemptions": status.preemptions,
         "late": status.late,
         "steps": status.steps,
+        "rows": status.rows,
+        "experts": experts(&status),
         "last_step": { "rows": step.rows, "sequences": step.sequences, "seconds": step.seconds },
         "gap_in_force_seconds": status.gap_in_force,
         "idle_sessions": served.idle.count(),
         "requests_free": served.requests.available_permits(),
-        "memory": { "used_bytes": budget.used_bytes(), "budget_bytes": budget.total_bytes() },
+        "memory": memory(served),
         "expert_bytes": served.model.expert_bytes(),
+    })
+}
+
+/// What the steps did with experts since the model was opened.
+fn experts(status: &ServiceStatus) -> Value {
+    let (uses, streaming) = (status.experts.uses, &status.experts.streaming);
+    let served_bits: u64 =
+        Level::ALL.into_iter().zip(uses).map(|(level, uses)| u64::from(level.bits()) * uses).sum();
+    json!({
+        "uses": uses.iter().sum::<u64>(),
+        "served_bits": served_bits,
+        "hits": streaming.expert_hits,
+        "misses": streaming.expert_misses,
+        "wanted_bytes": streaming.wanted_bytes,
+        "missing_bytes": streaming.missing_total() + streaming.ahead_bytes,
+        "read_bytes": streaming.read_total(),
+    })
+}
+
+/// The memory budget, what is taken of it, and what it may be set to.
+pub(crate) fn memory(served: &Served) -> Value {
+    let engine = served.model.engine();
+    let budget = engine.budget();
+    json!({
+        "used_bytes": budget.used_bytes(),
+        "budget_bytes": budget.total_bytes(),
+        "budget_max_bytes": served.memory_max,
     })
 }
 

@@ -35,7 +35,6 @@ struct Counts {
     completions: [u64; 5],
     first_token: Histogram<22>,
     next_token: Histogram<19>,
-    streaming: StreamStats,
     sources_failed: u64,
     devices_lost: u64,
 }
@@ -126,7 +125,6 @@ impl Metrics {
         if usage.completion_tokens > 0 {
             counts.first_token.add(&FIRST_TOKEN, stats.time_to_first_token_seconds);
         }
-        counts.streaming.add(&stats.streaming);
     }
 
     /// The time from one token to the next.
@@ -169,7 +167,6 @@ pub(crate) fn write(metrics: &Metrics, open: Option<(&Model, usize)>) -> String 
     counts.first_token.write(out_of, &FIRST_TOKEN, "time_to_first_token_seconds", help);
     let help = "Seconds from one token of an answer to the next.";
     counts.next_token.write(out_of, &NEXT_TOKEN, "inter_token_latency_seconds", help);
-    experts(out_of, &counts.streaming);
     let help = "Answers that failed because the store could not be read or was damaged.";
     counter(out_of, "checksum_failures_total", help, counts.sources_failed);
     let help = "Answers that failed because their device was gone.";
@@ -203,23 +200,25 @@ fn engine(out: &mut String, model: &Model) {
     let help = "Tokens of prompts in whole pages that were looked for among those computed before.";
     counter(out, "prefix_tokens_asked_total", help, prefixes.asked_tokens);
     counter(out, "prefix_tokens_found_total", "Of these, found.", prefixes.found_tokens);
+    experts(out, &status.experts.streaming);
 }
 
 fn experts(out: &mut String, streaming: &StreamStats) {
-    let note = "A step counts for each answer that shared it.";
-    let help = format!("Experts that were in memory when they were asked for. {note}");
-    head(out, "expert_hits_total", "counter", &help);
+    head(
+        out,
+        "expert_hits_total",
+        "counter",
+        "Experts that were in memory when they were asked for.",
+    );
     labelled(out, "expert_hits_total", "tier", [("memory", streaming.expert_hits)]);
-    let help = format!("Experts that were not. {note}");
-    head(out, "expert_misses_total", "counter", &help);
+    head(out, "expert_misses_total", "counter", "Experts that were not.");
     labelled(out, "expert_misses_total", "tier", [("memory", streaming.expert_misses)]);
-    let help = format!("Bytes of experts that were read, by level. {note}");
-    head(out, "expert_read_bytes_total", "counter", &help);
+    head(out, "expert_read_bytes_total", "counter", "Bytes of experts that were read, by level.");
     let levels = Level::ALL.map(|level| level.bits().to_string());
     let read = levels.iter().map(String::as_str).zip(streaming.read_bytes);
     labelled(out, "expert_read_bytes_total", "bits", read);
-    let help = format!("Seconds in which steps waited for reads. {note}");
-    head(out, "expert_stall_seconds_total", "counter", &help);
+    let help = "Seconds in which steps waited for reads.";
+    head(out, "expert_stall_seconds_total", "counter", help);
     let _ = writeln!(out, "nestling_expert_stall_seconds_total {}", streaming.wait_ns as f64 / 1e9);
 }
 

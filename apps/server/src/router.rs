@@ -19,7 +19,7 @@ use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, BODY_TIME};
 use crate::server::{Served, Server};
 use crate::usage::random;
-use crate::{chat, completions, json, listing, messages, ollama, responses, tokens};
+use crate::{chat, completions, json, listing, memory, messages, ollama, page, responses, tokens};
 
 /// Routes of the API that mean something, but that no model here has.
 const NOT_OFFERED: [&str; 8] = [
@@ -36,6 +36,7 @@ const NOT_OFFERED: [&str; 8] = [
 /// All routes of a server, to be served by [`crate::Listener`] or mounted elsewhere.
 pub fn router(server: &Server) -> Router {
     let mut routes = Router::new()
+        .route("/", get(show_page))
         .route("/health", get(listing::health))
         .route("/v1/health", get(listing::health))
         .route("/v1/models", get(listing::models))
@@ -43,6 +44,7 @@ pub fn router(server: &Server) -> Router {
         .route("/v1/models/{*id}", get(listing::model))
         .route("/status", get(listing::status))
         .route("/plan", get(listing::plan))
+        .route("/memory", post(set_memory))
         .route("/metrics", get(listing::write_metrics))
         .route("/tokenizer_info", get(listing::tokenizer_info))
         .route("/tokenize", post(tokenize))
@@ -79,7 +81,7 @@ async fn answered(server: Server, request: Request, next: Next) -> Response {
         Ok(origin) => origin,
         Err(error) => return refusal(request.uri(), error),
     };
-    let is_public = matches!(request.uri().path(), "/health" | "/v1/health");
+    let is_public = matches!(request.uri().path(), "/" | "/health" | "/v1/health");
     let mut response = if origin.is_some() && is_preflight(method, headers) {
         preflight(headers)
     } else {
@@ -115,6 +117,15 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
 async fn not_offered(uri: Uri) -> ApiError {
     let message = format!("{:?} is not offered by this server", uri.path());
     ApiError::status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message)
+}
+
+async fn show_page() -> Response {
+    page::page()
+}
+
+async fn set_memory(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
+    let (served, fields) = read(&server, request).await?;
+    memory::set_budget(served, fields).await
 }
 
 async fn tokenize(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {

@@ -49,6 +49,8 @@ impl Shared {
             group,
             // Nobody else has this one, so nothing is shared.
             cache_salt: (!keeps_sessions).then(|| format!("{:016x}{:016x}", random(), random())),
+            // Default: an answer ends where the model ends it.
+            ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
             ..counted()
         };
         Ok(Self { options, sampling, choices, keeps_sessions, stream, include_usage })

@@ -32,6 +32,9 @@ pub(crate) struct Served {
     pub idle: IdleSessions,
     pub requests: Arc<Semaphore>,
     pub choices_max: usize,
+    /// Bytes that the memory budget may be set to: what it was at first. None for one of several models, whose bound counts
+    /// what each took when it was opened.
+    pub memory_max: Option<u64>,
     pub metrics: Arc<Metrics>,
     /// What must live as long as the model.
     _hold: Option<Box<dyn Any + Send + Sync>>,
@@ -47,6 +50,7 @@ impl Served {
     ) -> Self {
         Self {
             fingerprint: fingerprint(&model, &id),
+            memory_max: model.engine().budget().total_bytes().filter(|_| hold.is_none()),
             model,
             id,
             created: unix_seconds(),

@@ -21,7 +21,7 @@ fn tokenizer(model: &Model) -> Result<&Tokenizer, ApiError> {
     tokenizer.ok_or_else(|| ApiError::engine(&EngineError::NoTokenizer, "prompt"))
 }
 
-fn take_model(fields: &mut Fields, served: &Served) -> Result<(), ApiError> {
+pub(crate) fn take_model(fields: &mut Fields, served: &Served) -> Result<(), ApiError> {
     match fields.text("model", TEXT_BYTES_MAX)? {
         Some(id) if id != served.id => Err(ApiError::no_model(&id, &served.id)),
         _ => Ok(()),

@@ -48,5 +48,5 @@ pub use prefix::PrefixStatus;
 pub use sampler::SamplingParams;
 pub use session::Session;
 pub use snapshot::SnapshotContents;
-pub use status::{PageStatus, ServiceStatus, StepStatus};
+pub use status::{ExpertTotals, PageStatus, ServiceStatus, StepStatus};
 pub use token_mask::TokenMask;

@@ -232,13 +232,15 @@ impl ModelCore {
     }
 
     /// Learns from a step.
-    pub(crate) fn note_step(&self, step: StepStatus) {
+    pub(crate) fn note_step(&self, step: StepStatus, stats: &StepStats) {
         let mut scheduler = self.scheduler();
         scheduler.costs.measured(step.rows, step.seconds);
         let gap_in_force = scheduler.gap_in_force();
         drop(scheduler);
         let mut service = whole(self.service.lock());
         service.steps += 1;
+        service.rows += step.rows as u64;
+        service.experts.add(&stats.expert_uses, &stats.streaming);
         (service.last_step, service.gap_in_force) = (step, gap_in_force);
     }
 

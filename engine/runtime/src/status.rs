@@ -1,6 +1,7 @@
 //! What an engine is doing, for whoever looks at it.
 
 use crate::prefix::PrefixStatus;
+use nestling_core::StreamStats;
 use nestling_core::schedule::{Claim, Shortage, Standing};
 
 /// What an engine, or one model of it, is doing; a moment ago.
@@ -23,8 +24,12 @@ pub struct ServiceStatus {
     pub late: u64,
     /// Steps that were computed.
     pub steps: u64,
+    /// Their rows: tokens of prompts and answers.
+    pub rows: u64,
     /// The last one.
     pub last_step: StepStatus,
+    /// What the steps did with experts.
+    pub experts: ExpertTotals,
     /// How often beginnings of prompts were found that others had.
     pub prefixes: PrefixStatus,
     /// Seconds that generations under way wait for a token at most, as far as the model allows:
@@ -62,6 +67,25 @@ pub struct StepStatus {
     pub sequences: usize,
     /// How long it took, what was chosen and said included; 0 where there is no clock.
     pub seconds: f64,
+}
+
+/// What steps did with experts since their model was opened. A step counts once, however many generations share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExpertTotals {
+    /// (Row, expert) pairs by the level that they were computed with.
+    pub uses: [u64; 5],
+    /// Hits, misses and reads; zero where experts are not streamed.
+    pub streaming: StreamStats,
+}
+
+impl ExpertTotals {
+    pub(crate) fn add(&mut self, uses: &[u64; 5], streaming: &StreamStats) {
+        for (sum, uses) in self.uses.iter_mut().zip(uses) {
+            *sum += uses;
+        }
+        self.streaming.add(streaming);
+    }
 }
 
 impl PageStatus {
@@ -106,9 +130,11 @@ impl ServiceStatus {
         self.pages.resting += other.pages.resting;
         self.short = self.short.or(other.short);
         self.preemptions += other.preemptions;
+        self.experts.add(&other.experts.uses, &other.experts.streaming);
         self.prefixes.add(&other.prefixes);
         self.late += other.late;
         self.steps += other.steps;
+        self.rows += other.rows;
         if other.last_step.seconds >= self.last_step.seconds {
             self.last_step = other.last_step;
         }

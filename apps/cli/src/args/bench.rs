@@ -1,6 +1,7 @@
 //! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
 
 use super::level::mean_level;
+use super::load::LoadArgs;
 use super::{DeviceArgs, HostExpertsArgs, HubArgs, KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
@@ -177,6 +178,8 @@ pub enum Format {
 pub enum BenchTool {
     /// Write a store of random weights in the shape of a published model
     Synth(SynthArgs),
+    /// Measure how a server holds up under load
+    Serve(LoadArgs),
 }
 
 #[derive(Args, Debug)]

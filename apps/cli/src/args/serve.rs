@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
+A browser finds a chat at http://127.0.0.1:8080/.
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, /status, /plan,
-/tokenize, /detokenize, /tokenizer_info; of Ollama's API /api/chat, /api/generate, /api/tags,
+/v1/responses, /memory, /tokenize, /detokenize, /tokenizer_info; of Anthropic's API /v1/messages,
+/v1/messages/count_tokens; of Ollama's API /api/chat, /api/generate, /api/tags,
 /api/show, /api/ps, /api/version.
 
 Examples:

@@ -3,6 +3,7 @@
 mod arm;
 mod machine;
 mod record;
+mod serve;
 mod synth;
 mod table;
 
@@ -59,6 +60,7 @@ pub struct Test {
 pub fn bench(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
     match &args.tool {
         Some(BenchTool::Synth(args)) => synth::synth(args, console, interrupt),
+        Some(BenchTool::Serve(args)) => serve::serve(args, console, interrupt),
         None => measure(args, console, interrupt),
     }
 }

@@ -16,6 +16,8 @@ mod form;
 mod gguf;
 mod gguf_repository;
 mod in_place;
+#[cfg(unix)]
+mod load;
 mod machine;
 mod options;
 mod sections;

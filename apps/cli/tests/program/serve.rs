@@ -7,13 +7,13 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// A running server. What it says is read to the end, so that it never waits for a reader.
-struct Serving {
+pub struct Serving {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Serving {
-    fn start(options: &[&str]) -> Self {
+    pub fn start(options: &[&str]) -> Self {
         Self::with(&[&["-m", bundled()], options].concat())
     }
 

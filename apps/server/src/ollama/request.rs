@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::reply::Kind;
 use super::{messages, options, time};
 use crate::answers::Job;
-use crate::chat::tools::{self, check_schema};
+use crate::chat::tools;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, TEXT_BYTES_MAX};

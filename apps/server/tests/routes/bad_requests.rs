@@ -196,7 +196,7 @@ fn bodies_that_are_no_object_are_refused() {
 fn what_is_not_there_is_said_in_the_form_of_errors() {
     let server = server();
     get(&server, "/v1/nothing").error(404);
-    get(&server, "/").error(404);
+    get(&server, "/page").error(404);
     get(&server, "/v1/chat/completions").error(405);
     post(&server, "/v1/models", &json!({})).error(405);
     post(&server, "/v1/embeddings", &json!({ "input": "x" })).error(501);

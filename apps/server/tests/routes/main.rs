@@ -11,6 +11,7 @@ mod described;
 mod messages;
 mod models;
 mod ollama;
+mod page;
 mod responses;
 mod several;
 mod tools;

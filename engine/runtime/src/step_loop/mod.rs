@@ -282,7 +282,7 @@ impl StepLoop {
                 self.advance(&plan, &mut output);
                 let seconds = Moment::now().seconds_since(started);
                 let (rows, sequences) = (plan.batch.rows.len(), plan.shares.len());
-                model.note_step(StepStatus { rows, sequences, seconds });
+                model.note_step(StepStatus { rows, sequences, seconds }, &output.stats);
                 if let Ok(mut runner) = model.lock_runner() {
                     runner.recycle(output);
                 }

@@ -1,0 +1,106 @@
+//! What is asked of a server: prompts of random tokens, and when each is sent. The same for the same seed.
+
+use crate::args::{Lengths, WorkArgs};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use std::time::Duration;
+
+/// One request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// When it is due, from the begin of the load; at once for clients that ask as they are answered.
+    pub at: Duration,
+    pub prompt: Vec<u32>,
+    /// Tokens of the answer.
+    pub answer: u32,
+}
+
+/// The requests of one load.
+pub fn requests(args: &WorkArgs, vocab_size: u32, rate: Option<f64>) -> Vec<Request> {
+    let mut random = Random(SplitMix64::seed_from_u64(args.seed));
+    let prefix = |random: &mut Random| random.tokens(args.prefix_len, vocab_size);
+    let prefixes: Vec<Vec<u32>> = (0..args.num_prefixes).map(|_| prefix(&mut random)).collect();
+    let mut at = 0.0;
+    let request = |_| {
+        if let Some(rate) = rate {
+            at += random.exponential() / rate;
+        }
+        let mut prompt = prefixes[random.below(args.num_prefixes) as usize].clone();
+        let lengths = args.input_len[random.below(args.input_len.len() as u32) as usize];
+        prompt.extend(random.prompt(lengths, vocab_size));
+        Request { at: Duration::from_secs_f64(at), prompt, answer: args.output_len }
+    };
+    (0..args.num_prompts).map(request).collect()
+}
+
+struct Random(SplitMix64);
+
+impl Random {
+    /// A whole number below `count`.
+    fn below(&mut self, count: u32) -> u32 {
+        ((u64::from(self.0.next_u64() as u32) * u64::from(count)) >> 32) as u32
+    }
+
+    fn tokens(&mut self, count: u32, vocab_size: u32) -> Vec<u32> {
+        (0..count).map(|_| self.below(vocab_size)).collect()
+    }
+
+    fn prompt(&mut self, lengths: Lengths, vocab_size: u32) -> Vec<u32> {
+        let count = lengths.least + self.below(lengths.most - lengths.least + 1);
+        self.tokens(count, vocab_size)
+    }
+
+    /// Of mean 1: the time from one of many independent events to the next.
+    fn exponential(&mut self) -> f64 {
+        let share = (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        -(1.0 - share).ln()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::requests;
+    use crate::args::{Lengths, WorkArgs};
+
+    fn args(count: u32) -> WorkArgs {
+        WorkArgs {
+            num_prompts: count,
+            max_concurrency: None,
+            request_rate: Vec::new(),
+            input_len: vec![Lengths { least: 2, most: 5 }, Lengths { least: 40, most: 40 }],
+            output_len: 7,
+            prefix_len: 3,
+            num_prefixes: 2,
+            vocab_size: None,
+            seed: 5,
+        }
+    }
+
+    #[test]
+    fn prompts_have_their_lengths_and_beginnings() {
+        let all = requests(&args(400), 1000, None);
+        assert_eq!(all, requests(&args(400), 1000, None));
+        let mut beginnings: Vec<_> = all.iter().map(|one| one.prompt[..3].to_vec()).collect();
+        beginnings.sort();
+        beginnings.dedup();
+        assert_eq!(beginnings.len(), 2);
+        let rests: Vec<usize> = all.iter().map(|one| one.prompt.len() - 3).collect();
+        assert!((2..=5).all(|length| rests.contains(&length)));
+        assert!(rests.iter().all(|rest| (2..=5).contains(rest) || *rest == 40));
+        let long = rests.iter().filter(|rest| **rest == 40).count();
+        assert!((140..=260).contains(&long), "{long}");
+        let tokens = all.iter().flat_map(|one| &one.prompt);
+        assert!(tokens.clone().all(|token| *token < 1000));
+        assert!(tokens.max() > Some(&990));
+        assert!(all.iter().all(|one| one.at.is_zero() && one.answer == 7));
+    }
+
+    /// The mean of 4,000 gaps lies within 5 of its standard deviations (mean / √4000) of the mean that was asked for.
+    #[test]
+    fn requests_come_at_their_rate() {
+        let all = requests(&args(4000), 10, Some(20.0));
+        assert!(all.is_sorted_by_key(|one| one.at));
+        let mean = all.last().unwrap().at.as_secs_f64() / 4000.0;
+        assert!((mean - 0.05).abs() < 5.0 * 0.05 / 4000f64.sqrt(), "{mean}");
+    }
+}
