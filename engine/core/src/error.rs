@@ -195,6 +195,14 @@ pub enum EngineError {
     /// The engine was shut down.
     #[error("the engine has been shut down")]
     EngineClosed,
+    /// The directory of a page store cannot be used.
+    #[error("pages on disk in {}: {source}", directory.display())]
+    PageStore {
+        /// The directory; empty for a place of another kind.
+        directory: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The platform gave no thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -293,6 +301,7 @@ impl EngineError {
             | Self::NoTokenizer
             | Self::EmptyPrompt
             | Self::Snapshot { .. }
+            | Self::PageStore { .. }
             | Self::TooFewTokens { .. }
             | Self::TokenOutOfRange { .. } => ErrorClass::Caller,
             Self::SessionBusy | Self::Busy { .. } => ErrorClass::Busy,

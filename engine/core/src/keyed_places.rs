@@ -21,6 +21,8 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     key: Option<PrefixKey>,
+    /// Number of the call that kept it: no other has it.
+    since: u64,
     /// Neighbours among the idle places, `NONE` at the ends and for places that are not idle.
     before: u32,
     after: u32,
@@ -36,12 +38,29 @@ pub(crate) struct KeyedPlaces {
     oldest: u32,
     newest: u32,
     idle: usize,
+    /// Places that were kept so far.
+    keeps: u64,
+}
+
+/// A place that is kept. As long as one of these is what its key finds, its contents are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptPlace<T> {
+    /// The place.
+    pub place: T,
+    since: u64,
+}
+
+impl<T> KeptPlace<T> {
+    /// The same, by another name of the place.
+    pub(crate) fn map<U>(self, name: impl FnOnce(T) -> U) -> KeptPlace<U> {
+        KeptPlace { place: name(self.place), since: self.since }
+    }
 }
 
 impl KeyedPlaces {
     /// So many empty places. Nothing asks for memory later.
     pub fn new(places: u32) -> Self {
-        let kept = Kept { key: None, before: NONE, after: NONE };
+        let kept = Kept { key: None, since: 0, before: NONE, after: NONE };
         Self {
             counts: HolderCounts::new(places),
             kept: vec![kept; places as usize],
@@ -49,6 +68,7 @@ impl KeyedPlaces {
             oldest: NONE,
             newest: NONE,
             idle: 0,
+            keeps: 0,
         }
     }
 
@@ -103,7 +123,9 @@ impl KeyedPlaces {
         if !is_free || self.counts.holders(place) == 0 {
             return false;
         }
-        self.kept[place as usize].key = Some(key);
+        self.keeps += 1;
+        let kept = &mut self.kept[place as usize];
+        (kept.key, kept.since) = (Some(key), self.keeps);
         self.by_key.insert(key, place);
         self.counts.retain(place);
         true
@@ -112,6 +134,12 @@ impl KeyedPlaces {
     /// The place that is kept under a key.
     pub fn find(&self, key: &PrefixKey) -> Option<u32> {
         self.by_key.get(key).copied()
+    }
+
+    /// [`Self::find`], told from every other time that something was kept.
+    pub fn find_kept(&self, key: &PrefixKey) -> Option<KeptPlace<u32>> {
+        let place = self.find(key)?;
+        Some(KeptPlace { place, since: self.kept.get(place as usize)?.since })
     }
 
     /// The key that a place is kept under.
@@ -170,6 +198,19 @@ mod tests {
 
     fn key(number: u8) -> PrefixKey {
         PrefixKey([number; 32])
+    }
+
+    #[test]
+    fn what_is_kept_again_is_told_from_before() {
+        let mut places = KeyedPlaces::new(1);
+        let place = places.take().unwrap();
+        assert!(places.keep(place, key(0)));
+        let first = places.find_kept(&key(0)).unwrap();
+        assert_eq!(places.find_kept(&key(0)), Some(first));
+        places.forget(place);
+        assert!(places.keep(place, key(0)));
+        assert_eq!(places.find(&key(0)), Some(place));
+        assert_ne!(places.find_kept(&key(0)), Some(first));
     }
 
     #[test]

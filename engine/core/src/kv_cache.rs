@@ -4,7 +4,7 @@ use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
 
 use crate::error::EngineError;
 use crate::keyed_places::KeyedPlaces;
-pub use crate::keyed_places::PrefixKey;
+pub use crate::keyed_places::{KeptPlace, PrefixKey};
 
 /// Positions that one page holds, of every layer.
 pub const PAGE_POSITIONS: usize = 64;
@@ -180,6 +180,11 @@ impl PageAllocator {
     /// The page that is kept under a key. It may be taken at any time before it is retained.
     pub fn find(&self, key: &PrefixKey) -> Option<PageId> {
         self.places.find(key).map(PageId)
+    }
+
+    /// [`Self::find`], with what tells whether it was kept all the time between two calls.
+    pub fn find_kept(&self, key: &PrefixKey) -> Option<KeptPlace<PageId>> {
+        self.places.find_kept(key).map(|kept| kept.map(PageId))
     }
 
     /// The page is not to be found any more; those who hold it keep it.

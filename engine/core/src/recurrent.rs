@@ -10,7 +10,7 @@
 use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
 
 use crate::error::EngineError;
-use crate::keyed_places::{KeyedPlaces, PrefixKey};
+use crate::keyed_places::{KeptPlace, KeyedPlaces, PrefixKey};
 use crate::kv_cache::PAGE_POSITIONS;
 
 /// States of earlier positions that a sequence keeps for going back.
@@ -117,6 +117,31 @@ impl StateAllocator {
     /// The state that is kept under a key.
     pub fn find(&self, key: &PrefixKey) -> Option<StateId> {
         self.counts.find(key).map(StateId)
+    }
+
+    /// [`Self::find`], with what tells whether it was kept all the time between two calls.
+    pub fn find_kept(&self, key: &PrefixKey) -> Option<KeptPlace<StateId>> {
+        self.counts.find_kept(key).map(|kept| kept.map(StateId))
+    }
+
+    /// Takes a state that nobody holds.
+    pub fn allocate(&mut self) -> Option<StateId> {
+        self.counts.take().map(StateId)
+    }
+
+    /// Adds a holder to a state that is in use or was found.
+    pub fn retain(&mut self, state: StateId) {
+        self.counts.retain(state.0);
+    }
+
+    /// Removes a holder; the last one frees the state.
+    pub fn release(&mut self, state: StateId) {
+        self.counts.release(state.0);
+    }
+
+    /// Keeps a state that somebody holds to be found again; false where its key is taken already.
+    pub fn keep(&mut self, state: StateId, key: PrefixKey) -> bool {
+        self.counts.keep(state.0, key)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::encode_worker::EncodeWorker;
 use crate::mask_worker::MaskWorker;
 use crate::model_core::ModelCore;
 use crate::options::{Driver, EngineOptions};
+use crate::page_store::PageStore;
 use crate::status::ServiceStatus;
 use crate::step_loop::{LoopInbox, LoopProgress, Place, StepLoop, Task};
 use nestling_core::budget::Budget;
@@ -54,8 +55,9 @@ impl Engine {
         };
         let budget = Budget::new(options.memory_budget);
         let (encoder, masks) = (EncodeWorker::default(), Arc::default());
-        let models = Mutex::new(Vec::new());
-        let core = EngineCore { inbox, runs, budget, options, pool, encoder, masks, models };
+        let (models, page_stores) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let core =
+            EngineCore { inbox, runs, budget, options, pool, encoder, masks, models, page_stores };
         Ok(Self { core: Arc::new(core) })
     }
 
@@ -74,6 +76,9 @@ impl Engine {
         let mut sum = ServiceStatus::default();
         for model in self.core.models() {
             sum.add(&self.core.status_of(&model));
+        }
+        for store in &*whole(self.core.page_stores.lock()) {
+            sum.page_store.add(&store.status());
         }
         sum
     }
@@ -98,6 +103,8 @@ pub(crate) struct EngineCore {
     /// Turns the long texts of all models into tokens.
     pub encoder: EncodeWorker,
     models: Mutex<Vec<Weak<ModelCore>>>,
+    /// Where pages of its models are kept beside memory, each once: what waits to be written is before it is gone.
+    page_stores: Mutex<Vec<PageStore>>,
     /// Computes the masks of all constraints.
     pub masks: Arc<MaskWorker>,
 }
@@ -184,6 +191,13 @@ impl EngineCore {
         let mut models = whole(self.models.lock());
         models.retain(|model| model.strong_count() > 0);
         models.push(Arc::downgrade(model));
+        drop(models);
+        if let Some(store) = &model.page_store {
+            let mut stores = whole(self.page_stores.lock());
+            if !stores.contains(store) {
+                stores.push(store.clone());
+            }
+        }
     }
 
     /// Models that are open. Cloned, so that none is dropped under the lock.
@@ -198,6 +212,8 @@ impl EngineCore {
         status.pages.free = model.pool.free_pages();
         status.pages.idle = model.pool.idle_pages();
         status.prefixes = model.pool.prefixes();
+        // Default: without a store nothing is on disk.
+        status.page_store = model.page_store.as_ref().map(PageStore::status).unwrap_or_default();
         status.pages.resting = model.idle_pages();
         status
     }
@@ -244,5 +260,9 @@ impl EngineCore {
 impl Drop for EngineCore {
     fn drop(&mut self) {
         self.close();
+        for store in std::mem::take(&mut *whole(self.page_stores.lock())) {
+            // What is not written in time is computed again.
+            store.flush();
+        }
     }
 }

@@ -16,6 +16,7 @@ pub mod model;
 mod model_core;
 pub mod open;
 pub mod options;
+mod page_store;
 mod prefix;
 pub mod sample_tokens;
 pub mod sampler;
@@ -25,6 +26,7 @@ mod slot;
 pub mod snapshot;
 pub mod status;
 mod step_loop;
+mod stored_pages;
 pub mod system_memory;
 pub mod token_mask;
 
@@ -43,6 +45,9 @@ pub use model_core::ModelParts;
 pub use open::{Fitted, Model};
 pub use options::{
     Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Prefixes, Residence,
+};
+pub use page_store::{
+    PageFile, PageFiles, PageName, PageReads, PageStore, PageStoreOptions, PageStoreStatus,
 };
 pub use prefix::PrefixStatus;
 pub use sampler::SamplingParams;

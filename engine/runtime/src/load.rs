@@ -291,6 +291,7 @@ impl Model {
             allocation,
             dual,
             prefixes: options.prefixes,
+            page_store: options.page_store.clone(),
             reservations,
             experts,
             plan: Some(plan),

@@ -10,6 +10,7 @@ use nestling_import::ModelConfig;
 use crate::constraint::ConstraintCache;
 use crate::memory_plan::MemoryPlan;
 use crate::options::Prefixes;
+use crate::page_store::PageStore;
 use crate::prefix::PrefixScope;
 use crate::sampler::SamplingParams;
 use crate::sequence::{Sequence, SequencePool};
@@ -56,6 +57,8 @@ pub struct ModelParts {
     pub dual: Option<DualRouting>,
     /// Whether sessions share what was computed for the same beginning.
     pub prefixes: Prefixes,
+    /// Where what they share is kept beside memory.
+    pub page_store: Option<PageStore>,
     /// What was taken from the budget.
     pub reservations: Vec<Reservation>,
     /// What was taken for streamed experts: it can change while the model runs.
@@ -73,6 +76,7 @@ pub(crate) struct ModelCore {
     pub device: String,
     pub identity: u128,
     prefixes: Prefixes,
+    pub page_store: Option<PageStore>,
     pub tokenizer: Option<Tokenizer>,
     pub chat_template: Option<ChatTemplate>,
     pub sampling: SamplingParams,
@@ -131,6 +135,7 @@ impl ModelCore {
             device: parts.device,
             identity: parts.identity,
             prefixes: parts.prefixes,
+            page_store: parts.page_store,
             tokenizer: parts.tokenizer,
             chat_template: parts.chat_template,
             sampling: parts.sampling,

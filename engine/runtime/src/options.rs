@@ -7,6 +7,7 @@ use std::time::Duration;
 use nestling_formats::Level;
 
 use crate::constraint::ConstraintSource;
+use crate::page_store::PageStore;
 use crate::sampler::SamplingParams;
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::weights::ActivationMode;
@@ -91,6 +92,9 @@ pub struct ModelOptions {
     pub recurrent_states: Option<usize>,
     /// Whether sessions share what was computed for the same beginning. Never changes a result in strict mode.
     pub prefixes: Prefixes,
+    /// Where what is shared is kept beside memory, for later and for other processes; none keeps nothing. Without
+    /// meaning for [`Prefixes::Alone`] and under dual routing in elastic mode. Never changes a result.
+    pub page_store: Option<PageStore>,
     /// Most rows of one step. Longer prompts are computed in pieces of at most this many tokens,
     /// of fewer where a layer would take too long to be cancelled.
     pub rows_max: usize,
@@ -121,6 +125,7 @@ impl Default for ModelOptions {
             kv_tokens: None,
             recurrent_states: None,
             prefixes: Prefixes::default(),
+            page_store: None,
             rows_max: 512,
             activation_mode: ActivationMode::default(),
             residence: Residence::default(),

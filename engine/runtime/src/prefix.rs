@@ -2,6 +2,7 @@
 
 use nestling_core::batch::LevelPolicy;
 use nestling_core::kv_cache::{PAGE_POSITIONS, PrefixKey};
+use nestling_formats::memory::try_reserve;
 use sha2::{Digest, Sha256};
 
 use crate::levels::encode_levels;
@@ -38,6 +39,23 @@ impl PrefixScope {
         hash.update(self.salt.as_deref().unwrap_or_default());
         Some(PrefixKey(hash.finalize().into()))
     }
+}
+
+/// Keys of the first whole pages of `tokens`, so many at most, each with all that comes before it; none where the
+/// levels have none, or where there is no memory for them.
+pub(crate) fn page_keys(scope: &PrefixScope, tokens: &[u32], pages: usize) -> Vec<PrefixKey> {
+    let (whole, _) = tokens.as_chunks::<PAGE_POSITIONS>();
+    let whole = &whole[..pages.min(whole.len())];
+    let mut keys = Vec::new();
+    // Default: pages of elastic levels have no keys.
+    let Some(mut key) = scope.root() else { return keys };
+    if try_reserve(&mut keys, "keys of pages", whole.len()).is_ok() {
+        for tokens in whole {
+            key = page_key(&key, tokens);
+            keys.push(key);
+        }
+    }
+    keys
 }
 
 /// The key of a page, after that of the page before it.

@@ -69,6 +69,20 @@ impl SequencePool {
     pub(crate) fn free_states(&self) -> usize {
         self.lock().states.free_states()
     }
+
+    /// Whether the model has recurrent layers.
+    pub(crate) fn is_recurrent(&self) -> bool {
+        self.recurrent
+    }
+
+    /// Works on the counts of pages and states.
+    pub(crate) fn with<T>(
+        &self,
+        work: impl FnOnce(&mut PageAllocator, &mut StateAllocator) -> T,
+    ) -> T {
+        let counts = &mut *self.lock();
+        work(&mut counts.pages, &mut counts.states)
+    }
 }
 
 /// What the next step of a sequence needs.
@@ -281,6 +295,12 @@ impl Sequence {
             self.states.keep((index + 1) * PAGE_POSITIONS, *key, &mut pool.states);
         }
         self.sharing.kept = whole;
+    }
+
+    /// Keys of its whole pages that are kept.
+    pub(crate) fn kept_keys(&self) -> &[PrefixKey] {
+        let keys = self.sharing.keys();
+        &keys[..self.sharing.kept.min(keys.len())]
     }
 
     /// Nobody is to find what was computed for it any more, and it is computed again.

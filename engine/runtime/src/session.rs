@@ -12,10 +12,12 @@ use crate::input::Input;
 use crate::model_core::ModelCore;
 use crate::open::{Model, PromptTokens};
 use crate::options::GenerateOptions;
+use crate::prefix::PrefixScope;
 use crate::sampler::Sampler;
 use crate::sequence::Sequence;
 use crate::slot::{SessionSlot, SlotState};
-use crate::step_loop::{Answer, AnswerText, Guard, GuardParts, PromptRows, Task};
+use crate::step_loop::{Answer, AnswerText, Guard, GuardParts, Place, PromptRows, Task};
+use crate::stored_pages::bring;
 use nestling_core::batch::LevelPolicy;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
@@ -214,25 +216,38 @@ impl Session {
         if cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
+        let place =
+            self.model.engine.place(core, prompt.tokens.len(), answer.tokens_max, at_once)?;
+        let (logprobs, hidden) = (options.prompt_logprobs, options.hidden);
+        let length = prompt.tokens.len();
+        let prompt_rows = PromptRows { logprobs, hidden, length, done: 0 };
+        let first_needed = prompt_rows.first_needed(length - 1, answer.tokens_max > 0);
+        let scope = core.prefix_scope(levels, options.cache_salt.clone());
+        let beginning = &prompt.tokens[..first_needed];
+        // Held until the sequence has found them.
+        let _brought = scope.as_ref().and_then(|scope| bring(core, scope, beginning, cancel));
         self.start(Start {
             prompt: prompt.tokens,
             answer,
             levels,
+            scope,
+            prompt_rows,
+            first_needed,
             cancel: cancel.child(),
             options,
             started,
-            at_once,
+            place,
         })
     }
 
     /// Gives the sequence, with a prompt that has been checked, to the step loop.
     fn start(&self, start: Start<'_>) -> Result<Generation, EngineError> {
-        let Start { mut prompt, answer, levels, cancel, options, started, at_once } = start;
+        let Start { mut prompt, answer, levels, scope, prompt_rows, first_needed, .. } = start;
+        let Start { cancel, options, started, place, .. } = start;
         let core = &self.model.core;
         let engine = &self.model.engine;
         let prompt_tokens = prompt.len();
         let mut state = self.acquire()?;
-        let place = engine.place(core, prompt_tokens, answer.tokens_max, at_once)?;
         // An answer asks for no memory for its tokens while it is computed.
         let room = core.context_length().saturating_sub(prompt_tokens).min(answer.tokens_max);
         try_reserve(&mut prompt, HISTORY, room)?;
@@ -243,11 +258,8 @@ impl Session {
         };
         drop(state);
         sequence.set_levels(levels);
-        sequence.set_scope(core.prefix_scope(levels, options.cache_salt.clone()));
+        sequence.set_scope(scope);
         sequence.replace(prompt);
-        let (logprobs, hidden) = (options.prompt_logprobs, options.hidden);
-        let prompt_rows = PromptRows { logprobs, hidden, length: prompt_tokens, done: 0 };
-        let first_needed = prompt_rows.first_needed(prompt_tokens - 1, answer.tokens_max > 0);
         if first_needed < sequence.computed() {
             sequence.forget_computed(first_needed);
         }
@@ -392,11 +404,15 @@ struct Start<'a> {
     prompt: Vec<u32>,
     answer: Answer,
     levels: LevelPolicy,
+    scope: Option<PrefixScope>,
+    prompt_rows: PromptRows,
+    /// Position of the first token that is computed whatever is there.
+    first_needed: usize,
     cancel: CancelToken,
     options: &'a GenerateOptions,
     started: Moment,
-    /// Whether it is refused where it would have to wait.
-    at_once: bool,
+    /// Among those that wait.
+    place: Place,
 }
 
 /// A seed for whoever names none.

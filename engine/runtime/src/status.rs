@@ -1,5 +1,6 @@
 //! What an engine is doing, for whoever looks at it.
 
+use crate::page_store::PageStoreStatus;
 use crate::prefix::PrefixStatus;
 use nestling_core::StreamStats;
 use nestling_core::schedule::{Claim, Shortage, Standing};
@@ -32,6 +33,8 @@ pub struct ServiceStatus {
     pub experts: ExpertTotals,
     /// How often beginnings of prompts were found that others had.
     pub prefixes: PrefixStatus,
+    /// Pages on disk; of several models, those of each store once.
+    pub page_store: PageStoreStatus,
     /// Seconds that generations under way wait for a token at most, as far as the model allows:
     /// [`crate::EngineOptions::gap_target`], or what the shortest step with a prompt beside them takes.
     pub gap_in_force: f64,
@@ -116,7 +119,7 @@ impl ServiceStatus {
         *held += claim.held;
     }
 
-    /// Of several models: counts are sums, times the longest.
+    /// Of several models: counts are sums, times the longest. Stores of pages, which models share, are left out.
     pub(crate) fn add(&mut self, other: &Self) {
         self.running += other.running;
         self.waiting += other.waiting;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Task;
 use crate::model_core::ModelCore;
+use crate::stored_pages::offer_kept;
 use nestling_core::schedule::{Claim, Shortage, Standing, admit, victim};
 use nestling_core::sync::whole;
 
@@ -63,6 +64,7 @@ pub(super) fn preempt(tasks: &mut [Task], needs: usize) -> bool {
 
 fn park(task: &mut Task) {
     tracing::debug!(pages = task.sequence.pages().len(), "preempted a generation");
+    offer_kept(&task.model, &task.sequence);
     task.sequence.forget_computed(0);
     // One that has not begun loses what its session had.
     if task.standing == Standing::Running {

@@ -12,6 +12,7 @@ use crate::model_core::ModelCore;
 use crate::prefix::PrefixStatus;
 use crate::sequence::Sequence;
 use crate::slot::SessionSlot;
+use crate::stored_pages::{disown_stored, offer_kept};
 use nestling_core::batch::LevelPolicy;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
@@ -187,6 +188,7 @@ impl Task {
 
     /// Fails it for something that its own numbers did: nothing computed is worth keeping.
     pub fn reject(&mut self, error: EngineError) {
+        disown_stored(&self.model, &self.sequence);
         self.sequence.disown_computed();
         self.failed = Some(error);
     }
@@ -213,6 +215,7 @@ impl Task {
         let seed = self.answer.sampler.seed();
         let (stop, usage, stats) = (self.answer.stop, self.usage, self.stats);
         let finished = Finished { reason, stop, usage, stats, seed };
+        offer_kept(&self.model, &self.sequence);
         // The session is free before anybody can hear of it; if it is gone, so are its pages.
         self.slot.put_back(self.sequence);
         drop(self.slot);
@@ -225,6 +228,7 @@ impl Task {
     /// Ends it with an error.
     pub fn fail(self, error: EngineError) {
         tracing::debug!(%error, "a generation failed");
+        offer_kept(&self.model, &self.sequence);
         self.slot.put_back(self.sequence);
         drop(self.slot);
         self.buffer.push(Err(error));

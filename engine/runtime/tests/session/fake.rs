@@ -332,6 +332,7 @@ pub fn parts_of(limits: RunnerLimits, runner: Box<dyn ModelRunner>) -> ModelPart
         experts: None,
         plan: None,
         prefixes: Prefixes::Shared,
+        page_store: None,
         reservations: vec![],
     }
 }

@@ -28,3 +28,5 @@ mod simulated;
 mod stalls;
 #[cfg(test)]
 mod steps;
+#[cfg(test)]
+mod stored_pages;

@@ -1,0 +1,264 @@
+//! Where stored pages are: the files of a folder, or a stand-in of a test.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use nestling_core::sync::{Mutex, whole};
+use nestling_formats::memory::try_with_capacity;
+use nestling_formats::open_regular;
+
+use super::record::PageName;
+
+/// What the name of a stored page ends with.
+const ENDING: &str = ".page";
+/// What the name of a page ends with that is being written.
+const PARTIAL: &str = ".page.partial";
+/// The file that whoever writes holds locked.
+const LOCK: &str = "lock";
+
+/// A place that keeps pages under names. What is read back is checked by whoever reads.
+pub trait PageFiles: Send + Sync + std::fmt::Debug {
+    /// Takes the place for this writer until it is closed; false where somebody else has it, who may write while this
+    /// one reads. What an earlier writer left unfinished is removed.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn claim(&self) -> io::Result<bool>;
+
+    /// Everything that is there, in no order.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn list(&self) -> io::Result<Vec<PageFile>>;
+
+    /// Whether there is something under a name.
+    fn contains(&self, name: &PageName) -> bool;
+
+    /// All bytes of what is under a name, which should be so many.
+    ///
+    /// # Errors
+    /// Of the system; [`io::ErrorKind::InvalidData`] for another size, [`io::ErrorKind::NotFound`] for nothing.
+    fn read(&self, name: &PageName, bytes: usize) -> io::Result<Vec<u8>>;
+
+    /// Puts the parts, one behind the other, under a name: all of them or, after an error, none.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn write(&self, name: &PageName, parts: &[&[u8]]) -> io::Result<()>;
+
+    /// Notes that it was used, for the order in which a later [`Self::list`] is. It may do nothing.
+    fn touch(&self, name: &PageName);
+
+    /// Removes what is under a name, if it is there.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn remove(&self, name: &PageName) -> io::Result<()>;
+}
+
+/// What a place holds under a name.
+#[derive(Clone, Copy, Debug)]
+pub struct PageFile {
+    /// Its name.
+    pub name: PageName,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was last used, as far as the place knows.
+    pub used: SystemTime,
+}
+
+/// The files of one folder, which only its owner may read.
+#[derive(Debug)]
+pub(super) struct FolderFiles {
+    folder: PathBuf,
+    /// Held locked while this process writes.
+    lock: Mutex<Option<File>>,
+}
+
+impl FolderFiles {
+    /// A folder, made if it is not there.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn open(folder: PathBuf) -> io::Result<Self> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(&folder)?;
+        Ok(Self { folder, lock: Mutex::new(None) })
+    }
+
+    fn path(&self, name: &PageName) -> PathBuf {
+        self.folder.join(format!("{name}{ENDING}"))
+    }
+
+    fn partial(&self, name: &PageName) -> PathBuf {
+        self.folder.join(format!("{name}{PARTIAL}"))
+    }
+
+    /// Removes what a writer that is gone left half written.
+    fn remove_partial(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let stem = name.to_str().and_then(|name| name.strip_suffix(PARTIAL));
+            if stem.and_then(PageName::parse).is_some() {
+                remove_if_there(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Files that nobody else may read.
+fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+fn remove_if_there(path: &std::path::Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+impl PageFiles for FolderFiles {
+    fn claim(&self) -> io::Result<bool> {
+        let mut held = whole(self.lock.lock());
+        if held.is_some() {
+            return Ok(true);
+        }
+        let file = own_file().create(true).truncate(false).open(self.folder.join(LOCK))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            // A system without locks is used without them: names say what they hold, so two writers only remove
+            // each other's pages.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        self.remove_partial()?;
+        *held = Some(file);
+        Ok(true)
+    }
+
+    fn list(&self) -> io::Result<Vec<PageFile>> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let stem = name.to_str().and_then(|name| name.strip_suffix(ENDING));
+            // Default: what has another name is somebody else's.
+            let Some(name) = stem.and_then(PageName::parse) else { continue };
+            // Not of what a link leads to.
+            let metadata = match entry.metadata() {
+                // Somebody else's writer removed it meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
+            if metadata.is_file() {
+                // Default: where a system has no such times, all are alike.
+                let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+                files.push(PageFile { name, bytes: metadata.len(), used });
+            }
+        }
+        Ok(files)
+    }
+
+    fn contains(&self, name: &PageName) -> bool {
+        std::fs::symlink_metadata(self.path(name)).is_ok_and(|metadata| metadata.is_file())
+    }
+
+    fn read(&self, name: &PageName, bytes: usize) -> io::Result<Vec<u8>> {
+        let file = open_regular(&self.path(name))?;
+        if file.metadata()?.len() != bytes as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let out = try_with_capacity("a stored page", bytes);
+        let mut out = out.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        file.take(bytes as u64).read_to_end(&mut out)?;
+        Ok(out)
+    }
+
+    fn write(&self, name: &PageName, parts: &[&[u8]]) -> io::Result<()> {
+        let partial = self.partial(name);
+        remove_if_there(&partial)?;
+        let written = (|| {
+            // What somebody put in its place meanwhile is not written to.
+            let mut file = own_file().create_new(true).open(&partial)?;
+            parts.iter().try_for_each(|part| file.write_all(part))
+        })();
+        // Not made durable: what a power failure leaves of it is seen by its checksum.
+        let written = written.and_then(|()| std::fs::rename(&partial, self.path(name)));
+        if written.is_err() {
+            // The error that is told of is the first one.
+            let _ = remove_if_there(&partial);
+        }
+        written
+    }
+
+    fn touch(&self, name: &PageName) {
+        if let Ok(file) = open_regular(&self.path(name)) {
+            // It only orders what is removed first after a restart.
+            let _ = file.set_modified(SystemTime::now());
+        }
+    }
+
+    fn remove(&self, name: &PageName) -> io::Result<()> {
+        remove_if_there(&self.path(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FolderFiles, PageFiles};
+    use crate::page_store::record::{PageName, StoredKind};
+    use nestling_core::kv_cache::PrefixKey;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn files_are_whole_or_not_there_and_their_owners_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a/pages");
+        let files = FolderFiles::open(folder.clone()).unwrap();
+        let name = PageName::new(StoredKind::Page, &PrefixKey([1; 32]));
+        assert_eq!(files.read(&name, 5).unwrap_err().kind(), ErrorKind::NotFound);
+        std::fs::write(folder.join(format!("{name}.page.partial")), b"half").unwrap();
+        std::fs::write(folder.join("notes.page"), b"somebody else's").unwrap();
+        std::fs::create_dir(folder.join(format!("{}.page", "0".repeat(64)))).unwrap();
+        assert!(files.claim().unwrap() && files.claim().unwrap());
+        files.write(&name, &[b"on", b"e"]).unwrap();
+        assert_eq!(files.read(&name, 3).unwrap(), b"one");
+        assert_eq!(files.read(&name, 4).unwrap_err().kind(), ErrorKind::InvalidData);
+        let listed = files.list().unwrap();
+        assert_eq!(
+            listed.iter().map(|file| (file.name, file.bytes)).collect::<Vec<_>>(),
+            [(name, 3)]
+        );
+        #[cfg(unix)]
+        for (path, mode) in [(folder.clone(), 0o700), (files.path(&name), 0o600)] {
+            use std::os::unix::fs::PermissionsExt;
+            let found = std::fs::metadata(path).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode);
+        }
+        let other = FolderFiles::open(folder.clone()).unwrap();
+        assert!(!other.claim().unwrap(), "one writer at a time");
+        drop(files);
+        assert!(other.claim().unwrap());
+        assert!(other.contains(&name));
+        other.remove(&name).unwrap();
+        other.remove(&name).unwrap();
+        assert!(!other.contains(&name));
+        let mut left: Vec<_> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left.len(), 3, "the lock and what is somebody else's: {left:?}");
+    }
+}
