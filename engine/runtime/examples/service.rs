@@ -4,6 +4,7 @@
 //! - `gaps STORE SECONDS [DECODERS] [PROMPT]`: the gaps between tokens of decoders beside a prompt.
 //! - `pool STORE PAGES SESSIONS PROMPT ANSWER`: tokens per second of many sessions in so many pages.
 //! - `prefix STORE TOKENS ROUNDS`: the first token of a prompt that nobody had, and of one that begins as it does.
+//! - `restart STORE TOKENS ROUNDS FOLDER`: the same for a prompt whose beginning an earlier engine left on disk.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;
@@ -14,7 +15,8 @@ use nestling_core::{CancelToken, EngineError};
 use nestling_formats::Level;
 use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic_store};
 use nestling_runtime::{
-    Engine, EngineOptions, Event, GenerateOptions, Generation, Model, ModelOptions, Residence,
+    Engine, EngineOptions, Event, GenerateOptions, Generation, Model, ModelOptions, PageReads,
+    PageStore, PageStoreOptions, Residence,
 };
 
 type Done = Result<(), Box<dyn Error + Send + Sync>>;
@@ -32,7 +34,11 @@ fn main() -> Done {
             pool(store, Pool { pages, sessions, prompt: number(4, 60)?, answer: number(5, 60)? })
         }
         Some("prefix") => prefix(store, number(2, 4000)?, number(3, 3)?),
-        _ => Err("commands are synth, gaps, pool and prefix".into()),
+        Some("restart") => {
+            let folder = text(4).ok_or("no folder was named")?;
+            restart(store, number(2, 4000)?, number(3, 3)?, Path::new(folder))
+        }
+        _ => Err("commands are synth, gaps, pool, prefix and restart".into()),
     }
 }
 
@@ -113,6 +119,46 @@ fn prefix(store: &Path, shared: usize, rounds: usize) -> Done {
         let share = found / alone;
         println!(
             "{shared} tokens: {alone:.3} s alone, {found:.3} s with {cached} found: {share:.4}"
+        );
+    }
+    Ok(())
+}
+
+/// Each round has a beginning of its own, which one engine computes and another one reads.
+fn restart(store: &Path, shared: usize, rounds: usize, folder: &Path) -> Done {
+    let first_token = |prompt: Vec<u32>| -> Result<_, Box<dyn Error + Send + Sync>> {
+        let page_store = PageStore::open(PageStoreOptions {
+            directory: folder.to_owned(),
+            bytes_max: 64 << 30,
+            reads: PageReads::WhenFaster,
+        })?;
+        let engine = Engine::new(EngineOptions::default())?;
+        let options = ModelOptions {
+            context_length: Some(shared + 128),
+            kv_tokens: Some(2 * (shared + 128)),
+            page_store: Some(page_store),
+            ..ModelOptions::default()
+        };
+        let model = open(&engine, store, &options)?;
+        let mut session = model.session();
+        let (_, finished) = session.generate(prompt, &answer(1))?.into_answer()?;
+        drop((session, model));
+        let left = Instant::now();
+        let page_bytes = engine.status().page_store.bytes;
+        drop(engine);
+        let seconds = finished.stats.time_to_first_token_seconds;
+        let flushed = left.elapsed().as_secs_f64();
+        Ok((seconds, finished.usage.cached_tokens, page_bytes, flushed))
+    };
+    for round in 0..rounds {
+        let beginning = tokens(round, shared, 32_000);
+        let ask = |seed: usize| [&beginning[..], &tokens(1000 + seed, 32, 32_000)].concat();
+        let (alone, _, _, flushed) = first_token(ask(0))?;
+        let (found, cached, bytes, _) = first_token(ask(1))?;
+        let share = found / alone;
+        println!(
+            "{shared} tokens: {alone:.3} s alone, {flushed:.3} s until all was written; \
+             {found:.3} s with {cached} from {bytes} bytes on disk: {share:.4}"
         );
     }
     Ok(())
