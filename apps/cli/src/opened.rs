@@ -5,7 +5,7 @@ use crate::background::{self, Background};
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::explain::{explain, explain_store};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::in_place::InPlaceFile;
 use crate::interrupt::Interrupt;
 use crate::located::{LocatedModel, NamedModel};
@@ -14,7 +14,6 @@ use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
 use crate::stores::open_store_for;
 use crate::{device, hub, in_place, located, mapped, warnings};
-use nestling::OpenDevice;
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::{
@@ -24,6 +23,7 @@ use nestling::engine::{
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
+use nestling::{OpenDevice, PageReads, PageStore, PageStoreOptions};
 use nestling_hub::{Use, is_gguf};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,8 @@ pub fn open_at(
     let LocatedModel { mut path, is_bundled } = located;
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
-    let mut options = ModelOptions { recorder, ..model_options(model, resources) };
+    let page_store = page_store(resources)?;
+    let mut options = ModelOptions { recorder, page_store, ..model_options(model, resources) };
     let in_place = in_place::is_wanted(&path, &model.calibration);
     if let Some(made) = background::made_of(&path).filter(|_| in_place) {
         console.note(format_args!("{} is the store that was made of it", made.display()));
@@ -230,6 +231,15 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
         host_experts: resources.host.host_experts.into(),
         ..ModelOptions::default()
     }
+}
+
+/// Where pages of prompts are kept on disk, if anywhere.
+fn page_store(resources: &ResourceArgs) -> Result<Option<PageStore>> {
+    let Some(directory) = resources.page_store.clone() else { return Ok(None) };
+    let (bytes_max, reads) = (resources.page_store_size.0, PageReads::default());
+    let store = PageStore::open(PageStoreOptions { directory, bytes_max, reads });
+    let failed = |error: EngineError| Failure::sentence(&error);
+    store.map(Some).map_err(|error| failed(error).advise("name another folder with --page-store"))
 }
 
 pub fn kv_dtype(kind: KvTypeArg) -> KvDtype {

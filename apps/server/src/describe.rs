@@ -50,7 +50,7 @@ pub(crate) fn models(models: Vec<Value>) -> Value {
 /// `GET /status`.
 pub(crate) fn status(served: &Served) -> Value {
     let status = served.model.engine().status();
-    let (pages, step) = (status.pages, status.last_step);
+    let (pages, step, disk) = (status.pages, status.last_step, status.page_store);
     json!({
         "model": served.id,
         "device": served.model.device_name(),
@@ -65,6 +65,11 @@ pub(crate) fn status(served: &Served) -> Value {
         "prefixes": {
             "asked_tokens": status.prefixes.asked_tokens,
             "found_tokens": status.prefixes.found_tokens,
+        },
+        "page_store": {
+            "pages": disk.pages, "bytes": disk.bytes, "queued": disk.queued, "hits": disk.hits,
+            "writes": disk.writes, "dropped": disk.dropped, "damaged": disk.damaged,
+            "failed": disk.failed, "is_writing": disk.is_writing,
         },
         "preemptions": status.preemptions,
         "late": status.late,

@@ -1,6 +1,6 @@
 //! `nestling bench serve`: what is asked of a server, and when.
 
-use super::bench::{Format, Numbers};
+use super::lists::{Format, Numbers};
 use clap::Args;
 use std::path::PathBuf;
 use std::str::FromStr;

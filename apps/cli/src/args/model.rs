@@ -108,6 +108,16 @@ pub struct ResourceArgs {
     /// Number type of the keys and values kept for the context
     #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
     pub kv_type: KvTypeArg,
+
+    /// Keep what was computed of prompts in this folder too, for sessions that lost it and for the next start of the
+    /// program; who may read the folder can learn the prompts, who may write it can change answers
+    #[arg(long, value_name = "DIR", env = "NESTLING_PAGE_STORE")]
+    pub page_store: Option<PathBuf>,
+
+    /// Disk space for it; what was unused for longest is removed
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", requires = "page_store")]
+    #[arg(env = "NESTLING_PAGE_STORE_SIZE")]
+    pub page_store_size: ByteSize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -186,3 +186,28 @@ fn help_names_what_is_needed() {
     // It is hidden, not gone: without a prompt at a terminal `run` is `chat`.
     run(&["run", "-m", store(), "-p", "x", "-n", "1", "--no-history"]).ok();
 }
+
+#[test]
+fn what_was_computed_of_a_prompt_is_on_disk_for_the_next_run() {
+    let folder = scratch().join("page-store");
+    let (folder, prompt) = (folder.to_str().unwrap(), "The ship left the harbour. ".repeat(30));
+    let flags = ["run", "-m", bundled(), "-p", &prompt, "-n", "8", "--temp", "0", "--verbose"];
+    let kept = ["--page-store", folder, "--page-store-size", "64MiB"];
+    let first = run(&[&flags[..], &kept].concat());
+    assert_eq!(first.code, Some(0), "{}", first.err);
+    let pages = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let pages: Vec<_> = pages.filter(|name| name.to_string_lossy().ends_with(".page")).collect();
+    assert!(pages.len() >= 2, "{pages:?}");
+    let second = run(&[&flags[..], &kept].concat());
+    assert_eq!((second.code, &second.out), (Some(0), &first.out));
+    let reused = |ran: &Ran| {
+        let (before, _) = ran.err.split_once(" more from the session").unwrap();
+        before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
+    };
+    assert_eq!(reused(&first), 0);
+    assert!(reused(&second) >= 64 && reused(&second).is_multiple_of(64), "{}", second.err);
+    let file = scratch().join("page-store-is-a-file");
+    std::fs::write(&file, "x").unwrap();
+    let wrong = run(&[&flags[..], &["--page-store", file.to_str().unwrap()]].concat());
+    wrong.fails(1, "page-store-is-a-file", "--page-store");
+}

@@ -58,6 +58,7 @@ impl Load<'_> {
     fn work(&self) {
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
+            // Default: after the last request there is nothing to do.
             let Some(request) = self.requests.get(index) else { return };
             if !self.wait(request.at) {
                 return;
