@@ -52,7 +52,8 @@ impl Interrupt {
 
     /// Runs `work` with a token that Ctrl-C cancels.
     pub fn guard<T>(&self, work: impl FnOnce(&CancelToken) -> T) -> T {
-        let token = self.given.clone().unwrap_or_else(CancelToken::new);
+        // Default: one of its own, that Ctrl-C alone cancels.
+        let token = self.given.clone().unwrap_or_default();
         *self.lock() = Some(token.clone());
         let out = work(&token);
         *self.lock() = None;
