@@ -159,7 +159,7 @@ def tells_of_errors(page):
     page.fill("#tokens", "100000000")
     say(page, STORY)
     ended(page)
-    expect(page.locator(".message .error")).to_contain_text("max_completion_tokens")
+    expect(page.locator(".message .error")).to_contain_text("16777216")
 
 
 def asks_for_a_key(browser, served):
