@@ -1,5 +1,5 @@
 //! Templates made to end the process, to fill the memory or never to end: each is refused or
-//! finished within a second of computing and 64 MiB, on a thread with a stack of 2 MiB.
+//! finished within 3 s of computing (a second on a quiet machine) and 64 MiB, on a thread with a stack of 2 MiB.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -14,6 +14,9 @@ use serde_json::{Map, Value, json};
 
 #[path = "hostile/templates.rs"]
 mod templates;
+
+/// What nothing is charged for takes minutes; how fast a machine works off its bound of work is its own affair.
+const TIME_MAX: Duration = Duration::from_secs(3);
 
 struct Counting;
 
@@ -111,7 +114,7 @@ fn hostile_templates_are_refused_in_time_and_memory() {
     let mut faults = String::new();
     for (name, source) in &templates {
         // What else a machine does makes caches cold, too; three times in a row it does not.
-        let outcome = (0..3).map(|_| run(source)).find(|o| o.time < Duration::from_secs(1));
+        let outcome = (0..3).map(|_| run(source)).find(|o| o.time < TIME_MAX);
         let outcome = outcome.unwrap_or_else(|| run(source));
         let (time, mib) = (outcome.time, outcome.bytes as f64 / f64::from(1 << 20));
         let what = match &outcome.result {
@@ -119,7 +122,7 @@ fn hostile_templates_are_refused_in_time_and_memory() {
             Err(error) => error.to_string().chars().take(100).collect(),
         };
         println!("{name}: {time:.0?}, {mib:.1} MiB, {what}");
-        if time >= Duration::from_secs(1) || outcome.bytes > 64 << 20 || what.contains("internal") {
+        if time >= TIME_MAX || outcome.bytes > 64 << 20 || what.contains("internal") {
             writeln!(faults, "{name}: {time:?}, {mib:.1} MiB, {what}").unwrap();
         }
     }
