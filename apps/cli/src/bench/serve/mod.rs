@@ -32,8 +32,8 @@ pub fn serve(args: &LoadArgs, console: &Console, interrupt: &Interrupt) -> Resul
         failure.advise("name a number of tokens with --vocab-size")
     })?;
     let mut reports = Vec::new();
-    for point in points(&args.work)? {
-        let requests = work::requests(&args.work, vocab_size, point.rate);
+    for (load, point) in points(&args.work)?.into_iter().enumerate() {
+        let requests = work::requests(&args.work, load, vocab_size, point.rate);
         console.note(format_args!("{}: {} requests", described(&point), requests.len()));
         let run = interrupt.guard(|cancel| {
             let run = load::run(&client, &served.name, &requests, point.clients, cancel);

@@ -15,9 +15,10 @@ pub struct Request {
     pub answer: u32,
 }
 
-/// The requests of one load.
-pub fn requests(args: &WorkArgs, vocab_size: u32, rate: Option<f64>) -> Vec<Request> {
-    let mut random = Random(SplitMix64::seed_from_u64(args.seed));
+/// The requests of one load. Each load of a series has prompts of its own, so that none finds what another computed.
+pub fn requests(args: &WorkArgs, load: usize, vocab_size: u32, rate: Option<f64>) -> Vec<Request> {
+    let seed = args.seed.wrapping_add((load as u64) << 32);
+    let mut random = Random(SplitMix64::seed_from_u64(seed));
     let prefix = |random: &mut Random| random.tokens(args.prefix_len, vocab_size);
     let prefixes: Vec<Vec<u32>> = (0..args.num_prefixes).map(|_| prefix(&mut random)).collect();
     let mut at = 0.0;
@@ -78,8 +79,10 @@ mod tests {
 
     #[test]
     fn prompts_have_their_lengths_and_beginnings() {
-        let all = requests(&args(400), 1000, None);
-        assert_eq!(all, requests(&args(400), 1000, None));
+        let all = requests(&args(400), 0, 1000, None);
+        assert_eq!(all, requests(&args(400), 0, 1000, None));
+        let next = requests(&args(400), 1, 1000, None);
+        assert!(all.iter().zip(&next).all(|(one, other)| one.prompt[..3] != other.prompt[..3]));
         let mut beginnings: Vec<_> = all.iter().map(|one| one.prompt[..3].to_vec()).collect();
         beginnings.sort();
         beginnings.dedup();
@@ -98,7 +101,7 @@ mod tests {
     /// The mean of 4,000 gaps lies within 5 of its standard deviations (mean / √4000) of the mean that was asked for.
     #[test]
     fn requests_come_at_their_rate() {
-        let all = requests(&args(4000), 10, Some(20.0));
+        let all = requests(&args(4000), 0, 10, Some(20.0));
         assert!(all.is_sorted_by_key(|one| one.at));
         let mean = all.last().unwrap().at.as_secs_f64() / 4000.0;
         assert!((mean - 0.05).abs() < 5.0 * 0.05 / 4000f64.sqrt(), "{mean}");
