@@ -104,7 +104,8 @@ fn access(args: &ListenArgs) -> Result<Access> {
     Ok(access)
 }
 
-fn keys(path: &Path) -> Result<String> {
+/// What stands in a file of keys, one a line.
+pub fn keys(path: &Path) -> Result<String> {
     let failed = |error| Failure::file("read", path, &error);
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut text = String::new();

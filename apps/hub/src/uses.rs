@@ -1,7 +1,7 @@
 //! Which models are open in some process, and when each was opened last.
 //!
-//! One small file for each path that was opened, named by the path's hash, with the path in it. Whoever has the model
-//! open holds a shared lock on the file; whoever removes the model holds the lock alone. The file's own time is that of
+//! One small file for each path that was opened, named by the path's hash, with the path in it. A process with the model
+//! open holds a shared lock on the file; one that removes it holds the lock alone. The file's own time is that of
 //! the last use, so that nothing about the model itself changes.
 
 use crate::error::{HubError, Result};
@@ -183,7 +183,7 @@ mod tests {
         drop((one, two, three));
         let known = uses.all().remove(0);
         assert!(!known.is_open);
-        // Whoever removes it keeps others from opening it.
+        // One that removes it keeps others from opening it.
         let claim = known.claim().unwrap();
         let refused = uses.begin(&model, None).unwrap_err();
         assert!(refused.to_string().contains("another process removes"), "{refused}");

@@ -1,4 +1,4 @@
-//! Models over HTTP, as clients of the OpenAI API and of Anthropic's expect them.
+//! Models over HTTP, as clients of the OpenAI API, Anthropic's and Ollama's expect them.
 //!
 //! [`Server`] holds what all requests share, [`router`] is the routes of it to mount anywhere, and [`Listener`] serves
 //! them within the bounds of [`limits`] on threads of its own. Nothing in a request is ignored: what is unknown or not

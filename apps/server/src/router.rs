@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
@@ -44,16 +44,16 @@ pub fn router(server: &Server) -> Router {
         .route("/v1/models/{*id}", get(listing::model))
         .route("/status", get(listing::status))
         .route("/plan", get(listing::plan))
-        .route("/memory", post(set_memory))
+        .route("/memory", by_model(memory::set_budget))
         .route("/metrics", get(listing::write_metrics))
         .route("/tokenizer_info", get(listing::tokenizer_info))
-        .route("/tokenize", post(tokenize))
-        .route("/detokenize", post(detokenize))
-        .route("/v1/chat/completions", post(chat_completions))
-        .route("/v1/completions", post(plain_completions))
-        .route("/v1/responses", post(create_response))
-        .route("/v1/messages", post(create_message))
-        .route("/v1/messages/count_tokens", post(count_tokens))
+        .route("/tokenize", by_model(tokens::tokenize))
+        .route("/detokenize", by_model(tokens::detokenize))
+        .route("/v1/chat/completions", by_model(chat::complete))
+        .route("/v1/completions", by_model(completions::complete))
+        .route("/v1/responses", by_model(responses::create))
+        .route("/v1/messages", by_model(messages::create))
+        .route("/v1/messages/count_tokens", by_model(messages::count_tokens))
         .route("/api/{*path}", any(ollama_api));
     for path in NOT_OFFERED {
         routes = routes.route(path, any(not_offered));
@@ -67,9 +67,14 @@ pub fn router(server: &Server) -> Router {
 
 /// What every request must pass before a route sees it; errors in the form of the API that was asked.
 async fn admit(State(server): State<Server>, request: Request, next: Next) -> Response {
-    let is_messages = messages::owns(request.uri().path());
+    let path = request.uri().path();
+    let (is_messages, is_ollama) = (messages::owns(path), ollama::owns(path));
     let response = answered(server, request, next).await;
-    if is_messages { messages::in_own_form(response) } else { response }
+    match (is_messages, is_ollama) {
+        (true, _) => messages::in_own_form(response),
+        (_, true) => ollama::in_own_form(response),
+        _ => response,
+    }
 }
 
 async fn answered(server: Server, request: Request, next: Next) -> Response {
@@ -79,14 +84,14 @@ async fn answered(server: Server, request: Request, next: Next) -> Response {
     }
     let origin = match server.access().check_place(request.uri(), headers) {
         Ok(origin) => origin,
-        Err(error) => return refusal(request.uri(), error),
+        Err(error) => return error.into_response(),
     };
     let is_public = matches!(request.uri().path(), "/" | "/health" | "/v1/health");
     let mut response = if origin.is_some() && is_preflight(method, headers) {
         preflight(headers)
     } else {
         match server.access().check_key(headers) {
-            Err(error) if !is_public => refusal(request.uri(), error),
+            Err(error) if !is_public => error.into_response(),
             _ => next.run(request).await,
         }
     };
@@ -98,11 +103,6 @@ async fn answered(server: Server, request: Request, next: Next) -> Response {
         response.headers_mut().insert("x-request-id", id);
     }
     response
-}
-
-/// An error in the form of the API that was asked.
-fn refusal(uri: &Uri, error: ApiError) -> Response {
-    if ollama::is_own(uri.path()) { ollama::refusal(&error) } else { error.into_response() }
 }
 
 async fn no_route(uri: Uri) -> ApiError {
@@ -123,65 +123,21 @@ async fn show_page() -> Response {
     page::page()
 }
 
-async fn set_memory(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
-    let (served, fields) = read(&server, request).await?;
-    memory::set_budget(served, fields).await
+/// A route that takes a body of JSON and is answered by the model that it names.
+fn by_model<Answered>(answer: fn(Arc<Served>, Fields) -> Answered) -> MethodRouter<Server>
+where
+    Answered: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
+    post(async move |State(server): State<Server>, request: Request| {
+        let (served, fields) = read(&server, request).await?;
+        answer(served, fields).await
+    })
 }
 
-async fn tokenize(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
-    let (served, fields) = read(&server, request).await?;
-    tokens::tokenize(served, fields).await
-}
-
-async fn detokenize(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
-    let (served, fields) = read(&server, request).await?;
-    tokens::detokenize(served, fields).await
-}
-
-async fn chat_completions(
-    State(server): State<Server>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let (served, fields) = read(&server, request).await?;
-    chat::complete(served, fields).await
-}
-
-async fn plain_completions(
-    State(server): State<Server>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let (served, fields) = read(&server, request).await?;
-    completions::complete(served, fields).await
-}
-
-async fn create_response(
-    State(server): State<Server>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let (served, fields) = read(&server, request).await?;
-    responses::create(served, fields).await
-}
-
-async fn create_message(
-    State(server): State<Server>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let (served, fields) = read(&server, request).await?;
-    messages::create(served, fields).await
-}
-
-async fn count_tokens(
-    State(server): State<Server>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let (served, fields) = read(&server, request).await?;
-    messages::count_tokens(served, fields).await
-}
-
-async fn ollama_api(State(server): State<Server>, request: Request) -> Response {
+async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
     let (started, method, uri) = (Instant::now(), request.method().clone(), request.uri().clone());
     let fields = match ollama::has_body(&method, uri.path()) {
-        true => Some(fields_of(request).await),
+        true => Some(fields_of(request).await?),
         false => None,
     };
     ollama::answer(&server, &method, uri.path(), fields, started).await

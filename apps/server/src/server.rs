@@ -100,8 +100,8 @@ impl Server {
         self.inner.models.get().ok_or_else(ApiError::loading)
     }
 
-    /// The model for a request that names one. One that answers for good is given whatever the name, which whoever reads
-    /// the request compares.
+    /// The model for a request that names one. A model that is always open is given whatever the name; the reader of the
+    /// request compares it.
     ///
     /// # Errors
     /// [`ApiError::loading`]; what [`Pool::acquire`] says; a request that names none of several.

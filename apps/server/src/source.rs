@@ -1,4 +1,4 @@
-//! Models that are opened when somebody asks for them: the seam to whoever knows where they lie.
+//! Models that are opened when somebody asks for them: the seam to the program that knows where they are.
 
 use std::any::Any;
 use std::fmt;
@@ -15,7 +15,7 @@ pub trait ModelSource: fmt::Debug + Send + Sync + 'static {
     /// wait, once at a time; a token that is cancelled ends it soon.
     ///
     /// # Errors
-    /// Why it cannot be opened, in words for whoever asked for it.
+    /// Why it cannot be opened, for the client.
     fn open(
         &self,
         name: &str,
@@ -55,7 +55,7 @@ impl fmt::Debug for OpenedModel {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct OpenModelError {
-    /// What happened, for whoever asked.
+    /// What happened, for the client.
     pub message: String,
 }
 

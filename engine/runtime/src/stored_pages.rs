@@ -2,8 +2,8 @@
 //!
 //! What a generation computed is offered to the store when it ends or loses its pages: the store reads it out of
 //! the pool when its turn comes, one page at a time between two steps, if it is still there. What a prompt begins with
-//! is brought back before the step loop hears of the generation, on the thread of whoever asked for it, into pages
-//! that nobody was promised; from there it is found as if somebody else had computed it just now.
+//! is brought back before the step loop hears of the generation, on the caller's thread, into pages that no
+//! generation was promised; from there it is found as if another generation had computed it just now.
 
 use std::sync::Arc;
 

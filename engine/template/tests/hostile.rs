@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 #[path = "hostile/templates.rs"]
 mod templates;
 
-/// What nothing is charged for takes minutes; how fast a machine works off its bound of work is its own affair.
+/// An operation that is not charged for goes on for minutes; the bound on work takes about a second, more on slow machines.
 const TIME_MAX: Duration = Duration::from_secs(3);
 
 struct Counting;

@@ -158,7 +158,7 @@ fn cells(record: &Record<'_>) -> Vec<String> {
 }
 
 /// Every field in quotes, as llama-bench has them; the samples are left out.
-fn csv(fields: &Map<String, Value>, with_header: bool) -> String {
+pub fn csv(fields: &Map<String, Value>, with_header: bool) -> String {
     let fields: Vec<_> = fields.iter().filter(|(_, value)| !value.is_array()).collect();
     let mut out = String::new();
     if with_header {

@@ -11,10 +11,12 @@ mod reply;
 mod request;
 mod time;
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::http::{Method, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde_json::json;
 
 use crate::answers::{self, blocking};
@@ -29,7 +31,7 @@ const NOT_OFFERED: [&str; 8] =
     ["pull", "push", "create", "delete", "copy", "embed", "embeddings", "blobs"];
 
 /// Whether a path is one of this API's.
-pub(crate) fn is_own(path: &str) -> bool {
+pub(crate) fn owns(path: &str) -> bool {
     path.starts_with("/api/")
 }
 
@@ -39,21 +41,10 @@ pub(crate) fn has_body(method: &Method, path: &str) -> bool {
 }
 
 /// Answers a request that came at `started`; its fields are there where [`has_body`] says so.
+///
+/// # Errors
+/// What is wrong with the request, or with the path.
 pub(crate) async fn answer(
-    server: &Server,
-    method: &Method,
-    path: &str,
-    fields: Option<Result<Fields, ApiError>>,
-    started: Instant,
-) -> Response {
-    let answered = match fields.transpose() {
-        Ok(fields) => route(server, method, path, fields, started).await,
-        Err(error) => Err(error),
-    };
-    answered.unwrap_or_else(|error| refusal(&error))
-}
-
-async fn route(
     server: &Server,
     method: &Method,
     path: &str,
@@ -95,7 +86,7 @@ async fn generate(
         return Err(ApiError::no_model(&name, &served.id));
     }
     let loaded = started.elapsed();
-    let reader = std::sync::Arc::clone(&served);
+    let reader = Arc::clone(&served);
     // Schemas are compiled here.
     let request = blocking(move || Request::read(kind, fields, &reader)).await??;
     let Request { job, stream, keep } = request;
@@ -130,11 +121,10 @@ fn words(error: &ApiError) -> String {
     }
 }
 
-/// An error in this API's form.
-pub(crate) fn refusal(error: &ApiError) -> Response {
-    // The headers are those of every error.
-    let headers = error.clone().into_response().headers().clone();
-    let mut response = json_response(error.status, &json!({ "error": words(error) }));
-    *response.headers_mut() = headers;
+/// A response of one of this API's routes, with its errors in this form.
+pub(crate) fn in_own_form(mut response: Response) -> Response {
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        *response.body_mut() = Body::from(json!({ "error": words(&error) }).to_string());
+    }
     response
 }

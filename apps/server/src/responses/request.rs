@@ -134,7 +134,7 @@ fn echo(fields: &Fields) -> Map<String, Value> {
     echo
 }
 
-/// How tokens are drawn, whoever said so.
+/// How tokens are drawn, by the request or by default.
 fn say(echo: &mut Map<String, Value>, sampling: &SamplingParams) {
     echo.insert("temperature".into(), decimal(sampling.temperature));
     echo.insert("top_p".into(), decimal(sampling.top_p));

@@ -13,19 +13,7 @@ from pathlib import Path
 
 import openai
 from openai import OpenAI
-from program import BUNDLED, Served, tool_model
-
-KEY = "sk-clients-test"
-STORY = [{"role": "user", "content": "Tell me a story about a ship."}]
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 1, "maximum": 99},
-    },
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+from program import BUNDLED, KEY, SCHEMA, STORY, Served, tool_model
 
 
 def client(served, key=KEY):

@@ -13,6 +13,19 @@ ROOT = Path(__file__).resolve().parents[4]
 BUNDLED = ROOT / "models/nestling-storyteller.nest"
 TINY = ROOT / "engine/runtime/tests/data/tiny-qwen3-moe"
 
+# What clients ask, and with which key.
+KEY = "sk-clients-test"
+STORY = [{"role": "user", "content": "Tell me a story about a ship."}]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\nTools:{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n"
     'Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>\n{% endif %}'

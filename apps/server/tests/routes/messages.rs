@@ -6,24 +6,14 @@ use nestling_server::{Access, Server, ServerOptions};
 use serde_json::{Value, json};
 
 use crate::models::{self, server, server_with, tool_server};
-use crate::{Answer, join, post, post_text, request};
+use crate::tools::{now_schema, weather_schema};
+use crate::{Answer, chat_with, join, post, post_text, request};
 
 const MESSAGES: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
 
-fn message_with(more: &Value) -> Value {
-    let mut request = json!({
-        "model": models::NAME,
-        "messages": [{ "role": "user", "content": "Tell me a story." }],
-        "max_tokens": 8,
-        "temperature": 0,
-    });
-    join(&mut request, more);
-    request
-}
-
 fn ask(server: &Server, more: &Value) -> Value {
-    post(server, MESSAGES, &message_with(more)).ok()
+    post(server, MESSAGES, &chat_with(more)).ok()
 }
 
 /// The error of an answer, in the form of this API.
@@ -104,7 +94,7 @@ fn ask_both(server: &Server, more: &Value) -> Value {
     let whole = ask(server, more);
     let mut more = more.clone();
     more["stream"] = true.into();
-    let events = events(&post(server, MESSAGES, &message_with(&more)));
+    let events = events(&post(server, MESSAGES, &chat_with(&more)));
     let start = &events[0]["message"];
     assert!(start["stop_reason"].is_null() && start["content"] == json!([]));
     let (total, rebuilt) = (prompt_tokens(&whole), rebuilt(&events));
@@ -158,7 +148,7 @@ fn the_answer_is_that_of_a_chat() {
         { "role": "system", "content": "Be brief.\nBe kind." }, { "role": "user", "content": "Hi\nthere" },
         { "role": "assistant", "content": "Yes?" }, { "role": "user", "content": "A story." },
     ]});
-    let chat = post(&server, crate::CHAT, &crate::chat_with(&chat)).ok();
+    let chat = post(&server, crate::CHAT, &chat_with(&chat)).ok();
     let text = |text: &str| json!({ "type": "text", "text": text, "cache_control": { "type": "ephemeral" } });
     let message = ask(
         &server,
@@ -211,13 +201,13 @@ fn tokens_are_counted_as_they_are_computed() {
         json!({ "system": "x", "thinking": { "type": "disabled" } }),
     ] {
         let message = ask(&server, &more);
-        let mut request = message_with(&more);
+        let mut request = chat_with(&more);
         join(&mut request, &json!({ "max_tokens": null, "temperature": null }));
         let count = post(&server, COUNT, &request).ok();
         assert_eq!(count, json!({ "input_tokens": prompt_tokens(&message) }), "{more}");
     }
     let message =
-        error(&post(&server, COUNT, &message_with(&json!({}))), 400, "invalid_request_error");
+        error(&post(&server, COUNT, &chat_with(&json!({}))), 400, "invalid_request_error");
     assert!(
         message.starts_with("max_tokens: ") || message.starts_with("temperature: "),
         "{message}"
@@ -225,14 +215,7 @@ fn tokens_are_counted_as_they_are_computed() {
 }
 
 fn tools() -> Value {
-    let schema = json!({
-        "type": "object", "required": ["city", "days"], "additionalProperties": false,
-        "properties": {
-            "city": { "type": "string", "maxLength": 8 },
-            "days": { "type": "integer", "minimum": 1, "maximum": 9 },
-        },
-    });
-    let now = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    let (schema, now) = (weather_schema(), now_schema());
     json!([
         { "name": "weather", "description": "What it will be.", "input_schema": schema },
         { "type": "custom", "name": "now", "input_schema": now, "cache_control": { "type": "ephemeral" } },
@@ -417,13 +400,13 @@ fn bad_options() -> Vec<(Value, &'static str)> {
 fn messages_with_wrong_fields_are_refused_by_name() {
     let server = tool_server();
     for (fields, blamed) in bad_blocks().into_iter().chain(bad_options()) {
-        let answer = post(&server, MESSAGES, &message_with(&fields));
+        let answer = post(&server, MESSAGES, &chat_with(&fields));
         let message = error(&answer, 400, "invalid_request_error");
         let shown = fields.to_string().chars().take(80).collect::<String>();
         assert!(message.starts_with(&format!("{blamed}: ")), "{shown}: {message}");
     }
     let adaptive = json!({ "thinking": { "type": "adaptive" } });
-    let answer = post(&self::server(), MESSAGES, &message_with(&adaptive));
+    let answer = post(&self::server(), MESSAGES, &chat_with(&adaptive));
     assert!(error(&answer, 400, "invalid_request_error").starts_with("thinking.type: "));
     ask(&self::server(), &json!({ "thinking": { "type": "disabled" } }));
 }
@@ -433,19 +416,19 @@ fn every_error_has_the_form_of_the_api() {
     let server = server();
     let invalid = "invalid_request_error";
     error(
-        &post(&server, MESSAGES, &message_with(&json!({ "model": "claude" }))),
+        &post(&server, MESSAGES, &chat_with(&json!({ "model": "claude" }))),
         404,
         "not_found_error",
     );
     let long = json!([{ "role": "user", "content": "word ".repeat(2000) }]);
-    let long = post(&server, MESSAGES, &message_with(&json!({ "messages": long })));
+    let long = post(&server, MESSAGES, &chat_with(&json!({ "messages": long })));
     assert!(error(&long, 400, invalid).contains("1024"));
     error(&post_text(&server, MESSAGES, "{"), 400, invalid);
     error(&post_text(&server, MESSAGES, vec![b' '; (8 << 20) + 1]), 413, "request_too_large");
     error(&crate::get(&server, MESSAGES), 405, invalid);
     error(&post(&server, "/v1/messages/batches", &json!({})), 404, "not_found_error");
     let loading = Server::new(ServerOptions::default());
-    let answer = post(&loading, MESSAGES, &message_with(&json!({})));
+    let answer = post(&loading, MESSAGES, &chat_with(&json!({})));
     error(&answer, 529, "overloaded_error");
     assert!(answer.headers.contains_key("retry-after"));
     let mut access = Access::default();
@@ -455,7 +438,7 @@ fn every_error_has_the_form_of_the_api() {
         let asked = Request::post(MESSAGES).header("content-type", "application/json");
         let asked = asked.header("anthropic-version", "2023-06-01").header(name, value);
         let host = if name == "host" { asked } else { asked.header("host", "localhost") };
-        request(&server, host.body(Body::from(message_with(&json!({})).to_string())).unwrap())
+        request(&server, host.body(Body::from(chat_with(&json!({})).to_string())).unwrap())
     };
     error(&with("x-api-key", "sk-two"), 401, "authentication_error");
     error(&with("host", "evil.example"), 403, "permission_error");

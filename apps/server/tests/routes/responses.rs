@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::models::{self, server, tool_server};
+use crate::tools::{now_schema, weather_schema};
 use crate::{Answer, join, post};
 use nestling_server::Server;
 
@@ -185,14 +186,7 @@ fn answers_keep_to_the_form_that_is_asked_for() {
 }
 
 fn tools() -> Value {
-    let parameters = json!({
-        "type": "object", "required": ["city", "days"], "additionalProperties": false,
-        "properties": {
-            "city": { "type": "string", "maxLength": 8 },
-            "days": { "type": "integer", "minimum": 1, "maximum": 9 },
-        },
-    });
-    let now = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    let (parameters, now) = (weather_schema(), now_schema());
     json!([
         { "type": "function", "name": "weather", "description": "x", "parameters": parameters, "strict": true },
         { "type": "function", "name": "now", "parameters": now, "strict": null },

@@ -5,15 +5,24 @@ use serde_json::{Value, json};
 use crate::models::tool_server;
 use crate::{CHAT, chat_with, post};
 
-fn tools() -> Value {
-    let parameters = json!({
+/// What a city's weather is asked with.
+pub fn weather_schema() -> Value {
+    json!({
         "type": "object", "required": ["city", "days"], "additionalProperties": false,
         "properties": {
             "city": { "type": "string", "maxLength": 8 },
             "days": { "type": "integer", "minimum": 1, "maximum": 9 },
         },
-    });
-    let now = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    })
+}
+
+/// The arguments of a tool that takes none.
+pub fn now_schema() -> Value {
+    json!({ "type": "object", "properties": {}, "additionalProperties": false })
+}
+
+fn tools() -> Value {
+    let (parameters, now) = (weather_schema(), now_schema());
     json!([
         { "type": "function", "function": { "name": "weather", "parameters": parameters } },
         { "type": "function", "function": { "name": "now", "parameters": now } },

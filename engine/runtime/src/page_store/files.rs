@@ -15,12 +15,12 @@ use super::record::PageName;
 const ENDING: &str = ".page";
 /// What the name of a page ends with that is being written.
 const PARTIAL: &str = ".page.partial";
-/// The file that whoever writes holds locked.
+/// The file that the writer holds locked.
 const LOCK: &str = "lock";
 
-/// A place that keeps pages under names. What is read back is checked by whoever reads.
+/// A place that keeps pages under names. What is read back is checked by the reader.
 pub trait PageFiles: Send + Sync + std::fmt::Debug {
-    /// Takes the place for this writer until it is closed; false where somebody else has it, who may write while this
+    /// Takes the place for this writer until it is closed; false where another writer has it, which goes on while this
     /// one reads. What an earlier writer left unfinished is removed.
     ///
     /// # Errors

@@ -26,14 +26,14 @@ pub use record::PageName;
 pub(crate) use record::StoredKind;
 use shared::{Counts, SharedStore};
 
-/// How long whoever waits for what is being written does at most, in seconds.
+/// The longest wait for what is being written, in seconds.
 const FLUSH_SECONDS_MAX: f64 = 30.0;
 
 /// Where pages are kept on disk, and how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageStoreOptions {
-    /// A folder for nothing else, made if it is not there. What stands in it can be turned back into prompts: whoever
-    /// may read it learns them, and whoever may write it can change answers.
+    /// A folder for nothing else, made if it is not there. What it holds can be turned back into prompts:
+    /// anyone who may read it learns them, and anyone who may write it can change answers.
     pub directory: PathBuf,
     /// Bytes that its pages may take; those unused for longest are removed.
     pub bytes_max: u64,
@@ -211,7 +211,7 @@ impl PageStore {
         let mut state = shared.lock();
         state.speed.measured(record_bytes as u64, seconds);
         if !state.is_owner {
-            // Whoever writes has written it since this store was opened.
+            // The writer has written it since this store was opened.
             state.index.insert(*name, record_bytes as u64);
         }
         drop(state);

@@ -117,7 +117,7 @@ impl SharedStore {
     pub fn note_unread(&self, name: &PageName, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::InvalidData => return self.note_damaged(name),
-            // Whoever writes removed it.
+            // The writer removed it.
             io::ErrorKind::NotFound => {}
             _ => {
                 tracing::warn!(%error, "a stored page could not be read");

@@ -5,7 +5,7 @@ use nestling::CancelToken;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
-use ureq::Agent;
+use ureq::{Agent, RequestBuilder};
 
 /// Longest line of an answer, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -74,15 +74,19 @@ impl Client {
         Self { agent: config.new_agent(), url: url.trim_end_matches('/').to_owned(), key }
     }
 
+    fn with_key<Body>(&self, request: RequestBuilder<Body>) -> RequestBuilder<Body> {
+        match &self.key {
+            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
+        }
+    }
+
     /// The models that the server lists.
     ///
     /// # Errors
     /// In words, what went wrong.
     pub fn models(&self) -> Result<Vec<Served>, String> {
-        let mut request = self.agent.get(format!("{}/v1/models", self.url));
-        if let Some(key) = &self.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
-        }
+        let request = self.with_key(self.agent.get(format!("{}/v1/models", self.url)));
         let mut response = request.call().map_err(|error| error.to_string())?;
         let text = whole(response.body_mut().as_reader())?;
         let value: Value = serde_json::from_str(&text).map_err(|_| unexpected(&text))?;
@@ -121,11 +125,8 @@ impl Client {
         outcome: &mut Outcome,
         cancel: &CancelToken,
     ) -> Result<(), String> {
-        let request = self.agent.post(format!("{}/v1/completions", self.url));
-        let mut request = request.header("Content-Type", "application/json");
-        if let Some(key) = &self.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
-        }
+        let request = self.with_key(self.agent.post(format!("{}/v1/completions", self.url)));
+        let request = request.header("Content-Type", "application/json");
         let mut response = request.send(body).map_err(|error| error.to_string())?;
         let status = response.status();
         let reader = response.body_mut().as_reader();

@@ -7,9 +7,11 @@ mod report;
 mod work;
 
 use crate::args::{Format, LoadArgs, WorkArgs};
+use crate::bench::table::csv;
 use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::serve::keys;
 use client::{Client, Served};
 use report::{Point, Report, Times};
 use serde_json::{Map, Value, json};
@@ -58,8 +60,7 @@ pub fn serve(args: &LoadArgs, console: &Console, interrupt: &Interrupt) -> Resul
 }
 
 fn key(path: &Path) -> Result<String> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
+    let text = keys(path)?;
     let key = text.lines().next().map(str::trim).filter(|key| !key.is_empty());
     key.map(str::to_owned)
         .ok_or_else(|| Failure::new(format!("{} has no key in its first line", path.display())))
@@ -125,24 +126,11 @@ fn print(args: &LoadArgs, served: &Served, reports: &[Report]) -> Result<()> {
         Format::Md => table(args, reports),
         Format::Json => format!("{:#}\n", json!(records)),
         Format::Jsonl => records.iter().map(|record| format!("{}\n", json!(record))).collect(),
-        Format::Csv => csv(&records),
+        Format::Csv => {
+            records.iter().enumerate().map(|(index, record)| csv(record, index == 0)).collect()
+        }
     };
     write_out(&text)
-}
-
-fn csv(records: &[Map<String, Value>]) -> String {
-    let Some(first) = records.first() else { return String::new() };
-    let names: Vec<&str> = first.keys().map(String::as_str).collect();
-    let mut out = names.join(",") + "\n";
-    for record in records {
-        let cells = record.values().map(|value| match value {
-            Value::Null => String::new(),
-            Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
-            other => other.to_string(),
-        });
-        out += &(cells.collect::<Vec<_>>().join(",") + "\n");
-    }
-    out
 }
 
 /// A line for each load: percentiles of first tokens and of gaps, in milliseconds.
