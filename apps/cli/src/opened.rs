@@ -228,6 +228,7 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
         dual: model.dual(),
         kv_dtype: kv_dtype(resources.kv_type),
         context_length: context_length(resources.ctx_size),
+        kv_tokens: resources.kv_tokens.map(|tokens| tokens as usize),
         host_experts: resources.host.host_experts.into(),
         ..ModelOptions::default()
     }

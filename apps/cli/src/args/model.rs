@@ -105,6 +105,12 @@ pub struct ResourceArgs {
     #[arg(short, long, value_name = "N", env = "NESTLING_CTX_SIZE", value_parser = count::<u32>)]
     pub ctx_size: Option<u32>,
 
+    /// Tokens that keys and values are kept for, of all sessions together; more sessions take turns
+    /// [default: twice the context]
+    #[arg(long, value_name = "N", env = "NESTLING_KV_TOKENS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub kv_tokens: Option<u32>,
+
     /// Number type of the keys and values kept for the context
     #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
     pub kv_type: KvTypeArg,
