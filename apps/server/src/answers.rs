@@ -15,7 +15,6 @@ use nestling::{
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::error::ApiError;
-use crate::limits::WRITE_TIME;
 use crate::prompt::Prompt;
 use crate::server::Served;
 
@@ -320,20 +319,21 @@ impl Pump {
             if open == 0 {
                 break Some(said);
             }
-            if self.sender.send_timeout(said, WRITE_TIME).await.is_err() {
+            if self.sender.send_timeout(said, self.served.write_time).await.is_err() {
                 break None;
             }
         };
         // Cancels what is not done.
         drop(streams);
         let Self { served, kept, sender, permit, .. } = self;
+        let write_time = served.write_time;
         let keep = move || kept.into_iter().for_each(|session| served.keep(session));
         if let Err(error) = blocking(keep).await {
             tracing::warn!("sessions are lost: {}", error.message);
         }
         drop(permit);
         if let Some(last) = last
-            && sender.send_timeout(last, WRITE_TIME).await.is_err()
+            && sender.send_timeout(last, write_time).await.is_err()
         {
             tracing::debug!("nobody heard how an answer ended");
         }

@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::Router;
 use futures_util::future::{Either, select};
@@ -14,17 +15,22 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::limits::{HEAD_BYTES_MAX, HEAD_TIME, HEADERS_MAX, WRITE_TIME};
+use crate::limits::{ConnectionLimits, HEAD_BYTES_MAX, HEADERS_MAX};
 
 /// Serves a connection to its end; once `stop` says so, to the end of the request under way.
-pub(crate) async fn serve(stream: TcpStream, router: Router, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn serve(
+    stream: TcpStream,
+    router: Router,
+    limits: ConnectionLimits,
+    mut stop: watch::Receiver<bool>,
+) {
     // A token is a small packet, and should not wait for the next one.
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(TimedWrites::new(stream));
+    let io = TokioIo::new(TimedWrites::new(stream, limits.write_time));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
+        .header_read_timeout(limits.head_time)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX);
     let connection = builder.serve_connection(io, TowerToHyperService::new(router));
@@ -47,17 +53,18 @@ pub(crate) async fn wait(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-/// A stream whose reader must take something within [`WRITE_TIME`]. Otherwise writing fails, and with the connection ends
+/// A stream whose reader must take something in time. Otherwise writing fails, and with the connection ends
 /// what it waited for.
 struct TimedWrites {
     stream: TcpStream,
+    time: Duration,
     /// Since when nothing could be written, plus the time allowed; none while something can.
     late: Option<Pin<Box<Sleep>>>,
 }
 
 impl TimedWrites {
-    fn new(stream: TcpStream) -> Self {
-        Self { stream, late: None }
+    fn new(stream: TcpStream, time: Duration) -> Self {
+        Self { stream, time, late: None }
     }
 
     fn timed<T>(
@@ -69,7 +76,8 @@ impl TimedWrites {
             self.late = None;
             return Poll::Ready(written);
         }
-        let late = self.late.get_or_insert_with(|| Box::pin(sleep(WRITE_TIME)));
+        let time = self.time;
+        let late = self.late.get_or_insert_with(|| Box::pin(sleep(time)));
         ready!(late.as_mut().poll(context));
         late.as_mut().reset(Instant::now());
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))

@@ -77,6 +77,36 @@ pub const LOAD_TIME: Duration = Duration::from_secs(300);
 /// How long a reader may take nothing before its answer is cancelled and its connection closed.
 pub const WRITE_TIME: Duration = Duration::from_secs(30);
 
+/// What a connection may take; every server has its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Within what time the head of a request must be there, the wait for it included.
+    pub head_time: Duration,
+    /// Within what time the body of a request must be there.
+    pub body_time: Duration,
+    /// How long a reader may take nothing before its answer is cancelled and its connection closed.
+    pub write_time: Duration,
+    /// How long requests under way may take to end once the server is told to stop.
+    pub drain_time: Duration,
+    /// Most connections at a time; more are told to come back.
+    pub count_max: usize,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            head_time: HEAD_TIME,
+            body_time: BODY_TIME,
+            write_time: WRITE_TIME,
+            drain_time: DRAIN_TIME,
+            count_max: CONNECTIONS_MAX,
+        }
+    }
+}
+
+/// Most connections at a time.
+pub const CONNECTIONS_MAX: usize = 1024;
+
 /// How often a stream without news says that it lives.
 pub const PING_TIME: Duration = Duration::from_secs(10);
 

@@ -1,27 +1,33 @@
 //! Listening: the socket, its connections, and how they come to an end.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use tokio::io::AsyncWrite;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::connection;
 use crate::error::ApiError;
-use crate::limits::DRAIN_TIME;
+use crate::limits::ConnectionLimits;
 use crate::router::router;
 use crate::server::Server;
 
-/// Most connections at a time; more are told to come back.
-const CONNECTIONS_MAX: usize = 1024;
-
 /// How long to wait after a connection could not be taken, as when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections too many that are told so at a time.
+const LINGERING_MAX: usize = 64;
+
+/// How long such a one may take to hear it.
+const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// A server that listens. It has threads of its own, which end with it.
 #[derive(Debug)]
@@ -85,9 +91,9 @@ impl Listener {
             TcpListener::from_std(listener).map_err(wrong)?
         };
         let (stop, stopped) = watch::channel(false);
-        let routes = router(server);
+        let (routes, limits) = (router(server), *server.connection_limits());
         let thread = Builder::new().name("nestling-serve".into()).spawn(move || {
-            runtime.block_on(accept(listener, routes, stopped));
+            runtime.block_on(accept(listener, routes, limits, stopped));
             // Whatever still waits is left behind.
             runtime.shutdown_timeout(Duration::from_secs(1));
         });
@@ -99,7 +105,8 @@ impl Listener {
         self.address
     }
 
-    /// Takes no more connections; requests under way come to their end, within a minute.
+    /// Takes no more connections; requests under way come to their end, within
+    /// [`ConnectionLimits::drain_time`].
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -131,8 +138,15 @@ impl Drop for Listener {
 }
 
 /// Takes connections until it is told to stop, then waits for those that are open.
-async fn accept(listener: TcpListener, routes: axum::Router, stop: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+async fn accept(
+    listener: TcpListener,
+    routes: axum::Router,
+    limits: ConnectionLimits,
+    stop: watch::Receiver<bool>,
+) {
+    let count_max = limits.count_max.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+    let places = Arc::new(Semaphore::new(count_max));
+    let lingering = Arc::new(Semaphore::new(LINGERING_MAX));
     let mut stopped = stop.clone();
     let mut stopped = std::pin::pin!(connection::wait(&mut stopped));
     loop {
@@ -150,24 +164,33 @@ async fn accept(listener: TcpListener, routes: axum::Router, stop: watch::Receiv
             }
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            tokio::spawn(turn_away(stream));
+            // Default: in a flood those beyond are closed without a word.
+            if let Ok(place) = Arc::clone(&lingering).try_acquire_owned() {
+                tokio::spawn(async move {
+                    turn_away(stream).await;
+                    drop(place);
+                });
+            }
             continue;
         };
         let (routes, stop) = (routes.clone(), stop.clone());
         tokio::spawn(async move {
-            connection::serve(stream, routes, stop).await;
+            connection::serve(stream, routes, limits, stop).await;
             drop(place);
         });
     }
     drop(listener);
-    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
-    if timeout(DRAIN_TIME, places.acquire_many(all)).await.is_err() {
-        tracing::warn!("requests that did not end within {} s are cut off", DRAIN_TIME.as_secs());
+    let all = u32::try_from(count_max).unwrap_or(u32::MAX);
+    if timeout(limits.drain_time, places.acquire_many(all)).await.is_err() {
+        tracing::warn!(
+            "requests that did not end within {} s are cut off",
+            limits.drain_time.as_secs()
+        );
     }
 }
 
 /// Closes a connection too many, and says why where that takes no time.
-async fn turn_away(stream: TcpStream) {
+async fn turn_away(mut stream: TcpStream) {
     let error = ApiError::busy("too many connections are open");
     let body = error.to_json().to_string();
     let answer = format!(
@@ -175,8 +198,23 @@ async fn turn_away(stream: TcpStream) {
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let is_ready = timeout(Duration::from_secs(1), stream.writable()).await;
-    if !matches!(is_ready, Ok(Ok(()))) || stream.try_write(answer.as_bytes()).is_err() {
-        tracing::debug!("a connection too many was closed without a word");
+    let told = async {
+        stream.writable().await?;
+        // A new connection has room for these few bytes.
+        stream.try_write(answer.as_bytes())?;
+        poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
+        // What is closed before its request was read is reset, and the answer may be lost.
+        let mut rest = [0; 4096];
+        loop {
+            stream.readable().await?;
+            match stream.try_read(&mut rest) {
+                Ok(0) => break io::Result::Ok(()),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => break Err(error),
+                _ => {}
+            }
+        }
+    };
+    if !matches!(timeout(LINGER_TIME, told).await, Ok(Ok(()))) {
+        tracing::debug!("a connection too many was closed before its end");
     }
 }

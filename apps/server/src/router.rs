@@ -1,7 +1,7 @@
 //! Which route does what, and what every request must pass.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::access::{is_preflight, name_origin, preflight};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::limits::{BODY_BYTES_MAX, BODY_TIME};
+use crate::limits::BODY_BYTES_MAX;
 use crate::server::{Served, Server};
 use crate::usage::random;
 use crate::{chat, completions, json, listing, memory, messages, ollama, page, responses, tokens};
@@ -137,7 +137,7 @@ where
 async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
     let (started, method, uri) = (Instant::now(), request.method().clone(), request.uri().clone());
     let fields = match ollama::has_body(&method, uri.path()) {
-        true => Some(fields_of(request).await?),
+        true => Some(fields_of(&server, request).await?),
         false => None,
     };
     ollama::answer(&server, &method, uri.path(), fields, started).await
@@ -146,16 +146,16 @@ async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Re
 /// The model that a body of JSON names, opened where that is needed, and the body's fields.
 async fn read(server: &Server, request: Request) -> Result<(Arc<Served>, Fields), ApiError> {
     server.models()?;
-    let fields = fields_of(request).await?;
+    let fields = fields_of(server, request).await?;
     let served = server.served_for(fields.peek_text("model")).await?;
     Ok((served, fields))
 }
 
 /// The fields of a body of JSON.
-async fn fields_of(request: Request) -> Result<Fields, ApiError> {
+async fn fields_of(server: &Server, request: Request) -> Result<Fields, ApiError> {
     let (head, body) = request.into_parts();
     check_kind(&head.headers)?;
-    Fields::new("", json::read(&whole(body).await?)?)
+    Fields::new("", json::read(&whole(body, server.connection_limits().body_time).await?)?)
 }
 
 /// Pages send what is not JSON without asking first.
@@ -170,13 +170,13 @@ fn check_kind(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
 }
 
-async fn whole(body: Body) -> Result<Vec<u8>, ApiError> {
+async fn whole(body: Body, time: Duration) -> Result<Vec<u8>, ApiError> {
     let limited = Limited::new(body, BODY_BYTES_MAX).collect();
     let late = |_| {
-        let message = format!("the body was not there within {} s", BODY_TIME.as_secs());
+        let message = format!("the body was not there within {} s", time.as_secs_f64());
         ApiError::status(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
     };
-    match timeout(BODY_TIME, limited).await.map_err(late)? {
+    match timeout(time, limited).await.map_err(late)? {
         Ok(body) => Ok(body.to_bytes().to_vec()),
         Err(error) if error.is::<LengthLimitError>() => {
             let message = format!("a body of at most {BODY_BYTES_MAX} bytes was expected");

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nestling::Model;
 use sha2::{Digest, Sha256};
@@ -18,6 +18,7 @@ pub(crate) struct ServedOptions {
     pub choices_max: usize,
     pub requests_max: usize,
     pub idle_sessions_max: usize,
+    pub write_time: Duration,
 }
 
 /// The model that is served.
@@ -32,6 +33,8 @@ pub(crate) struct Served {
     pub idle: IdleSessions,
     pub requests: Arc<Semaphore>,
     pub choices_max: usize,
+    /// How long a reader may take nothing.
+    pub write_time: Duration,
     /// Bytes that the memory budget may be set to: what it was at first. None for one of several models, whose bound counts
     /// what each took when it was opened.
     pub memory_max: Option<u64>,
@@ -57,6 +60,7 @@ impl Served {
             idle: IdleSessions::new(options.idle_sessions_max),
             requests: Arc::new(Semaphore::new(options.requests_max.max(1))),
             choices_max: options.choices_max.max(1),
+            write_time: options.write_time,
             metrics,
             _hold: hold,
         }

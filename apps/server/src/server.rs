@@ -6,6 +6,7 @@ use nestling::Model;
 
 use crate::access::Access;
 use crate::error::ApiError;
+use crate::limits::ConnectionLimits;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::served::ServedOptions;
@@ -24,12 +25,19 @@ pub struct ServerOptions {
     pub requests_max: usize,
     /// Most sessions that are kept for requests that go on from them.
     pub idle_sessions_max: usize,
+    /// What a connection may take.
+    pub connections: ConnectionLimits,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        let access = Access::default();
-        Self { access, choices_max: 8, requests_max: 256, idle_sessions_max: 16 }
+        Self {
+            access: Access::default(),
+            choices_max: 8,
+            requests_max: 256,
+            idle_sessions_max: 16,
+            connections: ConnectionLimits::default(),
+        }
     }
 }
 
@@ -85,11 +93,16 @@ impl Server {
             choices_max: options.choices_max,
             requests_max: options.requests_max,
             idle_sessions_max: options.idle_sessions_max,
+            write_time: options.connections.write_time,
         }
     }
 
     pub(crate) fn access(&self) -> &Access {
         &self.inner.options.access
+    }
+
+    pub(crate) fn connection_limits(&self) -> &ConnectionLimits {
+        &self.inner.options.connections
     }
 
     /// What answers.

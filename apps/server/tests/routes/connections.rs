@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::models::{NAME, server};
 use crate::{CHAT, chat_with};
 
-fn connect(listener: &Listener) -> TcpStream {
+pub fn connect(listener: &Listener) -> TcpStream {
     let stream = TcpStream::connect(listener.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }
 
-fn send(stream: &mut TcpStream, method: &str, path: &str, body: &str) {
+pub fn send(stream: &mut TcpStream, method: &str, path: &str, body: &str) {
     let length = body.len();
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -26,7 +26,7 @@ fn send(stream: &mut TcpStream, method: &str, path: &str, body: &str) {
 }
 
 /// The status and body of an answer that is not chunked.
-fn receive(stream: &mut TcpStream) -> (u16, String) {
+pub fn receive(stream: &mut TcpStream) -> (u16, String) {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
@@ -48,7 +48,7 @@ fn receive(stream: &mut TcpStream) -> (u16, String) {
     (status, String::from_utf8(body).unwrap())
 }
 
-fn status(listener: &Listener) -> Value {
+pub fn status(listener: &Listener) -> Value {
     let mut stream = connect(listener);
     send(&mut stream, "GET", "/status", "");
     let (code, body) = receive(&mut stream);
@@ -56,7 +56,7 @@ fn status(listener: &Listener) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-fn wait_until(listener: &Listener, done: impl Fn(&Value) -> bool) -> Value {
+pub fn wait_until(listener: &Listener, done: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         let now = status(listener);

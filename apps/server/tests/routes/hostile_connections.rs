@@ -1,0 +1,210 @@
+//! Clients that are slow, too many or too loud, behind a socket and with short times.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use nestling_server::limits::ConnectionLimits;
+use nestling_server::{Listener, Server, ServerOptions};
+use serde_json::{Value, json};
+
+use crate::connections::{connect, receive, send, status, wait_until};
+use crate::models::{NAME, open_bundled};
+use crate::{CHAT, chat_with};
+
+/// Short, yet longer than any honest client here takes.
+const SHORT: Duration = Duration::from_millis(400);
+
+/// What ends within this was ended by the server's short times, not by its usual ones.
+const SOON: Duration = Duration::from_secs(15);
+
+fn listener(limits: ConnectionLimits) -> Listener {
+    let options = ServerOptions { connections: limits, ..ServerOptions::default() };
+    let server = Server::new(options);
+    server.set_model(open_bundled(1 << 30), NAME);
+    Listener::start(&server, "127.0.0.1", 0).unwrap()
+}
+
+/// All that comes until the server closes, and how long that takes.
+fn rest(stream: &mut TcpStream) -> (String, Duration) {
+    let (started, mut bytes) = (Instant::now(), Vec::new());
+    if let Err(error) = stream.read_to_end(&mut bytes) {
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    }
+    (String::from_utf8_lossy(&bytes).into_owned(), started.elapsed())
+}
+
+fn is_at_rest(status: &Value) -> bool {
+    let held = ["running", "waiting", "promised"].map(|name| &status["pages"][name]);
+    status["requests_free"] == 256
+        && status["running"] == 0
+        && status["waiting"] == 0
+        && held.into_iter().all(|pages| *pages == 0)
+}
+
+#[test]
+fn heads_that_do_not_come_end_the_connection() {
+    let listener = listener(ConnectionLimits { head_time: SHORT, ..Default::default() });
+    for beginning in ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: local"] {
+        let mut stream = connect(&listener);
+        stream.write_all(beginning.as_bytes()).unwrap();
+        let (said, took) = rest(&mut stream);
+        assert!(took < SOON && !said.contains("200 OK"), "{beginning:?}: {took:?} {said}");
+    }
+    // A byte now and then does not count.
+    let mut stream = connect(&listener);
+    let started = Instant::now();
+    for byte in "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ".bytes().cycle() {
+        if stream.write_all(&[byte]).is_err() {
+            break;
+        }
+        assert!(started.elapsed() < SOON, "a head that never ends");
+        std::thread::sleep(SHORT / 10);
+    }
+    // Nor does an earlier request.
+    let mut stream = connect(&listener);
+    send(&mut stream, "GET", "/health", "");
+    assert_eq!(receive(&mut stream).0, 200);
+    assert!(rest(&mut stream).1 < SOON);
+}
+
+#[test]
+fn bodies_that_do_not_come_are_answered_in_the_form_of_each_api() {
+    let listener = listener(ConnectionLimits { body_time: SHORT, ..Default::default() });
+    for path in [CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat"] {
+        let mut stream = connect(&listener);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: 1000\r\n\r\n{{\"model\""
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let (code, body) = receive(&mut stream);
+        let error: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(code, 408, "{path}: {body}");
+        let message = match path {
+            "/api/chat" => &error["error"],
+            _ => &error["error"]["message"],
+        };
+        assert!(message.as_str().unwrap().contains("0.4 s"), "{path}: {body}");
+        assert!(rest(&mut stream).1 < SOON, "{path}: still open");
+    }
+}
+
+#[test]
+fn a_reader_that_takes_nothing_has_its_answer_stopped() {
+    let listener = listener(ConnectionLimits { write_time: SHORT, ..Default::default() });
+    let mut stream = connect(&listener);
+    // Far more than the sockets hold between them.
+    let loud = json!({
+        "max_tokens": 900, "stream": true, "n": 8, "logprobs": true, "top_logprobs": 20,
+        "logit_bias": { "2": -100 },
+    });
+    send(&mut stream, "POST", CHAT, &chat_with(&loud).to_string());
+    let busy = wait_until(&listener, |status| status["requests_free"] != 256);
+    assert_eq!(busy["requests_free"], 255, "{busy}");
+    let after = wait_until(&listener, is_at_rest);
+    assert!(is_at_rest(&after), "{after}");
+    assert!(after["rows"].as_u64().unwrap() < 8 * 900, "it was computed to its end: {after}");
+    let (said, took) = rest(&mut stream);
+    assert!(said.starts_with("HTTP/1.1 200") && took < SOON);
+    assert!(!said.contains("[DONE]"), "an answer that was stopped does not look whole");
+    // The next one is answered.
+    let mut stream = connect(&listener);
+    send(&mut stream, "POST", CHAT, &chat_with(&json!({})).to_string());
+    assert_eq!(receive(&mut stream).0, 200);
+}
+
+#[test]
+fn a_connection_too_many_is_told_so_and_those_before_it_go_on() {
+    let listener = listener(ConnectionLimits { count_max: 2, ..Default::default() });
+    let (mut first, mut second) = (connect(&listener), connect(&listener));
+    for stream in [&mut first, &mut second] {
+        send(stream, "GET", "/health", "");
+        assert_eq!(receive(stream).0, 200);
+    }
+    for _ in 0..3 {
+        let mut third = connect(&listener);
+        send(&mut third, "GET", "/health", "");
+        third.shutdown(Shutdown::Write).unwrap();
+        let (said, took) = rest(&mut third);
+        assert!(said.starts_with("HTTP/1.1 503 ") && took < SOON, "{said}");
+        let (head, body) = said.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("\r\nRetry-After: 1\r\n"), "{head}");
+        let error: Value = serde_json::from_str(body).unwrap();
+        assert_eq!(error["error"]["code"], "busy");
+    }
+    for stream in [&mut first, &mut second] {
+        send(stream, "POST", CHAT, &chat_with(&json!({ "max_tokens": 2 })).to_string());
+        assert_eq!(receive(stream).0, 200);
+    }
+    drop(first);
+    let end = Instant::now() + SOON;
+    loop {
+        let mut third = connect(&listener);
+        send(&mut third, "GET", "/health", "");
+        if receive(&mut third).0 == 200 {
+            break;
+        }
+        assert!(Instant::now() < end, "its place is not free");
+    }
+}
+
+#[test]
+fn heads_with_too_many_lines_are_refused() {
+    let listener = listener(ConnectionLimits::default());
+    for (count, code) in [(98, "200"), (101, "431"), (2000, "431")] {
+        let mut stream = connect(&listener);
+        let lines: String = (0..count).map(|number| format!("X-{number}: 1\r\n")).collect();
+        let head =
+            format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{lines}Connection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let (said, took) = rest(&mut stream);
+        assert!(took < SOON);
+        assert!(said.starts_with(&format!("HTTP/1.1 {code} ")), "{count} lines: {said}");
+    }
+}
+
+#[test]
+fn a_stream_under_way_ends_before_the_server_does_unless_it_takes_too_long() {
+    let stream_of = |tokens: u64| {
+        chat_with(&json!({ "max_tokens": tokens, "stream": true, "logit_bias": { "2": -100 } }))
+    };
+    let begun = |listener: &Listener, tokens: u64| {
+        let mut stream = connect(listener);
+        send(&mut stream, "POST", CHAT, &stream_of(tokens).to_string());
+        let mut piece = [0; 512];
+        assert!(stream.read(&mut piece).unwrap() > 0);
+        stream
+    };
+    let patient = listener(ConnectionLimits::default());
+    let mut stream = begun(&patient, 60);
+    patient.stop();
+    let (said, _) = rest(&mut stream);
+    assert!(
+        said.contains("\"finish_reason\":\"length\"") && said.contains("data: [DONE]"),
+        "{said}"
+    );
+    patient.end();
+    let hasty = listener(ConnectionLimits { drain_time: SHORT, ..Default::default() });
+    let mut stream = begun(&hasty, 900);
+    let started = Instant::now();
+    hasty.end();
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+    let (said, took) = rest(&mut stream);
+    assert!(took < SOON && !said.contains("[DONE]"), "{said}");
+}
+
+#[test]
+fn whoever_leaves_while_the_prompt_is_computed_holds_nothing() {
+    let listener = listener(ConnectionLimits::default());
+    for _ in 0..8 {
+        let mut stream = connect(&listener);
+        let text = "a ship and a harbour ".repeat(120);
+        let request = chat_with(&json!({ "messages": [{ "role": "user", "content": text }] }));
+        send(&mut stream, "POST", CHAT, &request.to_string());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let after = wait_until(&listener, is_at_rest);
+    assert!(is_at_rest(&after), "{after}");
+    assert!(status(&listener)["idle_sessions"].as_u64().unwrap() <= 16);
+}
