@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 mod connections;
 mod described;
+mod failures;
 mod hostile_connections;
 mod messages;
 mod models;

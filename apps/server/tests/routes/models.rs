@@ -10,7 +10,8 @@ use nestling_server::{Access, Server, ServerOptions};
 
 pub const NAME: &str = "storyteller";
 
-fn at(path: &str) -> PathBuf {
+/// A file of the repository.
+pub fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 

@@ -1,0 +1,176 @@
+//! Models that fail in the middle of an answer: each API tells of it in its own form, and the answer ends.
+
+use std::fs::OpenOptions as FileOptions;
+use std::path::PathBuf;
+
+use nestling::{
+    CancelToken, Device, DeviceOptions, EngineOptions, ModelOptions, OpenOptions, Residence,
+    open_with,
+};
+use nestling_server::{Server, ServerOptions};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::models::{NAME, at};
+use crate::{CHAT, COMPLETIONS, block_on, get, post, post_later};
+
+/// Too little for all experts, so that every few tokens one is read.
+const MEMORY: u64 = 40 << 20;
+
+/// A server whose model reads its experts from a file that can be cut.
+struct Fragile {
+    server: Server,
+    file: PathBuf,
+    _folder: TempDir,
+}
+
+impl Fragile {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("story.nest");
+        std::fs::copy(at("models/nestling-storyteller.nest"), &file).unwrap();
+        let options = OpenOptions {
+            device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
+            engine: EngineOptions {
+                memory_budget: Some(MEMORY),
+                threads: Some(1),
+                ..EngineOptions::default()
+            },
+            model: ModelOptions { residence: Residence::Streamed, ..ModelOptions::default() },
+        };
+        let model = open_with(&file, &options, &mut |_| {}, &CancelToken::new()).unwrap();
+        let server = Server::new(ServerOptions::default());
+        server.set_model(model, NAME);
+        Self { server, file, _folder: folder }
+    }
+
+    fn cut(&self) {
+        FileOptions::new().write(true).open(&self.file).unwrap().set_len(4096).unwrap();
+    }
+
+    /// A stream whose model fails once it has begun: all of its text.
+    fn failed_stream(&self, path: &str, request: &Value) -> String {
+        let text = block_on(async {
+            let mut body = post_later(&self.server, path, request).await;
+            let mut text = body.next_piece().await.unwrap();
+            // The second piece is of the answer.
+            text += &body.next_piece().await.unwrap();
+            self.cut();
+            text + &body.rest().await
+        });
+        let status = get(&self.server, "/status").ok();
+        assert_eq!((&status["running"], &status["requests_free"]), (&json!(0), &json!(256)));
+        text
+    }
+}
+
+fn story() -> Value {
+    json!([{ "role": "user", "content": "Tell me a long story about a ship." }])
+}
+
+/// The events of a stream: name, if any, and data.
+fn events(text: &str) -> Vec<(Option<&str>, &str)> {
+    let frames = text.split_terminator("\n\n").filter(|frame| !frame.starts_with(':'));
+    let read = frames.map(|frame| match frame.split_once('\n') {
+        Some((name, data)) => {
+            (Some(name.strip_prefix("event: ").unwrap()), data.strip_prefix("data: ").unwrap())
+        }
+        None => (None, frame.strip_prefix("data: ").unwrap()),
+    });
+    read.collect()
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn chats_and_completions_have_an_error_and_an_end() {
+    let more = json!({ "model": NAME, "stream": true, "max_tokens": 900, "ignore_eos": true });
+    for (path, name, value) in
+        [(CHAT, "messages", story()), (COMPLETIONS, "prompt", json!("The ship left the"))]
+    {
+        let mut request = more.clone();
+        request[name] = value;
+        let text = Fragile::new().failed_stream(path, &request);
+        let events = events(&text);
+        let [.., before, (None, error), (None, "[DONE]")] = events.as_slice() else {
+            panic!("{path}: {text}")
+        };
+        assert!(parsed(before.1)["choices"].is_array(), "{path}");
+        let error = parsed(error)["error"].take();
+        assert_eq!(error["type"], "server_error", "{path}: {error}");
+        assert!(!error["message"].as_str().unwrap().is_empty());
+        assert!(!text.contains("\"finish_reason\":\"stop\""), "{path}: it looks whole");
+    }
+}
+
+#[test]
+fn responses_end_as_failed() {
+    let request = json!({
+        "model": NAME, "stream": true, "max_output_tokens": 900, "store": false, "input": story(),
+    });
+    let text = Fragile::new().failed_stream("/v1/responses", &request);
+    let events = events(&text);
+    let (name, last) = events.last().unwrap();
+    let last = parsed(last);
+    assert_eq!((*name, &last["type"]), (Some("response.failed"), &json!("response.failed")));
+    assert_eq!(last["response"]["status"], "failed");
+    assert_eq!(last["response"]["error"]["code"], "server_error");
+    assert!(!last["response"]["error"]["message"].as_str().unwrap().is_empty());
+    let numbers = events.iter().map(|event| parsed(event.1)["sequence_number"].as_u64());
+    assert!(numbers.eq((0..events.len() as u64).map(Some)), "{text}");
+    assert!(!text.contains("response.completed"), "{text}");
+}
+
+#[test]
+fn messages_end_with_an_error() {
+    let request = json!({ "model": NAME, "stream": true, "max_tokens": 900, "messages": story() });
+    let text = Fragile::new().failed_stream("/v1/messages", &request);
+    let events = events(&text);
+    let (name, last) = events.last().unwrap();
+    let last = parsed(last);
+    assert_eq!((*name, &last["type"]), (Some("error"), &json!("error")));
+    assert_eq!(last["error"]["type"], "api_error");
+    assert!(!last["error"]["message"].as_str().unwrap().is_empty());
+    assert!(!text.contains("message_stop") && !text.contains("stop_reason\":\"end"), "{text}");
+}
+
+#[test]
+fn lines_of_ollama_s_api_end_with_an_error() {
+    let options = json!({ "num_predict": 900 });
+    for (path, name, value) in [
+        ("/api/chat", "messages", story()),
+        ("/api/generate", "prompt", json!("The ship left the")),
+    ] {
+        let mut request = json!({ "model": NAME, "options": options });
+        request[name] = value;
+        let text = Fragile::new().failed_stream(path, &request);
+        let lines: Vec<Value> = text.lines().map(parsed).collect();
+        let (last, lines) = lines.split_last().unwrap();
+        assert!(!lines.is_empty() && lines.iter().all(|line| line["done"] == false), "{text}");
+        assert_eq!(last.as_object().unwrap().len(), 1, "{last}");
+        assert!(!last["error"].as_str().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn later_requests_are_told_of_it_too() {
+    let fragile = Fragile::new();
+    let request = json!({
+        "model": NAME, "stream": true, "max_tokens": 900, "ignore_eos": true, "messages": story(),
+    });
+    fragile.failed_stream(CHAT, &request);
+    let whole = json!({ "model": NAME, "max_tokens": 64, "messages": story() });
+    for (path, request) in [
+        (CHAT, whole.clone()),
+        ("/v1/messages", whole),
+        ("/v1/responses", json!({ "model": NAME, "store": false, "input": story() })),
+        ("/api/chat", json!({ "model": NAME, "stream": false, "messages": story() })),
+    ] {
+        let answer = post(&fragile.server, path, &request);
+        assert_eq!(answer.status, 500, "{path}: {}", answer.body);
+        let error = answer.json()["error"].take();
+        assert!(error.is_string() || error["message"].is_string(), "{path}: {error}");
+    }
+}
