@@ -86,6 +86,7 @@ fn access(args: &ListenArgs) -> Result<Access> {
             failure.advise("write one key a line")
         })?;
     }
+    access.share_prefixes(args.share_prefixes);
     let wrong = |error: AccessError| Failure::usage(error.to_string());
     let is_own = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified();
     if args.host.parse::<IpAddr>().is_ok_and(|address| is_own(&address)) {

@@ -21,8 +21,27 @@ const KEY_HEADER: &str = "x-api-key";
 pub struct Access {
     /// Hashes, so that comparing takes the same time whatever the key.
     keys: Vec<[u8; 32]>,
+    shares_prefixes: bool,
     hosts: Vec<String>,
     origins: Vec<HeaderValue>,
+}
+
+/// Who asked, as far as that decides what is shared.
+#[derive(Clone, Default)]
+pub(crate) struct Caller {
+    /// Of the key that the request had; none where all share.
+    salt: Option<String>,
+}
+
+impl Caller {
+    /// What only requests of this caller with the same salt of their own share.
+    pub fn salted(&self, own: Option<String>) -> Option<String> {
+        match (&self.salt, own) {
+            (Some(salt), Some(own)) => Some(format!("{salt} {own}")),
+            (Some(salt), None) => Some(salt.clone()),
+            (None, own) => own,
+        }
+    }
 }
 
 impl std::fmt::Debug for Access {
@@ -84,6 +103,12 @@ impl Access {
     /// Whether a key is needed.
     pub fn has_keys(&self) -> bool {
         !self.keys.is_empty()
+    }
+
+    /// Whether requests with different keys share what was computed for the same beginning of their prompts. By default
+    /// they do not, for the time of an answer tells of it.
+    pub fn share_prefixes(&mut self, shares: bool) {
+        self.shares_prefixes = shares;
     }
 
     /// Takes requests for `host`, besides those for loopback addresses, `localhost`, `*.local` and `*.internal`.
@@ -162,9 +187,9 @@ impl Access {
 
     /// # Errors
     /// A request without a key, where there are keys.
-    pub(crate) fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+    pub(crate) fn check_key(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if self.keys.is_empty() {
-            return Ok(());
+            return Ok(Caller::default());
         }
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.as_bytes().split_at_checked(7)?;
@@ -177,12 +202,23 @@ impl Access {
         for key in &self.keys {
             found |= key.ct_eq(&given);
         }
-        if found.into() { Ok(()) } else { Err(ApiError::unauthorized()) }
+        if !bool::from(found) {
+            return Err(ApiError::unauthorized());
+        }
+        let salt = (!self.shares_prefixes).then(|| salt_of(&given));
+        Ok(Caller { salt })
     }
 }
 
 fn hash(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
+}
+
+/// The salt of a key's prefixes. The same in every process, so that pages on disk are found again.
+fn salt_of(key: &[u8; 32]) -> String {
+    let hash =
+        Sha256::new().chain_update(b"nestling prefixes of a key\0").chain_update(key).finalize();
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The host of `host` or `host:port`, in small letters; addresses without brackets.
@@ -320,9 +356,18 @@ mod tests {
             ("x-api-key", "firs"),
             ("api-key", "first"),
         ] {
-            let error = access.check_key(&headers(&[pair])).unwrap_err();
+            let error = access.check_key(&headers(&[pair])).err().unwrap();
             assert_eq!(error.status, StatusCode::UNAUTHORIZED, "{pair:?}");
         }
+        let salt = |access: &Access, key| {
+            let caller = access.check_key(&headers(&[("x-api-key", key)])).ok().unwrap();
+            caller.salted(Some("own".into())).unwrap()
+        };
+        assert_eq!(salt(&access, "first"), salt(&access, "first"));
+        assert_ne!(salt(&access, "first"), salt(&access, "second"));
+        assert!(salt(&access, "first").ends_with(" own"));
+        access.share_prefixes(true);
+        assert_eq!(salt(&access, "first"), "own");
         assert_eq!(access.add_keys("\n \n"), Err(AccessError::NoKeys));
         assert_eq!(access.add_keys("a\nb c\n"), Err(AccessError::Key { line: 2 }));
         assert!(!format!("{access:?}").contains("first"));

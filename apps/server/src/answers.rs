@@ -14,6 +14,7 @@ use nestling::{
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use crate::access::Caller;
 use crate::error::ApiError;
 use crate::prompt::Prompt;
 use crate::server::Served;
@@ -106,11 +107,16 @@ struct Begun {
 ///
 /// # Errors
 /// [`ApiError::busy`] where too many requests are under way; what the engine says.
-pub(crate) async fn start(served: &Arc<Served>, job: Job) -> Result<Answers, ApiError> {
+pub(crate) async fn start(
+    served: &Arc<Served>,
+    mut job: Job,
+    caller: &Caller,
+) -> Result<Answers, ApiError> {
     let requests = Arc::clone(&served.requests);
     let permit = requests.try_acquire_owned();
     let permit = permit.map_err(|_| ApiError::busy("too many requests are under way"))?;
     let stop = StopOnDrop(CancelToken::new());
+    job.options.cache_salt = caller.salted(job.options.cache_salt);
     let job = Arc::new(job);
     let (choices, choices_each) = (job.prompts.len() * job.choices, job.choices);
     let param = job.param;
@@ -194,7 +200,7 @@ impl Begin<'_> {
         let reserve = usize::from(self.job.options.max_tokens != Some(0));
         let tokens = prompt.tokens(model, reserve, self.cancel)?;
         let mut session = match self.job.keeps_sessions {
-            true => self.served.idle.session_for(model, &tokens),
+            true => self.served.idle.session_for(model, &tokens, options.cache_salt.as_deref()),
             false => model.session(),
         };
         let input = prompt.input(&mut session, &tokens)?;
@@ -205,7 +211,9 @@ impl Begin<'_> {
             }
             Err(error) => {
                 // What it held is as good for the next request.
-                self.served.keep(session);
+                if self.job.keeps_sessions {
+                    self.served.keep(session, options.cache_salt);
+                }
                 Err(error)
             }
         }
@@ -239,8 +247,8 @@ impl Begin<'_> {
 
 impl Served {
     /// Keeps a session for later requests. May wait for a layer.
-    fn keep(&self, session: Session) {
-        if let Err(error) = self.idle.keep(session) {
+    fn keep(&self, session: Session, salt: Option<String>) {
+        if let Err(error) = self.idle.keep(session, salt) {
             tracing::debug!("a session is not kept: {error}");
         }
     }
@@ -265,6 +273,8 @@ struct Pump {
     streams: Vec<ChoiceStream>,
     /// The session that each prompt leaves behind.
     kept: Vec<Session>,
+    /// Who else may go on from them.
+    salt: Option<String>,
     /// Answers to each prompt.
     choices_each: usize,
     calls_max: Option<usize>,
@@ -294,7 +304,19 @@ impl Pump {
             }
         }
         let (choices_each, calls_max, param) = (job.choices, job.calls_max, job.param);
-        Self { served, choices, streams, kept, choices_each, calls_max, param, sender, permit }
+        let salt = job.options.cache_salt.clone();
+        Self {
+            served,
+            choices,
+            streams,
+            kept,
+            salt,
+            choices_each,
+            calls_max,
+            param,
+            sender,
+            permit,
+        }
     }
 
     async fn run(mut self) {
@@ -325,9 +347,9 @@ impl Pump {
         };
         // Cancels what is not done.
         drop(streams);
-        let Self { served, kept, sender, permit, .. } = self;
+        let Self { served, kept, salt, sender, permit, .. } = self;
         let write_time = served.write_time;
-        let keep = move || kept.into_iter().for_each(|session| served.keep(session));
+        let keep = move || kept.into_iter().for_each(|session| served.keep(session, salt.clone()));
         if let Err(error) = blocking(keep).await {
             tracing::warn!("sessions are lost: {}", error.message);
         }

@@ -13,7 +13,7 @@ use axum::routing::{MethodRouter, any, get, post};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
-use crate::access::{is_preflight, name_origin, preflight};
+use crate::access::{Caller, is_preflight, name_origin, preflight};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::BODY_BYTES_MAX;
@@ -49,10 +49,10 @@ pub fn router(server: &Server) -> Router {
         .route("/tokenizer_info", get(listing::tokenizer_info))
         .route("/tokenize", by_model(tokens::tokenize))
         .route("/detokenize", by_model(tokens::detokenize))
-        .route("/v1/chat/completions", by_model(chat::complete))
-        .route("/v1/completions", by_model(completions::complete))
-        .route("/v1/responses", by_model(responses::create))
-        .route("/v1/messages", by_model(messages::create))
+        .route("/v1/chat/completions", by_caller(chat::complete))
+        .route("/v1/completions", by_caller(completions::complete))
+        .route("/v1/responses", by_caller(responses::create))
+        .route("/v1/messages", by_caller(messages::create))
         .route("/v1/messages/count_tokens", by_model(messages::count_tokens))
         .route("/api/{*path}", any(ollama_api));
     for path in NOT_OFFERED {
@@ -77,7 +77,7 @@ async fn admit(State(server): State<Server>, request: Request, next: Next) -> Re
     }
 }
 
-async fn answered(server: Server, request: Request, next: Next) -> Response {
+async fn answered(server: Server, mut request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
     if *method == Method::TRACE || *method == Method::CONNECT {
         return wrong_method(method.clone(), request.uri().clone()).await;
@@ -92,7 +92,11 @@ async fn answered(server: Server, request: Request, next: Next) -> Response {
     } else {
         match server.access().check_key(headers) {
             Err(error) if !is_public => error.into_response(),
-            _ => next.run(request).await,
+            caller => {
+                // Default: what is public generates nothing.
+                request.extensions_mut().insert(caller.unwrap_or_default());
+                next.run(request).await
+            }
         }
     };
     if let Some(origin) = origin {
@@ -134,13 +138,31 @@ where
     })
 }
 
+/// The same for a route that generates, where it matters who asks.
+fn by_caller<Answered>(answer: fn(Arc<Served>, Fields, Caller) -> Answered) -> MethodRouter<Server>
+where
+    Answered: Future<Output = Result<Response, ApiError>> + Send + 'static,
+{
+    post(async move |State(server): State<Server>, request: Request| {
+        let caller = caller_of(&request)?;
+        let (served, fields) = read(&server, request).await?;
+        answer(served, fields, caller).await
+    })
+}
+
+fn caller_of(request: &Request) -> Result<Caller, ApiError> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| ApiError::internal("nobody looked who asks"))
+}
+
 async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {
+    let caller = caller_of(&request)?;
     let (started, method, uri) = (Instant::now(), request.method().clone(), request.uri().clone());
     let fields = match ollama::has_body(&method, uri.path()) {
         true => Some(fields_of(&server, request).await?),
         false => None,
     };
-    ollama::answer(&server, &method, uri.path(), fields, started).await
+    ollama::answer(&server, &method, uri.path(), fields, ollama::Asked { caller, started }).await
 }
 
 /// The model that a body of JSON names, opened where that is needed, and the body's fields.

@@ -19,6 +19,8 @@ pub(crate) struct IdleSessions {
 struct Idle {
     session: Session,
     tokens: Vec<u32>,
+    /// Only requests with the same salt go on from it.
+    salt: Option<String>,
 }
 
 impl IdleSessions {
@@ -31,10 +33,13 @@ impl IdleSessions {
     }
 
     /// A session that holds as much as possible of a prompt's start: one that the prompt goes on from, or another one
-    /// that shares what was computed, or a new one.
-    pub fn session_for(&self, model: &Model, prompt: &[u32]) -> Session {
+    /// that shares what was computed, or a new one. Those with another salt are nobody's to look at.
+    pub fn session_for(&self, model: &Model, prompt: &[u32], salt: Option<&str>) -> Session {
         let mut idle = self.lock();
-        let shared = |idle: &Idle| shared_start(&idle.tokens, prompt);
+        let shared = |idle: &Idle| match idle.salt.as_deref() == salt {
+            true => shared_start(&idle.tokens, prompt),
+            false => 0,
+        };
         let best = idle.iter().map(shared).enumerate().max_by_key(|(_, shared)| *shared);
         let Some((index, shared)) = best.filter(|(_, shared)| *shared >= SHARED_MIN) else {
             return model.session();
@@ -53,12 +58,12 @@ impl IdleSessions {
     ///
     /// # Errors
     /// What keeps its history from being read.
-    pub fn keep(&self, session: Session) -> Result<(), EngineError> {
+    pub fn keep(&self, session: Session, salt: Option<String>) -> Result<(), EngineError> {
         let tokens = session.tokens()?;
         let mut idle = self.lock();
         // What goes on from these can go on from the new one.
-        idle.retain(|idle| !tokens.starts_with(&idle.tokens));
-        idle.push(Idle { session, tokens });
+        idle.retain(|idle| idle.salt != salt || !tokens.starts_with(&idle.tokens));
+        idle.push(Idle { session, tokens, salt });
         let over = idle.len().saturating_sub(self.count_max);
         let gone: Vec<Idle> = idle.drain(..over).collect();
         drop(idle);

@@ -53,6 +53,12 @@ pub struct ListenArgs {
     #[arg(long, value_name = "FILE", env = "NESTLING_API_KEY_FILE")]
     pub api_key_file: Option<PathBuf>,
 
+    /// Let requests with different keys share what was computed for the same beginning of their
+    /// prompts; who has one key can then tell by time what was asked with another
+    #[arg(long, env = "NESTLING_SHARE_PREFIXES")]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub share_prefixes: bool,
+
     /// Take requests for this name or address too; may be repeated [default: localhost, loopback
     /// addresses, this machine's name, *.local and *.internal]
     #[arg(long, value_name = "HOST", env = "NESTLING_ALLOW_HOST", value_delimiter = ',')]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 
+use crate::access::Caller;
 use crate::answers::{self, blocking};
 use crate::error::ApiError;
 use crate::events;
@@ -19,12 +20,16 @@ use request::ChatRequest;
 
 /// # Errors
 /// What is wrong with the request; what the engine says before there is an answer.
-pub(crate) async fn complete(served: Arc<Served>, fields: Fields) -> Result<Response, ApiError> {
+pub(crate) async fn complete(
+    served: Arc<Served>,
+    fields: Fields,
+    caller: Caller,
+) -> Result<Response, ApiError> {
     let reader = Arc::clone(&served);
     // Schemas are compiled here.
     let request = blocking(move || ChatRequest::read(fields, &reader)).await??;
     let ChatRequest { job, stream, include_usage, has_logprobs } = request;
-    let answers = answers::start(&served, job).await?;
+    let answers = answers::start(&served, job, &caller).await?;
     if stream {
         let form = stream::ChatStream::new(served, &answers, include_usage, has_logprobs);
         return Ok(events::response(answers, form));

@@ -10,6 +10,7 @@ use axum::response::Response;
 use nestling::{Event, Finished, TokenEvent};
 use serde_json::Value;
 
+use crate::access::Caller;
 use crate::answers::{self, blocking};
 use crate::error::ApiError;
 use crate::events;
@@ -20,11 +21,15 @@ use request::CompletionRequest;
 
 /// # Errors
 /// What is wrong with the request; what the engine says before there is an answer.
-pub(crate) async fn complete(served: Arc<Served>, fields: Fields) -> Result<Response, ApiError> {
+pub(crate) async fn complete(
+    served: Arc<Served>,
+    fields: Fields,
+    caller: Caller,
+) -> Result<Response, ApiError> {
     let reader = Arc::clone(&served);
     let request = blocking(move || CompletionRequest::read(fields, &reader)).await??;
     let CompletionRequest { job, stream, include_usage, has_logprobs, echoes } = request;
-    let answers = answers::start(&served, job).await?;
+    let answers = answers::start(&served, job, &caller).await?;
     let choices = Choices { served, has_logprobs, echoes, each: answers.choices_each };
     if stream {
         let form = stream::CompletionStream::new(choices, &answers, include_usage);

@@ -15,6 +15,7 @@ use axum::response::Response;
 use nestling::EngineError;
 use serde_json::json;
 
+use crate::access::Caller;
 use crate::answers::{self, blocking};
 use crate::error::{ApiError, json_response};
 use crate::events;
@@ -34,13 +35,17 @@ pub(crate) fn owns(path: &str) -> bool {
 
 /// # Errors
 /// What is wrong with the request; what the engine says before there is an answer.
-pub(crate) async fn create(served: Arc<Served>, fields: Fields) -> Result<Response, ApiError> {
+pub(crate) async fn create(
+    served: Arc<Served>,
+    fields: Fields,
+    caller: Caller,
+) -> Result<Response, ApiError> {
     let reader = Arc::clone(&served);
     // Schemas are compiled here.
     let request = blocking(move || MessageRequest::read(fields, &reader)).await??;
     let MessageRequest { job, stream } = request;
     let head = Head::new(&served, job.options.stop.clone());
-    let answers = answers::start(&served, job).await?;
+    let answers = answers::start(&served, job, &caller).await?;
     if stream {
         let form = stream::MessageStream::new(head, &answers);
         return Ok(events::response(answers, form));

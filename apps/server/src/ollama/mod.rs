@@ -19,6 +19,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 
+use crate::access::Caller;
 use crate::answers::{self, blocking};
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
@@ -29,6 +30,12 @@ use request::{Keep, Request};
 /// Routes of the API that mean something, but not here.
 const NOT_OFFERED: [&str; 8] =
     ["pull", "push", "create", "delete", "copy", "embed", "embeddings", "blobs"];
+
+/// Who asked, and when.
+pub(crate) struct Asked {
+    pub caller: Caller,
+    pub started: Instant,
+}
 
 /// Whether a path is one of this API's.
 pub(crate) fn owns(path: &str) -> bool {
@@ -49,7 +56,7 @@ pub(crate) async fn answer(
     method: &Method,
     path: &str,
     fields: Option<Fields>,
-    started: Instant,
+    asked: Asked,
 ) -> Result<Response, ApiError> {
     // Default: other routes have other starts.
     let name = path.strip_prefix("/api/").unwrap_or_default();
@@ -59,8 +66,8 @@ pub(crate) async fn answer(
         ("tags", _) if is_get => models::tags(server).await,
         ("ps", _) if is_get => models::ps(server).await,
         ("show", Some(fields)) => models::show(server, fields).await,
-        ("chat", Some(fields)) => generate(server, Kind::Chat, fields, started).await,
-        ("generate", Some(fields)) => generate(server, Kind::Generate, fields, started).await,
+        ("chat", Some(fields)) => generate(server, Kind::Chat, fields, asked).await,
+        ("generate", Some(fields)) => generate(server, Kind::Generate, fields, asked).await,
         ("version" | "tags" | "ps" | "show" | "chat" | "generate", _) => {
             let message = format!("{method} is not a method of {path:?}");
             let status = StatusCode::METHOD_NOT_ALLOWED;
@@ -78,8 +85,9 @@ async fn generate(
     server: &Server,
     kind: Kind,
     mut fields: Fields,
-    started: Instant,
+    asked: Asked,
 ) -> Result<Response, ApiError> {
+    let Asked { caller, started } = asked;
     let name = request::model_name(&mut fields)?;
     let served = server.served_for(Some(&name)).await?;
     if served.id != name {
@@ -104,7 +112,7 @@ async fn generate(
         let reason = if is_closed { "unload" } else { "load" };
         return Ok(json_response(StatusCode::OK, &writer.without_answer(reason)));
     };
-    let answers = answers::start(&served, job).await?;
+    let answers = answers::start(&served, job, &caller).await?;
     match stream {
         true => Ok(lines::response(answers, writer)),
         false => writer.whole(answers).await,

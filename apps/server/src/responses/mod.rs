@@ -11,6 +11,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use axum::response::Response;
 
+use crate::access::Caller;
 use crate::answers::{self, blocking};
 use crate::error::{ApiError, json_response};
 use crate::events;
@@ -22,13 +23,17 @@ use request::ResponseRequest;
 
 /// # Errors
 /// What is wrong with the request; what the engine says before there is an answer.
-pub(crate) async fn create(served: Arc<Served>, fields: Fields) -> Result<Response, ApiError> {
+pub(crate) async fn create(
+    served: Arc<Served>,
+    fields: Fields,
+    caller: Caller,
+) -> Result<Response, ApiError> {
     let reader = Arc::clone(&served);
     // Schemas are compiled here.
     let request = blocking(move || ResponseRequest::read(fields, &reader)).await??;
     let ResponseRequest { job, stream, echo, has_logprobs } = request;
     let reply = Reply::new(&served, echo, has_logprobs);
-    let mut answers = answers::start(&served, job).await?;
+    let mut answers = answers::start(&served, job, &caller).await?;
     if stream {
         let form = stream::ResponseStream::new(served, reply);
         return Ok(events::response(answers, form));

@@ -5,7 +5,7 @@ use axum::http::Request;
 use nestling_server::Access;
 use serde_json::json;
 
-use crate::models::{server, server_with};
+use crate::models::{NAME, server, server_with};
 use crate::{Answer, CHAT, chat_with, request};
 
 fn ask(server: &nestling_server::Server, path: &str, headers: &[(&str, &str)]) -> Answer {
@@ -73,4 +73,65 @@ fn a_listed_page_may_ask_and_read() {
     answer.ok();
     assert_eq!(answer.headers["access-control-allow-origin"], "https://ui.example");
     assert!(!answer.headers.contains_key("access-control-allow-credentials"));
+}
+
+/// How many tokens of a prompt were there before, by each API that tells.
+fn cached(server: &nestling_server::Server, key: Option<&str>, path: &str, text: &str) -> u64 {
+    let body = match path {
+        "/v1/responses" => json!({
+            "model": NAME, "store": false, "input": text, "max_output_tokens": 2,
+        }),
+        _ => json!({
+            "model": NAME, "max_tokens": 2, "messages": [{ "role": "user", "content": text }],
+        }),
+    };
+    let mut asked = Request::post(path).header("host", "localhost");
+    if let Some(key) = key {
+        asked = asked.header("authorization", format!("Bearer {key}"));
+    }
+    let asked = asked.header("content-type", "application/json").body(body.to_string().into());
+    let usage = request(server, asked.unwrap()).ok()["usage"].take();
+    let tokens = match path {
+        CHAT => &usage["prompt_tokens_details"]["cached_tokens"],
+        "/v1/responses" => &usage["input_tokens_details"]["cached_tokens"],
+        _ => &usage["cache_read_input_tokens"],
+    };
+    tokens.as_u64().unwrap()
+}
+
+const PATHS: [&str; 3] = [CHAT, "/v1/responses", "/v1/messages"];
+
+#[test]
+fn what_one_key_computed_is_not_there_for_another() {
+    let mut access = Access::default();
+    access.add_keys("sk-a1\nsk-a2\nsk-b1\nsk-b2\nsk-c1\nsk-c2").unwrap();
+    let server = server_with(access);
+    let keys = [("sk-a1", "sk-a2"), ("sk-b1", "sk-b2"), ("sk-c1", "sk-c2")];
+    for (path, (one, other)) in PATHS.into_iter().zip(keys) {
+        let text = "A ship sailed to the harbour. ".repeat(8);
+        let ask = |key| cached(&server, Some(key), path, &text);
+        assert_eq!(ask(one), 0, "{path}");
+        let own = ask(one);
+        assert!(own > 40, "{path}: {own}");
+        assert_eq!(ask(other), 0, "{path}");
+        // Each goes on from its own.
+        assert_eq!((ask(other), ask(one)), (own, own), "{path}");
+    }
+}
+
+#[test]
+fn keys_share_what_they_compute_where_the_server_says_so() {
+    let mut access = Access::default();
+    access.add_keys("sk-salt-one\nsk-salt-two\n").unwrap();
+    access.share_prefixes(true);
+    let (sharing, open) = (server_with(access), server());
+    let text = |what: &str| format!("{what}: {}", "A gull flew over the mountains. ".repeat(8));
+    let shared = text("With keys that share");
+    let few = cached(&sharing, Some("sk-salt-one"), CHAT, &shared);
+    assert!(few < 40, "{few}");
+    assert!(cached(&sharing, Some("sk-salt-two"), CHAT, &shared) > 40);
+    let open_text = text("Without keys");
+    let few = cached(&open, None, CHAT, &open_text);
+    assert!(few < 40, "{few}");
+    assert!(cached(&open, None, CHAT, &open_text) > 40);
 }
