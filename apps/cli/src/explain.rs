@@ -3,6 +3,7 @@
 use crate::bytes::{ByteSize, Units};
 use crate::failure::{Exit, Failure};
 use crate::refused_file;
+use nestling::ErrorClass;
 use nestling::cuda::CudaError;
 use nestling::engine::convert::ConvertError;
 use nestling::engine::text::TextError;
@@ -13,6 +14,11 @@ use nestling::wgpu::WgpuError;
 use std::path::Path;
 
 pub fn explain(error: &EngineError) -> Failure {
+    let lacks_memory = error.class() == ErrorClass::NoRoom;
+    Failure { lacks_memory, ..explained(error) }
+}
+
+fn explained(error: &EngineError) -> Failure {
     let failure = Failure::sentence(error);
     match error {
         EngineError::Cancelled => Failure::interrupted(),

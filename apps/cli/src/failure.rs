@@ -31,6 +31,8 @@ pub struct Failure {
     pub message: String,
     /// What to do about it, as a sentence without the final stop.
     pub advice: Option<String>,
+    /// Whether more memory would help.
+    pub lacks_memory: bool,
 }
 
 /// The result of everything that can fail in front of a person.
@@ -38,7 +40,7 @@ pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
-        Self { exit: Exit::Failed, message: message.into(), advice: None }
+        Self { exit: Exit::Failed, message: message.into(), advice: None, lacks_memory: false }
     }
 
     /// A library's own sentence; what follows its last semicolon is what to do.

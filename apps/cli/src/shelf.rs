@@ -97,9 +97,9 @@ impl ModelSource for Shelf {
         room: Option<u64>,
         cancel: &CancelToken,
     ) -> std::result::Result<OpenedModel, OpenModelError> {
-        let refused = |message: String| OpenModelError { message };
+        let refused = |message: String, lacks_memory| OpenModelError { message, lacks_memory };
         let entry = self.entries().remove(name);
-        let entry = entry.ok_or_else(|| refused("it is not there any more".into()))?;
+        let entry = entry.ok_or_else(|| refused("it is not there any more".into(), false))?;
         let memory = room.map(ByteSize).or(self.resources.memory);
         let resources = ResourceArgs { memory, ..self.resources.clone() };
         let located = LocatedModel { path: entry.path, is_bundled: false };
@@ -108,7 +108,7 @@ impl ModelSource for Shelf {
             opened::open_at(located, &self.model, &resources, None, &self.console, &interrupt);
         let opened = opened.map_err(|failure| {
             self.console.warn(format_args!("{name} was not opened: {failure}"));
-            refused(failure.message)
+            refused(failure.message, failure.lacks_memory)
         })?;
         Ok(OpenedModel { model: opened.model.clone(), hold: Box::new(opened) })
     }

@@ -113,11 +113,52 @@ pub(crate) async fn write_metrics(State(server): State<Server>) -> Result<Respon
     Ok(text_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 
-/// `GET /tokenizer_info`, of the one model that is open.
-pub(crate) async fn tokenizer_info(State(server): State<Server>) -> Result<Response, ApiError> {
+/// `GET /tokenizer_info?model=NAME`, of an open model; of the one that is open where none is named. Opens none: pages of
+/// others can have browsers get what they like.
+pub(crate) async fn tokenizer_info(
+    State(server): State<Server>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let open: Vec<Arc<Served>> = server.open()?;
-    match open.as_slice() {
-        [served] => tokens::info(served),
-        _ => Err(ApiError::busy(format!("{} models are open, one was expected", open.len()))),
+    let named = uri.query().map(model_of).transpose()?.flatten();
+    let Some(name) = named else {
+        return match open.as_slice() {
+            [served] => tokens::info(served),
+            _ => {
+                let message = format!("{} models are open; `?model=` names one", open.len());
+                Err(ApiError::invalid("model", message))
+            }
+        };
+    };
+    if let Some(served) = open.iter().find(|served| served.id.as_bytes() == name) {
+        return tokens::info(served);
     }
+    let name = String::from_utf8_lossy(&name);
+    match server.models()? {
+        Models::One(served) => Err(ApiError::no_model(&name, &served.id)),
+        Models::Pool(pool) if pool.list().await?.iter().any(|listed| listed.name == name) => {
+            let message = format!("the model {name:?} is not open; a request to it opens it");
+            let error = ApiError::status(StatusCode::CONFLICT, "model_not_open", message);
+            Err(ApiError { param: Some("model".into()), ..error })
+        }
+        Models::Pool(_) => Err(ApiError::no_listed_model(&name)),
+    }
+}
+
+/// The model that a query names, if it names one.
+fn model_of(query: &str) -> Result<Option<Vec<u8>>, ApiError> {
+    let mut found = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        // Default: a name without a value is an empty one.
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name != "model" {
+            return Err(ApiError::unknown(name));
+        }
+        let value = unescaped(&value.replace('+', " "));
+        let value = value.ok_or_else(|| ApiError::invalid("model", "a name was expected"))?;
+        if found.replace(value).is_some() {
+            return Err(ApiError::invalid("model", "`model` is there twice"));
+        }
+    }
+    Ok(found)
 }

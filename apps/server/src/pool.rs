@@ -282,6 +282,16 @@ impl State {
         }
         Some((gone, Some(total.saturating_sub(used(&self.open)))))
     }
+
+    /// Takes all models out that nobody uses, for one that found too little room; then that is what is left of `total`.
+    /// None where there is none such.
+    fn all_idle(&mut self, total: Option<u64>) -> Option<(Vec<Arc<Served>>, Option<u64>)> {
+        let (busy, idle): (Vec<_>, Vec<_>) = self.open.drain(..).partition(Open::is_busy);
+        self.open = busy;
+        let used: u64 = self.open.iter().map(|open| open.served.used_bytes()).sum();
+        let gone = idle.into_iter().map(|open| open.served).collect::<Vec<_>>();
+        (!gone.is_empty()).then(|| (gone, total.map(|total| total.saturating_sub(used))))
+    }
 }
 
 impl Inner {
@@ -318,13 +328,25 @@ impl Inner {
         let (source, token) = (Arc::clone(&self.source), cancel.clone());
         let (pool, asked) = (Arc::clone(self), name.to_owned());
         tokio::spawn(async move {
-            let wanted = asked.clone();
-            let work = move || {
-                // Their memory is free before more is taken.
-                drop(gone);
-                source.open(&wanted, room, &token)
+            let (mut gone, mut room) = (gone, room);
+            let opened = loop {
+                let (source, wanted, token) = (Arc::clone(&source), asked.clone(), token.clone());
+                let work = move || {
+                    // Their memory is free before more is taken.
+                    drop(gone);
+                    source.open(&wanted, room, &token)
+                };
+                let opened = blocking(work).await;
+                let lacks = |error: &OpenModelError| error.lacks_memory;
+                if !matches!(&opened, Ok(Err(error)) if lacks(error)) {
+                    break opened;
+                }
+                // It takes more than its files told.
+                let Some(more) = pool.lock().all_idle(pool.options.memory_bytes) else {
+                    break opened;
+                };
+                (gone, room) = more;
             };
-            let opened = blocking(work).await;
             let outcome = pool.loaded(asked, opened);
             pool.changed.notify_waiters();
             // Nobody may wait any more.
@@ -340,9 +362,14 @@ impl Inner {
         name: String,
         opened: Result<Result<OpenedModel, OpenModelError>, ApiError>,
     ) -> Result<(), ApiError> {
-        let failed = |error: OpenModelError| ApiError::not_opened(&name, &error.message);
-        let opened = opened.and_then(|opened| opened.map_err(failed));
         let mut state = self.lock();
+        let is_alone = state.open.is_empty();
+        let failed = |error: OpenModelError| match error.lacks_memory && !is_alone {
+            // What answers now may be closed later.
+            true => ApiError::busy("other models answer and leave no room for this one"),
+            false => ApiError::not_opened(&name, &error.message),
+        };
+        let opened = opened.and_then(|opened| opened.map_err(failed));
         state.loading = None;
         let OpenedModel { model, hold } = match opened {
             Ok(opened) => opened,

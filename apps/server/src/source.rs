@@ -57,6 +57,8 @@ impl fmt::Debug for OpenedModel {
 pub struct OpenModelError {
     /// What happened, for the client.
     pub message: String,
+    /// Whether more memory would have helped: then it is tried again once idle models are closed.
+    pub lacks_memory: bool,
 }
 
 /// How long models stay open, and what they may take together.

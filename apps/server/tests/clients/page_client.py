@@ -171,6 +171,29 @@ def asks_for_a_key(browser, served):
     expect(page.locator("#key")).to_be_hidden()
 
 
+def chooses(browser, served):
+    """Of several models the one that is chosen answers, also after the page was loaded anew."""
+    page, errors = opened(browser, home(served))
+    expect(page.locator("#models")).to_be_visible(timeout=60_000)
+    assert page.locator("#models option").all_inner_texts() == ["other", "story"]
+    page.fill("#tokens", "8")
+    page.locator("#tokens").blur()
+    for name in ["story", "other"]:
+        page.select_option("#models", name)
+        page.click("#new")
+        with page.expect_request("**/v1/chat/completions") as asked:
+            say(page, STORY)
+        assert asked.value.post_data_json["model"] == name, asked.value.post_data
+        ended(page)
+        assert page.locator(".message .error").count() == 0, page.locator(".message .error").inner_text()
+        assert "8 tokens" in figures(page), figures(page)
+        expect(page.locator("#level")).to_have_text("8 bits")
+    page.select_option("#models", "story")
+    page.reload()
+    expect(page.locator("#models")).to_have_value("story", timeout=60_000)
+    assert errors == [], errors
+
+
 def chromium(play):
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or sys.exit("chromium is not installed")
     return play.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -199,6 +222,12 @@ def main(program, screenshot=None):
             keys.write_text(KEY)
             with Served(program, BUNDLED, "story", "--api-key-file", str(keys)) as served:
                 asks_for_a_key(browser, served)
+            models = Path(folder) / "models"
+            models.mkdir()
+            for name in ["other", "story"]:
+                (models / f"{name}.nest").symlink_to(BUNDLED)
+            with Served(program, None, None, "--models", str(models), "--memory", "400MB") as served:
+                chooses(browser, served)
         browser.close()
     print("page: what is shown is what the server says")
 

@@ -50,10 +50,11 @@ def tool_model(folder):
 
 
 class Served:
-    """A running server; `url` is what clients take for their base."""
+    """A running server of a model, or of what the options say; `url` is what clients take for their base."""
 
     def __init__(self, program, model, name, *options):
-        command = [program, "serve", "-m", str(model), "--port", "0", "--alias", name, "-t", "2"]
+        chosen = ["-m", str(model), "--alias", name] if model else []
+        command = [program, "serve", "--port", "0", "-t", "2", *chosen]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("NESTLING_", "HF_"))}
         environment["NESTLING_DEVICE"] = "cpu"
         self.process = subprocess.Popen(
@@ -62,7 +63,7 @@ class Served:
         self.said = []
         for line in self.process.stderr:
             self.said.append(line)
-            if found := re.search(r"is served at (http://\S+/v1)", line):
+            if found := re.search(r"(?:is|are) served at (http://\S+/v1)", line):
                 self.url = found.group(1)
                 return
         sys.exit("the server ended before it served:\n" + "".join(self.said))

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::models::{open_bundled, open_tools};
 use crate::{CHAT, block_on, chat_with, get, post, post_later};
 
-/// The bundled model as `story`, one of random weights as `tools`, and one that cannot be opened.
+/// The bundled model as `story` and `large`, one of random weights as `tools`, and one that cannot be opened.
 #[derive(Debug, Default)]
 struct Two {
     opened: Mutex<Vec<(String, Option<u64>)>>,
@@ -35,6 +35,13 @@ impl Drop for Held {
 
 const BYTES: u64 = 4 << 20;
 
+/// What the model `large` takes, far more than its listing says.
+const LARGE_BYTES: u64 = 2 << 30;
+
+fn refused(message: &str) -> OpenModelError {
+    OpenModelError { message: message.into(), lacks_memory: false }
+}
+
 impl ModelSource for Two {
     fn list(&self) -> Vec<ListedModel> {
         let listed = |name: &str| ListedModel {
@@ -43,7 +50,7 @@ impl ModelSource for Two {
             created: 1_700_000_000,
             format: "nest",
         };
-        ["broken", "story", "tools"].map(listed).into()
+        ["broken", "large", "story", "tools"].map(listed).into()
     }
 
     fn open(
@@ -56,7 +63,7 @@ impl ModelSource for Two {
         while self.waits.load(Ordering::SeqCst) {
             if cancel.is_cancelled() {
                 self.cancelled.fetch_add(1, Ordering::SeqCst);
-                return Err(OpenModelError { message: "cancelled".into() });
+                return Err(refused("cancelled"));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -64,7 +71,12 @@ impl ModelSource for Two {
         let model: Model = match name {
             "story" => open_bundled(budget),
             "tools" => open_tools(budget),
-            _ => return Err(OpenModelError { message: "its file is damaged".into() }),
+            "large" if room.is_some_and(|room| room < LARGE_BYTES) => {
+                let message = "it takes more memory".into();
+                return Err(OpenModelError { message, lacks_memory: true });
+            }
+            "large" => open_bundled(budget),
+            _ => return Err(refused("its file is damaged")),
         };
         self.open.fetch_add(1, Ordering::SeqCst);
         Ok(OpenedModel { model, hold: Box::new(Held(Arc::clone(&self.open))) })
@@ -238,7 +250,7 @@ fn an_opening_that_nobody_waits_for_is_cancelled() {
 fn a_request_of_ollama_s_api_says_how_long_its_model_stays() {
     let (server, source) = serve(PoolOptions { keep_alive: None, memory_bytes: Some(2 << 30) });
     let tags = get(&server, "/api/tags").ok();
-    assert_eq!(tags["models"].as_array().unwrap().len(), 3);
+    assert_eq!(tags["models"].as_array().unwrap().len(), 4);
     assert!(get(&server, "/api/ps").ok()["models"].as_array().unwrap().is_empty());
     let load = |keep: Value| json!({ "model": "story", "prompt": "", "keep_alive": keep });
     let loaded = post(&server, "/api/generate", &load(json!("1h"))).ok();
@@ -254,4 +266,64 @@ fn a_request_of_ollama_s_api_says_how_long_its_model_stays() {
     let show = post(&server, "/api/show", &json!({ "model": "tools" })).ok();
     assert_eq!(show["details"]["format"], "nest");
     assert!(source.opened.lock().unwrap().iter().all(|(name, _)| name == "story"));
+}
+
+#[test]
+fn a_model_that_takes_more_than_its_files_tell_has_idle_ones_closed() {
+    let options = || PoolOptions { keep_alive: None, memory_bytes: Some(LARGE_BYTES) };
+    let (server, source) = serve(options());
+    ask(&server, "tools").ok();
+    assert_eq!(ask(&server, "large").ok()["model"], "large");
+    assert_eq!(state(&server, "tools"), "unloaded");
+    let rooms: Vec<_> = source.opened.lock().unwrap().iter().map(|opened| opened.1).collect();
+    assert_eq!((rooms.len(), rooms[2]), (3, Some(LARGE_BYTES)));
+    assert!(rooms[1] < Some(LARGE_BYTES), "{rooms:?}");
+    assert!(get(&server, "/metrics").body.contains("nestling_model_load_failures_total 0"));
+    // Not while they answer: the client is told to come back.
+    let (server, source) = serve(options());
+    let long = json!({
+        "model": "story", "max_tokens": 400, "stream": true, "logit_bias": { "2": -100 },
+    });
+    let mut body = block_on(post_later(&server, CHAT, &chat_with(&long)));
+    block_on(body.next_piece()).unwrap();
+    let answer = ask(&server, "large");
+    assert_eq!(answer.error(503)["code"], "busy");
+    assert_eq!(answer.headers["retry-after"], "1");
+    drop(body);
+    wait_for("the answer's end", || {
+        get(&server, "/status").ok()["models"][0]["value"]["requests_free"] == 256
+    });
+    wait_for("room", || ask(&server, "large").status == 200);
+    assert_eq!(source.open.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn one_that_lacks_memory_alone_is_not_opened() {
+    let (server, source) = serve(PoolOptions { keep_alive: None, memory_bytes: Some(1 << 30) });
+    let error = ask(&server, "large").error(500);
+    assert_eq!(error["code"], "model_not_opened");
+    assert!(error["message"].as_str().unwrap().contains("it takes more memory"), "{error}");
+    assert_eq!(source.opened.lock().unwrap().len(), 1);
+    ask(&server, "story").ok();
+}
+
+#[test]
+fn tokenizers_are_told_of_by_the_name_of_an_open_model() {
+    let (server, source) = serve(PoolOptions { keep_alive: None, memory_bytes: Some(2 << 30) });
+    let info = |query: &str| get(&server, &format!("/tokenizer_info{query}"));
+    assert_eq!(info("").error(400)["param"], "model");
+    ask(&server, "story").ok();
+    let story = info("").ok();
+    ask(&server, "tools").ok();
+    info("").error(400);
+    assert_eq!(info("?model=story").ok(), story);
+    assert_eq!(info("?model=%73tory").ok(), story);
+    assert_ne!(info("?model=tools").ok(), story);
+    assert_eq!(info("?model=large").error(409)["code"], "model_not_open");
+    assert_eq!(info("?model=other").error(404)["code"], "model_not_found");
+    for wrong in ["?name=story", "?model=story&model=tools", "?model=%7"] {
+        info(wrong).error(400);
+    }
+    // What is not open stays so.
+    assert_eq!(source.opened.lock().unwrap().len(), 2);
 }
