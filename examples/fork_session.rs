@@ -5,7 +5,7 @@
 
 mod bundled;
 
-use nestling::{GenerateOptions, Input, SamplingParams, SnapshotContents};
+use nestling::{GenerateOptions, Input, SamplingOptions, SnapshotContents};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = nestling::open(bundled::model_path())?;
@@ -17,8 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let ends = (1..=3).map(|seed| {
         let seed = Some(seed);
-        let sampling = SamplingParams { seed, ..model.default_sampling().clone() };
-        let sampling = Some(sampling);
+        let sampling = SamplingOptions { seed, ..SamplingOptions::default() };
         let options = GenerateOptions { sampling, max_tokens: Some(30), ..Default::default() };
         session.fork()?.generate(Input::History, &options)
     });

@@ -4,7 +4,7 @@
 
 mod bundled;
 
-use nestling::{Event, GenerateOptions, Input, SamplingParams};
+use nestling::{Event, GenerateOptions, Input, SamplingOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = nestling::open(bundled::model_path())?;
@@ -12,9 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompt = tokenizer.encode("Once upon a time", Default::default())?;
     println!("prompt: {prompt:?}");
 
-    let sampling = SamplingParams { top_logprobs: Some(3), ..SamplingParams::greedy() };
-    let options =
-        GenerateOptions { sampling: Some(sampling), max_tokens: Some(12), ..Default::default() };
+    let sampling = SamplingOptions { top_logprobs: Some(3), ..SamplingOptions::greedy() };
+    let options = GenerateOptions { sampling, max_tokens: Some(12), ..Default::default() };
     let mut session = model.session();
     for event in session.generate(Input::Tokens(prompt), &options)? {
         if let Event::Token(token) = event? {

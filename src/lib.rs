@@ -28,8 +28,8 @@ pub use nestling_runtime::{
     ExpertTotals, FinishReason, Finished, Fitted, GenerateOptions, Generation, HiddenRow,
     HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource, OpenProgress, PageReads,
     PageStatus, PageStore, PageStoreOptions, PageStoreStatus, PlannedResidence, PrefixStatus,
-    Prefixes, Residence, SamplingParams, ServiceStatus, Session, SnapshotContents, Stats,
-    StepStatus, TokenEvent, Usage,
+    Prefixes, Residence, SamplingOptions, SamplingParams, ServiceStatus, Session, SnapshotContents,
+    Stats, StepStatus, TokenEvent, Usage,
 };
 pub use nestling_text::{Message, Role, ToolCall, ToolSchema};
 

@@ -3,8 +3,8 @@
 use crate::args::{GenerationArgs, stop_string};
 use crate::form::Form;
 use crate::words::printable;
+use nestling::SamplingParams;
 use nestling::engine::GenerateOptions;
-use nestling::engine::sampler::SamplingParams;
 use std::fmt;
 use std::str::FromStr;
 
@@ -43,7 +43,7 @@ impl Settings {
 
     pub fn generate_options(&self) -> GenerateOptions {
         let mut options = GenerateOptions {
-            sampling: Some(self.sampling.clone()),
+            sampling: self.sampling.clone().into(),
             max_tokens: self.tokens_max,
             stop: self.stop.clone(),
             ..GenerateOptions::default()

@@ -231,9 +231,8 @@ impl Begin<'_> {
             for (index, mut session) in sessions.into_iter().enumerate() {
                 let mut options =
                     GenerateOptions { prompt_logprobs: None, ..self.job.options.clone() };
-                if let Some(sampling) = &mut options.sampling {
-                    sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
-                }
+                let seed = &mut options.sampling.seed;
+                *seed = seed.map(|seed| seed.wrapping_add(index as u64));
                 let input = prompt.input(&mut session, &tokens)?;
                 let generation = session.generate_with_cancel(input, &options, self.cancel)?;
                 let (shared, prompt) = (Some(cached_tokens), told.clone());

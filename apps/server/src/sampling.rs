@@ -58,7 +58,7 @@ impl Shared {
 
     /// The options with all that was taken.
     pub fn into_options(self) -> GenerateOptions {
-        GenerateOptions { sampling: Some(self.sampling), ..self.options }
+        GenerateOptions { sampling: self.sampling.into(), ..self.options }
     }
 }
 

@@ -113,9 +113,9 @@ fn storyteller() -> Result<(RoutingTrace, Arc<ExpertTable>), Failure> {
     let tokenizer = model.tokenizer().ok_or("no tokenizer")?;
     recorder.start(usize::MAX);
     for (seed, prompt) in (1..).zip(["Once upon a time", "The captain said", "In the garden"]) {
-        let sampling = SamplingParams { seed: Some(seed), ..SamplingParams::default() };
+        let sampling = SamplingParams { seed: Some(seed), ..SamplingParams::default() }.into();
         let options = GenerateOptions {
-            sampling: Some(sampling),
+            sampling,
             max_tokens: Some(400),
             ignore_end: true,
             ..GenerateOptions::default()

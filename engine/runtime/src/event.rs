@@ -11,7 +11,7 @@ use nestling_text::ToolCall;
 pub enum Event {
     /// A token was chosen. Comes before the text that it completes, and only where
     /// [`crate::GenerateOptions::token_events`] or
-    /// [`crate::SamplingParams::top_logprobs`] ask for it.
+    /// [`crate::SamplingOptions::top_logprobs`] ask for it.
     Token(TokenEvent),
     /// A token of the prompt, with its log-probability after those before it; the first has none. Before everything
     /// else, where [`crate::GenerateOptions::prompt_logprobs`] asks for it.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nestling_formats::Level;
+use serde::{Deserialize, Serialize};
 
 use crate::constraint::ConstraintSource;
+use crate::options_wire;
 use crate::page_store::PageStore;
-use crate::sampler::SamplingParams;
+use crate::sampling_options::SamplingOptions;
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::weights::ActivationMode;
 use nestling_cpu::ThreadPlacement;
@@ -167,10 +169,24 @@ pub enum Residence {
 
 /// How one answer is generated. The same options do for any number of answers: what cancels one
 /// belongs to its [`crate::Generation`].
-#[derive(Clone, Debug)]
+///
+/// With serde, what is left out is the default, and an unknown field is an error; levels are their bits, and times
+/// are seconds.
+///
+/// ```
+/// use nestling_runtime::GenerateOptions;
+///
+/// let json = r#"{"max_tokens": 200, "sampling": {"temperature": 0.7}, "level": 4, "deadline": 0.5}"#;
+/// let options: GenerateOptions = serde_json::from_str(json)?;
+/// assert_eq!((options.max_tokens, options.sampling.temperature), (Some(200), Some(0.7)));
+/// assert!(serde_json::from_str::<GenerateOptions>(r#"{"max_token": 200}"#).is_err());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct GenerateOptions {
-    /// How tokens are chosen; none means as the model's own `generation_config.json` says.
-    pub sampling: Option<SamplingParams>,
+    /// How tokens are chosen; what it does not say is as the model's own `generation_config.json` has it.
+    pub sampling: SamplingOptions,
     /// Most tokens to generate; none means until the model ends or the context is full. With 0
     /// the prompt is computed and kept for what comes after.
     pub max_tokens: Option<usize>,
@@ -190,12 +206,19 @@ pub struct GenerateOptions {
     /// Hidden rows of the prompt, as [`crate::Event::Hidden`]: embeddings, with `max_tokens` 0.
     pub hidden: Option<HiddenRows>,
     /// Level to compute with; none means that of the model. The highest under dual routing.
+    #[serde(with = "options_wire::level")]
     pub level: Option<Level>,
     /// Levels by dual routing, for a model that was opened with it; none means as it was opened.
+    #[serde(with = "options_wire::dual")]
     pub dual: Option<DualOptions>,
     /// What the answer must look like. Tokens that do not fit are never chosen, on any device; an answer that
     /// `max_tokens` cuts off may be incomplete, and says so ([`crate::FinishReason::Length`]), as may one that a stop
-    /// string ends.
+    /// string ends. It is code, so that serde neither reads nor writes options with one.
+    #[serde(
+        skip_deserializing,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "options_wire::no_constraint"
+    )]
     pub constraint: Option<Arc<dyn ConstraintSource>>,
     /// Events that may wait to be read before the generation pauses.
     pub events_max: usize,
@@ -204,6 +227,7 @@ pub struct GenerateOptions {
     pub priority: i8,
     /// In how long the first token is wanted. It goes before others of its priority while it can still be in
     /// time; [`crate::Stats::is_late`] tells of one that was not.
+    #[serde(with = "options_wire::seconds")]
     pub deadline: Option<Duration>,
     /// Whose prefixes it shares: pages that were computed for the same beginning with the same salt are not computed
     /// again, which is visible in the time of the first token. None shares with all others that have none.
@@ -214,7 +238,8 @@ pub struct GenerateOptions {
 }
 
 /// Which tokens of a prompt have their hidden rows given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HiddenRows {
     /// The last one.
@@ -226,7 +251,7 @@ pub enum HiddenRows {
 impl Default for GenerateOptions {
     fn default() -> Self {
         Self {
-            sampling: None,
+            sampling: SamplingOptions::default(),
             max_tokens: None,
             stop: Vec::new(),
             stop_tokens: Vec::new(),
@@ -250,6 +275,6 @@ impl Default for GenerateOptions {
 impl GenerateOptions {
     /// Always the likeliest token.
     pub fn greedy() -> Self {
-        Self { sampling: Some(SamplingParams::greedy()), ..Self::default() }
+        Self { sampling: SamplingOptions::greedy(), ..Self::default() }
     }
 }

@@ -303,7 +303,7 @@ impl Session {
         options: &GenerateOptions,
     ) -> Result<Answer, EngineError> {
         let core = &self.model.core;
-        let sampling = options.sampling.clone().unwrap_or_else(|| core.sampling.clone());
+        let sampling = options.sampling.over(&core.sampling);
         let token_events = options.token_events || sampling.top_logprobs.is_some();
         // What the tokenizer does not know has no text, so it is never chosen.
         let vocab_size = match &core.tokenizer {

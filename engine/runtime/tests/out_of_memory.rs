@@ -24,8 +24,7 @@ use nestling_import::gguf::GgufHeader;
 use nestling_import::{Checkpoint, ImportError};
 use nestling_runtime::model::{Runner, RunnerOptions};
 use nestling_runtime::{
-    Engine, EngineOptions, Event, GenerateOptions, Model, ModelOptions, Residence, SamplingParams,
-    SnapshotContents,
+    Engine, EngineOptions, Event, GenerateOptions, Model, ModelOptions, Residence, SnapshotContents,
 };
 
 /// The system's allocator, which refuses one large allocation.
@@ -260,8 +259,7 @@ fn opened(residence: Residence) -> Model {
 fn generation() {
     let tokens: Vec<u32> = (0..200).collect();
     // What a draw keeps is bounded by the vocabulary and does not ask.
-    let sampling = Some(SamplingParams::greedy());
-    let options = GenerateOptions { max_tokens: Some(3), sampling, ..GenerateOptions::default() };
+    let options = GenerateOptions { max_tokens: Some(3), ..GenerateOptions::greedy() };
     for residence in [Residence::Owned, Residence::Streamed] {
         let prepare = || opened(residence);
         refuse_each_anew(&format!("{residence:?} generation"), 48 << 10, prepare, |model| {

@@ -55,7 +55,7 @@ fn read(generation: Generation) -> Vec<(u32, Option<u32>)> {
 /// Greedy decoding with log-probabilities: equal ones mean equal logits, bit for bit.
 fn exact(max_tokens: usize) -> GenerateOptions {
     let mut options = greedy(max_tokens);
-    options.sampling.as_mut().unwrap().top_logprobs = Some(4);
+    options.sampling.top_logprobs = Some(4);
     options
 }
 

@@ -99,7 +99,7 @@ impl MessageRequest {
             }
         }
         fields.end()?;
-        let (max_tokens, sampling) = (Some(max_tokens), Some(sampling));
+        let (max_tokens, sampling) = (Some(max_tokens), sampling.into());
         let job = Job {
             prompts: vec![Prompt::Conversation(Box::new(conversation))],
             choices: 1,

@@ -17,7 +17,6 @@ pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<GenerateOptions
         ..GenerateOptions::default()
     };
     let Some(mut asked) = fields.object("options")? else {
-        options.sampling = Some(model.default_sampling().clone());
         return Ok(options);
     };
     let sampling = sampling(&mut asked, model)?;
@@ -29,7 +28,7 @@ pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<GenerateOptions
         return Err(asked.unsupported("num_ctx", message));
     }
     asked.end()?;
-    options.sampling = Some(sampling);
+    options.sampling = sampling.into();
     Ok(options)
 }
 

@@ -68,7 +68,7 @@ impl ResponseRequest {
         let calls_max = tools.calls_max();
         let asked = Asked { messages, tools, form, form_place: "text.format", arguments };
         let conversation = asked.conversation(&mut options)?;
-        let sampling = Some(sampling);
+        let sampling = sampling.into();
         let job = Job {
             prompts: vec![Prompt::Conversation(Box::new(conversation))],
             choices: 1,

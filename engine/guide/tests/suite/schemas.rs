@@ -138,7 +138,7 @@ fn judge(model: &Model, cases: &[(Case, Guide)], seeds: std::ops::Range<u64>) ->
 fn answer(model: &Model, case: &Case, guide: &Guide, seed: u64, outcome: &Outcome) {
     let sampling = SamplingParams { seed: Some(seed), ..SamplingParams::default() };
     let options = GenerateOptions {
-        sampling: Some(sampling),
+        sampling: sampling.into(),
         max_tokens: Some(TOKENS_MAX),
         constraint: Some(Arc::new(guide.clone())),
         ..GenerateOptions::default()

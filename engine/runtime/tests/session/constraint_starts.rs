@@ -13,7 +13,7 @@ use serde_json::json;
 const MARKERS: [&str; 4] = ["<think>", "</think>", "<tool_call>", "</tool_call>"];
 
 /// Letters and markers.
-fn tokenizer() -> Tokenizer {
+pub fn tokenizer() -> Tokenizer {
     let words = (' '..='~').map(String::from).chain(MARKERS.map(String::from));
     let vocab: serde_json::Map<_, _> = words.zip(0..).map(|(word, id)| (word, id.into())).collect();
     let added = MARKERS.iter().map(|marker| {
@@ -29,10 +29,10 @@ fn tokenizer() -> Tokenizer {
 
 /// One text and nothing else, from where it begins.
 #[derive(Debug)]
-struct Script {
-    text: &'static str,
-    starts: Starts,
-    writes: Writes,
+pub struct Script {
+    pub text: &'static str,
+    pub starts: Starts,
+    pub writes: Writes,
 }
 
 struct Reader {
@@ -105,7 +105,7 @@ fn events(template: &str, wanted: &str, script: Script, max_tokens: usize) -> Ve
     let mut conversation = Conversation::new([Message::user("abc")]);
     conversation.tools = vec![ToolSchema::function("f", "Does.", json!({}))];
     let options = GenerateOptions {
-        sampling: Some(SamplingParams { logit_bias: bias, ..SamplingParams::greedy() }),
+        sampling: SamplingParams { logit_bias: bias, ..SamplingParams::greedy() }.into(),
         max_tokens: Some(max_tokens),
         constraint: Some(Arc::new(script)),
         ..GenerateOptions::default()

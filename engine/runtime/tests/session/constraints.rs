@@ -128,7 +128,7 @@ fn options(language: &Language, sampling: SamplingParams, max_tokens: usize) -> 
     sampling.logit_bias.extend((POISON..=PANICS_WHEN_READ).map(|token| (token, f32::NEG_INFINITY)));
     let constraint: Arc<dyn ConstraintSource> = Arc::new(language.clone());
     GenerateOptions {
-        sampling: Some(sampling),
+        sampling: sampling.into(),
         max_tokens: Some(max_tokens),
         token_events: true,
         constraint: Some(constraint),

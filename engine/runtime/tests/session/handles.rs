@@ -12,7 +12,7 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use super::fake::*;
 use nestling_core::driver::block_on;
 use nestling_core::{CancelToken, EngineError};
-use nestling_runtime::{Event, FinishReason, GenerateOptions, Generation, SamplingParams};
+use nestling_runtime::{Event, FinishReason, GenerateOptions, Generation};
 
 fn finish(generation: Generation) -> FinishReason {
     let finished = generation.into_answer().unwrap().1;
@@ -153,7 +153,6 @@ fn a_token_of_the_callers_stops_what_it_was_given_to_alone() {
     let late = session.generate_with_cancel(vec![3], &options, &cancel);
     assert!(matches!(late, Err(EngineError::Cancelled)), "{late:?}");
     assert_eq!(session.tokens().unwrap().len(), length, "nothing was added");
-    let sampling = Some(SamplingParams::greedy());
-    let options = GenerateOptions { sampling, max_tokens: Some(3), ..GenerateOptions::default() };
+    let options = GenerateOptions { max_tokens: Some(3), ..GenerateOptions::greedy() };
     assert_eq!(finish(session.generate(vec![3], &options).unwrap()), FinishReason::Length);
 }

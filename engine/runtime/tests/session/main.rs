@@ -11,6 +11,8 @@ mod handles;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
+mod options;
+#[cfg(test)]
 mod panics;
 #[cfg(test)]
 mod prefixes;

@@ -145,7 +145,7 @@ fn those_that_want_other_things_share_steps() {
             SamplingParams { temperature: 1.5, seed: Some(3), ..SamplingParams::default() };
         let all = [
             greedy(60),
-            GenerateOptions { sampling: Some(sampling), ..greedy(50) },
+            GenerateOptions { sampling: sampling.into(), ..greedy(50) },
             options(9, Some(2), None),
             options(0, None, Some(HiddenRows::All)),
             options(0, Some(0), Some(HiddenRows::Last)),

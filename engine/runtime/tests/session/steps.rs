@@ -62,7 +62,7 @@ fn greedy_generations_ask_for_tokens_alone() {
     assert_eq!(tokens_of(start(&greedy(12))), expected(&prompt, 12));
     assert_eq!(best_rows(), 12);
     let sampling = SamplingParams { top_logprobs: Some(1), ..SamplingParams::greedy() };
-    let exact = GenerateOptions { sampling: Some(sampling), ..greedy(12) };
+    let exact = GenerateOptions { sampling: sampling.into(), ..greedy(12) };
     let (wants_logits, wants_best) = (start(&exact), start(&greedy(30)));
     assert_eq!(tokens_of(wants_logits), expected(&prompt, 12));
     assert_eq!(best_rows(), 12);
@@ -209,7 +209,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let outside = session.generate(vec![VOCAB as u32], &greedy(1)).unwrap_err();
     assert!(matches!(outside, EngineError::TokenOutOfRange { .. }), "{outside}");
     assert!(matches!(session.generate("text", &greedy(1)), Err(EngineError::NoTokenizer)));
-    let sampling = Some(SamplingParams { top_p: 2.0, ..SamplingParams::greedy() });
+    let sampling = SamplingParams { top_p: 2.0, ..SamplingParams::greedy() }.into();
     let options = GenerateOptions { sampling, ..GenerateOptions::default() };
     assert!(matches!(session.generate(vec![1], &options), Err(EngineError::Sample(_))));
     assert_eq!(session.tokens().unwrap(), [1, 2]);
@@ -432,7 +432,7 @@ fn a_seed_repeats_and_positions_matter() {
         let logit_bias = (POISON..VOCAB as u32).map(|token| (token, f32::NEG_INFINITY)).collect();
         let plain = SamplingParams::default();
         let sampling = SamplingParams { temperature: 5.0, seed, logit_bias, ..plain };
-        GenerateOptions { sampling: Some(sampling), ..greedy(40) }
+        GenerateOptions { sampling: sampling.into(), ..greedy(40) }
     };
     let run = |options: &GenerateOptions| {
         tokens_of(model.session().generate(prompt(1, 10), options).unwrap())

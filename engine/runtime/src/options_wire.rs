@@ -1,0 +1,126 @@
+//! Options as serde reads and writes them, where that is not as they are.
+
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Biases, of which minus infinity is none: JSON has no word for it.
+pub(crate) mod biases {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        biases: &Option<Vec<(u32, f32)>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let finite = |(token, bias): &(u32, f32)| (*token, bias.is_finite().then_some(*bias));
+        let wire = biases.as_ref().map(|all| all.iter().map(finite).collect::<Vec<_>>());
+        wire.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Vec<(u32, f32)>>, D::Error> {
+        let wire = Option::<Vec<(u32, Option<f32>)>>::deserialize(deserializer)?;
+        // Default: as it is written.
+        let bias = |(token, bias): (u32, Option<f32>)| (token, bias.unwrap_or(f32::NEG_INFINITY));
+        Ok(wire.map(|all| all.into_iter().map(bias).collect()))
+    }
+}
+
+/// Levels as their bits.
+pub(crate) mod level {
+    use super::*;
+    use nestling_formats::Level;
+
+    pub(crate) fn serialize<S: Serializer>(
+        level: &Option<Level>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        level.map(|level| level.bits()).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Level>, D::Error> {
+        Option::<u8>::deserialize(deserializer)?.map(of_bits).transpose()
+    }
+
+    pub(super) fn of_bits<E: serde::de::Error>(bits: u8) -> Result<Level, E> {
+        Level::from_bits(bits)
+            .ok_or_else(|| E::custom(format_args!("levels are 2, 3, 4, 6 and 8, not {bits}")))
+    }
+}
+
+/// Times as seconds.
+pub(crate) mod seconds {
+    use super::*;
+    use std::time::Duration;
+
+    pub(crate) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        time.map(|time| time.as_secs_f64()).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let seconds = Option::<f64>::deserialize(deserializer)?;
+        seconds.map(Duration::try_from_secs_f64).transpose().map_err(D::Error::custom)
+    }
+}
+
+/// Dual routing: its mean level, its lowest one and its mode.
+pub(crate) mod dual {
+    use super::*;
+    use nestling_experts::dual::{DualOptions, LevelMode};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Wire {
+        #[serde(default)]
+        mean_level: Option<f32>,
+        lowest: u8,
+        mode: Mode,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Mode {
+        Strict,
+        Elastic,
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        dual: &Option<DualOptions>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let wire = dual.map(|DualOptions { mean_level, lowest, mode }| {
+            let mode = match mode {
+                LevelMode::Strict => Mode::Strict,
+                LevelMode::Elastic => Mode::Elastic,
+            };
+            Wire { mean_level, lowest: lowest.bits(), mode }
+        });
+        wire.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<DualOptions>, D::Error> {
+        // Default: as the model was opened.
+        let Some(wire) = Option::<Wire>::deserialize(deserializer)? else { return Ok(None) };
+        let mode = match wire.mode {
+            Mode::Strict => LevelMode::Strict,
+            Mode::Elastic => LevelMode::Elastic,
+        };
+        let lowest = level::of_bits(wire.lowest)?;
+        Ok(Some(DualOptions { mean_level: wire.mean_level, lowest, mode }))
+    }
+}
+
+/// Constraints are code: what has one cannot be written.
+pub(crate) fn no_constraint<T, S: Serializer>(_: &T, _: S) -> Result<S::Ok, S::Error> {
+    Err(S::Error::custom("options with a constraint cannot be written"))
+}
