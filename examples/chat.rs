@@ -5,33 +5,28 @@ mod bundled;
 
 use std::io::{BufRead, Write};
 
-use nestling::{Conversation, Event, FinishReason, GenerateOptions, Message};
+use nestling::{Chat, Conversation, Event, FinishReason, GenerateOptions};
 
 /// Tokens that are kept free for an answer.
 const ANSWER_TOKENS: usize = 200;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = nestling::open(bundled::model_path())?;
-    let mut session = model.session();
-    let mut conversation = Conversation::new([]);
+    let chat = Chat::new(model.session(), Conversation::default());
+    // A conversation that has grown too long goes on without its oldest turns.
+    let mut chat = chat.dropping_old_turns(ANSWER_TOKENS);
+    let options = GenerateOptions { max_tokens: Some(ANSWER_TOKENS), ..Default::default() };
     for line in std::io::stdin().lock().lines() {
-        conversation.messages.push(Message::user(line?));
-        // A conversation that has grown too long loses its oldest turns, and says so.
-        let fitted = model.fit(&conversation, ANSWER_TOKENS)?;
-        if fitted.dropped_messages > 0 {
-            println!("({} old messages are forgotten)", fitted.dropped_messages);
-        }
-        conversation = fitted.conversation;
-
-        let options = GenerateOptions { max_tokens: Some(ANSWER_TOKENS), ..Default::default() };
-        let mut answer = String::new();
         // The session finds by itself what it has computed before: only new tokens cost time.
-        for event in session.generate(conversation.clone(), &options)? {
+        let answer = chat.send(line?, &options)?;
+        if chat.dropped_messages() > 0 {
+            println!("({} old messages are left out)", chat.dropped_messages());
+        }
+        for event in answer {
             match event? {
                 Event::Text(text) => {
                     print!("{text}");
                     std::io::stdout().flush()?;
-                    answer.push_str(&text);
                 }
                 Event::Finished(finished) => {
                     let cut = finished.reason == FinishReason::Length;
@@ -41,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 _ => {}
             }
         }
-        conversation.messages.push(Message::assistant(answer));
     }
+    println!("({} messages in all)", chat.transcript().len());
     Ok(())
 }

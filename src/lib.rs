@@ -24,12 +24,12 @@ pub use nestling_core::{
 };
 pub use nestling_formats::Level;
 pub use nestling_runtime::{
-    AnswerFuture, Capabilities, Conversation, Driver, Engine, EngineOptions, Event, EventStream,
-    ExpertTotals, FinishReason, Finished, Fitted, GenerateOptions, Generation, HiddenRow,
-    HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource, OpenProgress, PageReads,
-    PageStatus, PageStore, PageStoreOptions, PageStoreStatus, PlannedResidence, PrefixStatus,
-    Prefixes, Residence, SamplingOptions, SamplingParams, ServiceStatus, Session, SnapshotContents,
-    Stats, StepStatus, TokenEvent, Usage,
+    AnswerFuture, Capabilities, Chat, Conversation, Driver, Engine, EngineOptions, Event,
+    EventStream, ExpertTotals, FinishReason, Finished, Fitted, GenerateOptions, Generation,
+    HiddenRow, HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource, OpenProgress,
+    PageReads, PageStatus, PageStore, PageStoreOptions, PageStoreStatus, PlannedResidence,
+    PrefixStatus, Prefixes, Residence, SamplingOptions, SamplingParams, ServiceStatus, Session,
+    SnapshotContents, Stats, StepStatus, TokenEvent, Usage,
 };
 pub use nestling_text::{Message, Role, ToolCall, ToolSchema};
 

@@ -159,6 +159,14 @@ pub enum EngineError {
     /// A session's history was touched while a generation adds to it.
     #[error("the session is generating; wait for the end or cancel the generation first")]
     SessionBusy,
+    /// Results of tools that do not answer a conversation's open calls, each once.
+    #[error("results of tool calls: expected those of {expected}, found {found}")]
+    ToolReplies {
+        /// Ids of the open calls.
+        expected: String,
+        /// Ids that were answered.
+        found: String,
+    },
     /// Bytes that are no snapshot of a session of this model.
     #[error("session snapshot, {what}: expected {expected}, found {found}")]
     Snapshot {
@@ -300,6 +308,7 @@ impl EngineError {
             | Self::Constraint(_)
             | Self::NoTokenizer
             | Self::EmptyPrompt
+            | Self::ToolReplies { .. }
             | Self::Snapshot { .. }
             | Self::PageStore { .. }
             | Self::TooFewTokens { .. }

@@ -5,6 +5,7 @@
 
 pub mod arena;
 pub mod backend;
+pub mod background;
 pub mod batch;
 pub mod budget;
 pub mod cancel;

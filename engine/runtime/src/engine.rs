@@ -1,6 +1,7 @@
 //! The engine: the memory budget, the step loop and whoever drives it.
 
 use std::num::NonZero;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 
@@ -54,10 +55,20 @@ impl Engine {
             }
         };
         let budget = Budget::new(options.memory_budget);
-        let (encoder, masks) = (EncodeWorker::default(), Arc::default());
+        let (encoder, masks, starting) = (EncodeWorker::default(), Arc::default(), Arc::default());
         let (models, page_stores) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        let core =
-            EngineCore { inbox, runs, budget, options, pool, encoder, masks, models, page_stores };
+        let core = EngineCore {
+            inbox,
+            runs,
+            budget,
+            options,
+            pool,
+            encoder,
+            masks,
+            starting,
+            models,
+            page_stores,
+        };
         Ok(Self { core: Arc::new(core) })
     }
 
@@ -102,6 +113,8 @@ pub(crate) struct EngineCore {
     pub pool: Arc<ThreadPool>,
     /// Turns the long texts of all models into tokens.
     pub encoder: EncodeWorker,
+    /// Generations that are being started on threads of their own.
+    pub starting: Arc<AtomicUsize>,
     models: Mutex<Vec<Weak<ModelCore>>>,
     /// Where pages of its models are kept beside memory, each once: what waits to be written is before it is gone.
     page_stores: Mutex<Vec<PageStore>>,

@@ -2,7 +2,7 @@
 
 use nestling_core::backend::BackendCounters;
 use nestling_experts::expert::StreamStats;
-use nestling_text::ToolCall;
+use nestling_text::{Message, MessageContent, ToolCall};
 
 /// One thing that happened in a generation, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,8 @@ pub enum Event {
     PromptToken(TokenEvent),
     /// A hidden row of the prompt, where [`crate::GenerateOptions::hidden`] asks for it.
     Hidden(HiddenRow),
-    /// More of the answer; always whole characters.
+    /// More of the answer; always whole characters. The tokens that came since the last text, reasoning or piece of a
+    /// call are those that made it.
     Text(String),
     /// More of the reasoning before the answer.
     Reasoning(String),
@@ -46,12 +47,15 @@ pub enum Event {
     Finished(Finished),
 }
 
-/// A chosen token.
-#[derive(Clone, Debug, PartialEq)]
+/// A token, and how likely it was.
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TokenEvent {
     /// Token id.
     pub token: u32,
+    /// The bytes that it stands for, which may be part of a character; empty where they are not known by themselves
+    /// ([`nestling_text::Tokenizer::token_bytes`]).
+    pub bytes: Vec<u8>,
     /// Natural logarithm of its probability before any sampling option, where asked for.
     pub log_prob: Option<f32>,
     /// The likeliest tokens with theirs, likeliest first; as many as were asked for.
@@ -98,6 +102,8 @@ pub struct Finished {
     pub stats: Stats,
     /// The seed that tokens were drawn with.
     pub seed: u64,
+    /// All that was said, reasoning and tool calls too, as the message that goes on with a conversation.
+    pub message: Message,
 }
 
 impl Finished {
@@ -109,6 +115,7 @@ impl Finished {
     /// [`Session::shift`]: crate::Session::shift
     pub fn go_on(&mut self, next: Self) {
         (self.reason, self.stop) = (next.reason, next.stop);
+        add(&mut self.message, next.message);
         self.usage.completion_tokens += next.usage.completion_tokens;
         let (sum, next_stats) = (&mut self.stats, next.stats);
         // The step that ended the earlier part's last token gives the first one of this part.
@@ -213,6 +220,16 @@ impl Stats {
     }
 }
 
+/// Adds what an answer says further to what it said.
+fn add(said: &mut Message, more: Message) {
+    let texts = [&said.content, &more.content].into_iter().flatten().map(MessageContent::text);
+    let texts: Vec<String> = texts.collect();
+    said.content = (!texts.is_empty()).then(|| texts.concat().into());
+    let thoughts: Vec<_> = said.reasoning.take().into_iter().chain(more.reasoning).collect();
+    said.reasoning = (!thoughts.is_empty()).then(|| thoughts.concat());
+    said.tool_calls.extend(more.tool_calls);
+}
+
 fn rate(count: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
@@ -233,7 +250,8 @@ mod tests {
             steps: completion_tokens,
             ..Stats::default()
         };
-        Finished { reason, stop: None, usage, stats, seed: 1 }
+        let message = Message::assistant(format!("{completion_tokens} "));
+        Finished { reason, stop: None, usage, stats, seed: 1, message }
     }
 
     #[test]
@@ -245,6 +263,7 @@ mod tests {
         assert_eq!((whole.stats.prompt_tokens, whole.stats.prompt_seconds), (8, 2.0));
         assert_eq!((whole.stats.decode_tokens, whole.stats.decode_seconds), (4 + 3, 4.0 + 4.0));
         assert_eq!(whole.stats.steps, 8);
+        assert_eq!(whole.message, Message::assistant("5 3 "));
     }
 
     /// Cancelled before its first token: what was generated earlier is still reported.

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use crate::event::Event;
+use crate::said::Said;
 use nestling_core::error::EngineError;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
+use nestling_text::Message;
 
 /// What [`EventBuffer::pop`] found.
 pub(crate) enum Popped {
@@ -26,6 +28,8 @@ pub(crate) struct EventBuffer {
 struct BufferState {
     events: VecDeque<Result<Event, EngineError>>,
     waker: Option<Waker>,
+    /// What the events so far say, read or not.
+    said: Said,
     /// No event comes after those that are there.
     ended: bool,
     /// Nobody reads any more.
@@ -51,6 +55,9 @@ impl EventBuffer {
             return;
         }
         state.ended = last;
+        if let Ok(event) = &event {
+            state.said.take(event);
+        }
         if !state.closed {
             state.events.push_back(event);
         }
@@ -86,6 +93,24 @@ impl EventBuffer {
         }
         let was_full = state.events.len() >= self.events_max;
         state.events.pop_front().map(|event| (event, was_full))
+    }
+
+    /// What the events so far say.
+    pub(crate) fn message(&self) -> Message {
+        self.lock().said.message()
+    }
+
+    /// Whether nothing comes any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
+    /// Waits until nothing comes any more.
+    pub(crate) fn wait_end(&self) {
+        let mut state = self.lock();
+        while !state.ended {
+            state = whole(self.changed.wait(state));
+        }
     }
 
     pub(crate) fn close(&self) {

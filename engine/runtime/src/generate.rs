@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use crate::engine::EngineCore;
 use crate::event::{Event, Finished};
@@ -34,6 +34,58 @@ impl Generation {
     /// A token that cancels this generation.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
+    }
+
+    /// The next event if there is one, for loops that draw between two looks: `Ready(None)` after the last, `Pending`
+    /// where none is there yet. It never waits; where the engine has no thread of its own ([`crate::Driver::Caller`]),
+    /// a call that finds no event computes one step for the next one.
+    ///
+    /// ```no_run
+    /// # use std::task::Poll;
+    /// # fn frame(generation: &mut nestling_runtime::Generation) -> Result<(), nestling_core::EngineError> {
+    /// while let Poll::Ready(Some(event)) = generation.try_next() {
+    ///     println!("{:?}", event?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_next(&mut self) -> Poll<Option<Result<Event, EngineError>>> {
+        let found = self.pop(None);
+        if found.is_pending() && !self.engine.drives_itself() {
+            self.engine.drive();
+        }
+        found
+    }
+
+    /// [`Generation::try_next`] that also wakes whoever waits once there is an event: a runtime's task, or a window
+    /// that is to be drawn again, through a [`std::task::Wake`] of its own.
+    ///
+    /// Where the engine has no thread of its own, a poll that finds no event computes one step, wakes its task and
+    /// gives control back.
+    pub fn poll_event(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Event, EngineError>>> {
+        let found = self.pop(Some(context.waker()));
+        if found.is_pending() && !self.engine.drives_itself() {
+            self.engine.drive();
+            // Even if there is an event now: whoever waits beside this one has its turn.
+            context.waker().wake_by_ref();
+        }
+        found
+    }
+
+    fn pop(&self, waker: Option<&Waker>) -> Poll<Option<Result<Event, EngineError>>> {
+        match self.buffer.pop(waker) {
+            Popped::Event { event, was_full } => {
+                if was_full {
+                    self.engine.wake();
+                }
+                Poll::Ready(Some(*event))
+            }
+            Popped::End => Poll::Ready(None),
+            Popped::Empty => Poll::Pending,
+        }
     }
 
     /// The events as a stream for any runtime.
@@ -124,25 +176,8 @@ impl EventStream {
 impl futures_core::Stream for EventStream {
     type Item = Result<Event, EngineError>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Generation { buffer, engine, .. } = &self.generation;
-        match buffer.pop(Some(context.waker())) {
-            Popped::Event { event, was_full } => {
-                if was_full {
-                    engine.wake();
-                }
-                Poll::Ready(Some(*event))
-            }
-            Popped::End => Poll::Ready(None),
-            Popped::Empty => {
-                if !engine.drives_itself() {
-                    engine.drive();
-                    // Even if there is an event now: whoever waits beside this one has its turn.
-                    context.waker().wake_by_ref();
-                }
-                Poll::Pending
-            }
-        }
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.generation.poll_event(context)
     }
 }
 

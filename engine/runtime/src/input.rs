@@ -51,6 +51,13 @@ impl Conversation {
     }
 }
 
+/// A conversation without messages.
+impl Default for Conversation {
+    fn default() -> Self {
+        Self::new([])
+    }
+}
+
 impl From<Conversation> for Input {
     fn from(conversation: Conversation) -> Self {
         Self::Messages(conversation)

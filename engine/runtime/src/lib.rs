@@ -1,6 +1,7 @@
 //! Model graphs, the loop that batches sessions into steps, sessions and generations.
 
 pub mod capabilities;
+pub mod chat;
 pub mod constraint;
 mod encode_worker;
 pub mod engine;
@@ -19,6 +20,7 @@ pub mod options;
 mod options_wire;
 mod page_store;
 mod prefix;
+mod said;
 pub mod sample_tokens;
 pub mod sampler;
 mod sampling_options;
@@ -26,6 +28,7 @@ mod sequence;
 pub mod session;
 mod slot;
 pub mod snapshot;
+mod starting;
 pub mod status;
 mod step_loop;
 mod stored_pages;
@@ -33,6 +36,7 @@ pub mod system_memory;
 pub mod token_mask;
 
 pub use capabilities::Capabilities;
+pub use chat::Chat;
 pub use constraint::{
     Constraint, ConstraintCache, ConstraintContext, ConstraintError, ConstraintSource, Starts,
     Writes,

@@ -318,6 +318,13 @@ impl ModelCore {
         }
     }
 
+    /// The bytes that a token stands for by itself; none where they are not known.
+    pub(crate) fn token_bytes(&self, token: u32) -> Vec<u8> {
+        let bytes = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.token_bytes(token));
+        // Default: other vocabularies do not say.
+        bytes.map(<[u8]>::to_vec).unwrap_or_default()
+    }
+
     /// Who shares pages with a generation.
     pub(crate) fn prefix_scope(
         &self,

@@ -16,6 +16,7 @@ use crate::prefix::PrefixScope;
 use crate::sampler::Sampler;
 use crate::sequence::Sequence;
 use crate::slot::{SessionSlot, SlotState};
+use crate::starting::Starting;
 use crate::step_loop::{Answer, AnswerText, Guard, GuardParts, Place, PromptRows, Task};
 use crate::stored_pages::bring;
 use nestling_core::batch::LevelPolicy;
@@ -185,6 +186,51 @@ impl Session {
         self.begin(input.into(), options, cancel, false)
     }
 
+    /// [`Session::generate`] that never blocks: messages are rendered and texts become tokens on a thread of the
+    /// engine, and so does waiting for a generation that was told to stop. It needs no runtime. Dropped before it is
+    /// done, it cancels what it started, and the history stays as it was. Where there are no threads, its first poll
+    /// does the work.
+    ///
+    /// ```no_run
+    /// # use nestling_runtime::{GenerateOptions, Session};
+    /// # async fn answer(mut session: Session) -> Result<(), nestling_core::EngineError> {
+    /// let options = GenerateOptions { max_tokens: Some(100), ..GenerateOptions::default() };
+    /// let (text, finished) = session.generate_async("Call me", &options).await?.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::generate`]; [`EngineError::Thread`]; [`EngineError::Busy`] where as many start as may wait.
+    pub async fn generate_async(
+        &mut self,
+        input: impl Into<Input>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        let (input, options) = (input.into(), options.clone());
+        let start = move |session: &mut Self, cancel: &CancelToken| {
+            session.begin(input, &options, cancel, false)
+        };
+        self.begin_elsewhere(start).await
+    }
+
+    /// Starts something on a thread of the engine.
+    pub(crate) async fn begin_elsewhere<T: Send + 'static>(
+        &mut self,
+        begin: impl FnOnce(&mut Self, &CancelToken) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let engine = &self.model.engine;
+        let most = engine.options.waiting_max.max(1);
+        let mut session = self.handle();
+        let start = move |cancel: &CancelToken| begin(&mut session, cancel);
+        Starting::new(&engine.starting, most, start)?.await
+    }
+
+    /// The same session: for whoever works on it elsewhere while it is borrowed.
+    pub(crate) fn handle(&self) -> Self {
+        Self { model: self.model.clone(), slot: Arc::clone(&self.slot) }
+    }
+
     fn begin(
         &mut self,
         input: Input,
@@ -248,6 +294,10 @@ impl Session {
         let engine = &self.model.engine;
         let prompt_tokens = prompt.len();
         let mut state = self.acquire()?;
+        if cancel.is_cancelled() {
+            // Whoever asked for it elsewhere may have changed the history since.
+            return Err(EngineError::Cancelled);
+        }
         // An answer asks for no memory for its tokens while it is computed.
         let room = core.context_length().saturating_sub(prompt_tokens).min(answer.tokens_max);
         try_reserve(&mut prompt, HISTORY, room)?;

@@ -182,6 +182,20 @@ impl Message {
     }
 }
 
+/// What the person says.
+impl From<&str> for Message {
+    fn from(text: &str) -> Self {
+        Self::user(text)
+    }
+}
+
+/// What the person says.
+impl From<String> for Message {
+    fn from(text: String) -> Self {
+        Self::user(text)
+    }
+}
+
 /// One call of a tool, as the model asks for it.
 ///
 /// The wire form is OpenAI's: `{"id", "type": "function", "function": {"name", "arguments"}}`, the

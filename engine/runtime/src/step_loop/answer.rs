@@ -148,7 +148,8 @@ impl Answer {
                 Some(logprobs) => (Some(logprobs.chosen), logprobs.top),
                 None => (None, Vec::new()),
             };
-            choice.events.push(Event::Token(TokenEvent { token, log_prob, top }));
+            let event = TokenEvent { token, log_prob, top, ..TokenEvent::default() };
+            choice.events.push(Event::Token(event));
         }
         let ended = self.end_tokens.contains(&token);
         let stopped = !ended && self.write(token, &mut choice.events)?;

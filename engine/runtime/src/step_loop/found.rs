@@ -155,7 +155,8 @@ impl<'a> Work<'a> {
                 return Err(InternalError::new("every score of a step is computed").into());
             };
             let found = found.map_err(EngineError::sample)?;
-            let event = TokenEvent { token, log_prob: Some(found.chosen), top: found.top };
+            let bytes = self.task.model.token_bytes(token);
+            let event = TokenEvent { token, bytes, log_prob: Some(found.chosen), top: found.top };
             outcome.events.push(Event::PromptToken(event));
         }
         outcome.events.extend(self.rows.hidden.drain(..).map(Event::Hidden));

@@ -102,7 +102,13 @@ impl Task {
     pub(super) fn choose(&mut self, next: RowOutput<'_>) -> Result<Choice, EngineError> {
         let position = self.sequence.tokens().len();
         let room = self.model.context_length().saturating_sub(position);
-        self.answer.choose(next, position, room)
+        let mut choice = self.answer.choose(next, position, room)?;
+        for event in &mut choice.events {
+            if let Event::Token(event) = event {
+                event.bytes = self.model.token_bytes(event.token);
+            }
+        }
+        Ok(choice)
     }
 
     /// Takes what was computed for others with the same beginning, before it begins or goes on.
@@ -146,7 +152,8 @@ impl Task {
             (is_first, self.prompt_rows.logprobs, self.sequence.tokens().first())
         {
             // Nothing stands before it that could make it likely.
-            let event = TokenEvent { token, log_prob: None, top: Vec::new() };
+            let bytes = self.model.token_bytes(token);
+            let event = TokenEvent { token, bytes, ..TokenEvent::default() };
             self.buffer.push(Ok(Event::PromptToken(event)));
         }
         for event in events {
@@ -214,7 +221,6 @@ impl Task {
             self.model.kv_bytes(self.sequence.pages().len(), self.sequence.states());
         let seed = self.answer.sampler.seed();
         let (stop, usage, stats) = (self.answer.stop, self.usage, self.stats);
-        let finished = Finished { reason, stop, usage, stats, seed };
         offer_kept(&self.model, &self.sequence);
         // The session is free before anybody can hear of it; if it is gone, so are its pages.
         self.slot.put_back(self.sequence);
@@ -222,6 +228,8 @@ impl Task {
         for event in events {
             self.buffer.push(Ok(event));
         }
+        let message = self.buffer.message();
+        let finished = Finished { reason, stop, usage, stats, seed, message };
         self.buffer.push(Ok(Event::Finished(finished)));
     }
 

@@ -1,6 +1,8 @@
 //! Sessions and the step loop, on a model whose every answer is known.
 
 #[cfg(test)]
+mod chats;
+#[cfg(test)]
 mod constraint_starts;
 #[cfg(test)]
 mod constraints;

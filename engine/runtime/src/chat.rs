@@ -1,0 +1,278 @@
+//! Conversations that keep their own transcript.
+
+use std::sync::Arc;
+
+use nestling_core::background::Background;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_text::{Message, ToolCall};
+
+use crate::event_buffer::EventBuffer;
+use crate::generate::Generation;
+use crate::input::Conversation;
+use crate::options::GenerateOptions;
+use crate::session::Session;
+
+/// A conversation over a session: what is sent and what was answered, reasoning and tool calls included.
+///
+/// An answer is part of the transcript as far as it came, also when it was cancelled, its handle dropped, or an error
+/// ended it.
+///
+/// ```no_run
+/// use nestling_runtime::{Chat, Conversation, GenerateOptions};
+///
+/// # fn talk(model: &nestling_runtime::Model) -> Result<(), nestling_core::EngineError> {
+/// let mut chat = Chat::new(model.session(), Conversation::default());
+/// let options = GenerateOptions { max_tokens: Some(200), ..GenerateOptions::default() };
+/// let answer = chat.send("How deep is the sea?", &options)?.into_text()?;
+/// let more = chat.send("And who measured it?", &options)?.into_text()?;
+/// assert_eq!(chat.transcript().len(), 4);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Chat {
+    session: Session,
+    conversation: Conversation,
+    /// The answer that is not in the conversation yet.
+    answer: Option<Arc<EventBuffer>>,
+    /// Tokens that are kept free for an answer, where old turns may be left out for them.
+    reserve: Option<usize>,
+    dropped_messages: usize,
+}
+
+/// What goes to the model: the conversation with new messages.
+struct Prompt {
+    conversation: Conversation,
+    reserve: Option<usize>,
+    options: GenerateOptions,
+}
+
+/// A generation, and how many messages were left out for it.
+struct Begun {
+    generation: Generation,
+    dropped_messages: usize,
+}
+
+impl Chat {
+    /// A conversation that goes on in `session`, whose history it becomes. Instructions, tools and what the template
+    /// needs besides are in `conversation`; [`Conversation::default`] has none.
+    pub fn new(session: Session, conversation: Conversation) -> Self {
+        Self { session, conversation, answer: None, reserve: None, dropped_messages: 0 }
+    }
+
+    /// Leaves the oldest turns out of prompts, as [`crate::Model::fit`] does, where the conversation no longer leaves
+    /// room for `tokens` of an answer. The transcript keeps them. Without this, what does not fit is an error.
+    #[must_use]
+    pub fn dropping_old_turns(mut self, tokens: usize) -> Self {
+        self.reserve = Some(tokens);
+        self
+    }
+
+    /// Messages that were left out of the last prompt, oldest first.
+    pub fn dropped_messages(&self) -> usize {
+        self.dropped_messages
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// All that was said, with the answer under way as far as it has come. It never waits.
+    pub fn transcript(&self) -> Vec<Message> {
+        let mut messages = self.conversation.messages.clone();
+        messages.extend(self.said());
+        messages
+    }
+
+    /// The conversation, to change tools, the template's variables or what was said. What it shares with the old one
+    /// from the start is not computed again.
+    ///
+    /// # Errors
+    /// [`EngineError::SessionBusy`].
+    pub fn conversation_mut(&mut self) -> Result<&mut Conversation, EngineError> {
+        self.settle()?;
+        Ok(&mut self.conversation)
+    }
+
+    /// Tool calls of the last answer that nobody has replied to. Those of an answer under way are whole, but more may
+    /// come.
+    pub fn open_calls(&self) -> Vec<ToolCall> {
+        match self.said() {
+            Some(message) => message.tool_calls,
+            None => open_calls(&self.conversation.messages).to_vec(),
+        }
+    }
+
+    /// Says something, a text as the user, and starts the answer. It takes its time for long texts, as
+    /// [`Session::generate`] does.
+    ///
+    /// # Errors
+    /// As [`Session::generate`]; the transcript is then as it was.
+    pub fn send(
+        &mut self,
+        message: impl Into<Message>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        self.settle()?;
+        self.go_on(vec![message.into()], options)
+    }
+
+    /// Gives the results of the last answer's tool calls, each a [`Message::tool`], and starts the next answer.
+    ///
+    /// # Errors
+    /// [`EngineError::ToolReplies`] unless every call has one reply; as [`Session::generate`]. The transcript is then
+    /// as it was.
+    pub fn reply_to_tools(
+        &mut self,
+        replies: Vec<Message>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        self.settle()?;
+        check_replies(open_calls(&self.conversation.messages), &replies)?;
+        self.go_on(replies, options)
+    }
+
+    /// [`Chat::send`] that never blocks: what takes its time is done on a thread of the engine.
+    ///
+    /// # Errors
+    /// As [`Chat::send`]; [`EngineError::Thread`].
+    pub async fn send_async(
+        &mut self,
+        message: impl Into<Message>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        let message = message.into();
+        self.settle_async().await?;
+        self.go_on_async(vec![message], options).await
+    }
+
+    /// [`Chat::reply_to_tools`] that never blocks.
+    ///
+    /// # Errors
+    /// As [`Chat::reply_to_tools`]; [`EngineError::Thread`].
+    pub async fn reply_to_tools_async(
+        &mut self,
+        replies: Vec<Message>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        self.settle_async().await?;
+        check_replies(open_calls(&self.conversation.messages), &replies)?;
+        self.go_on_async(replies, options).await
+    }
+
+    /// What the answer that is not in the conversation yet says; none where there is none, or nothing was said so far.
+    fn said(&self) -> Option<Message> {
+        let answer = self.answer.as_ref()?;
+        let ended = answer.has_ended();
+        let message = answer.message();
+        let is_empty = message.reasoning.is_none()
+            && message.tool_calls.is_empty()
+            && message.content.as_ref().is_none_or(|content| content.text().is_empty());
+        (ended || !is_empty).then_some(message)
+    }
+
+    /// Puts the last answer into the conversation; waits for one that was told to stop.
+    fn settle(&mut self) -> Result<(), EngineError> {
+        if let Some(answer) = &self.answer {
+            end(&self.session, answer)?;
+        }
+        self.note_answer();
+        Ok(())
+    }
+
+    async fn settle_async(&mut self) -> Result<(), EngineError> {
+        if let Some(answer) = self.answer.as_ref().filter(|answer| !answer.has_ended()) {
+            let (session, answer) = (self.session.handle(), Arc::clone(answer));
+            Background::start("the end of an answer", move || end(&session, &answer))?.await??;
+        }
+        self.note_answer();
+        Ok(())
+    }
+
+    fn note_answer(&mut self) {
+        let said = self.said();
+        self.conversation.messages.extend(said);
+        self.answer = None;
+    }
+
+    fn prompt(&self, messages: &[Message], options: &GenerateOptions) -> Prompt {
+        let mut conversation = self.conversation.clone();
+        conversation.messages.extend_from_slice(messages);
+        Prompt { conversation, reserve: self.reserve, options: options.clone() }
+    }
+
+    fn go_on(
+        &mut self,
+        messages: Vec<Message>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        let prompt = self.prompt(&messages, options);
+        let begun = prompt.begin(&mut self.session, &CancelToken::new())?;
+        Ok(self.note_begun(messages, begun))
+    }
+
+    async fn go_on_async(
+        &mut self,
+        messages: Vec<Message>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        let prompt = self.prompt(&messages, options);
+        let begun =
+            self.session.begin_elsewhere(move |session, cancel| prompt.begin(session, cancel));
+        let begun = begun.await?;
+        Ok(self.note_begun(messages, begun))
+    }
+
+    fn note_begun(&mut self, messages: Vec<Message>, begun: Begun) -> Generation {
+        self.conversation.messages.extend(messages);
+        self.answer = Some(Arc::clone(&begun.generation.buffer));
+        self.dropped_messages = begun.dropped_messages;
+        begun.generation
+    }
+}
+
+impl Prompt {
+    fn begin(self, session: &mut Session, cancel: &CancelToken) -> Result<Begun, EngineError> {
+        let Self { mut conversation, reserve, options } = self;
+        let mut dropped_messages = 0;
+        if let Some(reserve) = reserve {
+            let fitted = session.model().fit_with_cancel(&conversation, reserve, cancel)?;
+            (conversation, dropped_messages) = (fitted.conversation, fitted.dropped_messages);
+        }
+        let generation = session.generate_with_cancel(conversation, &options, cancel)?;
+        Ok(Begun { generation, dropped_messages })
+    }
+}
+
+/// Waits for the end of an answer that was told to stop, or has ended and not said so yet.
+fn end(session: &Session, answer: &EventBuffer) -> Result<(), EngineError> {
+    if !answer.has_ended() {
+        session.with(|_| ())?;
+        answer.wait_end();
+    }
+    Ok(())
+}
+
+/// Calls of the last assistant's message that no message after it replies to.
+fn open_calls(messages: &[Message]) -> &[ToolCall] {
+    match messages.last() {
+        Some(message) => &message.tool_calls,
+        None => &[],
+    }
+}
+
+fn check_replies(calls: &[ToolCall], replies: &[Message]) -> Result<(), EngineError> {
+    let mut expected: Vec<&str> = calls.iter().map(|call| call.id.as_str()).collect();
+    // Default: a reply without an id answers no call.
+    let ids = replies.iter().map(|reply| reply.tool_call_id.as_deref().unwrap_or_default());
+    let mut found: Vec<&str> = ids.collect();
+    expected.sort_unstable();
+    found.sort_unstable();
+    if expected == found && !expected.is_empty() {
+        return Ok(());
+    }
+    let list = |ids: Vec<&str>| if ids.is_empty() { "none".into() } else { ids.join(", ") };
+    Err(EngineError::ToolReplies { expected: list(expected), found: list(found) })
+}

@@ -1,0 +1,37 @@
+//! What an answer says so far, as the message that a transcript holds.
+
+use nestling_text::{Message, ToolCall};
+
+use crate::event::Event;
+
+/// What the events of an answer say together.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    text: String,
+    reasoning: String,
+    calls: Vec<ToolCall>,
+}
+
+impl Said {
+    pub(crate) fn take(&mut self, event: &Event) {
+        match event {
+            Event::Text(text) => self.text.push_str(text),
+            Event::Reasoning(text) => self.reasoning.push_str(text),
+            Event::ToolCall(call) => self.calls.push(call.clone()),
+            _ => {}
+        }
+    }
+
+    /// As the assistant's message: without content where it calls tools and says nothing.
+    pub(crate) fn message(&self) -> Message {
+        let mut message = Message::assistant(self.text.as_str());
+        if self.text.is_empty() && !self.calls.is_empty() {
+            message.content = None;
+        }
+        if !self.reasoning.is_empty() {
+            message.reasoning = Some(self.reasoning.clone());
+        }
+        message.tool_calls.clone_from(&self.calls);
+        message
+    }
+}
