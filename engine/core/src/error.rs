@@ -177,6 +177,9 @@ pub enum EngineError {
         /// What is there.
         found: String,
     },
+    /// A snapshot that cannot be read or written where it lies.
+    #[error("session snapshot: {0}")]
+    SnapshotFile(#[source] std::io::Error),
     /// A text that is too short for what is to be learnt from it.
     #[error("the {what} text has {found} tokens, at least {needed} are needed")]
     TooFewTokens {
@@ -326,6 +329,7 @@ impl EngineError {
             | Self::Memory(_) => ErrorClass::NoRoom,
             Self::Cancelled | Self::EngineClosed => ErrorClass::Stopped,
             Self::NotAModel { .. }
+            | Self::SnapshotFile(_)
             | Self::Trace { .. }
             | Self::ReadStalled { .. }
             | Self::Nested(_)

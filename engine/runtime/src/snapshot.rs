@@ -6,10 +6,13 @@
 //! tokens (u32 each), the pages of the computed tokens in order and the recurrent state after them,
 //! XXH3-128 of everything before it.
 
-use nestling_formats::memory::try_with_capacity;
-use xxhash_rust::xxh3::xxh3_128;
+use std::io::{Read, Write};
+
+use nestling_formats::memory::{try_reserve, try_with_capacity};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::levels::{decode_levels, encode_levels};
+use crate::model_core::ModelCore;
 use crate::open::Model;
 use crate::sequence::Sequence;
 use crate::session::Session;
@@ -34,49 +37,132 @@ pub enum SnapshotContents {
 }
 
 impl Session {
-    /// The session as bytes, for [`Model::restore`]. Waits for a step that is under way.
+    /// The session as bytes, for [`Model::restore`]. Waits for steps that are under way, but never keeps others from
+    /// going on between two pages.
     ///
     /// # Errors
     /// [`EngineError::SessionBusy`]; a failed device.
     pub fn snapshot(&self, contents: SnapshotContents) -> Result<Vec<u8>, EngineError> {
+        let parked = Parked::of(self, contents)?;
+        let mut bytes = try_with_capacity("a snapshot", parked.bytes(self.core()))?;
+        parked.write(self.core(), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// [`Session::snapshot`] page by page into a file, for [`Model::read_snapshot`]: no more than one page is in
+    /// memory besides. Give it a [`std::io::BufWriter`].
+    ///
+    /// # Errors
+    /// As [`Session::snapshot`]; [`EngineError::SnapshotFile`], of which half may be written.
+    pub fn write_snapshot(
+        &self,
+        contents: SnapshotContents,
+        out: &mut impl Write,
+    ) -> Result<(), EngineError> {
+        Parked::of(self, contents)?.write(self.core(), out)
+    }
+}
+
+/// A session whose pages stay what they are while it goes on.
+struct Parked {
+    sequence: Sequence,
+    /// Tokens whose pages are kept.
+    computed: usize,
+}
+
+impl Parked {
+    fn of(session: &Session, contents: SnapshotContents) -> Result<Self, EngineError> {
         // A fork keeps the pages while the session itself is free for others.
-        let sequence = self.with(|sequence| sequence.fork_to_read())??;
-        let core = self.core();
+        let sequence = session.with(|sequence| sequence.fork_to_read())??;
         let computed = match contents {
             SnapshotContents::Tokens => 0,
             SnapshotContents::TokensAndPages => sequence.computed(),
         };
-        let pages = pages_for(computed).saturating_mul(core.limits.page_bytes);
+        Ok(Self { sequence, computed })
+    }
+
+    /// Bytes that it takes at most.
+    fn bytes(&self, core: &ModelCore) -> usize {
+        let pages = pages_for(self.computed).saturating_mul(core.limits.page_bytes);
         let contents = pages.saturating_add(core.limits.state_bytes);
-        let fixed = HEADER_BYTES + HASH_BYTES + sequence.tokens().len() * 4;
-        let mut bytes = try_with_capacity("a snapshot", fixed.saturating_add(contents))?;
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        let levels = sequence.levels().filter(|_| computed > 0);
+        let fixed = HEADER_BYTES + HASH_BYTES + self.sequence.tokens().len() * 4;
+        fixed.saturating_add(contents)
+    }
+
+    /// Takes the runner for one page at a time.
+    fn write(&self, core: &ModelCore, out: &mut impl Write) -> Result<(), EngineError> {
+        let Self { sequence, computed } = self;
+        let mut out = Hashed { out, hash: Xxh3::new() };
+        let levels = sequence.levels().filter(|_| *computed > 0);
         let (levels, threshold) = levels.map_or(([0; 4], 0), encode_levels);
-        bytes.extend_from_slice(&levels);
-        bytes.extend_from_slice(&core.identity.to_le_bytes());
-        bytes.extend_from_slice(&(sequence.tokens().len() as u64).to_le_bytes());
-        bytes.extend_from_slice(&(computed as u64).to_le_bytes());
-        bytes.extend_from_slice(&(core.limits.page_bytes as u64).to_le_bytes());
-        bytes.extend_from_slice(&(core.limits.state_bytes as u64).to_le_bytes());
-        bytes.extend_from_slice(&threshold.to_le_bytes());
-        bytes.extend(sequence.tokens().iter().flat_map(|token| token.to_le_bytes()));
-        {
-            let mut runner = core.lock_runner()?;
-            for &page in sequence.pages().iter().take(pages_for(computed)) {
-                bytes.extend(runner.read_page(page)?);
-            }
-            if let Some(state) = sequence.state().filter(|_| computed > 0) {
-                bytes.extend(runner.read_state(state)?);
-            }
+        out.put(&MAGIC)?;
+        out.put(&VERSION.to_le_bytes())?;
+        out.put(&levels)?;
+        out.put(&core.identity.to_le_bytes())?;
+        out.put(&(sequence.tokens().len() as u64).to_le_bytes())?;
+        out.put(&(*computed as u64).to_le_bytes())?;
+        out.put(&(core.limits.page_bytes as u64).to_le_bytes())?;
+        out.put(&(core.limits.state_bytes as u64).to_le_bytes())?;
+        out.put(&threshold.to_le_bytes())?;
+        for token in sequence.tokens() {
+            out.put(&token.to_le_bytes())?;
         }
-        bytes.extend_from_slice(&xxh3_128(&bytes).to_le_bytes());
-        Ok(bytes)
+        for &page in sequence.pages().iter().take(pages_for(*computed)) {
+            let contents = core.lock_runner()?.read_page(page)?;
+            out.put(&contents)?;
+        }
+        if let Some(state) = sequence.state().filter(|_| *computed > 0) {
+            let contents = core.lock_runner()?.read_state(state)?;
+            out.put(&contents)?;
+        }
+        let hash = out.hash.digest128();
+        out.put(&hash.to_le_bytes())
+    }
+}
+
+/// What is written, and its hash.
+struct Hashed<'a, W> {
+    out: &'a mut W,
+    hash: Xxh3,
+}
+
+impl<W: Write> Hashed<'_, W> {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), EngineError> {
+        self.hash.update(bytes);
+        self.out.write_all(bytes).map_err(EngineError::SnapshotFile)
     }
 }
 
 impl Model {
+    /// [`Model::restore`] from a file that [`Session::write_snapshot`] wrote, up to the snapshot's end. What says that
+    /// it is longer than any of this model's is refused before it is read.
+    ///
+    /// # Errors
+    /// As [`Model::restore`]; [`EngineError::SnapshotFile`].
+    pub fn read_snapshot(&self, input: &mut impl Read) -> Result<Session, EngineError> {
+        let mut bytes = vec![0; HEADER_BYTES];
+        input.read_exact(&mut bytes).map_err(EngineError::SnapshotFile)?;
+        check_start(&bytes)?;
+        let header = Header::fields(&bytes)?;
+        self.check_header(&header)?;
+        let content = header.content_bytes().and_then(|bytes| bytes.checked_add(HASH_BYTES));
+        let rest =
+            content.ok_or_else(|| mismatch("size in bytes", "one that memory has", "more"))?;
+        try_reserve(&mut bytes, "a snapshot", rest)?;
+        let read = input.take(rest as u64).read_to_end(&mut bytes);
+        read.map_err(EngineError::SnapshotFile)?;
+        self.restore(&bytes)
+    }
+
+    /// Whether a session of this model has such a snapshot.
+    fn check_header(&self, header: &Header) -> Result<(), EngineError> {
+        let core = &self.core;
+        require("the model it was made with", core.identity, header.identity)?;
+        require("bytes of a page", core.limits.page_bytes as u64, header.page_bytes)?;
+        require("bytes of a state", core.limits.state_bytes as u64, header.state_bytes)?;
+        core.check_length(header.tokens)
+    }
+
     /// The session that [`Session::snapshot`] was called on, with this same model at the same
     /// level and with the same options for keys and values. What the pools have no room for is
     /// computed again later.
@@ -86,12 +172,9 @@ impl Model {
     pub fn restore(&self, bytes: &[u8]) -> Result<Session, EngineError> {
         let core = &self.core;
         let header = Header::parse(bytes)?;
-        require("the model it was made with", core.identity, header.identity)?;
-        require("bytes of a page", core.limits.page_bytes as u64, header.page_bytes)?;
-        require("bytes of a state", core.limits.state_bytes as u64, header.state_bytes)?;
+        self.check_header(&header)?;
         let tokens = header.tokens(bytes)?;
         core.check_tokens(&tokens)?;
-        core.check_length(tokens.len())?;
         let computed = header.computed;
         let (pages, state) = header.contents(bytes)?;
         let mut sequence = Sequence::new(core.pool.clone());
@@ -100,12 +183,11 @@ impl Model {
         }
         sequence.extend(&tokens)?;
         if computed > 0 && sequence.advance_restored(computed).is_ok() {
-            let mut runner = core.lock_runner()?;
             for (&page, contents) in sequence.pages().iter().zip(pages) {
-                runner.write_page(page, contents)?;
+                core.lock_runner()?.write_page(page, contents)?;
             }
             if let Some(id) = sequence.state() {
-                runner.write_state(id, state)?;
+                core.lock_runner()?.write_state(id, state)?;
             }
         }
         Ok(Session::new(self.clone(), sequence))
@@ -129,17 +211,26 @@ impl Header {
             |needed: usize| mismatch("size in bytes", format!("at least {needed}"), bytes.len());
         let end = bytes.len().checked_sub(HASH_BYTES).filter(|end| *end >= HEADER_BYTES);
         let end = end.ok_or_else(|| size(HEADER_BYTES + HASH_BYTES))?;
-        if bytes.get(..8) != Some(&MAGIC) {
-            return Err(mismatch("first bytes", "NESTSESS", "others"));
-        }
-        let version = u64::from(u32::from_le_bytes(array(bytes, 8)?));
-        require("version", u64::from(VERSION), version)?;
-        let level_bytes = array(bytes, 12)?;
-        let threshold = u32::from_le_bytes(array(bytes, 64)?);
+        check_start(bytes)?;
         let hash = u128::from_le_bytes(array(bytes, end)?);
         let found = xxh3_128(&bytes[..end]);
         require("XXH3-128 hash", hash, found)?;
+        let header = Self::fields(bytes)?;
+        let expected = header.content_bytes().and_then(|content| content.checked_add(HEADER_BYTES));
+        if expected != Some(end) {
+            return Err(mismatch(
+                "size in bytes",
+                "that of its tokens, pages and state",
+                bytes.len(),
+            ));
+        }
+        Ok(header)
+    }
 
+    /// What the fixed part says, of bytes that have as many.
+    fn fields(bytes: &[u8]) -> Result<Self, EngineError> {
+        let level_bytes = array(bytes, 12)?;
+        let threshold = u32::from_le_bytes(array(bytes, 64)?);
         let identity = u128::from_le_bytes(array(bytes, 16)?);
         let (tokens, computed) = (count(bytes, 32)?, count(bytes, 40)?);
         let page_bytes = u64::from_le_bytes(array(bytes, 48)?);
@@ -151,16 +242,7 @@ impl Header {
         if computed > 0 && levels.is_none() {
             return Err(mismatch("levels", "levels of 2, 3, 4, 6 or 8", "others"));
         }
-        let header = Self { levels, identity, tokens, computed, page_bytes, state_bytes };
-        let expected = header.content_bytes().and_then(|content| content.checked_add(HEADER_BYTES));
-        if expected != Some(end) {
-            return Err(mismatch(
-                "size in bytes",
-                "that of its tokens, pages and state",
-                bytes.len(),
-            ));
-        }
-        Ok(header)
+        Ok(Self { levels, identity, tokens, computed, page_bytes, state_bytes })
     }
 
     /// Bytes of tokens, pages and state; none if no memory could hold them.
@@ -196,6 +278,15 @@ impl Header {
         let page_bytes = usize::try_from(self.page_bytes).unwrap_or(usize::MAX).max(1);
         Ok((bytes[start..state].chunks_exact(page_bytes), &bytes[state..end]))
     }
+}
+
+/// Whether it is a snapshot of this version.
+fn check_start(bytes: &[u8]) -> Result<(), EngineError> {
+    if bytes.get(..8) != Some(&MAGIC) {
+        return Err(mismatch("first bytes", "NESTSESS", "others"));
+    }
+    let version = u64::from(u32::from_le_bytes(array(bytes, 8)?));
+    require("version", u64::from(VERSION), version)
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], EngineError> {

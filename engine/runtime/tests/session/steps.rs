@@ -393,6 +393,49 @@ fn snapshots_come_back_and_damage_is_refused() {
 }
 
 #[test]
+fn a_snapshot_is_written_and_read_where_it_lies() {
+    let engine = engine();
+    let model = model(&engine, FakeRunner::new(512, 64, 32));
+    let mut session = model.session();
+    let history = prompt(8, 150);
+    finish(session.generate(history.clone(), &greedy(0)).unwrap());
+    for contents in [SnapshotContents::Tokens, SnapshotContents::TokensAndPages] {
+        let bytes = session.snapshot(contents).unwrap();
+        let mut file = vec![];
+        session.write_snapshot(contents, &mut file).unwrap();
+        session.write_snapshot(contents, &mut file).unwrap();
+        assert_eq!(file, bytes.repeat(2), "the same bytes, one after the other");
+        let mut file = &file[..];
+        for left in [bytes.len(), 0] {
+            let mut restored = model.read_snapshot(&mut file).unwrap();
+            assert_eq!(file.len(), left);
+            let tokens = tokens_of(restored.generate(vec![5], &greedy(9)).unwrap());
+            assert_eq!(tokens, expected(&[history.clone(), vec![5]].concat(), 9));
+        }
+        for length in [0, 5, 80, bytes.len() - 1] {
+            let cut = model.read_snapshot(&mut &bytes[..length]).unwrap_err();
+            let is_said =
+                matches!(cut, EngineError::Snapshot { .. } | EngineError::SnapshotFile(_));
+            assert!(is_said, "{cut}");
+        }
+        // A count that no session of the model has is refused before anything is read.
+        let mut long = bytes.clone();
+        long[32..40].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        long[40..48].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        long[12..16].copy_from_slice(&[8, 8, 0, 0]);
+        let mut rest = &long[..];
+        let error = model.read_snapshot(&mut rest).unwrap_err();
+        assert!(matches!(error, EngineError::ContextFull { .. }), "{error}");
+        assert_eq!(rest.len(), long.len() - 68, "the header alone was read");
+        // Whoever cannot write says so.
+        let mut full = &mut [0_u8; 30][..];
+        let error = session.write_snapshot(contents, &mut full).unwrap_err();
+        assert!(matches!(error, EngineError::SnapshotFile(_)), "{error}");
+    }
+    assert_eq!(model.free_pages(), 32 - 3);
+}
+
+#[test]
 fn handles_may_be_dropped_in_any_order() {
     let runner = FakeRunner::new(512, 64, 32);
     let seen = Arc::clone(&runner.seen);
