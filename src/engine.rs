@@ -18,7 +18,6 @@ pub use nestling_runtime::{
     AnswerFuture, Conversation, Driver, Engine, EngineOptions, Event, EventStream, FinishReason,
     Finished, Fitted, GenerateOptions, Generation, Input, MemoryPlan, Model, ModelOptions,
     ModelParts, ModelSource, OpenProgress, PlannedResidence, Residence, SamplingParams, Session,
-    SnapshotContents, Stats, TokenEvent, Usage, constraint, engine, event, generate, input, load,
-    memory_plan, model, open, options, sample_tokens, sampler, session, snapshot,
+    SnapshotContents, Stats, TokenEvent, Usage, model, sample_tokens,
 };
 pub use nestling_text as text;

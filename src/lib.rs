@@ -3,6 +3,7 @@
 //! This is the crate that applications depend on: it opens models on the best device that the
 //! build has, and passes on what [`engine`] and [`nestling_formats`] offer.
 
+mod builder;
 mod device;
 pub mod engine;
 
@@ -16,6 +17,7 @@ pub use nestling_runtime::system_memory as system;
 #[cfg(feature = "wgpu")]
 pub use nestling_wgpu as wgpu;
 
+pub use builder::Builder;
 pub use device::{Device, DeviceError, DeviceOptions, OpenDevice, WithBackend};
 
 pub use nestling_core::{
@@ -24,14 +26,18 @@ pub use nestling_core::{
 };
 pub use nestling_formats::Level;
 pub use nestling_runtime::{
-    AnswerFuture, Capabilities, Chat, Conversation, Driver, Engine, EngineOptions, Event,
+    AnswerFuture, Capabilities, Chat, Constraint, ConstraintCache, ConstraintContext,
+    ConstraintError, ConstraintSource, Conversation, Driver, Engine, EngineOptions, Event,
     EventStream, ExpertTotals, FinishReason, Finished, Fitted, GenerateOptions, Generation,
     HiddenRow, HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource, OpenProgress,
     PageReads, PageStatus, PageStore, PageStoreOptions, PageStoreStatus, PlannedResidence,
     PrefixStatus, Prefixes, Residence, SamplingOptions, SamplingParams, ServiceStatus, Session,
-    SnapshotContents, Stats, StepStatus, TokenEvent, Usage,
+    SnapshotContents, Starts, Stats, StepStatus, TokenEvent, TokenMask, Usage, Writes,
 };
-pub use nestling_text::{Message, Role, ToolCall, ToolSchema};
+pub use nestling_text::{
+    ContentPart, Message, MessageContent, Role, SpecialText, TemplateTime, TextError, ToolCall,
+    ToolSchema,
+};
 
 use std::path::Path;
 

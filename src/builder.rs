@@ -1,0 +1,214 @@
+//! A model, opened step by step.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use nestling_core::background::Background;
+use nestling_core::{CancelToken, EngineError};
+use nestling_formats::Level;
+use nestling_runtime::{EngineOptions, Model, ModelOptions, OpenProgress};
+
+use crate::device::Device;
+use crate::{OpenOptions, open_with};
+
+/// Opens a model on an engine of its own: what is not said is as [`crate::open`] does it.
+///
+/// Four budgets bound memory, all in bytes: that of *memory* is for everything of the engine's models, that of the
+/// *device* for what lies in a GPU's memory; within them, that of *weights* chooses levels of single matrices, and that
+/// of *experts* ([`Model::set_expert_budget`]) is what streamed experts keep of the rest.
+///
+/// ```no_run
+/// use nestling::{Builder, CancelToken, Device};
+///
+/// # fn main() -> Result<(), nestling::EngineError> {
+/// let cancel = CancelToken::new();
+/// let model = Builder::new("models/nestling-storyteller.nest")
+///     .device(Device::Cpu)
+///     .memory_budget(512 << 20)
+///     .context_length(2048)
+///     .progress(|progress| println!("{progress:?}"))
+///     .cancel(&cancel)
+///     .open()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is opened before `open`"]
+pub struct Builder {
+    path: PathBuf,
+    options: OpenOptions,
+    progress: Box<dyn FnMut(OpenProgress) + Send>,
+    cancel: CancelToken,
+}
+
+impl Builder {
+    /// Of a `.nest` store, or the folder of a Hugging Face checkpoint.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self {
+            path: path.as_ref().to_owned(),
+            options: OpenOptions::default(),
+            progress: Box::new(|_| {}),
+            cancel: CancelToken::new(),
+        }
+    }
+
+    /// What computes; the best that there is unless this is said.
+    pub fn device(mut self, device: Device) -> Self {
+        self.options.device.device = device;
+        self
+    }
+
+    /// Bytes that weights, keys and values and scratch may take together ([`EngineOptions::memory_budget`]); what the
+    /// system says is free unless this is said, and `u64::MAX` for no limit.
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.options.engine.memory_budget = Some(bytes);
+        self
+    }
+
+    /// Bytes of a GPU's memory that the model may use ([`crate::DeviceOptions::device_budget`]).
+    pub fn device_budget(mut self, bytes: u64) -> Self {
+        self.options.device.device_budget = Some(bytes);
+        self
+    }
+
+    /// Bytes that weights may take, each matrix at a level of its own ([`ModelOptions::weight_budget`]).
+    pub fn weight_budget(mut self, bytes: u64) -> Self {
+        self.options.model.weight_budget = Some(bytes);
+        self
+    }
+
+    /// Bits of every weight to use; all that are there unless this is said.
+    pub fn level(mut self, level: Level) -> Self {
+        self.options.model.level = Some(level);
+        self
+    }
+
+    /// Most tokens of one session; what the model was trained for, at most 8192, unless this is said.
+    pub fn context_length(mut self, tokens: usize) -> Self {
+        self.options.model.context_length = Some(tokens);
+        self
+    }
+
+    /// Threads that compute; one for each core unless this is said.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.options.engine.threads = Some(threads);
+        self
+    }
+
+    /// Changes any other option of the engine.
+    pub fn engine(mut self, change: impl FnOnce(&mut EngineOptions)) -> Self {
+        change(&mut self.options.engine);
+        self
+    }
+
+    /// Changes any other option of the model.
+    pub fn model(mut self, change: impl FnOnce(&mut ModelOptions)) -> Self {
+        change(&mut self.options.model);
+        self
+    }
+
+    /// Hears of every layer that is there, on the thread that opens the model.
+    pub fn progress(mut self, progress: impl FnMut(OpenProgress) + Send + 'static) -> Self {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    /// Stops the opening between two layers once `cancel` is used. The model does not hear of it afterwards.
+    pub fn cancel(mut self, cancel: &CancelToken) -> Self {
+        self.cancel = cancel.child();
+        self
+    }
+
+    /// Opens the model.
+    ///
+    /// # Errors
+    /// As [`crate::open_with`].
+    pub fn open(self) -> Result<Model, EngineError> {
+        let Self { path, options, mut progress, cancel } = self;
+        open_with(path, &options, &mut progress, &cancel)
+    }
+
+    /// [`Builder::open`] on a thread of its own, so that nobody waits; it needs no runtime. Dropped before it is done,
+    /// it stops between two layers. Where there are no threads, its first poll does the work.
+    ///
+    /// # Errors
+    /// As [`crate::open_with`]; [`EngineError::Thread`].
+    pub async fn open_async(mut self) -> Result<Model, EngineError> {
+        let cancel = self.cancel.child();
+        self.cancel = cancel.clone();
+        let _dropped = CancelOnDrop(cancel);
+        Background::start("the opening of a model", move || self.open())?.await?
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut all = f.debug_struct("Builder");
+        all.field("path", &self.path).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Tells work that nobody waits for any more.
+struct CancelOnDrop(CancelToken);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nestling_core::driver::block_on;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Waker};
+
+    fn builder() -> Builder {
+        let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");
+        Builder::new(store).device(Device::Cpu).threads(1)
+    }
+
+    #[test]
+    fn what_is_said_is_what_is_opened() {
+        let heard = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&heard);
+        let built = builder()
+            .memory_budget(1 << 30)
+            .context_length(512)
+            .level(Level::L2)
+            .model(|options| options.kv_tokens = Some(1024))
+            .progress(move |_| drop(counted.fetch_add(1, Ordering::Relaxed)));
+        let model = block_on(built.open_async()).unwrap();
+        assert_eq!(model.engine().budget().total_bytes(), Some(1 << 30));
+        assert_eq!(model.engine().options().threads, Some(1));
+        assert_eq!((model.context_length(), model.limits().level_max), (512, Some(Level::L2)));
+        assert_eq!(model.free_pages(), 1024 / 64);
+        assert!(heard.load(Ordering::Relaxed) > 0);
+    }
+
+    #[test]
+    fn an_opening_that_is_cancelled_or_dropped_stops() {
+        let cancel = CancelToken::new();
+        cancel.cancel();
+        assert!(matches!(builder().cancel(&cancel).open(), Err(EngineError::Cancelled)));
+        let cancel = CancelToken::new();
+        let waits = cancel.clone();
+        // The first layer waits until the future is gone.
+        let (gone, told) = std::sync::mpsc::channel::<()>();
+        let (end, ended) = std::sync::mpsc::channel();
+        let progress = move |_| {
+            let _ = told.recv();
+            let _ = end.send(());
+        };
+        let mut opening = Box::pin(builder().cancel(&waits).progress(progress).open_async());
+        let polled = opening.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        drop(opening);
+        drop(gone);
+        // The channel closes without a word of the second layer, or of few.
+        let heard = ended.iter().count();
+        assert!(heard <= 2, "{heard} layers after the drop");
+        assert!(!cancel.is_cancelled(), "the caller's own token is left alone");
+    }
+}
