@@ -41,7 +41,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Of a `.nest` store, or the folder of a Hugging Face checkpoint.
+    /// Of what [`crate::open`] opens.
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
@@ -178,7 +178,9 @@ mod tests {
             .context_length(512)
             .level(Level::L2)
             .model(|options| options.kv_tokens = Some(1024))
-            .progress(move |_| drop(counted.fetch_add(1, Ordering::Relaxed)));
+            .progress(move |_| {
+                counted.fetch_add(1, Ordering::Relaxed);
+            });
         let model = block_on(built.open_async()).unwrap();
         assert_eq!(model.engine().budget().total_bytes(), Some(1 << 30));
         assert_eq!(model.engine().options().threads, Some(1));

@@ -6,6 +6,8 @@
 mod builder;
 mod device;
 pub mod engine;
+#[cfg(feature = "convert")]
+mod gguf;
 
 #[cfg(feature = "cuda")]
 pub use nestling_cuda as cuda;
@@ -56,7 +58,7 @@ pub struct OpenOptions {
 }
 
 /// Opens a model with all defaults, on the best device that takes it and an engine of its own: a
-/// `.nest` store, or the folder of a Hugging Face checkpoint.
+/// `.nest` store, the folder of a Hugging Face checkpoint, or with the feature `convert` a GGUF file where it lies.
 ///
 /// It stays within the memory that the system says is free, less a margin: a store that is larger is
 /// streamed. Where the system does not say (so far all but Linux), there is no limit.
@@ -95,12 +97,34 @@ fn open_on(
         device.keep_in_host(host);
         let memory_budget = device.memory_budget(host);
         let engine = Engine::new(EngineOptions { memory_budget, ..options.engine.clone() })?;
-        let source = ModelSource::at(path)?;
-        match device.open_model(&engine, source, &options.model, progress, cancel) {
+        let (source, model) = source_at(path, &device, &options.model)?;
+        match device.open_model(&engine, source, &model, progress, cancel) {
             Err(error) => device = options.device.instead(&device, error)?,
             opened => return opened,
         }
     }
+}
+
+/// What lies at a path, and how it is opened on a device.
+#[cfg(feature = "convert")]
+fn source_at(
+    path: &Path,
+    device: &OpenDevice,
+    options: &ModelOptions,
+) -> Result<(ModelSource, ModelOptions), EngineError> {
+    match gguf::is_gguf(path) {
+        true => gguf::source_at(path, device, options),
+        false => Ok((ModelSource::at(path)?, options.clone())),
+    }
+}
+
+#[cfg(not(feature = "convert"))]
+fn source_at(
+    path: &Path,
+    _: &OpenDevice,
+    options: &ModelOptions,
+) -> Result<(ModelSource, ModelOptions), EngineError> {
+    Ok((ModelSource::at(path)?, options.clone()))
 }
 
 /// The example of the README, run on the bundled model.

@@ -12,6 +12,17 @@ const CRATE_LINES_MAX: usize = 13_000;
 
 /// The only files that may open with `#![expect(unsafe_code, ...)]`.
 const UNSAFE_FILES: &[&str] = &[
+    "apps/c/src/cancel.rs",
+    "apps/c/src/chat.rs",
+    "apps/c/src/error.rs",
+    "apps/c/src/event.rs",
+    "apps/c/src/generation.rs",
+    "apps/c/src/log.rs",
+    "apps/c/src/model.rs",
+    "apps/c/src/options.rs",
+    "apps/c/src/session.rs",
+    "apps/c/src/sized.rs",
+    "apps/c/src/text.rs",
     "apps/cli/src/drivers.rs",
     "apps/cli/src/lost_page.rs",
     "apps/cli/src/mapped.rs",
@@ -182,6 +193,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("engine/plan/src/", &["wgpu", "cudarc", "std::thread", "Instant"]),
     ("engine/template/", &["nestling_", "std::fs", "std::env", "std::thread", "SystemTime"]),
     ("engine/text/", &["nestling_formats", "nestling_core", "nestling_runtime", "std::thread"]),
+    ("apps/c/src/", &["std::env", "std::fs", "std::process", "nestling_hub", "nestling_runtime"]),
     ("apps/hub/src/", &["indicatif", "std::env", "terminal_size", "clap"]),
     ("apps/server/src/", &["std::env", "std::fs", "std::process", "signal::", "clap"]),
     ("shaders/src/", &["cudarc", "nestling_cuda", "tokenizers"]),
@@ -233,6 +245,7 @@ fn dependencies_run_one_way() {
         ),
         ("apps/hub/Cargo.toml", &["formats", "import", "convert"]),
         ("apps/server/Cargo.toml", &[""]),
+        ("apps/c/Cargo.toml", &[""]),
         ("apps/cli/Cargo.toml", &["", "hub", "plan", "server"]),
     ];
     let mut found = Vec::new();
@@ -260,6 +273,7 @@ fn features_and_environment_stay_at_the_edge() {
         "engine/",
         "shaders/src/",
         "kernels/src/",
+        "apps/c/src/",
         "apps/hub/src/",
         "apps/server/src/",
     ];

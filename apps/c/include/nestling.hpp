@@ -1,0 +1,233 @@
+/* Nestling for C++17: handles that free themselves, errors as exceptions. What calls mean stands in nestling.h. */
+#ifndef NESTLING_HPP
+#define NESTLING_HPP
+
+#include "nestling.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nestling {
+
+class error : public std::runtime_error {
+public:
+    error(nestling_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
+    nestling_status status() const noexcept { return status_; }
+
+private:
+    nestling_status status_;
+};
+
+namespace detail {
+
+template <auto Free> struct deleter {
+    template <typename T> void operator()(T *handle) const noexcept { Free(handle); }
+};
+template <typename T, auto Free> using handle = std::unique_ptr<T, deleter<Free>>;
+
+inline void check(nestling_status status, nestling_error *failed)
+{
+    if (status != NESTLING_STATUS_OK) {
+        std::string text = nestling_error_text(failed);
+        nestling_error_free(failed);
+        throw error(status, text);
+    }
+}
+
+/* Calls a function whose last two arguments are where a handle and an error go. */
+template <typename T, typename Call> T *make(Call call)
+{
+    T *made = nullptr;
+    nestling_error *failed = nullptr;
+    check(call(&made, &failed), failed);
+    return made;
+}
+
+} // namespace detail
+
+class cancel_token {
+public:
+    cancel_token() : handle_(nestling_cancel_new()) {}
+    void cancel() const noexcept { nestling_cancel_cancel(handle_.get()); }
+    const nestling_cancel *get() const noexcept { return handle_.get(); }
+
+private:
+    detail::handle<nestling_cancel, nestling_cancel_free> handle_;
+};
+
+/* The options of C with their defaults set. */
+struct generate_options : nestling_generate_options {
+    generate_options() { nestling_generate_options_init(this, sizeof(nestling_generate_options)); }
+};
+
+struct model_options : nestling_model_options {
+    model_options() { nestling_model_options_init(this, sizeof(nestling_model_options)); }
+};
+
+class generation {
+public:
+    explicit generation(nestling_generation *handle) : handle_(handle) {}
+
+    /* The next event; none if it does not come in time. Its texts are valid until the next call. */
+    std::optional<nestling_event> next(std::chrono::milliseconds timeout)
+    {
+        return next_within(timeout.count() < 0 ? 0 : static_cast<std::int64_t>(timeout.count()));
+    }
+
+    /* The next event, as long as it takes. */
+    nestling_event next() { return *next_within(-1); }
+
+    /* Waits for the end and gives the answer's text. */
+    std::string text()
+    {
+        std::string all;
+        for (nestling_event event = next(); event.kind != NESTLING_EVENT_KIND_END; event = next())
+            if (event.kind == NESTLING_EVENT_KIND_TEXT)
+                all.append(event.text, event.text_length);
+        return all;
+    }
+
+    /* From any thread. */
+    void cancel() const noexcept { nestling_generation_cancel(handle_.get()); }
+
+private:
+    std::optional<nestling_event> next_within(std::int64_t timeout_ms)
+    {
+        nestling_event event{};
+        event.size = sizeof event;
+        nestling_error *failed = nullptr;
+        detail::check(nestling_generation_next(handle_.get(), timeout_ms, &event, &failed), failed);
+        if (event.kind == NESTLING_EVENT_KIND_NONE)
+            return std::nullopt;
+        return event;
+    }
+
+    detail::handle<nestling_generation, nestling_generation_free> handle_;
+};
+
+class model;
+
+class session {
+public:
+    explicit session(nestling_session *handle) : handle_(handle) {}
+
+    generation generate(const std::string &prompt, const generate_options &options = {}) const
+    {
+        return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
+            return nestling_session_generate_text(handle_.get(), prompt.c_str(), &options, made, failed);
+        }));
+    }
+
+    session fork() const
+    {
+        return session(detail::make<nestling_session>(
+            [&](auto made, auto failed) { return nestling_session_fork(handle_.get(), made, failed); }));
+    }
+
+    std::vector<std::uint8_t> snapshot(bool with_pages) const
+    {
+        detail::handle<nestling_bytes, nestling_bytes_free> bytes(
+            detail::make<nestling_bytes>([&](auto made, auto failed) {
+                return nestling_session_snapshot(handle_.get(), with_pages, made, failed);
+            }));
+        const std::uint8_t *data = nestling_bytes_data(bytes.get());
+        return {data, data + nestling_bytes_length(bytes.get())};
+    }
+
+private:
+    detail::handle<nestling_session, nestling_session_free> handle_;
+};
+
+class chat {
+public:
+    explicit chat(nestling_chat *handle) : handle_(handle) {}
+
+    generation send(const std::string &message, const generate_options &options = {}) const
+    {
+        return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
+            return nestling_chat_send(handle_.get(), message.c_str(), &options, made, failed);
+        }));
+    }
+
+    generation reply_to_tools(const std::vector<std::string> &results, const generate_options &options = {}) const
+    {
+        std::vector<const char *> texts;
+        for (const std::string &result : results)
+            texts.push_back(result.c_str());
+        return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
+            return nestling_chat_reply_to_tools(handle_.get(), texts.data(), texts.size(), &options, made, failed);
+        }));
+    }
+
+    /* All that was said, as JSON. */
+    std::string transcript() const
+    {
+        detail::handle<char, nestling_string_free> json(detail::make<char>(
+            [&](auto made, auto failed) { return nestling_chat_transcript(handle_.get(), made, failed); }));
+        return json.get();
+    }
+
+private:
+    detail::handle<nestling_chat, nestling_chat_free> handle_;
+};
+
+class model {
+public:
+    explicit model(const std::string &path, const model_options &options = {})
+        : handle_(detail::make<nestling_model>([&](auto made, auto failed) {
+              return nestling_model_open(path.c_str(), &options, made, failed);
+          }))
+    {
+    }
+
+    session begin_session() const
+    {
+        return session(detail::make<nestling_session>(
+            [&](auto made, auto failed) { return nestling_session_new(handle_.get(), made, failed); }));
+    }
+
+    session restore(const std::vector<std::uint8_t> &bytes) const
+    {
+        return session(detail::make<nestling_session>([&](auto made, auto failed) {
+            return nestling_model_restore(handle_.get(), bytes.data(), bytes.size(), made, failed);
+        }));
+    }
+
+    /* `conversation` is JSON with what was said and the tools; empty is an empty one. */
+    chat begin_chat(const std::string &conversation = {}) const
+    {
+        return chat(detail::make<nestling_chat>([&](auto made, auto failed) {
+            const char *json = conversation.empty() ? nullptr : conversation.c_str();
+            return nestling_chat_new(handle_.get(), json, made, failed);
+        }));
+    }
+
+    void set_memory_budget(std::uint64_t bytes) const
+    {
+        nestling_error *failed = nullptr;
+        detail::check(nestling_model_set_memory_budget(handle_.get(), bytes, &failed), failed);
+    }
+
+    nestling_model_status status() const
+    {
+        nestling_model_status status{};
+        status.size = sizeof status;
+        nestling_error *failed = nullptr;
+        detail::check(nestling_model_status_now(handle_.get(), &status, &failed), failed);
+        return status;
+    }
+
+private:
+    detail::handle<nestling_model, nestling_model_free> handle_;
+};
+
+} // namespace nestling
+
+#endif

@@ -1,0 +1,130 @@
+//! What became of a call, and why it failed.
+#![expect(unsafe_code, reason = "functions that C calls")]
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "the header's introduction says what callers promise"
+)]
+
+use std::any::Any;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use nestling::{EngineError, ErrorClass};
+
+/// What became of a call. Anything but NESTLING_STATUS_OK comes with an error, where one was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum NestlingStatus {
+    /// It did what it is for.
+    Ok = 0,
+    /// What was asked for makes no sense, or is too long: the same again fails again.
+    Caller = 1,
+    /// Later, it may work.
+    Busy = 2,
+    /// Memory, pages or threads are not enough: less may work, or more of them.
+    NoRoom = 3,
+    /// It was cancelled, or its engine was shut down.
+    Stopped = 4,
+    /// A file that is damaged, missing or not what it should be, or a disk that fails.
+    Source = 5,
+    /// The model, its device or the library itself: open the model again, and report it.
+    Broken = 6,
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub struct NestlingError {
+    status: NestlingStatus,
+    text: CString,
+}
+
+/// The class of an error; that of NULL is NESTLING_STATUS_OK.
+#[unsafe(no_mangle)]
+pub extern "C" fn nestling_error_status(error: Option<&NestlingError>) -> NestlingStatus {
+    error.map_or(NestlingStatus::Ok, |error| error.status)
+}
+
+/// The words of an error, in UTF-8. They belong to it. Those of NULL are "".
+#[unsafe(no_mangle)]
+pub extern "C" fn nestling_error_text(error: Option<&NestlingError>) -> *const c_char {
+    error.map_or(c"".as_ptr(), |error| error.text.as_ptr())
+}
+
+/// Frees an error; nothing for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn nestling_error_free(error: Option<Box<NestlingError>>) {
+    drop(error);
+}
+
+/// Why a call failed, on its way out.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    status: NestlingStatus,
+    text: String,
+}
+
+impl Failure {
+    /// What was asked for makes no sense.
+    pub(crate) fn caller(text: impl Into<String>) -> Self {
+        Self { status: NestlingStatus::Caller, text: text.into() }
+    }
+
+    /// A handle that another thread works with at this moment.
+    pub(crate) fn in_use(what: &str) -> Self {
+        let text = format!("another thread uses this {what} at this moment");
+        Self { status: NestlingStatus::Busy, text }
+    }
+
+    fn panicked(payload: &(dyn Any + Send)) -> Self {
+        let words = payload.downcast_ref::<&str>().copied();
+        let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        // Default: a payload of another type has no words.
+        let text = format!("the library panicked: {}", words.unwrap_or("without words"));
+        Self { status: NestlingStatus::Broken, text }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let status = match error.class() {
+            ErrorClass::Caller => NestlingStatus::Caller,
+            ErrorClass::Busy => NestlingStatus::Busy,
+            ErrorClass::NoRoom => NestlingStatus::NoRoom,
+            ErrorClass::Stopped => NestlingStatus::Stopped,
+            ErrorClass::Source => NestlingStatus::Source,
+            _ => NestlingStatus::Broken,
+        };
+        Self { status, text: error.to_string() }
+    }
+}
+
+/// Does the work of a call. A panic is an error, and an error is put where the caller wants it, else NULL.
+///
+/// # Safety
+/// `error` is NULL, or a pointer can be written there.
+pub(crate) unsafe fn call(
+    error: *mut *mut NestlingError,
+    work: impl FnOnce() -> Result<(), Failure>,
+) -> NestlingStatus {
+    let done = catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|payload| Err(Failure::panicked(payload.as_ref())));
+    let (status, told) = match done {
+        Ok(()) => (NestlingStatus::Ok, ptr::null_mut()),
+        Err(failure) => {
+            let text = crate::text::c_text(failure.text);
+            let told = NestlingError { status: failure.status, text };
+            (failure.status, Box::into_raw(Box::new(told)))
+        }
+    };
+    if error.is_null() {
+        if !told.is_null() {
+            // SAFETY: it was made by `Box::into_raw` above, and nobody else has it.
+            drop(unsafe { Box::from_raw(told) });
+        }
+    } else {
+        // SAFETY: the caller says that a pointer can be written there.
+        unsafe { error.write(told) };
+    }
+    status
+}

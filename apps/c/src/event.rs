@@ -1,0 +1,190 @@
+//! What a generation tells.
+#![expect(unsafe_code, reason = "structs of C are read and written")]
+
+use std::ffi::{CString, c_char};
+use std::ptr;
+
+use nestling::{Event, FinishReason, Finished};
+
+use crate::sized::Growing;
+use crate::text::c_text;
+
+/// What an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum NestlingEventKind {
+    /// Nothing happened in the time that was given.
+    None = 0,
+    /// A token was chosen: `token`, and where asked for `log_prob`. Before the text that it completes.
+    Token = 1,
+    /// More of the answer: `text`, whole characters.
+    Text = 2,
+    /// More of the reasoning before the answer: `text`.
+    Reasoning = 3,
+    /// The model begins to call a tool: `index`, `id` and `name`.
+    ToolCallStart = 4,
+    /// More of the arguments of the call `index`: `text`.
+    ToolCallArguments = 5,
+    /// The call that began last, whole: `id`, `name`, and its arguments as JSON in `text`.
+    ToolCall = 6,
+    /// It ended: `finish_reason` and the counts. The last event of a generation that did not fail.
+    Finished = 7,
+    /// There is no further event.
+    End = 8,
+    /// Something that this header does not know.
+    Other = 9,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum NestlingFinishReason {
+    /// It has not ended.
+    None = 0,
+    /// The model ended its turn, or wrote a stop string.
+    Stop = 1,
+    /// max_tokens were generated.
+    Length = 2,
+    /// The context has no room for another token.
+    ContextFull = 3,
+    /// The model ended its turn with a tool call.
+    ToolCalls = 4,
+    /// It was cancelled.
+    Cancelled = 5,
+    /// Something that this header does not know.
+    Other = 6,
+}
+
+/// One thing that happened in a generation. `size` is set to sizeof by the caller. Texts are UTF-8, end with a zero, and
+/// belong to the generation: they are valid until its next event is asked for or it is freed.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NestlingEvent {
+    /// sizeof of this struct.
+    pub size: usize,
+    /// What it is; the other fields have a meaning as far as this says.
+    pub kind: NestlingEventKind,
+    /// Why it ended.
+    pub finish_reason: NestlingFinishReason,
+    /// A text, else NULL.
+    pub text: *const c_char,
+    /// Its bytes without the zero.
+    pub text_length: usize,
+    /// What the tool's result refers to, else NULL.
+    pub id: *const c_char,
+    /// The function's name, else NULL.
+    pub name: *const c_char,
+    /// Which call of the answer, from 0.
+    pub index: usize,
+    /// Token id.
+    pub token: u32,
+    /// Natural logarithm of its probability, NAN where it was not asked for.
+    pub log_prob: f32,
+    /// Tokens of the whole prompt.
+    pub prompt_tokens: u64,
+    /// Of these, how many were not computed again.
+    pub cached_tokens: u64,
+    /// Tokens generated.
+    pub completion_tokens: u64,
+    /// Seconds from the call to the first token.
+    pub first_token_seconds: f64,
+    /// Seconds from the first token to the last.
+    pub decode_seconds: f64,
+    /// The seed that tokens were drawn with.
+    pub seed: u64,
+}
+
+// SAFETY: `repr(C)`, the size first. It is written for C and never read from it.
+unsafe impl Growing for NestlingEvent {
+    fn unset() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            kind: NestlingEventKind::None,
+            finish_reason: NestlingFinishReason::None,
+            text: ptr::null(),
+            text_length: 0,
+            id: ptr::null(),
+            name: ptr::null(),
+            index: 0,
+            token: 0,
+            log_prob: f32::NAN,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            completion_tokens: 0,
+            first_token_seconds: 0.0,
+            decode_seconds: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+/// The texts that an event points to.
+#[derive(Debug, Default)]
+pub(crate) struct EventTexts {
+    text: Option<CString>,
+    id: Option<CString>,
+    name: Option<CString>,
+}
+
+impl EventTexts {
+    /// An event for C, whose texts are here until the next one.
+    pub(crate) fn hold(&mut self, event: Event) -> NestlingEvent {
+        *self = Self::default();
+        let mut told = NestlingEvent::unset();
+        match event {
+            Event::Token(token) => {
+                told.kind = NestlingEventKind::Token;
+                told.token = token.token;
+                // Default: it was not asked for.
+                told.log_prob = token.log_prob.unwrap_or(f32::NAN);
+            }
+            Event::Text(text) => {
+                told.kind = NestlingEventKind::Text;
+                self.text = Some(c_text(text));
+            }
+            Event::Reasoning(text) => {
+                told.kind = NestlingEventKind::Reasoning;
+                self.text = Some(c_text(text));
+            }
+            Event::ToolCallStart { index, id, name } => {
+                told.kind = NestlingEventKind::ToolCallStart;
+                told.index = index;
+                (self.id, self.name) = (Some(c_text(id)), Some(c_text(name)));
+            }
+            Event::ToolCallArguments { index, delta } => {
+                told.kind = NestlingEventKind::ToolCallArguments;
+                told.index = index;
+                self.text = Some(c_text(delta));
+            }
+            Event::ToolCall(call) => {
+                told.kind = NestlingEventKind::ToolCall;
+                self.text = Some(c_text(call.arguments_text()));
+                (self.id, self.name) = (Some(c_text(call.id)), Some(c_text(call.name)));
+            }
+            Event::Finished(finished) => finish(&mut told, &finished),
+            _ => told.kind = NestlingEventKind::Other,
+        }
+        let at = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+        (told.text, told.id, told.name) = (at(&self.text), at(&self.id), at(&self.name));
+        told.text_length = self.text.as_ref().map_or(0, |text| text.as_bytes().len());
+        told
+    }
+}
+
+fn finish(told: &mut NestlingEvent, finished: &Finished) {
+    told.kind = NestlingEventKind::Finished;
+    told.finish_reason = match finished.reason {
+        FinishReason::Stop => NestlingFinishReason::Stop,
+        FinishReason::Length => NestlingFinishReason::Length,
+        FinishReason::ContextFull => NestlingFinishReason::ContextFull,
+        FinishReason::ToolCalls => NestlingFinishReason::ToolCalls,
+        FinishReason::Cancelled => NestlingFinishReason::Cancelled,
+        _ => NestlingFinishReason::Other,
+    };
+    told.prompt_tokens = finished.usage.prompt_tokens as u64;
+    told.cached_tokens = finished.usage.cached_tokens as u64;
+    told.completion_tokens = finished.usage.completion_tokens as u64;
+    told.first_token_seconds = finished.stats.time_to_first_token_seconds;
+    told.decode_seconds = finished.stats.decode_seconds;
+    told.seed = finished.seed;
+}

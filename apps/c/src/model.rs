@@ -1,0 +1,332 @@
+//! Engines and models.
+#![expect(unsafe_code, reason = "functions that C calls")]
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "the header's introduction says what callers promise"
+)]
+
+use std::ffi::{c_char, c_void};
+
+use nestling::formats::Level;
+use nestling::{
+    CancelToken, DeviceOptions, EngineOptions, KvDtype, Model, ModelOptions, OpenOptions,
+    OpenProgress, Residence,
+};
+
+use crate::cancel::NestlingCancel;
+use crate::error::{Failure, NestlingError, NestlingStatus, call};
+use crate::sized::{self, Growing};
+use crate::text;
+
+/// Experts in memory if all of them fit the budget, streamed otherwise.
+pub const NESTLING_RESIDENCE_AUTO: u32 = 0;
+/// All experts in memory.
+pub const NESTLING_RESIDENCE_OWNED: u32 = 1;
+/// As many planes of experts in memory as the budget has room for; others are read when they are wanted.
+pub const NESTLING_RESIDENCE_STREAMED: u32 = 2;
+/// As AUTO, but the model is open before its experts are there.
+pub const NESTLING_RESIDENCE_LAZY: u32 = 3;
+
+/// A model, open. Any number of threads may use it at once; its sessions, chats and generations keep it open.
+#[derive(Debug)]
+pub struct NestlingModel {
+    pub(crate) model: Model,
+}
+
+/// Hears how far the opening of a model is, on the thread that opens it. Once it returns 0, the opening is cancelled.
+pub type NestlingProgress =
+    Option<unsafe extern "C" fn(user_data: *mut c_void, parts_done: u64, parts_total: u64) -> i32>;
+
+/// How a model is opened. Set by nestling_model_options_init; change what differs.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NestlingModelOptions {
+    /// sizeof of this struct.
+    pub size: usize,
+    /// What computes: "auto", "cpu", or where the library was built with them "cuda" or "wgpu", with ":INDEX" or ":NAME";
+    /// NULL is "auto".
+    pub device: *const c_char,
+    /// Bytes of memory that weights, keys and values and scratch may take; 0 is what the system says is free, less a
+    /// margin; UINT64_MAX is no limit.
+    pub memory_budget: u64,
+    /// Bytes of a GPU's memory; 0 is what it has.
+    pub device_budget: u64,
+    /// Threads that compute; 0 is one for each core.
+    pub threads: u32,
+    /// Most tokens of one session; 0 is what the model was trained for, at most 8192.
+    pub context_length: u32,
+    /// Tokens whose keys and values all sessions may hold together; 0 is twice the context length.
+    pub kv_tokens: u32,
+    /// Bits of every weight to use, 2, 3, 4, 6 or 8; 0 is all that the store holds.
+    pub level: u32,
+    /// Where the experts are: a NESTLING_RESIDENCE_ constant.
+    pub residence: u32,
+    /// Keys and values in 8 bits where not 0, else in 16.
+    pub kv_int8: u32,
+    /// Hears of the progress; may be NULL.
+    pub progress: NestlingProgress,
+    /// What progress is called with.
+    pub progress_data: *mut c_void,
+    /// Cancels the opening; may be NULL.
+    pub cancel: *const NestlingCancel,
+}
+
+// SAFETY: `repr(C)`, the size first; numbers, pointers and a function that may be absent, for which every pattern that
+// C can write is a value.
+unsafe impl Growing for NestlingModelOptions {
+    fn unset() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            device: std::ptr::null(),
+            memory_budget: 0,
+            device_budget: 0,
+            threads: 0,
+            context_length: 0,
+            kv_tokens: 0,
+            level: 0,
+            residence: NESTLING_RESIDENCE_AUTO,
+            kv_int8: 0,
+            progress: None,
+            progress_data: std::ptr::null_mut(),
+            cancel: std::ptr::null(),
+        }
+    }
+}
+
+/// Options with every default. `size` is sizeof(nestling_model_options).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_model_options_init(
+    options: *mut NestlingModelOptions,
+    size: usize,
+) {
+    // SAFETY: the caller gives the size of what it points to.
+    unsafe { sized::init(options, size) };
+}
+
+/// Opens a model: a .nest store, a GGUF file where it lies, or the folder of a Hugging Face checkpoint. Takes its time:
+/// seconds for a store, up to minutes for a checkpoint. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_model_open(
+    path: *const c_char,
+    options: *const NestlingModelOptions,
+    model: *mut *mut NestlingModel,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let work = || {
+        if model.is_null() {
+            return Err(Failure::caller("model is NULL"));
+        }
+        // SAFETY: as the caller says of every text and struct.
+        let (path, options) =
+            unsafe { (text::text("path", path)?, sized::read("model options", options)?) };
+        // SAFETY: the token, where there is one, lives until this call returns.
+        let opened = unsafe { open(path, &options) }?;
+        let handle = Box::into_raw(Box::new(NestlingModel { model: opened }));
+        // SAFETY: not NULL, so a pointer can be written there.
+        unsafe { model.write(handle) };
+        Ok(())
+    };
+    // SAFETY: as the caller says of `error`.
+    unsafe { call(error, work) }
+}
+
+/// # Safety
+/// What the options point to is valid until this returns.
+unsafe fn open(path: &str, options: &NestlingModelOptions) -> Result<Model, Failure> {
+    // SAFETY: as the caller says.
+    let device = unsafe { text::optional("device", options.device) }?;
+    let device = device.map(str::parse).transpose();
+    let device =
+        device.map_err(|error: nestling::DeviceError| Failure::caller(error.to_string()))?;
+    let some = |number: u32| (number > 0).then_some(number as usize);
+    let bytes = |number: u64| (number > 0).then_some(number);
+    let open = OpenOptions {
+        device: DeviceOptions {
+            // Default: nothing was named.
+            device: device.unwrap_or_default(),
+            device_budget: bytes(options.device_budget),
+            ..DeviceOptions::default()
+        },
+        engine: EngineOptions {
+            threads: some(options.threads),
+            memory_budget: bytes(options.memory_budget),
+            ..EngineOptions::default()
+        },
+        model: ModelOptions {
+            level: level(options.level)?,
+            context_length: some(options.context_length),
+            kv_tokens: some(options.kv_tokens),
+            kv_dtype: if options.kv_int8 == 0 { KvDtype::F16 } else { KvDtype::Int8 },
+            residence: residence(options.residence)?,
+            ..ModelOptions::default()
+        },
+    };
+    // SAFETY: NULL, or a token that lives long enough, as the caller says.
+    let cancel = unsafe { options.cancel.as_ref() };
+    // Default: nothing cancels it from outside.
+    let cancel = cancel.map_or_else(CancelToken::new, |cancel| cancel.token.child());
+    let mut progress = |at: OpenProgress| {
+        let Some(hears) = options.progress else { return }; // Default: nobody listens.
+        // SAFETY: a function of this type, which gets what was given for it.
+        let goes_on =
+            unsafe { hears(options.progress_data, at.parts_done as u64, at.parts_total as u64) };
+        if goes_on == 0 {
+            cancel.cancel();
+        }
+    };
+    Ok(nestling::open_with(path, &open, &mut progress, &cancel)?)
+}
+
+pub(crate) fn level(bits: u32) -> Result<Option<Level>, Failure> {
+    if bits == 0 {
+        return Ok(None);
+    }
+    let level = u8::try_from(bits).ok().and_then(Level::from_bits);
+    let wrong = || Failure::caller(format!("level: {bits} bits; a level is 2, 3, 4, 6 or 8"));
+    level.map(Some).ok_or_else(wrong)
+}
+
+fn residence(residence: u32) -> Result<Residence, Failure> {
+    match residence {
+        NESTLING_RESIDENCE_AUTO => Ok(Residence::Auto),
+        NESTLING_RESIDENCE_OWNED => Ok(Residence::Owned),
+        NESTLING_RESIDENCE_STREAMED => Ok(Residence::Streamed),
+        NESTLING_RESIDENCE_LAZY => Ok(Residence::Lazy),
+        other => Err(Failure::caller(format!("residence: {other} is none of its constants"))),
+    }
+}
+
+pub(crate) fn there<'a, T>(name: &str, handle: Option<&'a T>) -> Result<&'a T, Failure> {
+    handle.ok_or_else(|| Failure::caller(format!("{name} is NULL")))
+}
+
+/// Lets go of a model. It is closed when its sessions, chats and generations are freed too. Nothing for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn nestling_model_free(model: Option<Box<NestlingModel>>) {
+    drop(model);
+}
+
+/// Gives the model's engine another memory budget, in bytes. It may be called at any time, and waits for the step that is
+/// under way. Streamed experts give back what is too much; a model that holds more without them is
+/// NESTLING_STATUS_NO_ROOM, and nothing has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_model_set_memory_budget(
+    model: Option<&NestlingModel>,
+    bytes: u64,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let work = || Ok(there("model", model)?.model.set_memory_budget(bytes)?);
+    // SAFETY: as the caller says of `error`.
+    unsafe { call(error, work) }
+}
+
+/// For a system short of memory: lets go of so many bytes of streamed experts, at the latest before the next layer is
+/// computed. Returns at once, so that it may be called in a callback of the system. They come back as they are used.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_model_relieve_pressure(
+    model: Option<&NestlingModel>,
+    bytes: u64,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let work = || {
+        there("model", model)?.model.shed_experts(bytes);
+        Ok(())
+    };
+    // SAFETY: as the caller says of `error`.
+    unsafe { call(error, work) }
+}
+
+/// What a model is and does. `size` is set to sizeof by the caller.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NestlingModelStatus {
+    /// sizeof of this struct.
+    pub size: usize,
+    /// Most tokens of one session.
+    pub context_length: u64,
+    /// Bytes of weights that are held.
+    pub weight_bytes: u64,
+    /// Bytes of streamed experts in memory; 0 where they are not streamed.
+    pub expert_bytes: u64,
+    /// Bytes that its engine may take; UINT64_MAX is no limit.
+    pub memory_budget: u64,
+    /// Bytes of them in use.
+    pub memory_used: u64,
+    /// Generations whose tokens are computed.
+    pub running: u64,
+    /// Generations that wait for room.
+    pub waiting: u64,
+    /// Pages of keys and values, and those that are free.
+    pub pages_total: u64,
+    /// See pages_total.
+    pub pages_free: u64,
+    /// Not 0 where its experts are streamed.
+    pub is_streamed: u32,
+    /// Not 0 where messages are prompts: it has a chat template.
+    pub has_chat: u32,
+    /// Not 0 where its chat template has a place for tools.
+    pub has_tools: u32,
+    /// Not 0 where its answers may begin with reasoning.
+    pub has_reasoning: u32,
+}
+
+// SAFETY: `repr(C)`, the size first, and numbers.
+unsafe impl Growing for NestlingModelStatus {
+    fn unset() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            context_length: 0,
+            weight_bytes: 0,
+            expert_bytes: 0,
+            memory_budget: 0,
+            memory_used: 0,
+            running: 0,
+            waiting: 0,
+            pages_total: 0,
+            pages_free: 0,
+            is_streamed: 0,
+            has_chat: 0,
+            has_tools: 0,
+            has_reasoning: 0,
+        }
+    }
+}
+
+/// Tells what a model is and does at this moment. `status->size` must be set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_model_status_now(
+    model: Option<&NestlingModel>,
+    status: *mut NestlingModelStatus,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let work = || {
+        let found = status_of(&there("model", model)?.model);
+        // SAFETY: as the caller says of `status`.
+        unsafe { sized::write("status", status, &found) }
+    };
+    // SAFETY: as the caller says of `error`.
+    unsafe { call(error, work) }
+}
+
+fn status_of(model: &Model) -> NestlingModelStatus {
+    let (engine, can) = (model.engine(), model.capabilities());
+    let service = engine.status();
+    let experts = model.expert_bytes();
+    NestlingModelStatus {
+        context_length: model.context_length() as u64,
+        weight_bytes: model.weight_bytes(),
+        // Default: no bytes are streamed.
+        expert_bytes: experts.unwrap_or(0),
+        memory_budget: engine.budget().total_bytes().unwrap_or(u64::MAX),
+        memory_used: engine.budget().used_bytes(),
+        running: service.running as u64,
+        waiting: (service.waiting + service.parked) as u64,
+        pages_total: service.pages.total as u64,
+        pages_free: service.pages.free as u64,
+        is_streamed: u32::from(experts.is_some()),
+        has_chat: u32::from(can.chat),
+        has_tools: u32::from(can.tools),
+        has_reasoning: u32::from(can.thinking),
+        ..NestlingModelStatus::unset()
+    }
+}

@@ -1,0 +1,270 @@
+//! Sessions: histories of tokens that go on.
+#![expect(unsafe_code, reason = "functions that C calls")]
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "the header's introduction says what callers promise"
+)]
+
+use std::ffi::c_char;
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use nestling::{Input, Session, SnapshotContents, ToolSchema};
+
+use crate::conversation::{self, AskedConversation};
+use crate::error::{Failure, NestlingError, NestlingStatus, call};
+use crate::generation::NestlingGeneration;
+use crate::model::{NestlingModel, there};
+use crate::options::NestlingGenerateOptions;
+use crate::{sized, text};
+
+/// A history of tokens, and what was computed for them. One thread at a time uses it.
+#[derive(Debug)]
+pub struct NestlingSession {
+    session: Mutex<Session>,
+}
+
+impl NestlingSession {
+    fn lock(&self) -> Result<MutexGuard<'_, Session>, Failure> {
+        match self.session.try_lock() {
+            Ok(session) => Ok(session),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure::in_use("session")),
+        }
+    }
+}
+
+/// Puts a handle where the caller wants it.
+///
+/// # Safety
+/// NULL, or a pointer can be written there.
+pub(crate) unsafe fn put<T>(
+    name: &str,
+    to: *mut *mut T,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    if to.is_null() {
+        return Err(Failure::caller(format!("{name} is NULL")));
+    }
+    let made = Box::into_raw(Box::new(make()?));
+    // SAFETY: not NULL, so a pointer can be written there.
+    unsafe { to.write(made) };
+    Ok(())
+}
+
+/// Begins an empty session of a model. Costs nothing until it computes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_session_new(
+    model: Option<&NestlingModel>,
+    session: *mut *mut NestlingSession,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let make =
+        || Ok(NestlingSession { session: Mutex::new(there("model", model)?.model.session()) });
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || put("session", session, make)) }
+}
+
+/// Makes a session that holds the same; it takes no pages of its own until both go on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_session_fork(
+    session: Option<&NestlingSession>,
+    fork: *mut *mut NestlingSession,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let make = || {
+        let forked = there("session", session)?.lock()?.fork()?;
+        Ok(NestlingSession { session: Mutex::new(forked) })
+    };
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || put("fork", fork, make)) }
+}
+
+/// Frees a session; nothing for NULL. A generation of it goes on.
+#[unsafe(no_mangle)]
+pub extern "C" fn nestling_session_free(session: Option<Box<NestlingSession>>) {
+    drop(session);
+}
+
+/// Tells how many tokens a session holds. After a generation was freed it may wait a layer for its end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_session_length(
+    session: Option<&NestlingSession>,
+    tokens: *mut usize,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let work = || {
+        let length = there("session", session)?.lock()?.tokens()?.len();
+        // SAFETY: NULL, or a number can be written there, as the caller says.
+        let tokens = unsafe { tokens.as_mut() };
+        *tokens.ok_or_else(|| Failure::caller("tokens is NULL"))? = length;
+        Ok(())
+    };
+    // SAFETY: as the caller says of `error`.
+    unsafe { call(error, work) }
+}
+
+/// Forgets all but the first tokens.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_session_truncate(
+    session: Option<&NestlingSession>,
+    tokens: usize,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let work = || Ok(there("session", session)?.lock()?.truncate(tokens)?);
+    // SAFETY: as the caller says of `error`.
+    unsafe { call(error, work) }
+}
+
+/// What a generation starts from.
+struct Asked {
+    input: Input,
+    tools: Vec<ToolSchema>,
+}
+
+impl From<AskedConversation> for Asked {
+    fn from(asked: AskedConversation) -> Self {
+        Self { input: asked.conversation.into(), tools: asked.tools }
+    }
+}
+
+/// # Safety
+/// What the pointers point to is valid until this returns.
+unsafe fn generate(
+    session: Option<&NestlingSession>,
+    asked: impl FnOnce() -> Result<Asked, Failure>,
+    options: *const NestlingGenerateOptions,
+    generation: *mut *mut NestlingGeneration,
+) -> Result<(), Failure> {
+    let make = || {
+        let mut session = there("session", session)?.lock()?;
+        let Asked { mut input, tools } = asked()?;
+        // SAFETY: as the caller says.
+        let (options, choice) = unsafe { sized::read("generate options", options)?.read(&tools)? };
+        if let Input::Messages(conversation) = &mut input {
+            conversation.tools = choice.tools(&tools).to_vec();
+        }
+        let begun = session.generate(input, &options)?;
+        Ok(NestlingGeneration::new(begun.into_stream()))
+    };
+    // SAFETY: as the caller says.
+    unsafe { put("generation", generation, make) }
+}
+
+/// Adds a text to what the session holds and generates what follows, without a chat template. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_session_generate_text(
+    session: Option<&NestlingSession>,
+    prompt: *const c_char,
+    options: *const NestlingGenerateOptions,
+    generation: *mut *mut NestlingGeneration,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let asked = || {
+        // SAFETY: as the caller says.
+        let prompt = unsafe { text::text("prompt", prompt) }?;
+        Ok(Asked { input: prompt.into(), tools: Vec::new() })
+    };
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || generate(session, asked, options, generation)) }
+}
+
+/// Adds tokens to what the session holds and generates what follows. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_session_generate_tokens(
+    session: Option<&NestlingSession>,
+    tokens: *const u32,
+    count: usize,
+    options: *const NestlingGenerateOptions,
+    generation: *mut *mut NestlingGeneration,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let asked = || {
+        // SAFETY: as the caller says.
+        let tokens = unsafe { text::slice("tokens", tokens, count) }?;
+        Ok(Asked { input: tokens.into(), tools: Vec::new() })
+    };
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || generate(session, asked, options, generation)) }
+}
+
+/// Generates the answer to a whole conversation, which becomes what the session holds; what both begin with is not
+/// computed again. `conversation` is JSON: {"messages": [...], "tools": [...], "chat_template_kwargs": {...}} as in the
+/// OpenAI API, the last two optional. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_session_generate_conversation(
+    session: Option<&NestlingSession>,
+    conversation: *const c_char,
+    options: *const NestlingGenerateOptions,
+    generation: *mut *mut NestlingGeneration,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let asked = || {
+        // SAFETY: as the caller says.
+        let json = unsafe { text::text("conversation", conversation) }?;
+        Ok(conversation::read(json)?.into())
+    };
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || generate(session, asked, options, generation)) }
+}
+
+/// Bytes that the library gave; freed with nestling_bytes_free.
+#[derive(Debug)]
+pub struct NestlingBytes {
+    bytes: Vec<u8>,
+}
+
+/// The bytes; they belong to the handle.
+#[unsafe(no_mangle)]
+pub extern "C" fn nestling_bytes_data(bytes: Option<&NestlingBytes>) -> *const u8 {
+    bytes.map_or(std::ptr::null(), |bytes| bytes.bytes.as_ptr())
+}
+
+/// How many there are.
+#[unsafe(no_mangle)]
+pub extern "C" fn nestling_bytes_length(bytes: Option<&NestlingBytes>) -> usize {
+    bytes.map_or(0, |bytes| bytes.bytes.len())
+}
+
+/// Frees bytes; nothing for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn nestling_bytes_free(bytes: Option<Box<NestlingBytes>>) {
+    drop(bytes);
+}
+
+/// Gives a session as bytes, for nestling_model_restore in this process or another. With `with_pages` not 0 they hold what
+/// was computed, else the tokens alone, which are computed again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_session_snapshot(
+    session: Option<&NestlingSession>,
+    with_pages: u32,
+    bytes: *mut *mut NestlingBytes,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let contents = match with_pages {
+        0 => SnapshotContents::Tokens,
+        _ => SnapshotContents::TokensAndPages,
+    };
+    let make =
+        || Ok(NestlingBytes { bytes: there("session", session)?.lock()?.snapshot(contents)? });
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || put("bytes", bytes, make)) }
+}
+
+/// Makes the session that bytes of nestling_session_snapshot hold, with the same model opened with the same options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_model_restore(
+    model: Option<&NestlingModel>,
+    data: *const u8,
+    length: usize,
+    session: *mut *mut NestlingSession,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let make = || {
+        // SAFETY: as the caller says.
+        let bytes = unsafe { text::slice("data", data, length) }?;
+        let restored = there("model", model)?.model.restore(bytes)?;
+        Ok(NestlingSession { session: Mutex::new(restored) })
+    };
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || put("session", session, make)) }
+}
