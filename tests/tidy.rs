@@ -17,6 +17,7 @@ const UNSAFE_FILES: &[&str] = &[
     "apps/c/src/error.rs",
     "apps/c/src/event.rs",
     "apps/c/src/generation.rs",
+    "apps/c/src/given.rs",
     "apps/c/src/log.rs",
     "apps/c/src/model.rs",
     "apps/c/src/options.rs",

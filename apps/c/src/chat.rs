@@ -16,7 +16,7 @@ use crate::generation::NestlingGeneration;
 use crate::model::{NestlingModel, there};
 use crate::options::NestlingGenerateOptions;
 use crate::session::put;
-use crate::{sized, text};
+use crate::{given, sized, text};
 
 /// A conversation and its session: what is sent and what was answered, reasoning and tool calls included. One thread at a
 /// time uses it.
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn nestling_chat_new(
 ) -> NestlingStatus {
     let make = || {
         // SAFETY: as the caller says.
-        let asked = match unsafe { text::optional("conversation", conversation) }? {
+        let asked = match unsafe { given::optional("conversation", conversation) }? {
             Some(json) => conversation::read(json)?,
             None => AskedConversation::default(),
         };
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn nestling_chat_send(
 ) -> NestlingStatus {
     let make = || {
         // SAFETY: as the caller says.
-        let message = Message::user(unsafe { text::text("message", message) }?);
+        let message = Message::user(unsafe { given::text("message", message) }?);
         there("chat", chat)?.with(|state| {
             // SAFETY: as the caller says.
             let options = unsafe { state.options(options) }?;
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn nestling_chat_reply_to_tools(
 ) -> NestlingStatus {
     let make = || {
         // SAFETY: as the caller says.
-        let results = unsafe { text::texts("results", results, count) }?;
+        let results = unsafe { given::texts("results", results, count) }?;
         there("chat", chat)?.with(|state| {
             let calls = state.chat.open_calls();
             if calls.len() != results.len() {

@@ -1,9 +1,5 @@
 //! What became of a call, and why it failed.
 #![expect(unsafe_code, reason = "functions that C calls")]
-#![expect(
-    clippy::missing_safety_doc,
-    reason = "the header's introduction says what callers promise"
-)]
 
 use std::any::Any;
 use std::ffi::{CString, c_char};
@@ -11,6 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use nestling::{EngineError, ErrorClass};
+
+use crate::text::c_text;
 
 /// What became of a call. Anything but NESTLING_STATUS_OK comes with an error, where one was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +110,7 @@ pub(crate) unsafe fn call(
     let (status, told) = match done {
         Ok(()) => (NestlingStatus::Ok, ptr::null_mut()),
         Err(failure) => {
-            let text = crate::text::c_text(failure.text);
+            let text = c_text(failure.text);
             let told = NestlingError { status: failure.status, text };
             (failure.status, Box::into_raw(Box::new(told)))
         }

@@ -9,6 +9,7 @@ mod conversation;
 mod error;
 mod event;
 mod generation;
+mod given;
 mod log;
 mod model;
 mod options;

@@ -15,8 +15,8 @@ use nestling::{
 
 use crate::cancel::NestlingCancel;
 use crate::error::{Failure, NestlingError, NestlingStatus, call};
+use crate::given;
 use crate::sized::{self, Growing};
-use crate::text;
 
 /// Experts in memory if all of them fit the budget, streamed otherwise.
 pub const NESTLING_RESIDENCE_AUTO: u32 = 0;
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn nestling_model_open(
         }
         // SAFETY: as the caller says of every text and struct.
         let (path, options) =
-            unsafe { (text::text("path", path)?, sized::read("model options", options)?) };
+            unsafe { (given::text("path", path)?, sized::read("model options", options)?) };
         // SAFETY: the token, where there is one, lives until this call returns.
         let opened = unsafe { open(path, &options) }?;
         let handle = Box::into_raw(Box::new(NestlingModel { model: opened }));
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn nestling_model_open(
 /// What the options point to is valid until this returns.
 unsafe fn open(path: &str, options: &NestlingModelOptions) -> Result<Model, Failure> {
     // SAFETY: as the caller says.
-    let device = unsafe { text::optional("device", options.device) }?;
+    let device = unsafe { given::optional("device", options.device) }?;
     let device = device.map(str::parse).transpose();
     let device =
         device.map_err(|error: nestling::DeviceError| Failure::caller(error.to_string()))?;

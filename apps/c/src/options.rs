@@ -14,7 +14,7 @@ use nestling::{ConstraintSource, GenerateOptions, SamplingOptions, ToolSchema};
 
 use crate::error::Failure;
 use crate::sized::Growing;
-use crate::{model, text};
+use crate::{given, model};
 
 /// How one answer is generated. Set by nestling_generate_options_init; change what differs. The same options do for any
 /// number of answers.
@@ -140,8 +140,8 @@ impl NestlingGenerateOptions {
         // SAFETY: as the caller says.
         let (form, choice) = unsafe {
             options.sampling = self.sampling();
-            options.stop = text::texts("stop", self.stop, self.stop_count)?;
-            options.cache_salt = text::optional("cache_salt", self.cache_salt)?.map(str::to_owned);
+            options.stop = given::texts("stop", self.stop, self.stop_count)?;
+            options.cache_salt = given::optional("cache_salt", self.cache_salt)?.map(str::to_owned);
             (self.form()?, self.choice(tools)?)
         };
         let calls = !choice.tools(tools).is_empty();
@@ -185,9 +185,9 @@ impl NestlingGenerateOptions {
         // SAFETY: as the caller says.
         let (schema, regex, lark) = unsafe {
             (
-                text::optional("json_schema", self.json_schema)?,
-                text::optional("regex", self.regex)?,
-                text::optional("lark", self.lark)?,
+                given::optional("json_schema", self.json_schema)?,
+                given::optional("regex", self.regex)?,
+                given::optional("lark", self.lark)?,
             )
         };
         let guide = match (schema, regex, lark) {
@@ -207,7 +207,7 @@ impl NestlingGenerateOptions {
     /// As [`Self::read`].
     unsafe fn choice(&self, tools: &[ToolSchema]) -> Result<ToolChoice, Failure> {
         // SAFETY: as the caller says.
-        let choice = match unsafe { text::optional("tool_choice", self.tool_choice) }? {
+        let choice = match unsafe { given::optional("tool_choice", self.tool_choice) }? {
             None | Some("auto") => ToolChoice::Auto,
             Some("none") => ToolChoice::None,
             Some("required") => ToolChoice::Required,

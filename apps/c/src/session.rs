@@ -15,7 +15,7 @@ use crate::error::{Failure, NestlingError, NestlingStatus, call};
 use crate::generation::NestlingGeneration;
 use crate::model::{NestlingModel, there};
 use crate::options::NestlingGenerateOptions;
-use crate::{sized, text};
+use crate::{given, sized};
 
 /// A history of tokens, and what was computed for them. One thread at a time uses it.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn nestling_session_generate_text(
 ) -> NestlingStatus {
     let asked = || {
         // SAFETY: as the caller says.
-        let prompt = unsafe { text::text("prompt", prompt) }?;
+        let prompt = unsafe { given::text("prompt", prompt) }?;
         Ok(Asked { input: prompt.into(), tools: Vec::new() })
     };
     // SAFETY: as the caller says of every pointer.
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn nestling_session_generate_tokens(
 ) -> NestlingStatus {
     let asked = || {
         // SAFETY: as the caller says.
-        let tokens = unsafe { text::slice("tokens", tokens, count) }?;
+        let tokens = unsafe { given::slice("tokens", tokens, count) }?;
         Ok(Asked { input: tokens.into(), tools: Vec::new() })
     };
     // SAFETY: as the caller says of every pointer.
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn nestling_session_generate_conversation(
 ) -> NestlingStatus {
     let asked = || {
         // SAFETY: as the caller says.
-        let json = unsafe { text::text("conversation", conversation) }?;
+        let json = unsafe { given::text("conversation", conversation) }?;
         Ok(conversation::read(json)?.into())
     };
     // SAFETY: as the caller says of every pointer.
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn nestling_model_restore(
 ) -> NestlingStatus {
     let make = || {
         // SAFETY: as the caller says.
-        let bytes = unsafe { text::slice("data", data, length) }?;
+        let bytes = unsafe { given::slice("data", data, length) }?;
         let restored = there("model", model)?.model.restore(bytes)?;
         Ok(NestlingSession { session: Mutex::new(restored) })
     };

@@ -1,13 +1,11 @@
-//! Texts between C and Rust.
-#![expect(unsafe_code, reason = "texts of C are read")]
+//! Texts for C.
+#![expect(unsafe_code, reason = "C frees texts")]
 #![expect(
     clippy::missing_safety_doc,
     reason = "the header's introduction says what callers promise"
 )]
 
-use std::ffi::{CStr, CString, c_char};
-
-use crate::error::Failure;
+use std::ffi::{CString, c_char};
 
 /// Frees a text or bytes that the library gave; nothing for NULL.
 #[unsafe(no_mangle)]
@@ -23,66 +21,4 @@ pub(crate) fn c_text(text: String) -> CString {
     let text = if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
     // Default: no zero is left in it.
     CString::new(text).unwrap_or_default()
-}
-
-/// A text that must be there.
-///
-/// # Safety
-/// NULL, or a text that ends with a zero and is not changed meanwhile.
-pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str, Failure> {
-    // SAFETY: as the caller says.
-    let found = unsafe { optional(name, text) }?;
-    found.ok_or_else(|| Failure::caller(format!("{name} is NULL")))
-}
-
-/// A text that may be absent.
-///
-/// # Safety
-/// As [`text`].
-pub(crate) unsafe fn optional<'a>(
-    name: &str,
-    text: *const c_char,
-) -> Result<Option<&'a str>, Failure> {
-    if text.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: not NULL, so as the caller says.
-    let text = unsafe { CStr::from_ptr(text) };
-    let text = text.to_str().map_err(|error| Failure::caller(format!("{name}: {error}")))?;
-    Ok(Some(text))
-}
-
-/// A list of texts.
-///
-/// # Safety
-/// `count` pointers as for [`text`] at `list`, or none at all.
-pub(crate) unsafe fn texts(
-    name: &str,
-    list: *const *const c_char,
-    count: usize,
-) -> Result<Vec<String>, Failure> {
-    // SAFETY: as the caller says.
-    let list = unsafe { slice(name, list, count) }?;
-    // SAFETY: as the caller says.
-    list.iter().map(|one| unsafe { text(name, *one) }.map(str::to_owned)).collect()
-}
-
-/// A list of values.
-///
-/// # Safety
-/// `count` values at `list`, which are not changed meanwhile; or none at all.
-pub(crate) unsafe fn slice<'a, T>(
-    name: &str,
-    list: *const T,
-    count: usize,
-) -> Result<&'a [T], Failure> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    let bytes = count.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
-    if list.is_null() || bytes.is_none() {
-        return Err(Failure::caller(format!("{name}: {count} of them at {list:p}")));
-    }
-    // SAFETY: not NULL and of a size that can be, so as the caller says.
-    Ok(unsafe { std::slice::from_raw_parts(list, count) })
 }
