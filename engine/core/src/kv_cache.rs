@@ -1,5 +1,7 @@
 //! Pages of keys and values: who holds which page. The contents live in the backend's pool.
 
+use serde::{Deserialize, Serialize};
+
 use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
 
 use crate::error::EngineError;
@@ -14,7 +16,8 @@ pub const PAGE_POSITIONS: usize = 64;
 pub struct PageId(pub u32);
 
 /// How keys and values are held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum KvDtype {
     /// 32-bit floats: as computed.
     #[default]

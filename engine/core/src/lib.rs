@@ -27,6 +27,7 @@ pub mod schedule;
 pub mod stream_stats;
 pub mod sync;
 pub mod weights;
+pub mod wire;
 
 pub use backend::{Backend, BackendCounters, Encoder};
 pub use batch::{Batch, Row, SequenceRef};

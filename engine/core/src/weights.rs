@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use nestling_formats::memory::try_with_capacity;
 use nestling_formats::nested::{
     CheckedSizes, Codec, InputTransform, Layout, NestedPlanes, NestedView,
@@ -316,7 +318,8 @@ impl NestedMatrix {
 }
 
 /// How a nested matrix is multiplied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ActivationMode {
     /// Activations quantized to int8 per group of 32: the path that ships.
     #[default]

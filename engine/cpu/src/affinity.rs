@@ -1,7 +1,10 @@
 //! Keeping threads on processors.
 
+use serde::{Deserialize, Serialize};
+
 /// Where the threads of an engine run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ThreadPlacement {
     /// Wherever the system puts them.

@@ -13,14 +13,16 @@ use crate::page_store::PageStore;
 use crate::sampling_options::SamplingOptions;
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::weights::ActivationMode;
+use nestling_core::wire;
 use nestling_cpu::ThreadPlacement;
 use nestling_experts::dual::{DualOptions, LevelRouter};
 use nestling_experts::expert::{HostExperts, Prefetch};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::record::Recorder;
 
-/// How an engine runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How an engine runs. With serde, what is left out is the default, an unknown field is an error, and times are seconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct EngineOptions {
     /// Threads that compute; none means one for each core. Never changes a result.
     pub threads: Option<usize>,
@@ -33,6 +35,7 @@ pub struct EngineOptions {
     /// How long generations under way should wait for a token at most while prompts of others are
     /// computed: prompts are cut to it, or to the nearest that the model allows
     /// ([`crate::ServiceStatus::gap_in_force`]). Never changes a result.
+    #[serde(with = "wire::all_seconds")]
     pub gap_target: Duration,
     /// Generations that may wait for room at once; more are [`EngineError::Busy`].
     ///
@@ -56,7 +59,8 @@ impl Default for EngineOptions {
 }
 
 /// Who runs the step loop of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Driver {
     /// A thread of the engine.
@@ -66,10 +70,15 @@ pub enum Driver {
 }
 
 /// How a model is opened.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// With serde, what is left out is the default, an unknown field is an error, and levels are their bits. What is code
+/// (`level_router`, `page_store`, `recorder`) is neither read nor written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ModelOptions {
     /// Bits of every weight to use; none means all that the store holds. Without meaning for a
     /// checkpoint that is run unquantized.
+    #[serde(with = "options_wire::level")]
     pub level: Option<Level>,
     /// Bytes that weights may take: every matrix of a store gets a level of its own, at most
     /// `level`, so that the error is least; see [`nestling_experts::allocation`]. None means one level for
@@ -77,9 +86,15 @@ pub struct ModelOptions {
     pub weight_budget: Option<u64>,
     /// Levels of each token's experts by dual routing, at most `level`; see [`nestling_experts::dual`]. None
     /// means one level for all. Without meaning for a checkpoint that is run unquantized.
+    #[serde(with = "options_wire::dual")]
     pub dual: Option<DualOptions>,
     /// What decides levels under `dual`, a trained router for example; none is the rule that is built
     /// in. Its identity is part of the model's.
+    #[serde(
+        skip_deserializing,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "options_wire::no_code"
+    )]
     pub level_router: Option<Arc<dyn LevelRouter>>,
     /// Element type of keys and values.
     pub kv_dtype: KvDtype,
@@ -96,6 +111,11 @@ pub struct ModelOptions {
     pub prefixes: Prefixes,
     /// Where what is shared is kept beside memory, for later and for other processes; none keeps nothing. Without
     /// meaning for [`Prefixes::Alone`] and under dual routing in elastic mode. Never changes a result.
+    #[serde(
+        skip_deserializing,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "options_wire::no_code"
+    )]
     pub page_store: Option<PageStore>,
     /// Most rows of one step. Longer prompts are computed in pieces of at most this many tokens,
     /// of fewer where a layer would take too long to be cancelled.
@@ -107,6 +127,11 @@ pub struct ModelOptions {
     /// How planes of streamed experts are read. Never changes a result.
     pub reads: ReadOptions,
     /// Who hears of what the model does. Never changes a result.
+    #[serde(
+        skip_deserializing,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "options_wire::no_code"
+    )]
     pub recorder: Option<Arc<Recorder>>,
     /// Whether they are read before a layer asks for them. Never changes a result.
     pub prefetch: Prefetch,
@@ -140,7 +165,8 @@ impl Default for ModelOptions {
 }
 
 /// Whether sessions share what was computed for the same beginning of their histories.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Prefixes {
     /// Pages keep their contents until they are wanted for others, and are found by the tokens that they were
@@ -152,7 +178,8 @@ pub enum Prefixes {
 }
 
 /// Where the experts of a store are while its model runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Residence {
     /// In memory if all of them fit the engine's budget, streamed otherwise.
@@ -217,7 +244,7 @@ pub struct GenerateOptions {
     #[serde(
         skip_deserializing,
         skip_serializing_if = "Option::is_none",
-        serialize_with = "options_wire::no_constraint"
+        serialize_with = "options_wire::no_code"
     )]
     pub constraint: Option<Arc<dyn ConstraintSource>>,
     /// Events that may wait to be read before the generation pauses.
@@ -227,7 +254,7 @@ pub struct GenerateOptions {
     pub priority: i8,
     /// In how long the first token is wanted. It goes before others of its priority while it can still be in
     /// time; [`crate::Stats::is_late`] tells of one that was not.
-    #[serde(with = "options_wire::seconds")]
+    #[serde(with = "wire::seconds")]
     pub deadline: Option<Duration>,
     /// Whose prefixes it shares: pages that were computed for the same beginning with the same salt are not computed
     /// again, which is visible in the time of the first token. None shares with all others that have none.

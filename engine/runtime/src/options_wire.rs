@@ -1,6 +1,5 @@
 //! Options as serde reads and writes them, where that is not as they are.
 
-use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -48,26 +47,6 @@ pub(crate) mod level {
     pub(super) fn of_bits<E: serde::de::Error>(bits: u8) -> Result<Level, E> {
         Level::from_bits(bits)
             .ok_or_else(|| E::custom(format_args!("levels are 2, 3, 4, 6 and 8, not {bits}")))
-    }
-}
-
-/// Times as seconds.
-pub(crate) mod seconds {
-    use super::*;
-    use std::time::Duration;
-
-    pub(crate) fn serialize<S: Serializer>(
-        time: &Option<Duration>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        time.map(|time| time.as_secs_f64()).serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        let seconds = Option::<f64>::deserialize(deserializer)?;
-        seconds.map(Duration::try_from_secs_f64).transpose().map_err(D::Error::custom)
     }
 }
 
@@ -120,7 +99,7 @@ pub(crate) mod dual {
     }
 }
 
-/// Constraints are code: what has one cannot be written.
-pub(crate) fn no_constraint<T, S: Serializer>(_: &T, _: S) -> Result<S::Ok, S::Error> {
-    Err(S::Error::custom("options with a constraint cannot be written"))
+/// Constraints, recorders and the like are code: what has one cannot be written.
+pub(crate) fn no_code<T, S: Serializer>(_: &T, _: S) -> Result<S::Ok, S::Error> {
+    Err(S::Error::custom("options that hold code, as a constraint is, cannot be written"))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nestling_formats::nested::{InputTransform, Layout, PlaneForm};
 use nestling_formats::{DType, Level};
 use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig};
+use serde::{Deserialize, Serialize};
 
 use super::Backend;
 use crate::weights::ActivationMode;
@@ -226,7 +227,8 @@ pub struct HeldExpert<'a, B: Backend> {
 pub type LevelWeights = [u32; 4];
 
 /// How fast memory moves between a device and the host.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HostLink {
     /// Bytes per second from memory of the host where planes lie to the device.
     pub bytes_per_s: f64,

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use nestling_core::wire;
 use serde::{Deserialize, Serialize};
 
 /// How often one read is tried again after an interruption.
 pub(super) const RETRIES_MAX: usize = 64;
 
 /// How a [`super::Reads`] reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ReadOptions {
     /// By which means of the system.
     pub method: ReadMethod,
@@ -17,6 +19,7 @@ pub struct ReadOptions {
     /// Whether reads go past the page cache where the file system lets them.
     pub direct: bool,
     /// How long a read may take before it counts as failed; none is for ever.
+    #[serde(with = "wire::seconds")]
     pub timeout: Option<Duration>,
     /// Most bytes of unused buffers that are kept for the next reads.
     pub pool_bytes: u64,

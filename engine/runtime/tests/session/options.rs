@@ -5,10 +5,16 @@ use std::time::Duration;
 
 use super::constraint_starts::Script;
 use super::fake::greedy;
+use nestling_core::{ActivationMode, KvDtype};
+use nestling_cpu::ThreadPlacement;
 use nestling_experts::dual::{DualOptions, LevelMode};
+use nestling_experts::expert::{HostExperts, HostLink, HostSpeeds, Prefetch};
+use nestling_experts::reads::{ReadMethod, ReadOptions};
+use nestling_experts::record::{RecordOptions, Recorder};
 use nestling_formats::Level;
 use nestling_runtime::{
-    GenerateOptions, HiddenRows, SamplingOptions, SamplingParams, Starts, Writes,
+    Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Prefixes, Residence,
+    SamplingOptions, SamplingParams, Starts, Writes,
 };
 use serde_json::json;
 
@@ -58,6 +64,51 @@ fn options_come_back_as_they_were_written() {
 }
 
 #[test]
+fn options_of_engines_and_models_are_read_and_written() {
+    let engine = EngineOptions {
+        threads: Some(3),
+        placement: ThreadPlacement::Pinned,
+        memory_budget: Some(1 << 40),
+        driver: Driver::Caller,
+        gap_target: Duration::from_millis(250),
+        waiting_max: 7,
+    };
+    let written = serde_json::to_value(&engine).unwrap();
+    assert_eq!((&written["gap_target"], &written["placement"]), (&json!(0.25), &json!("pinned")));
+    assert_eq!(serde_json::from_value::<EngineOptions>(written).unwrap(), engine);
+    let link = HostLink { bytes_per_s: 5e10, round_trip_s: 1e-5, device_bytes_per_s: 1e12 };
+    let model = ModelOptions {
+        level: Some(Level::L4),
+        weight_budget: Some(9),
+        kv_dtype: KvDtype::Int8,
+        context_length: Some(100),
+        kv_tokens: Some(200),
+        recurrent_states: Some(3),
+        prefixes: Prefixes::Alone,
+        rows_max: 64,
+        activation_mode: ActivationMode::Float,
+        residence: Residence::Streamed,
+        reads: ReadOptions { method: ReadMethod::IoUring, timeout: None, ..ReadOptions::default() },
+        prefetch: Prefetch::Always,
+        host_experts: HostExperts::By(HostSpeeds { link, host_bytes_per_s: 1e10 }),
+        ..ModelOptions::default()
+    };
+    let written = serde_json::to_value(&model).unwrap();
+    assert_eq!((&written["kv_dtype"], &written["residence"]), (&json!("int8"), &json!("streamed")));
+    assert_eq!(written["reads"]["method"], "io_uring");
+    assert_eq!(serde_json::from_value::<ModelOptions>(written).unwrap(), model);
+    let nothing_said = serde_json::from_value::<ModelOptions>(json!({"reads": {}})).unwrap();
+    assert_eq!(nothing_said, ModelOptions::default());
+    for wrong in
+        [json!({"page_store": null}), json!({"kv_dtype": "f8"}), json!({"reads": {"depht": 1}})]
+    {
+        serde_json::from_value::<ModelOptions>(wrong).unwrap_err();
+    }
+    let recorder = Some(Arc::new(Recorder::new(RecordOptions::default())));
+    serde_json::to_string(&ModelOptions { recorder, ..model }).unwrap_err();
+}
+
+#[test]
 fn what_is_unknown_or_makes_no_sense_is_refused() {
     for (wrong, named) in [
         (json!({"max_token": 9}), "max_token"),
@@ -76,5 +127,5 @@ fn what_is_unknown_or_makes_no_sense_is_refused() {
     let script = Script { text: "x", starts: Starts::WithAnswer, writes: Writes::Text };
     let constrained = GenerateOptions { constraint: Some(Arc::new(script)), ..greedy(1) };
     let error = serde_json::to_string(&constrained).unwrap_err().to_string();
-    assert!(error.contains("with a constraint"), "{error}");
+    assert!(error.contains("hold code"), "{error}");
 }

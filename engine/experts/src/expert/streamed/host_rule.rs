@@ -10,10 +10,12 @@
 //! the CPU. A result never depends on the answer.
 
 use nestling_core::backend::HostLink;
+use serde::{Deserialize, Serialize};
 
 /// Where streamed experts are computed whose planes lie in memory of the host, beside a device that keeps
 /// planes there. Never changes a result in strict mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostExperts {
     /// On the device, where their planes are brought.
@@ -28,7 +30,8 @@ pub enum HostExperts {
 }
 
 /// What the rule knows.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HostSpeeds {
     /// The way to the device.
     pub link: HostLink,

@@ -4,6 +4,8 @@
 //! layer will want. They are read only while the disk has nothing else to do, and only while
 //! enough of what is read so is used.
 
+use serde::{Deserialize, Serialize};
+
 use crate::reads::IdleDepth;
 use nestling_core::stream_stats::StreamStats;
 
@@ -20,7 +22,8 @@ const KEEP: f64 = 0.995;
 const PAUSE_LAYERS: u32 = 2000;
 
 /// Whether experts are read before a layer asks for them. Never changes a result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Prefetch {
     /// While it pays.
     #[default]
