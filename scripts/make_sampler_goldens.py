@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Probabilities that transformers' own logits processors leave, into
-engine/runtime/tests/data/text/sampler_goldens.json. Presence and frequency penalties are OpenAI's published
+engine/text/tests/data/sampler_goldens.json. Presence and frequency penalties are OpenAI's published
 formula, which transformers has not.
 
 usage: make_sampler_goldens.py        needs: pip install transformers torch
@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers.generation import logits_process as lp
 
-DATA = Path(__file__).resolve().parent.parent / "engine/runtime/tests/data/text"
+DATA = Path(__file__).resolve().parent.parent / "engine/text/tests/data"
 VOCAB = 41
 CASES = [
     {},

@@ -33,12 +33,12 @@ pub use nestling_runtime::{
     EventStream, ExpertTotals, FinishReason, Finished, Fitted, GenerateOptions, Generation,
     HiddenRow, HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource, OpenProgress,
     PageReads, PageStatus, PageStore, PageStoreOptions, PageStoreStatus, PlannedResidence,
-    PrefixStatus, Prefixes, Residence, SamplingOptions, SamplingParams, ServiceStatus, Session,
-    SnapshotContents, Starts, Stats, StepStatus, TokenEvent, TokenMask, Usage, Writes,
+    PrefixStatus, Prefixes, Residence, SamplingOptions, ServiceStatus, Session, SnapshotContents,
+    Starts, Stats, StepStatus, TokenEvent, Usage, Writes,
 };
 pub use nestling_text::{
-    ContentPart, Message, MessageContent, Role, SpecialText, TemplateTime, TextError, ToolCall,
-    ToolSchema,
+    ContentPart, Message, MessageContent, Role, SamplingParams, SpecialText, TemplateTime,
+    TextError, TokenMask, ToolCall, ToolSchema,
 };
 
 use std::path::Path;

@@ -11,7 +11,7 @@ use nestling_core::sync::{Mutex, whole};
 use nestling_text::{OutputFormat, Tokenizer};
 use thiserror::Error;
 
-use crate::token_mask::TokenMask;
+use nestling_text::TokenMask;
 
 /// When a constraint begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

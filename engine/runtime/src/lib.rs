@@ -8,6 +8,7 @@ pub mod engine;
 pub mod event;
 mod event_buffer;
 pub mod generate;
+mod identity;
 pub mod input;
 mod levels;
 pub mod load;
@@ -22,7 +23,6 @@ mod page_store;
 mod prefix;
 mod said;
 pub mod sample_tokens;
-pub mod sampler;
 mod sampling_options;
 mod sequence;
 pub mod session;
@@ -33,7 +33,6 @@ pub mod status;
 mod step_loop;
 mod stored_pages;
 pub mod system_memory;
-pub mod token_mask;
 
 pub use capabilities::Capabilities;
 pub use chat::Chat;
@@ -44,10 +43,12 @@ pub use constraint::{
 pub use engine::Engine;
 pub use event::{Event, FinishReason, Finished, HiddenRow, Stats, TokenEvent, Usage};
 pub use generate::{AnswerFuture, EventStream, Generation};
+pub use identity::ModelIdentity;
 pub use input::{Conversation, Input};
 pub use load::{ModelSource, OpenProgress};
 pub use memory_plan::{MemoryPlan, PlannedResidence};
 pub use model_core::ModelParts;
+pub use nestling_text::{SamplingParams, TokenMask};
 pub use open::{Fitted, Model};
 pub use options::{
     Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Prefixes, Residence,
@@ -56,9 +57,7 @@ pub use page_store::{
     PageFile, PageFiles, PageName, PageReads, PageStore, PageStoreOptions, PageStoreStatus,
 };
 pub use prefix::PrefixStatus;
-pub use sampler::SamplingParams;
 pub use sampling_options::SamplingOptions;
 pub use session::Session;
 pub use snapshot::SnapshotContents;
 pub use status::{ExpertTotals, PageStatus, ServiceStatus, StepStatus};
-pub use token_mask::TokenMask;

@@ -12,13 +12,13 @@ use nestling_import::{GenerationDefaults, ModelConfig, RopeScaling};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::engine::Engine;
+use crate::identity::ModelIdentity;
 use crate::memory_plan::{MemoryPlan, PlannedResidence};
 use crate::model::{Runner, RunnerOptions};
 use crate::model_core::ModelParts;
 use crate::open::Model;
 use crate::options::ModelOptions;
 use crate::sample_tokens::sample_tokens;
-use crate::sampler::SamplingParams;
 use nestling_core::backend::Backend;
 use nestling_core::budget::{BudgetExceeded, Purpose, Reservation};
 use nestling_core::cancel::CancelToken;
@@ -32,6 +32,7 @@ use nestling_experts::dual::DualRouting;
 use nestling_experts::expert::{
     CheckpointSource, ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions,
 };
+use nestling_text::SamplingParams;
 use nestling_text::{ChatTemplate, Tokenizer};
 
 /// What a model is opened from. The text that comes out of a store is the same in both forms.
@@ -159,12 +160,13 @@ impl ModelSource {
         config: &ModelConfig,
         level: Option<Level>,
         allocation: Option<Arc<Allocation>>,
-    ) -> Result<(Arc<dyn ExpertSource>, u128), EngineError> {
-        let identity = match (&self, self.store()) {
+    ) -> Result<(Arc<dyn ExpertSource>, ModelIdentity), EngineError> {
+        let source = match (&self, self.store()) {
             (_, Some(store)) => u128::from_le_bytes(store.id().0),
             (Self::Checkpoint(checkpoint), _) => checkpoint_identity(checkpoint),
             _ => 0,
         };
+        let identity = ModelIdentity { source, ..ModelIdentity::default() };
         let source = match self {
             Self::Store(store) => StoreSource::owned_as(store, config.clone(), level)?,
             #[cfg(not(target_family = "wasm"))]
@@ -176,7 +178,7 @@ impl ModelSource {
         Ok(match allocation {
             None => (Arc::new(source), identity),
             Some(allocation) => {
-                let identity = identity ^ allocation.hash().0;
+                let identity = ModelIdentity { allocation: allocation.hash().0, ..identity };
                 (Arc::new(source.allocated(allocation)?), identity)
             }
         })
@@ -279,7 +281,7 @@ impl Model {
         let eos = &text.defaults.eos_token_ids;
         let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
         let parts = ModelParts {
-            identity: identity ^ options_identity(options, runner.as_ref(), B::PAGE_KIND),
+            identity: identity_of(identity, options, runner.as_ref(), B::PAGE_KIND),
             device,
             runner,
             sampling: sampling_of(&text.defaults),
@@ -414,16 +416,22 @@ fn has_long_angles(runner: &dyn ModelRunner) -> bool {
     })
 }
 
-/// Options that change what lies in a page.
-fn options_identity(options: &ModelOptions, runner: &dyn ModelRunner, page_kind: u8) -> u128 {
-    let level = runner.limits().level_max.map_or(0, |level| level.bits());
-    let mode = match options.activation_mode {
-        nestling_core::weights::ActivationMode::Int8 => 0,
-        nestling_core::weights::ActivationMode::Float => 1,
-    };
-    let dtype = options.kv_dtype.bytes() as u8;
-    // The last is the version of what a page looks like.
-    let plain = u128::from(u32::from_le_bytes([level, mode, dtype, 2]));
-    let plain = plain ^ u128::from(page_kind) << 32 ^ u128::from(has_long_angles(runner)) << 40;
-    plain ^ options.level_router.as_ref().map_or(0, |router| router.identity())
+/// What pages depend on besides the weights.
+fn identity_of(
+    weights: ModelIdentity,
+    options: &ModelOptions,
+    runner: &dyn ModelRunner,
+    page_kind: u8,
+) -> ModelIdentity {
+    ModelIdentity {
+        // Default: 0 stands for no router.
+        level_router: options.level_router.as_ref().map_or(0, |router| router.identity()),
+        // Default: 0 stands for weights without levels.
+        level: runner.limits().level_max.map_or(0, |level| level.bits()),
+        activation_mode: options.activation_mode,
+        kv_dtype: options.kv_dtype,
+        page_kind,
+        long_angles: has_long_angles(runner),
+        ..weights
+    }
 }

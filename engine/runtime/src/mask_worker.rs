@@ -9,7 +9,7 @@ use nestling_core::sync::thread::{self, JoinHandle};
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 
 use crate::constraint::{Constraint, ConstraintError};
-use crate::token_mask::TokenMask;
+use nestling_text::TokenMask;
 
 /// Most threads. A mask takes a fraction of a millisecond, a step of many generations several.
 const THREADS_MAX: usize = 4;

@@ -8,11 +8,11 @@ use nestling_formats::Level;
 use nestling_import::ModelConfig;
 
 use crate::constraint::ConstraintCache;
+use crate::identity::ModelIdentity;
 use crate::memory_plan::MemoryPlan;
 use crate::options::Prefixes;
 use crate::page_store::PageStore;
 use crate::prefix::PrefixScope;
-use crate::sampler::SamplingParams;
 use crate::sequence::{Sequence, SequencePool};
 use crate::slot::SessionSlot;
 use crate::status::{ServiceStatus, StepStatus};
@@ -26,6 +26,7 @@ use nestling_core::sync::{Mutex, MutexGuard, whole};
 use nestling_experts::allocation::Allocation;
 use nestling_experts::dual::{DualOptions, DualRouting, StepTimes};
 use nestling_experts::expert::{ExpertMemory, RoutingRecorder};
+use nestling_text::SamplingParams;
 use nestling_text::{ChatTemplate, Tokenizer};
 
 /// How long one layer of a step may take: a cancelled generation stops within a layer.
@@ -38,7 +39,7 @@ pub struct ModelParts {
     /// What computes, for people.
     pub device: String,
     /// What tells it from every other model and way to compute it: snapshots carry it.
-    pub identity: u128,
+    pub identity: ModelIdentity,
     /// Text to tokens and back, where the model has one.
     pub tokenizer: Option<Tokenizer>,
     /// Messages to text, where the model has one.
@@ -74,7 +75,7 @@ pub(crate) struct ModelCore {
     pub config: ModelConfig,
     pub pool: SequencePool,
     pub device: String,
-    pub identity: u128,
+    pub identity: ModelIdentity,
     prefixes: Prefixes,
     pub page_store: Option<PageStore>,
     pub tokenizer: Option<Tokenizer>,
@@ -332,7 +333,9 @@ impl ModelCore {
         salt: Option<String>,
     ) -> Option<PrefixScope> {
         match self.prefixes {
-            Prefixes::Shared => Some(PrefixScope { identity: self.identity, levels, salt }),
+            Prefixes::Shared => {
+                Some(PrefixScope { identity: self.identity.digest(), levels, salt })
+            }
             Prefixes::Alone => None,
         }
     }

@@ -11,13 +11,13 @@ use crate::engine::{Engine, EngineCore};
 use crate::input::{Conversation, Input};
 use crate::memory_plan::MemoryPlan;
 use crate::model_core::{ModelCore, ModelParts};
-use crate::sampler::SamplingParams;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::runner::RunnerLimits;
 use nestling_experts::allocation::Allocation;
 use nestling_experts::dual::DualRouting;
 use nestling_experts::expert::RoutingRecorder;
+use nestling_text::SamplingParams;
 use nestling_text::{
     ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, RenderedChat, SpecialText,
     TextError, Tokenizer, ToolCall,

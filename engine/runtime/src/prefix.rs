@@ -8,12 +8,12 @@ use sha2::{Digest, Sha256};
 use crate::levels::encode_levels;
 
 /// What comes first in every hash, so that it is no other program's.
-const DOMAIN: &[u8] = b"nestling prefix 1";
+const DOMAIN: &[u8] = b"nestling prefix 2";
 
 /// What the beginning of a history says besides its tokens: whose pages it may share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PrefixScope {
-    /// Identity of the model and of the way to compute it.
+    /// Digest of the identity of the model and of the way to compute it.
     pub identity: u128,
     /// Levels that keys and values are computed with.
     pub levels: LevelPolicy,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::options_wire;
-use crate::sampler::SamplingParams;
+use nestling_text::SamplingParams;
 
 /// How the next token is chosen: none means the model's own, of `generation_config.json` for example
 /// ([`crate::Model::default_sampling`]).

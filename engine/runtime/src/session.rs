@@ -13,7 +13,6 @@ use crate::model_core::ModelCore;
 use crate::open::{Model, PromptTokens};
 use crate::options::GenerateOptions;
 use crate::prefix::PrefixScope;
-use crate::sampler::Sampler;
 use crate::sequence::Sequence;
 use crate::slot::{SessionSlot, SlotState};
 use crate::starting::Starting;
@@ -26,6 +25,7 @@ use nestling_core::error::EngineError;
 use nestling_core::schedule::{Standing, Wishes};
 use nestling_core::sync::MutexGuard;
 use nestling_formats::memory::{try_reserve, try_to_vec};
+use nestling_text::Sampler;
 use nestling_text::{OutputParser, StopMatcher};
 
 /// What memory for tokens is asked for.

@@ -1,7 +1,7 @@
 //! Sessions as bytes.
 //!
 //! Little-endian: magic (8 bytes), version (u32), levels of the pages (4 bytes: highest, lowest, how
-//! they were chosen, 0; all 0 without pages), model identity (u128), tokens (u64), computed tokens
+//! they were chosen, 0; all 0 without pages), model identity (56 bytes), tokens (u64), computed tokens
 //! (u64), bytes of a page (u64), bytes of a recurrent state (u64), threshold of the levels (f32), the
 //! tokens (u32 each), the pages of the computed tokens in order and the recurrent state after them,
 //! XXH3-128 of everything before it.
@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use nestling_formats::memory::{try_reserve, try_with_capacity};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+use crate::identity::ModelIdentity;
 use crate::levels::{decode_levels, encode_levels};
 use crate::model_core::ModelCore;
 use crate::open::Model;
@@ -22,8 +23,8 @@ use nestling_core::kv_cache::pages_for;
 use nestling_formats::Invariant;
 
 const MAGIC: [u8; 8] = *b"NESTSESS";
-const VERSION: u32 = 3;
-const HEADER_BYTES: usize = 68;
+const VERSION: u32 = 4;
+const HEADER_BYTES: usize = 108;
 const HASH_BYTES: usize = 16;
 
 /// How much of a session a snapshot holds.
@@ -98,7 +99,7 @@ impl Parked {
         out.put(&MAGIC)?;
         out.put(&VERSION.to_le_bytes())?;
         out.put(&levels)?;
-        out.put(&core.identity.to_le_bytes())?;
+        out.put(&core.identity.to_bytes())?;
         out.put(&(sequence.tokens().len() as u64).to_le_bytes())?;
         out.put(&(*computed as u64).to_le_bytes())?;
         out.put(&(core.limits.page_bytes as u64).to_le_bytes())?;
@@ -157,7 +158,9 @@ impl Model {
     /// Whether a session of this model has such a snapshot.
     fn check_header(&self, header: &Header) -> Result<(), EngineError> {
         let core = &self.core;
-        require("the model it was made with", core.identity, header.identity)?;
+        if let Some((expected, found)) = core.identity.difference(&header.identity) {
+            return Err(mismatch("the model it was made with", expected, found));
+        }
         require("bytes of a page", core.limits.page_bytes as u64, header.page_bytes)?;
         require("bytes of a state", core.limits.state_bytes as u64, header.state_bytes)?;
         core.check_length(header.tokens)
@@ -197,7 +200,7 @@ impl Model {
 /// What the fixed part of a snapshot says.
 struct Header {
     levels: Option<LevelPolicy>,
-    identity: u128,
+    identity: ModelIdentity,
     tokens: usize,
     computed: usize,
     page_bytes: u64,
@@ -230,11 +233,13 @@ impl Header {
     /// What the fixed part says, of bytes that have as many.
     fn fields(bytes: &[u8]) -> Result<Self, EngineError> {
         let level_bytes = array(bytes, 12)?;
-        let threshold = u32::from_le_bytes(array(bytes, 64)?);
-        let identity = u128::from_le_bytes(array(bytes, 16)?);
-        let (tokens, computed) = (count(bytes, 32)?, count(bytes, 40)?);
-        let page_bytes = u64::from_le_bytes(array(bytes, 48)?);
-        let state_bytes = u64::from_le_bytes(array(bytes, 56)?);
+        let identity = ModelIdentity::from_bytes(&array(bytes, 16)?);
+        let identity =
+            identity.ok_or_else(|| mismatch("model identity", "a known one", "another"))?;
+        let (tokens, computed) = (count(bytes, 72)?, count(bytes, 80)?);
+        let page_bytes = u64::from_le_bytes(array(bytes, 88)?);
+        let state_bytes = u64::from_le_bytes(array(bytes, 96)?);
+        let threshold = u32::from_le_bytes(array(bytes, 104)?);
         if computed > tokens {
             return Err(mismatch("computed tokens", format!("at most {tokens}"), computed));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nestling_convert::convert::{ConvertOptions, convert};
-use nestling_core::{CancelToken, EngineError, KvDtype};
+use nestling_core::{ActivationMode, CancelToken, EngineError, KvDtype};
 use nestling_experts::dual::{LevelRouter, PlaneScores, RoutedToken};
 use nestling_formats::Level;
 use nestling_formats::store::Store;
@@ -221,6 +221,24 @@ fn a_snapshot_is_refused_by_a_model_with_another_router_of_levels() {
         let refused = open(other).restore(&snapshot).unwrap_err();
         assert!(matches!(refused, EngineError::Snapshot { .. }), "{refused:?}");
     }
+}
+
+#[test]
+fn a_refused_snapshot_says_what_differs() {
+    let engine = engine(1);
+    let mut session = open_with(&engine, &ModelOptions::default()).session();
+    session.append(&[1, 2, 3]).unwrap();
+    let snapshot = session.snapshot(SnapshotContents::Tokens).unwrap();
+    let refused = |options: ModelOptions| {
+        open_with(&engine, &options).restore(&snapshot).unwrap_err().to_string()
+    };
+    let exact = ModelOptions { kv_dtype: KvDtype::F32, ..ModelOptions::default() };
+    assert_eq!(
+        refused(exact.clone()),
+        "session snapshot, the model it was made with: expected F32 keys and values, found F16 keys and values"
+    );
+    let float = ModelOptions { activation_mode: ActivationMode::Float, ..exact };
+    assert!(refused(float).ends_with("found Int8 activations, F16 keys and values"));
 }
 
 #[test]

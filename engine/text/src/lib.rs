@@ -1,4 +1,4 @@
-//! Text in and out: tokens, messages, chat templates, streamed output.
+//! Text in and out: tokens and how they are chosen, messages, chat templates, streamed output.
 //!
 //! Nothing here knows of models or devices; sessions put the two together.
 
@@ -18,11 +18,13 @@ mod output_dialects;
 mod output_event;
 mod output_format;
 mod output_parser;
+mod sampler;
 mod spelling;
 mod stop;
 mod tagged_output;
 mod template_time;
 mod token_bound;
+mod token_mask;
 mod tokenizer;
 mod tokenizer_parts;
 mod wire;
@@ -37,8 +39,10 @@ pub use messages::{ContentPart, Message, MessageContent, Role, ToolCall, ToolSch
 pub use output_event::{OutputEvent, OutputPlace};
 pub use output_format::{OutputFormat, TagPair, TaggedFormat};
 pub use output_parser::OutputParser;
+pub use sampler::{SampleError, Sampled, Sampler, SamplingParams, TokenLogprobs, logprobs_of};
 pub use stop::{StopMatcher, StopOutput};
 pub use template_time::TemplateTime;
+pub use token_mask::TokenMask;
 pub use tokenizer::{EncodeOptions, SpecialText, Tokenizer};
 
 #[cfg(test)]

@@ -352,7 +352,7 @@ impl Sampler {
 ///
 /// # Errors
 /// [`SampleError::NotFinite`] where a logit is NaN or plus infinity.
-pub(crate) fn logprobs_of(
+pub fn logprobs_of(
     logits: &[f32],
     chosen: u32,
     count: usize,

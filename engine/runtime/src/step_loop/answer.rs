@@ -3,10 +3,10 @@
 use super::guard::Guard;
 use crate::constraint::ConstraintError;
 use crate::event::{Event, FinishReason, TokenEvent};
-use crate::sampler::{Sampled, Sampler, TokenLogprobs};
 use nestling_core::error::EngineError;
 use nestling_formats::InternalError;
 use nestling_text::{DetokenizeStream, OutputEvent, OutputParser, StopMatcher};
+use nestling_text::{Sampled, Sampler, TokenLogprobs};
 
 /// Tokens to text, stop strings, reasoning and tool calls.
 #[derive(Debug)]

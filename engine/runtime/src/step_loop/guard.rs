@@ -13,7 +13,7 @@ use crate::constraint::{
     Writes,
 };
 use crate::mask_worker::{MaskWorker, Masked};
-use crate::token_mask::TokenMask;
+use nestling_text::TokenMask;
 
 /// Where the constraint is.
 enum Held {

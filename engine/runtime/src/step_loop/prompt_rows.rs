@@ -2,7 +2,7 @@
 
 use crate::event::HiddenRow;
 use crate::options::HiddenRows;
-use crate::sampler::{SampleError, TokenLogprobs, logprobs_of};
+use nestling_text::{SampleError, TokenLogprobs, logprobs_of};
 
 /// Host memory for the logits of scored prompt rows in one step, in bytes.
 const LOGITS_BYTES_MAX: usize = 64 << 20;

@@ -13,8 +13,8 @@ use nestling_core::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats
 use nestling_core::{CancelToken, EngineError, ModelRunner, StepOutput};
 use nestling_import::ModelConfig;
 use nestling_runtime::{
-    Driver, Engine, EngineOptions, Event, Finished, GenerateOptions, Generation, Model, ModelParts,
-    Prefixes, SamplingParams,
+    Driver, Engine, EngineOptions, Event, Finished, GenerateOptions, Generation, Model,
+    ModelIdentity, ModelParts, Prefixes, SamplingParams,
 };
 use nestling_text::{ChatTemplate, Tokenizer};
 
@@ -320,7 +320,7 @@ pub fn parts_of(limits: RunnerLimits, runner: Box<dyn ModelRunner>) -> ModelPart
     ModelParts {
         runner,
         device: "fake".into(),
-        identity: 7,
+        identity: ModelIdentity { source: 7, ..ModelIdentity::default() },
         tokenizer: None,
         chat_template: None,
         sampling: SamplingParams::greedy(),

@@ -420,13 +420,13 @@ fn a_snapshot_is_written_and_read_where_it_lies() {
         }
         // A count that no session of the model has is refused before anything is read.
         let mut long = bytes.clone();
-        long[32..40].copy_from_slice(&(1_u64 << 40).to_le_bytes());
-        long[40..48].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        long[72..80].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        long[80..88].copy_from_slice(&(1_u64 << 40).to_le_bytes());
         long[12..16].copy_from_slice(&[8, 8, 0, 0]);
         let mut rest = &long[..];
         let error = model.read_snapshot(&mut rest).unwrap_err();
         assert!(matches!(error, EngineError::ContextFull { .. }), "{error}");
-        assert_eq!(rest.len(), long.len() - 68, "the header alone was read");
+        assert_eq!(rest.len(), long.len() - 108, "the header alone was read");
         // Whoever cannot write says so.
         let mut full = &mut [0_u8; 30][..];
         let error = session.write_snapshot(contents, &mut full).unwrap_err();

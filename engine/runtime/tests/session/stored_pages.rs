@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use super::fake::*;
 use nestling_formats::Level;
 use nestling_runtime::{
-    Engine, GenerateOptions, Model, ModelParts, PageFile, PageFiles, PageName, PageReads,
-    PageStore, PageStoreOptions, Prefixes,
+    Engine, GenerateOptions, Model, ModelIdentity, ModelParts, PageFile, PageFiles, PageName,
+    PageReads, PageStore, PageStoreOptions, Prefixes,
 };
 
 /// Bytes of a stored page of the model of these tests: header, tokens, checksum.
@@ -164,7 +164,8 @@ fn nothing_is_read_across_models_levels_salts_or_where_it_is_switched_off() {
     let history = prompt(3, 200);
     let salted = |salt: &str| GenerateOptions { cache_salt: Some(salt.into()), ..greedy(4) };
     let at_level_4 = GenerateOptions { level: Some(Level::L4), ..greedy(4) };
-    let ask = |options: &GenerateOptions, identity, prefixes| {
+    let ask = |options: &GenerateOptions, source, prefixes| {
+        let identity = ModelIdentity { source, ..ModelIdentity::default() };
         let (engine, runner) = (engine(), plain());
         let page_store = Some(files.store(ROOMY));
         let parts = parts_of(runner.limits, Box::new(runner));

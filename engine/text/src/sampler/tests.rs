@@ -50,7 +50,7 @@ fn params(case: &Value) -> SamplingParams {
 
 #[test]
 fn the_distributions_are_those_of_transformers() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/text/sampler_goldens.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sampler_goldens.json");
     let goldens: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let cases = goldens["cases"].as_array().unwrap();
     assert!(cases.len() > 10);
