@@ -33,8 +33,8 @@ pub use nestling_runtime::{
     EventStream, ExpertTotals, FinishReason, Finished, Fitted, GenerateOptions, Generation,
     HiddenRow, HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource, OpenProgress,
     PageReads, PageStatus, PageStore, PageStoreOptions, PageStoreStatus, PlannedResidence,
-    PrefixStatus, Prefixes, Residence, SamplingOptions, ServiceStatus, Session, SnapshotContents,
-    Starts, Stats, StepStatus, TokenEvent, Usage, Writes,
+    PrefixStatus, Prefixes, Prompt, Residence, SamplingOptions, ServiceStatus, Session,
+    SnapshotContents, Starts, Stats, StepStatus, TokenEvent, Usage, Writes,
 };
 pub use nestling_text::{
     ContentPart, Message, MessageContent, Role, SamplingParams, SpecialText, TemplateTime,

@@ -97,6 +97,8 @@ struct Begun {
     session: Session,
     generation: Generation,
     prompt_tokens: usize,
+    /// The prompt, where more answers to it follow.
+    again: Option<nestling::Prompt>,
     /// Tokens of the prompt that were there before it was computed for all its answers.
     shared: Option<usize>,
     /// What was told of the prompt then.
@@ -132,9 +134,10 @@ pub(crate) async fn start(
     let prompt_tokens = begun.iter().map(|begun| begun.prompt_tokens).sum();
     if !alone {
         let mut computed = Vec::with_capacity(begun.len());
-        for Begun { session, generation, .. } in begun {
-            let (prompt, cached_tokens) = of_prompt(generation).await.map_err(refused)?;
-            computed.push(Computed { session, cached_tokens, prompt });
+        for Begun { session, generation, again, .. } in begun {
+            let (told, cached_tokens) = of_prompt(generation).await.map_err(refused)?;
+            let again = again.ok_or_else(|| ApiError::internal("a prompt is gone"))?;
+            computed.push(Computed { session, cached_tokens, prompt: again, told });
         }
         let (shared, cancel) = (Arc::clone(served), stop.0.clone());
         let work = Arc::clone(&job);
@@ -160,8 +163,9 @@ struct Computed {
     session: Session,
     /// Tokens that were there before.
     cached_tokens: usize,
+    prompt: nestling::Prompt,
     /// What was told of it.
-    prompt: Vec<TokenEvent>,
+    told: Vec<TokenEvent>,
 }
 
 /// Waits until a prompt is computed. What was told of its tokens, and how many were there before.
@@ -198,16 +202,18 @@ impl Begin<'_> {
             ..self.job.options.clone()
         };
         let reserve = usize::from(self.job.options.max_tokens != Some(0));
-        let tokens = prompt.tokens(model, reserve, self.cancel)?;
+        let prompt = prompt.prepare(model, reserve, self.cancel)?;
+        let tokens = prompt.tokens();
         let mut session = match self.job.keeps_sessions {
-            true => self.served.idle.session_for(model, &tokens, options.cache_salt.as_deref()),
+            true => self.served.idle.session_for(model, tokens, options.cache_salt.as_deref()),
             false => model.session(),
         };
-        let input = prompt.input(&mut session, &tokens)?;
-        match session.generate_with_cancel(input, &options, self.cancel) {
+        let prompt_tokens = tokens.len();
+        let again = (!answers).then(|| prompt.clone());
+        match session.generate_with_cancel(prompt, &options, self.cancel) {
             Ok(generation) => {
-                let (prompt_tokens, prompt) = (tokens.len(), Vec::new());
-                Ok(Begun { session, generation, prompt_tokens, shared: None, prompt })
+                let prompt = Vec::new();
+                Ok(Begun { session, generation, prompt_tokens, again, shared: None, prompt })
             }
             Err(error) => {
                 // What it held is as good for the next request.
@@ -222,9 +228,7 @@ impl Begin<'_> {
     /// The answers to prompts that are computed.
     fn forks(&self, computed: Vec<Computed>) -> Result<Vec<Begun>, EngineError> {
         let mut begun = Vec::with_capacity(self.job.prompts.len() * self.job.choices);
-        for (computed, prompt) in computed.into_iter().zip(&self.job.prompts) {
-            let Computed { session, cached_tokens, prompt: told } = computed;
-            let tokens = session.tokens()?;
+        for Computed { session, cached_tokens, prompt, told } in computed {
             let forks = (1..self.job.choices).map(|_| session.fork());
             let mut sessions = forks.collect::<Result<Vec<_>, _>>()?;
             sessions.insert(0, session);
@@ -233,11 +237,11 @@ impl Begin<'_> {
                     GenerateOptions { prompt_logprobs: None, ..self.job.options.clone() };
                 let seed = &mut options.sampling.seed;
                 *seed = seed.map(|seed| seed.wrapping_add(index as u64));
-                let input = prompt.input(&mut session, &tokens)?;
-                let generation = session.generate_with_cancel(input, &options, self.cancel)?;
+                let (asked, prompt_tokens) = (prompt.clone(), prompt.tokens().len());
+                let generation = session.generate_with_cancel(asked, &options, self.cancel)?;
                 let (shared, prompt) = (Some(cached_tokens), told.clone());
-                let prompt_tokens = tokens.len();
-                begun.push(Begun { session, generation, prompt_tokens, shared, prompt });
+                let again = None;
+                begun.push(Begun { session, generation, prompt_tokens, again, shared, prompt });
             }
         }
         Ok(begun)

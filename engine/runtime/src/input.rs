@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use nestling_text::{Message, SpecialText, TemplateTime, ToolSchema};
+use nestling_text::{Message, OutputFormat, SpecialText, TemplateTime, ToolSchema};
 
 /// The prompt of a generation.
 #[derive(Clone, Debug)]
@@ -17,6 +17,25 @@ pub enum Input {
     Text(String),
     /// Tokens that are added to the history.
     Tokens(Vec<u32>),
+    /// What [`crate::Model::prompt`] made: it becomes the session's history, as a whole conversation does.
+    Prompt(Prompt),
+}
+
+/// A prompt as the whole history that it makes, and how the answer to it is read. Of one model: to another one its
+/// tokens mean other words.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) format: OutputFormat,
+    /// Number of the next tool call of the conversation.
+    pub(crate) next_call: usize,
+}
+
+impl Prompt {
+    /// The history that it makes.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
 }
 
 /// A conversation, and what its chat template needs besides.
@@ -73,6 +92,12 @@ impl From<Vec<Message>> for Input {
 impl From<&[Message]> for Input {
     fn from(messages: &[Message]) -> Self {
         Self::Messages(Conversation::new(messages))
+    }
+}
+
+impl From<Prompt> for Input {
+    fn from(prompt: Prompt) -> Self {
+        Self::Prompt(prompt)
     }
 }
 

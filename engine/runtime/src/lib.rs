@@ -44,7 +44,7 @@ pub use engine::Engine;
 pub use event::{Event, FinishReason, Finished, HiddenRow, Stats, TokenEvent, Usage};
 pub use generate::{AnswerFuture, EventStream, Generation};
 pub use identity::ModelIdentity;
-pub use input::{Conversation, Input};
+pub use input::{Conversation, Input, Prompt};
 pub use load::{ModelSource, OpenProgress};
 pub use memory_plan::{MemoryPlan, PlannedResidence};
 pub use model_core::ModelParts;

@@ -8,7 +8,7 @@ use nestling_import::ModelConfig;
 use crate::capabilities::Capabilities;
 use crate::encode_worker::text_error;
 use crate::engine::{Engine, EngineCore};
-use crate::input::{Conversation, Input};
+use crate::input::{Conversation, Input, Prompt};
 use crate::memory_plan::MemoryPlan;
 use crate::model_core::{ModelCore, ModelParts};
 use nestling_core::cancel::CancelToken;
@@ -29,14 +29,6 @@ use nestling_text::{
 pub struct Model {
     pub(crate) core: Arc<ModelCore>,
     pub(crate) engine: Arc<EngineCore>,
-}
-
-/// A prompt as the whole history that it makes, and how the answer to it is read.
-pub(crate) struct PromptTokens {
-    pub tokens: Vec<u32>,
-    pub format: OutputFormat,
-    /// Number of the next tool call of the conversation.
-    pub next_call: usize,
 }
 
 /// A conversation as the text of a prompt, and how the answer to it is read.
@@ -272,6 +264,21 @@ impl Model {
         }
     }
 
+    /// Messages, text or tokens as the prompt of a session without history, with room for `reserve` more tokens: for
+    /// whoever wants to see its tokens before they are computed, or computes them more than once. What is too long by
+    /// its bytes alone is not tokenized.
+    ///
+    /// # Errors
+    /// [`EngineError::ContextFull`]; [`EngineError::Cancelled`]; as [`crate::Session::generate`].
+    pub fn prompt(
+        &self,
+        input: impl Into<Input>,
+        reserve: usize,
+        cancel: &CancelToken,
+    ) -> Result<Prompt, EngineError> {
+        self.prompt_tokens(input.into(), Vec::new(), reserve, cancel)
+    }
+
     fn require_tokenizer(&self) -> Result<&Tokenizer, EngineError> {
         self.core.tokenizer.as_ref().ok_or(EngineError::NoTokenizer)
     }
@@ -284,14 +291,18 @@ impl Model {
         history: Vec<u32>,
         reserve: usize,
         cancel: &CancelToken,
-    ) -> Result<PromptTokens, EngineError> {
+    ) -> Result<Prompt, EngineError> {
         let mut tokens = history;
         match input {
             Input::Messages(conversation) => {
                 let rendered = self.render(&conversation, cancel)?;
                 let tokens = self.rendered_tokens(&rendered, reserve, cancel)?;
                 let Rendered { format, next_call, .. } = rendered;
-                return Ok(PromptTokens { tokens, format, next_call });
+                return Ok(Prompt { tokens, format, next_call });
+            }
+            Input::Prompt(prompt) => {
+                self.check_room(prompt.tokens.len(), reserve)?;
+                return Ok(prompt);
             }
             Input::History => {}
             Input::Tokens(more) => append(&mut tokens, &more)?,
@@ -308,7 +319,7 @@ impl Model {
             }
         }
         self.check_room(tokens.len(), reserve)?;
-        Ok(PromptTokens { tokens, format: OutputFormat::plain(), next_call: 0 })
+        Ok(Prompt { tokens, format: OutputFormat::plain(), next_call: 0 })
     }
 
     /// # Errors

@@ -8,9 +8,9 @@ use crate::engine::EngineCore;
 use crate::event::{FinishReason, Stats, Usage};
 use crate::event_buffer::EventBuffer;
 use crate::generate::Generation;
-use crate::input::Input;
+use crate::input::{Input, Prompt};
 use crate::model_core::ModelCore;
-use crate::open::{Model, PromptTokens};
+use crate::open::Model;
 use crate::options::GenerateOptions;
 use crate::prefix::PrefixScope;
 use crate::sequence::Sequence;
@@ -348,7 +348,7 @@ impl Session {
 
     fn answer(
         &self,
-        prompt: &PromptTokens,
+        prompt: &Prompt,
         tokens_max: usize,
         options: &GenerateOptions,
     ) -> Result<Answer, EngineError> {
@@ -395,7 +395,7 @@ impl Session {
     /// The constraint that the options name.
     fn guard(
         &self,
-        prompt: &PromptTokens,
+        prompt: &Prompt,
         sampler: &Sampler,
         end_tokens: &[u32],
         options: &GenerateOptions,

@@ -8,10 +8,10 @@ use super::constraint_starts::{Script, tokenizer};
 use super::fake::*;
 use super::stalls::letters;
 use nestling_core::driver::block_on;
-use nestling_core::{EngineError, ErrorClass};
+use nestling_core::{CancelToken, EngineError, ErrorClass};
 use nestling_runtime::{
-    Chat, Conversation, Engine, Event, FinishReason, GenerateOptions, Model, SamplingOptions,
-    Starts, Writes,
+    Chat, Conversation, Engine, Event, FinishReason, GenerateOptions, Input, Model,
+    SamplingOptions, Starts, Writes,
 };
 use nestling_text::{ChatTemplate, Message, Role, Tokenizer, ToolSchema};
 use serde_json::json;
@@ -56,6 +56,37 @@ fn a_chat_says_what_whole_conversations_say() {
         drop(chat.send("other", &greedy(3)).unwrap().into_answer().unwrap());
         assert_eq!((chat.transcript().len(), text(&chat.transcript()[2])), (4, "other".into()));
     }
+}
+
+#[test]
+fn a_prompt_that_was_made_before_is_answered_as_what_it_was_made_of() {
+    let engine = engine();
+    let model = talker(&engine, FakeRunner::new(128, 64, 16));
+    let never = CancelToken::new();
+    let messages = vec![Message::user("abc")];
+    let inputs = [Input::from(messages), Input::from("def"), Input::from(vec![3, 1, 4])];
+    for input in inputs {
+        let (mut whole, mut made) = (model.session(), model.session());
+        let expected = whole.generate(input.clone(), &greedy(9)).unwrap().into_text().unwrap();
+        let prompt = model.prompt(input, 1, &never).unwrap();
+        // Whatever the session held before.
+        made.append(&[7, 7]).unwrap();
+        for _ in 0..2 {
+            let answer = made.generate(prompt.clone(), &greedy(9)).unwrap().into_text().unwrap();
+            assert_eq!(answer, expected);
+            assert_eq!(made.tokens().unwrap(), whole.tokens().unwrap());
+            assert!(made.tokens().unwrap().starts_with(prompt.tokens()));
+        }
+    }
+    let long = model.prompt(vec![1; 128], 1, &never).unwrap_err();
+    assert!(matches!(long, EngineError::ContextFull { limit: 128, wanted: 129 }), "{long}");
+    let full = model.prompt(vec![1; 128], 0, &never).unwrap();
+    let error = model.session().generate(full, &greedy(1)).unwrap_err();
+    assert!(matches!(error, EngineError::ContextFull { .. }), "{error}");
+    let stopped = CancelToken::new();
+    stopped.cancel();
+    let error = model.prompt("abc", 0, &stopped).unwrap_err();
+    assert!(matches!(error, EngineError::Cancelled), "{error}");
 }
 
 #[test]
