@@ -24,6 +24,7 @@ mod memory;
 mod messages;
 mod metrics;
 mod ollama;
+mod openapi;
 mod page;
 mod parts;
 mod pool;

@@ -19,7 +19,9 @@ use crate::fields::Fields;
 use crate::limits::BODY_BYTES_MAX;
 use crate::server::{Served, Server};
 use crate::usage::random;
-use crate::{chat, completions, json, listing, memory, messages, ollama, page, responses, tokens};
+use crate::{
+    chat, completions, json, listing, memory, messages, ollama, openapi, page, responses, tokens,
+};
 
 /// Routes of the API that mean something, but that no model here has.
 const NOT_OFFERED: [&str; 8] = [
@@ -37,6 +39,7 @@ const NOT_OFFERED: [&str; 8] = [
 pub fn router(server: &Server) -> Router {
     let mut routes = Router::new()
         .route("/", get(show_page))
+        .route("/openapi.json", get(openapi::show))
         .route("/health", get(listing::health))
         .route("/v1/health", get(listing::health))
         .route("/v1/models", get(listing::models))
@@ -79,9 +82,6 @@ async fn admit(State(server): State<Server>, request: Request, next: Next) -> Re
 
 async fn answered(server: Server, mut request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
-    if *method == Method::TRACE || *method == Method::CONNECT {
-        return wrong_method(method.clone(), request.uri().clone()).await;
-    }
     let origin = match server.access().check_place(request.uri(), headers) {
         Ok(origin) => origin,
         Err(error) => return error.into_response(),
@@ -162,7 +162,17 @@ async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Re
         true => Some(fields_of(&server, request).await?),
         false => None,
     };
-    ollama::answer(&server, &method, uri.path(), fields, ollama::Asked { caller, started }).await
+    let asked = ollama::Asked { caller, started };
+    let answer = ollama::answer(&server, &method, uri.path(), fields, asked).await;
+    match (answer, ollama::methods(uri.path())) {
+        // What the router adds where a route is of one method.
+        (Err(error), Some(methods)) if error.status == StatusCode::METHOD_NOT_ALLOWED => {
+            let mut response = error.into_response();
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+            Ok(response)
+        }
+        (answer, _) => answer,
+    }
 }
 
 /// The model that a body of JSON names, opened where that is needed, and the body's fields.

@@ -47,6 +47,15 @@ pub(crate) fn has_body(method: &Method, path: &str) -> bool {
     *method == Method::POST && matches!(path, "/api/chat" | "/api/generate" | "/api/show")
 }
 
+/// The methods of a route, as the header `Allow` lists them.
+pub(crate) fn methods(path: &str) -> Option<&'static str> {
+    match path.strip_prefix("/api/")? {
+        "version" | "tags" | "ps" => Some("GET,HEAD"),
+        "show" | "chat" | "generate" => Some("POST"),
+        _ => None,
+    }
+}
+
 /// Answers a request that came at `started`; its fields are there where [`has_body`] says so.
 ///
 /// # Errors

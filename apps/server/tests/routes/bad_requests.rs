@@ -200,9 +200,13 @@ fn what_is_not_there_is_said_in_the_form_of_errors() {
     get(&server, "/v1/chat/completions").error(405);
     post(&server, "/v1/models", &json!({})).error(405);
     post(&server, "/v1/embeddings", &json!({ "input": "x" })).error(501);
-    for path in ["/v1/models", "/v1/chat/completions", "/nothing", "/health"] {
+    for (path, methods) in
+        [("/v1/models", "GET,HEAD"), ("/v1/chat/completions", "POST"), ("/health", "GET,HEAD")]
+    {
         let trace = Request::builder().method("TRACE").uri(path).header("host", "localhost");
-        request(&server, trace.body(Body::empty()).unwrap()).error(405);
+        let answer = request(&server, trace.body(Body::empty()).unwrap());
+        answer.error(405);
+        assert_eq!(answer.headers["allow"], methods);
     }
     let error = post(&server, CHAT, &chat_with(&json!({ "model": "gpt-4o" }))).error(404);
     assert_eq!((&error["code"], &error["param"]), (&json!("model_not_found"), &json!("model")));

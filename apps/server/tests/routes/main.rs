@@ -13,6 +13,7 @@ mod hostile_connections;
 mod messages;
 mod models;
 mod ollama;
+mod openapi;
 mod page;
 mod responses;
 mod several;

@@ -214,8 +214,12 @@ fn routes_say_what_they_are_in_this_api_s_form() {
         refused(&post(&server, &format!("/api/{name}"), &json!({})), 501);
     }
     refused(&post(&server, "/api/nothing", &json!({})), 404);
-    refused(&get(&server, CHAT), 405);
-    refused(&post(&server, "/api/tags", &json!({})), 405);
+    for (answer, methods) in
+        [(get(&server, CHAT), "POST"), (post(&server, "/api/tags", &json!({})), "GET,HEAD")]
+    {
+        refused(&answer, 405);
+        assert_eq!(answer.headers["allow"], methods);
+    }
     assert!(get(&server, "/api/version").ok()["version"].is_string());
     let mut access = nestling_server::Access::default();
     access.add_keys("sk-one").unwrap();

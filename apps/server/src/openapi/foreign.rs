@@ -1,0 +1,234 @@
+//! Bodies of Anthropic's routes and of Ollama's.
+
+use serde_json::{Map, Value, json};
+
+use super::parts::name;
+use super::schema::{any_of, component, flag, integer, list, number, object, text, word};
+use crate::limits::{
+    BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX, STOP_BYTES_MAX,
+    STOP_SEQUENCES_MAX, TEXT_BYTES_MAX, TOKENS_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX,
+};
+
+pub(super) fn all() -> Value {
+    json!({
+        "Messages": messages(),
+        "CountTokens": object(&["model", "messages"], counted()),
+        "CacheControl": object(&["type"], json!({ "type": word(&["ephemeral"]), "ttl": word(&["5m", "1h"]) })),
+        "TextBlock": block("text", &["text"], json!({
+            "text": text(BODY_BYTES_MAX), "citations": list(&json!({}), 0, 0),
+        })),
+        "MessageBlock": blocks(),
+        "AnthropicTool": anthropic_tool(),
+        "OllamaShow": ollama_show(),
+        "OllamaChat": ollama(&["model"], json!({
+            "messages": list(&ollama_message(), 0, MESSAGES_MAX),
+            "tools": list(&component("Tool"), 0, TOOLS_MAX),
+        })),
+        "OllamaGenerate": ollama(&["model"], json!({
+            "prompt": text(BODY_BYTES_MAX), "system": text(BODY_BYTES_MAX), "raw": flag(),
+        })),
+        "OllamaOptions": ollama_options(),
+    })
+}
+
+/// A block of a message; all may carry a mark of what is to be cached.
+fn block(kind: &str, required: &[&str], fields: Value) -> Value {
+    let mut all = json!({ "type": word(&[kind]), "cache_control": component("CacheControl") });
+    if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
+        all.extend::<Map<String, Value>>(fields);
+    }
+    let required: Vec<&str> = ["type"].iter().chain(required).copied().collect();
+    object(&required, all)
+}
+
+fn words() -> Value {
+    any_of(&[text(BODY_BYTES_MAX), list(&component("TextBlock"), 0, PARTS_MAX)])
+}
+
+fn blocks() -> Value {
+    let plain = |kind: &str, required: &[&str], fields: Value| {
+        let mut all = json!({ "type": word(&[kind]) });
+        if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
+            all.extend::<Map<String, Value>>(fields);
+        }
+        let required: Vec<&str> = ["type"].iter().chain(required).copied().collect();
+        object(&required, all)
+    };
+    any_of(&[
+        component("TextBlock"),
+        block(
+            "tool_result",
+            &["tool_use_id"],
+            json!({
+                "tool_use_id": text(TEXT_BYTES_MAX), "content": words(), "is_error": flag(),
+            }),
+        ),
+        block(
+            "tool_use",
+            &["id", "name", "input"],
+            json!({
+                "id": text(TEXT_BYTES_MAX), "name": text(TEXT_BYTES_MAX), "input": { "type": "object" },
+                "caller": object(&["type"], json!({ "type": word(&["direct"]) })),
+            }),
+        ),
+        plain(
+            "thinking",
+            &["thinking"],
+            json!({
+                "thinking": text(BODY_BYTES_MAX), "signature": text(BODY_BYTES_MAX),
+            }),
+        ),
+        plain("redacted_thinking", &["data"], json!({ "data": text(BODY_BYTES_MAX) })),
+    ])
+}
+
+fn anthropic_tool() -> Value {
+    object(
+        &["name", "input_schema"],
+        json!({
+            "type": word(&["custom"]), "name": name(TOOL_NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX),
+            "input_schema": component("Schema"), "strict": flag(), "cache_control": component("CacheControl"),
+            "eager_input_streaming": { "type": "boolean", "enum": [true] },
+            "defer_loading": { "type": "boolean", "enum": [false] },
+        }),
+    )
+}
+
+/// What both routes of messages take.
+fn counted() -> Value {
+    let message = object(
+        &["role", "content"],
+        json!({
+            "role": word(&["user", "assistant", "system"]),
+            "content": any_of(&[text(BODY_BYTES_MAX), list(&component("MessageBlock"), 0, PARTS_MAX)]),
+        }),
+    );
+    let thinking = object(
+        &["type"],
+        json!({
+            "type": word(&["enabled", "adaptive", "disabled"]), "budget_tokens": integer(1024, TOKENS_MAX),
+            "display": word(&["summarized"]),
+        }),
+    );
+    let choice = object(
+        &["type"],
+        json!({
+            "type": word(&["auto", "any", "tool", "none"]), "name": text(TOOL_NAME_BYTES_MAX),
+            "disable_parallel_tool_use": flag(),
+        }),
+    );
+    let format = object(
+        &["type", "schema"],
+        json!({ "type": word(&["json_schema"]), "schema": component("Schema") }),
+    );
+    let efforts = word(&["low", "medium", "high", "xhigh", "max"]);
+    json!({
+        "model": text(TEXT_BYTES_MAX),
+        "messages": list(&message, 1, MESSAGES_MAX),
+        "system": words(),
+        "tools": list(&component("AnthropicTool"), 0, TOOLS_MAX),
+        "tool_choice": choice,
+        "thinking": thinking,
+        "output_config": object(&[], json!({ "effort": efforts, "format": format })),
+        "cache_control": component("CacheControl"),
+        "speed": word(&["standard"]),
+    })
+}
+
+fn messages() -> Value {
+    let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX });
+    let mut all = counted();
+    let own = json!({
+        "max_tokens": integer(0, TOKENS_MAX),
+        "temperature": number(0.0, 1.0),
+        "top_p": number(0.0, 1.0),
+        "top_k": integer(0, u64::from(u32::MAX)),
+        "stop_sequences": list(&stop, 0, STOP_SEQUENCES_MAX),
+        "metadata": object(&[], json!({ "user_id": text(TEXT_BYTES_MAX) })),
+        "service_tier": word(&["auto", "standard_only"]),
+        "stream": flag(),
+    });
+    if let (Value::Object(all), Value::Object(own)) = (&mut all, own) {
+        all.extend::<Map<String, Value>>(own);
+    }
+    object(&["model", "messages", "max_tokens"], all)
+}
+
+/// What asks for nothing, and is taken so.
+fn nothing() -> Value {
+    json!({ "enum": [false, "", [], null] })
+}
+
+fn ollama_show() -> Value {
+    object(
+        &[],
+        json!({
+            "model": text(TEXT_BYTES_MAX), "name": text(TEXT_BYTES_MAX), "verbose": nothing(),
+            "system": nothing(), "template": nothing(),
+        }),
+    )
+}
+
+/// What chats and completions take in this API, with the fields of their own.
+fn ollama(required: &[&str], fields: Value) -> Value {
+    let mut all = json!({
+        "model": { "type": "string", "minLength": 1, "maxLength": TEXT_BYTES_MAX },
+        "stream": flag(),
+        "keep_alive": any_of(&[json!({ "type": "number" }), json!({ "type": "string" })]),
+        "options": component("OllamaOptions"),
+        "format": any_of(&[word(&["", "json"]), component("Schema")]),
+        "think": any_of(&[flag(), word(&["low", "medium", "high"])]),
+        "logprobs": nothing(),
+        "top_logprobs": nothing(),
+    });
+    if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
+        for empty in ["images", "suffix", "template", "context"] {
+            if fields.contains_key("prompt") {
+                all.insert(empty.into(), nothing());
+            }
+        }
+        all.extend::<Map<String, Value>>(fields);
+    }
+    object(required, all)
+}
+
+fn ollama_message() -> Value {
+    let function = object(
+        &["name"],
+        json!({
+            "index": integer(0, CALLS_MAX as u64), "name": text(TEXT_BYTES_MAX), "arguments": { "type": "object" },
+        }),
+    );
+    let call = object(
+        &["function"],
+        json!({ "id": text(TEXT_BYTES_MAX), "type": text(NAME_BYTES_MAX), "function": function }),
+    );
+    object(
+        &["role"],
+        json!({
+            "role": word(&["system", "user", "assistant", "tool"]), "content": text(BODY_BYTES_MAX),
+            "images": nothing(), "thinking": text(BODY_BYTES_MAX),
+            "tool_calls": list(&call, 0, CALLS_MAX), "tool_name": text(TEXT_BYTES_MAX),
+            "tool_call_id": text(TEXT_BYTES_MAX),
+        }),
+    )
+}
+
+fn ollama_options() -> Value {
+    object(
+        &[],
+        json!({
+            "temperature": number(0.0, 100.0),
+            "top_p": number(0.0, 1.0),
+            "min_p": number(0.0, 1.0),
+            "repeat_penalty": number(0.01, 100.0),
+            "presence_penalty": number(-2.0, 2.0),
+            "frequency_penalty": number(-2.0, 2.0),
+            "top_k": integer(0, u64::from(u32::MAX)),
+            "seed": { "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX },
+            "stop": component("Stop"),
+            "num_predict": any_of(&[integer(1, TOKENS_MAX), json!({ "enum": [-1, -2] })]),
+            "num_ctx": integer(1, TOKENS_MAX),
+        }),
+    )
+}

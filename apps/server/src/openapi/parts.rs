@@ -1,0 +1,102 @@
+//! What bodies are made of: tools, messages and forms.
+
+use serde_json::{Value, json};
+
+use super::schema::{any_of, anything, component, flag, integer, list, object, text, word};
+use crate::limits::{
+    BODY_BYTES_MAX, CALLS_MAX, NAME_BYTES_MAX, PARTS_MAX, STOP_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX,
+};
+
+pub(super) fn all() -> Value {
+    json!({
+        "Any": { "type": "object" },
+        "Schema": { "type": "object", "description": "A JSON schema." },
+        "Function": function(),
+        "Tool": object(&["type", "function"], json!({
+            "type": word(&["function"]), "function": component("Function"),
+        })),
+        "ToolChoice": any_of(&[
+            word(&["none", "auto", "required"]),
+            object(&["type", "function"], json!({
+                "type": word(&["function"]),
+                "function": object(&["name"], json!({ "name": text(NAME_BYTES_MAX) })),
+            })),
+        ]),
+        "Form": form(),
+        "NamedSchema": object(&["name"], named_schema()),
+        "Stop": any_of(&[stop_text(), list(&stop_text(), 0, STOPS_MAX)]),
+        "Message": message(),
+        "Part": any_of(&[
+            object(&["type", "text"], json!({ "type": word(&["text"]), "text": text(BODY_BYTES_MAX) })),
+            object(&["type", "refusal"], json!({ "type": word(&["refusal"]), "refusal": text(BODY_BYTES_MAX) })),
+        ]),
+    })
+}
+
+fn stop_text() -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX })
+}
+
+/// A function's name.
+pub(super) fn name(bytes_max: usize) -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": "^[A-Za-z0-9_-]+$" })
+}
+
+/// The fields of a schema with a name.
+pub(super) fn named_schema() -> Value {
+    json!({
+        "name": text(NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX), "strict": flag(),
+        "schema": component("Schema"),
+    })
+}
+
+fn function() -> Value {
+    object(
+        &["name"],
+        json!({
+            "name": name(NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX),
+            "parameters": component("Schema"), "strict": flag(),
+        }),
+    )
+}
+
+fn form() -> Value {
+    any_of(&[
+        object(&["type"], json!({ "type": word(&["text", "json_object"]) })),
+        object(
+            &["type", "json_schema"],
+            json!({ "type": word(&["json_schema"]), "json_schema": component("NamedSchema") }),
+        ),
+    ])
+}
+
+fn message() -> Value {
+    let call = object(
+        &["id", "function"],
+        json!({
+            "id": text(TEXT_BYTES_MAX), "type": text(NAME_BYTES_MAX),
+            "function": object(&["name", "arguments"], json!({
+                "name": { "type": "string" }, "arguments": anything(),
+            })),
+        }),
+    );
+    object(
+        &["role"],
+        json!({
+            "role": word(&["system", "developer", "user", "assistant", "tool", "function"]),
+            "content": any_of(&[text(BODY_BYTES_MAX), list(&component("Part"), 0, PARTS_MAX)]),
+            "name": { "type": "string" },
+            "refusal": { "type": "string" },
+            "reasoning_content": { "type": "string" },
+            "reasoning": { "type": "string" },
+            "tool_calls": list(&call, 0, CALLS_MAX),
+            "tool_call_id": { "type": "string" },
+            "annotations": list(&anything(), 0, 0),
+        }),
+    )
+}
+
+/// A token's id.
+pub(super) fn token() -> Value {
+    integer(0, u64::from(u32::MAX))
+}
