@@ -28,6 +28,7 @@ mod token_mask;
 mod tokenizer;
 mod tokenizer_parts;
 mod wire;
+mod word_cache;
 mod word_split;
 
 pub use argument_types::ArgumentTypes;

@@ -20,6 +20,7 @@ use super::limits::{
 use super::spelling::Spelling;
 use super::token_bound::TokenBound;
 use super::tokenizer_parts::{Fault, check_parts};
+use super::word_cache::{self, WordCache};
 use super::word_split::{Normalizers, Splitters, StoppableNormalizer};
 
 /// The library's tokenizer. It splits nothing: [`Splitters`] do.
@@ -60,6 +61,7 @@ pub struct Tokenizer {
 #[derive(Debug)]
 struct Inner {
     tokenizer: Library,
+    words: WordCache,
     splitters: Splitters,
     /// How many times longer normalizers may make a text.
     growth: usize,
@@ -116,7 +118,8 @@ impl Tokenizer {
             decoder.values().map(|token| (token.content.clone(), token.special)).collect();
         added.sort();
         let has_bytes = spelling.is_some();
-        let inner = Inner { tokenizer, splitters, growth, tokens, has_bytes, added, bound };
+        let words = WordCache::default();
+        let inner = Inner { tokenizer, words, splitters, growth, tokens, has_bytes, added, bound };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -258,7 +261,8 @@ impl Tokenizer {
             stop.step()?;
             stop.hold(BYTES_PER_WORD)?;
             stop.check_bytes(piece.get().len().saturating_mul(BYTES_PER_WORD_BYTE))?;
-            tokenizer.get_model().tokenize(piece.get())
+            let word = piece.get();
+            self.inner.words.tokens(word, || tokenizer.get_model().tokenize(word))
         })?;
         let encoding = pieces.into_encoding(None, 0, OffsetType::None)?;
         let encoding = tokenizer.post_process(encoding, None, add_special_tokens)?;
@@ -362,7 +366,9 @@ fn library(json: &mut Value) -> Result<Library, Fault> {
     }
     let mut model = json.get_mut("model").map_or(Value::Null, Value::take);
     model.as_object_mut().map(|model| model.remove("type"));
-    let mut library = Library::new(part("model", model)?);
+    let model = word_cache::model(model)
+        .map_err(|error| ("model", "a part that the library reads", error))?;
+    let mut library = Library::new(model);
     let failed = |error: tokenizers::Error| ("added_tokens", "tokens", error.to_string());
     library.with_normalizer(Normalizers::of(json)?).map_err(failed)?;
     let of = |kind| json.get(kind).filter(|part| !part.is_null()).cloned();
