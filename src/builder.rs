@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use nestling_core::background::Background;
 use nestling_core::{CancelToken, EngineError};
 use nestling_formats::Level;
-use nestling_runtime::{EngineOptions, Model, ModelOptions, OpenProgress};
+use nestling_runtime::{Engine, EngineOptions, Model, ModelOptions, OpenProgress};
 
 use crate::device::Device;
-use crate::{OpenOptions, open_with};
+use crate::{OpenOptions, open_in, open_with};
 
-/// Opens a model on an engine of its own: what is not said is as [`crate::open`] does it.
+/// Opens a model, on an engine of its own unless it is given one: what is not said is as [`crate::open`] does it.
 ///
 /// Four budgets bound memory, all in bytes: that of *memory* is for everything of the engine's models, that of the
 /// *device* for what lies in a GPU's memory; within them, that of *weights* chooses levels of single matrices, and that
@@ -36,6 +36,7 @@ use crate::{OpenOptions, open_with};
 pub struct Builder {
     path: PathBuf,
     options: OpenOptions,
+    engine: Option<Engine>,
     progress: Box<dyn FnMut(OpenProgress) + Send>,
     cancel: CancelToken,
 }
@@ -46,6 +47,7 @@ impl Builder {
         Self {
             path: path.as_ref().to_owned(),
             options: OpenOptions::default(),
+            engine: None,
             progress: Box::new(|_| {}),
             cancel: CancelToken::new(),
         }
@@ -94,6 +96,13 @@ impl Builder {
         self
     }
 
+    /// In this engine, whose threads and memory budget its models share, in place of one of its own: what is said of
+    /// an engine's memory and threads has no meaning then.
+    pub fn in_engine(mut self, engine: &Engine) -> Self {
+        self.engine = Some(engine.clone());
+        self
+    }
+
     /// Changes any other option of the engine.
     pub fn engine(mut self, change: impl FnOnce(&mut EngineOptions)) -> Self {
         change(&mut self.options.engine);
@@ -123,8 +132,11 @@ impl Builder {
     /// # Errors
     /// As [`crate::open_with`].
     pub fn open(self) -> Result<Model, EngineError> {
-        let Self { path, options, mut progress, cancel } = self;
-        open_with(path, &options, &mut progress, &cancel)
+        let Self { path, options, engine, mut progress, cancel } = self;
+        match engine {
+            Some(engine) => open_in(&engine, path, &options, &mut progress, &cancel),
+            None => open_with(path, &options, &mut progress, &cancel),
+        }
     }
 
     /// [`Builder::open`] on a thread of its own, so that nobody waits; it needs no runtime. Dropped before it is done,

@@ -92,11 +92,42 @@ fn open_on(
 ) -> Result<Model, EngineError> {
     let free = || MemoryState::read(system).map(|state| state.default_budget());
     let host = options.engine.memory_budget.or_else(free);
+    let start = |device: &OpenDevice| {
+        let memory_budget = device.memory_budget(host);
+        Engine::new(EngineOptions { memory_budget, ..options.engine.clone() })
+    };
+    open_started(path, options, host, &start, progress, cancel)
+}
+
+/// [`open_with`] in an engine that is there, so that several models share its threads and its memory budget.
+/// [`OpenOptions::engine`] is not looked at.
+///
+/// # Errors
+/// As [`OpenDevice::open_model`].
+pub fn open_in(
+    engine: &Engine,
+    path: impl AsRef<Path>,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Model, EngineError> {
+    let host = engine.budget().total_bytes();
+    open_started(path.as_ref(), options, host, &|_| Ok(engine.clone()), progress, cancel)
+}
+
+/// Opens a model on the first device that takes it, in the engine that `start` gives for that device.
+fn open_started(
+    path: &Path,
+    options: &OpenOptions,
+    host: Option<u64>,
+    start: &dyn Fn(&OpenDevice) -> Result<Engine, EngineError>,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Model, EngineError> {
     let mut device = options.device.open()?;
     loop {
         device.keep_in_host(host);
-        let memory_budget = device.memory_budget(host);
-        let engine = Engine::new(EngineOptions { memory_budget, ..options.engine.clone() })?;
+        let engine = start(&device)?;
         let (source, model) = source_at(path, &device, &options.model)?;
         match device.open_model(&engine, source, &model, progress, cancel) {
             Err(error) => device = options.device.instead(&device, error)?,
@@ -131,6 +162,11 @@ fn source_at(
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The program of the page about embedding.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/embed/rust.md")]
+struct EmbedRust;
 
 #[cfg(test)]
 mod tests {
@@ -169,6 +205,27 @@ mod tests {
         assert_eq!(model.memory_plan().unwrap().residence, PlannedResidence::Resident);
         let unlimited = open_where(48 << 10, Some(u64::MAX));
         assert_eq!(unlimited.engine().budget().total_bytes(), None);
+    }
+
+    #[test]
+    fn models_in_one_engine_share_its_budget() {
+        let engine = Engine::new(EngineOptions {
+            memory_budget: Some(1 << 30),
+            threads: Some(1),
+            ..EngineOptions::default()
+        });
+        let engine = engine.unwrap();
+        let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");
+        let device = DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() };
+        let options = OpenOptions { device, ..OpenOptions::default() };
+        let open = || open_in(&engine, store, &options, &mut |_| {}, &CancelToken::new());
+        let first = open().unwrap();
+        let used = engine.budget().used_bytes();
+        assert!(used >= first.weight_bytes());
+        let second = open().unwrap();
+        assert!(engine.budget().used_bytes() >= used + second.weight_bytes());
+        engine.budget().set_total_bytes(Some(engine.budget().used_bytes() + 1));
+        assert!(open().is_err(), "there is no room for a third");
     }
 
     #[test]

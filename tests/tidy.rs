@@ -14,6 +14,7 @@ const CRATE_LINES_MAX: usize = 13_000;
 const UNSAFE_FILES: &[&str] = &[
     "apps/c/src/cancel.rs",
     "apps/c/src/chat.rs",
+    "apps/c/src/engine.rs",
     "apps/c/src/error.rs",
     "apps/c/src/event.rs",
     "apps/c/src/generation.rs",
@@ -24,6 +25,7 @@ const UNSAFE_FILES: &[&str] = &[
     "apps/c/src/session.rs",
     "apps/c/src/sized.rs",
     "apps/c/src/text.rs",
+    "apps/c/src/version.rs",
     "apps/cli/src/drivers.rs",
     "apps/cli/src/lost_page.rs",
     "apps/cli/src/mapped.rs",

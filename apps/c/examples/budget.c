@@ -18,18 +18,20 @@ int main(int count, char **arguments)
     nestling_generate_options options = greedy(40);
     nestling_generation *answer;
     check(nestling_session_generate_text(session, "The captain said", &options, &answer, &error), error);
-    while (next_event(answer, -1).kind != NESTLING_EVENT_KIND_TEXT)
-        ;
+    nestling_event event = next_event(answer, -1);
+    while (event.kind != NESTLING_EVENT_KIND_TEXT)
+        event = next_event(answer, -1);
+    fputs(event.text, stdout);
     check(nestling_model_status_now(model, &before, &error), error);
     uint64_t half = before.memory_used / 2;
     check(nestling_model_set_memory_budget(model, half, &error), error);
     print_answer(answer);
     check(nestling_model_status_now(model, &after, &error), error);
-    printf("%.1f MB in use before, %.1f MB after\n", (double)before.memory_used / 1e6,
-           (double)after.memory_used / 1e6);
+    fprintf(stderr, "%.1f MB in use before, %.1f MB after\n", (double)before.memory_used / 1e6,
+            (double)after.memory_used / 1e6);
     /* What does not fit is refused, and nothing has changed. */
     nestling_status refused = nestling_model_set_memory_budget(model, 1, &error);
-    printf("1 byte: %s\n", nestling_error_text(error));
+    fprintf(stderr, "1 byte: %s\n", nestling_error_text(error));
     nestling_error_free(error);
     nestling_generation_free(answer);
     nestling_session_free(session);

@@ -1,4 +1,4 @@
-/* Stops an answer from another thread: cancel MODEL. */
+/* Stops an answer from another thread: cancel MODEL [MILLISECONDS], in which it is to stop (250). */
 #include "common.h"
 
 #include <pthread.h>
@@ -17,8 +17,9 @@ static void *stop_soon(void *generation)
 
 int main(int count, char **arguments)
 {
-    if (count != 2)
+    if (count != 2 && count != 3)
         return 2;
+    double allowed = count == 3 ? atof(arguments[2]) : 250;
     nestling_model *model = open_model(arguments[1]);
     nestling_session *session = begin_session(model);
     nestling_generate_options options = greedy(-1);
@@ -30,14 +31,19 @@ int main(int count, char **arguments)
     pthread_t stopper;
     if (pthread_create(&stopper, NULL, stop_soon, answer))
         return 3;
-    nestling_finish_reason reason = print_answer(answer);
+    nestling_finish_reason reason = NESTLING_FINISH_REASON_NONE;
+    while (reason == NESTLING_FINISH_REASON_NONE)
+        reason = next_event(answer, -1).finish_reason;
     struct timespec ended;
     clock_gettime(CLOCK_MONOTONIC, &ended);
     pthread_join(stopper, NULL);
     double late = (double)(ended.tv_sec - asked.tv_sec) * 1e3 + (double)(ended.tv_nsec - asked.tv_nsec) / 1e6;
-    printf("reason %d, %.1f ms after it was asked\n", (int)reason, late);
+    fprintf(stderr, "reason %d, %.1f ms after it was asked\n", (int)reason, late);
     nestling_generation_free(answer);
     nestling_session_free(session);
     nestling_model_free(model);
-    return reason == NESTLING_FINISH_REASON_CANCELLED && late < 250 ? 0 : 1;
+    if (reason != NESTLING_FINISH_REASON_CANCELLED || late >= allowed)
+        return 1;
+    puts("cancelled");
+    return 0;
 }

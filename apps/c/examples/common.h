@@ -7,7 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static inline void check(nestling_status status, nestling_error *error)
+/* The call comes before the error is looked at: as arguments of a function they would have no order. */
+#define check(CALL, ERROR) \
+    do { \
+        nestling_status status_ = (CALL); \
+        end_if_failed(status_, ERROR); \
+    } while (0)
+
+static inline void end_if_failed(nestling_status status, nestling_error *error)
 {
     if (status != NESTLING_STATUS_OK) {
         fprintf(stderr, "error (class %d): %s\n", (int)status, nestling_error_text(error));

@@ -26,7 +26,8 @@ int main(int count, char **arguments)
         }
         nanosleep(&rest_of_frame, NULL); /* The game. */
     }
-    printf("\n%d frames\n", frames);
+    putchar('\n');
+    fprintf(stderr, "%d frames\n", frames);
     nestling_generation_free(answer);
     nestling_session_free(session);
     nestling_model_free(model);

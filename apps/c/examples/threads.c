@@ -10,6 +10,15 @@ struct work {
     char text[4096];
 };
 
+/* Hears of every event. */
+static int32_t add_text(void *text_of_work, const nestling_event *event)
+{
+    char *text = text_of_work;
+    if (event->kind == NESTLING_EVENT_KIND_TEXT && strlen(text) + event->text_length < sizeof(((struct work *)0)->text))
+        strcat(text, event->text);
+    return 1; /* 0 would cancel it. */
+}
+
 static void *write_story(void *work_of_thread)
 {
     struct work *work = work_of_thread;
@@ -18,10 +27,7 @@ static void *write_story(void *work_of_thread)
     nestling_error *error;
     nestling_generation *answer;
     check(nestling_session_generate_text(session, work->prompt, &options, &answer, &error), error);
-    for (nestling_event event = next_event(answer, -1); event.kind != NESTLING_EVENT_KIND_END;
-         event = next_event(answer, -1))
-        if (event.kind == NESTLING_EVENT_KIND_TEXT && strlen(work->text) + event.text_length < sizeof work->text)
-            strcat(work->text, event.text);
+    check(nestling_generation_run(answer, add_text, work->text, &error), error);
     nestling_generation_free(answer);
     nestling_session_free(session);
     return NULL;

@@ -1,20 +1,25 @@
 /*
  * Nestling: Mixture-of-Experts language models larger than memory, from C.
  *
- * Handles are made by functions that put them where their last argument but one points to, and are freed by the _free
- * function of their type, in any order, once each. NULL is never a handle; functions that get it in place of one say so.
+ * Handles are made by functions that put them where their last argument but one points to, NULL where they fail, and are
+ * freed by the _free function of their type, in any order, once each. NULL is never a handle: calls that can fail refuse it
+ * (NESTLING_STATUS_CALLER), others do nothing.
  *
  * Calls that can fail return a nestling_status. Their last argument, which may be NULL, gets an error with words to be
  * freed by nestling_error_free, or NULL where all went well. No call prints, exits, or leaves a signal handler behind; a
- * fault of the library itself is NESTLING_STATUS_BROKEN.
+ * fault of the library itself (a panic of Rust's, which says so on stderr, too) is NESTLING_STATUS_BROKEN.
  *
  * Structs begin with their size, so that they may grow: options are set by their _init function, and what the library
- * fills has its size set to sizeof by the caller. Texts are UTF-8 and end with a zero. What is given to a call is not kept
- * after it returned, but for callbacks and their user_data, as far as their descriptions say.
+ * fills has its size set to sizeof by the caller; fields that are newer than the library stay as they were. Texts are UTF-8
+ * and end with a zero. What is given to a call is not kept after it returned, but for callbacks and their user_data, as
+ * far as their descriptions say.
  *
- * Threads: models and cancel tokens may be used by any number of threads at once; a session, chat or generation by one at a
- * time (a call beside another one is NESTLING_STATUS_BUSY), but for nestling_generation_cancel. Handles may move from
- * thread to thread. No function may be called for a handle that is being freed.
+ * Threads: engines, models and cancel tokens may be used by any number of threads at once; a session, chat or generation by
+ * one at a time (a call beside another one is NESTLING_STATUS_BUSY), but for nestling_generation_cancel. Handles may move
+ * from thread to thread. No function may be called for a handle that is being freed. Threads of the library do not come
+ * along with fork(): a child may do nothing with the parent's handles. The library stays loaded until the process ends.
+ *
+ * Callbacks return: no exception, longjmp or pthread_exit may leave one.
  */
 
 
@@ -121,6 +126,9 @@ typedef struct nestling_cancel nestling_cancel;
 // time uses it.
 typedef struct nestling_chat nestling_chat;
 
+// Threads and a memory budget that models share. Any number of threads may use it at once; its models keep it running.
+typedef struct nestling_engine nestling_engine;
+
 // Why a call failed.
 typedef struct nestling_error nestling_error;
 
@@ -138,6 +146,55 @@ typedef struct nestling_session nestling_session;
 // nothing of this library.
 typedef void (*nestling_log_callback)(void *user_data, enum nestling_log_level level, const char *line);
 
+// How an engine is started. Set by nestling_engine_options_init; change what differs.
+typedef struct nestling_engine_options {
+    // sizeof of this struct.
+    size_t size;
+    // Bytes of memory that all its models may take, weights, keys and values and scratch; 0 is what the system says is
+    // free, less a margin; UINT64_MAX is no limit.
+    uint64_t memory_budget;
+    // Threads that compute; 0 is one for each core.
+    uint32_t threads;
+    // Generations that may wait for room, further ones are NESTLING_STATUS_BUSY; 0 is the library's own number.
+    uint32_t waiting_max;
+} nestling_engine_options;
+
+// What an engine does, and what it did since it was started. `size` is set to sizeof by the caller.
+typedef struct nestling_engine_status {
+    // sizeof of this struct.
+    size_t size;
+    // Bytes that its models may take; UINT64_MAX is no limit.
+    uint64_t memory_budget;
+    // Bytes of them in use.
+    uint64_t memory_used;
+    // Generations whose tokens are computed.
+    uint64_t running;
+    // Generations that wait for room.
+    uint64_t waiting;
+    // Pages of keys and values.
+    uint64_t pages_total;
+    // Those that are free.
+    uint64_t pages_free;
+    // Steps that were computed.
+    uint64_t steps;
+    // Tokens of prompts and answers that were computed.
+    uint64_t rows;
+    // How often a generation lost its pages to another.
+    uint64_t preemptions;
+    // First tokens that came after their deadline.
+    uint64_t late;
+    // Streamed experts that were there when they were wanted.
+    uint64_t expert_hits;
+    // Streamed experts of which something had to be read.
+    uint64_t expert_misses;
+    // Bytes of them that were read.
+    uint64_t read_bytes;
+    // Tokens of prompts for which beginnings were looked for that others had computed.
+    uint64_t prefix_asked_tokens;
+    // Of these, those that were found.
+    uint64_t prefix_found_tokens;
+} nestling_engine_status;
+
 // Hears how far the opening of a model is, on the thread that opens it. Once it returns 0, the opening is cancelled.
 typedef int32_t (*nestling_progress)(void *user_data, uint64_t parts_done, uint64_t parts_total);
 
@@ -149,7 +206,7 @@ typedef struct nestling_model_options {
     // NULL is "auto".
     const char *device;
     // Bytes of memory that weights, keys and values and scratch may take; 0 is what the system says is free, less a
-    // margin; UINT64_MAX is no limit.
+    // margin; UINT64_MAX is no limit. With `engine` it must be 0, and so must `threads`.
     uint64_t memory_budget;
     // Bytes of a GPU's memory; 0 is what it has.
     uint64_t device_budget;
@@ -171,6 +228,8 @@ typedef struct nestling_model_options {
     void *progress_data;
     // Cancels the opening; may be NULL.
     const struct nestling_cancel *cancel;
+    // The engine whose threads and memory budget the model shares with others; NULL is one of its own.
+    const struct nestling_engine *engine;
 } nestling_model_options;
 
 // What a model is and does. `size` is set to sizeof by the caller.
@@ -294,6 +353,16 @@ typedef struct nestling_event {
     double decode_seconds;
     // The seed that tokens were drawn with.
     uint64_t seed;
+    // Seconds from the start of the computation to the first token.
+    double prompt_seconds;
+    // Bytes of keys and values that the session holds.
+    uint64_t kv_bytes;
+    // Streamed experts that were there when they were wanted, for other generations of the same steps too.
+    uint64_t expert_hits;
+    // Those of which something had to be read.
+    uint64_t expert_misses;
+    // Bytes of them that were read.
+    uint64_t read_bytes;
 } nestling_event;
 
 // Hears of an event, whose texts are valid until it returns. Once it returns 0, the generation is cancelled; its last
@@ -303,6 +372,9 @@ typedef int32_t (*nestling_event_callback)(void *user_data, const struct nestlin
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// The library's version, such as "0.1.0". It belongs to the library.
+const char *nestling_version(void);
 
 // The class of an error; that of NULL is NESTLING_STATUS_OK.
 enum nestling_status nestling_error_status(const struct nestling_error *error);
@@ -332,6 +404,26 @@ enum nestling_status nestling_set_log_callback(nestling_log_callback callback,
                                                int32_t level_max,
                                                struct nestling_error **error);
 
+// Options with every default. `size` is sizeof(nestling_engine_options).
+void nestling_engine_options_init(struct nestling_engine_options *options, size_t size);
+
+// Starts an engine for models that are to share it. `options` may be NULL.
+enum nestling_status nestling_engine_new(const struct nestling_engine_options *options,
+                                         struct nestling_engine **engine,
+                                         struct nestling_error **error);
+
+// Lets go of an engine. It ends when its models are freed too. Nothing for NULL.
+void nestling_engine_free(struct nestling_engine *engine);
+
+// Ends every generation of an engine, with NESTLING_STATUS_STOPPED, and refuses further ones: for a program that is about
+// to end. Nothing for NULL.
+void nestling_engine_shutdown(const struct nestling_engine *engine);
+
+// Tells what an engine does at this moment. `status->size` must be set.
+enum nestling_status nestling_engine_status_now(const struct nestling_engine *engine,
+                                                struct nestling_engine_status *status,
+                                                struct nestling_error **error);
+
 // Options with every default. `size` is sizeof(nestling_model_options).
 void nestling_model_options_init(struct nestling_model_options *options, size_t size);
 
@@ -345,15 +437,21 @@ enum nestling_status nestling_model_open(const char *path,
 // Lets go of a model. It is closed when its sessions, chats and generations are freed too. Nothing for NULL.
 void nestling_model_free(struct nestling_model *model);
 
+// Gives the engine of a model, to share it with further models or to see what it does.
+enum nestling_status nestling_model_engine(const struct nestling_model *model,
+                                           struct nestling_engine **engine,
+                                           struct nestling_error **error);
+
 // Gives the model's engine another memory budget, in bytes. It may be called at any time, and waits for the step that is
-// under way. Streamed experts give back what is too much; a model that holds more without them is
-// NESTLING_STATUS_NO_ROOM, and nothing has changed.
+// under way. Streamed experts of this model give back what is too much; an engine whose models hold more without them is
+// NESTLING_STATUS_NO_ROOM, and nothing has changed. UINT64_MAX is no limit.
 enum nestling_status nestling_model_set_memory_budget(const struct nestling_model *model,
                                                       uint64_t bytes,
                                                       struct nestling_error **error);
 
-// For a system short of memory: lets go of so many bytes of streamed experts, at the latest before the next layer is
-// computed. Returns at once, so that it may be called in a callback of the system. They come back as they are used.
+// For a system short of memory: lets go of so many bytes of streamed experts, those that are missed least, at the latest
+// before the next layer is computed; UINT64_MAX is as many as there are. Returns at once, so that it may be called in a
+// callback of the system. They come back as they are used: less for good is nestling_model_set_memory_budget.
 enum nestling_status nestling_model_relieve_pressure(const struct nestling_model *model,
                                                      uint64_t bytes,
                                                      struct nestling_error **error);

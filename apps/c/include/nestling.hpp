@@ -5,8 +5,9 @@
 #include "nestling.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -41,12 +42,30 @@ inline void check(nestling_status status, nestling_error *failed)
     }
 }
 
+/* Calls a function whose last argument is where an error goes. */
+template <typename Call> void done(Call call)
+{
+    nestling_error *failed = nullptr;
+    nestling_status status = call(&failed);
+    check(status, failed);
+}
+
+/* Asks for a struct that the library fills. */
+template <typename T, typename Call> T filled(Call call)
+{
+    T value{};
+    value.size = sizeof value;
+    done([&](nestling_error **failed) { return call(&value, failed); });
+    return value;
+}
+
 /* Calls a function whose last two arguments are where a handle and an error go. */
 template <typename T, typename Call> T *make(Call call)
 {
     T *made = nullptr;
     nestling_error *failed = nullptr;
-    check(call(&made, &failed), failed);
+    nestling_status status = call(&made, &failed);
+    check(status, failed);
     return made;
 }
 
@@ -71,6 +90,32 @@ struct model_options : nestling_model_options {
     model_options() { nestling_model_options_init(this, sizeof(nestling_model_options)); }
 };
 
+struct engine_options : nestling_engine_options {
+    engine_options() { nestling_engine_options_init(this, sizeof(nestling_engine_options)); }
+};
+
+/* Threads and a memory budget that models share: model_options::engine is what get() gives. */
+class engine {
+public:
+    explicit engine(const engine_options &options = {})
+        : engine(detail::make<nestling_engine>(
+              [&](auto made, auto failed) { return nestling_engine_new(&options, made, failed); }))
+    {
+    }
+    explicit engine(nestling_engine *handle) : handle_(handle) {}
+    const nestling_engine *get() const noexcept { return handle_.get(); }
+    void shutdown() const noexcept { nestling_engine_shutdown(handle_.get()); }
+
+    nestling_engine_status status() const
+    {
+        return detail::filled<nestling_engine_status>(
+            [&](auto status, auto failed) { return nestling_engine_status_now(handle_.get(), status, failed); });
+    }
+
+private:
+    detail::handle<nestling_engine, nestling_engine_free> handle_;
+};
+
 class generation {
 public:
     explicit generation(nestling_generation *handle) : handle_(handle) {}
@@ -84,13 +129,41 @@ public:
     /* The next event, as long as it takes. */
     nestling_event next() { return *next_within(-1); }
 
+    /* Calls back with every event until the last one. What `hears` throws cancels the generation and is thrown here. */
+    template <typename Hears> void run(Hears hears)
+    {
+        struct listener {
+            Hears &hears;
+            std::exception_ptr thrown;
+        } all{hears, nullptr};
+        nestling_event_callback call = [](void *data, const nestling_event *event) -> std::int32_t {
+            listener &told = *static_cast<listener *>(data);
+            if (!told.thrown) {
+                try {
+                    told.hears(*event);
+                } catch (...) {
+                    told.thrown = std::current_exception();
+                }
+            }
+            return !told.thrown;
+        };
+        nestling_error *failed = nullptr;
+        nestling_status status = nestling_generation_run(handle_.get(), call, &all, &failed);
+        if (all.thrown) {
+            nestling_error_free(failed);
+            std::rethrow_exception(all.thrown);
+        }
+        detail::check(status, failed);
+    }
+
     /* Waits for the end and gives the answer's text. */
     std::string text()
     {
         std::string all;
-        for (nestling_event event = next(); event.kind != NESTLING_EVENT_KIND_END; event = next())
+        run([&](const nestling_event &event) {
             if (event.kind == NESTLING_EVENT_KIND_TEXT)
                 all.append(event.text, event.text_length);
+        });
         return all;
     }
 
@@ -100,10 +173,9 @@ public:
 private:
     std::optional<nestling_event> next_within(std::int64_t timeout_ms)
     {
-        nestling_event event{};
-        event.size = sizeof event;
-        nestling_error *failed = nullptr;
-        detail::check(nestling_generation_next(handle_.get(), timeout_ms, &event, &failed), failed);
+        nestling_event event = detail::filled<nestling_event>([&](auto told, auto failed) {
+            return nestling_generation_next(handle_.get(), timeout_ms, told, failed);
+        });
         if (event.kind == NESTLING_EVENT_KIND_NONE)
             return std::nullopt;
         return event;
@@ -111,8 +183,6 @@ private:
 
     detail::handle<nestling_generation, nestling_generation_free> handle_;
 };
-
-class model;
 
 class session {
 public:
@@ -123,6 +193,33 @@ public:
         return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
             return nestling_session_generate_text(handle_.get(), prompt.c_str(), &options, made, failed);
         }));
+    }
+
+    generation generate(const std::vector<std::uint32_t> &tokens, const generate_options &options = {}) const
+    {
+        return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
+            return nestling_session_generate_tokens(handle_.get(), tokens.data(), tokens.size(), &options, made, failed);
+        }));
+    }
+
+    /* `conversation` is JSON with messages and tools. */
+    generation answer(const std::string &conversation, const generate_options &options = {}) const
+    {
+        return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
+            return nestling_session_generate_conversation(handle_.get(), conversation.c_str(), &options, made, failed);
+        }));
+    }
+
+    std::size_t length() const
+    {
+        std::size_t tokens = 0;
+        detail::done([&](auto failed) { return nestling_session_length(handle_.get(), &tokens, failed); });
+        return tokens;
+    }
+
+    void truncate(std::size_t tokens) const
+    {
+        detail::done([&](auto failed) { return nestling_session_truncate(handle_.get(), tokens, failed); });
     }
 
     session fork() const
@@ -209,19 +306,26 @@ public:
         }));
     }
 
+    engine shared_engine() const
+    {
+        return engine(detail::make<nestling_engine>(
+            [&](auto made, auto failed) { return nestling_model_engine(handle_.get(), made, failed); }));
+    }
+
     void set_memory_budget(std::uint64_t bytes) const
     {
-        nestling_error *failed = nullptr;
-        detail::check(nestling_model_set_memory_budget(handle_.get(), bytes, &failed), failed);
+        detail::done([&](auto failed) { return nestling_model_set_memory_budget(handle_.get(), bytes, failed); });
+    }
+
+    void relieve_pressure(std::uint64_t bytes = UINT64_MAX) const
+    {
+        detail::done([&](auto failed) { return nestling_model_relieve_pressure(handle_.get(), bytes, failed); });
     }
 
     nestling_model_status status() const
     {
-        nestling_model_status status{};
-        status.size = sizeof status;
-        nestling_error *failed = nullptr;
-        detail::check(nestling_model_status_now(handle_.get(), &status, &failed), failed);
-        return status;
+        return detail::filled<nestling_model_status>(
+            [&](auto status, auto failed) { return nestling_model_status_now(handle_.get(), status, failed); });
     }
 
 private:

@@ -3,6 +3,8 @@
 
 use nestling::CancelToken;
 
+use crate::error::quietly;
+
 /// Stops what it was given to: the opening of a model, a generation. It may be used from any thread and any number of
 /// times, and stays cancelled.
 #[derive(Debug, Default)]
@@ -20,12 +22,12 @@ pub extern "C" fn nestling_cancel_new() -> Box<NestlingCancel> {
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_cancel_cancel(cancel: Option<&NestlingCancel>) {
     if let Some(cancel) = cancel {
-        cancel.token.cancel();
+        quietly(|| cancel.token.cancel());
     }
 }
 
 /// Frees a token; what it was given to can no longer be cancelled by it. Nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_cancel_free(cancel: Option<Box<NestlingCancel>>) {
-    drop(cancel);
+    quietly(|| drop(cancel));
 }

@@ -11,11 +11,11 @@ use std::sync::{Mutex, TryLockError};
 use nestling::{Chat, GenerateOptions, Message, ToolSchema};
 
 use crate::conversation::{self, AskedConversation};
-use crate::error::{Failure, NestlingError, NestlingStatus, call};
+use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
 use crate::generation::NestlingGeneration;
-use crate::model::{NestlingModel, there};
+use crate::given::{put, there};
+use crate::model::NestlingModel;
 use crate::options::NestlingGenerateOptions;
-use crate::session::put;
 use crate::{given, sized, text};
 
 /// A conversation and its session: what is sent and what was answered, reasoning and tool calls included. One thread at a
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn nestling_chat_new(
 /// Frees a conversation; nothing for NULL. An answer under way goes on.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_chat_free(chat: Option<Box<NestlingChat>>) {
-    drop(chat);
+    quietly(|| drop(chat));
 }
 
 impl NestlingChat {

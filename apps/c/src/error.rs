@@ -52,7 +52,7 @@ pub extern "C" fn nestling_error_text(error: Option<&NestlingError>) -> *const c
 /// Frees an error; nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_error_free(error: Option<Box<NestlingError>>) {
-    drop(error);
+    quietly(|| drop(error));
 }
 
 /// Why a call failed, on its way out.
@@ -97,6 +97,11 @@ impl From<EngineError> for Failure {
     }
 }
 
+/// Does what cannot fail, such as freeing a handle. A panic ends there.
+pub(crate) fn quietly(work: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(work));
+}
+
 /// Does the work of a call. A panic is an error, and an error is put where the caller wants it, else NULL.
 ///
 /// # Safety
@@ -125,4 +130,42 @@ pub(crate) unsafe fn call(
         unsafe { error.write(told) };
     }
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn words(error: *mut NestlingError) -> String {
+        // SAFETY: what a call that failed has written.
+        let error = unsafe { Box::from_raw(error) };
+        // SAFETY: a text of the error, which is still there.
+        let text = unsafe { CStr::from_ptr(nestling_error_text(Some(&error))) };
+        text.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_is_an_error_with_its_words() {
+        let mut error = ptr::null_mut();
+        // SAFETY: a pointer can be written to `error`.
+        let status = unsafe { call(&raw mut error, || panic!("at plane {}", 3)) };
+        assert_eq!(status, NestlingStatus::Broken);
+        assert_eq!(words(error), "the library panicked: at plane 3");
+        quietly(|| panic!("unheard"));
+        // SAFETY: nobody asks for the error.
+        let status = unsafe { call(ptr::null_mut(), || panic!("nobody asked")) };
+        assert_eq!(status, NestlingStatus::Broken);
+    }
+
+    #[test]
+    fn an_error_is_null_where_all_went_well_and_has_no_zero_within() {
+        let mut error = ptr::dangling_mut();
+        // SAFETY: a pointer can be written to `error`.
+        assert_eq!(unsafe { call(&raw mut error, || Ok(())) }, NestlingStatus::Ok);
+        assert!(error.is_null());
+        // SAFETY: as above.
+        unsafe { call(&raw mut error, || Err(Failure::caller("a\0b"))) };
+        assert_eq!(words(error), "a\u{fffd}b");
+    }
 }

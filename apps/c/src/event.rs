@@ -92,6 +92,16 @@ pub struct NestlingEvent {
     pub decode_seconds: f64,
     /// The seed that tokens were drawn with.
     pub seed: u64,
+    /// Seconds from the start of the computation to the first token.
+    pub prompt_seconds: f64,
+    /// Bytes of keys and values that the session holds.
+    pub kv_bytes: u64,
+    /// Streamed experts that were there when they were wanted, for other generations of the same steps too.
+    pub expert_hits: u64,
+    /// Those of which something had to be read.
+    pub expert_misses: u64,
+    /// Bytes of them that were read.
+    pub read_bytes: u64,
 }
 
 // SAFETY: `repr(C)`, the size first. It is written for C and never read from it.
@@ -114,6 +124,11 @@ unsafe impl Growing for NestlingEvent {
             first_token_seconds: 0.0,
             decode_seconds: 0.0,
             seed: 0,
+            prompt_seconds: 0.0,
+            kv_bytes: 0,
+            expert_hits: 0,
+            expert_misses: 0,
+            read_bytes: 0,
         }
     }
 }
@@ -187,4 +202,9 @@ fn finish(told: &mut NestlingEvent, finished: &Finished) {
     told.first_token_seconds = finished.stats.time_to_first_token_seconds;
     told.decode_seconds = finished.stats.decode_seconds;
     told.seed = finished.seed;
+    told.prompt_seconds = finished.stats.prompt_seconds;
+    told.kv_bytes = finished.stats.kv_bytes;
+    told.expert_hits = finished.stats.streaming.expert_hits;
+    told.expert_misses = finished.stats.streaming.expert_misses;
+    told.read_bytes = finished.stats.streaming.read_total();
 }

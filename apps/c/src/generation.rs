@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 use nestling::{CancelToken, Event, EventStream};
 
-use crate::error::{Failure, NestlingError, NestlingStatus, call};
+use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
 use crate::event::{EventTexts, NestlingEvent, NestlingEventKind};
-use crate::model::there;
+use crate::given::there;
 use crate::sized::{self, Growing};
 
 /// A generation under way. Its events are asked for by one thread at a time; any thread may cancel it. Freeing it cancels
@@ -33,7 +33,7 @@ pub struct NestlingGeneration {
 struct State {
     events: EventStream,
     texts: EventTexts,
-    /// Heard of every event, where the generation is a chat's.
+    /// Its last event was given, or its error.
     ended: bool,
 }
 
@@ -128,6 +128,9 @@ pub unsafe extern "C" fn nestling_generation_next(
 ) -> NestlingStatus {
     let work = || {
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        // Before it is asked for, so that no event is lost.
+        // SAFETY: as the caller says of `event`.
+        unsafe { sized::room("event", event) }?;
         let told = there("generation", generation)?.next(timeout)?;
         // SAFETY: as the caller says of `event`.
         unsafe { sized::write("event", event, &told) }
@@ -173,12 +176,12 @@ pub unsafe extern "C" fn nestling_generation_run(
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_generation_cancel(generation: Option<&NestlingGeneration>) {
     if let Some(generation) = generation {
-        generation.cancel.cancel();
+        quietly(|| generation.cancel.cancel());
     }
 }
 
 /// Cancels and frees a generation; what was computed stays with its session. Nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_generation_free(generation: Option<Box<NestlingGeneration>>) {
-    drop(generation);
+    quietly(|| drop(generation));
 }

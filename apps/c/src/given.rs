@@ -1,4 +1,4 @@
-//! Texts and lists that C gives.
+//! What C gives, and where it wants handles.
 #![expect(unsafe_code, reason = "texts and lists of C are read")]
 
 use std::ffi::{CStr, c_char};
@@ -65,4 +65,29 @@ pub(crate) unsafe fn slice<'a, T>(
     }
     // SAFETY: not NULL and of a size that can be, so as the caller says.
     Ok(unsafe { std::slice::from_raw_parts(list, count) })
+}
+
+/// A handle that must be there.
+pub(crate) fn there<'a, T>(name: &str, handle: Option<&'a T>) -> Result<&'a T, Failure> {
+    handle.ok_or_else(|| Failure::caller(format!("{name} is NULL")))
+}
+
+/// Puts a handle where the caller wants it: NULL where it is not made.
+///
+/// # Safety
+/// NULL, or a pointer can be written there.
+pub(crate) unsafe fn put<T>(
+    name: &str,
+    to: *mut *mut T,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    if to.is_null() {
+        return Err(Failure::caller(format!("{name} is NULL")));
+    }
+    // SAFETY: not NULL, so a pointer can be written there.
+    unsafe { to.write(std::ptr::null_mut()) };
+    let made = Box::into_raw(Box::new(make()?));
+    // SAFETY: as above.
+    unsafe { to.write(made) };
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Engines and models.
+//! Models.
 #![expect(unsafe_code, reason = "functions that C calls")]
 #![expect(
     clippy::missing_safety_doc,
@@ -14,8 +14,9 @@ use nestling::{
 };
 
 use crate::cancel::NestlingCancel;
-use crate::error::{Failure, NestlingError, NestlingStatus, call};
-use crate::given;
+use crate::engine::{NestlingEngine, asked};
+use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
+use crate::given::{self, put, there};
 use crate::sized::{self, Growing};
 
 /// Experts in memory if all of them fit the budget, streamed otherwise.
@@ -47,7 +48,7 @@ pub struct NestlingModelOptions {
     /// NULL is "auto".
     pub device: *const c_char,
     /// Bytes of memory that weights, keys and values and scratch may take; 0 is what the system says is free, less a
-    /// margin; UINT64_MAX is no limit.
+    /// margin; UINT64_MAX is no limit. With `engine` it must be 0, and so must `threads`.
     pub memory_budget: u64,
     /// Bytes of a GPU's memory; 0 is what it has.
     pub device_budget: u64,
@@ -69,6 +70,8 @@ pub struct NestlingModelOptions {
     pub progress_data: *mut c_void,
     /// Cancels the opening; may be NULL.
     pub cancel: *const NestlingCancel,
+    /// The engine whose threads and memory budget the model shares with others; NULL is one of its own.
+    pub engine: *const NestlingEngine,
 }
 
 // SAFETY: `repr(C)`, the size first; numbers, pointers and a function that may be absent, for which every pattern that
@@ -89,6 +92,7 @@ unsafe impl Growing for NestlingModelOptions {
             progress: None,
             progress_data: std::ptr::null_mut(),
             cancel: std::ptr::null(),
+            engine: std::ptr::null(),
         }
     }
 }
@@ -112,22 +116,15 @@ pub unsafe extern "C" fn nestling_model_open(
     model: *mut *mut NestlingModel,
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
-    let work = || {
-        if model.is_null() {
-            return Err(Failure::caller("model is NULL"));
-        }
+    let make = || {
         // SAFETY: as the caller says of every text and struct.
         let (path, options) =
             unsafe { (given::text("path", path)?, sized::read("model options", options)?) };
-        // SAFETY: the token, where there is one, lives until this call returns.
-        let opened = unsafe { open(path, &options) }?;
-        let handle = Box::into_raw(Box::new(NestlingModel { model: opened }));
-        // SAFETY: not NULL, so a pointer can be written there.
-        unsafe { model.write(handle) };
-        Ok(())
+        // SAFETY: what the options point to is there until this call returns.
+        Ok(NestlingModel { model: unsafe { open(path, &options) }? })
     };
-    // SAFETY: as the caller says of `error`.
-    unsafe { call(error, work) }
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || put("model", model, make)) }
 }
 
 /// # Safety
@@ -138,7 +135,6 @@ unsafe fn open(path: &str, options: &NestlingModelOptions) -> Result<Model, Fail
     let device = device.map(str::parse).transpose();
     let device =
         device.map_err(|error: nestling::DeviceError| Failure::caller(error.to_string()))?;
-    let some = |number: u32| (number > 0).then_some(number as usize);
     let bytes = |number: u64| (number > 0).then_some(number);
     let open = OpenOptions {
         device: DeviceOptions {
@@ -148,14 +144,14 @@ unsafe fn open(path: &str, options: &NestlingModelOptions) -> Result<Model, Fail
             ..DeviceOptions::default()
         },
         engine: EngineOptions {
-            threads: some(options.threads),
+            threads: asked(options.threads),
             memory_budget: bytes(options.memory_budget),
             ..EngineOptions::default()
         },
         model: ModelOptions {
             level: level(options.level)?,
-            context_length: some(options.context_length),
-            kv_tokens: some(options.kv_tokens),
+            context_length: asked(options.context_length),
+            kv_tokens: asked(options.kv_tokens),
             kv_dtype: if options.kv_int8 == 0 { KvDtype::F16 } else { KvDtype::Int8 },
             residence: residence(options.residence)?,
             ..ModelOptions::default()
@@ -174,7 +170,16 @@ unsafe fn open(path: &str, options: &NestlingModelOptions) -> Result<Model, Fail
             cancel.cancel();
         }
     };
-    Ok(nestling::open_with(path, &open, &mut progress, &cancel)?)
+    // SAFETY: NULL, or an engine that lives long enough, as the caller says.
+    let Some(engine) = (unsafe { options.engine.as_ref() }) else {
+        return Ok(nestling::open_with(path, &open, &mut progress, &cancel)?);
+    };
+    if options.memory_budget != 0 || options.threads != 0 {
+        let words =
+            "memory_budget and threads are those of the engine that was given: leave them 0";
+        return Err(Failure::caller(words));
+    }
+    Ok(nestling::open_in(&engine.engine, path, &open, &mut progress, &cancel)?)
 }
 
 pub(crate) fn level(bits: u32) -> Result<Option<Level>, Failure> {
@@ -196,19 +201,27 @@ fn residence(residence: u32) -> Result<Residence, Failure> {
     }
 }
 
-pub(crate) fn there<'a, T>(name: &str, handle: Option<&'a T>) -> Result<&'a T, Failure> {
-    handle.ok_or_else(|| Failure::caller(format!("{name} is NULL")))
-}
-
 /// Lets go of a model. It is closed when its sessions, chats and generations are freed too. Nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_model_free(model: Option<Box<NestlingModel>>) {
-    drop(model);
+    quietly(|| drop(model));
+}
+
+/// Gives the engine of a model, to share it with further models or to see what it does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nestling_model_engine(
+    model: Option<&NestlingModel>,
+    engine: *mut *mut NestlingEngine,
+    error: *mut *mut NestlingError,
+) -> NestlingStatus {
+    let make = || Ok(NestlingEngine { engine: there("model", model)?.model.engine().clone() });
+    // SAFETY: as the caller says of every pointer.
+    unsafe { call(error, || put("engine", engine, make)) }
 }
 
 /// Gives the model's engine another memory budget, in bytes. It may be called at any time, and waits for the step that is
-/// under way. Streamed experts give back what is too much; a model that holds more without them is
-/// NESTLING_STATUS_NO_ROOM, and nothing has changed.
+/// under way. Streamed experts of this model give back what is too much; an engine whose models hold more without them is
+/// NESTLING_STATUS_NO_ROOM, and nothing has changed. UINT64_MAX is no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_model_set_memory_budget(
     model: Option<&NestlingModel>,
@@ -220,8 +233,9 @@ pub unsafe extern "C" fn nestling_model_set_memory_budget(
     unsafe { call(error, work) }
 }
 
-/// For a system short of memory: lets go of so many bytes of streamed experts, at the latest before the next layer is
-/// computed. Returns at once, so that it may be called in a callback of the system. They come back as they are used.
+/// For a system short of memory: lets go of so many bytes of streamed experts, those that are missed least, at the latest
+/// before the next layer is computed; UINT64_MAX is as many as there are. Returns at once, so that it may be called in a
+/// callback of the system. They come back as they are used: less for good is nestling_model_set_memory_budget.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_model_relieve_pressure(
     model: Option<&NestlingModel>,
@@ -229,7 +243,9 @@ pub unsafe extern "C" fn nestling_model_relieve_pressure(
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
     let work = || {
-        there("model", model)?.model.shed_experts(bytes);
+        let model = &there("model", model)?.model;
+        // Default: nothing is streamed, so nothing can go.
+        model.shed_experts(bytes.min(model.expert_bytes().unwrap_or(0)));
         Ok(())
     };
     // SAFETY: as the caller says of `error`.
@@ -317,6 +333,7 @@ fn status_of(model: &Model) -> NestlingModelStatus {
         weight_bytes: model.weight_bytes(),
         // Default: no bytes are streamed.
         expert_bytes: experts.unwrap_or(0),
+        // Default: no limit, as the field says.
         memory_budget: engine.budget().total_bytes().unwrap_or(u64::MAX),
         memory_used: engine.budget().used_bytes(),
         running: service.running as u64,

@@ -11,9 +11,10 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use nestling::{Input, Session, SnapshotContents, ToolSchema};
 
 use crate::conversation::{self, AskedConversation};
-use crate::error::{Failure, NestlingError, NestlingStatus, call};
+use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
 use crate::generation::NestlingGeneration;
-use crate::model::{NestlingModel, there};
+use crate::given::{put, there};
+use crate::model::NestlingModel;
 use crate::options::NestlingGenerateOptions;
 use crate::{given, sized};
 
@@ -31,24 +32,6 @@ impl NestlingSession {
             Err(TryLockError::WouldBlock) => Err(Failure::in_use("session")),
         }
     }
-}
-
-/// Puts a handle where the caller wants it.
-///
-/// # Safety
-/// NULL, or a pointer can be written there.
-pub(crate) unsafe fn put<T>(
-    name: &str,
-    to: *mut *mut T,
-    make: impl FnOnce() -> Result<T, Failure>,
-) -> Result<(), Failure> {
-    if to.is_null() {
-        return Err(Failure::caller(format!("{name} is NULL")));
-    }
-    let made = Box::into_raw(Box::new(make()?));
-    // SAFETY: not NULL, so a pointer can be written there.
-    unsafe { to.write(made) };
-    Ok(())
 }
 
 /// Begins an empty session of a model. Costs nothing until it computes.
@@ -82,7 +65,7 @@ pub unsafe extern "C" fn nestling_session_fork(
 /// Frees a session; nothing for NULL. A generation of it goes on.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_session_free(session: Option<Box<NestlingSession>>) {
-    drop(session);
+    quietly(|| drop(session));
 }
 
 /// Tells how many tokens a session holds. After a generation was freed it may wait a layer for its end.
@@ -94,9 +77,11 @@ pub unsafe extern "C" fn nestling_session_length(
 ) -> NestlingStatus {
     let work = || {
         let length = there("session", session)?.lock()?.tokens()?.len();
-        // SAFETY: NULL, or a number can be written there, as the caller says.
-        let tokens = unsafe { tokens.as_mut() };
-        *tokens.ok_or_else(|| Failure::caller("tokens is NULL"))? = length;
+        if tokens.is_null() {
+            return Err(Failure::caller("tokens is NULL"));
+        }
+        // SAFETY: not NULL, so a number can be written there, as the caller says.
+        unsafe { tokens.write(length) };
         Ok(())
     };
     // SAFETY: as the caller says of `error`.
@@ -228,7 +213,7 @@ pub extern "C" fn nestling_bytes_length(bytes: Option<&NestlingBytes>) -> usize 
 /// Frees bytes; nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_bytes_free(bytes: Option<Box<NestlingBytes>>) {
-    drop(bytes);
+    quietly(|| drop(bytes));
 }
 
 /// Gives a session as bytes, for nestling_model_restore in this process or another. With `with_pages` not 0 they hold what

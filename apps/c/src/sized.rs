@@ -6,7 +6,8 @@ use crate::error::Failure;
 /// A struct whose first field, a `usize` named `size`, says how much of it the caller knows.
 ///
 /// # Safety
-/// `repr(C)`, with that field first, and every bit pattern of the fields after it is a value.
+/// `repr(C)`, with that field first, every bit pattern of the fields after it is a value, and none of them is wider than
+/// the struct's alignment.
 pub(crate) unsafe trait Growing: Copy {
     /// What the fields are that the caller does not know.
     fn unset() -> Self;
@@ -24,7 +25,9 @@ pub(crate) unsafe fn read<T: Growing>(name: &str, from: *const T) -> Result<T, F
     // SAFETY: the size comes first, and is there as the caller says.
     let size = unsafe { from.cast::<usize>().read() };
     let whole = size_of::<T>();
-    if !(size_of::<usize>()..=whole).contains(&size) {
+    // No field is wider than the struct is aligned, so that none is cut.
+    let is_whole = size.is_multiple_of(align_of::<T>());
+    if !is_whole || !(size_of::<usize>()..=whole).contains(&size) {
         return Err(Failure::caller(format!(
             "{name}: their size is {size}, and this library knows {whole} bytes: set it with their _init function"
         )));
@@ -37,21 +40,32 @@ pub(crate) unsafe fn read<T: Growing>(name: &str, from: *const T) -> Result<T, F
     Ok(options)
 }
 
-/// Writes as much of `value` as the caller knows, the size left as it is.
+/// How many bytes the caller knows of a struct that the library fills.
 ///
 /// # Safety
-/// NULL, or as many bytes can be written there as its first field says.
-pub(crate) unsafe fn write<T: Growing>(name: &str, to: *mut T, value: &T) -> Result<(), Failure> {
+/// NULL, or its first field is there.
+pub(crate) unsafe fn room<T: Growing>(name: &str, to: *const T) -> Result<usize, Failure> {
     if to.is_null() {
         return Err(Failure::caller(format!("{name} is NULL")));
     }
     let first = size_of::<usize>();
     // SAFETY: the size comes first, and is there as the caller says.
     let size = unsafe { to.cast::<usize>().read() };
-    if size < first {
+    if size < first || !size.is_multiple_of(align_of::<T>()) {
         return Err(Failure::caller(format!("{name}: its size is {size}: set it to sizeof")));
     }
-    let known = size.min(size_of::<T>()) - first;
+    Ok(size.min(size_of::<T>()))
+}
+
+/// Writes as much of `value` as the caller knows, the size left as it is.
+///
+/// # Safety
+/// NULL, or as many bytes can be written there as its first field says.
+pub(crate) unsafe fn write<T: Growing>(name: &str, to: *mut T, value: &T) -> Result<(), Failure> {
+    // SAFETY: as the caller says.
+    let size = unsafe { room(name, to) }?;
+    let first = size_of::<usize>();
+    let known = size - first;
     // SAFETY: `known` bytes after the first field are within both, as the caller says of `to`.
     unsafe {
         let from = (&raw const *value).cast::<u8>().add(first);
@@ -65,7 +79,7 @@ pub(crate) unsafe fn write<T: Growing>(name: &str, to: *mut T, value: &T) -> Res
 /// # Safety
 /// NULL, or `size` bytes can be written at `to`.
 pub(crate) unsafe fn init<T: Growing>(to: *mut T, size: usize) {
-    if to.is_null() || size < size_of::<usize>() {
+    if to.is_null() || size < size_of::<usize>() || !size.is_multiple_of(align_of::<T>()) {
         return;
     }
     // SAFETY: `size` bytes can be written, the first field is of them.
@@ -76,4 +90,84 @@ pub(crate) unsafe fn init<T: Growing>(to: *mut T, size: usize) {
     let unset = T::unset();
     // SAFETY: the size is there now, and so many bytes can be written. It can only fail for too small a size.
     let _ = unsafe { write("options", to, &unset) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    #[repr(C)]
+    struct Options {
+        size: usize,
+        first: u64,
+        second: u32,
+        third: u32,
+    }
+
+    // SAFETY: `repr(C)`, the size first, and numbers.
+    unsafe impl Growing for Options {
+        fn unset() -> Self {
+            Self { size: size_of::<Self>(), first: 10, second: 20, third: 30 }
+        }
+    }
+
+    /// What an older header had.
+    #[repr(C)]
+    struct Older {
+        size: usize,
+        first: u64,
+    }
+
+    #[test]
+    fn what_an_older_header_lacks_is_unset() {
+        let older = Older { size: size_of::<Older>(), first: 1 };
+        // SAFETY: as many bytes as the size says can be read.
+        let found = unsafe { read("options", (&raw const older).cast::<Options>()) }.unwrap();
+        assert_eq!((found.first, found.second, found.third), (1, 20, 30));
+        let mut told = [Older { size: size_of::<Older>(), first: 0 }, Older { size: 7, first: 7 }];
+        let values = Options { size: 0, first: 5, second: 6, third: 8 };
+        // SAFETY: as many bytes as the size says can be written.
+        unsafe { write("status", told.as_mut_ptr().cast::<Options>(), &values) }.unwrap();
+        let [first, after] = &told;
+        assert_eq!((first.size, first.first), (size_of::<Older>(), 5), "the size stays");
+        assert_eq!((after.size, after.first), (7, 7), "nothing is written past the size");
+    }
+
+    #[test]
+    fn a_newer_header_is_refused_where_it_asks_and_served_where_it_listens() {
+        let newer = [Options { size: size_of::<Options>() * 2, ..Options::unset() }; 2];
+        // SAFETY: as many bytes as the size says can be read.
+        assert!(unsafe { read("options", newer.as_ptr()) }.is_err());
+        let mut told = newer;
+        let values = Options { first: 5, ..Options::unset() };
+        // SAFETY: as many bytes as the size says can be written.
+        unsafe { write("status", told.as_mut_ptr(), &values) }.unwrap();
+        assert_eq!((told[0].first, told[1]), (5, newer[1]), "what is unknown stays as it was");
+        let mut set = newer;
+        // SAFETY: both structs can be written.
+        unsafe { init(set.as_mut_ptr(), size_of_val(&newer)) };
+        assert_eq!(set[0], Options::unset());
+        assert_eq!((set[1].size, set[1].first), (0, 0), "what is unknown is zero");
+    }
+
+    #[test]
+    fn sizes_that_cut_a_field_are_refused() {
+        for size in [0, 1, size_of::<usize>() - 1, size_of::<usize>() + 4, usize::MAX] {
+            let mut options = Options { size, ..Options::unset() };
+            // SAFETY: the size is there, and nothing else is read.
+            assert!(unsafe { read("options", &raw const options) }.is_err(), "{size}");
+            if size < size_of::<Options>() {
+                let values = Options { first: 5, ..Options::unset() };
+                // SAFETY: as above.
+                assert!(unsafe { write("status", &raw mut options, &values) }.is_err(), "{size}");
+                // SAFETY: as above.
+                unsafe { init(&raw mut options, size) };
+                assert_eq!(options, Options { size, ..Options::unset() });
+            }
+        }
+        // SAFETY: NULL is allowed.
+        let none = unsafe { read::<Options>("options", std::ptr::null()) };
+        assert_eq!(none.unwrap(), Options::unset());
+    }
 }

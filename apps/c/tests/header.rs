@@ -18,11 +18,13 @@ fn snake(name: &str) -> String {
 }
 
 /// Files in the order in which a reader of the header needs them.
-const FILES: [&str; 10] = [
+const FILES: [&str; 12] = [
+    "version",
     "error",
     "text",
     "cancel",
     "log",
+    "engine",
     "model",
     "event",
     "options",

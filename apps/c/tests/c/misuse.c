@@ -1,0 +1,198 @@
+/* What is NULL, or is none of its values, is refused or does nothing: misuse MODEL. */
+#include "common.h"
+
+static int failures;
+
+/* The next call's last argument. */
+static nestling_error *error;
+
+static void refused(int line, nestling_status status, nestling_status expected)
+{
+    const char *text = nestling_error_text(error);
+    if (status != expected || nestling_error_status(error) != expected || *text == 0) {
+        fprintf(stderr, "line %d: class %d: %s\n", line, (int)status, text);
+        failures++;
+    }
+    nestling_error_free(error);
+    error = NULL;
+}
+
+#define REFUSED(CALL) refused(__LINE__, CALL, NESTLING_STATUS_CALLER)
+#define WRONG(WHAT) (failures += (WHAT) ? (fprintf(stderr, "line %d\n", __LINE__), 1) : 0)
+
+static void nothing_for_null(void)
+{
+    nestling_error_free(NULL);
+    nestling_string_free(NULL);
+    nestling_bytes_free(NULL);
+    nestling_cancel_free(NULL);
+    nestling_cancel_cancel(NULL);
+    nestling_engine_free(NULL);
+    nestling_engine_shutdown(NULL);
+    nestling_model_free(NULL);
+    nestling_session_free(NULL);
+    nestling_chat_free(NULL);
+    nestling_generation_free(NULL);
+    nestling_generation_cancel(NULL);
+    nestling_engine_options_init(NULL, sizeof(nestling_engine_options));
+    nestling_model_options_init(NULL, sizeof(nestling_model_options));
+    nestling_generate_options_init(NULL, 0);
+    WRONG(nestling_error_status(NULL) != NESTLING_STATUS_OK || *nestling_error_text(NULL) != 0);
+    WRONG(nestling_bytes_data(NULL) != NULL || nestling_bytes_length(NULL) != 0);
+    WRONG(*nestling_version() == 0);
+}
+
+/* Every call without its handle, then with it and without the rest. */
+static void handles_that_are_null(nestling_model *model, nestling_session *session, nestling_chat *chat)
+{
+    nestling_engine *engine;
+    nestling_model *opened;
+    nestling_session *other = (nestling_session *)&error;
+    nestling_generation *answer;
+    nestling_chat *talk;
+    nestling_bytes *bytes;
+    nestling_engine_status engine_status = {.size = sizeof engine_status};
+    nestling_model_status model_status = {.size = sizeof model_status};
+    nestling_event event = {.size = sizeof event};
+    size_t length;
+    char *text;
+    REFUSED(nestling_model_engine(NULL, &engine, &error));
+    REFUSED(nestling_model_engine(model, NULL, &error));
+    REFUSED(nestling_engine_new(NULL, NULL, &error));
+    REFUSED(nestling_engine_status_now(NULL, &engine_status, &error));
+    REFUSED(nestling_model_open(NULL, NULL, &opened, &error));
+    REFUSED(nestling_model_open("model.nest", NULL, NULL, &error));
+    REFUSED(nestling_model_set_memory_budget(NULL, 1, &error));
+    REFUSED(nestling_model_relieve_pressure(NULL, 1, &error));
+    REFUSED(nestling_model_status_now(NULL, &model_status, &error));
+    REFUSED(nestling_session_new(NULL, &other, &error));
+    WRONG(other != NULL);
+    REFUSED(nestling_session_fork(NULL, &other, &error));
+    REFUSED(nestling_session_fork(session, NULL, &error));
+    REFUSED(nestling_session_length(NULL, &length, &error));
+    REFUSED(nestling_session_length(session, NULL, &error));
+    REFUSED(nestling_session_truncate(NULL, 0, &error));
+    REFUSED(nestling_session_generate_text(NULL, "x", NULL, &answer, &error));
+    REFUSED(nestling_session_generate_text(session, NULL, NULL, &answer, &error));
+    REFUSED(nestling_session_generate_text(session, "x", NULL, NULL, &error));
+    REFUSED(nestling_session_generate_tokens(NULL, NULL, 0, NULL, &answer, &error));
+    REFUSED(nestling_session_generate_tokens(session, NULL, 3, NULL, &answer, &error));
+    REFUSED(nestling_session_generate_tokens(session, (const uint32_t *)&length, SIZE_MAX, NULL, &answer, &error));
+    REFUSED(nestling_session_generate_conversation(NULL, "{}", NULL, &answer, &error));
+    REFUSED(nestling_session_generate_conversation(session, NULL, NULL, &answer, &error));
+    REFUSED(nestling_session_snapshot(NULL, 1, &bytes, &error));
+    REFUSED(nestling_session_snapshot(session, 1, NULL, &error));
+    REFUSED(nestling_model_restore(NULL, (const uint8_t *)"x", 1, &other, &error));
+    REFUSED(nestling_chat_new(NULL, NULL, &talk, &error));
+    REFUSED(nestling_chat_send(NULL, "x", NULL, &answer, &error));
+    REFUSED(nestling_chat_send(chat, NULL, NULL, &answer, &error));
+    REFUSED(nestling_chat_reply_to_tools(NULL, NULL, 0, NULL, &answer, &error));
+    REFUSED(nestling_chat_reply_to_tools(chat, NULL, 1, NULL, &answer, &error));
+    REFUSED(nestling_chat_transcript(NULL, &text, &error));
+    REFUSED(nestling_chat_transcript(chat, NULL, &error));
+    REFUSED(nestling_generation_next(NULL, 0, &event, &error));
+    REFUSED(nestling_generation_run(NULL, NULL, NULL, &error));
+    WRONG(answer != NULL || bytes != NULL || talk != NULL || engine != NULL || opened != NULL);
+    /* Nobody wants the error. */
+    WRONG(nestling_chat_send(NULL, "x", NULL, &answer, NULL) != NESTLING_STATUS_CALLER);
+}
+
+static void values_that_are_none(const char *path, nestling_session *session)
+{
+    nestling_model *model;
+    nestling_generation *answer;
+    nestling_engine *engine;
+    nestling_model_options how;
+    nestling_model_options_init(&how, sizeof how);
+    how.residence = 77;
+    REFUSED(nestling_model_open(path, &how, &model, &error));
+    nestling_model_options_init(&how, sizeof how);
+    how.level = 5;
+    REFUSED(nestling_model_open(path, &how, &model, &error));
+    nestling_model_options_init(&how, sizeof how);
+    how.device = "abacus";
+    REFUSED(nestling_model_open(path, &how, &model, &error));
+    nestling_model_options_init(&how, sizeof how);
+    check(nestling_engine_new(NULL, &engine, &error), error);
+    how.engine = engine;
+    how.threads = 2;
+    REFUSED(nestling_model_open(path, &how, &model, &error));
+    nestling_engine_free(engine);
+    WRONG(model != NULL);
+
+    nestling_generate_options options = greedy(4);
+    options.priority = 1000;
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    options = greedy(4);
+    options.temperature = -1;
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    options = greedy(4);
+    options.stop_count = 1;
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    options = greedy(4);
+    options.regex = "(";
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    options = greedy(4);
+    options.regex = "a";
+    options.lark = "start: \"a\"";
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    options = greedy(4);
+    options.tool_choice = "required";
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    options = greedy(4);
+    options.size += 4;
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    WRONG(answer != NULL);
+}
+
+static void events(nestling_session *session)
+{
+    nestling_generation *answer;
+    nestling_event event = {.size = 3};
+    nestling_generate_options options = greedy(2);
+    check(nestling_session_generate_text(session, "Ship", &options, &answer, &error), error);
+    REFUSED(nestling_generation_run(answer, NULL, NULL, &error));
+    /* No event is lost for which there was no place. */
+    REFUSED(nestling_generation_next(answer, -1, &event, &error));
+    REFUSED(nestling_generation_next(answer, -1, NULL, &error));
+    event.size = sizeof(size_t) + 2 * sizeof(int);
+    int events = 0;
+    do {
+        check(nestling_generation_next(answer, -1, &event, &error), error);
+        events++;
+    } while (event.kind != NESTLING_EVENT_KIND_END);
+    WRONG(events < 3);
+    check(nestling_generation_next(answer, 0, &event, &error), error);
+    WRONG(event.kind != NESTLING_EVENT_KIND_END);
+    nestling_generation_free(answer);
+}
+
+static void count_lines(void *lines, nestling_log_level level, const char *line)
+{
+    (void)level;
+    *(_Atomic int *)lines += *line != 0;
+}
+
+int main(int count, char **arguments)
+{
+    if (count != 2)
+        return 2;
+    static _Atomic int lines;
+    REFUSED(nestling_set_log_callback(NULL, NULL, 5, &error));
+    REFUSED(nestling_set_log_callback(count_lines, &lines, 6, &error));
+    check(nestling_set_log_callback(count_lines, &lines, 5, &error), error);
+    REFUSED(nestling_set_log_callback(count_lines, &lines, 5, &error));
+    nothing_for_null();
+    nestling_model *model = open_model(arguments[1]);
+    nestling_session *session = begin_session(model);
+    nestling_chat *chat;
+    check(nestling_chat_new(model, NULL, &chat, &error), error);
+    handles_that_are_null(model, session, chat);
+    values_that_are_none(arguments[1], session);
+    events(session);
+    nestling_chat_free(chat);
+    nestling_session_free(session);
+    nestling_model_free(model);
+    printf("%s\n", lines > 0 ? "lines of the log" : "no line of the log");
+    return failures;
+}

@@ -1,0 +1,141 @@
+//! The examples in C and C++, compiled with warnings as errors and under sanitizers, write what those in Rust write.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod programs;
+
+use std::error::Error;
+use std::path::Path;
+use std::process::Command;
+
+use harness::{CHECKED, compiled, model, root, run, tiny, tiny_with_tools};
+
+/// What a program in Rust prints.
+fn rust(program: impl FnOnce(&mut Vec<u8>) -> Result<(), Box<dyn Error>>) -> String {
+    let mut out = Vec::new();
+    program(&mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// The example prints this in C and in C++.
+fn same(name: &str, model: &Path, expected: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    for language in ["c", "cpp"] {
+        let source = format!("examples/{name}.{language}");
+        let program = compiled(folder.path(), &source, CHECKED);
+        assert_eq!(run(Command::new(program).arg(model)), expected, "{source}");
+    }
+}
+
+#[test]
+fn a_chat_says_what_it_says_in_rust() {
+    let expected = rust(|out| programs::chat::run(&model(), out));
+    let transcript = expected.lines().last().unwrap();
+    let transcript: serde_json::Value = serde_json::from_str(transcript).unwrap();
+    assert_eq!(transcript.as_array().unwrap().len(), 4, "{expected}");
+    same("chat", &model(), &expected);
+}
+
+#[test]
+fn an_answer_stops_from_another_thread_within_250_ms() {
+    let expected = rust(|out| programs::cancel::run(&model(), out));
+    same("cancel", &model(), &expected);
+}
+
+#[test]
+fn a_tool_is_called_as_its_schema_says() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_with_tools(folder.path());
+    let expected = rust(|out| programs::tool::run(folder.path(), out));
+    let arguments = expected.lines().next().unwrap().strip_prefix("weather ").unwrap();
+    let arguments: serde_json::Value = serde_json::from_str(arguments).unwrap();
+    assert!(arguments["city"].is_string(), "{expected}");
+    assert!((1..10).contains(&arguments["days"].as_u64().unwrap()), "{expected}");
+    same("tool", folder.path(), &expected);
+}
+
+#[test]
+fn two_threads_write_what_each_writes_alone() {
+    let expected = rust(|out| programs::threads::run(&model(), out));
+    same("threads", &model(), &expected);
+}
+
+#[test]
+fn a_smaller_budget_takes_memory_from_a_streamed_model_and_changes_no_word() {
+    let expected = rust(|out| programs::budget::run(&model(), out));
+    same("budget", &model(), &expected);
+}
+
+#[test]
+fn a_session_goes_on_in_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("session");
+    let begun = rust(|out| programs::snapshot::save(&model(), &file, out));
+    let rest = rust(|out| programs::snapshot::restore(&model(), &file, out));
+    let (c, cpp) = ("examples/snapshot.c", "examples/snapshot.cpp");
+    let (c, cpp) = (compiled(folder.path(), c, CHECKED), compiled(folder.path(), cpp, CHECKED));
+    // What one writes another one reads.
+    for (saves, restores) in [(&c, &cpp), (&cpp, &c)] {
+        let saved = run(Command::new(saves).arg(model()).arg("save").arg(&file));
+        let restored = run(Command::new(restores).arg(model()).arg("restore").arg(&file));
+        assert_eq!((saved, restored), (begun.clone(), rest.clone()), "{saves:?}");
+        assert_eq!(rust(|out| programs::snapshot::restore(&model(), &file, out)), rest);
+    }
+    let whole = nestling::open(model()).unwrap().session().generate(
+        "The captain said",
+        &nestling::GenerateOptions { max_tokens: Some(32), ..nestling::GenerateOptions::greedy() },
+    );
+    let whole = whole.unwrap().into_text().unwrap();
+    assert_eq!(format!("{}{}", begun.trim_end_matches('\n'), rest.trim_end_matches('\n')), whole);
+}
+
+#[test]
+fn a_gguf_file_runs_where_it_lies() {
+    let file = root().join("../../engine/runtime/tests/data/gguf/glm4-moe.gguf");
+    let expected = rust(|out| programs::gguf::run(&file, out));
+    assert_eq!(expected.lines().count(), 8, "{expected}");
+    same("gguf", &file, &expected);
+}
+
+#[test]
+fn a_frame_waits_no_longer_than_it_says() {
+    let options =
+        nestling::GenerateOptions { max_tokens: Some(40), ..nestling::GenerateOptions::greedy() };
+    let model = nestling::open(model()).unwrap();
+    let answer = model.session().generate("The captain said", &options).unwrap();
+    let expected = answer.into_text().unwrap() + "\n";
+    same("frames", &harness::model(), &expected);
+}
+
+/// Every error has a class and words, and nothing is left where a handle would be.
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), "examples/errors.c", CHECKED);
+    let out = run(Command::new(program).arg(model()));
+    assert!(out.contains("class 5: ") && out.contains("model is NULL"), "{out}");
+    let program = compiled(folder.path(), "tests/c/misuse.c", CHECKED);
+    assert_eq!(run(Command::new(program).arg(tiny())), "lines of the log\n");
+}
+
+#[test]
+fn two_models_share_an_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    for source in ["tests/c/shared.c", "tests/c/shared.cpp"] {
+        run(Command::new(compiled(folder.path(), source, CHECKED)).arg(tiny()));
+    }
+}
+
+/// `NESTLING_CYCLES` for more of them.
+#[test]
+fn what_is_opened_and_closed_again_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), "tests/c/cycles.c", &["-D_DEFAULT_SOURCE"]);
+    // Default: as many as every change has time for.
+    let cycles = std::env::var("NESTLING_CYCLES").unwrap_or_else(|_| "50".to_owned());
+    let out = run(Command::new(program).arg(tiny()).arg(cycles));
+    assert!(out.contains("live heap"), "{out}");
+    println!("{out}");
+}
