@@ -66,3 +66,11 @@ fn the_header_is_that_of_the_sources() {
     let committed = std::fs::read_to_string(path).unwrap();
     assert!(made == committed, "include/nestling.h differs: NESTLING_WRITE=1 writes it");
 }
+
+/// What CMake and pkg-config say of the version is the crate's.
+#[test]
+fn the_package_has_the_version_of_the_crate() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/cmake/nestlingConfigVersion.cmake");
+    let said = format!("set(PACKAGE_VERSION \"{}\")", env!("CARGO_PKG_VERSION"));
+    assert!(std::fs::read_to_string(path).unwrap().contains(&said), "{path} lacks {said}");
+}
