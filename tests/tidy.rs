@@ -26,6 +26,7 @@ const UNSAFE_FILES: &[&str] = &[
     "apps/c/src/sized.rs",
     "apps/c/src/text.rs",
     "apps/c/src/version.rs",
+    "apps/python/src/arrays.rs",
     "apps/cli/src/drivers.rs",
     "apps/cli/src/lost_page.rs",
     "apps/cli/src/mapped.rs",
@@ -197,6 +198,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("engine/template/", &["nestling_", "std::fs", "std::env", "std::thread", "SystemTime"]),
     ("engine/text/", &["nestling_formats", "nestling_core", "nestling_runtime", "std::thread"]),
     ("apps/c/src/", &["std::env", "std::fs", "std::process", "nestling_hub", "nestling_runtime"]),
+    ("apps/python/", &["std::env", "std::fs", "std::process", "nestling_runtime"]),
     ("apps/hub/src/", &["indicatif", "std::env", "terminal_size", "clap"]),
     ("apps/server/src/", &["std::env", "std::fs", "std::process", "signal::", "clap"]),
     ("shaders/src/", &["cudarc", "nestling_cuda", "tokenizers"]),
@@ -249,6 +251,7 @@ fn dependencies_run_one_way() {
         ("apps/hub/Cargo.toml", &["formats", "import", "convert"]),
         ("apps/server/Cargo.toml", &[""]),
         ("apps/c/Cargo.toml", &[""]),
+        ("apps/python/Cargo.toml", &["", "hub"]),
         ("apps/cli/Cargo.toml", &["", "hub", "plan", "server"]),
     ];
     let mut found = Vec::new();
@@ -278,6 +281,7 @@ fn features_and_environment_stay_at_the_edge() {
         "kernels/src/",
         "apps/c/src/",
         "apps/hub/src/",
+        "apps/python/src/",
         "apps/server/src/",
     ];
     expect_none(faults(&["rs"], |source, line| {

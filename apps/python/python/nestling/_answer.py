@@ -1,0 +1,168 @@
+"""Answers under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Any, TypeVar
+
+from . import _core
+from ._errors import AnswerError, BusyError, StoppedError
+from ._events import Event, Finished, Text, named
+from ._schema import parsed
+
+T = TypeVar("T")
+
+
+class Answer:
+    """An answer under way: `for` and `async for` give its text piece by piece, `events()` all that happens.
+
+    `text()` and `result()` wait for its end, as `await` does. Whoever drops it cancels it, and so does an interrupt or a
+    cancelled task that waits for it. One thread at a time reads it; any thread may cancel it.
+    """
+
+    def __init__(self, generation: _core.Generation) -> None:
+        self._generation = generation
+        self._finished: Finished | None = None
+        self._is_awaited = False
+
+    def cancel(self) -> None:
+        """Asks it to stop, which it does within one layer of the model; returns at once. Its last event says so."""
+        self._generation.cancel()
+
+    def close(self) -> None:
+        """Cancels it, and lets go of it."""
+        self._generation.close()
+
+    @property
+    def finished(self) -> Finished | None:
+        """How it ended, once that was read."""
+        return self._finished
+
+    def poll(self, timeout: float = 0.0) -> Event | None:
+        """The next event; None where none comes in `timeout` seconds, and after the last."""
+        told = self._generation.poll(timeout)
+        return self._named(told) if isinstance(told, tuple) else None
+
+    def events(self) -> Events:
+        """All that happens, for `for` and `async for`."""
+        return Events(self)
+
+    def __iter__(self) -> Iterator[str]:
+        for event in self.events():
+            if type(event) is Text:
+                yield event.text
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        async for event in self.events():
+            if type(event) is Text:
+                yield event.text
+
+    def result(self) -> Finished:
+        """Waits for the end, and says how it ended and all that was said."""
+        while self._next() is not None:
+            pass
+        return self._end()
+
+    def text(self) -> str:
+        """Waits for the end, and gives the whole text, without reasoning."""
+        return self.result().text
+
+    def parse(self, of: type[T]) -> T:
+        """Waits for the end, and gives the answer as a value of a type; an AnswerError where it is none."""
+        return whole(of, self.result())
+
+    def __await__(self) -> Generator[Any, None, Finished]:
+        return self._result_async().__await__()
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    async def __aenter__(self) -> Answer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+
+    async def _result_async(self) -> Finished:
+        while await self._next_async() is not None:
+            pass
+        return self._end()
+
+    def _end(self) -> Finished:
+        if self._finished is None:
+            raise StoppedError("the generation failed or was closed before its end")
+        return self._finished
+
+    def _named(self, told: tuple[Any, ...]) -> Event:
+        event = named(told)
+        if type(event) is Finished:
+            self._finished = event
+        return event
+
+    def _next(self) -> Event | None:
+        told = self._generation.next()
+        return None if told is None else self._named(told)
+
+    async def _next_async(self) -> Event | None:
+        if self._is_awaited:
+            raise BusyError("another task waits for this answer at this moment")
+        told = self._generation.poll(0)
+        while isinstance(told, bool):
+            loop = asyncio.get_running_loop()
+            more = loop.create_future()
+            told = self._generation.poll_or_call(lambda: loop.call_soon_threadsafe(_wake, more))
+            if isinstance(told, bool):
+                await self._wait(more)
+                told = self._generation.poll(0)
+        return None if told is None else self._named(told)
+
+    async def _wait(self, more: asyncio.Future[None]) -> None:
+        self._is_awaited = True
+        try:
+            await more
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        finally:
+            self._is_awaited = False
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def whole(of: type[T], finished: Finished) -> T:
+    """An answer that ended by itself, as a value of a type."""
+    if finished.reason != "stop":
+        raise AnswerError(f"the answer ended early ({finished.reason}): {finished.text!r}")
+    return parsed(of, finished.text)
+
+
+class Events:
+    """The events of an answer, in order."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Events:
+        return self
+
+    def __next__(self) -> Event:
+        event = self._answer._next()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def __aiter__(self) -> Events:
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await self._answer._next_async()
+        if event is None:
+            raise StopAsyncIteration
+        return event

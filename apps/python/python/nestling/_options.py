@@ -1,0 +1,120 @@
+"""How an answer is generated."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, SupportsFloat, SupportsIndex, TypedDict
+
+from ._errors import CallerError
+from ._schema import schema_of
+
+
+class Options(TypedDict, total=False):
+    """How an answer is generated; what is not said is the model's own, or the default."""
+
+    #: Most tokens; without it until the model ends or the context is full.
+    max_tokens: int | None
+    #: Divides the logits; 0 is the likeliest token always.
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    #: Added to the logits of tokens; -inf forbids one.
+    logit_bias: Mapping[int, float] | None
+    #: Makes draws repeatable.
+    seed: int | None
+    #: Log-probabilities with every token, and those of so many likeliest ones.
+    top_logprobs: int | None
+    #: Those of the prompt's tokens, and with each those of so many likeliest ones.
+    prompt_logprobs: int | None
+    #: A text or several that end the answer and are not part of it.
+    stop: str | Sequence[str] | None
+    #: Tokens that end the answer, besides the model's own.
+    stop_tokens: Sequence[int] | None
+    #: The model's own end tokens are tokens like others.
+    ignore_end: bool
+    #: Special tokens have a text.
+    show_special: bool
+    #: Every token is an event of its own.
+    token_events: bool
+    #: Bits of every weight to use, at most those that the model was opened with.
+    level: int | None
+    #: In how many seconds the first token is wanted.
+    deadline: float | None
+    #: Greater numbers go first; -128 to 127.
+    priority: int
+    #: Whose beginnings of prompts are shared.
+    cache_salt: str | None
+    #: The answer is JSON of this: a schema, or a type of Python's or pydantic's.
+    schema: Mapping[str, Any] | str | type[Any] | None
+    #: The answer matches this regular expression.
+    regex: str | None
+    #: The answer is derived from this grammar of Lark's.
+    lark: str | None
+    #: Whether the model calls a tool: "auto", "none", "required", or the name of one.
+    tool_choice: str | None
+
+
+_FLOATS = frozenset(
+    """temperature top_p min_p repetition_penalty presence_penalty frequency_penalty deadline""".split()
+)
+_COUNTS = frozenset("max_tokens top_k seed top_logprobs prompt_logprobs level priority".split())
+_FLAGS = frozenset("ignore_end show_special token_events".split())
+_TEXTS = frozenset("cache_salt regex lark tool_choice".split())
+_SAMPLING = (_FLOATS | {"top_k", "seed", "top_logprobs"}) - {"deadline"}
+
+
+def written(options: Mapping[str, Any], **more: Any) -> str:
+    """Options as the extension module reads them."""
+    told: dict[str, Any] = dict(more)
+    sampling: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in Options.__annotations__:
+            raise TypeError(f"{name!r} is no option of an answer")
+        if value is None:
+            continue
+        if name == "stop":
+            told["stop"] = [value] if isinstance(value, str) else list(value)
+        elif name == "stop_tokens":
+            told["stop_tokens"] = list(value)
+        elif name == "logit_bias":
+            sampling[name] = [
+                [token, None if bias == -math.inf else bias] for token, bias in value.items()
+            ]
+        elif name == "schema":
+            told["json_schema"] = value if isinstance(value, str) else json.dumps(schema_of(value))
+        else:
+            (sampling if name in _SAMPLING else told)[name] = _checked(name, value)
+    if sampling:
+        told["sampling"] = sampling
+    return dumps(told)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A plain value of the kind that an option has."""
+    kinds: list[tuple[frozenset[str], Callable[[Any], Any], type | tuple[type, ...]]] = [
+        (_FLOATS, float, (float, SupportsFloat)),
+        (_COUNTS, operator.index, SupportsIndex),
+        (_FLAGS, bool, bool),
+        (_TEXTS, str, str),
+    ]
+    for names, plain, kind in kinds:
+        if name in names:
+            if not isinstance(value, kind):
+                raise CallerError(f"{name}: found {value!r}")
+            return plain(value)
+    return value
+
+
+def dumps(value: Any) -> str:
+    """JSON without what is no number."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CallerError(str(error)) from error

@@ -1,0 +1,73 @@
+//! Work of the engine, which the interpreter does not wait for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use pyo3::prelude::*;
+
+use crate::error::Failure;
+
+/// Does the work of a call without the interpreter, which other threads have meanwhile. A panic is an error.
+pub(crate) fn call<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, Failure> + Send,
+) -> PyResult<T> {
+    let caught = || {
+        catch_unwind(AssertUnwindSafe(work))
+            .unwrap_or_else(|payload| Err(Failure::panicked(payload.as_ref())))
+    };
+    py.detach(caught).map_err(|failure| failure.raise(py))
+}
+
+/// What a handle holds until it is closed. One thread at a time works with it; another one gets an error at once, so
+/// that nobody waits for a lock with the interpreter in hand.
+#[derive(Debug)]
+pub(crate) struct Held<T: Send> {
+    what: &'static str,
+    value: Mutex<Option<T>>,
+}
+
+impl<T: Send> Held<T> {
+    pub(crate) fn new(what: &'static str, value: T) -> Self {
+        Self { what, value: Mutex::new(Some(value)) }
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Option<T>>, Failure> {
+        match self.value.try_lock() {
+            Ok(value) => Ok(value),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Failure::in_use(self.what)),
+        }
+    }
+
+    /// Works with it.
+    pub(crate) fn with<R>(
+        &self,
+        work: impl FnOnce(&mut T) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        match self.lock()?.as_mut() {
+            Some(value) => work(value),
+            None => Err(Failure::closed(self.what)),
+        }
+    }
+
+    /// Lets go of it, once; it is an error where another thread works with it.
+    pub(crate) fn close(&self) -> Result<(), Failure> {
+        let value = self.lock()?.take();
+        drop(value);
+        Ok(())
+    }
+}
+
+impl<T: Send> Drop for Held<T> {
+    /// What the engine has to end is ended without the interpreter.
+    fn drop(&mut self) {
+        let value = match self.value.get_mut() {
+            Ok(value) => value.take(),
+            Err(poisoned) => poisoned.into_inner().take(),
+        };
+        let mut value = Some(value);
+        // Where the interpreter has ended, `value` is dropped below.
+        let _ = Python::try_attach(|py| py.detach(|| drop(value.take())));
+    }
+}

@@ -1,0 +1,104 @@
+//! Conversations that keep their own transcript.
+
+use nestling::{GenerateOptions, Message, ToolSchema};
+use pyo3::prelude::*;
+
+use crate::call::{Held, call};
+use crate::conversation::{self, AskedConversation};
+use crate::error::Failure;
+use crate::generation::Generation;
+use crate::options;
+use crate::wait::wait_for;
+
+/// A conversation and its session.
+#[pyclass(frozen, module = "nestling._core")]
+pub(crate) struct Chat {
+    state: Held<State>,
+}
+
+struct State {
+    chat: nestling::Chat,
+    tools: Vec<ToolSchema>,
+}
+
+impl State {
+    fn options(&mut self, json: &str) -> Result<GenerateOptions, Failure> {
+        let asked = options::read(json, &self.tools)?;
+        self.chat.conversation_mut()?.tools = asked.choice.tools(&self.tools).to_vec();
+        Ok(asked.options)
+    }
+}
+
+impl Chat {
+    pub(crate) fn new(
+        session: nestling::Session,
+        asked: AskedConversation,
+        reserve: Option<usize>,
+    ) -> Self {
+        let chat = nestling::Chat::new(session, asked.conversation);
+        let chat = match reserve {
+            Some(tokens) => chat.dropping_old_turns(tokens),
+            None => chat,
+        };
+        Self { state: Held::new("chat", State { chat, tools: asked.tools }) }
+    }
+}
+
+#[pymethods]
+impl Chat {
+    /// Says something as the user, and starts the answer.
+    fn send(&self, py: Python<'_>, message: &str, options: &str) -> PyResult<Generation> {
+        call(py, || {
+            self.state.with(|state| {
+                let options = state.options(options)?;
+                let begun = wait_for(state.chat.send_async(Message::user(message), &options))??;
+                Ok(Generation::new(begun))
+            })
+        })
+    }
+
+    /// Gives the results of the last answer's tool calls, in their order, and starts the next answer.
+    fn reply_to_tools(
+        &self,
+        py: Python<'_>,
+        results: Vec<String>,
+        options: &str,
+    ) -> PyResult<Generation> {
+        call(py, || {
+            self.state.with(|state| {
+                let calls = state.chat.open_calls();
+                if calls.len() != results.len() {
+                    let (calls, results) = (calls.len(), results.len());
+                    let text = format!("results: {results} of them for {calls} tool calls");
+                    return Err(Failure::caller(text));
+                }
+                let both = calls.into_iter().zip(results);
+                let replies = both.map(|(call, result)| Message::tool(call.id, result)).collect();
+                let options = state.options(options)?;
+                let begun = wait_for(state.chat.reply_to_tools_async(replies, &options))??;
+                Ok(Generation::new(begun))
+            })
+        })
+    }
+
+    /// All that was said, as JSON.
+    fn transcript(&self, py: Python<'_>) -> PyResult<String> {
+        call(py, || self.state.with(|state| conversation::written(&state.chat.transcript())))
+    }
+
+    /// Messages that were left out of the last prompt.
+    fn dropped_messages(&self, py: Python<'_>) -> PyResult<usize> {
+        call(py, || self.state.with(|state| Ok(state.chat.dropped_messages())))
+    }
+
+    /// A session that holds what this conversation's session does.
+    fn session(&self, py: Python<'_>) -> PyResult<crate::session::Session> {
+        let forked = call(py, || self.state.with(|state| Ok(state.chat.session().fork()?)));
+        forked.map(crate::session::Session::new)
+    }
+
+    /// Lets go of it; an answer under way goes on.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        call(py, || self.state.close())
+    }
+}

@@ -1,0 +1,51 @@
+//! Conversations as JSON.
+
+use nestling::{Conversation, Message, TemplateTime, ToolSchema};
+use serde_json::{Map, Value};
+
+use crate::error::Failure;
+
+/// A conversation, with its tools apart: which of them it has depends on what may be called.
+#[derive(Debug, Default)]
+pub(crate) struct AskedConversation {
+    pub conversation: Conversation,
+    pub tools: Vec<ToolSchema>,
+}
+
+/// Reads `{"messages": [...], "tools": [...], "template_arguments": {...}, "now": seconds}`.
+pub(crate) fn read(json: &str) -> Result<AskedConversation, Failure> {
+    let wrong = |what: &str, error: &dyn std::fmt::Display| {
+        Failure::caller(format!("conversation: {what}: {error}"))
+    };
+    let mut fields: Map<String, Value> =
+        serde_json::from_str(json).map_err(|error| wrong("JSON", &error))?;
+    let messages = fields.remove("messages").ok_or_else(|| wrong("messages", &"absent"))?;
+    let messages: Vec<Message> =
+        serde_json::from_value(messages).map_err(|error| wrong("messages", &error))?;
+    let mut conversation = Conversation::new(messages);
+    let tools = match fields.remove("tools") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(tools) => serde_json::from_value(tools).map_err(|error| wrong("tools", &error))?,
+    };
+    match fields.remove("template_arguments") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(arguments)) => conversation.template_arguments = arguments,
+        Some(_) => return Err(wrong("template_arguments", &"expected an object")),
+    }
+    conversation.now = match fields.remove("now") {
+        None | Some(Value::Null) => None,
+        Some(now) => {
+            let seconds = now.as_i64().ok_or_else(|| wrong("now", &"expected seconds"))?;
+            Some(TemplateTime::from_unix_seconds(seconds))
+        }
+    };
+    match fields.keys().next() {
+        Some(unknown) => Err(wrong(unknown, &"unknown")),
+        None => Ok(AskedConversation { conversation, tools }),
+    }
+}
+
+/// Messages as the JSON of the OpenAI API.
+pub(crate) fn written(messages: &[Message]) -> Result<String, Failure> {
+    serde_json::to_string(messages).map_err(|error| Failure::caller(format!("messages: {error}")))
+}

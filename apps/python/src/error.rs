@@ -1,0 +1,92 @@
+//! Why a call failed, as an exception of `nestling`.
+
+use std::any::Any;
+
+use nestling::{EngineError, ErrorClass};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+/// Why a call failed, on its way out.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An error of `nestling`, with the name of its class there.
+    Told { class: &'static str, text: String },
+    /// What Python raised meanwhile: an interrupt, or an error of a callback.
+    Raised(PyErr),
+}
+
+impl Failure {
+    /// What was asked for makes no sense.
+    pub(crate) fn caller(text: impl Into<String>) -> Self {
+        Self::Told { class: "CallerError", text: text.into() }
+    }
+
+    /// A handle that another thread works with at this moment.
+    pub(crate) fn in_use(what: &str) -> Self {
+        let text = format!("another thread uses this {what} at this moment");
+        Self::Told { class: "BusyError", text }
+    }
+
+    /// Memory is not enough.
+    pub(crate) fn no_room(text: String) -> Self {
+        Self::Told { class: "NoRoomError", text }
+    }
+
+    /// A file or a server that fails.
+    pub(crate) fn source(text: String) -> Self {
+        Self::Told { class: "SourceError", text }
+    }
+
+    /// A handle that was closed.
+    pub(crate) fn closed(what: &str) -> Self {
+        Self::caller(format!("this {what} is closed"))
+    }
+
+    /// The interpreter ends.
+    pub(crate) fn ends() -> Self {
+        Self::Told { class: "StoppedError", text: "the interpreter ends".into() }
+    }
+
+    pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
+        let words = payload.downcast_ref::<&str>().copied();
+        let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        // Default: a payload of another type has no words.
+        let text = format!("the library panicked: {}", words.unwrap_or("without words"));
+        Self::Told { class: "BrokenError", text }
+    }
+
+    /// The exception.
+    pub(crate) fn raise(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Raised(error) => error,
+            Self::Told { class, text } => match class_of(py, class) {
+                Ok(class) => PyErr::from_type(class, (text,)),
+                Err(error) => error,
+            },
+        }
+    }
+}
+
+fn class_of<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
+    Ok(py.import("nestling._errors")?.getattr(name)?.cast_into::<PyType>()?)
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let class = match error.class() {
+            ErrorClass::Caller => "CallerError",
+            ErrorClass::Busy => "BusyError",
+            ErrorClass::NoRoom => "NoRoomError",
+            ErrorClass::Stopped => "StoppedError",
+            ErrorClass::Source => "SourceError",
+            _ => "BrokenError",
+        };
+        Self::Told { class, text: error.to_string() }
+    }
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Raised(error)
+    }
+}

@@ -1,0 +1,148 @@
+//! Generations under way.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream as _;
+use nestling::{CancelToken, EngineError, Event, EventStream};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::arrays::Array;
+use crate::call::{Held, call};
+use crate::error::Failure;
+use crate::event;
+use crate::gather::Gathered;
+use crate::notify::Notifier;
+use crate::wait::wait;
+
+/// A generation under way. Dropping it cancels it.
+#[pyclass(frozen, module = "nestling._core")]
+pub(crate) struct Generation {
+    cancel: CancelToken,
+    state: Held<State>,
+}
+
+pub(crate) struct State {
+    events: EventStream,
+    notifier: Option<Notifier>,
+    ended: bool,
+}
+
+/// What comes next, if anything does yet.
+type Next = Option<Result<Event, EngineError>>;
+
+impl State {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+        match self.ended {
+            true => Poll::Ready(None),
+            false => Pin::new(&mut self.events).poll_next(context),
+        }
+    }
+
+    fn note(&mut self, next: Next) -> Result<Option<Event>, Failure> {
+        self.ended = self.ended || !matches!(next, Some(Ok(_)));
+        Ok(next.transpose()?)
+    }
+
+    /// The next event, for which it waits; none after the last. Where a signal ends the waiting, the generation ends too.
+    pub(crate) fn next(&mut self) -> Result<Option<Event>, Failure> {
+        match self.wait(None)? {
+            Some(next) => self.note(next),
+            None => Err(Failure::ends()),
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Next>, Failure> {
+        let waited = wait(timeout, &mut |_| Ok(()), |context| self.poll(context));
+        if waited.is_err() {
+            self.events.cancel();
+        }
+        waited
+    }
+}
+
+/// False for nothing yet, a tuple for an event, none for the end.
+fn told(py: Python<'_>, polled: Poll<Option<Event>>) -> PyResult<Py<PyAny>> {
+    match polled {
+        Poll::Pending => Ok(false.into_pyobject(py)?.to_owned().into_any().unbind()),
+        Poll::Ready(None) => Ok(py.None()),
+        Poll::Ready(Some(event)) => Ok(event::tuple(py, event)?.into_any().unbind()),
+    }
+}
+
+impl Generation {
+    pub(crate) fn new(generation: nestling::Generation) -> Self {
+        let events = generation.into_stream();
+        let cancel = events.cancel_token();
+        let state = State { events, notifier: None, ended: false };
+        Self { cancel, state: Held::new("generation", state) }
+    }
+}
+
+#[pymethods]
+impl Generation {
+    /// The next event as a tuple, for which it waits; none after the last.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let next = call(py, || self.state.with(State::next))?;
+        next.map(|event| event::tuple(py, event)).transpose()
+    }
+
+    /// The next event as a tuple, none after the last, and False where none comes in so many seconds.
+    fn poll(&self, py: Python<'_>, seconds: f64) -> PyResult<Py<PyAny>> {
+        let timeout = Duration::try_from_secs_f64(seconds)
+            .map_err(|error| Failure::caller(format!("timeout: {error}")).raise(py))?;
+        let polled = call(py, || {
+            self.state.with(|state| match state.wait(Some(timeout))? {
+                None => Ok(Poll::Pending),
+                Some(next) => Ok(Poll::Ready(state.note(next)?)),
+            })
+        });
+        told(py, polled?)
+    }
+
+    /// As `poll(0)`; where it is False, `callback` is called once there is more, on another thread.
+    fn poll_or_call(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<Py<PyAny>> {
+        let polled = call(py, || {
+            self.state.with(|state| {
+                if state.notifier.is_none() {
+                    state.notifier = Some(Notifier::start()?);
+                }
+                let Some(notifier) = &state.notifier else { return Err(Failure::ends()) };
+                let waker = notifier.waker(callback);
+                match state.poll(&mut Context::from_waker(&waker)) {
+                    Poll::Pending => Ok(Poll::Pending),
+                    Poll::Ready(next) => Ok(Poll::Ready(state.note(next)?)),
+                }
+            })
+        });
+        told(py, polled?)
+    }
+
+    /// Reads all that is left: tokens and log-probabilities of prompt and answer, with `width` values for each of all
+    /// tokens, or 0; and hidden rows.
+    fn gather(&self, py: Python<'_>, width: usize) -> PyResult<Vec<Array>> {
+        let gathered = call(py, || {
+            self.state.with(|state| {
+                let mut gathered = Gathered::new(width);
+                while let Some(event) = state.next()? {
+                    gathered.take(event)?;
+                }
+                Ok(gathered)
+            })
+        });
+        Ok(gathered?.arrays())
+    }
+
+    /// Asks for a stop; returns at once.
+    fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Cancels it, and lets go of it.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.cancel.cancel();
+        call(py, || self.state.close())
+    }
+}

@@ -1,0 +1,153 @@
+//! Models of the Hugging Face Hub.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+
+use nestling::formats::Level;
+use nestling_hub::{
+    HubError, HubOptions, Limits, Notice, Observer, Reference, StoreCache, Task, TaskProgress,
+};
+use pyo3::prelude::*;
+
+use crate::call::call;
+use crate::error::Failure;
+use crate::progress::{Progress, Told};
+use crate::wait::{SLICE, look};
+
+/// Where models come from and go to; the Python half takes it from the environment.
+#[pyclass(frozen, module = "nestling._core")]
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    endpoint: String,
+    downloads: PathBuf,
+    cache: PathBuf,
+    token: Option<String>,
+    offline: bool,
+}
+
+#[pymethods]
+impl Places {
+    #[new]
+    fn new(
+        endpoint: String,
+        downloads: PathBuf,
+        cache: PathBuf,
+        token: Option<String>,
+        offline: bool,
+    ) -> Self {
+        Self { endpoint, downloads, cache, token, offline }
+    }
+}
+
+/// What the program calls the stores that it converts, on its own prose and from GGUF files.
+const CALIBRATIONS: [&str; 2] = ["prose1", "none"];
+
+impl Places {
+    fn options(&self) -> HubOptions {
+        HubOptions {
+            endpoint: self.endpoint.clone(),
+            downloads: self.downloads.clone(),
+            stores: StoreCache {
+                folder: self.cache.join("stores"),
+                locks: self.cache.join("locks"),
+                calibration: CALIBRATIONS[0].into(),
+                gguf_calibration: CALIBRATIONS[1].into(),
+            },
+            headers: self.cache.join("headers"),
+            token: self.token.clone(),
+            limits: Limits::default(),
+            offline: self.offline,
+            // Default: the system does not say what is free.
+            room: free().unwrap_or(u64::MAX),
+            in_place: true,
+        }
+    }
+}
+
+fn free() -> Option<u64> {
+    use nestling::system::{MemoryState, SystemFiles};
+
+    MemoryState::read(&SystemFiles::default()).map(|state| state.default_budget())
+}
+
+/// Brings a model of the Hub onto this machine, and says where it is. `progress` hears of bytes; an interrupt does not
+/// wait for the end of a download, which goes on where it stopped the next time.
+#[pyfunction]
+#[pyo3(signature = (name, revision, places, level=None, progress=None))]
+pub(crate) fn fetch(
+    py: Python<'_>,
+    name: &str,
+    revision: &str,
+    places: &Places,
+    level: Option<u8>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<PathBuf> {
+    call(py, || {
+        let reference = Reference::parse(name, revision)?;
+        let level = level.and_then(Level::from_bits);
+        let options = places.options();
+        let mut progress = Progress::new(progress);
+        let hears = Hears(progress.told());
+        let (tell, answer) = mpsc::channel();
+        let work = move || {
+            let obtained = nestling_hub::obtain(&reference, level, &options, &hears);
+            // Nobody listens after an interrupt.
+            let _ = tell.send(obtained);
+        };
+        let started = thread::Builder::new().name("nestling-fetch".into()).spawn(work);
+        started.map_err(|error| Failure::no_room(format!("a thread: {error}")))?;
+        let obtained = loop {
+            match answer.recv_timeout(SLICE) {
+                Ok(obtained) => break obtained?,
+                Err(RecvTimeoutError::Timeout) => look(&mut |py| progress.tell(py))?,
+                Err(RecvTimeoutError::Disconnected) => return Err(Failure::ends()),
+            }
+        };
+        look(&mut |py| progress.tell(py))?;
+        Ok(if obtained.is_converted() { obtained.store } else { obtained.checkpoint })
+    })
+}
+
+/// Notes the bytes of a download.
+struct Hears(Arc<Told>);
+
+impl Observer for Hears {
+    fn notice(&self, _: &Notice<'_>) {}
+
+    fn begin(&self, task: Task, total: u64, done: u64) -> Box<dyn TaskProgress> {
+        let told = (task == Task::Download).then(|| Arc::clone(&self.0));
+        if let Some(told) = &told {
+            told.set(done, total);
+        }
+        Box::new(Heard(told))
+    }
+}
+
+/// Of a download, who hears of it.
+struct Heard(Option<Arc<Told>>);
+
+impl TaskProgress for Heard {
+    fn set(&mut self, done: u64) {
+        if let Some(told) = &self.0 {
+            told.set_done(done);
+        }
+    }
+
+    fn set_of(&mut self, done: u64, total: u64) {
+        if let Some(told) = &self.0 {
+            told.set(done, total);
+        }
+    }
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Self {
+        let text = error.to_string();
+        match error {
+            HubError::Usage(_) => Self::caller(text),
+            _ => Self::source(text),
+        }
+    }
+}

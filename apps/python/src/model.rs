@@ -1,0 +1,165 @@
+//! Models.
+
+use nestling::SpecialText;
+use nestling::engine::text::{EncodeOptions, Tokenizer};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use serde_json::json;
+
+use crate::call::call;
+use crate::chat::Chat;
+use crate::conversation;
+use crate::error::Failure;
+use crate::session::Session;
+
+/// A model, open. Any number of threads may use it at once; its sessions, chats and generations keep it open.
+#[pyclass(frozen, module = "nestling._core")]
+pub(crate) struct Model {
+    model: std::sync::RwLock<Option<nestling::Model>>,
+}
+
+impl Model {
+    pub(crate) fn new(model: nestling::Model) -> Self {
+        Self { model: std::sync::RwLock::new(Some(model)) }
+    }
+
+    /// The model, for as long as the caller wants it.
+    fn get(&self) -> Result<nestling::Model, Failure> {
+        let model = match self.model.read() {
+            Ok(model) => model.clone(),
+            Err(poisoned) => poisoned.into_inner().clone(),
+        };
+        model.ok_or_else(|| Failure::closed("model"))
+    }
+
+    fn take(&self) -> Option<nestling::Model> {
+        match self.model.write() {
+            Ok(mut model) => model.take(),
+            Err(poisoned) => poisoned.into_inner().take(),
+        }
+    }
+
+    fn tokenizer(&self) -> Result<Tokenizer, Failure> {
+        let model = self.get()?;
+        let tokenizer = model.tokenizer().cloned();
+        tokenizer.ok_or_else(|| Failure::from(nestling::EngineError::NoTokenizer))
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let mut model = self.take();
+        // Where the interpreter has ended, `model` is dropped below.
+        let _ = Python::try_attach(|py| py.detach(|| drop(model.take())));
+    }
+}
+
+#[pymethods]
+impl Model {
+    /// An empty session.
+    fn session(&self, py: Python<'_>) -> PyResult<Session> {
+        call(py, || Ok(Session::new(self.get()?.session())))
+    }
+
+    /// A conversation, from its JSON; `reserve` tokens stay free where old turns may be left out for them.
+    #[pyo3(signature = (conversation, reserve=None))]
+    fn chat(&self, py: Python<'_>, conversation: &str, reserve: Option<usize>) -> PyResult<Chat> {
+        call(py, || {
+            Ok(Chat::new(self.get()?.session(), conversation::read(conversation)?, reserve))
+        })
+    }
+
+    /// The session that a snapshot holds.
+    fn restore(&self, py: Python<'_>, snapshot: &Bound<'_, PyBytes>) -> PyResult<Session> {
+        let snapshot = snapshot.as_bytes();
+        call(py, || Ok(Session::new(self.get()?.restore(snapshot)?)))
+    }
+
+    /// Gives the engine another memory budget, in bytes.
+    fn set_memory_budget(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        call(py, || Ok(self.get()?.set_memory_budget(bytes)?))
+    }
+
+    /// Lets go of so many bytes of streamed experts.
+    fn relieve_pressure(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        call(py, || {
+            self.get()?.shed_experts(bytes);
+            Ok(())
+        })
+    }
+
+    /// Tokens of a text.
+    fn encode(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        add_special_tokens: bool,
+        parse_special: bool,
+    ) -> PyResult<Vec<u32>> {
+        let special_text = if parse_special { SpecialText::Parse } else { SpecialText::Plain };
+        let options = EncodeOptions { add_special_tokens, special_text };
+        call(py, || {
+            let tokens = self.tokenizer()?.encode(text, options);
+            Ok(tokens.map_err(nestling::EngineError::text)?)
+        })
+    }
+
+    /// The text of tokens.
+    fn decode(&self, py: Python<'_>, tokens: Vec<u32>, keep_special: bool) -> PyResult<String> {
+        call(py, || {
+            let text = self.tokenizer()?.decode(&tokens, keep_special);
+            Ok(text.map_err(nestling::EngineError::text)?)
+        })
+    }
+
+    /// Tokens of a conversation's prompt.
+    fn conversation_tokens(&self, py: Python<'_>, conversation: &str) -> PyResult<Vec<u32>> {
+        call(py, || {
+            let asked = conversation::read(conversation)?;
+            let mut conversation = asked.conversation;
+            conversation.tools = asked.tools;
+            Ok(self.get()?.conversation_tokens(&conversation)?)
+        })
+    }
+
+    /// What it is and does at this moment, as JSON.
+    fn status(&self, py: Python<'_>) -> PyResult<String> {
+        call(py, || Ok(status_of(&self.get()?)))
+    }
+
+    /// Lets go of it; it is closed when its sessions, chats and generations are gone too.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        call(py, || {
+            drop(self.take());
+            Ok(())
+        })
+    }
+}
+
+fn status_of(model: &nestling::Model) -> String {
+    let (engine, can) = (model.engine(), model.capabilities());
+    let service = engine.status();
+    let experts = model.expert_bytes();
+    let told = json!({
+        "context_length": model.context_length(),
+        "context_trained": can.context_trained,
+        "vocab_size": model.config().vocab_size,
+        "hidden_size": model.config().hidden_size,
+        "device": model.device_name(),
+        "end_tokens": model.end_tokens(),
+        "weight_bytes": model.weight_bytes(),
+        "expert_bytes": experts,
+        "memory_budget": engine.budget().total_bytes(),
+        "memory_used": engine.budget().used_bytes(),
+        "running": service.running,
+        "waiting": service.waiting + service.parked,
+        "pages_total": service.pages.total,
+        "pages_free": service.pages.free,
+        "is_streamed": experts.is_some(),
+        "has_text": can.text,
+        "has_chat": can.chat,
+        "has_tools": can.tools,
+        "has_reasoning": can.thinking,
+    });
+    told.to_string()
+}

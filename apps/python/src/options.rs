@@ -1,0 +1,78 @@
+//! How an answer is generated.
+
+use std::sync::Arc;
+
+use nestling::guide::{Guide, GuideError, ToolChoice, ToolGuide};
+use nestling::{ConstraintSource, GenerateOptions, ToolSchema};
+use serde_json::{Map, Value};
+
+use crate::error::Failure;
+
+/// The engine's options, and whether the model may call tools.
+pub(crate) struct Asked {
+    pub options: GenerateOptions,
+    pub choice: ToolChoice,
+}
+
+/// Reads options: those of the engine by their names, `tool_choice`, and at most one form of the answer.
+pub(crate) fn read(json: &str, tools: &[ToolSchema]) -> Result<Asked, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::caller(format!("options: {error}"));
+    let mut fields: Map<String, Value> =
+        serde_json::from_str(json).map_err(|error| wrong(&error))?;
+    let form = form(&mut fields)?;
+    let choice = choice(text(&mut fields, "tool_choice")?, tools)?;
+    let mut options: GenerateOptions =
+        serde_json::from_value(Value::Object(fields)).map_err(|error| wrong(&error))?;
+    let calls = !choice.tools(tools).is_empty();
+    options.constraint = match form {
+        Some(_) if calls => {
+            let both = "a form of the answer and tools: one of them, or tool_choice \"none\"";
+            return Err(Failure::caller(both));
+        }
+        None if calls => Some(Arc::new(ToolGuide::new(tools, choice.clone()).map_err(refused)?)),
+        form => form,
+    };
+    Ok(Asked { options, choice })
+}
+
+fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Failure> {
+    match fields.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(Failure::caller(format!("{name}: expected a text, found {other}"))),
+    }
+}
+
+/// The form that the answer has.
+fn form(fields: &mut Map<String, Value>) -> Result<Option<Arc<dyn ConstraintSource>>, Failure> {
+    let schema = text(fields, "json_schema")?;
+    let regex = text(fields, "regex")?;
+    let lark = text(fields, "lark")?;
+    let guide = match (schema, regex, lark) {
+        (None, None, None) => return Ok(None),
+        (Some(schema), None, None) => Guide::json_schema_text(&schema),
+        (None, Some(regex), None) => Guide::regex(&regex),
+        (None, None, Some(lark)) => Guide::lark(&lark),
+        _ => return Err(Failure::caller("at most one of schema, regex and lark may be given")),
+    };
+    Ok(Some(Arc::new(guide.map_err(refused)?)))
+}
+
+fn choice(said: Option<String>, tools: &[ToolSchema]) -> Result<ToolChoice, Failure> {
+    let choice = match said.as_deref() {
+        None | Some("auto") => ToolChoice::Auto,
+        Some("none") => ToolChoice::None,
+        Some("required") => ToolChoice::Required,
+        Some(name) => ToolChoice::Named(name.to_owned()),
+    };
+    match choice {
+        ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => {
+            Err(Failure::caller("tool_choice: the conversation has no tools"))
+        }
+        choice => Ok(choice),
+    }
+}
+
+fn refused(error: GuideError) -> Failure {
+    Failure::caller(error.to_string())
+}

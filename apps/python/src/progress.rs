@@ -1,0 +1,55 @@
+//! How far something is, told to a function of Python's on the thread that waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pyo3::prelude::*;
+
+/// How far it is.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Told {
+    pub(crate) fn set(&self, done: u64, total: u64) {
+        self.total.store(total, Ordering::Release);
+        self.done.store(done, Ordering::Release);
+    }
+
+    pub(crate) fn set_done(&self, done: u64) {
+        self.done.store(done, Ordering::Release);
+    }
+}
+
+/// Who hears of it.
+pub(crate) struct Progress {
+    told: Arc<Told>,
+    callback: Option<Py<PyAny>>,
+    last: (u64, u64),
+}
+
+impl Progress {
+    pub(crate) fn new(callback: Option<Py<PyAny>>) -> Self {
+        Self { told: Arc::default(), callback, last: (0, 0) }
+    }
+
+    /// Where it is noted.
+    pub(crate) fn told(&self) -> Arc<Told> {
+        Arc::clone(&self.told)
+    }
+
+    /// Calls back where something is new.
+    pub(crate) fn tell(&mut self, py: Python<'_>) -> PyResult<()> {
+        let (done, total) =
+            (self.told.done.load(Ordering::Acquire), self.told.total.load(Ordering::Acquire));
+        match &self.callback {
+            Some(callback) if (done, total) != self.last => {
+                self.last = (done, total);
+                callback.call1(py, (done, total)).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+}

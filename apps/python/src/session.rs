@@ -1,0 +1,120 @@
+//! Sessions: histories of tokens that go on.
+
+use nestling::{Input, SnapshotContents, ToolSchema};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::call::{Held, call};
+use crate::error::Failure;
+use crate::generation::Generation;
+use crate::wait::wait_for;
+use crate::{conversation, options};
+
+/// A history of tokens, and what was computed for them.
+#[pyclass(frozen, module = "nestling._core")]
+pub(crate) struct Session {
+    session: Held<nestling::Session>,
+}
+
+impl Session {
+    pub(crate) fn new(session: nestling::Session) -> Self {
+        Self { session: Held::new("session", session) }
+    }
+
+    fn generate(
+        &self,
+        py: Python<'_>,
+        options: &str,
+        input: impl FnOnce() -> Result<Asked, Failure> + Send,
+    ) -> PyResult<Generation> {
+        call(py, || {
+            self.session.with(|session| {
+                let Asked { mut input, tools } = input()?;
+                let asked = options::read(options, &tools)?;
+                if let Input::Messages(conversation) = &mut input {
+                    conversation.tools = asked.choice.tools(&tools).to_vec();
+                }
+                let begun = wait_for(session.generate_async(input, &asked.options))??;
+                Ok(Generation::new(begun))
+            })
+        })
+    }
+}
+
+/// What a generation starts from.
+struct Asked {
+    input: Input,
+    tools: Vec<ToolSchema>,
+}
+
+impl<T: Into<Input>> From<T> for Asked {
+    fn from(input: T) -> Self {
+        Self { input: input.into(), tools: Vec::new() }
+    }
+}
+
+#[pymethods]
+impl Session {
+    /// Adds a text and generates what follows.
+    fn generate_text(&self, py: Python<'_>, text: &str, options: &str) -> PyResult<Generation> {
+        self.generate(py, options, || Ok(text.into()))
+    }
+
+    /// Adds tokens and generates what follows.
+    fn generate_tokens(
+        &self,
+        py: Python<'_>,
+        tokens: Vec<u32>,
+        options: &str,
+    ) -> PyResult<Generation> {
+        self.generate(py, options, || Ok(tokens.into()))
+    }
+
+    /// Generates the answer to a whole conversation, given as JSON.
+    fn generate_conversation(
+        &self,
+        py: Python<'_>,
+        conversation: &str,
+        options: &str,
+    ) -> PyResult<Generation> {
+        self.generate(py, options, || {
+            let asked = conversation::read(conversation)?;
+            Ok(Asked { input: asked.conversation.into(), tools: asked.tools })
+        })
+    }
+
+    /// A session that holds the same.
+    fn fork(&self, py: Python<'_>) -> PyResult<Self> {
+        call(py, || self.session.with(|session| Ok(Self::new(session.fork()?))))
+    }
+
+    /// The tokens that it holds.
+    fn tokens(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        call(py, || self.session.with(|session| Ok(session.tokens()?)))
+    }
+
+    /// Adds tokens, which the next generation computes.
+    fn append(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<()> {
+        call(py, || self.session.with(|session| Ok(session.append(&tokens)?)))
+    }
+
+    /// Forgets all but the first tokens.
+    fn truncate(&self, py: Python<'_>, length: usize) -> PyResult<()> {
+        call(py, || self.session.with(|session| Ok(session.truncate(length)?)))
+    }
+
+    /// The session as bytes.
+    fn snapshot<'py>(&self, py: Python<'py>, pages: bool) -> PyResult<Bound<'py, PyBytes>> {
+        let contents = match pages {
+            true => SnapshotContents::TokensAndPages,
+            false => SnapshotContents::Tokens,
+        };
+        let bytes = call(py, || self.session.with(|session| Ok(session.snapshot(contents)?)))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Lets go of it.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        call(py, || self.session.close())
+    }
+}

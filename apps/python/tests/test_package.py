@@ -1,0 +1,341 @@
+"""What the package promises beside what the examples show."""
+
+import asyncio
+import gc
+import math
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import pytest
+from conftest import BUNDLED
+
+import nestling
+
+def greedy(**more: Unpack[nestling.Options]) -> nestling.Options:
+    return {"temperature": 0, "max_tokens": 24, **more}
+
+
+GREEDY = greedy()
+ENDLESS: nestling.Options = {"temperature": 0, "ignore_end": True}
+
+
+def test_an_answer_is_the_same_however_it_is_read(model: nestling.Model) -> None:
+    text = model.generate("The captain said", **GREEDY).text()
+    assert "".join(model.generate("The captain said", **GREEDY)) == text
+    events = list(model.generate("The captain said", **greedy(token_events=True)).events())
+    assert "".join(e.text for e in events if isinstance(e, nestling.Text)) == text
+    tokens = [e.token for e in events if isinstance(e, nestling.Token)]
+    finished = events[-1]
+    assert isinstance(finished, nestling.Finished)
+    assert finished.reason == "length" and finished.usage.completion_tokens == len(tokens) == 24
+    assert model.decode(tokens) == text == finished.text
+    answer = model.generate("The captain said", **GREEDY)
+    polled: list[nestling.Event] = []
+    while answer.finished is None:
+        if (event := answer.poll(0.01)) is not None:
+            polled.append(event)
+    assert "".join(e.text for e in polled if isinstance(e, nestling.Text)) == text
+    assert answer.poll() is None and answer.text() == text
+
+    async def wait() -> tuple[str, str]:
+        pieces = [piece async for piece in model.generate("The captain said", **GREEDY)]
+        return "".join(pieces), (await model.generate("The captain said", **GREEDY)).text
+
+    assert asyncio.run(wait()) == (text, text)
+
+
+def test_sessions_go_on_fork_and_forget(model: nestling.Model) -> None:
+    whole = model.generate("The captain said", temperature=0, max_tokens=16).text()
+    session = model.session()
+    first = session.generate("The captain said", temperature=0, max_tokens=8).text()
+    length = len(session)
+    fork = session.fork()
+    assert first + session.generate(temperature=0, max_tokens=8).text() == whole
+    assert first + fork.generate([], temperature=0, max_tokens=8).text() == whole
+    session.truncate(length)
+    assert session.tokens == fork.tokens[:length]
+    tokens_alone = model.restore(session.snapshot(pages=False))
+    assert first + tokens_alone.generate(temperature=0, max_tokens=8).text() == whole
+
+
+def test_errors_have_classes(model: nestling.Model, tmp_path: Path) -> None:
+    with pytest.raises(nestling.SourceError):
+        nestling.open(tmp_path / "absent.nest")
+    with pytest.raises(OSError):
+        (tmp_path / "no.nest").write_bytes(b"no store")
+        nestling.open(tmp_path / "no.nest")
+    with pytest.raises(nestling.CallerError, match="level"):
+        nestling.open(BUNDLED, level=5)  # type: ignore[arg-type]
+    with pytest.raises(MemoryError):
+        nestling.open(BUNDLED, memory_budget=1000)
+    with pytest.raises(ValueError, match="temperature: found 'hot'"):
+        model.generate("a", temperature="hot")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="max_token'"):
+        model.generate("a", max_token=3)  # type: ignore[call-arg]
+    with pytest.raises(nestling.CallerError):
+        model.generate("a", temperature=math.nan)
+    with pytest.raises(nestling.CallerError):
+        model.generate([10**6])
+    with pytest.raises(nestling.CallerError):
+        model.generate("")
+    with pytest.raises(OverflowError):
+        model.generate([-1])
+    with pytest.raises(nestling.CallerError, match="at most one"):
+        model.generate("a", regex="a", lark="b")
+    with pytest.raises(nestling.CallerError):
+        model.chat(tools=[lambda: 1]).send("a")
+    with pytest.raises(nestling.CallerError):
+        model.restore(b"nothing")
+    for error in vars(nestling).values():
+        if isinstance(error, type) and issubclass(error, Exception):
+            assert issubclass(error, nestling.NestlingError)
+
+
+def test_handles_are_shared_by_threads_without_waiting(model: nestling.Model) -> None:
+    session = model.session()
+    answer = session.generate("The storm", **ENDLESS)
+    with pytest.raises(nestling.BusyError):
+        session.generate("and")
+    busy: list[bool] = []
+
+    def read() -> None:
+        try:
+            while answer.poll(0.2) is not None:
+                pass
+        except nestling.BusyError:
+            busy.append(True)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    answer.cancel()
+    for thread in threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+    assert busy
+
+
+def test_python_runs_while_the_engine_works(model: nestling.Model) -> None:
+    counted = 0
+    done = threading.Event()
+
+    def count() -> None:
+        nonlocal counted
+        while not done.is_set():
+            counted += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    started = time.monotonic()
+    model.generate("The captain said", temperature=0, max_tokens=200, ignore_end=True).result()
+    elapsed = time.monotonic() - started
+    done.set()
+    thread.join()
+    # A thread that sleeps a millisecond each time is not stopped while the answer is waited for.
+    assert counted > elapsed / 0.001 / 20, (counted, elapsed)
+
+
+def test_what_is_dropped_is_cancelled(model: nestling.Model) -> None:
+    session = model.session()
+    answer = session.generate("The storm", **ENDLESS)
+    next(iter(answer))
+    del answer
+    gc.collect()
+    started = time.monotonic()
+    session.truncate(0)
+    assert time.monotonic() - started < 1
+    with model.generate("The storm", **ENDLESS) as answer:
+        next(iter(answer))
+    assert answer.result().reason == "cancelled"
+
+
+def test_a_cancelled_task_cancels_its_answer(model: nestling.Model) -> None:
+    async def main() -> str:
+        answer = model.generate("The storm", **ENDLESS)
+
+        async def read() -> None:
+            async for _ in answer:
+                pass
+
+        task = asyncio.create_task(read())
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return (await answer).reason
+
+    assert asyncio.run(main()) == "cancelled"
+
+
+def test_one_task_reads_an_answer(model: nestling.Model) -> None:
+    async def main() -> None:
+        answer = model.generate("The storm", **ENDLESS)
+        first = asyncio.ensure_future(answer)
+        await asyncio.sleep(0.05)
+        # It reads what is there, and then finds that somebody waits.
+        with pytest.raises(nestling.BusyError):
+            while True:
+                await answer.events().__anext__()
+        answer.cancel()
+        assert (await first).reason == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_many_answers_in_one_loop(model: nestling.Model) -> None:
+    async def main() -> list[str]:
+        prompts = [f"The {number} captain said" for number in range(8)]
+        answers = [model.generate(prompt, **GREEDY) for prompt in prompts]
+        return [finished.text for finished in await asyncio.gather(*answers)]
+
+    texts = asyncio.run(main())
+    assert texts[3] == model.generate("The 3 captain said", **GREEDY).text()
+
+
+@pytest.mark.parametrize("waiting", ["answer.result()", "list(answer)", "model.logprobs('The ' * 900)"])
+def test_an_interrupt_ends_the_waiting(waiting: str) -> None:
+    code = f"""
+        import sys, nestling
+        model = nestling.open({str(BUNDLED)!r}, threads=1)
+        answer = model.generate("The storm", temperature=0, ignore_end=True)
+        print("ready", flush=True)
+        try:
+            while True:
+                {waiting}
+        except KeyboardInterrupt:
+            print("interrupted")
+            answer.cancel()
+            sys.exit(0)
+        """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert out == "interrupted\n" and process.returncode == 0
+    assert time.monotonic() - started < 5
+
+
+def test_opening_tells_how_far_it_is() -> None:
+    heard: list[tuple[int, int]] = []
+    nestling.open(BUNDLED, progress=lambda done, total: heard.append((done, total)))
+    assert heard and heard[-1][0] == heard[-1][1] > 0
+    nestling.open(BUNDLED, progress=True)
+
+    def fails(done: int, total: int) -> None:
+        raise KeyError(done)
+
+    with pytest.raises(KeyError):
+        nestling.open(BUNDLED, progress=fails)
+
+
+def test_status_and_close() -> None:
+    model = nestling.open(BUNDLED, level=4, context_length=512, kv_dtype="int8", memory_budget=math.inf)
+    status = model.status()
+    assert status.context_length == 512 and status.memory_budget is None
+    assert status.has_chat and not status.has_tools and status.vocab_size == 4096
+    answer = model.generate("The captain said", **GREEDY)
+    model.close()
+    assert answer.text()
+    with pytest.raises(nestling.CallerError, match="closed"):
+        model.status()
+
+
+def test_loglikelihood_is_what_the_rows_say(model: nestling.Model) -> None:
+    context, continuation = "The ship went down into the", " sea and was lost"
+    likelihood = model.loglikelihood(context, continuation)
+    tokens = model.encode(context + continuation, add_special=True)
+    rows = model.logprobs(tokens)
+    assert rows.shape == (len(tokens), 4096) and rows.dtype == np.float32
+    # Probabilities of all tokens together are 1: 4096 roundings of 2^-24 each, and those of the exponential.
+    assert np.abs(np.exp(rows.astype(np.float64)).sum(axis=1) - 1).max() < 4096 * 2**-24
+    start = len(tokens) - len(likelihood.tokens)
+    places = range(start, len(tokens))
+    expected = [float(rows[place - 1, tokens[place]]) for place in places]
+    assert likelihood.tokens == tokens[start:]
+    assert likelihood.logprobs.tolist() == expected
+    assert likelihood.logprob == math.fsum(expected)
+    greedy = all(int(rows[place - 1].argmax()) == tokens[place] for place in places)
+    assert likelihood.is_greedy == greedy
+    best = model.generate(tokens, temperature=0, max_tokens=6, token_events=True, ignore_end=True)
+    chosen = [event.token for event in best.events() if isinstance(event, nestling.Token)]
+    assert chosen[0] == int(rows[-1].argmax())
+    assert model.loglikelihood(tokens, chosen).is_greedy
+    assert not model.loglikelihood(tokens, [(chosen[0] + 1) % 4096]).is_greedy
+    with pytest.raises(nestling.CallerError):
+        model.loglikelihood("", "The")
+
+
+def test_arrays_lie_where_the_engine_wrote_them(model: nestling.Model) -> None:
+    rows = model.hidden("The captain said")
+    tokens = model.encode("The captain said", add_special=True)
+    assert rows.shape == (len(tokens), 256) and np.isfinite(rows).all()
+    assert not rows.flags.owndata and not rows.flags.writeable
+    base: Any = rows
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    assert isinstance(base, memoryview) or type(base).__name__ == "Array"
+    kept = rows.copy()
+    gc.collect()
+    assert (kept == rows).all()
+
+
+def test_log_probabilities_come_with_tokens(model: nestling.Model) -> None:
+    answer = model.generate("The captain said", **greedy(top_logprobs=3))
+    tokens = [event for event in answer.events() if isinstance(event, nestling.Token)]
+    for event in tokens:
+        assert event.logprob is not None and event.top[0] == (event.token, event.logprob)
+        assert len(event.top) == 3 and event.top[0][1] >= event.top[1][1] >= event.top[2][1]
+    assert b"".join(event.bytes for event in tokens).decode() == answer.text()
+
+
+def test_stops_seeds_and_biases(model: nestling.Model) -> None:
+    whole = model.generate("The captain said", **GREEDY).text()
+    word = whole.split()[3]
+    answer = model.generate("The captain said", **greedy(stop=[word]))
+    assert answer.result().reason == "stop" and answer.text() == whole[: whole.index(word)]
+    draw: nestling.Options = {"temperature": 1.0, "max_tokens": 12, "seed": 7}
+    one = model.generate("The captain said", **draw).result()
+    assert one.text == model.generate("The captain said", **draw).text() and one.seed == 7
+    first = model.generate("A", temperature=0, max_tokens=1, top_logprobs=1)
+    token = next(e.token for e in first.events() if isinstance(e, nestling.Token))
+    other = model.generate("A", temperature=0, max_tokens=1, top_logprobs=1, logit_bias={token: -math.inf})
+    assert token not in [e.token for e in other.events() if isinstance(e, nestling.Token)]
+
+
+def test_no_thread_is_left(model: nestling.Model) -> None:
+    async def main() -> None:
+        for _ in range(20):
+            async for _ in model.generate("The captain said", temperature=0, max_tokens=3):
+                pass
+
+    tasks = Path("/proc/self/task")
+    if not tasks.exists():
+        pytest.skip("no /proc")
+    asyncio.run(main())
+    gc.collect()
+    deadline = time.monotonic() + 5
+    names = ["nestling-notify"]
+    while "nestling-notify" in names and time.monotonic() < deadline:
+        names = [(task / "comm").read_text().strip() for task in tasks.iterdir()]
+    assert "nestling-notify" not in names
+
+
+def test_sessions_in_many_threads(model: nestling.Model) -> None:
+    prompts = [f"The {number} captain said" for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        answers = [pool.submit(model.generate, prompt, **GREEDY) for prompt in prompts]
+        texts = [answer.result().text() for answer in answers]
+    assert texts == [model.generate(prompt, **GREEDY).text() for prompt in prompts]
