@@ -7,6 +7,8 @@ from pathlib import Path
 
 from conftest import BUNDLED, EXAMPLES, GGUF
 
+import nestling
+
 
 def run(name: str, *arguments: str | Path) -> str:
     command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
@@ -66,9 +68,11 @@ def test_snapshot(tmp_path: Path, program: str) -> None:
 
 
 def test_gguf() -> None:
-    # As `nestling::open` and the C library choose them: the golden tokens of transformers for this file.
     tokens = [int(line) for line in run("gguf.py", GGUF).split()]
     assert len(tokens) == 8
+    # Each is the likeliest after those before it, as they are computed all at once.
+    rows = nestling.open(GGUF, device="cpu").logprobs([3, 1, 4, 1, 5, *tokens])
+    assert rows[4:12].argmax(axis=1).tolist() == tokens
 
 
 def test_asynchronous() -> None:
