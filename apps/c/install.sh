@@ -5,7 +5,7 @@
 #     apps/c/install.sh PREFIX [ARGUMENT OF CARGO...]
 #
 # The arguments are those of `cargo rustc`, such as `--features wgpu`; without `--profile` it is a release build.
-# DESTDIR is put before the prefix, as packagers want it.
+# DESTDIR is put before the prefix, as packagers want it. With NESTLING_BUILT=1, what cargo built before is installed.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 prefix=$1
@@ -32,7 +32,8 @@ cd "$here"
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 folder=$target/$profile
 [ "$profile" != dev ] || folder=$target/debug
-cargo rustc --quiet --locked -p nestling-c --lib --crate-type cdylib,staticlib "${arguments[@]}" -- -C "link-arg=$named"
+[ -n "${NESTLING_BUILT:-}" ] ||
+    cargo rustc --quiet --locked -p nestling-c --lib --crate-type cdylib,staticlib "${arguments[@]}" -- -C "link-arg=$named"
 
 root=${DESTDIR:-}$prefix
 mkdir -p "$root/lib/pkgconfig" "$root/include" "$root/share/nestling/cmake"
