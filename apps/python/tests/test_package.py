@@ -205,7 +205,9 @@ def test_many_answers_in_one_loop(model: nestling.Model) -> None:
 @pytest.mark.parametrize("waiting", ["answer.result()", "list(answer)", "model.logprobs('The ' * 900)"])
 def test_an_interrupt_ends_the_waiting(waiting: str) -> None:
     code = f"""
-        import sys, nestling
+        import signal, sys, nestling
+        # Whoever is started in the background ignores it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         model = nestling.open({str(BUNDLED)!r}, threads=1)
         answer = model.generate("The storm", temperature=0, ignore_end=True)
         print("ready", flush=True)
@@ -223,7 +225,10 @@ def test_an_interrupt_ends_the_waiting(waiting: str) -> None:
     time.sleep(0.2)
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    try:
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert out == "interrupted\n" and process.returncode == 0
     assert time.monotonic() - started < 5
 

@@ -110,6 +110,8 @@ const ROUTES: [Route; 25] = [
     post("/api/generate", "Ollama's completions.", "OllamaGenerate", JsonOrLines("OllamaAnswer")),
 ];
 
+const EVENTS: &str = "text/event-stream";
+
 /// `GET /openapi.json`.
 pub(crate) async fn show() -> Response {
     json_response(StatusCode::OK, &document())
@@ -189,7 +191,7 @@ fn responses(route: &Route) -> Value {
     let (schema, more) = match route.gives {
         Text(kind) => (None, Some(kind)),
         Json(schema) => (Some(schema), None),
-        JsonOrEvents(schema) => (Some(schema), Some("text/event-stream")),
+        JsonOrEvents(schema) => (Some(schema), Some(EVENTS)),
         JsonOrLines(schema) => (Some(schema), Some("application/x-ndjson")),
     };
     let mut content = Map::new();
@@ -197,7 +199,9 @@ fn responses(route: &Route) -> Value {
         content.insert("application/json".into(), json!({ "schema": component(schema) }));
     }
     if let Some(kind) = more {
-        content.insert(kind.into(), json!({ "schema": { "type": "string" } }));
+        // Readers of events look at each of them.
+        let schema = if kind == EVENTS { json!({}) } else { json!({ "type": "string" }) };
+        content.insert(kind.into(), json!({ "schema": schema }));
     }
     let mut responses = json!({ "200": { "description": "As asked for.", "content": content } });
     let errors = errors_of(route.path);

@@ -41,9 +41,10 @@ def narrowed(document):
             may_lack = "null" in properties["model"]["type"]
             properties["model"] = {"enum": [NAME, None] if may_lack else [NAME]}
         if "n" in properties:
-            properties["n"] = {"type": "integer", "minimum": 1, "maximum": 2}
+            properties["n"]["maximum"] = 2
     for name, field in LENGTHS.items():
-        schemas[name]["properties"][field] = {"type": "integer", "minimum": 1, "maximum": 4}
+        length = schemas[name]["properties"][field]
+        length.get("anyOf", [length])[0]["maximum"] = 4
     return document
 
 
