@@ -11,20 +11,20 @@ check:
 
 # Everything that is tested.
 test:
-    cargo test
+    cargo test --workspace
 
 # Unit tests and one family: under a minute after a build.
 fast:
-    cargo test --quiet --lib
-    cargo test --quiet --test families -- olmoe::
+    cargo test --quiet --workspace --lib
+    cargo test --quiet --workspace --test families -- olmoe::
 
 # House rules: words, layers, circles of files.
 rules:
-    cargo test --quiet --test tidy --test modules
+    cargo test --quiet --workspace --test tidy --test modules
 
 # CUDA kernels on the emulated device.
 emulated:
-    cargo test --quiet --features nestling-cuda/emulation --test 'cuda_*'
+    cargo test --quiet --workspace --test 'cuda_*'
 
 # Kernels of the CPU, by name: `just bench matvec`.
 bench *names:

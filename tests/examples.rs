@@ -17,7 +17,7 @@ fn example(name: &str) -> Option<PathBuf> {
 /// What an example prints. None, loudly, where cargo was told not to build examples.
 fn run(name: &str, input: &str) -> Option<String> {
     let Some(program) = example(name) else {
-        println!("SKIPPED: the example `{name}` was not built; plain `cargo test` builds it");
+        println!("SKIPPED: the example `{name}` was not built; `cargo test --workspace` builds it");
         return None;
     };
     let model =
