@@ -3,6 +3,14 @@
 
 mod backend;
 
+/// Tests that take the emulated device longest and exercise kernels that other tests start, too. `.ci/deep` runs them.
+const SLOW: &[&str] = &[
+    "attention::a_row_does_not_depend_on_how_the_prompt_was_cut",
+    "attention::slow_devices_are_given_less_at_once_and_compute_the_same_bits",
+    "products::slow_devices_multiply_less_at_once_and_compute_the_same_bits",
+    "scaled::products_of_many_rows_have_the_bits_of_the_reference",
+];
+
 fn main() -> std::process::ExitCode {
-    nestling_testkit::run(&[backend::suite()])
+    nestling_testkit::run(&[backend::suite().slow(SLOW)])
 }

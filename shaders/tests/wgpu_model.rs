@@ -3,6 +3,16 @@
 
 mod model;
 
+use nestling_testkit::models::SLOW_FAMILIES;
+
+/// Tests that take a software device longest and whose cases others cover in part. `.ci/deep` runs them.
+const SLOW: &[&str] = &[
+    "biased::slots_are_written_while_another_thread_waits_for_the_device",
+    "budget::a_streamed_model_keeps_within_the_least_budget",
+    "scaled::streamed_files_have_the_bits_of_resident_ones",
+    "streamed::levels_by_weight_are_the_same_from_the_device_and_the_host",
+];
+
 fn main() -> std::process::ExitCode {
-    nestling_testkit::run(&[model::suite()])
+    nestling_testkit::run(&[model::suite().slow(SLOW_FAMILIES).slow(SLOW)])
 }

@@ -37,6 +37,28 @@ impl Suite {
         self
     }
 
+    /// Marks tests as ignored by default because they are slow without a real device. A name ends with `::` to mean a whole
+    /// module.
+    ///
+    /// # Panics
+    /// Panics if a name matches no test.
+    #[must_use]
+    pub fn slow(mut self, names: &[&str]) -> Self {
+        for name in names {
+            let is_named = |test: &Test| match name.ends_with("::") {
+                true => test.name.starts_with(name),
+                false => test.name == *name,
+            };
+            let mut found = 0;
+            for test in self.tests.iter_mut().filter(|test| is_named(test)) {
+                test.ignored = Some("slow without a real device: --include-ignored");
+                found += 1;
+            }
+            assert!(found > 0, "no test is called {name}");
+        }
+        self
+    }
+
     /// The same, judged as a whole once every test of it has passed; not where only some of them were to run.
     #[must_use]
     pub fn judged(self, judge: fn() -> Result<(), String>) -> Self {
@@ -178,6 +200,20 @@ mod tests {
         assert_eq!(counts(conclusion(suite(), &["kit::tests::passes"])), (1, 0, 1));
         let absent = suite().unless(|| Some("no adapter".into()));
         assert_eq!(counts(conclusion(absent, &[])), (0, 0, 3));
+    }
+
+    #[test]
+    fn slow_tests_run_on_request() {
+        let suite = || Suite::new(crate::tests![passes, fails]).slow(&["tests::fails"]);
+        let counts = |c: Conclusion| (c.num_passed, c.num_failed, c.num_ignored);
+        assert_eq!(counts(conclusion(suite(), &[])), (1, 0, 1));
+        assert_eq!(counts(conclusion(suite(), &["--include-ignored"])), (1, 1, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "no test is called tests::absent")]
+    fn unknown_slow_tests_are_refused() {
+        drop(Suite::new(crate::tests![passes]).slow(&["tests::absent"]));
     }
 
     #[test]

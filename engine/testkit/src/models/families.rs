@@ -104,3 +104,28 @@ fn in_pieces(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> Vec<
     }
     logits
 }
+
+/// Cases that are slow without a real device, and whose operations the other families and the CPU's tests of every family
+/// cover.
+pub const SLOW: &[&str] = &[
+    "families::bailing_moe_v2",
+    "families::deepseek_v2",
+    "families::deepseek_v2_lite",
+    "families::dots1",
+    "families::ernie4_5_moe",
+    "families::glm4_moe",
+    "families::glm4_moe_lite",
+    "families::gpt_oss_bf16",
+    "families::granite_moe_bias",
+    "families::granite_moe_shared",
+    "families::kimi_k2",
+    "families::minimax_m2",
+    "families::mixtral",
+    "families::olmoe",
+    "families::qwen2_moe",
+    "families::qwen3_5_moe",
+    "families::qwen3_next_bias",
+    "families::qwen3_omni_moe",
+    "families::qwen3_vl_moe",
+    "families::solar_open",
+];

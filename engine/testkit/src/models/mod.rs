@@ -13,6 +13,8 @@ pub mod streamed;
 
 use crate::{ModelsDevice, Test};
 
+pub use families::SLOW as SLOW_FAMILIES;
+
 /// All of them.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     [
