@@ -14,7 +14,7 @@ from nestling import _core
 
 OPENED = f"""
     import asyncio, os, sys, nestling
-    model = nestling.open({str(BUNDLED)!r}, threads=1)
+    model = nestling.open({str(BUNDLED)!r}, device="cpu", threads=1)
     """
 
 
@@ -61,7 +61,7 @@ def test_handles_of_the_parent_are_refused_in_a_forked_child() -> None:
                 except nestling.StoppedError as error:
                     assert "fork" in str(error)
             answer.cancel()
-            print(nestling.open(%r, threads=1).generate("a", temperature=0, max_tokens=4).result().reason, flush=True)
+            print(nestling.open(%r, device="cpu", threads=1).generate("a", temperature=0, max_tokens=4).result().reason, flush=True)
             sys.exit(0)
         assert os.waitpid(child, 0)[1] == 0
         answer.cancel()
