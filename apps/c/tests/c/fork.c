@@ -6,18 +6,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int refused(enum nestling_status status, nestling_error *error)
+static int refused(enum nestling_status status, struct nestling_error *error)
 {
     int right = status == NESTLING_STATUS_STOPPED && strstr(nestling_error_text(error), "fork") != NULL;
     nestling_error_free(error);
     return right;
 }
 
-static int child(nestling_model *model, nestling_session *session, nestling_generation *generation, const char *path)
+static int child(struct nestling_model *model, struct nestling_session *session, struct nestling_generation *generation, const char *path)
 {
-    nestling_error *error = NULL;
-    nestling_session *made = NULL;
-    nestling_event event = {.size = sizeof event};
+    struct nestling_error *error = NULL;
+    struct nestling_session *made = NULL;
+    struct nestling_event event = {.size = sizeof event};
     size_t tokens = 0;
     if (!refused(nestling_session_new(model, &made, &error), error))
         return 2;
@@ -29,7 +29,7 @@ static int child(nestling_model *model, nestling_session *session, nestling_gene
     nestling_generation_free(generation);
     nestling_session_free(session);
     nestling_model_free(model);
-    nestling_model *again = NULL;
+    struct nestling_model *again = NULL;
     if (nestling_model_open(path, NULL, &again, NULL) != NESTLING_STATUS_OK)
         return 5;
     nestling_model_free(again);
@@ -38,9 +38,9 @@ static int child(nestling_model *model, nestling_session *session, nestling_gene
 
 int main(int count, char **arguments)
 {
-    nestling_model *model = NULL;
-    nestling_session *session = NULL;
-    nestling_generation *generation = NULL;
+    struct nestling_model *model = NULL;
+    struct nestling_session *session = NULL;
+    struct nestling_generation *generation = NULL;
     if (count != 2 || nestling_model_open(arguments[1], NULL, &model, NULL) != NESTLING_STATUS_OK)
         return 1;
     if (nestling_session_new(model, &session, NULL) != NESTLING_STATUS_OK)

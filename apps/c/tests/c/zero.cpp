@@ -19,7 +19,7 @@ int main(int count, char **arguments)
 {
     if (count != 2)
         return 2;
-    return guarded([&] {
+    return guarded([&]() -> int {
         nestling::model model{std::string(arguments[1])};
         nestling::session session = model.begin_session();
         nestling::chat chat = model.begin_chat();
@@ -30,7 +30,6 @@ int main(int count, char **arguments)
         refused("message", [&] { chat.send(text); });
         refused("results", [&] { chat.reply_to_tools({text}); });
         refused("path", [&] { nestling::model other(std::string(arguments[1]) + text); });
-        if (failures > 0 || session.length() != 0)
-            throw std::runtime_error("a text with a zero byte was taken");
+        return failures > 0 || session.length() != 0;
     });
 }
