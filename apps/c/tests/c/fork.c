@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int refused(enum nestling_status status, struct nestling_error *error)
+/* By reference: arguments are evaluated in any order. */
+static int refused(enum nestling_status status, struct nestling_error *const *failed)
 {
+    struct nestling_error *error = *failed;
     int right = status == NESTLING_STATUS_STOPPED && strstr(nestling_error_text(error), "fork") != NULL;
     nestling_error_free(error);
     return right;
@@ -19,11 +21,11 @@ static int child(struct nestling_model *model, struct nestling_session *session,
     struct nestling_session *made = NULL;
     struct nestling_event event = {.size = sizeof event};
     size_t tokens = 0;
-    if (!refused(nestling_session_new(model, &made, &error), error))
+    if (!refused(nestling_session_new(model, &made, &error), &error))
         return 2;
-    if (!refused(nestling_session_length(session, &tokens, &error), error))
+    if (!refused(nestling_session_length(session, &tokens, &error), &error))
         return 3;
-    if (!refused(nestling_generation_next(generation, -1, &event, &error), error))
+    if (!refused(nestling_generation_next(generation, -1, &event, &error), &error))
         return 4;
     nestling_generation_cancel(generation);
     nestling_generation_free(generation);
