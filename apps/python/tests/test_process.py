@@ -74,19 +74,20 @@ def test_the_interpreter_ends_while_events_are_awaited() -> None:
     code = """
         answers = [model.generate("The storm", temperature=0, ignore_end=True, token_events=True) for _ in range(4)]
 
-        def read(answer):
-            def again():
-                while answer._generation.poll_or_call(again) is not False:
-                    pass
-            again()
+        async def read(answer):
+            async for _ in answer.events():
+                pass
 
-        for answer in answers:
-            read(answer)
-        import time
-        time.sleep(0.05)
+        async def main():
+            global tasks
+            tasks = [asyncio.ensure_future(read(answer)) for answer in answers]
+            await asyncio.sleep(0.1)
+
+        asyncio.new_event_loop().run_until_complete(main())
         """
+    # Without the hook at exit, about one run in twelve aborted.
     with ThreadPoolExecutor(2) as pool:
-        for done in pool.map(lambda _: run(code), range(12)):
+        for done in pool.map(lambda _: run(code), range(24)):
             assert done.returncode == 0, (done.returncode, done.stderr)
 
 
