@@ -39,6 +39,7 @@ root=${DESTDIR:-}$prefix
 mkdir -p "$root/lib/pkgconfig" "$root/include" "$root/share/nestling/cmake"
 install -m 755 "$folder/$built" "$root/lib/$file"
 install -m 644 "$folder/libnestling_c.a" "$root/lib/libnestling.a"
+./local_symbols.sh "$root/lib/libnestling.a"
 for link in "${links[@]}"; do ln -sf "$file" "$root/lib/$link"; done
 install -m 644 include/nestling.h include/nestling.hpp "$root/include"
 install -m 644 cmake/nestlingConfig.cmake cmake/nestlingConfigVersion.cmake "$root/share/nestling/cmake"

@@ -1,5 +1,12 @@
-//! What a linker is told of a module whose symbols are those of the interpreter that loads it.
+//! Linker arguments of the extension module.
 
 fn main() {
+    // The interpreter that loads the module has the symbols that it needs.
     pyo3_build_config::add_extension_module_link_args();
+    // Exports `PyInit__core` alone: llguidance has a C API of its own (`llg_*`). Dependencies reach the linker as archives.
+    // Default: an unknown system has no such option.
+    let system = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
+    if matches!(system.as_str(), "linux" | "android" | "freebsd") {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
+    }
 }

@@ -17,7 +17,8 @@
  * Threads: engines, models and cancel tokens may be used by any number of threads at once; a session, chat or generation by
  * one at a time (a call beside another one is NESTLING_STATUS_BUSY), but for nestling_generation_cancel. Handles may move
  * from thread to thread. No function may be called for a handle that is being freed. Threads of the library do not come
- * along with fork(): a child may do nothing with the parent's handles. The library stays loaded until the process ends.
+ * along with fork(): in a child, calls for the parent's handles are NESTLING_STATUS_STOPPED and freeing them does nothing; open
+ * the model again there. fork() while another thread is in a call is not supported. The library stays loaded until the process ends.
  *
  * Callbacks return: no exception, longjmp or pthread_exit may leave one.
  */

@@ -42,6 +42,14 @@ inline void check(nestling_status status, nestling_error *failed)
     }
 }
 
+/* Returns a text for C. One with a zero byte, at which C would cut it off, is an error of class Caller. */
+inline const char *c_text(const char *name, const std::string &text)
+{
+    if (text.find('\0') != std::string::npos)
+        throw error(NESTLING_STATUS_CALLER, std::string(name) + ": contains a zero byte");
+    return text.c_str();
+}
+
 /* Calls a function whose last argument is where an error goes. */
 template <typename Call> void done(Call call)
 {
@@ -191,7 +199,7 @@ public:
     generation generate(const std::string &prompt, const generate_options &options = {}) const
     {
         return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
-            return nestling_session_generate_text(handle_.get(), prompt.c_str(), &options, made, failed);
+            return nestling_session_generate_text(handle_.get(), detail::c_text("prompt", prompt), &options, made, failed);
         }));
     }
 
@@ -206,7 +214,7 @@ public:
     generation answer(const std::string &conversation, const generate_options &options = {}) const
     {
         return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
-            return nestling_session_generate_conversation(handle_.get(), conversation.c_str(), &options, made, failed);
+            return nestling_session_generate_conversation(handle_.get(), detail::c_text("conversation", conversation), &options, made, failed);
         }));
     }
 
@@ -249,7 +257,7 @@ public:
     generation send(const std::string &message, const generate_options &options = {}) const
     {
         return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
-            return nestling_chat_send(handle_.get(), message.c_str(), &options, made, failed);
+            return nestling_chat_send(handle_.get(), detail::c_text("message", message), &options, made, failed);
         }));
     }
 
@@ -257,7 +265,7 @@ public:
     {
         std::vector<const char *> texts;
         for (const std::string &result : results)
-            texts.push_back(result.c_str());
+            texts.push_back(detail::c_text("results", result));
         return generation(detail::make<nestling_generation>([&](auto made, auto failed) {
             return nestling_chat_reply_to_tools(handle_.get(), texts.data(), texts.size(), &options, made, failed);
         }));
@@ -279,7 +287,7 @@ class model {
 public:
     explicit model(const std::string &path, const model_options &options = {})
         : handle_(detail::make<nestling_model>([&](auto made, auto failed) {
-              return nestling_model_open(path.c_str(), &options, made, failed);
+              return nestling_model_open(detail::c_text("path", path), &options, made, failed);
           }))
     {
     }
@@ -301,7 +309,7 @@ public:
     chat begin_chat(const std::string &conversation = {}) const
     {
         return chat(detail::make<nestling_chat>([&](auto made, auto failed) {
-            const char *json = conversation.empty() ? nullptr : conversation.c_str();
+            const char *json = conversation.empty() ? nullptr : detail::c_text("conversation", conversation);
             return nestling_chat_new(handle_.get(), json, made, failed);
         }));
     }

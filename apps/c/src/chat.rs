@@ -11,11 +11,12 @@ use std::sync::{Mutex, TryLockError};
 use nestling::{Chat, GenerateOptions, Message, ToolSchema};
 
 use crate::conversation::{self, AskedConversation};
-use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
+use crate::error::{Failure, NestlingError, NestlingStatus, call};
 use crate::generation::NestlingGeneration;
 use crate::given::{put, there};
 use crate::model::NestlingModel;
 use crate::options::NestlingGenerateOptions;
+use crate::owner::{self, Owned, Owner};
 use crate::{given, sized, text};
 
 /// A conversation and its session: what is sent and what was answered, reasoning and tool calls included. One thread at a
@@ -23,6 +24,15 @@ use crate::{given, sized, text};
 #[derive(Debug)]
 pub struct NestlingChat {
     state: Mutex<State>,
+    pub(crate) owner: Owner,
+}
+
+impl Owned for NestlingChat {
+    const NAME: &'static str = "chat";
+
+    fn owner(&self) -> Owner {
+        self.owner
+    }
 }
 
 #[derive(Debug)]
@@ -47,7 +57,10 @@ pub unsafe extern "C" fn nestling_chat_new(
             None => AskedConversation::default(),
         };
         let chat = Chat::new(there("model", model)?.model.session(), asked.conversation);
-        Ok(NestlingChat { state: Mutex::new(State { chat, tools: asked.tools }) })
+        Ok(NestlingChat {
+            state: Mutex::new(State { chat, tools: asked.tools }),
+            owner: Owner::current(),
+        })
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("chat", chat, make)) }
@@ -56,7 +69,7 @@ pub unsafe extern "C" fn nestling_chat_new(
 /// Frees a conversation; nothing for NULL. An answer under way goes on.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_chat_free(chat: Option<Box<NestlingChat>>) {
-    quietly(|| drop(chat));
+    owner::free(chat);
 }
 
 impl NestlingChat {

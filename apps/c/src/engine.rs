@@ -10,12 +10,22 @@ use nestling::{Engine, EngineOptions};
 
 use crate::error::{NestlingError, NestlingStatus, call, quietly};
 use crate::given::{put, there};
+use crate::owner::{self, Owned, Owner};
 use crate::sized::{self, Growing};
 
 /// Threads and a memory budget that models share. Any number of threads may use it at once; its models keep it running.
 #[derive(Debug)]
 pub struct NestlingEngine {
     pub(crate) engine: Engine,
+    pub(crate) owner: Owner,
+}
+
+impl Owned for NestlingEngine {
+    const NAME: &'static str = "engine";
+
+    fn owner(&self) -> Owner {
+        self.owner
+    }
 }
 
 /// How an engine is started. Set by nestling_engine_options_init; change what differs.
@@ -76,7 +86,7 @@ pub unsafe extern "C" fn nestling_engine_new(
         if let Some(waiting_max) = asked(options.waiting_max) {
             made.waiting_max = waiting_max;
         }
-        Ok(NestlingEngine { engine: Engine::new(made)? })
+        Ok(NestlingEngine { engine: Engine::new(made)?, owner: Owner::current() })
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("engine", engine, make)) }
@@ -85,14 +95,14 @@ pub unsafe extern "C" fn nestling_engine_new(
 /// Lets go of an engine. It ends when its models are freed too. Nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_engine_free(engine: Option<Box<NestlingEngine>>) {
-    quietly(|| drop(engine));
+    owner::free(engine);
 }
 
 /// Ends every generation of an engine, with NESTLING_STATUS_STOPPED, and refuses further ones: for a program that is about
 /// to end. Nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_engine_shutdown(engine: Option<&NestlingEngine>) {
-    if let Some(engine) = engine {
+    if let Some(engine) = engine.filter(|engine| owner::check(*engine).is_ok()) {
         quietly(|| engine.engine.shutdown());
     }
 }

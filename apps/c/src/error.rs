@@ -63,6 +63,10 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    pub(crate) fn new(status: NestlingStatus, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+
     /// What was asked for makes no sense.
     pub(crate) fn caller(text: impl Into<String>) -> Self {
         Self { status: NestlingStatus::Caller, text: text.into() }

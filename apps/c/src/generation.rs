@@ -19,6 +19,7 @@ use nestling::{CancelToken, Event, EventStream};
 use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
 use crate::event::{EventTexts, NestlingEvent, NestlingEventKind};
 use crate::given::there;
+use crate::owner::{self, Owned, Owner};
 use crate::sized::{self, Growing};
 
 /// A generation under way. Its events are asked for by one thread at a time; any thread may cancel it. Freeing it cancels
@@ -27,6 +28,15 @@ use crate::sized::{self, Growing};
 pub struct NestlingGeneration {
     cancel: CancelToken,
     state: Mutex<State>,
+    pub(crate) owner: Owner,
+}
+
+impl Owned for NestlingGeneration {
+    const NAME: &'static str = "generation";
+
+    fn owner(&self) -> Owner {
+        self.owner
+    }
 }
 
 #[derive(Debug)]
@@ -41,7 +51,7 @@ impl NestlingGeneration {
     pub(crate) fn new(events: EventStream) -> Self {
         let cancel = events.cancel_token();
         let state = State { events, texts: EventTexts::default(), ended: false };
-        Self { cancel, state: Mutex::new(state) }
+        Self { cancel, state: Mutex::new(state), owner: Owner::current() }
     }
 
     fn next(&self, timeout: Option<Duration>) -> Result<NestlingEvent, Failure> {
@@ -175,7 +185,7 @@ pub unsafe extern "C" fn nestling_generation_run(
 /// NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_generation_cancel(generation: Option<&NestlingGeneration>) {
-    if let Some(generation) = generation {
+    if let Some(generation) = generation.filter(|generation| owner::check(*generation).is_ok()) {
         quietly(|| generation.cancel.cancel());
     }
 }
@@ -183,5 +193,5 @@ pub extern "C" fn nestling_generation_cancel(generation: Option<&NestlingGenerat
 /// Cancels and frees a generation; what was computed stays with its session. Nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_generation_free(generation: Option<Box<NestlingGeneration>>) {
-    quietly(|| drop(generation));
+    owner::free(generation);
 }

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_char};
 
 use crate::error::Failure;
+use crate::owner::{self, Owned};
 
 /// A text that must be there.
 ///
@@ -67,9 +68,11 @@ pub(crate) unsafe fn slice<'a, T>(
     Ok(unsafe { std::slice::from_raw_parts(list, count) })
 }
 
-/// A handle that must be there.
-pub(crate) fn there<'a, T>(name: &str, handle: Option<&'a T>) -> Result<&'a T, Failure> {
-    handle.ok_or_else(|| Failure::caller(format!("{name} is NULL")))
+/// A handle that must be there and belong to this process.
+pub(crate) fn there<'a, T: Owned>(name: &str, handle: Option<&'a T>) -> Result<&'a T, Failure> {
+    let handle = handle.ok_or_else(|| Failure::caller(format!("{name} is NULL")))?;
+    owner::check(handle)?;
+    Ok(handle)
 }
 
 /// Puts a handle where the caller wants it: NULL where it is not made.

@@ -14,6 +14,7 @@ mod given;
 mod log;
 mod model;
 mod options;
+mod owner;
 mod session;
 mod sized;
 mod text;

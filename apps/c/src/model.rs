@@ -15,8 +15,9 @@ use nestling::{
 
 use crate::cancel::NestlingCancel;
 use crate::engine::{NestlingEngine, asked};
-use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
+use crate::error::{Failure, NestlingError, NestlingStatus, call};
 use crate::given::{self, put, there};
+use crate::owner::{self, Owned, Owner};
 use crate::sized::{self, Growing};
 
 /// Experts in memory if all of them fit the budget, streamed otherwise.
@@ -32,6 +33,15 @@ pub const NESTLING_RESIDENCE_LAZY: u32 = 3;
 #[derive(Debug)]
 pub struct NestlingModel {
     pub(crate) model: Model,
+    pub(crate) owner: Owner,
+}
+
+impl Owned for NestlingModel {
+    const NAME: &'static str = "model";
+
+    fn owner(&self) -> Owner {
+        self.owner
+    }
 }
 
 /// Hears how far the opening of a model is, on the thread that opens it. Once it returns 0, the opening is cancelled.
@@ -121,7 +131,7 @@ pub unsafe extern "C" fn nestling_model_open(
         let (path, options) =
             unsafe { (given::text("path", path)?, sized::read("model options", options)?) };
         // SAFETY: what the options point to is there until this call returns.
-        Ok(NestlingModel { model: unsafe { open(path, &options) }? })
+        Ok(NestlingModel { model: unsafe { open(path, &options) }?, owner: Owner::current() })
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("model", model, make)) }
@@ -179,6 +189,7 @@ unsafe fn open(path: &str, options: &NestlingModelOptions) -> Result<Model, Fail
             "memory_budget and threads are those of the engine that was given: leave them 0";
         return Err(Failure::caller(words));
     }
+    owner::check(engine)?;
     Ok(nestling::open_in(&engine.engine, path, &open, &mut progress, &cancel)?)
 }
 
@@ -204,7 +215,7 @@ fn residence(residence: u32) -> Result<Residence, Failure> {
 /// Lets go of a model. It is closed when its sessions, chats and generations are freed too. Nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_model_free(model: Option<Box<NestlingModel>>) {
-    quietly(|| drop(model));
+    owner::free(model);
 }
 
 /// Gives the engine of a model, to share it with further models or to see what it does.
@@ -214,7 +225,10 @@ pub unsafe extern "C" fn nestling_model_engine(
     engine: *mut *mut NestlingEngine,
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
-    let make = || Ok(NestlingEngine { engine: there("model", model)?.model.engine().clone() });
+    let make = || {
+        let engine = there("model", model)?.model.engine().clone();
+        Ok(NestlingEngine { engine, owner: Owner::current() })
+    };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("engine", engine, make)) }
 }

@@ -16,15 +16,29 @@ use crate::generation::NestlingGeneration;
 use crate::given::{put, there};
 use crate::model::NestlingModel;
 use crate::options::NestlingGenerateOptions;
+use crate::owner::{self, Owned, Owner};
 use crate::{given, sized};
 
 /// A history of tokens, and what was computed for them. One thread at a time uses it.
 #[derive(Debug)]
 pub struct NestlingSession {
     session: Mutex<Session>,
+    pub(crate) owner: Owner,
+}
+
+impl Owned for NestlingSession {
+    const NAME: &'static str = "session";
+
+    fn owner(&self) -> Owner {
+        self.owner
+    }
 }
 
 impl NestlingSession {
+    fn new(session: Session) -> Self {
+        Self { session: Mutex::new(session), owner: Owner::current() }
+    }
+
     fn lock(&self) -> Result<MutexGuard<'_, Session>, Failure> {
         match self.session.try_lock() {
             Ok(session) => Ok(session),
@@ -41,8 +55,7 @@ pub unsafe extern "C" fn nestling_session_new(
     session: *mut *mut NestlingSession,
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
-    let make =
-        || Ok(NestlingSession { session: Mutex::new(there("model", model)?.model.session()) });
+    let make = || Ok(NestlingSession::new(there("model", model)?.model.session()));
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("session", session, make)) }
 }
@@ -56,7 +69,7 @@ pub unsafe extern "C" fn nestling_session_fork(
 ) -> NestlingStatus {
     let make = || {
         let forked = there("session", session)?.lock()?.fork()?;
-        Ok(NestlingSession { session: Mutex::new(forked) })
+        Ok(NestlingSession::new(forked))
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("fork", fork, make)) }
@@ -65,7 +78,7 @@ pub unsafe extern "C" fn nestling_session_fork(
 /// Frees a session; nothing for NULL. A generation of it goes on.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_session_free(session: Option<Box<NestlingSession>>) {
-    quietly(|| drop(session));
+    owner::free(session);
 }
 
 /// Tells how many tokens a session holds. After a generation was freed it may wait a layer for its end.
@@ -248,7 +261,7 @@ pub unsafe extern "C" fn nestling_model_restore(
         // SAFETY: as the caller says.
         let bytes = unsafe { given::slice("data", data, length) }?;
         let restored = there("model", model)?.model.restore(bytes)?;
-        Ok(NestlingSession { session: Mutex::new(restored) })
+        Ok(NestlingSession::new(restored))
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("session", session, make)) }

@@ -1,6 +1,7 @@
 //! Work of the engine, which the interpreter does not wait for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pyo3::prelude::*;
@@ -16,7 +17,32 @@ pub(crate) fn call<T: Send>(
         catch_unwind(AssertUnwindSafe(work))
             .unwrap_or_else(|payload| Err(Failure::panicked(payload.as_ref())))
     };
-    py.detach(caught).map_err(|failure| failure.raise(py))
+    let value = py.detach(caught).map_err(|failure| failure.raise(py))?;
+    // A signal that came meanwhile is raised here, so that what was made is dropped, rather than in the caller's code.
+    py.check_signals()?;
+    Ok(value)
+}
+
+/// The process that made a handle. Threads of the engine do not exist in a child after fork().
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    pub(crate) fn current() -> Self {
+        Self(process::id())
+    }
+
+    pub(crate) fn is_this_process(self) -> bool {
+        self.0 == process::id()
+    }
+
+    /// Refuses a handle that was made before fork().
+    pub(crate) fn check(self, what: &str) -> Result<(), Failure> {
+        match self.is_this_process() {
+            true => Ok(()),
+            false => Err(Failure::forked(what)),
+        }
+    }
 }
 
 /// What a handle holds until it is closed. One thread at a time works with it; another one gets an error at once, so
@@ -24,15 +50,17 @@ pub(crate) fn call<T: Send>(
 #[derive(Debug)]
 pub(crate) struct Held<T: Send> {
     what: &'static str,
+    owner: Owner,
     value: Mutex<Option<T>>,
 }
 
 impl<T: Send> Held<T> {
     pub(crate) fn new(what: &'static str, value: T) -> Self {
-        Self { what, value: Mutex::new(Some(value)) }
+        Self { what, owner: Owner::current(), value: Mutex::new(Some(value)) }
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>, Failure> {
+        self.owner.check(self.what)?;
         match self.value.try_lock() {
             Ok(value) => Ok(value),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -60,12 +88,16 @@ impl<T: Send> Held<T> {
 }
 
 impl<T: Send> Drop for Held<T> {
-    /// What the engine has to end is ended without the interpreter.
+    /// What the engine has to end is ended without the interpreter. In a forked child it leaks: there are no threads to end.
     fn drop(&mut self) {
         let value = match self.value.get_mut() {
             Ok(value) => value.take(),
             Err(poisoned) => poisoned.into_inner().take(),
         };
+        if !self.owner.is_this_process() {
+            std::mem::forget(value);
+            return;
+        }
         let mut value = Some(value);
         // Where the interpreter has ended, `value` is dropped below.
         let _ = Python::try_attach(|py| py.detach(|| drop(value.take())));

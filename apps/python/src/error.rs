@@ -42,6 +42,13 @@ impl Failure {
         Self::caller(format!("this {what} is closed"))
     }
 
+    /// A handle of the parent process, used after fork().
+    pub(crate) fn forked(what: &str) -> Self {
+        let text =
+            format!("this {what} belongs to the parent process; open the model again after fork()");
+        Self::Told { class: "StoppedError", text }
+    }
+
     /// The interpreter ends.
     pub(crate) fn ends() -> Self {
         Self::Told { class: "StoppedError", text: "the interpreter ends".into() }

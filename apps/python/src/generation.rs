@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_core::Stream as _;
 use nestling::{CancelToken, EngineError, Event, EventStream};
@@ -10,16 +10,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::arrays::Array;
-use crate::call::{Held, call};
+use crate::call::{Held, Owner, call};
 use crate::error::Failure;
 use crate::event;
 use crate::gather::Gathered;
 use crate::notify::Notifier;
-use crate::wait::wait;
+use crate::wait::{self, wait};
 
 /// A generation under way. Dropping it cancels it.
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Generation {
+    owner: Owner,
     cancel: CancelToken,
     state: Held<State>,
 }
@@ -28,6 +29,8 @@ pub(crate) struct State {
     events: EventStream,
     notifier: Option<Notifier>,
     ended: bool,
+    /// Time of the last look for signals, for calls that read many events.
+    looked: Instant,
 }
 
 /// What comes next, if anything does yet.
@@ -55,7 +58,14 @@ impl State {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Next>, Failure> {
-        let waited = wait(timeout, &mut |_| Ok(()), |context| self.poll(context));
+        let mut waited = wait(timeout, &mut |_| Ok(()), |context| self.poll(context));
+        // Events that come faster than `wait` looks for signals must not keep them from being seen.
+        if waited.is_ok() && self.looked.elapsed() >= wait::SLICE {
+            self.looked = Instant::now();
+            if let Err(raised) = wait::look(&mut |_| Ok(())) {
+                waited = Err(raised);
+            }
+        }
         if waited.is_err() {
             self.events.cancel();
         }
@@ -76,8 +86,22 @@ impl Generation {
     pub(crate) fn new(generation: nestling::Generation) -> Self {
         let events = generation.into_stream();
         let cancel = events.cancel_token();
-        let state = State { events, notifier: None, ended: false };
-        Self { cancel, state: Held::new("generation", state) }
+        let state = State { events, notifier: None, ended: false, looked: Instant::now() };
+        Self { owner: Owner::current(), cancel, state: Held::new("generation", state) }
+    }
+
+    /// Reads events. A signal that ends it cancels the generation.
+    fn reading<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        let mut done = false;
+        let read = call(py, || work().inspect(|_| done = true));
+        if read.is_err() && done {
+            self.cancel.cancel();
+        }
+        read
     }
 }
 
@@ -85,7 +109,7 @@ impl Generation {
 impl Generation {
     /// The next event as a tuple, for which it waits; none after the last.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let next = call(py, || self.state.with(State::next))?;
+        let next = self.reading(py, || self.state.with(State::next))?;
         next.map(|event| event::tuple(py, event)).transpose()
     }
 
@@ -93,7 +117,7 @@ impl Generation {
     fn poll(&self, py: Python<'_>, seconds: f64) -> PyResult<Py<PyAny>> {
         let timeout = Duration::try_from_secs_f64(seconds)
             .map_err(|error| Failure::caller(format!("timeout: {error}")).raise(py))?;
-        let polled = call(py, || {
+        let polled = self.reading(py, || {
             self.state.with(|state| match state.wait(Some(timeout))? {
                 None => Ok(Poll::Pending),
                 Some(next) => Ok(Poll::Ready(state.note(next)?)),
@@ -104,7 +128,7 @@ impl Generation {
 
     /// As `poll(0)`; where it is False, `callback` is called once there is more, on another thread.
     fn poll_or_call(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<Py<PyAny>> {
-        let polled = call(py, || {
+        let polled = self.reading(py, || {
             self.state.with(|state| {
                 if state.notifier.is_none() {
                     state.notifier = Some(Notifier::start()?);
@@ -123,7 +147,7 @@ impl Generation {
     /// Reads all that is left: tokens and log-probabilities of prompt and answer, with `width` values for each of all
     /// tokens, or 0; and hidden rows.
     fn gather(&self, py: Python<'_>, width: usize) -> PyResult<Vec<Array>> {
-        let gathered = call(py, || {
+        let gathered = self.reading(py, || {
             self.state.with(|state| {
                 let mut gathered = Gathered::new(width);
                 while let Some(event) = state.next()? {
@@ -137,12 +161,14 @@ impl Generation {
 
     /// Asks for a stop; returns at once.
     fn cancel(&self) {
-        self.cancel.cancel();
+        if self.owner.is_this_process() {
+            self.cancel.cancel();
+        }
     }
 
     /// Cancels it, and lets go of it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.cancel.cancel();
+        self.cancel();
         call(py, || self.state.close())
     }
 }

@@ -36,6 +36,8 @@ mod _core {
     #[pymodule_export]
     use crate::model::Model;
     #[pymodule_export]
+    use crate::notify::stop_notifiers;
+    #[pymodule_export]
     use crate::opening::{CancelToken, open};
     #[pymodule_export]
     use crate::session::Session;

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::json;
 
-use crate::call::call;
+use crate::call::{Owner, call};
 use crate::chat::Chat;
 use crate::conversation;
 use crate::error::Failure;
@@ -15,16 +15,18 @@ use crate::session::Session;
 /// A model, open. Any number of threads may use it at once; its sessions, chats and generations keep it open.
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Model {
+    owner: Owner,
     model: std::sync::RwLock<Option<nestling::Model>>,
 }
 
 impl Model {
     pub(crate) fn new(model: nestling::Model) -> Self {
-        Self { model: std::sync::RwLock::new(Some(model)) }
+        Self { owner: Owner::current(), model: std::sync::RwLock::new(Some(model)) }
     }
 
     /// The model, for as long as the caller wants it.
     fn get(&self) -> Result<nestling::Model, Failure> {
+        self.owner.check("model")?;
         let model = match self.model.read() {
             Ok(model) => model.clone(),
             Err(poisoned) => poisoned.into_inner().clone(),
@@ -48,6 +50,12 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
+        if !self.owner.is_this_process() {
+            // Another thread may have held the lock at fork().
+            let model = self.model.try_write().ok().and_then(|mut model| model.take());
+            std::mem::forget(model);
+            return;
+        }
         let mut model = self.take();
         // Where the interpreter has ended, `model` is dropped below.
         let _ = Python::try_attach(|py| py.detach(|| drop(model.take())));
@@ -130,6 +138,7 @@ impl Model {
     /// Lets go of it; it is closed when its sessions, chats and generations are gone too.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         call(py, || {
+            self.owner.check("model")?;
             drop(self.take());
             Ok(())
         })

@@ -3,11 +3,51 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self, JoinHandle, Thread};
 
 use pyo3::prelude::*;
 
+use crate::call::Owner;
 use crate::error::Failure;
+
+/// Notifier threads that may still run. `stop_notifiers` joins them before the interpreter is finalized: a thread that
+/// requests the interpreter after that is ended inside Rust code, which aborts the process.
+static THREADS: Mutex<Threads> = Mutex::new(Threads { is_stopped: false, running: Vec::new() });
+
+#[derive(Debug)]
+struct Threads {
+    is_stopped: bool,
+    running: Vec<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    owner: Owner,
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+/// Ends all notifier threads and waits for them. Registered with `atexit`.
+#[pyfunction]
+pub(crate) fn stop_notifiers(py: Python<'_>) {
+    // In a forked child, the lock may be held by a thread that does not exist there.
+    let Ok(mut threads) = THREADS.try_lock() else { return };
+    threads.is_stopped = true;
+    let running = std::mem::take(&mut threads.running);
+    drop(threads);
+    py.detach(|| {
+        for Running { owner, shared, thread } in running {
+            if !owner.is_this_process() {
+                std::mem::forget(thread);
+                continue;
+            }
+            shared.ended.store(true, Ordering::Release);
+            thread.thread().unpark();
+            // A panic of a callback's thread concerns nobody at exit.
+            let _ = thread.join();
+        }
+    });
+}
 
 /// A thread that calls back into Python, so that those of the engine never wait for the interpreter. It ends with this.
 #[derive(Debug)]
@@ -32,14 +72,30 @@ impl Notifier {
         let work = move || {
             while !seen.ended.load(Ordering::Acquire) {
                 thread::park();
+                if seen.ended.load(Ordering::Acquire) {
+                    return;
+                }
                 if seen.woken.swap(false, Ordering::AcqRel) {
                     seen.call();
                 }
             }
         };
+        let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.is_stopped {
+            return Err(Failure::ends());
+        }
         let started = thread::Builder::new().name("nestling-notify".into()).spawn(work);
-        let thread = started.map_err(|error| Failure::caller(format!("a thread: {error}")))?;
-        Ok(Self { shared, thread: thread.thread().clone() })
+        let started = started.map_err(|error| Failure::caller(format!("a thread: {error}")))?;
+        let thread = started.thread().clone();
+        let (ended, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut threads.running)
+            .into_iter()
+            .partition(|one| one.owner.is_this_process() && one.thread.is_finished());
+        threads.running = kept;
+        drop(ended);
+        let running =
+            Running { owner: Owner::current(), shared: Arc::clone(&shared), thread: started };
+        threads.running.push(running);
+        Ok(Self { shared, thread })
     }
 
     /// What wakes the thread; `callback` is called once then, in place of the one before it.

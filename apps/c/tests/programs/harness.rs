@@ -41,7 +41,7 @@ Answer with <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call><|im_end|>
 <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 /// Where cargo put the library.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().to_owned()
 }

@@ -139,3 +139,49 @@ fn what_is_opened_and_closed_again_leaves_nothing() {
     assert!(out.contains("live heap"), "{out}");
     println!("{out}");
 }
+
+#[test]
+fn a_forked_child_is_refused_and_its_frees_do_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), "tests/c/fork.c", &[]);
+    assert_eq!(run(Command::new(program).arg(tiny())), "child 0\n");
+}
+
+#[test]
+fn a_text_with_a_zero_byte_is_refused_in_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), "tests/c/zero.cpp", CHECKED);
+    run(Command::new(program).arg(tiny()));
+}
+
+/// Names of the global symbols that a library defines.
+#[cfg(target_os = "linux")]
+fn symbols(library: &Path, flags: &[&str]) -> Vec<String> {
+    let mut nm = Command::new("nm");
+    let out = run(nm.args(["--defined-only", "--extern-only"]).args(flags).arg(library));
+    let names = out.lines().filter_map(|line| line.split_whitespace().nth(2));
+    names.map(str::to_owned).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_shared_library_exports_its_own_functions_alone() {
+    let names = symbols(&harness::library().join("libnestling_c.so"), &["--dynamic"]);
+    let foreign: Vec<_> = names.iter().filter(|name| !name.starts_with("nestling_")).collect();
+    assert!(foreign.is_empty() && names.len() > 40, "{} symbols, {foreign:?}", names.len());
+}
+
+/// The installed static library, so that it can be linked beside llguidance.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_static_library_has_no_c_functions_of_llguidance() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut script = Command::new(root().join("local_symbols.sh"));
+    let library = folder.path().join("libnestling.a");
+    std::fs::copy(harness::library().join("libnestling_c.a"), &library).unwrap();
+    run(script.arg(&library));
+    let names = symbols(&library, &[]);
+    assert!(names.iter().any(|name| name == "nestling_model_open"), "{} symbols", names.len());
+    let foreign: Vec<_> = names.iter().filter(|name| name.starts_with("llg_")).collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+}

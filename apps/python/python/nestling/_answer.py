@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any, TypeVar
 
@@ -12,6 +13,9 @@ from ._events import Event, Finished, Text, named
 from ._schema import parsed
 
 T = TypeVar("T")
+
+# A thread that calls into an interpreter that is being finalized aborts the process.
+atexit.register(_core.stop_notifiers)
 
 
 class Answer:
@@ -49,9 +53,13 @@ class Answer:
         return Events(self)
 
     def __iter__(self) -> Iterator[str]:
-        for event in self.events():
-            if type(event) is Text:
-                yield event.text
+        try:
+            for event in self.events():
+                if type(event) is Text:
+                    yield event.text
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
 
     async def __aiter__(self) -> AsyncIterator[str]:
         async for event in self.events():
@@ -60,9 +68,13 @@ class Answer:
 
     def result(self) -> Finished:
         """Waits for the end, and says how it ended and all that was said."""
-        while self._next() is not None:
-            pass
-        return self._end()
+        try:
+            while self._next() is not None:
+                pass
+            return self._end()
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
 
     def text(self) -> str:
         """Waits for the end, and gives the whole text, without reasoning."""
@@ -104,8 +116,15 @@ class Answer:
         return event
 
     def _next(self) -> Event | None:
-        told = self._generation.next()
-        return None if told is None else self._named(told)
+        try:
+            told = self._generation.next()
+            return None if told is None else self._named(told)
+        except Exception:
+            raise
+        except BaseException:
+            # An interrupt, or an exception of a signal handler.
+            self.cancel()
+            raise
 
     async def _next_async(self) -> Event | None:
         if self._is_awaited:
@@ -153,7 +172,11 @@ class Events:
         return self
 
     def __next__(self) -> Event:
-        event = self._answer._next()
+        try:
+            event = self._answer._next()
+        except KeyboardInterrupt:
+            self._answer.cancel()
+            raise
         if event is None:
             raise StopIteration
         return event

@@ -18,7 +18,8 @@ from ._errors import AnswerError, CallerError
 from ._events import Finished
 from ._hub import PREFIX, fetch
 from ._numbers import Likelihood, floats
-from ._options import Options, dumps, written
+from ._options import BYTES, Options, dumps, texts, token_ids, written
+from ._options import text as checked
 from ._progress import Progress, hears
 from ._schema import Tool, tool
 
@@ -108,6 +109,9 @@ def _open(
     cancel: _core.CancelToken,
 ) -> Model:
     told = dict(options)
+    for name, value in told.items():
+        if isinstance(value, bool):
+            raise TypeError(f"{name}: expected a number or a str, found {value!r}")
     budget = told.get("memory_budget")
     if budget is not None:
         told["memory_budget"] = 2**64 - 1 if budget == math.inf else int(budget)
@@ -198,11 +202,11 @@ class Model:
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """Tokens of a text: with what the model expects before it, and with the text of special tokens as these."""
-        return self._model.encode(text, add_special, parse_special)
+        return self._model.encode(checked("text", text), add_special, parse_special)
 
     def decode(self, tokens: Sequence[int], *, keep_special: bool = False) -> str:
         """The text of tokens."""
-        return self._model.decode(tokens, keep_special)
+        return self._model.decode(token_ids("tokens", tokens), keep_special)
 
     def conversation_tokens(
         self,
@@ -248,7 +252,8 @@ class Model:
             return before, self.encode(words + continuation, add_special=True)
         if isinstance(context, str) or isinstance(continuation, str):
             raise CallerError("context and continuation: two texts, or tokens twice")
-        return list(context), [*context, *continuation]
+        before = token_ids("context", context)
+        return before, [*before, *token_ids("continuation", continuation)]
 
     def logprobs(self, prompt: str | Sequence[int]) -> NDArray[np.float32]:
         """Log-probabilities of all tokens after each token of a text: logits less their logarithmic sum.
@@ -272,7 +277,9 @@ class Model:
         return floats(rows, len(tokens), self.status().hidden_size)
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        return self.encode(prompt, add_special=True) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            return self.encode(prompt, add_special=True)
+        return token_ids("prompt", prompt)
 
 
 class Session:
@@ -296,12 +303,12 @@ class Session:
         told = written(options)
         if isinstance(prompt, str):
             return Answer(self._session.generate_text(prompt, told))
-        items = list(prompt)
+        items: list[Any] = [] if isinstance(prompt, BYTES) else list(prompt)
         if items and all(isinstance(item, Mapping) for item in items):
             messages: Any = items
             asked = _conversation(messages, _tools(tools), template)
             return Answer(self._session.generate_conversation(asked, told))
-        tokens: Any = items
+        tokens = token_ids("prompt", prompt if isinstance(prompt, BYTES) else items)
         return Answer(self._session.generate_tokens(tokens, told))
 
     async def generate_async(
@@ -324,7 +331,7 @@ class Session:
 
     def append(self, tokens: Sequence[int]) -> None:
         """Adds tokens, which the next answer computes."""
-        self._session.append(tokens)
+        self._session.append(token_ids("tokens", tokens))
 
     def truncate(self, length: int) -> None:
         """Forgets all but the first tokens."""
@@ -351,7 +358,7 @@ class Chat:
 
     def send(self, message: str, **options: Unpack[Options]) -> Answer:
         """Says something as the user; the answer is part of the conversation as far as it comes."""
-        return Answer(self._chat.send(message, written(options)))
+        return Answer(self._chat.send(checked("message", message), written(options)))
 
     async def send_async(self, message: str, **options: Unpack[Options]) -> Answer:
         """As `send`, where long texts become tokens on another thread."""
@@ -368,18 +375,20 @@ class Chat:
 
     def reply_to_tools(self, results: Sequence[str], **options: Unpack[Options]) -> Answer:
         """Gives the results of the last answer's tool calls, in the order of the calls."""
-        return Answer(self._chat.reply_to_tools(results, written(options)))
+        return Answer(self._chat.reply_to_tools(texts("results", results), written(options)))
 
     def run(self, message: str, *, rounds: int = 8, **options: Unpack[Options]) -> Finished:
         """Says something, calls the functions that the model asks for, and gives the answer that asks for none.
 
         After `rounds` rounds of calls the model has to answer without one. What a function raises is raised here; a call
-        that makes no sense is told to the model.
+        that makes no sense is told to the model. Coroutine functions need `run_async`; with one among the tools this
+        raises TypeError.
         """
+        for name, one in self._tools.items():
+            if one.is_async:
+                raise TypeError(f"tool {name}: a coroutine function cannot be called by run; await run_async")
         finished = self.send(message, **options).result()
-        if options.get("tool_choice") not in (None, "none"):
-            # It was obeyed once; else it would be called for ever.
-            options["tool_choice"] = "auto"
+        _obeyed(options)
         for left in range(rounds, 0, -1):
             if not finished.tool_calls:
                 return finished
@@ -389,18 +398,46 @@ class Chat:
             finished = self.reply_to_tools(results, **options).result()
         return finished
 
+    async def ask_async(self, message: str, **options: Unpack[Options]) -> str:
+        """Sends a message and awaits the text of the whole answer."""
+        return (await (await self.send_async(message, **options))).text
+
+    async def run_async(self, message: str, *, rounds: int = 8, **options: Unpack[Options]) -> Finished:
+        """As `run`, in an event loop. Coroutine functions are awaited, one after another; other functions block the loop."""
+        finished = await (await self.send_async(message, **options))
+        _obeyed(options)
+        for left in range(rounds, 0, -1):
+            if not finished.tool_calls:
+                return finished
+            results = [await self.call_async(call.name, call.arguments) for call in finished.tool_calls]
+            if left == 1:
+                options["tool_choice"] = "none"
+            finished = await (await asyncio.to_thread(self.reply_to_tools, results, **options))
+        return finished
+
     def call(self, name: str, arguments: str) -> str:
         """The result of a tool call, as `run` makes it."""
-        if name not in self._tools:
-            return f"error: no function {name!r}"
-        tool = self._tools[name]
         try:
-            values = json.loads(arguments or "{}")
-            if not isinstance(values, dict):
-                raise AnswerError(f"no object: {arguments!r}")
-            return tool.call(values)
+            one, values = self._called(name, arguments)
+            return one.call(values)
         except (AnswerError, json.JSONDecodeError) as error:
             return f"error: {error}"
+
+    async def call_async(self, name: str, arguments: str) -> str:
+        """The result of a tool call, as `run_async` makes it."""
+        try:
+            one, values = self._called(name, arguments)
+            return await one.call_async(values)
+        except (AnswerError, json.JSONDecodeError) as error:
+            return f"error: {error}"
+
+    def _called(self, name: str, arguments: str) -> tuple[Tool, dict[str, Any]]:
+        if name not in self._tools:
+            raise AnswerError(f"no function {name!r}")
+        values = json.loads(arguments or "{}")
+        if not isinstance(values, dict):
+            raise AnswerError(f"no object: {arguments!r}")
+        return self._tools[name], values
 
     @property
     def transcript(self) -> list[dict[str, Any]]:
@@ -422,6 +459,12 @@ class Chat:
         self._chat.close()
 
 
+def _obeyed(options: Options) -> None:
+    """Lets the model answer once it has called the tool that it had to; else it would call it in every round."""
+    if options.get("tool_choice") not in (None, "none"):
+        options["tool_choice"] = "auto"
+
+
 def _tools(tools: Iterable[ToolLike]) -> list[Tool | Mapping[str, Any]]:
     return [one if isinstance(one, (Tool, Mapping)) else tool(one) for one in tools]
 
@@ -431,8 +474,12 @@ def _conversation(
     tools: Iterable[Tool | Mapping[str, Any]],
     template: Mapping[str, Any] | None,
 ) -> str:
+    listed = list(messages)
+    for at, message in enumerate(listed):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"messages[{at}]: expected a mapping, found {type(message).__name__}")
     told: dict[str, Any] = {
-        "messages": [dict(message) for message in messages],
+        "messages": [dict(message) for message in listed],
         "tools": [one.schema() if isinstance(one, Tool) else dict(one) for one in tools],
         # Templates that print a date have that of the clock on the wall.
         "now": calendar.timegm(time.localtime()),

@@ -67,6 +67,8 @@ _FLOATS = frozenset(
 _COUNTS = frozenset("max_tokens top_k seed top_logprobs prompt_logprobs level priority".split())
 _FLAGS = frozenset("ignore_end show_special token_events".split())
 _TEXTS = frozenset("cache_salt regex lark tool_choice".split())
+#: Types whose items are int, but which hold text or raw data rather than token ids.
+BYTES = (bytes, bytearray, memoryview)
 _SAMPLING = (_FLOATS | {"top_k", "seed", "top_logprobs"}) - {"deadline"}
 
 
@@ -80,12 +82,13 @@ def written(options: Mapping[str, Any], **more: Any) -> str:
         if value is None:
             continue
         if name == "stop":
-            told["stop"] = [value] if isinstance(value, str) else list(value)
+            told["stop"] = [value] if isinstance(value, str) else texts(name, value)
         elif name == "stop_tokens":
-            told["stop_tokens"] = list(value)
+            told["stop_tokens"] = token_ids(name, value)
         elif name == "logit_bias":
             sampling[name] = [
-                [token, None if bias == -math.inf else bias] for token, bias in value.items()
+                [token, None if bias == -math.inf else bias]
+                for token, bias in zip(token_ids(name, value), value.values(), strict=True)
             ]
         elif name == "schema":
             told["json_schema"] = value if isinstance(value, str) else json.dumps(schema_of(value))
@@ -106,15 +109,49 @@ def _checked(name: str, value: Any) -> Any:
     ]
     for names, plain, kind in kinds:
         if name in names:
+            if isinstance(value, bool) and names is not _FLAGS:
+                raise TypeError(f"{name}: expected a number or a str, found {value!r}")
             if not isinstance(value, kind):
                 raise CallerError(f"{name}: found {value!r}")
             return plain(value)
     return value
 
 
+def text(name: str, value: Any) -> str:
+    """Returns a str as it is and refuses every other type."""
+    if not isinstance(value, str):
+        hint = "; decode it first" if isinstance(value, BYTES) else ""
+        raise TypeError(f"{name}: expected a str, found {type(value).__name__}{hint}")
+    return value
+
+
+def texts(name: str, values: Any) -> list[str]:
+    """Returns a list of str and refuses a single str, whose items are its characters."""
+    if isinstance(values, (str, *BYTES)):
+        raise TypeError(f"{name}: expected a sequence of str, found {type(values).__name__}")
+    return [text(f"{name}[{at}]", value) for at, value in enumerate(values)]
+
+
+def token_ids(name: str, values: Any) -> list[int]:
+    """Returns a list of token ids. Bytes are refused although they are sequences of int; so are texts and bools."""
+    if isinstance(values, BYTES):
+        found = type(values).__name__
+        raise TypeError(f"{name}: expected token ids, found {found}; decode it to a str or convert it to a list")
+    if isinstance(values, str):
+        raise TypeError(f"{name}: expected token ids, found str")
+    items = list(values)
+    for at, item in enumerate(items):
+        if isinstance(item, (str, *BYTES)):
+            found = type(item).__name__
+            raise TypeError(f"{name}: expected token ids, found {found} at index {at}; pass one text per call")
+        if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+            raise TypeError(f"{name}: expected token ids, found {type(item).__name__} at index {at}")
+    return [operator.index(item) for item in items]
+
+
 def dumps(value: Any) -> str:
-    """JSON without what is no number."""
+    """Returns JSON. TypeError for values that JSON does not have, CallerError for NaN and infinities."""
     try:
         return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise CallerError(str(error)) from error

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
 import enum
+import functools
 import inspect
 import json
+import os
 import re
 import types
 import typing
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -215,26 +220,67 @@ class Tool:
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function, which only `Chat.run_async` calls."""
+        function = self.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)
+        )
+
     def call(self, arguments: Mapping[str, Any]) -> str:
-        """Calls it with arguments of JSON, and gives its result as a text."""
+        """Calls it with arguments of JSON, and gives its result as a text.
+
+        TypeError if the result is not JSON-serializable, or is an awaitable.
+        """
+        awaited = TypeError(f"tool {self.name}: its result must be awaited; use Chat.run_async")
+        if self.is_async:
+            raise awaited
+        result = self.function(**self._values(arguments))
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise awaited
+        return self._text(result)
+
+    async def call_async(self, arguments: Mapping[str, Any]) -> str:
+        """As `call`; the result of a coroutine function is awaited."""
+        result = self.function(**self._values(arguments))
+        return self._text(await result if inspect.isawaitable(result) else result)
+
+    def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         hints = get_type_hints(self.function)
         unknown = set(arguments) - set(self.parameters["properties"])
         if unknown:
             raise AnswerError(f"{self.name} has no {', '.join(sorted(unknown))}")
-        values = {name: value_of(hints.get(name, Any), value) for name, value in arguments.items()}
-        result = self.function(**values)
-        return result if isinstance(result, str) else json.dumps(result, default=_plain)
+        return {name: value_of(hints.get(name, Any), value) for name, value in arguments.items()}
+
+    def _text(self, result: Any) -> str:
+        if isinstance(result, str):
+            return result
+        try:
+            return json.dumps(result, default=_plain, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"tool {self.name}: the result is not JSON-serializable: {error}") from error
 
 
 def _plain(value: Any) -> Any:
-    """A record as JSON has it."""
+    """Converts records, enums, dates, paths and sets for JSON. TypeError for other types."""
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, enum.Enum):
         return value.value
-    return str(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, uuid.UUID, os.PathLike)):
+        return str(value)
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
 
 
 def tool(function: Callable[..., Any]) -> Tool:
