@@ -322,9 +322,11 @@ fn pipes_and_links_in_place_of_records_and_locks_hold_nobody_up() {
     pipe(&lock);
     refused();
     std::fs::remove_file(&lock).unwrap();
-    std::os::unix::fs::symlink(place.path("made"), &lock).unwrap();
+    write(&place.path("foreign"), "its text");
+    std::os::unix::fs::symlink(place.path("foreign"), &lock).unwrap();
     refused();
     std::fs::remove_file(&lock).unwrap();
     place.run(&["rm", "-y", REPOSITORY]).ok();
     assert!(!place.path("made").exists());
+    assert_eq!(std::fs::read_to_string(place.path("foreign")).unwrap(), "its text");
 }
