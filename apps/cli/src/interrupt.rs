@@ -1,12 +1,15 @@
 //! Ctrl-C: the first stops what is being computed, the second ends the program.
 
 use nestling::engine::cancel::CancelToken;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The work that Ctrl-C stops, if any. Cloned into the signal handler.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     running: Arc<Mutex<Option<CancelToken>>>,
+    /// Whether a signal has stopped the work.
+    is_stopping: Arc<AtomicBool>,
     /// What stops the work in place of Ctrl-C.
     given: Option<CancelToken>,
 }
@@ -25,8 +28,8 @@ impl Interrupt {
         Self { given: Some(token.clone()), ..Self::default() }
     }
 
-    /// From now on the system's request to end (SIGTERM) is as good as Ctrl-C. Where it cannot be heard, it ends the program
-    /// at once.
+    /// Handles SIGTERM like Ctrl-C from now on, and SIGHUP like the first Ctrl-C unless the program was started to ignore it
+    /// (`nohup`). If the handlers cannot be installed, the signals end the program at once.
     #[cfg(unix)]
     pub fn obey_termination(&self) {
         use tokio::signal::unix::{SignalKind, signal};
@@ -34,6 +37,15 @@ impl Interrupt {
         let listen = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
             runtime.block_on(async {
+                if !ignores_hang_up() {
+                    let mut hang_ups = signal(SignalKind::hangup())?;
+                    let interrupt = interrupt.clone();
+                    tokio::spawn(async move {
+                        while hang_ups.recv().await.is_some() {
+                            interrupt.hang_up();
+                        }
+                    });
+                }
                 let mut requests = signal(SignalKind::terminate())?;
                 while requests.recv().await.is_some() {
                     interrupt.signal();
@@ -64,10 +76,33 @@ impl Interrupt {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Stops the work. A further signal is ignored: terminals and service managers may send SIGHUP twice, or after SIGTERM.
+    #[cfg(unix)]
+    fn hang_up(&self) {
+        if !self.is_stopping.load(Ordering::SeqCst) {
+            self.signal();
+        }
+    }
+
     fn signal(&self) {
         match &*self.lock() {
-            Some(token) if !token.is_cancelled() => token.cancel(),
+            Some(token) if !token.is_cancelled() => {
+                self.is_stopping.store(true, Ordering::SeqCst);
+                token.cancel();
+            }
             _ => std::process::exit(i32::from(crate::failure::Exit::Interrupted as u8)),
         }
     }
+}
+
+/// Whether SIGHUP is ignored. Where that is unknown it is left as it is.
+#[cfg(unix)]
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").ok();
+    let ignored = status.as_deref().and_then(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    });
+    // The lowest bit is signal 1, SIGHUP.
+    ignored.is_none_or(|ignored| ignored & 1 != 0)
 }

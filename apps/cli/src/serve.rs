@@ -4,12 +4,16 @@ use crate::args::{ListenArgs, ServeArgs};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::located::LocatedModel;
 use crate::memory::memory_budget;
+use crate::opened::Opened;
 use crate::shelf::Shelf;
 use crate::words::counted;
 use crate::{device, opened};
+use nestling::formats::open_regular;
 use nestling_server::{
-    Access, AccessError, ListenError, Listener, ModelSource, PoolOptions, Server, ServerOptions,
+    Access, AccessError, ListenError, Listener, ModelSource, OpenModelError, OpenedModel,
+    PoolOptions, Reopen, Server, ServerOptions,
 };
 use std::io::Read;
 use std::net::IpAddr;
@@ -31,14 +35,15 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
         Listener::start(&server, &args.listen.host, args.listen.port).map_err(refused)?;
     let address = listener.address();
     interrupt.obey_termination();
-    let (name, _opened) = match args.several.are_given() {
-        true => (several(&server, &args, console)?, None),
+    let name = match args.several.are_given() {
+        true => several(&server, &args, console)?,
         false => {
             console.note(format_args!("http://{address} answers as soon as the model is there"));
             let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
-            let name = args.listen.alias.unwrap_or_else(|| opened.name());
-            server.set_model(opened.model.clone(), name.as_str());
-            (format!("{name} is"), Some(opened))
+            let name = args.listen.alias.clone().unwrap_or_else(|| opened.name());
+            let reopen = reopen(&opened, &args, console);
+            server.set_reopenable_model(held(opened), name.as_str(), reopen);
+            format!("{name} is")
         }
     };
     // Also under --quiet: whoever asked for any free port knows it from nowhere else.
@@ -58,6 +63,37 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
     console.note("ends what is under way; Ctrl-C again ends it at once");
     listener.end();
     Ok(())
+}
+
+/// A model with all that must live as long.
+fn held(opened: Opened) -> OpenedModel {
+    OpenedModel { model: opened.model.clone(), hold: Box::new(opened) }
+}
+
+/// Returns a function that opens the same model again, for when its file has changed.
+fn reopen(opened: &Opened, args: &ServeArgs, console: &Console) -> Reopen {
+    let (path, is_bundled) = (opened.path.clone(), opened.is_bundled);
+    let (model, resources) = (args.model.clone(), args.resources.clone());
+    let console = Console { quiet: console.verbose == 0, ..console.clone() };
+    Arc::new(move |cancel| {
+        let located = LocatedModel { path: path.clone(), is_bundled };
+        let interrupt = Interrupt::by(cancel);
+        let opened = opened::open_at(located, &model, &resources, None, &console, &interrupt);
+        opened.map(held).map_err(|failure| {
+            console.warn(format_args!("the model was not reopened: {failure}"));
+            not_opened(failure, &path)
+        })
+    })
+}
+
+/// An error for clients, who do not learn in which folder the model is.
+pub fn not_opened(failure: Failure, path: &Path) -> OpenModelError {
+    let folder = path.parent().map(|folder| folder.join("").display().to_string());
+    let message = match folder.filter(|folder| !folder.is_empty()) {
+        Some(folder) => failure.message.replace(&folder, ""),
+        None => failure.message,
+    };
+    OpenModelError { message, lacks_memory: failure.lacks_memory }
 }
 
 /// Has the server answer with several models; how many there are, in words.
@@ -108,7 +144,7 @@ fn access(args: &ListenArgs) -> Result<Access> {
 /// What stands in a file of keys, one a line.
 pub fn keys(path: &Path) -> Result<String> {
     let failed = |error| Failure::file("read", path, &error);
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = open_regular(path).map_err(failed)?;
     let mut text = String::new();
     file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 == KEY_FILE_BYTES_MAX {

@@ -6,6 +6,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::located::LocatedModel;
+use crate::serve::not_opened;
 use crate::{hub, opened};
 use nestling::CancelToken;
 use nestling_hub::{CachedKind, Inventory, is_gguf};
@@ -97,18 +98,20 @@ impl ModelSource for Shelf {
         room: Option<u64>,
         cancel: &CancelToken,
     ) -> std::result::Result<OpenedModel, OpenModelError> {
-        let refused = |message: String, lacks_memory| OpenModelError { message, lacks_memory };
         let entry = self.entries().remove(name);
-        let entry = entry.ok_or_else(|| refused("it is not there any more".into(), false))?;
+        let entry = entry.ok_or_else(|| OpenModelError {
+            message: "it is not there any more".into(),
+            lacks_memory: false,
+        })?;
         let memory = room.map(ByteSize).or(self.resources.memory);
         let resources = ResourceArgs { memory, ..self.resources.clone() };
-        let located = LocatedModel { path: entry.path, is_bundled: false };
+        let located = LocatedModel { path: entry.path.clone(), is_bundled: false };
         let interrupt = Interrupt::by(cancel);
         let opened =
             opened::open_at(located, &self.model, &resources, None, &self.console, &interrupt);
         let opened = opened.map_err(|failure| {
             self.console.warn(format_args!("{name} was not opened: {failure}"));
-            refused(failure.message, failure.lacks_memory)
+            not_opened(failure, &entry.path)
         })?;
         Ok(OpenedModel { model: opened.model.clone(), hold: Box::new(opened) })
     }

@@ -6,6 +6,7 @@
 use crate::error::{HubError, plain};
 use std::fmt;
 use std::io::{self, Read};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, Timeout};
@@ -116,6 +117,11 @@ impl Client {
             if at.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
                 return Err(senseless("a redirect from https to http"));
             }
+            if is_link_local(&next) && !is_link_local(&at) {
+                // Default: addresses without a host are not link-local.
+                let host = next.host().unwrap_or_default();
+                return Err(senseless(&format!("a redirect to the link-local address `{host}`")));
+            }
             // Once gone, it does not come back: whoever sends back has chosen the address.
             token = token.filter(|_| origin(&at) == origin(&next));
             at = next;
@@ -221,6 +227,26 @@ pub fn target(from: &Uri, location: &str) -> Option<Uri> {
     })
 }
 
+/// Whether an address names a host of the local link, where clouds answer with credentials. A host name is not looked up.
+fn is_link_local(uri: &Uri) -> bool {
+    // Default: an address without a host is refused elsewhere.
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).trim_end_matches('.');
+    let is_number = || {
+        let last = host.rsplit('.').next();
+        last.is_some_and(|last| last.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let address = host.parse::<IpAddr>().ok().or_else(|| {
+        // Systems read numbers such as `0xa9fea9fe` as addresses, without asking anybody.
+        let mut found = is_number().then(|| (host, 0).to_socket_addrs().ok())??;
+        found.next().map(|address| address.ip())
+    });
+    match address.map(|address| address.to_canonical()) {
+        Some(IpAddr::V4(address)) => address.is_link_local(),
+        Some(IpAddr::V6(address)) => address.is_unicast_link_local(),
+        None => false,
+    }
+}
+
 /// Scheme, host and port: whom a token is meant for.
 pub fn origin(uri: &Uri) -> Option<(&str, String, u16)> {
     let scheme = uri.scheme_str()?;
@@ -252,6 +278,25 @@ mod tests {
             ("https://", None),
         ] {
             assert_eq!(target(&from, location), expected.map(uri), "{location}");
+        }
+    }
+
+    #[test]
+    fn link_local_addresses_are_known_however_they_are_written() {
+        for address in [
+            "169.254.169.254",
+            "169.254.0.1",
+            "[fe80::1]",
+            "[::ffff:169.254.169.254]",
+            "2852039166",
+            "0xa9fea9fe",
+            "169.254.43518",
+            "169.254.169.254.",
+        ] {
+            assert!(is_link_local(&uri(&format!("http://{address}/latest"))), "{address}");
+        }
+        for address in ["127.0.0.1", "169.253.0.1", "[::1]", "hub.example", "10.0.0.1"] {
+            assert!(!is_link_local(&uri(&format!("http://{address}/latest"))), "{address}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! its path, length, times and header. Nothing in it is believed but that bytes were equal once.
 
 use crate::error::{HubError, Result};
+use nestling_formats::open_own_file;
 use nestling_formats::store::Store;
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -96,7 +97,7 @@ impl FirstReads {
         // No more is read than there can be.
         let limit = HEAD_BYTES + count.saturating_mul(ENTRY_BYTES) + TAIL_BYTES;
         let mut bytes = Vec::new();
-        let file = File::open(&path).ok()?;
+        let file = open_own_file(&path, File::options().read(true)).ok()?;
         let is_read = file.take(limit as u64 + 1).read_to_end(&mut bytes).is_ok();
         let known = if is_read { decode(store, count, &bytes) } else { None };
         if known.is_none() {

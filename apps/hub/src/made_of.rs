@@ -2,7 +2,7 @@
 
 use crate::error::{HubError, Result};
 use crate::identity::Identity;
-use nestling_formats::Invariant;
+use nestling_formats::{Invariant, open_regular};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl MadeOf {
     /// What is remembered of a store; none where nothing sensible is.
     pub fn of(store: &Path) -> Option<Self> {
         let mut text = Vec::new();
-        let file = std::fs::File::open(Self::path(store)).ok()?;
+        let file = open_regular(&Self::path(store)).ok()?;
         file.take(RECORD_BYTES_MAX).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }

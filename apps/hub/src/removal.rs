@@ -2,8 +2,8 @@
 
 use crate::error::{HubError, Result};
 use crate::inventory::{
-    CachedKind, CachedModel, Caches, Leftover, LeftoverKind, bytes_of, entries, files_of, locks_of,
-    name_of, turn,
+    CachedKind, CachedModel, Caches, Leftover, LeftoverKind, bytes_of, entries, files_of,
+    is_real_folder, locks_of, name_of, turn,
 };
 use crate::turn::Turn;
 use std::fs::File;
@@ -62,7 +62,7 @@ pub fn remove(model: &CachedModel, caches: &Caches) -> Result<u64> {
     for path in &removal.paths {
         // Files beside the caches are nobody's to remove.
         if model.kind != CachedKind::InPlace || *path != model.path {
-            remove_path(path)?;
+            remove_path(path, caches)?;
         }
     }
     if matches!(model.kind, CachedKind::Store | CachedKind::Converted) {
@@ -108,7 +108,12 @@ fn turns(model: &CachedModel, caches: &Caches) -> Result<Vec<Turn>> {
     turns.collect()
 }
 
-fn remove_path(path: &Path) -> Result<()> {
+/// Removes a file or a folder of the caches. A link is removed itself, never its target.
+fn remove_path(path: &Path, caches: &Caches) -> Result<()> {
+    if !caches.contain(path) {
+        let what = format!("{} is outside the caches, or behind a link", path.display());
+        return Err(HubError::new(what).advise("remove it by hand"));
+    }
     let failed = |error| HubError::file("remove", path, error);
     let data = match std::fs::symlink_metadata(path) {
         Ok(data) => data,
@@ -123,7 +128,7 @@ fn remove_path(path: &Path) -> Result<()> {
 fn tidy_folders(store: &Path, caches: &Caches) {
     let mut folder = store.parent();
     while let Some(at) = folder.filter(|at| *at != caches.stores.folder) {
-        if !at.starts_with(&caches.stores.folder) {
+        if !caches.contain(at) || !is_real_folder(at) {
             return;
         }
         let left = entries(at);
@@ -149,6 +154,6 @@ pub fn remove_leftover(leftover: &Leftover, caches: &Caches) -> Result<Option<u6
         }
     }
     let Some(_turn) = turn(caches, leftover) else { return Ok(None) };
-    remove_path(&leftover.path)?;
+    remove_path(&leftover.path, caches)?;
     Ok(Some(leftover.bytes))
 }

@@ -1,6 +1,7 @@
 //! One piece of work that several processes want: the first does it, the others wait for it.
 
 use crate::error::{HubError, Result};
+use nestling_formats::open_own_file;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
@@ -47,7 +48,7 @@ impl Turn {
 fn open(path: &Path) -> Result<File> {
     let failed = |error| HubError::file("write", path, error);
     path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
-    File::options().append(true).create(true).open(path).map_err(failed)
+    open_own_file(path, File::options().append(true).create(true)).map_err(failed)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! the last use, so that nothing about the model itself changes.
 
 use crate::error::{HubError, Result};
+use nestling_formats::open_own_file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
@@ -67,6 +68,11 @@ impl Uses {
         Self { folder: folder.into() }
     }
 
+    /// Folder of the records.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Notes that a model is open from now on; without `reads` what was said of them earlier stays. None where nothing
     /// can be written there.
     ///
@@ -89,7 +95,7 @@ impl Uses {
         std::fs::create_dir_all(&self.folder).ok()?;
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
-        options.open(self.folder.join(name_of(path))).ok()
+        open_own_file(&self.folder.join(name_of(path)), &mut options).ok()
     }
 
     /// All paths that were opened, as far as their files can be read.
@@ -105,7 +111,7 @@ impl Uses {
 impl KnownUse {
     /// Keeps others from opening the model until the file is dropped; none where some process has it open.
     pub(crate) fn claim(&self) -> Option<File> {
-        let file = File::options().read(true).write(true).open(&self.record).ok()?;
+        let file = open_own_file(&self.record, File::options().read(true).write(true)).ok()?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => None,
             // A file system without locks.
@@ -130,7 +136,7 @@ fn known(record: &Path) -> Option<KnownUse> {
     if record.extension().is_none_or(|ending| ending != "use") {
         return None;
     }
-    let file = File::open(record).ok()?;
+    let file = open_own_file(record, File::options().read(true)).ok()?;
     let last = file.metadata().ok()?.modified().ok();
     let mut text = Vec::new();
     (&file).take(RECORD_BYTES_MAX).read_to_end(&mut text).ok()?;

@@ -122,10 +122,7 @@ pub(crate) async fn start(
     let job = Arc::new(job);
     let (choices, choices_each) = (job.prompts.len() * job.choices, job.choices);
     let param = job.param;
-    let refused = |error: EngineError| {
-        served.metrics.failed(&error);
-        ApiError::engine(&error, param)
-    };
+    let refused = |error: EngineError| served.refused(error, param);
     let alone = job.choices == 1;
     let (shared, cancel) = (Arc::clone(served), stop.0.clone());
     let work = Arc::clone(&job);
@@ -383,16 +380,13 @@ impl Pump {
                 }
                 metrics.finished(&finished, index.is_multiple_of(self.choices_each));
                 if finished.reason == FinishReason::Cancelled {
-                    return Some(Err(ApiError::engine(&EngineError::Cancelled, self.param)));
+                    return Some(Err(ApiError::engine(EngineError::Cancelled, self.param)));
                 }
                 Event::Finished(finished)
             }
             Ok(_) if is_cut => return None,
             Ok(event) => event,
-            Err(error) => {
-                metrics.failed(&error);
-                return Some(Err(ApiError::engine(&error, self.param)));
-            }
+            Err(error) => return Some(Err(self.served.refused(error, self.param))),
         };
         match &event {
             Event::Token(_) => {

@@ -1,21 +1,28 @@
 //! One connection: HTTP/1.1 within the bounds of [`crate::limits`].
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::Response;
 use futures_util::future::{Either, select};
+use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use crate::limits::{ConnectionLimits, HEAD_BYTES_MAX, HEADERS_MAX};
+use crate::limits::{ConnectionLimits, HALF_CLOSED_TIME, HEAD_BYTES_MAX, HEADERS_MAX, LINGER_TIME};
 
 /// Serves a connection to its end; once `stop` says so, to the end of the request under way.
 pub(crate) async fn serve(
@@ -26,25 +33,119 @@ pub(crate) async fn serve(
 ) {
     // A token is a small packet, and should not wait for the next one.
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(TimedWrites::new(stream, limits.write_time));
+    let (back, mut returned) = oneshot::channel();
+    let phase = Phase::default();
+    let io = TokioIo::new(Timed::new(stream, limits.write_time, phase.clone(), back));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX);
-    let connection = builder.serve_connection(io, TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        let answered = phase.begin();
+        let response = routes.call(request);
+        async move { Ok::<_, Infallible>(answered.followed(response.await?)) }
+    });
+    let mut connection = Box::pin(builder.serve_connection(io, service));
     let stopped = std::pin::pin!(wait(&mut stop));
     let ended = match select(connection.as_mut(), stopped).await {
         Either::Left((ended, _)) => ended,
         Either::Right(_) => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            connection.as_mut().await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!("a connection failed: {error}");
+    drop(connection);
+    match (ended, returned.try_recv()) {
+        (Ok(()), Ok(stream)) => linger(&stream).await,
+        // Such a head was answered with 400 or 431.
+        (Err(error), Ok(stream)) if error.is_parse() => linger(&stream).await,
+        (Err(error), _) => tracing::debug!("a connection failed: {error}"),
+        _ => {}
+    }
+}
+
+/// Reads and discards what a client still sends after its answer. Closing a connection with unread bytes resets it, and the
+/// client may lose the answer.
+pub(crate) async fn linger(stream: &TcpStream) {
+    let mut rest = [0; 4096];
+    let drained = async {
+        while stream.readable().await.is_ok() {
+            match stream.try_read(&mut rest) {
+                Ok(0) => break,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => break,
+                _ => {}
+            }
+        }
+    };
+    if timeout(LINGER_TIME, drained).await.is_err() {
+        tracing::debug!("a connection was closed while its client was still sending");
+    }
+}
+
+/// Progress of the request that a connection serves.
+#[derive(Clone, Debug, Default)]
+struct Phase(Arc<AtomicU8>);
+
+impl Phase {
+    const IDLE: u8 = 0;
+    /// A request was read, and its response has not begun.
+    const ASKED: u8 = 1;
+    /// The response is being written.
+    const ANSWERED: u8 = 2;
+
+    fn begin(&self) -> Request {
+        self.0.store(Self::ASKED, Ordering::Relaxed);
+        Request(self.clone())
+    }
+
+    fn get(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A request that is served until it is dropped.
+struct Request(Phase);
+
+impl Request {
+    /// Keeps the request until the body of its response is written or dropped.
+    fn followed(self, response: Response<Body>) -> Response<Followed> {
+        self.0.0.store(Phase::ANSWERED, Ordering::Relaxed);
+        response.map(|body| Followed { body, _request: self })
+    }
+}
+
+/// The body of a response, with the request that ends with it.
+struct Followed {
+    body: Body,
+    _request: Request,
+}
+
+impl hyper::body::Body for Followed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.0.0.store(Phase::IDLE, Ordering::Relaxed);
     }
 }
 
@@ -53,18 +154,51 @@ pub(crate) async fn wait(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-/// A stream whose reader must take something in time. Otherwise writing fails, and with the connection ends
-/// what it waited for.
-struct TimedWrites {
-    stream: TcpStream,
+/// A stream with bounds on its peer. A peer that takes nothing in time makes writing fail, and with the connection ends
+/// the work for its request. The end of a peer's requests is reported late while one of them is answered: the peer may have
+/// closed its sending side alone.
+struct Timed {
+    /// None once it was handed back.
+    stream: Option<TcpStream>,
     time: Duration,
-    /// Since when nothing could be written, plus the time allowed; none while something can.
+    /// End of the time allowed for a write that cannot proceed.
     late: Option<Pin<Box<Sleep>>>,
+    phase: Phase,
+    /// End of the time for which a peer that sends no more may wait for its answer to begin.
+    gone: Option<Pin<Box<Sleep>>>,
+    /// Takes the stream when hyper is finished with it.
+    back: Option<oneshot::Sender<TcpStream>>,
 }
 
-impl TimedWrites {
-    fn new(stream: TcpStream, time: Duration) -> Self {
-        Self { stream, time, late: None }
+impl Drop for Timed {
+    fn drop(&mut self) {
+        if let (Some(back), Some(stream)) = (self.back.take(), self.stream.take()) {
+            // Nobody waits for it once the server's runtime ends.
+            drop(back.send(stream));
+        }
+    }
+}
+
+impl Timed {
+    fn new(
+        stream: TcpStream,
+        time: Duration,
+        phase: Phase,
+        back: oneshot::Sender<TcpStream>,
+    ) -> Self {
+        Self { stream: Some(stream), time, late: None, phase, gone: None, back: Some(back) }
+    }
+
+    /// Waits as long as a peer that sends no more may still want its answer. A peer that closed its whole connection looks
+    /// the same until something is written to it.
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.phase.get() {
+            Phase::ASKED => {}
+            Phase::ANSWERED => return Poll::Pending,
+            _ => return Poll::Ready(()),
+        }
+        let gone = self.gone.get_or_insert_with(|| Box::pin(sleep(HALF_CLOSED_TIME)));
+        gone.as_mut().poll(context)
     }
 
     fn timed<T>(
@@ -72,7 +206,10 @@ impl TimedWrites {
         context: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if let Poll::Ready(written) = write(Pin::new(&mut self.stream), context) {
+        let Some(stream) = &mut self.stream else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if let Poll::Ready(written) = write(Pin::new(stream), context) {
             self.late = None;
             return Poll::Ready(written);
         }
@@ -84,17 +221,23 @@ impl TimedWrites {
     }
 }
 
-impl AsyncRead for TimedWrites {
+impl AsyncRead for Timed {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(())) };
+        let before = buffer.filled().len();
+        ready!(Pin::new(stream).poll_read(context, buffer))?;
+        if buffer.filled().len() == before && buffer.remaining() > 0 {
+            ready!(self.poll_gone(context));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for TimedWrites {
+impl AsyncWrite for Timed {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -112,7 +255,7 @@ impl AsyncWrite for TimedWrites {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.as_ref().is_some_and(TcpStream::is_write_vectored)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

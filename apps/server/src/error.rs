@@ -102,13 +102,22 @@ impl ApiError {
         Self { code: Some("busy"), retry_after: Some(1), ..error }
     }
 
+    /// A model that only a restart of the server repairs.
+    pub fn stale(id: &str) -> Self {
+        let message = format!("the model {id:?} must be opened again; restart the server");
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, message);
+        Self { code: Some("model_stale"), ..error }
+    }
+
     /// The server's own fault.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
     /// An error of the engine that `param` caused, if the caller did.
-    pub fn engine(error: &EngineError, param: &'static str) -> Self {
+    pub fn engine(error: EngineError, param: &'static str) -> Self {
+        // Clients learn the names of files, not where the server keeps them.
+        let error = error.without_folders();
         let message = error.to_string();
         if let EngineError::ContextFull { .. } = error {
             let code = Some("context_length_exceeded");

@@ -7,6 +7,7 @@
 mod access;
 mod answer_form;
 mod answers;
+mod body;
 mod chat;
 mod completions;
 mod connection;
@@ -20,6 +21,7 @@ pub mod limits;
 mod listen;
 mod listing;
 mod logprobs;
+mod lone;
 mod memory;
 mod messages;
 mod metrics;
@@ -43,6 +45,7 @@ mod usage;
 
 pub use access::{Access, AccessError};
 pub use listen::{ListenError, Listener};
+pub use lone::Reopen;
 pub use router::router;
 pub use server::{Server, ServerOptions};
 pub use source::{ListedModel, ModelSource, OpenModelError, OpenedModel, PoolOptions};

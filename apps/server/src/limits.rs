@@ -5,6 +5,9 @@ use std::time::Duration;
 /// Longest body of a request.
 pub const BODY_BYTES_MAX: usize = 8 << 20;
 
+/// Maximum number of bytes of all bodies that are being read or parsed at a time.
+pub const BODIES_BYTES_MAX: usize = 128 << 20;
+
 /// Longest head of a request, its line included.
 pub const HEAD_BYTES_MAX: usize = 32 << 10;
 
@@ -77,6 +80,13 @@ pub const LOAD_TIME: Duration = Duration::from_secs(300);
 /// How long a reader may take nothing before its answer is cancelled and its connection closed.
 pub const WRITE_TIME: Duration = Duration::from_secs(30);
 
+/// How long the bytes are read that a client sends after its answer.
+pub const LINGER_TIME: Duration = Duration::from_secs(1);
+
+/// How long a client that has closed its sending side may wait for its answer to begin. A client that is gone looks the
+/// same until something is written to it, and keeps the model busy for that long at most.
+pub const HALF_CLOSED_TIME: Duration = Duration::from_secs(10);
+
 /// What a connection may take; every server has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
@@ -90,6 +100,9 @@ pub struct ConnectionLimits {
     pub drain_time: Duration,
     /// Most connections at a time; more are told to come back.
     pub count_max: usize,
+    /// Maximum number of bytes of all bodies that are being read or parsed at a time. A request whose body does not fit is
+    /// answered with 503.
+    pub bodies_bytes_max: usize,
 }
 
 impl Default for ConnectionLimits {
@@ -100,6 +113,7 @@ impl Default for ConnectionLimits {
             write_time: WRITE_TIME,
             drain_time: DRAIN_TIME,
             count_max: CONNECTIONS_MAX,
+            bodies_bytes_max: BODIES_BYTES_MAX,
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::connection;
 use crate::error::ApiError;
-use crate::limits::ConnectionLimits;
+use crate::limits::{ConnectionLimits, LINGER_TIME};
 use crate::router::router;
 use crate::server::Server;
 
@@ -25,9 +25,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Connections too many that are told so at a time.
 const LINGERING_MAX: usize = 64;
-
-/// How long such a one may take to hear it.
-const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// A server that listens. It has threads of its own, which end with it.
 #[derive(Debug)]
@@ -203,16 +200,8 @@ async fn turn_away(mut stream: TcpStream) {
         // A new connection has room for these few bytes.
         stream.try_write(answer.as_bytes())?;
         poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
-        // What is closed before its request was read is reset, and the answer may be lost.
-        let mut rest = [0; 4096];
-        loop {
-            stream.readable().await?;
-            match stream.try_read(&mut rest) {
-                Ok(0) => break io::Result::Ok(()),
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => break Err(error),
-                _ => {}
-            }
-        }
+        connection::linger(&stream).await;
+        io::Result::Ok(())
     };
     if !matches!(timeout(LINGER_TIME, told).await, Ok(Ok(()))) {
         tracing::debug!("a connection too many was closed before its end");

@@ -16,13 +16,15 @@ use crate::tokens;
 
 /// `GET /health`.
 pub(crate) async fn health(State(server): State<Server>) -> Result<Response, ApiError> {
-    server.models()?;
+    if let Models::One(lone) = server.models()? {
+        lone.health()?;
+    }
     Ok(json_response(StatusCode::OK, &json!({ "status": "ok" })))
 }
 
 async fn all(server: &Server) -> Result<Vec<Value>, ApiError> {
     match server.models()? {
-        Models::One(served) => Ok(vec![describe::model(served)]),
+        Models::One(lone) => Ok(vec![describe::model(&*lone.current()?)]),
         Models::Pool(pool) => {
             let list = pool.list().await?;
             let open = pool.open();
@@ -47,7 +49,7 @@ pub(crate) async fn model(State(server): State<Server>, uri: Uri) -> Result<Resp
     let is_wanted = |model: &&Value| model["id"].as_str().map(str::as_bytes) == wanted.as_deref();
     match (all.iter().find(is_wanted), server.models()?) {
         (Some(model), _) => Ok(json_response(StatusCode::OK, model)),
-        (None, Models::One(served)) => Err(ApiError::no_model(id, &served.id)),
+        (None, Models::One(lone)) => Err(ApiError::no_model(id, lone.id())),
         (None, Models::Pool(_)) => Err(ApiError::no_listed_model(id)),
     }
 }
@@ -74,7 +76,7 @@ fn unescaped(text: &str) -> Option<Vec<u8>> {
 /// What is told of a model that answers for good, and of each that is open otherwise.
 fn each(server: &Server, tell: impl Fn(&Served) -> Value) -> Result<Value, ApiError> {
     Ok(match server.models()? {
-        Models::One(served) => tell(served),
+        Models::One(lone) => tell(&*lone.current()?),
         Models::Pool(pool) => {
             let told = pool
                 .open()
@@ -98,7 +100,8 @@ pub(crate) async fn plan(State(server): State<Server>) -> Result<Response, ApiEr
 /// `GET /metrics`.
 pub(crate) async fn write_metrics(State(server): State<Server>) -> Result<Response, ApiError> {
     let text = match server.models()? {
-        Models::One(served) => {
+        Models::One(lone) => {
+            let served = lone.current()?;
             metrics::write(&served.metrics, Some((&served.model, served.idle.count())))
         }
         Models::Pool(pool) => {
@@ -135,7 +138,7 @@ pub(crate) async fn tokenizer_info(
     }
     let name = String::from_utf8_lossy(&name);
     match server.models()? {
-        Models::One(served) => Err(ApiError::no_model(&name, &served.id)),
+        Models::One(lone) => Err(ApiError::no_model(&name, lone.id())),
         Models::Pool(pool) if pool.list().await?.iter().any(|listed| listed.name == name) => {
             let message = format!("the model {name:?} is not open; a request to it opens it");
             let error = ApiError::status(StatusCode::CONFLICT, "model_not_open", message);

@@ -35,7 +35,7 @@ pub(crate) async fn set_budget(
         let refused = |error: EngineError| match error.class() {
             // The same will not work later.
             ErrorClass::NoRoom => ApiError::invalid(BUDGET, error.to_string()),
-            _ => ApiError::engine(&error, BUDGET),
+            _ => served.refused(error, BUDGET),
         };
         served.model.set_memory_budget(bytes).map_err(refused)?;
         Ok(json_response(StatusCode::OK, &describe::memory(&served)))

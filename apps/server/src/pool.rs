@@ -248,7 +248,8 @@ impl Waiter {
 
 impl State {
     fn ready(&mut self, name: &str) -> Option<Arc<Served>> {
-        let open = self.open.iter_mut().find(|open| open.served.id == name)?;
+        let open = self.open.iter_mut().find(|open| open.served.id == name);
+        let open = open.filter(|open| !open.served.is_stale())?;
         open.last_used = Instant::now();
         Some(Arc::clone(&open.served))
     }
@@ -306,10 +307,21 @@ impl Inner {
             return Step::Ready(served);
         }
         if state.loading.is_none() {
+            let mut stale = Vec::new();
+            if let Some(index) = state.open.iter().position(|open| open.served.id == listed.name) {
+                // Its requests fail and end soon; then its memory is free.
+                if state.open[index].is_busy() {
+                    return Step::Wait;
+                }
+                stale.push(state.open.remove(index).served);
+            }
             let needed = listed.bytes.saturating_add(listed.bytes / BESIDE_SHARE);
-            let Some((gone, room)) = state.make_room(needed, self.options.memory_bytes) else {
+            let Some((mut gone, room)) = state.make_room(needed, self.options.memory_bytes) else {
+                // Closing a model takes time.
+                tokio::task::spawn_blocking(move || drop(stale));
                 return Step::Wait;
             };
+            gone.append(&mut stale);
             state.loading = Some(self.begin(&listed.name, gone, room));
         }
         match &mut state.loading {
@@ -380,7 +392,8 @@ impl Inner {
         };
         state.loads.opened += 1;
         let metrics = Arc::clone(state.metrics.entry(name.clone()).or_default());
-        let served = Arc::new(Served::new(model, name, &self.served, metrics, Some(hold)));
+        let served = Served::new(model, name, &self.served, metrics, Some(hold), true);
+        let served = Arc::new(served);
         let keep_alive = self.options.keep_alive;
         state.open.push(Open { served, last_used: Instant::now(), keep_alive });
         if !std::mem::replace(&mut state.is_reaped, true) {
@@ -402,7 +415,9 @@ impl Inner {
             let open = &mut state.open[index];
             if open.is_busy() {
                 open.last_used = now;
-            } else if open.keep_alive.is_some_and(|keep| now - open.last_used >= keep) {
+            } else if open.served.is_stale()
+                || open.keep_alive.is_some_and(|keep| now - open.last_used >= keep)
+            {
                 gone.push(state.open.remove(index).served);
             }
         }

@@ -1,26 +1,23 @@
 //! Which route does what, and what every request must pass.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use tokio::time::timeout;
 
 use crate::access::{Caller, is_preflight, name_origin, preflight};
+use crate::body::check_codings;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::limits::BODY_BYTES_MAX;
 use crate::server::{Served, Server};
 use crate::usage::random;
 use crate::{
-    chat, completions, json, listing, memory, messages, ollama, openapi, page, responses, tokens,
+    chat, completions, listing, memory, messages, ollama, openapi, page, responses, tokens,
 };
 
 /// Routes of the API that mean something, but that no model here has.
@@ -90,9 +87,10 @@ async fn answered(server: Server, mut request: Request, next: Next) -> Response 
     let mut response = if origin.is_some() && is_preflight(method, headers) {
         preflight(headers)
     } else {
-        match server.access().check_key(headers) {
-            Err(error) if !is_public => error.into_response(),
-            caller => {
+        match (server.access().check_key(headers), check_codings(headers)) {
+            (Err(error), _) if !is_public => error.into_response(),
+            (_, Err(error)) => error.into_response(),
+            (caller, Ok(())) => {
                 // Default: what is public generates nothing.
                 request.extensions_mut().insert(caller.unwrap_or_default());
                 next.run(request).await
@@ -187,7 +185,7 @@ async fn read(server: &Server, request: Request) -> Result<(Arc<Served>, Fields)
 async fn fields_of(server: &Server, request: Request) -> Result<Fields, ApiError> {
     let (head, body) = request.into_parts();
     check_kind(&head.headers)?;
-    Fields::new("", json::read(&whole(body, server.connection_limits().body_time).await?)?)
+    Fields::new("", server.bodies().read(body, server.connection_limits()).await?)
 }
 
 /// Pages send what is not JSON without asking first.
@@ -200,20 +198,4 @@ fn check_kind(headers: &HeaderMap) -> Result<(), ApiError> {
     }
     let message = "a body with `Content-Type: application/json` was expected";
     Err(ApiError::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
-}
-
-async fn whole(body: Body, time: Duration) -> Result<Vec<u8>, ApiError> {
-    let limited = Limited::new(body, BODY_BYTES_MAX).collect();
-    let late = |_| {
-        let message = format!("the body was not there within {} s", time.as_secs_f64());
-        ApiError::status(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
-    };
-    match timeout(time, limited).await.map_err(late)? {
-        Ok(body) => Ok(body.to_bytes().to_vec()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("a body of at most {BODY_BYTES_MAX} bytes was expected");
-            Err(ApiError::status(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message))
-        }
-        Err(error) => Err(ApiError::malformed(format!("the body did not arrive: {error}"))),
-    }
 }

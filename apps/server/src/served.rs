@@ -3,12 +3,14 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nestling::Model;
+use nestling::{EngineError, ErrorClass, Model};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::sessions::IdleSessions;
 
@@ -39,6 +41,8 @@ pub(crate) struct Served {
     /// what each took when it was opened.
     pub memory_max: Option<u64>,
     pub metrics: Arc<Metrics>,
+    /// Whether no request succeeds before the model is reopened.
+    stale: AtomicBool,
     /// What must live as long as the model.
     _hold: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -50,10 +54,11 @@ impl Served {
         options: &ServedOptions,
         metrics: Arc<Metrics>,
         hold: Option<Box<dyn Any + Send + Sync>>,
+        shares_memory: bool,
     ) -> Self {
         Self {
             fingerprint: fingerprint(&model, &id),
-            memory_max: model.engine().budget().total_bytes().filter(|_| hold.is_none()),
+            memory_max: model.engine().budget().total_bytes().filter(|_| !shares_memory),
             model,
             id,
             created: unix_seconds(),
@@ -62,8 +67,26 @@ impl Served {
             choices_max: options.choices_max.max(1),
             write_time: options.write_time,
             metrics,
+            stale: AtomicBool::new(false),
             _hold: hold,
         }
+    }
+
+    /// Counts an error of the engine, marks the model as stale if only reopening helps, and returns the error for the client.
+    pub fn refused(&self, error: EngineError, param: &'static str) -> ApiError {
+        self.metrics.failed(&error);
+        if error.needs_reopening() && !self.stale.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{} must be reopened: {error}", self.id);
+        } else if matches!(error.class(), ErrorClass::Source | ErrorClass::Broken) {
+            // Clients do not learn the path that this names.
+            tracing::warn!("a request to {} failed: {error}", self.id);
+        }
+        ApiError::engine(error, param)
+    }
+
+    /// Whether no request succeeds before the model is reopened: its file changed, or a step or its device failed.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
     }
 
     /// Bytes of memory that its engine has reserved.

@@ -5,12 +5,14 @@ use std::sync::{Arc, OnceLock};
 use nestling::Model;
 
 use crate::access::Access;
+use crate::body::BodyBudget;
 use crate::error::ApiError;
 use crate::limits::ConnectionLimits;
+use crate::lone::{Lone, Reopen};
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::served::ServedOptions;
-use crate::source::{ModelSource, PoolOptions};
+use crate::source::{ModelSource, OpenedModel, PoolOptions};
 
 pub(crate) use crate::served::{Served, unix_seconds};
 
@@ -51,13 +53,14 @@ pub struct Server {
 struct Inner {
     options: ServerOptions,
     models: OnceLock<Models>,
+    bodies: BodyBudget,
 }
 
 /// What answers.
 #[derive(Debug)]
 pub(crate) enum Models {
-    /// One model for good.
-    One(Arc<Served>),
+    /// One model.
+    One(Lone),
     /// Those of a source, as they are asked for.
     Pool(Pool),
 }
@@ -65,14 +68,25 @@ pub(crate) enum Models {
 impl Server {
     /// A server that tells everybody that its model is being loaded.
     pub fn new(options: ServerOptions) -> Self {
-        Self { inner: Arc::new(Inner { options, models: OnceLock::new() }) }
+        let bodies = BodyBudget::new(options.connections.bodies_bytes_max);
+        Self { inner: Arc::new(Inner { options, models: OnceLock::new(), bodies }) }
     }
 
     /// From now on `model` answers, under the name `id`. A second one is not taken.
     pub fn set_model(&self, model: Model, id: impl Into<String>) {
         let metrics = Arc::new(Metrics::default());
-        let served = Served::new(model, id.into(), &self.served_options(), metrics, None);
-        self.set(Models::One(Arc::new(served)));
+        let options = self.served_options();
+        let served = Served::new(model, id.into(), &options, metrics, None, false);
+        self.set(Models::One(Lone::new(served, options, None)));
+    }
+
+    /// Serves `opened` under the name `id`. If its file changes while it is open, it is closed and the next request opens
+    /// it again with `reopen`. A second model is ignored.
+    pub fn set_reopenable_model(&self, opened: OpenedModel, id: impl Into<String>, reopen: Reopen) {
+        let (metrics, options) = (Arc::new(Metrics::default()), self.served_options());
+        let OpenedModel { model, hold } = opened;
+        let served = Served::new(model, id.into(), &options, metrics, Some(hold), false);
+        self.set(Models::One(Lone::new(served, options, Some(reopen))));
     }
 
     /// From now on the models of `source` answer: each is opened when a request names it. A second source, or one beside
@@ -101,6 +115,10 @@ impl Server {
         &self.inner.options.access
     }
 
+    pub(crate) fn bodies(&self) -> &BodyBudget {
+        &self.inner.bodies
+    }
+
     pub(crate) fn connection_limits(&self) -> &ConnectionLimits {
         &self.inner.options.connections
     }
@@ -120,7 +138,7 @@ impl Server {
     /// [`ApiError::loading`]; what [`Pool::acquire`] says; a request that names none of several.
     pub(crate) async fn served_for(&self, name: Option<&str>) -> Result<Arc<Served>, ApiError> {
         match (self.models()?, name) {
-            (Models::One(served), _) => Ok(Arc::clone(served)),
+            (Models::One(lone), _) => lone.ready().await,
             (Models::Pool(pool), Some(name)) => pool.acquire(name).await,
             (Models::Pool(_), None) => Err(ApiError::invalid("model", "`model` is missing")),
         }
@@ -132,7 +150,7 @@ impl Server {
     /// [`ApiError::loading`].
     pub(crate) fn open(&self) -> Result<Vec<Arc<Served>>, ApiError> {
         Ok(match self.models()? {
-            Models::One(served) => vec![Arc::clone(served)],
+            Models::One(lone) => vec![lone.current()?],
             Models::Pool(pool) => pool.open().into_iter().map(|open| open.served).collect(),
         })
     }

@@ -18,7 +18,7 @@ const TOKENS: usize = TOKENS_MAX as usize;
 
 fn tokenizer(model: &Model) -> Result<&Tokenizer, ApiError> {
     let tokenizer = model.tokenizer();
-    tokenizer.ok_or_else(|| ApiError::engine(&EngineError::NoTokenizer, "prompt"))
+    tokenizer.ok_or_else(|| ApiError::engine(EngineError::NoTokenizer, "prompt"))
 }
 
 pub(crate) fn take_model(fields: &mut Fields, served: &Served) -> Result<(), ApiError> {

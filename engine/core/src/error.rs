@@ -346,6 +346,42 @@ impl EngineError {
         }
     }
 
+    /// Whether the model fails every request until it is opened again: its file changed, a step failed badly, or its device
+    /// is lost.
+    pub fn needs_reopening(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(StoreError::Changed { .. })
+                | Self::Import(ImportError::Changed { .. })
+                | Self::ModelBroken
+                | Self::DeviceLost(_)
+        )
+    }
+
+    /// The same error with the names of files in place of their paths, for readers who must not learn where the files are.
+    /// Errors of the system keep their texts.
+    #[must_use]
+    pub fn without_folders(mut self) -> Self {
+        let shorten = |file: &mut String| {
+            if let Some(name) = std::path::Path::new(&*file).file_name() {
+                *file = name.to_string_lossy().into_owned();
+            }
+        };
+        match &mut self {
+            Self::Store(error) => error.file_mut().into_iter().for_each(shorten),
+            Self::Import(error) => error.file_mut().into_iter().for_each(shorten),
+            Self::NotAModel { path: file, .. }
+            | Self::Trace { file, .. }
+            | Self::ReadStalled { file, .. } => shorten(file),
+            Self::PageStore { directory, .. } => {
+                // Default: a root has no name.
+                *directory = directory.file_name().unwrap_or_default().into();
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// Whether all pages or all recurrent states are in use.
     pub fn is_full_pool(&self) -> bool {
         matches!(self, Self::OutOfPages { .. } | Self::OutOfStates { .. })

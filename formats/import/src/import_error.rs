@@ -191,3 +191,28 @@ pub enum ImportError {
     #[error(transparent)]
     Internal(#[from] nestling_formats::InternalError),
 }
+
+impl ImportError {
+    /// Path of the file or folder that the error names, if it names one.
+    pub fn file_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Io { file, .. }
+            | Self::NotACheckpoint { directory: file, .. }
+            | Self::Json { file, .. }
+            | Self::Value { file, .. }
+            | Self::Unsupported { file, .. }
+            | Self::Dense { file, .. }
+            | Self::UnknownOption { file, .. }
+            | Self::Limit { file, .. }
+            | Self::Malformed { file, .. }
+            | Self::Tensor { file, .. }
+            | Self::MissingTensor { file, .. }
+            | Self::UnexpectedTensor { file, .. }
+            | Self::CompanionScale { file, .. }
+            | Self::NotFinite { file, .. }
+            | Self::BlockScale { file, .. }
+            | Self::Changed { file } => Some(file),
+            Self::Cancelled | Self::Memory(_) | Self::Internal(_) => None,
+        }
+    }
+}

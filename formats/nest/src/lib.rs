@@ -18,4 +18,4 @@ pub use dtype::DType;
 pub use invariant::{InternalError, Invariant};
 pub use level::{Level, Plane};
 pub use matrix::{ExpertId, FloatId, FloatKind, MatrixId, MatrixKind};
-pub use regular_file::open_regular;
+pub use regular_file::{open_own_file, open_regular};

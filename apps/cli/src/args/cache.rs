@@ -44,7 +44,8 @@ pub struct PullArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "A repository's name means its download and every store that was made of it. What a process has \
-open, downloads or converts is not removed; files outside the caches never are."
+open, downloads or converts is not removed. Files outside the caches, and files behind a linked folder in a cache, \
+are neither listed nor removed."
 )]
 pub struct RmArgs {
     /// What to remove: owner/repo, the name of a store, or a path, as `nestling list` shows them

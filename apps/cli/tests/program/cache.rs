@@ -229,3 +229,104 @@ fn stores_that_no_command_finds_go_where_their_source_is_here() {
     place.run(&["gc"]).ok();
     assert!(!stored.exists());
 }
+
+#[cfg(unix)]
+#[test]
+fn nothing_behind_a_linked_folder_is_listed_or_removed() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new();
+    place.run(&["pull", REPOSITORY]).ok();
+    let stores = place.path("nestling/stores");
+    let outside = |name: &str| place.path("outside").join(name);
+    // A folder of stores, one of a revision, an unfinished download, and a repository, each behind a link.
+    write(&outside("link/m.nest"), "a store");
+    write(&outside("link/m.nest.partial"), "a conversion");
+    write(&outside(&format!("revision/{COMMIT}/r.nest")), "a store");
+    write(&outside("commit/c.nest"), "a store");
+    write(&outside("commit/c.nest.journal"), "a conversion");
+    write(&outside("staged/s.nest"), "a download");
+    write(&outside(&format!("repository/snapshots/{COMMIT}/x.gguf")), "GGUF");
+    write(&outside("repository/blobs/b.part"), "a download");
+    write(&outside("locks/a.lock"), "");
+    std::fs::create_dir_all(stores.join("own--x")).unwrap();
+    let hub = place.path("hf/hub");
+    for (target, link) in [
+        ("link", stores.join("link--dir")),
+        ("revision", stores.join("revision--dir")),
+        ("commit", stores.join("own--x").join(COMMIT)),
+        ("staged", stores.join("own--x/.s.nest.download")),
+        ("repository", hub.join("models--Link--Repository")),
+    ] {
+        symlink(outside(target), link).unwrap();
+    }
+    let files = || {
+        let mut found = Vec::new();
+        let mut folders = vec![place.path("outside")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { folders.push(path) } else { found.push(path) }
+            }
+        }
+        found.sort();
+        found
+    };
+    let before = files();
+    assert_eq!(place.models().len(), 1, "{:?}", place.models());
+    assert!(place.leftovers().is_empty(), "{:?}", place.leftovers());
+    for name in ["link/dir", "revision/dir", "own/x", "m", "Link/Repository"] {
+        place.run(&["rm", "-y", name]).fails(1, "no model called", "list");
+    }
+    place.run(&["gc"]).ok();
+    place.run(&["rm", "-y", REPOSITORY]).ok();
+    assert_eq!(files(), before);
+    assert!(stores.join("link--dir").is_symlink());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_cache_that_is_a_link_itself_is_used_as_before() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("disk/hub")).unwrap();
+    std::fs::create_dir_all(place.path("disk/stores")).unwrap();
+    std::fs::create_dir_all(place.path("hf")).unwrap();
+    std::fs::create_dir_all(place.path("nestling")).unwrap();
+    std::os::unix::fs::symlink(place.path("disk/hub"), place.path("hf/hub")).unwrap();
+    std::os::unix::fs::symlink(place.path("disk/stores"), place.path("nestling/stores")).unwrap();
+    place.run(&["pull", REPOSITORY, "--convert"]).ok();
+    assert_eq!(place.models().len(), 2);
+    place.run(&["rm", "-y", REPOSITORY]).ok();
+    assert!(place.models().is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_links_in_place_of_records_and_locks_hold_nobody_up() {
+    let place = Place::new();
+    place.run(&["pull", REPOSITORY, "--convert"]).ok();
+    let pipe = |path: &Path| {
+        let _ = std::fs::remove_file(path);
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    std::fs::create_dir_all(place.path("nestling/uses")).unwrap();
+    pipe(&place.path("nestling/uses/0123.use"));
+    std::os::unix::fs::symlink(place.path("made"), place.path("nestling/uses/4567.use")).unwrap();
+    assert_eq!(place.models().len(), 2);
+    place.run(&["gc"]).ok();
+    let locks = place.path("nestling/locks");
+    let lock = std::fs::read_dir(locks).unwrap().next().unwrap().unwrap().path();
+    let refused = || {
+        let ran = place.run(&["rm", "-y", REPOSITORY]);
+        assert!(ran.code == Some(1) && ran.err.contains("not a regular file"), "{}", ran.err);
+    };
+    pipe(&lock);
+    refused();
+    std::fs::remove_file(&lock).unwrap();
+    write(&place.path("foreign"), "its text");
+    std::os::unix::fs::symlink(place.path("foreign"), &lock).unwrap();
+    refused();
+    std::fs::remove_file(&lock).unwrap();
+    place.run(&["rm", "-y", REPOSITORY]).ok();
+    assert!(!place.path("made").exists());
+    assert_eq!(std::fs::read_to_string(place.path("foreign")).unwrap(), "its text");
+}

@@ -104,8 +104,28 @@ fn a_second_request_to_end_is_obeyed_at_once() {
 }
 
 fn end(child: &Child) {
-    let id = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    signal(child, rustix::process::Signal::TERM);
+}
+
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_that_closes_ends_the_server_after_its_answers() {
+    let mut serving = Serving::start(&["--alias", "story"]);
+    let mut stream = serving.send(CHAT, &chat(200));
+    let mut start = [0; 16];
+    stream.read_exact(&mut start).unwrap();
+    for _ in 0..2 {
+        signal(&serving.child, rustix::process::Signal::HUP);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    assert_eq!(serving.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -128,6 +148,15 @@ fn what_would_be_open_to_all_is_refused() {
     let empty = empty.to_str().unwrap();
     serve(&["--api-key-file", empty]).fails(1, "no key", "one key a line");
     serve(&["--api-key-file", "/nothing/there"]).fails(1, "cannot read", "spelling");
+    let pipe = scratch().join("serve-pipe");
+    let _ = std::fs::remove_file(&pipe);
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let refused = serve(&["--api-key-file", pipe.to_str().unwrap()]);
+    assert!(
+        refused.code == Some(1) && refused.err.contains("not a regular file"),
+        "{}",
+        refused.err
+    );
     let wrong = serve(&["--cors-origin", "*"]);
     assert_eq!(wrong.code, Some(2), "{}", wrong.err);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -188,4 +217,22 @@ fn one_model_and_several_exclude_each_other() {
         "spelling",
     );
     assert_eq!(run(&["serve", "--cached", "--keep-alive", "soon"]).code, Some(2));
+}
+
+#[test]
+fn a_model_whose_file_was_touched_is_served_again() {
+    let folder = tempfile::tempdir_in(scratch()).unwrap();
+    let file = folder.path().join("story.nest");
+    std::fs::copy(bundled(), &file).unwrap();
+    let options = ["-m", file.to_str().unwrap(), "--load-mode", "mmap", "--alias", "story"];
+    let serving = Serving::with(&options);
+    assert!(serving.ask(CHAT, &chat(4)).contains("data: [DONE]"));
+    let open = std::fs::File::options().write(true).open(&file).unwrap();
+    open.set_modified(std::time::SystemTime::now() + Duration::from_secs(5)).unwrap();
+    let failed = serving.ask(CHAT, &chat(4));
+    assert!(failed.contains("story.nest: changed while it was open"), "{failed}");
+    assert!(!failed.contains(folder.path().to_str().unwrap()), "{failed}");
+    let answer = serving.ask(CHAT, &chat(4));
+    assert!(answer.contains("data: [DONE]") && !answer.contains("\"error\""), "{answer}");
+    assert!(serving.ask("GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200 OK"));
 }

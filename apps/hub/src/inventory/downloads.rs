@@ -1,6 +1,9 @@
 //! Repositories in the Hub's cache.
 
-use super::{CachedKind, CachedModel, Caches, bytes_of, entries, name_of, repository_of};
+use super::{
+    CachedKind, CachedModel, Caches, bytes_of, entries, is_real_folder, name_of, repository_of,
+    root_entries,
+};
 use crate::names::is_commit;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +12,7 @@ const START: &str = "models--";
 
 /// Every repository of models of which some commit is here.
 pub fn all(caches: &Caches) -> Vec<CachedModel> {
-    let folders = entries(&caches.downloads);
+    let folders = folders(caches);
     folders.iter().filter_map(|folder| download(caches, folder)).collect()
 }
 
@@ -43,12 +46,13 @@ pub fn unfinished(folder: &Path) -> Vec<PathBuf> {
 
 /// The files by which programs take turns with a repository's blobs.
 pub fn locks_of(caches: &Caches, folder: &Path) -> Vec<PathBuf> {
-    entries(&caches.downloads.join(".locks").join(name_of(folder)))
+    let locks = caches.downloads.join(".locks");
+    if is_real_folder(&locks) { entries(&locks.join(name_of(folder))) } else { Vec::new() }
 }
 
-/// Every folder of a repository, with commits or without.
+/// Returns the folder of every repository, with or without commits. Links are left out.
 pub fn folders(caches: &Caches) -> Vec<PathBuf> {
-    let mut folders = entries(&caches.downloads);
-    folders.retain(|folder| name_of(folder).starts_with(START));
+    let mut folders = root_entries(&caches.downloads);
+    folders.retain(|folder| name_of(folder).starts_with(START) && is_real_folder(folder));
     folders
 }

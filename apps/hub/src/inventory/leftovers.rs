@@ -2,11 +2,15 @@
 
 use super::downloads::{folders, unfinished};
 use super::stores::files_of;
-use super::{CachedModel, Caches, Leftover, LeftoverKind, bytes_of, entries, name_of};
+use super::{
+    CachedModel, Caches, Leftover, LeftoverKind, bytes_of, entries, is_real_folder, name_of,
+    root_entries,
+};
 use crate::names::is_commit;
 use crate::room::on_disk;
 use crate::turn::Turn;
 use crate::uses::KnownUse;
+use nestling_formats::open_own_file;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -26,7 +30,7 @@ pub fn all(caches: &Caches, models: &[CachedModel], uses: &[KnownUse]) -> Vec<Le
         let parts = unfinished(&folder).into_iter().filter(is_free);
         found.extend(parts.map(|part| leftover(part, LeftoverKind::Download)));
     }
-    for folder in entries(&caches.stores.folder) {
+    for folder in root_entries(&caches.stores.folder) {
         in_folder(caches, &folder, &mut found);
         for below in entries(&folder) {
             if is_commit(&name_of(&below)) {
@@ -57,7 +61,7 @@ fn leftover(path: PathBuf, why: LeftoverKind) -> Leftover {
 fn in_folder(caches: &Caches, folder: &Path, found: &mut Vec<Leftover>) {
     for path in entries(folder) {
         let name = name_of(&path);
-        if name.starts_with('.') && name.ends_with(".download") && path.is_dir() {
+        if name.starts_with('.') && name.ends_with(".download") && is_real_folder(&path) {
             let lock = path.join("lock");
             if !lock.exists() || is_free(&lock) {
                 found.push(leftover(path, LeftoverKind::Download));
@@ -76,7 +80,7 @@ fn in_folder(caches: &Caches, folder: &Path, found: &mut Vec<Leftover>) {
 
 /// What is remembered of files in place that are gone.
 fn of_reads(caches: &Caches, uses: &[KnownUse], found: &mut Vec<Leftover>) {
-    for path in entries(caches.reads.folder()) {
+    for path in root_entries(caches.reads.folder()) {
         if name_of(&path).ends_with(".partial") && is_old(&path) {
             found.push(leftover(path, LeftoverKind::Temporary));
         }
@@ -92,7 +96,7 @@ fn of_reads(caches: &Caches, uses: &[KnownUse], found: &mut Vec<Leftover>) {
 
 fn is_free(lock: &Path) -> bool {
     // What cannot be asked may be held.
-    let Ok(file) = File::options().append(true).open(lock) else { return false };
+    let Ok(file) = open_own_file(lock, File::options().append(true)) else { return false };
     !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
@@ -106,7 +110,7 @@ fn is_old(path: &Path) -> bool {
 pub fn turn(caches: &Caches, leftover: &Leftover) -> Option<Option<Turn>> {
     let lock = match leftover.why {
         LeftoverKind::Conversion => caches.stores.lock(&leftover.path.with_extension("")),
-        LeftoverKind::Download if leftover.path.is_dir() => leftover.path.join("lock"),
+        LeftoverKind::Download if is_real_folder(&leftover.path) => leftover.path.join("lock"),
         LeftoverKind::Download => {
             let repository = leftover.path.parent().and_then(Path::parent)?;
             let locks = caches.downloads.join(".locks").join(name_of(repository));

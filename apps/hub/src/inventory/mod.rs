@@ -8,7 +8,7 @@ use crate::first_reads::FirstReads;
 use crate::made_of::SourceState;
 use crate::store_cache::StoreCache;
 use crate::uses::{KnownUse, Uses};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
 pub(crate) use downloads::locks_of;
@@ -42,6 +42,28 @@ pub enum CachedKind {
     Converted,
     /// A GGUF file outside the caches that was run where it lies.
     InPlace,
+}
+
+impl Caches {
+    /// Whether a path is below one of the caches' roots with no link among the folders between the root and the path.
+    pub(crate) fn contain(&self, path: &Path) -> bool {
+        let roots = [
+            &self.downloads,
+            &self.stores.folder,
+            &self.headers,
+            self.reads.folder(),
+            self.uses.folder(),
+        ];
+        let below = |root: &Path| {
+            path != root
+                && path.starts_with(root)
+                && path.components().all(|part| part != Component::ParentDir)
+        };
+        roots.into_iter().filter(|root| below(root)).any(|root| {
+            let folders = path.ancestors().skip(1).take_while(|folder| *folder != root);
+            folders.into_iter().all(is_real_folder)
+        })
+    }
 }
 
 impl CachedKind {
@@ -250,12 +272,24 @@ pub(crate) fn bytes_of(path: &Path) -> u64 {
     entries(path).iter().map(|path| bytes_of(path)).sum()
 }
 
-/// What is in a folder, sorted; nothing where there is no such folder.
-pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
+/// Returns the entries of a cache's root folder, sorted, or nothing if it does not exist. The root itself may be a link:
+/// the user decides where a cache is stored.
+pub(crate) fn root_entries(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
     paths
+}
+
+/// Returns the entries of a folder below a cache's root, sorted. Returns nothing if the folder does not exist or is a link,
+/// since files behind a link are outside the caches.
+pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
+    if is_real_folder(folder) { root_entries(folder) } else { Vec::new() }
+}
+
+/// Whether a path is a folder and not a link to one.
+pub(crate) fn is_real_folder(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|data| data.is_dir())
 }
 
 /// The last part of a path as text.

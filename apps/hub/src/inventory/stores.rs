@@ -1,6 +1,9 @@
 //! Stores in Nestling's cache.
 
-use super::{CachedKind, CachedModel, Caches, Source, bytes_of, entries, name_of, repository_of};
+use super::{
+    CachedKind, CachedModel, Caches, Source, bytes_of, entries, name_of, repository_of,
+    root_entries,
+};
 use crate::made_of::{self, MadeOf, SourceState};
 use crate::names::is_commit;
 use crate::origin::Origin;
@@ -17,7 +20,7 @@ const BESIDE: [&str; 2] = [made_of::ENDING, ".origin.json"];
 /// Every store, its shards counted as one.
 pub fn all(caches: &Caches) -> Vec<CachedModel> {
     let mut found = Vec::new();
-    for folder in entries(&caches.stores.folder) {
+    for folder in root_entries(&caches.stores.folder) {
         let name = name_of(&folder);
         for path in entries(&folder) {
             if is_store(&path) {

@@ -100,7 +100,7 @@ fn text_of(prompt: &Prompt, model: &Model) -> Result<String, ApiError> {
     match prompt {
         Prompt::Text(text) => Ok(text.clone()),
         Prompt::Tokens(tokens) => {
-            let refused = |error: EngineError| ApiError::engine(&error, "echo");
+            let refused = |error: EngineError| ApiError::engine(error, "echo");
             let tokenizer = model.tokenizer().ok_or(EngineError::NoTokenizer).map_err(refused)?;
             tokenizer.decode(tokens, true).map_err(|error| refused(EngineError::text(error)))
         }

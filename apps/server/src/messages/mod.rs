@@ -65,7 +65,7 @@ pub(crate) async fn count_tokens(
     let count = move || {
         let talk = Talk::take(&mut fields, &served)?;
         fields.end()?;
-        let refused = |error: EngineError| ApiError::engine(&error, "messages");
+        let refused = |error: EngineError| served.refused(error, "messages");
         let tokens = served.model.conversation_tokens(&talk.conversation).map_err(refused)?;
         Ok(json_response(StatusCode::OK, &json!({ "input_tokens": tokens.len() })))
     };

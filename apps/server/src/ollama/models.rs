@@ -28,12 +28,15 @@ pub(super) fn version() -> Response {
 async fn listed(server: &Server) -> Result<Vec<ListedModel>, ApiError> {
     match server.models()? {
         Models::Pool(pool) => pool.list().await,
-        Models::One(served) => Ok(vec![ListedModel {
-            name: served.id.clone(),
-            bytes: served.model.weight_bytes(),
-            created: served.created,
-            format: "nestling",
-        }]),
+        Models::One(lone) => {
+            let served = lone.current()?;
+            Ok(vec![ListedModel {
+                name: served.id.clone(),
+                bytes: served.model.weight_bytes(),
+                created: served.created,
+                format: "nestling",
+            }])
+        }
     }
 }
 
@@ -84,7 +87,7 @@ pub(super) async fn tags(server: &Server) -> Result<Response, ApiError> {
 pub(super) async fn ps(server: &Server) -> Result<Response, ApiError> {
     let listed = listed(server).await?;
     let open: Vec<(Arc<Served>, Option<Duration>)> = match server.models()? {
-        Models::One(served) => vec![(Arc::clone(served), None)],
+        Models::One(lone) => vec![(lone.current()?, None)],
         Models::Pool(pool) => {
             pool.open().into_iter().map(|open| (open.served, open.left)).collect()
         }

@@ -1,13 +1,13 @@
 //! Models that fail in the middle of an answer: each API tells of it in its own form, and the answer ends.
 
 use std::fs::OpenOptions as FileOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nestling::{
-    CancelToken, Device, DeviceOptions, EngineOptions, ModelOptions, OpenOptions, Residence,
+    CancelToken, Device, DeviceOptions, EngineOptions, Model, ModelOptions, OpenOptions, Residence,
     open_with,
 };
-use nestling_server::{Server, ServerOptions};
+use nestling_server::{OpenedModel, Server, ServerOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -24,21 +24,33 @@ struct Fragile {
     _folder: TempDir,
 }
 
+/// Opens a store whose experts are read while it answers.
+pub fn open_streamed(file: &Path) -> Model {
+    let options = OpenOptions {
+        device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
+        engine: EngineOptions {
+            memory_budget: Some(MEMORY),
+            threads: Some(1),
+            ..EngineOptions::default()
+        },
+        model: ModelOptions { residence: Residence::Streamed, ..ModelOptions::default() },
+    };
+    open_with(file, &options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
+/// Changes nothing of a file but the time of its last change.
+pub fn touch(file: &Path) {
+    let time = std::fs::metadata(file).unwrap().modified().unwrap();
+    let time = time + std::time::Duration::from_secs(5);
+    FileOptions::new().write(true).open(file).unwrap().set_modified(time).unwrap();
+}
+
 impl Fragile {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("story.nest");
         std::fs::copy(at("models/nestling-storyteller.nest"), &file).unwrap();
-        let options = OpenOptions {
-            device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
-            engine: EngineOptions {
-                memory_budget: Some(MEMORY),
-                threads: Some(1),
-                ..EngineOptions::default()
-            },
-            model: ModelOptions { residence: Residence::Streamed, ..ModelOptions::default() },
-        };
-        let model = open_with(&file, &options, &mut |_| {}, &CancelToken::new()).unwrap();
+        let model = open_streamed(&file);
         let server = Server::new(ServerOptions::default());
         server.set_model(model, NAME);
         Self { server, file, _folder: folder }
@@ -172,5 +184,39 @@ fn later_requests_are_told_of_it_too() {
         assert_eq!(answer.status, 500, "{path}: {}", answer.body);
         let error = answer.json()["error"].take();
         assert!(error.is_string() || error["message"].is_string(), "{path}: {error}");
+    }
+}
+
+#[test]
+fn a_model_whose_file_changed_fails_the_health_check_and_its_errors_name_no_folder() {
+    let fragile = Fragile::new();
+    get(&fragile.server, "/health").ok();
+    touch(&fragile.file);
+    let request =
+        json!({ "model": NAME, "max_tokens": 400, "ignore_eos": true, "messages": story() });
+    let error = post(&fragile.server, CHAT, &request).error(500);
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("story.nest: changed while"), "{message}");
+    assert_eq!(get(&fragile.server, "/health").error(503)["code"], "model_stale");
+}
+
+#[test]
+fn a_lone_model_whose_file_changed_is_reopened() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("story.nest");
+    std::fs::copy(at("models/nestling-storyteller.nest"), &file).unwrap();
+    let server = Server::new(ServerOptions::default());
+    let open = move || OpenedModel { model: open_streamed(&file), hold: Box::new(()) };
+    let (opened, path) = (open(), folder.path().join("story.nest"));
+    server.set_reopenable_model(opened, NAME, std::sync::Arc::new(move |_| Ok(open())));
+    let request =
+        json!({ "model": NAME, "max_tokens": 400, "ignore_eos": true, "messages": story() });
+    for _ in 0..2 {
+        let before = post(&server, CHAT, &request).ok();
+        touch(&path);
+        post(&server, CHAT, &request).error(500);
+        get(&server, "/health").ok();
+        let after = post(&server, CHAT, &request).ok();
+        assert_eq!(before["usage"]["completion_tokens"], after["usage"]["completion_tokens"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Clients that are slow, too many or too loud, behind a socket and with short times.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -207,4 +207,113 @@ fn whoever_leaves_while_the_prompt_is_computed_holds_nothing() {
     let after = wait_until(&listener, is_at_rest);
     assert!(is_at_rest(&after), "{after}");
     assert!(status(&listener)["idle_sessions"].as_u64().unwrap() <= 16);
+}
+
+#[test]
+fn bodies_share_one_budget_and_release_it_once_they_are_parsed() {
+    let limits = ConnectionLimits { bodies_bytes_max: 100_000, ..Default::default() };
+    let listener = listener(limits);
+    let head = |length: usize| {
+        format!(
+            "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n"
+        )
+    };
+    // Declared lengths take nothing of it.
+    let mut declared: Vec<TcpStream> = (0..4).map(|_| connect(&listener)).collect();
+    for stream in &mut declared {
+        stream.write_all(head(80_000).as_bytes()).unwrap();
+    }
+    let body = chat_with(&json!({ "max_tokens": 1 })).to_string();
+    let mut holder = connect(&listener);
+    let padded = format!("{body}{}", " ".repeat(95_000 - body.len()));
+    holder.write_all(format!("{}{}", head(padded.len()), &padded[..90_000]).as_bytes()).unwrap();
+    let large = || {
+        let mut stream = connect(&listener);
+        let padded = format!("{}{body}", " ".repeat(50_000));
+        send(&mut stream, "POST", CHAT, &padded);
+        let (mut head, mut line) = (String::new(), String::new());
+        let mut reader = BufReader::new(&stream);
+        while reader.read_line(&mut line).is_ok_and(|count| count > 2) {
+            head += &std::mem::take(&mut line);
+        }
+        assert!(!head.contains(" 503 ") || head.contains("retry-after: 1"), "{head}");
+        head
+    };
+    let end = Instant::now() + SOON;
+    while !large().starts_with("HTTP/1.1 503") {
+        assert!(Instant::now() < end, "the budget is not full");
+    }
+    // What is small still fits.
+    let mut small = connect(&listener);
+    send(&mut small, "POST", CHAT, &body);
+    assert_eq!(receive(&mut small).0, 200);
+    holder.write_all(&padded.as_bytes()[90_000..]).unwrap();
+    assert_eq!(receive(&mut holder).0, 200);
+    for _ in 0..5 {
+        assert!(large().starts_with("HTTP/1.1 200"));
+    }
+}
+
+#[test]
+fn a_client_that_closes_its_sending_side_gets_its_answer() {
+    let listener = listener(ConnectionLimits::default());
+    for (method, path, body) in [
+        ("GET", "/health", String::new()),
+        ("POST", CHAT, chat_with(&json!({ "max_tokens": 20 })).to_string()),
+        ("POST", CHAT, chat_with(&json!({ "max_tokens": 20, "stream": true })).to_string()),
+    ] {
+        let mut stream = connect(&listener);
+        send(&mut stream, method, path, &body);
+        stream.shutdown(Shutdown::Write).unwrap();
+        let (said, took) = rest(&mut stream);
+        assert!(said.starts_with("HTTP/1.1 200") && took < SOON, "{path}: {took:?} {said}");
+        assert!(said.trim_end().ends_with(['}', '0']), "{path}: {said}");
+    }
+    // One that is gone altogether frees the model before its long answer is computed.
+    let mut stream = connect(&listener);
+    let long = json!({ "max_tokens": 900, "n": 8, "logit_bias": { "2": -100 } });
+    send(&mut stream, "POST", CHAT, &chat_with(&long).to_string());
+    wait_until(&listener, |status| status["requests_free"] != 256);
+    drop(stream);
+    let after = wait_until(&listener, is_at_rest);
+    assert!(is_at_rest(&after), "{after}");
+}
+
+#[test]
+fn a_refusal_reaches_a_client_that_is_still_sending() {
+    let listener = listener(ConnectionLimits::default());
+    for _ in 0..5 {
+        let mut stream = connect(&listener);
+        let body = vec![b' '; 12 << 20];
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&body).unwrap();
+        assert_eq!(receive(&mut stream).0, 413);
+    }
+}
+
+#[test]
+fn encoded_bodies_are_refused() {
+    let listener = listener(ConnectionLimits::default());
+    for (header, code) in [
+        ("Transfer-Encoding: gzip, chunked", 501),
+        ("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked", 501),
+        ("Content-Length: 2\r\nContent-Encoding: gzip", 415),
+        ("Content-Length: 2\r\nContent-Encoding: identity", 400),
+        ("Transfer-Encoding: chunked", 400),
+    ] {
+        let mut stream = connect(&listener);
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             {header}\r\n\r\n"
+        );
+        let body = if header.starts_with('T') { "2\r\n{}\r\n0\r\n\r\n" } else { "{}" };
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        assert_eq!(receive(&mut stream).0, code, "{header}");
+    }
 }

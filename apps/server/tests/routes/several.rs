@@ -10,6 +10,7 @@ use nestling_server::{
 };
 use serde_json::{Value, json};
 
+use crate::failures::{open_streamed, touch};
 use crate::models::{open_bundled, open_tools};
 use crate::{CHAT, block_on, chat_with, get, post, post_later};
 
@@ -326,4 +327,54 @@ fn tokenizers_are_told_of_by_the_name_of_an_open_model() {
     }
     // What is not open stays so.
     assert_eq!(source.opened.lock().unwrap().len(), 2);
+}
+
+/// One streamed model, read from a file that changes.
+#[derive(Debug)]
+struct Changing {
+    file: std::path::PathBuf,
+    opened: AtomicUsize,
+}
+
+impl ModelSource for Changing {
+    fn list(&self) -> Vec<ListedModel> {
+        let name = "story".into();
+        vec![ListedModel { name, bytes: BYTES, created: 1_700_000_000, format: "nest" }]
+    }
+
+    fn open(
+        &self,
+        _: &str,
+        _: Option<u64>,
+        _: &CancelToken,
+    ) -> Result<OpenedModel, OpenModelError> {
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        Ok(OpenedModel { model: open_streamed(&self.file), hold: Box::new(()) })
+    }
+}
+
+#[test]
+fn a_model_whose_file_changed_is_closed_and_reopened() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("story.nest");
+    std::fs::copy(crate::models::at("models/nestling-storyteller.nest"), &file).unwrap();
+    let source = Arc::new(Changing { file: file.clone(), opened: AtomicUsize::new(0) });
+    let server = Server::new(ServerOptions::default());
+    let options = PoolOptions { keep_alive: None, memory_bytes: Some(2 << 30) };
+    server.set_source(Arc::clone(&source) as Arc<dyn ModelSource>, options);
+    let long = json!({ "model": "story", "max_tokens": 400, "ignore_eos": true });
+    let ask = || post(&server, CHAT, &chat_with(&long));
+    ask().ok();
+    touch(&file);
+    let error = ask().error(500);
+    assert!(error["message"].as_str().unwrap().contains("changed while it was open"), "{error}");
+    ask().ok();
+    assert_eq!(source.opened.load(Ordering::SeqCst), 2);
+    // A file of the same name in place of the old one is another one, too.
+    let new = folder.path().join("new.nest");
+    std::fs::copy(&file, &new).unwrap();
+    std::fs::rename(&new, &file).unwrap();
+    touch(&file);
+    let answers = [ask().status, ask().status];
+    assert_eq!(answers[1], 200, "{answers:?}");
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use nestling_core::sync::{Mutex, whole};
 use nestling_formats::memory::try_with_capacity;
-use nestling_formats::open_regular;
+use nestling_formats::{open_own_file, open_regular};
 
 use super::record::PageName;
 
@@ -81,13 +81,14 @@ impl FolderFiles {
     /// A folder, made if it is not there.
     ///
     /// # Errors
-    /// Of the system.
+    /// Of the system; [`io::ErrorKind::PermissionDenied`] if other users may write to the folder.
     pub fn open(folder: PathBuf) -> io::Result<Self> {
         let mut builder = DirBuilder::new();
         builder.recursive(true);
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.create(&folder)?;
+        refuse_shared(&folder)?;
         Ok(Self { folder, lock: Mutex::new(None) })
     }
 
@@ -113,6 +114,22 @@ impl FolderFiles {
     }
 }
 
+/// Refuses a folder in which other users could place pages of their choice.
+fn refuse_shared(folder: &std::path::Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(folder)?.permissions().mode() & 0o777;
+        if mode & 0o022 != 0 {
+            let what = format!("other users may write to it (mode {mode:04o}, expected 0700)");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = folder;
+    Ok(())
+}
+
 /// Files that nobody else may read.
 fn own_file() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -135,7 +152,9 @@ impl PageFiles for FolderFiles {
         if held.is_some() {
             return Ok(true);
         }
-        let file = own_file().create(true).truncate(false).open(self.folder.join(LOCK))?;
+        let mut options = own_file();
+        options.create(true).truncate(false);
+        let file = open_own_file(&self.folder.join(LOCK), &mut options)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(false),
@@ -260,5 +279,38 @@ mod tests {
             std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left.len(), 3, "the lock and what is somebody else's: {left:?}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn folders_that_others_may_write_to_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        for (mode, allowed) in [(0o777, false), (0o770, false), (0o702, false), (0o755, true)] {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(root.path(), mode.clone()).unwrap();
+            let opened = FolderFiles::open(root.path().to_owned());
+            assert_eq!(opened.is_ok(), allowed, "{mode:?}");
+            if let Err(error) = opened {
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+                assert!(error.to_string().contains("other users may write"), "{error}");
+            }
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_that_is_no_file_is_refused_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let files = FolderFiles::open(root.path().join("pages")).unwrap();
+        let lock = root.path().join("pages/lock");
+        assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+        assert_eq!(files.claim().unwrap_err().kind(), ErrorKind::InvalidInput);
+        std::fs::remove_file(&lock).unwrap();
+        std::os::unix::fs::symlink(root.path().join("target"), &lock).unwrap();
+        assert_eq!(files.claim().unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert!(!root.path().join("target").exists());
+        std::fs::remove_file(&lock).unwrap();
+        assert!(files.claim().unwrap());
     }
 }

@@ -4,7 +4,7 @@
 //! Each is a file of its own under a name that says everything that it depends on, with a checksum over all of it.
 //! What is damaged, missing or cut is not there, and is computed. Writing is done behind the steps by a thread of the
 //! store; what it cannot keep up with is dropped, and what finds no room takes that of what was unused for longest. A
-//! disk that fails ends the writing, nothing else.
+//! disk that fails pauses the writing, nothing else.
 
 mod files;
 mod index;
@@ -89,7 +89,7 @@ pub struct PageStoreStatus {
     pub damaged: u64,
     /// Reads and writes that the system refused.
     pub failed: u64,
-    /// Whether pages are written: not while another store has the directory, nor after a write failed.
+    /// Whether pages are written: not while another store has the directory, nor for a while after a write failed.
     pub is_writing: bool,
 }
 
@@ -156,7 +156,7 @@ impl PageStore {
             dropped,
             damaged,
             failed,
-            is_writing: state.is_owner && !state.has_failed,
+            is_writing: state.is_owner && !state.pause.is_on(),
         }
     }
 

@@ -16,6 +16,10 @@ use super::speed::ReadSpeed;
 /// Pages that may wait to be written: their contents wait in the pools, where they may be taken for others.
 const WAITING_MAX: usize = 4096;
 
+/// Seconds without writes after the first failure, and after many in a row.
+const PAUSE_SECONDS: f64 = 1.0;
+const PAUSE_SECONDS_MAX: f64 = 300.0;
+
 /// Gives the bytes of a page; none where they are gone.
 type Contents = Box<dyn FnOnce() -> Option<Vec<u8>> + Send>;
 
@@ -36,8 +40,8 @@ pub(super) struct StoreState {
     pub speed: ReadSpeed,
     /// Whether this store writes; others of the same place read.
     pub is_owner: bool,
-    /// The place failed: nothing is written any more.
-    pub has_failed: bool,
+    /// Writes are suspended for a while after the place failed.
+    pub pause: Pause,
     is_closed: bool,
 }
 
@@ -97,6 +101,28 @@ impl Queue {
     }
 }
 
+/// A suspension of writes, twice as long after each failure without a write between.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    /// When it began, and its seconds.
+    since: Option<(Moment, f64)>,
+}
+
+impl Pause {
+    pub fn is_on(&self) -> bool {
+        self.since.is_some_and(|(at, seconds)| Moment::now().seconds_since(at) < seconds)
+    }
+
+    /// Begins a suspension and returns its seconds.
+    fn extend(&mut self) -> f64 {
+        let last = self.since.map(|(_, seconds)| 2.0 * seconds);
+        // Default: the first failure in a row.
+        let seconds = last.unwrap_or(PAUSE_SECONDS).min(PAUSE_SECONDS_MAX);
+        self.since = Some((Moment::now(), seconds));
+        seconds
+    }
+}
+
 impl SharedStore {
     /// # Errors
     /// Of the system.
@@ -139,7 +165,7 @@ impl SharedStore {
         if state.index.touch(&name) || state.queue.names.contains(&name) {
             return;
         }
-        if state.has_failed || state.is_closed || state.queue.writes.len() >= WAITING_MAX {
+        if state.pause.is_on() || state.is_closed || state.queue.writes.len() >= WAITING_MAX {
             state.counts.dropped += 1;
             return;
         }
@@ -220,8 +246,11 @@ impl SharedStore {
     fn work(&self, job: Job) {
         match job {
             Job::Remove(names) => {
-                let removed = names.iter().try_for_each(|name| self.files.remove(name));
-                removed.unwrap_or_else(|error| self.fail(&error));
+                for name in names {
+                    if let Err(error) = self.files.remove(&name) {
+                        self.fail(&name, &error);
+                    }
+                }
             }
             Job::Write(Write { kind, name, contents }) => {
                 // The contents come from a device; what goes wrong there is not the end of the thread.
@@ -229,12 +258,15 @@ impl SharedStore {
                 let mut state = self.lock();
                 state.queue.names.remove(&name);
                 match written {
-                    Ok(Ok(true)) => state.counts.writes += 1,
+                    Ok(Ok(true)) => {
+                        state.counts.writes += 1;
+                        state.pause = Pause::default();
+                    }
                     Ok(Ok(false)) | Err(_) => state.counts.dropped += 1,
                     Ok(Err(error)) => {
                         state.counts.dropped += 1;
                         drop(state);
-                        self.fail(&error);
+                        self.fail(&name, &error);
                     }
                 }
             }
@@ -243,7 +275,7 @@ impl SharedStore {
 
     /// False where there is nothing to write, or no room that it may take.
     fn write(&self, kind: StoredKind, name: &PageName, contents: Contents) -> io::Result<bool> {
-        if self.lock().has_failed || !self.claim()? || self.lock().index.contains(name) {
+        if self.lock().pause.is_on() || !self.claim()? || self.lock().index.contains(name) {
             return Ok(false);
         }
         // Default: whose memory was taken for others is computed again when it is wanted.
@@ -265,18 +297,38 @@ impl SharedStore {
         loop {
             let oldest = self.lock().index.pop_oldest(bytes, self.bytes_max);
             match oldest {
-                Some(name) => self.files.remove(&name)?,
+                Some(name) => match self.files.remove(&name) {
+                    // Another page makes room in its place.
+                    Err(error) if is_of_name(&error) => self.fail(&name, &error),
+                    removed => removed?,
+                },
                 None => return Ok(()),
             }
         }
     }
 
-    /// The place is full, gone or broken: what it has is still read, and nothing is written any more.
-    fn fail(&self, error: &io::Error) {
-        tracing::warn!(%error, "pages are not written to disk any more");
+    /// Notes a failure. If only this name is unusable, such as for a folder in its place, other pages are written as before.
+    /// Otherwise the place is full, gone or broken: its pages are still read, and writing is suspended for a while.
+    fn fail(&self, name: &PageName, error: &io::Error) {
         let mut state = self.lock();
         state.counts.failed += 1;
-        state.has_failed = true;
+        if is_of_name(error) {
+            drop(state);
+            tracing::warn!(%error, %name, "a page is not written to disk");
+            return;
+        }
+        let seconds = state.pause.extend();
         state.queue.removals.clear();
+        drop(state);
+        tracing::warn!(%error, "no pages are written to disk for {seconds} s");
     }
+}
+
+/// Whether an error concerns one name and not the whole place.
+fn is_of_name(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::IsADirectory | Kind::AlreadyExists | Kind::DirectoryNotEmpty | Kind::InvalidFilename
+    )
 }

@@ -293,6 +293,51 @@ fn a_disk_that_fails_ends_the_writing_and_nothing_else() {
 }
 
 #[test]
+fn writing_resumes_after_a_disk_was_full_for_a_moment() {
+    let files = MemoryFiles::default();
+    files.faults.lock().unwrap().room = Some(0);
+    let (engine, store) = (engine(), files.store(ROOMY));
+    let model = stored(&engine, plain(), &store);
+    fresh(&model, &prompt(8, 300), &greedy(4));
+    assert!(store.flush());
+    assert_eq!((store.status().writes, store.status().is_writing), (0, false));
+    files.faults.lock().unwrap().room = None;
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while !store.status().is_writing {
+        assert!(std::time::Instant::now() < end, "writing was not resumed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fresh(&model, &prompt(9, 300), &greedy(4));
+    assert!(store.flush());
+    assert_eq!((store.status().writes, store.status().failed), (4, 1));
+}
+
+#[test]
+fn a_folder_under_the_name_of_one_page_costs_that_page_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let (first, second) = (root.path().join("first"), root.path().join("second"));
+    let history = prompt(8, 300);
+    let run = |folder: &Path| {
+        let (engine, store) = (engine(), folder_store(folder, ROOMY));
+        let model = stored(&engine, plain(), &store);
+        assert_eq!(fresh(&model, &history, &greedy(4)).0, expected(&history, 4));
+        assert!(store.flush());
+        store.status()
+    };
+    assert_eq!(run(&first).writes, 4);
+    let page = std::fs::read_dir(&first).unwrap().map(|entry| entry.unwrap().file_name());
+    let page = page.into_iter().find(|name| name.to_str().unwrap().ends_with(".page")).unwrap();
+    std::fs::create_dir_all(second.join(page).join("in the way")).unwrap();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&second, std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let status = run(&second);
+    assert_eq!((status.writes, status.failed, status.is_writing), (3, 1, true));
+}
+
+#[test]
 fn what_was_unused_for_longest_makes_room() {
     let files = MemoryFiles::default();
     let store = files.store(6 * RECORD_BYTES + 5);

@@ -204,6 +204,29 @@ pub struct Malformed {
 }
 
 impl StoreError {
+    /// Path of the file that the error names, if it names one.
+    pub fn file_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Malformed(malformed) => Some(&mut malformed.file),
+            Self::Io { file, .. }
+            | Self::DiskFull { file, .. }
+            | Self::NotAStore { file }
+            | Self::Version { file, .. }
+            | Self::Truncated { file, .. }
+            | Self::Damaged { file, .. }
+            | Self::Differs { file, .. }
+            | Self::Padding { file, .. }
+            | Self::Changed { file }
+            | Self::Absent { file, .. }
+            | Self::Shard { file, .. }
+            | Self::Busy { file }
+            | Self::Unfinished { file, .. }
+            | Self::NotMappable { file }
+            | Self::Cancelled { file } => Some(file),
+            Self::Length { .. } | Self::Plan { .. } | Self::Memory(_) | Self::Internal(_) => None,
+        }
+    }
+
     /// An I/O error; a full disk has a variant of its own.
     pub(super) fn io(
         file: impl Into<String>,
