@@ -2,7 +2,8 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Dependencies reach the linker as archives, and the crate itself as objects. Default: an unknown system has no such option.
+    // Dependencies reach the linker as archives, and the crate itself as objects.
+    // Default: an unknown system has no such option.
     let system = std::env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
     if matches!(system.as_str(), "linux" | "android" | "freebsd") {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");

@@ -7,13 +7,13 @@ use crate::interrupt::Interrupt;
 use crate::located::LocatedModel;
 use crate::memory::memory_budget;
 use crate::opened::Opened;
-use crate::shelf::Shelf;
+use crate::shelf::{Shelf, not_opened};
 use crate::words::counted;
 use crate::{device, opened};
 use nestling::formats::open_regular;
 use nestling_server::{
-    Access, AccessError, ListenError, Listener, ModelSource, OpenModelError, OpenedModel,
-    PoolOptions, Reopen, Server, ServerOptions,
+    Access, AccessError, ListenError, Listener, ModelSource, OpenedModel, PoolOptions, Reopen,
+    Server, ServerOptions,
 };
 use std::io::Read;
 use std::net::IpAddr;
@@ -84,16 +84,6 @@ fn reopen(opened: &Opened, args: &ServeArgs, console: &Console) -> Reopen {
             not_opened(failure, &path)
         })
     })
-}
-
-/// An error for clients, who do not learn in which folder the model is.
-pub fn not_opened(failure: Failure, path: &Path) -> OpenModelError {
-    let folder = path.parent().map(|folder| folder.join("").display().to_string());
-    let message = match folder.filter(|folder| !folder.is_empty()) {
-        Some(folder) => failure.message.replace(&folder, ""),
-        None => failure.message,
-    };
-    OpenModelError { message, lacks_memory: failure.lacks_memory }
 }
 
 /// Has the server answer with several models; how many there are, in words.

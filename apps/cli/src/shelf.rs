@@ -6,7 +6,6 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::located::LocatedModel;
-use crate::serve::not_opened;
 use crate::{hub, opened};
 use nestling::CancelToken;
 use nestling_hub::{CachedKind, Inventory, is_gguf};
@@ -215,6 +214,16 @@ fn of_caches() -> Vec<(String, PathBuf)> {
     }
     found.sort();
     found
+}
+
+/// Describes a failure to open a model to clients, without the folder that the model is in.
+pub fn not_opened(failure: Failure, path: &Path) -> OpenModelError {
+    let folder = path.parent().map(|folder| folder.join("").display().to_string());
+    let message = match folder.filter(|folder| !folder.is_empty()) {
+        Some(folder) => failure.message.replace(&folder, ""),
+        None => failure.message,
+    };
+    OpenModelError { message, lacks_memory: failure.lacks_memory }
 }
 
 #[cfg(test)]

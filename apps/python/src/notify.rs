@@ -30,7 +30,7 @@ struct Running {
 /// Ends all notifier threads and waits for them. Registered with `atexit`.
 #[pyfunction]
 pub(crate) fn stop_notifiers(py: Python<'_>) {
-    // In a forked child, the lock may be held by a thread that does not exist there.
+    // Default: in a forked child the lock may be held by a thread that does not exist there, and nothing can be joined.
     let Ok(mut threads) = THREADS.try_lock() else { return };
     threads.is_stopped = true;
     let running = std::mem::take(&mut threads.running);

@@ -8,6 +8,7 @@ use crate::limits::{
     CHOICE_BYTES_MAX, CHOICES_MAX, DEPTH_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, REPEAT_MAX,
 };
 use crate::schema_check::check_schema;
+use crate::schema_conjunctions::check_conjunctions;
 use crate::schema_narrow::{Narrowed, narrowed};
 
 /// What a grammar was made of.
@@ -96,7 +97,9 @@ pub(crate) fn with_options(schema: &Value) -> Result<Narrowed, GuideError> {
         }
     };
     map.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE }));
-    Ok(Narrowed { schema: Value::Object(map), is_narrowed: narrowed.is_narrowed })
+    let schema = Value::Object(map);
+    check_conjunctions(&schema)?;
+    Ok(Narrowed { schema, is_narrowed: narrowed.is_narrowed })
 }
 
 /// What the grammar engine says of a schema that no value is valid for is an error of its own.

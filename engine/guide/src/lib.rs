@@ -23,6 +23,7 @@ mod guide;
 pub mod limits;
 mod matcher;
 mod schema_check;
+mod schema_conjunctions;
 mod schema_disjoint;
 mod schema_narrow;
 mod schema_negate;

@@ -26,6 +26,12 @@ pub const DEPTH_MAX: usize = 64;
 /// become a symbol.
 pub const REPEAT_MAX: u64 = 10_000;
 
+/// Largest common multiple of the `multipleOf` that apply to one value: its automaton has a state for each remainder.
+pub const MULTIPLE_MAX: u64 = 100_000;
+
+/// Maximum number of patterns that apply to one value: their automaton has up to the product of their states.
+pub const CONJOINED_PATTERNS_MAX: usize = 8;
+
 /// Most parts that are looked at or copied where a schema is rewritten for the grammar engine.
 pub(crate) const REWRITE_PARTS_MAX: u64 = 50_000;
 

@@ -32,6 +32,27 @@ fn what_is_too_much_is_refused() {
     refused(Guide::lark(&("start: ".to_owned() + &"[".repeat(100))), "depth of brackets");
 }
 
+/// Each of these took the grammar engine many seconds and hundreds of megabytes, or did not end.
+#[test]
+fn schemas_with_large_automata_are_refused_before_they_are_compiled() {
+    let all = |key: &str, values: Vec<Value>| {
+        let all: Vec<_> = values.into_iter().map(|value| json!({ key: value })).collect();
+        json!({ "allOf": all })
+    };
+    let multiples = all("multipleOf", vec![97.into(), 89.into(), 83.into(), 79.into()]);
+    let counts = all("pattern", (1..=40).map(|n| format!("a{{{n}}}").into()).collect());
+    let wide = all("pattern", (1..=16).map(|n| format!(".*a.{{{n}}}b.*").into()).collect());
+    for (schema, words) in [
+        (multiples, "common multiple of multipleOf"),
+        (json!({ "multipleOf": 999_983 }), "common multiple of multipleOf"),
+        (counts, "patterns of one value"),
+        (wide, "patterns of one value"),
+    ] {
+        refused(Guide::json_schema(&json!({ "properties": { "x": schema } })), words);
+        refused(Guide::json_schema(&schema), words);
+    }
+}
+
 #[test]
 fn what_cannot_be_kept_to_is_refused_by_name() {
     for (schema, words) in [
