@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nestling_server::limits::ConnectionLimits;
@@ -225,9 +226,16 @@ fn bodies_share_one_budget_and_release_it_once_they_are_parsed() {
         stream.write_all(head(80_000).as_bytes()).unwrap();
     }
     let body = chat_with(&json!({ "max_tokens": 1 })).to_string();
-    let mut holder = connect(&listener);
     let padded = format!("{body}{}", " ".repeat(95_000 - body.len()));
-    holder.write_all(format!("{}{}", head(padded.len()), &padded[..90_000]).as_bytes()).unwrap();
+    let hold = || {
+        let mut stream = connect(&listener);
+        let part = format!("{}{}", head(padded.len()), &padded[..90_000]);
+        stream.write_all(part.as_bytes()).unwrap();
+        // Until the server has read it: a large body that is read first leaves no room for this one.
+        thread::sleep(Duration::from_millis(200));
+        stream
+    };
+    let mut holder = hold();
     let large = || {
         let mut stream = connect(&listener);
         let padded = format!("{}{body}", " ".repeat(50_000));
@@ -243,6 +251,9 @@ fn bodies_share_one_budget_and_release_it_once_they_are_parsed() {
     let end = Instant::now() + SOON;
     while !large().starts_with("HTTP/1.1 503") {
         assert!(Instant::now() < end, "the budget is not full");
+        drop(holder);
+        thread::sleep(Duration::from_millis(200));
+        holder = hold();
     }
     // What is small still fits.
     let mut small = connect(&listener);
