@@ -8,14 +8,19 @@ use nestling_testkit::models::SLOW_FAMILIES;
 /// Tests that take the emulated device longest and whose cases others, or the software Vulkan device, cover in part.
 /// `.ci/deep` runs them.
 const SLOW: &[&str] = &[
-    "best::hidden_rows_come_beside_logits_and_alone",
+    "best::",
     "budget::the_least_budget_is_enough_and_one_byte_less_is_refused",
-    "on_host::what_moves_to_the_device_is_there_later",
     "forced::",
+    "on_host::bits_do_not_depend_on_where_an_expert_is_computed",
+    "on_host::what_moves_to_the_device_is_there_later",
     "residency::",
-    "slow::",
     "scaled::streamed_files_have_the_bits_of_resident_ones",
+    "slow::",
+    "streamed::a_budget_that_changes_while_running_changes_no_bit",
+    "streamed::a_device_without_memory_for_all_slots_gives_fewer",
+    "streamed::biases_of_experts_are_found_by_the_device",
     "streamed::levels_by_weight_are_the_same_from_the_device_and_the_host",
+    "streamed::reads_that_fail_while_a_step_waits_are_errors_of_that_step",
 ];
 
 fn main() -> std::process::ExitCode {
