@@ -139,13 +139,14 @@ fn children<'a>(conjunction: &[&'a Value]) -> Vec<Conjunction<'a>> {
 /// Checks the multiples and patterns of one conjunction.
 fn check(conjunction: &[&Value]) -> Result<(), GuideError> {
     let maps = || conjunction.iter().filter_map(|schema| schema.as_object());
-    let mut common = Decimal { digits: 1, scale: 0 };
+    let mut common: Option<Decimal> = None;
     for multiple in maps().filter_map(|map| map.get("multipleOf")).filter_map(Decimal::of) {
-        common = common.common_multiple(multiple);
-        if common.digits > MULTIPLE_MAX {
+        let next = common.map_or(multiple, |common| common.common_multiple(multiple));
+        if next.digits > MULTIPLE_MAX {
             let what = "common multiple of multipleOf";
-            return Err(GuideError::Limit { what, limit: MULTIPLE_MAX, found: common.digits });
+            return Err(GuideError::Limit { what, limit: MULTIPLE_MAX, found: next.digits });
         }
+        common = Some(next);
     }
     let patterns: BTreeSet<&str> =
         maps().filter_map(|map| map.get("pattern")).filter_map(Value::as_str).collect();
@@ -220,6 +221,7 @@ mod tests {
         assert_eq!(found(&all(&[86_400, 43_200, 10])), None);
         assert_eq!(found(&json!({ "multipleOf": 999_983 })), Some(999_983));
         assert_eq!(found(&json!({ "multipleOf": 0.01 })), None);
+        assert_eq!(found(&json!({ "multipleOf": 1e-8 })), None);
         assert_eq!(
             found(&json!({ "allOf": [{ "multipleOf": 0.001 }, { "multipleOf": 7 }] })),
             None

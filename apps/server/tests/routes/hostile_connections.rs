@@ -60,7 +60,7 @@ fn heads_that_do_not_come_end_the_connection() {
             break;
         }
         assert!(started.elapsed() < SOON, "a head that never ends");
-        std::thread::sleep(SHORT / 10);
+        thread::sleep(SHORT / 10);
     }
     // Nor does an earlier request.
     let mut stream = connect(&listener);
@@ -203,7 +203,7 @@ fn whoever_leaves_while_the_prompt_is_computed_holds_nothing() {
         let text = "a ship and a harbour ".repeat(120);
         let request = chat_with(&json!({ "messages": [{ "role": "user", "content": text }] }));
         send(&mut stream, "POST", CHAT, &request.to_string());
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
     let after = wait_until(&listener, is_at_rest);
     assert!(is_at_rest(&after), "{after}");
