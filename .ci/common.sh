@@ -6,15 +6,15 @@ export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 tools=$target/tools
 
-# Packages of the tests' build. Every build names all of it, so that cargo selects the same features of each dependency and
-# builds it once. `--test tidy` counts the features of development dependencies, as `cargo test --workspace` does.
+# Arguments of every build besides the tests. The whole workspace is named, so that cargo selects the same features of each
+# dependency and builds it once. `--test tidy` counts the features of development dependencies, as `cargo test --workspace` does.
 test_build=(build --quiet --locked --workspace)
 
-build_table=
-build_name=
-build_budget=
-build_started=0
-build_cpu=0
+step_table=
+step_name=
+step_budget=
+step_started=0
+step_cpu=0
 
 # Sets cpu_seconds to the processor seconds of all finished children.
 count_cpu() {
@@ -27,13 +27,13 @@ count_cpu() {
 }
 
 close_step() {
-    [ -n "$build_name" ] || return 0
+    [ -n "$step_name" ] || return 0
     count_cpu
-    local seconds=$((SECONDS - build_started)) cpu=$((cpu_seconds - build_cpu)) mark=
-    [ "$seconds" -le "$build_budget" ] || mark=' over budget'
-    printf -- '--- %s: %s s of %s s, %s s of processor time%s\n' "$build_name" "$seconds" "$build_budget" "$cpu" "$mark"
-    build_table+=$(printf '%-58s %7s %7s %9s%s' "$build_name" "$seconds" "$build_budget" "$cpu" "$mark")$'\n'
-    build_name=
+    local seconds=$((SECONDS - step_started)) cpu=$((cpu_seconds - step_cpu)) mark=
+    [ "$seconds" -le "$step_budget" ] || mark=' over budget'
+    printf -- '--- %s: %s s of %s s, %s s of processor time%s\n' "$step_name" "$seconds" "$step_budget" "$cpu" "$mark"
+    step_table+=$(printf '%-58s %7s %7s %9s%s' "$step_name" "$seconds" "$step_budget" "$cpu" "$mark")$'\n'
+    step_name=
 }
 
 # step NAME BUDGET: ends the current step and starts another one, which should take at most BUDGET seconds.
@@ -41,14 +41,14 @@ step() {
     close_step
     printf '\n=== %s (at %s s)\n' "$1" "$SECONDS"
     count_cpu
-    build_name=$1 build_budget=$2 build_started=$SECONDS build_cpu=$cpu_seconds
+    step_name=$1 step_budget=$2 step_started=$SECONDS step_cpu=$cpu_seconds
 }
 
 # Ends the last step and prints the table of all.
 finish_steps() {
     close_step
     count_cpu
-    printf '\n%-58s %7s %7s %9s\n%s' step seconds budget processor "$build_table"
+    printf '\n%-58s %7s %7s %9s\n%s' step seconds budget processor "$step_table"
     printf '%-58s %7s %7s %9s\n' all "$SECONDS" '' "$cpu_seconds"
 }
 

@@ -88,7 +88,8 @@ impl<T: Send> Held<T> {
 }
 
 impl<T: Send> Drop for Held<T> {
-    /// What the engine has to end is ended without the interpreter. In a forked child it leaks: there are no threads to end.
+    /// Drops the value without holding the interpreter, since drops may wait for threads of the engine. A forked child leaks the
+    /// value: it has no such threads.
     fn drop(&mut self) {
         let value = match self.value.get_mut() {
             Ok(value) => value.take(),

@@ -17,9 +17,15 @@ OPENED = f"""
     model = nestling.open({str(BUNDLED)!r}, device="cpu", threads=1)
     """
 
+ANSWERING = """
+    session = model.session()
+    answer = session.generate("The storm", temperature=0, ignore_end=True)
+    chat = model.chat()
+    """
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", textwrap.dedent(OPENED) + textwrap.dedent(code)]
+
+def run(*parts: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "".join(textwrap.dedent(part) for part in (OPENED, *parts))]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -28,10 +34,7 @@ needs_fork = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="n
 
 @needs_fork
 def test_a_forked_child_ends_quietly() -> None:
-    done = run("""
-        session = model.session()
-        answer = session.generate("The storm", temperature=0, ignore_end=True)
-        chat = model.chat()
+    done = run(ANSWERING, """
         child = os.fork()
         if child == 0:
             sys.exit(0)
@@ -43,10 +46,7 @@ def test_a_forked_child_ends_quietly() -> None:
 
 @needs_fork
 def test_handles_of_the_parent_are_refused_in_a_forked_child() -> None:
-    done = run("""
-        session = model.session()
-        answer = session.generate("The storm", temperature=0, ignore_end=True)
-        chat = model.chat()
+    done = run(ANSWERING, """
         child = os.fork()
         if child == 0:
             calls = [
