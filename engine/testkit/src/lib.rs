@@ -19,11 +19,13 @@ pub mod models;
 mod notes;
 pub mod operations;
 pub mod runners;
+mod shared_devices;
 mod suite;
 mod test;
 pub mod values;
 
 pub use device::{Device, ModelsDevice, OperationsDevice};
 pub use notes::keep as keep_note;
+pub use shared_devices::SharedDevices;
 pub use suite::{Suite, run};
 pub use test::Test;

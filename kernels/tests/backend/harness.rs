@@ -1,11 +1,14 @@
-//! One device for all tests: a GPU where there is one, the emulated device elsewhere.
+//! The device of the tests: a GPU if there is one, otherwise an emulated one per thread.
 
-use std::sync::{Mutex, OnceLock};
+use std::convert::Infallible;
 
+use nestling_core::backend::Backend;
 use nestling_cuda::emulation::{Line, Schedule};
 use nestling_cuda::kernel::Kernel;
 use nestling_cuda::{CudaBackend, CudaOptions, EmulationOptions};
-use nestling_testkit::{Device, OperationsDevice, note};
+use nestling_testkit::{Device, OperationsDevice, SharedDevices, note};
+
+static DEVICES: SharedDevices<CudaBackend> = SharedDevices::new();
 
 /// What random schedules and orders of streams of the emulated device are drawn from, unless NESTLING_TEST_SEED has another
 /// number.
@@ -44,7 +47,8 @@ pub fn own_device() -> CudaBackend {
 
 /// Whether every kernel was started by some test, and so compared with the CPU.
 pub fn every_kernel_was_started() -> Result<(), String> {
-    let started: Vec<Kernel> = Cuda::device().recorded_kernels().collect();
+    let devices = DEVICES.all(Cuda::again);
+    let started: Vec<Kernel> = devices.iter().flat_map(CudaBackend::recorded_kernels).collect();
     let rest = Kernel::ALL.iter().filter(|kernel| !started.contains(kernel));
     let rest: Vec<&str> = rest.map(|kernel| kernel.name()).collect();
     if rest.is_empty() { Ok(()) } else { Err(format!("kernels that no test starts: {rest:?}")) }
@@ -57,8 +61,10 @@ impl Device for Cuda {
     type Backend = CudaBackend;
 
     fn device() -> CudaBackend {
-        static OPENED: OnceLock<Mutex<CudaBackend>> = OnceLock::new();
-        OPENED.get_or_init(|| Mutex::new(own_device())).lock().unwrap().again().unwrap()
+        let is_emulated = |device: &CudaBackend| device.name().contains("emulated");
+        let Ok(device) =
+            DEVICES.get(is_emulated, || Ok::<_, Infallible>(own_device()), Self::again);
+        device
     }
 
     fn again(backend: &CudaBackend) -> CudaBackend {

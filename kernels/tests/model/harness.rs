@@ -1,11 +1,13 @@
-//! One device for all tests: a GPU where there is one, the emulated device elsewhere.
+//! The device of the tests: a GPU if there is one, otherwise an emulated one per thread.
 
-use std::sync::{Mutex, OnceLock};
+use std::convert::Infallible;
 
 use nestling_core::backend::Backend;
 use nestling_cuda::emulation::Schedule;
 use nestling_cuda::{CudaBackend, CudaOptions, EmulationOptions};
-use nestling_testkit::{Device, ModelsDevice, note};
+use nestling_testkit::{Device, ModelsDevice, SharedDevices, note};
+
+static DEVICES: SharedDevices<CudaBackend> = SharedDevices::new();
 
 /// What random schedules of the emulated device are drawn from, unless NESTLING_TEST_SEED has another
 /// number.
@@ -48,8 +50,9 @@ impl Device for Cuda {
     type Backend = CudaBackend;
 
     fn device() -> CudaBackend {
-        static OPENED: OnceLock<Mutex<CudaBackend>> = OnceLock::new();
-        OPENED.get_or_init(|| Mutex::new(Self::own_device())).lock().unwrap().again().unwrap()
+        let open = || Ok::<_, Infallible>(Self::own_device());
+        let Ok(device) = DEVICES.get(is_emulated, open, Self::again);
+        device
     }
 
     fn again(backend: &CudaBackend) -> CudaBackend {

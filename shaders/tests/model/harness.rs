@@ -1,21 +1,23 @@
-//! One device for all tests.
+//! The device of the tests: the first adapter's, once per thread if it is software.
 
-use std::sync::{Mutex, OnceLock};
-
-use nestling_testkit::{Device, ModelsDevice};
+use nestling_core::backend::Backend;
+use nestling_testkit::{Device, ModelsDevice, SharedDevices};
 use nestling_wgpu::{AdapterChoice, Uploads, WgpuBackend, WgpuError, WgpuOptions};
+
+fn is_software(device: &WgpuBackend) -> bool {
+    device.name().contains("llvmpipe")
+}
 
 /// Why nothing can be tested; an error where NESTLING_TEST_GPU is set, so that nothing is ignored.
 pub fn lacks_device() -> Option<String> {
-    let error = shared().as_ref().err()?.clone();
+    let error = shared().err()?.to_string();
     assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
     Some(error)
 }
 
-/// A device that tests share, or why there is none.
-fn shared() -> &'static Result<Mutex<WgpuBackend>, String> {
-    static OPENED: OnceLock<Result<Mutex<WgpuBackend>, String>> = OnceLock::new();
-    OPENED.get_or_init(|| opened(None).map(Mutex::new).map_err(|error| error.to_string()))
+fn shared() -> Result<WgpuBackend, WgpuError> {
+    static DEVICES: SharedDevices<WgpuBackend> = SharedDevices::new();
+    DEVICES.get(is_software, || opened(None), Vulkan::again)
 }
 
 /// A backend on a device of its own, the first adapter's, software or not.
@@ -36,7 +38,7 @@ impl Device for Vulkan {
     type Backend = WgpuBackend;
 
     fn device() -> WgpuBackend {
-        shared().as_ref().unwrap().lock().unwrap().again().unwrap()
+        shared().unwrap()
     }
 
     fn again(backend: &WgpuBackend) -> WgpuBackend {

@@ -1,8 +1,7 @@
-//! One device for all tests.
+//! The devices of the tests: the first adapter's, once per thread if it is software.
 
-use std::sync::{Mutex, OnceLock};
-
-use nestling_testkit::{Device, OperationsDevice};
+use nestling_core::backend::Backend;
+use nestling_testkit::{Device, OperationsDevice, SharedDevices};
 use nestling_wgpu::{
     AdapterChoice, DeviceLimits, Instructions, WgpuBackend, WgpuError, WgpuOptions,
 };
@@ -10,39 +9,32 @@ use nestling_wgpu::{
 /// The adapter that all of them are on: the first, software or not.
 pub const ADAPTER: AdapterChoice = AdapterChoice::Index(0);
 
-/// A device that tests share, or why there is none.
-type Shared = OnceLock<Result<Mutex<WgpuBackend>, String>>;
+type Shared = SharedDevices<WgpuBackend>;
+
+static DEVICES: Shared = Shared::new();
+static PLAIN_DEVICES: Shared = Shared::new();
+static LIMITED_DEVICES: Shared = Shared::new();
+
+fn is_software(device: &WgpuBackend) -> bool {
+    device.name().contains("llvmpipe")
+}
 
 /// Why nothing can be tested; an error where NESTLING_TEST_GPU is set, so that nothing is ignored.
 pub fn lacks_device() -> Option<String> {
-    let error = shared().as_ref().err()?.clone();
+    let error = get(&DEVICES, WgpuOptions::default()).err()?.to_string();
     assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
     Some(error)
 }
 
-fn shared() -> &'static Result<Mutex<WgpuBackend>, String> {
-    static OPENED: Shared = OnceLock::new();
-    opened(&OPENED, WgpuOptions::default())
-}
-
-fn opened(
-    opened: &'static Shared,
-    options: WgpuOptions,
-) -> &'static Result<Mutex<WgpuBackend>, String> {
-    opened.get_or_init(|| {
-        let options = WgpuOptions { adapter: ADAPTER, ..options };
-        WgpuBackend::open(&options).map(Mutex::new).map_err(|error: WgpuError| error.to_string())
-    })
-}
-
-fn again(opened: &Result<Mutex<WgpuBackend>, String>) -> WgpuBackend {
-    opened.as_ref().unwrap().lock().unwrap().again().unwrap()
+fn get(devices: &Shared, options: WgpuOptions) -> Result<WgpuBackend, WgpuError> {
+    let open = || WgpuBackend::open(&WgpuOptions { adapter: ADAPTER, ..options });
+    devices.get(is_software, open, Vulkan::again)
 }
 
 /// A backend with no more than the limits that every adapter allows.
 pub fn limited_device() -> WgpuBackend {
-    static OPENED: Shared = OnceLock::new();
-    again(opened(&OPENED, WgpuOptions { limits: DeviceLimits::Least, ..WgpuOptions::default() }))
+    let options = WgpuOptions { limits: DeviceLimits::Least, ..WgpuOptions::default() };
+    get(&LIMITED_DEVICES, options).unwrap()
 }
 
 /// Whether every shader was started by some test, and so compared with the CPU: of products, those with packed
@@ -50,10 +42,13 @@ pub fn limited_device() -> WgpuBackend {
 pub fn every_shader_was_started() -> Result<(), String> {
     const PACKED: [&str; 3] = ["matmul_nested", "matmul_nested_rows", "matmul_scaled"];
     let (device, plain) = (Vulkan::device(), Vulkan::plain_device());
-    let is_there = |name: &str| device.multiplies_packed() || !PACKED.contains(&name);
-    let both = device.shaders().zip(plain.shaders());
-    let rest = both.filter(|(own, other)| is_there(own.0) && !own.1 && !other.1);
-    let rest: Vec<&str> = rest.map(|(own, _)| own.0).collect();
+    let opened = [&DEVICES, &PLAIN_DEVICES].map(|devices| devices.all(Vulkan::again));
+    let was_started = |name: &str| {
+        opened.iter().flatten().flat_map(WgpuBackend::shaders).any(|shader| shader == (name, true))
+    };
+    let is_there = |name: &&str| device.multiplies_packed() || !PACKED.contains(name);
+    let names = plain.shaders().map(|shader| shader.0).filter(is_there);
+    let rest: Vec<&str> = names.filter(|name| !was_started(name)).collect();
     if rest.is_empty() { Ok(()) } else { Err(format!("shaders that no test starts: {rest:?}")) }
 }
 
@@ -64,7 +59,7 @@ impl Device for Vulkan {
     type Backend = WgpuBackend;
 
     fn device() -> WgpuBackend {
-        again(shared())
+        get(&DEVICES, WgpuOptions::default()).unwrap()
     }
 
     fn again(backend: &WgpuBackend) -> WgpuBackend {
@@ -92,9 +87,8 @@ impl OperationsDevice for Vulkan {
     }
 
     fn plain_device() -> WgpuBackend {
-        static OPENED: Shared = OnceLock::new();
         let plain = WgpuOptions { instructions: Instructions::Plain, ..WgpuOptions::default() };
-        again(opened(&OPENED, plain))
+        get(&PLAIN_DEVICES, plain).unwrap()
     }
 
     fn measure_work_rates(backend: &WgpuBackend) {
