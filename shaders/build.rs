@@ -1,24 +1,14 @@
-//! Joins every kernel of `wgsl/` with the text that it includes, has naga parse and check it, and
-//! leaves it in `OUT_DIR` under the same name, and in folders of `OUT_DIR` in its forms for adapters
-//! with subgroups, with half floats, and with both.
+//! Joins each kernel of `wgsl/` with the files that it includes and writes the result to `OUT_DIR`, in one folder per
+//! variant: plain, with subgroups, with half floats, with both.
 //!
-//! A line `// include: NAME` stands for the file `wgsl/include/NAME.wgsl`, or, in another form, the one
-//! in `wgsl/include/subgroups` or `wgsl/include/f16` where there is one. Included files include nothing.
-//! Every
-//! kernel gets a look at a flag put in front: where an expert was missing, all that comes after does
-//! nothing. A kernel with a line `// halts` is the one that sets it.
-//!
-//! The structs that kernels are given, parameters and what tables hold, become Rust structs in
-//! `params.rs` of `OUT_DIR`, with the offsets that naga finds asserted: nobody keeps them by hand.
+//! A line `// include: NAME` is replaced by the file `wgsl/include/NAME.wgsl`, or by the file of that name in
+//! `wgsl/include/subgroups` or `wgsl/include/f16` for a variant that has one. Included files include nothing. Each
+//! kernel first reads a flag that says that an expert was missing, and returns if the flag is set. A kernel with a
+//! line `// halts` sets the flag and does not read it. `tests/params.rs` parses and validates the results.
 
-use std::collections::BTreeMap;
 use std::error::Error;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
-
-use naga::valid::{Capabilities, ValidationFlags, Validator};
-use naga::{Module, Scalar, ScalarKind, StructMember, TypeInner};
 
 const INCLUDE: &str = "// include: ";
 
@@ -47,7 +37,6 @@ const RETURN: &str = "\n    if halted.x != 0u {\n        return;\n    }";
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=wgsl");
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    let mut structs = BTreeMap::new();
     for entry in fs::read_dir("wgsl")? {
         let path = entry?.path();
         if path.extension().is_none_or(|extension| extension != "wgsl") {
@@ -57,16 +46,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (form, folders) in FORMS {
             let text = joined(&path, folders)?;
             let text = halting(text).ok_or_else(|| format!("{}: no main", path.display()))?;
-            let checked = check(&text);
-            let module =
-                checked.map_err(|error| format!("{}, {form}:\n{error}", path.display()))?;
-            let kernel = path.file_stem().ok_or("a kernel without a name")?.to_string_lossy();
-            add_structs(&module, &kernel, &mut structs)?;
             fs::create_dir_all(out.join(form))?;
             fs::write(out.join(form).join(name), text)?;
         }
     }
-    Ok(fs::write(out.join("params.rs"), structs.into_values().collect::<String>())?)
+    Ok(())
 }
 
 /// A kernel with the text that it includes in one of its forms.
@@ -100,85 +84,4 @@ fn halting(mut text: String) -> Option<String> {
     text.insert_str(body, RETURN);
     text.push_str(HALTED);
     Some(text)
-}
-
-/// What a kernel says, or what naga finds wrong with it, in whatever way its `override` constants are
-/// set: their types and uses are checked before they have values.
-fn check(text: &str) -> Result<Module, String> {
-    let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
-    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
-    validator.validate(&module).map_err(|error| error.emit_to_string(text))?;
-    Ok(module)
-}
-
-/// Adds the structs that a kernel finds in what it is bound to, as Rust has them. One that is called
-/// `Params` is called after its kernel; others are the same in all kernels that have them.
-fn add_structs(
-    module: &Module,
-    kernel: &str,
-    structs: &mut BTreeMap<String, String>,
-) -> Result<(), Box<dyn Error>> {
-    for (_, variable) in module.global_variables.iter().filter(|(_, one)| one.binding.is_some()) {
-        let element = match module.types[variable.ty].inner {
-            TypeInner::Array { base, .. } => &module.types[base],
-            _ => &module.types[variable.ty],
-        };
-        let TypeInner::Struct { members, span } = &element.inner else { continue };
-        let name = match element.name.as_deref().ok_or("a struct without a name")? {
-            "Params" => camel_case(kernel) + "Params",
-            name => name.to_owned(),
-        };
-        let text = rust_struct(module, &name, members, *span)?;
-        if structs.insert(name.clone(), text.clone()).is_some_and(|other| other != text) {
-            return Err(format!("{kernel}: {name} differs from that of another kernel").into());
-        }
-    }
-    Ok(())
-}
-
-fn camel_case(name: &str) -> String {
-    let word = |word: &str| word[..1].to_uppercase() + &word[1..];
-    name.split('_').map(word).collect()
-}
-
-/// A struct with the layout that naga gives it, which the Rust compiler checks.
-fn rust_struct(
-    module: &Module,
-    name: &str,
-    members: &[StructMember],
-    span: u32,
-) -> Result<String, Box<dyn Error>> {
-    let (mut fields, mut checks) = (String::new(), String::new());
-    for member in members {
-        let field = member.name.as_deref().ok_or("a field without a name")?;
-        let kind = rust_type(&module.types[member.ty].inner)
-            .ok_or_else(|| format!("{name}.{field}: of a type that has no twin in Rust"))?;
-        writeln!(fields, "    pub {field}: {kind},")?;
-        let offset = member.offset;
-        writeln!(
-            checks,
-            "const _: () = assert!(std::mem::offset_of!({name}, {field}) == {offset});"
-        )?;
-    }
-    writeln!(checks, "const _: () = assert!(size_of::<{name}>() == {span});")?;
-    let derives = "Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable";
-    Ok(format!(
-        "#[derive({derives})]\n#[repr(C)]\npub(crate) struct {name} {{\n{fields}}}\n{checks}\n"
-    ))
-}
-
-fn rust_type(inner: &TypeInner) -> Option<String> {
-    let scalar = |scalar: &Scalar| match (scalar.kind, scalar.width) {
-        (ScalarKind::Uint, 4) => Some("u32"),
-        (ScalarKind::Sint, 4) => Some("i32"),
-        (ScalarKind::Float, 4) => Some("f32"),
-        _ => None,
-    };
-    match inner {
-        TypeInner::Scalar(one) => scalar(one).map(str::to_owned),
-        TypeInner::Vector { size, scalar: one } => {
-            Some(format!("[{}; {}]", scalar(one)?, *size as usize))
-        }
-        _ => None,
-    }
 }

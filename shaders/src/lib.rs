@@ -16,6 +16,7 @@ mod matrix;
 mod matrix_image;
 mod matrix_room;
 mod needs;
+#[rustfmt::skip]
 mod params;
 mod pipeline_cache;
 mod pipelines;
