@@ -1,15 +1,14 @@
-//! Joins every kernel of `wgsl/` with the text that it includes, has naga parse and check it, and
-//! leaves it in `OUT_DIR` under the same name, and in folders of `OUT_DIR` in its forms for adapters
-//! with subgroups, with half floats, and with both.
+//! Builds the shaders. Every kernel of `wgsl/` is joined with the files that it includes, then parsed and
+//! validated by naga. The result is written to `OUT_DIR` under the same name. Variants for adapters with
+//! subgroups, with half floats, and with both are written to subfolders of `OUT_DIR`.
 //!
-//! A line `// include: NAME` stands for the file `wgsl/include/NAME.wgsl`, or, in another form, the one
-//! in `wgsl/include/subgroups` or `wgsl/include/f16` where there is one. Included files include nothing.
-//! Every
-//! kernel gets a look at a flag put in front: where an expert was missing, all that comes after does
-//! nothing. A kernel with a line `// halts` is the one that sets it.
+//! A line `// include: NAME` is replaced by the file `wgsl/include/NAME.wgsl`. In a variant, the file of that
+//! name in `wgsl/include/subgroups` or `wgsl/include/f16` is used if it exists. Included files cannot include
+//! others. Every kernel starts with a check of the miss flag: if an expert was missing, the kernel does
+//! nothing. A kernel with a line `// halts` sets the flag and is exempt from the check.
 //!
-//! The structs that kernels are given, parameters and what tables hold, become Rust structs in
-//! `params.rs` of `OUT_DIR`, with the offsets that naga finds asserted: nobody keeps them by hand.
+//! The structs that kernels read, parameters and table entries, become Rust structs in `params.rs` of
+//! `OUT_DIR`. Their field offsets are asserted to match naga's layout, so they need no manual maintenance.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,10 +21,10 @@ use naga::{Module, Scalar, ScalarKind, StructMember, TypeInner};
 
 const INCLUDE: &str = "// include: ";
 
-/// Folders of `wgsl/include` that a form takes text from before that which every adapter runs.
+/// Folders of `wgsl/include` searched before the default folder.
 type Folders = &'static [&'static str];
 
-/// Forms of a kernel: their folders in `OUT_DIR`, and where their text is.
+/// Variants of a kernel: the subfolder of `OUT_DIR`, and the include folders.
 const FORMS: [(&str, Folders); 4] = [
     ("", &[]),
     ("subgroups", &["subgroups"]),
@@ -33,14 +32,14 @@ const FORMS: [(&str, Folders); 4] = [
     ("f16_subgroups", &[HALVES, "subgroups"]),
 ];
 
-/// Where text lies that computes with half floats, and what such a kernel begins with.
+/// Include folder of text that uses half floats, and the directive that enables them.
 const HALVES: &str = "f16";
 const ENABLE: &str = "enable f16;\n";
 
-/// Line of a kernel that sets the flag.
+/// Line that marks a kernel as setting the miss flag.
 const HALTS: &str = "// halts";
 
-/// What every other kernel begins with.
+/// Declaration and check of the miss flag, added to all other kernels.
 const HALTED: &str = "@group(1) @binding(0) var<uniform> halted: vec4<u32>;\n";
 const RETURN: &str = "\n    if halted.x != 0u {\n        return;\n    }";
 
@@ -69,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(fs::write(out.join("params.rs"), structs.into_values().collect::<String>())?)
 }
 
-/// A kernel with the text that it includes in one of its forms.
+/// Returns a kernel's text with its includes, in one variant.
 fn joined(path: &Path, folders: Folders) -> Result<String, Box<dyn Error>> {
     let include = Path::new("wgsl/include");
     let (mut text, mut has_halves) = (String::new(), false);
@@ -90,7 +89,7 @@ fn joined(path: &Path, folders: Folders) -> Result<String, Box<dyn Error>> {
     Ok(if has_halves { ENABLE.to_owned() + &text } else { text })
 }
 
-/// A kernel that does nothing while the flag is set; none if it has no `main`.
+/// Adds the check of the miss flag to a kernel. Returns `None` if the kernel has no `main`.
 fn halting(mut text: String) -> Option<String> {
     if text.lines().any(|line| line == HALTS) {
         return Some(text);
@@ -102,8 +101,8 @@ fn halting(mut text: String) -> Option<String> {
     Some(text)
 }
 
-/// What a kernel says, or what naga finds wrong with it, in whatever way its `override` constants are
-/// set: their types and uses are checked before they have values.
+/// Parses and validates a kernel, or returns naga's error text. The result holds for all values of `override`
+/// constants, because naga checks their types and uses before values are set.
 fn check(text: &str) -> Result<Module, String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
@@ -111,8 +110,8 @@ fn check(text: &str) -> Result<Module, String> {
     Ok(module)
 }
 
-/// Adds the structs that a kernel finds in what it is bound to, as Rust has them. One that is called
-/// `Params` is called after its kernel; others are the same in all kernels that have them.
+/// Adds the structs of a kernel's bindings as Rust text. A struct named `Params` is renamed after its kernel;
+/// other structs must be identical in all kernels.
 fn add_structs(
     module: &Module,
     kernel: &str,
@@ -141,7 +140,7 @@ fn camel_case(name: &str) -> String {
     name.split('_').map(word).collect()
 }
 
-/// A struct with the layout that naga gives it, which the Rust compiler checks.
+/// Returns a Rust struct, with assertions that its layout matches naga's.
 fn rust_struct(
     module: &Module,
     name: &str,

@@ -1,4 +1,4 @@
-//! What shaders are given, field by field as in `wgsl/`: `build.rs` makes these structs of what naga
-//! parses, and has their layouts checked.
+//! Parameter structs of shaders, with the fields used in `wgsl/`. `build.rs` generates them from naga's parse
+//! result and asserts their layouts.
 
 include!(concat!(env!("OUT_DIR"), "/params.rs"));

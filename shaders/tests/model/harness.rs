@@ -1,35 +1,36 @@
-//! One device for all tests.
+//! A device shared by all tests.
 
 use std::sync::{Mutex, OnceLock};
 
 use nestling_testkit::{Device, ModelsDevice};
 use nestling_wgpu::{AdapterChoice, Uploads, WgpuBackend, WgpuError, WgpuOptions};
 
-/// Why nothing can be tested; an error where NESTLING_TEST_GPU is set, so that nothing is ignored.
+/// Returns the reason why no device is available. Panics if NESTLING_TEST_GPU is set, so that no test is
+/// skipped.
 pub fn lacks_device() -> Option<String> {
     let error = shared().as_ref().err()?.clone();
     assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
     Some(error)
 }
 
-/// A device that tests share, or why there is none.
+/// Returns the shared device, or the reason why there is none.
 fn shared() -> &'static Result<Mutex<WgpuBackend>, String> {
     static OPENED: OnceLock<Result<Mutex<WgpuBackend>, String>> = OnceLock::new();
     OPENED.get_or_init(|| opened(None).map(Mutex::new).map_err(|error| error.to_string()))
 }
 
-/// A backend on a device of its own, the first adapter's, software or not.
+/// Opens a separate device on the first adapter, including software.
 fn opened(uploads: Option<Uploads>) -> Result<WgpuBackend, WgpuError> {
     let adapter = AdapterChoice::Index(0);
     WgpuBackend::open(&WgpuOptions { adapter, uploads, ..WgpuOptions::default() })
 }
 
-/// A backend on a device of its own whose slots are filled in this way.
+/// Opens a separate device with the given upload method.
 pub fn device_with(uploads: Option<Uploads>) -> WgpuBackend {
     opened(uploads).unwrap()
 }
 
-/// What the suite of models is told of the device.
+/// The device under test.
 pub struct Vulkan;
 
 impl Device for Vulkan {

@@ -1,4 +1,4 @@
-//! One device for all tests.
+//! Devices shared by all tests.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -7,13 +7,14 @@ use nestling_wgpu::{
     AdapterChoice, DeviceLimits, Instructions, WgpuBackend, WgpuError, WgpuOptions,
 };
 
-/// The adapter that all of them are on: the first, software or not.
+/// Adapter of all devices: the first one, including software.
 pub const ADAPTER: AdapterChoice = AdapterChoice::Index(0);
 
-/// A device that tests share, or why there is none.
+/// A shared device, or the reason why there is none.
 type Shared = OnceLock<Result<Mutex<WgpuBackend>, String>>;
 
-/// Why nothing can be tested; an error where NESTLING_TEST_GPU is set, so that nothing is ignored.
+/// Returns the reason why no device is available. Panics if NESTLING_TEST_GPU is set, so that no test is
+/// skipped.
 pub fn lacks_device() -> Option<String> {
     let error = shared().as_ref().err()?.clone();
     assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
@@ -39,14 +40,14 @@ fn again(opened: &Result<Mutex<WgpuBackend>, String>) -> WgpuBackend {
     opened.as_ref().unwrap().lock().unwrap().again().unwrap()
 }
 
-/// A backend with no more than the limits that every adapter allows.
+/// Returns a backend with only the limits that every adapter supports.
 pub fn limited_device() -> WgpuBackend {
     static OPENED: Shared = OnceLock::new();
     again(opened(&OPENED, WgpuOptions { limits: DeviceLimits::Least, ..WgpuOptions::default() }))
 }
 
-/// Whether every shader was started by some test, and so compared with the CPU: of products, those with packed
-/// instructions where the adapter has them.
+/// Checks that every shader was recorded by some test, and so compared with the CPU. Packed product shaders
+/// are required only if the adapter supports them.
 pub fn every_shader_was_started() -> Result<(), String> {
     const PACKED: [&str; 3] = ["matmul_nested", "matmul_nested_rows", "matmul_scaled"];
     let (device, plain) = (Vulkan::device(), Vulkan::plain_device());
@@ -57,7 +58,7 @@ pub fn every_shader_was_started() -> Result<(), String> {
     if rest.is_empty() { Ok(()) } else { Err(format!("shaders that no test starts: {rest:?}")) }
 }
 
-/// What the suite of operations is told of the device.
+/// The device under test.
 pub struct Vulkan;
 
 impl Device for Vulkan {
@@ -77,14 +78,14 @@ impl Device for Vulkan {
 }
 
 impl OperationsDevice for Vulkan {
-    /// The last 44 of 300 rows are one dispatch with either activations of the first.
+    /// The last 44 of 300 rows are one dispatch, for both kinds of activations of the first matrix.
     const PRODUCT_LAUNCHES: [u64; 3] = [2, 6, 39];
 
     const ATTEND_LAUNCHES: u64 = 1;
 
     const KEEPS_NO_SUBNORMAL: bool = true;
 
-    /// More than a dispatch has workgroups in one dimension.
+    /// Exceeds the maximum number of workgroups in one dimension.
     const ROWS_MANY: usize = 70_000;
 
     fn attended_at_least(_heads: u64) -> u64 {
