@@ -9,7 +9,6 @@ use crate::device::Memory;
 
 impl SlotDevice for WgpuBackend {
     // A trade-off: each slab adds a dispatch to every product, but the budget only shrinks by whole slabs.
-    // budget shrinks.
     const SLABS: usize = 2;
     const KEEPS_SMALLER_SLABS: bool = false;
 
