@@ -185,7 +185,7 @@ fn what_moves_to_the_device_is_there_later() {
     assert!(found.is_sorted() && (found.is_empty() || found.first() < found.last()), "{found:?}");
 }
 
-/// If the device must compute an expert that is being promoted, the device waits for it.
+/// The device waits for an expert that it must compute while the expert is being promoted.
 fn what_is_wanted_on_its_way_to_the_device_is_waited_for() {
     let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 2];
@@ -198,7 +198,7 @@ fn what_is_wanted_on_its_way_to_the_device_is_waited_for() {
     assert!(seen.stats.promoted_experts > 0, "{:?}", seen.stats);
 }
 
-/// If reading a damaged store fails, the step fails and the next one succeeds.
+/// A step that reads a damaged store fails, and the next one succeeds.
 fn reads_that_fail_beside_experts_on_the_host_are_errors_of_that_step() {
     let device = Cuda::own_device();
     device.delay_copies(3);

@@ -98,7 +98,7 @@ fn races_are_found() {
     });
 }
 
-/// If the writer has not run yet, the value is missing.
+/// A value is missing if its writer has not run yet.
 #[test]
 fn what_comes_too_early_is_found() {
     let is_early = |fault: &Fault| matches!(fault.kind, FaultKind::Race | FaultKind::Unwritten);
