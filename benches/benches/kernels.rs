@@ -195,7 +195,6 @@ fn each(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, mut run: impl Fn
     }
 }
 
-/// Benchmarks operations on rows of floats.
 fn rows(criterion: &mut Criterion) {
     let (x, weight) = (numbers(COLS), numbers(COLS));
     let mut out = vec![0.0; COLS];
@@ -278,7 +277,6 @@ fn delta_net(criterion: &mut Criterion) {
     }
 }
 
-/// Benchmarks float weights.
 fn floats(criterion: &mut Criterion) {
     let weights = numbers(64 * COLS);
     let upper: Vec<bf16> = weights.iter().map(|x| bf16::from_f32(*x)).collect();
@@ -305,8 +303,8 @@ fn floats(criterion: &mut Criterion) {
     }
 }
 
-/// Benchmarks one page of attention, for the heads of one token and for a block of a prompt, and narrowing to
-/// f16.
+/// Benchmarks one page of attention, for the heads of one token and for a block of a prompt. Also benchmarks
+/// narrowing to f16.
 fn attention(criterion: &mut Criterion) {
     const HEAD: usize = 128;
     let page = numbers(64 * HEAD);

@@ -32,7 +32,6 @@ const COLS: usize = 2048;
 /// Outputs of a product: the gates of three experts.
 const ROWS: usize = 2304;
 
-/// Size of a large vocabulary.
 const VOCABULARY: usize = 151_936;
 
 /// Neurons of an expert.
@@ -253,7 +252,6 @@ fn router(device: &mut WgpuBackend, experts: usize) -> Result<Router<WgpuBackend
 /// Constructor of a matrix with given rows and columns.
 type Make<'a> = &'a dyn Fn(usize, usize) -> Result<MatrixWeights, EngineError>;
 
-/// Returns an expert with `inner` neurons.
 fn expert(
     device: &mut WgpuBackend,
     inner: usize,

@@ -177,7 +177,6 @@ impl Halted {
         self.wait();
     }
 
-    /// Records and submits a step.
     fn step(&self, workgroups: u32) {
         let mut commands = self.device.create_command_encoder(&Default::default());
         let mut pass = commands.begin_compute_pass(&Default::default());

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many compiled kernels of a release spill.
+/// Prints the resources of all kernels. Returns the number of release kernels that spill registers.
 fn report(images: Option<&KernelImages>, targets: &[Target]) -> Result<usize, Box<dyn Error>> {
     println!("| kernel | target | registers | spilled bytes | stack bytes | shared bytes |");
     println!("|---|---|---:|---:|---:|---:|");

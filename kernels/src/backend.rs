@@ -77,7 +77,8 @@ impl CudaBackend {
         Ok(Self { driver, recorder, state, memory_bytes, host_bytes })
     }
 
-    /// Returns the memory budget in bytes, or else the memory that was free when the device was opened.
+    /// Returns the memory budget in bytes: the smaller of the given budget and the memory that was free when
+    /// the device was opened. Returns `None` for an emulated device without a budget.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.memory_bytes
     }
@@ -120,8 +121,8 @@ impl CudaBackend {
         self.driver.delay_copies(questions);
     }
 
-    /// Creates a backend on the same device with an arena of `arena_bytes` bytes for row and page tables, at
-    /// least 4 KiB. Used to test steps whose tables do not fit.
+    /// Creates a backend on the same device with an arena of `arena_bytes` bytes, at least 4 KiB. The arena
+    /// stores row and page tables. Used to test steps whose tables do not fit.
     ///
     /// # Errors
     /// Returns an error if the device is out of memory.

@@ -30,7 +30,6 @@ pub struct CudaWeights {
     memory: MatrixMemory,
 }
 
-/// Memory of a matrix.
 enum MatrixMemory {
     /// Separately allocated ranges.
     Own {
@@ -84,7 +83,7 @@ impl PlaneMemory for CudaWeights {
         Ok(Self { described, memory: MatrixMemory::Own { head, _planes: planes } })
     }
 
-    /// Writes the codec and the base plane. The descriptor is written when higher planes are added.
+    /// Writes the codec and the base plane. The descriptor is written by [`PlaneMemory::add`].
     fn in_slot(
         recorder: &mut Recorder,
         room: &SlotRoom<Address, CudaMatrixRoom>,

@@ -47,7 +47,6 @@ pub(crate) fn reserve(
     Ok(())
 }
 
-/// Allocation sizes of this backend.
 struct CudaSizes;
 
 impl MemorySizes for CudaSizes {

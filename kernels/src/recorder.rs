@@ -38,7 +38,6 @@ const COMMANDS_MAX: usize = 32;
 /// Maximum number of rows of a step that is submitted as a whole.
 const GRAPH_ROWS_MAX: usize = 16;
 
-/// Time of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     /// At the end of the step, as a graph if it repeats.

@@ -24,12 +24,10 @@ pub(crate) struct Staging {
     arrived: Event,
     /// True if copies were started after the last [`Staging::settle`].
     is_ahead: bool,
-    /// Planes in pinned memory.
     host: HostPlanes,
     /// Blocks read by copies since the last [`Staging::settle`], and blocks read by earlier copies.
     ahead: Vec<Arc<HostBlock>>,
     awaited: Vec<Arc<HostBlock>>,
-    /// Asynchronous copies.
     queue: CopyQueue,
 }
 

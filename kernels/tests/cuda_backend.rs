@@ -1,5 +1,5 @@
-//! Compares every operation with the CPU through the engine's traits, on a GPU if available, otherwise on the
-//! emulated device.
+//! Compares every operation with the CPU through the engine's traits. Runs on a GPU if available, otherwise
+//! on the emulated device.
 
 mod backend;
 

@@ -1,5 +1,5 @@
-//! Compares the bundled model and a tiny model of every family with the CPU, on a GPU if available, otherwise
-//! on the emulated device.
+//! Compares the bundled model and a tiny model of every family with the CPU. Runs on a GPU if available,
+//! otherwise on the emulated device.
 
 mod model;
 

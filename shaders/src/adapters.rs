@@ -310,7 +310,6 @@ impl fmt::Display for AdapterKind {
 }
 
 impl AdapterChoice {
-    /// Returns the index of the selected adapter.
     fn among(&self, adapters: &[&AdapterDescription]) -> Result<usize, AdapterError> {
         if adapters.is_empty() {
             return Err(AdapterError::NoneFound);

@@ -62,7 +62,6 @@ impl Deref for Memory {
 /// Maximum bytes written to the queue before the host waits for the device.
 const STAGED_BYTES_MAX: u64 = 64 << 20;
 
-/// Errors reported by the device.
 #[derive(Debug, Default)]
 struct Reports {
     lost: Option<String>,

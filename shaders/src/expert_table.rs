@@ -34,7 +34,6 @@ const MISSING: u32 = u32::MAX;
 /// Maximum number of slabs of a table. Each slab requires another dispatch.
 const SLABS_MAX: usize = 8;
 
-/// Slabs of a table's experts.
 enum Slabs {
     /// Slabs of resident experts, which stay loaded.
     Resident(Vec<wgpu::Buffer>),

@@ -9,7 +9,6 @@ use nestling_formats::nested::{GROUP, Layout, NestedPlanes, PlaneForm, TILE_ROWS
 use nestling_formats::{DType, Invariant, Plane};
 use nestling_gpu::base_ranges;
 
-/// Words of the header.
 const HEADER_WORDS: usize = 16;
 
 /// Size of the header in bytes.
@@ -18,7 +17,7 @@ pub(crate) const HEADER_BYTES: usize = 4 * HEADER_WORDS;
 /// Alignment of a matrix's parts in bytes.
 pub(crate) const ALIGN: usize = 64;
 
-/// Rows of a part are a multiple of this, so that every plane of a part starts at a whole word.
+/// Granularity of a part's rows, so that every plane of a part starts at a whole word.
 const PART_ROWS: usize = 4 * TILE_ROWS;
 
 /// Byte offset of each plane from the header, or 0 if the plane has no space.

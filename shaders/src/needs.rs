@@ -57,7 +57,6 @@ pub(crate) fn reserve(
     Ok(ReservedMemory { reservation, weight_bytes, bias_bytes: own_biases(needs) })
 }
 
-/// Buffer sizes of this backend.
 struct WgpuSizes;
 
 impl MemorySizes for WgpuSizes {

@@ -75,7 +75,6 @@ mod tests {
     use super::*;
     use crate::{AdapterChoice, WgpuBackend, WgpuOptions, adapters};
 
-    /// Returns the only file of a folder, if any.
     fn kept(folder: &Path) -> Option<PathBuf> {
         let mut files = fs::read_dir(folder).unwrap();
         let file = files.next().map(|file| file.unwrap().path());

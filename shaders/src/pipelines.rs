@@ -43,7 +43,6 @@ fn layout_entry(
     }
 }
 
-/// Access of a shader to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
@@ -71,7 +70,6 @@ impl ShaderVariant {
     }
 }
 
-/// A shader and its specialization.
 struct Source {
     name: &'static str,
     /// Texts: plain, with subgroups, with half floats, and with both.
@@ -137,7 +135,6 @@ macro_rules! pipelines {
             }
         }
 
-        /// Sources of all pipelines.
         #[cfg(test)]
         const SOURCES: &[Source] =
             &[$(source!($name, $file, [$($access),*], {$($key = $value),*}),)*];

@@ -29,7 +29,6 @@ const TABLE_BYTES_MAX: usize = ARENA_BYTES / 16;
 /// Maximum number of dispatches of a command buffer. The device starts on one while the next is recorded.
 const DISPATCHES_MAX: usize = 512;
 
-/// Maximum number of cached bind groups.
 const GROUPS_MAX: usize = 4096;
 
 /// Bytes of the miss flag, which holds the number of the call that missed an expert.
@@ -87,7 +86,6 @@ pub struct Recorder {
     staging: Staging,
     /// True if recorded commands include writes that must run even if the step is discarded.
     has_writes: bool,
-    /// Slots of experts in use by the device.
     used: SlotUses,
     /// Memory of weights.
     pub(crate) slabs: Slabs,

@@ -9,7 +9,6 @@ pub(crate) struct SlotUses {
     slots: HashSet<usize>,
     /// True if a shader selects other slots.
     has_unknown: bool,
-    /// Number of the last submission.
     submitted: u64,
     /// Number of the last submission that may use a slot.
     used_until: u64,

@@ -1,6 +1,5 @@
 //! Parses the output of a test program that runs cases sequentially.
 
-/// Result of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,

@@ -30,7 +30,6 @@ const USAGE: &str = "usage: run [--dry] [--seconds N] [--only WORD] [--out FOLDE
   --only WORD  only steps whose names have this in them
   --out FOLDER where result.json goes; gpu-kit-result by default";
 
-/// Command-line options.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     is_dry: bool,

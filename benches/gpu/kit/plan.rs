@@ -104,14 +104,12 @@ const QUERY: &str = "--query-gpu=name,uuid,driver_version,vbios_version,memory.t
 clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,power.limit,temperature.gpu,utilization.gpu,\
 pcie.link.gen.current,pcie.link.width.current,compute_mode,ecc.mode.current,mig.mode.current";
 
-/// Profiled kernels.
 const PROFILED: &str =
     "regex:^(matvec_nested|matvec_gated_quantize|attend_split_f16|matmul_nested|argmax.*)$";
 
 /// Tools of compute-sanitizer.
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
 
-/// Returns all steps for a machine.
 pub fn steps(machine: &Machine) -> Vec<Step> {
     let plan = Plan { machine };
     let mut steps = vec![plan.smi("nvidia_smi")];

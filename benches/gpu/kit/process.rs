@@ -37,7 +37,6 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Returns a description.
     pub fn told(&self) -> String {
         match self {
             Self::Exited(code) => format!("exit code {code}"),

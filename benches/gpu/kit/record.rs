@@ -15,7 +15,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// Creates a record with initial contents.
     pub fn new(path: PathBuf, root: Map<String, Value>) -> Self {
         Self { path, root }
     }
@@ -40,7 +39,6 @@ impl Record {
         }
     }
 
-    /// Adds the result of a step.
     pub fn step(&mut self, step: Value) {
         self.merge(None, json!({ "steps": [step] }));
     }

@@ -50,7 +50,7 @@ impl Outcome {
         }
     }
 
-    /// Returns whether the step did not fail.
+    /// Returns whether the step passed or was skipped.
     pub fn is_fine(self) -> bool {
         matches!(self, Self::Passed | Self::Absent)
     }

@@ -5,11 +5,11 @@
 //!
 //! ```text
 //! keys     [head_dim / per word, 64]      values   [64, head_dim / per word]
-//! scales of integers, behind all heads    [heads, keys and values, 64]
+//! scales of integers, after all heads     [heads, keys and values, 64]
 //! ```
 //!
-//! If values are a prefix of keys, the page contains only keys. Two scales are then stored: one of the
-//! elements after the prefix, and one of the prefix.
+//! If values are a prefix of keys, the page contains only keys. The scales of the elements after the prefix
+//! come first, then the scales of the prefix.
 
 use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;

@@ -73,8 +73,8 @@ pub trait PlaneMemory: Sized + Send + Sync {
     /// kernels can count.
     fn upload(recorder: &mut Self::Recorder, matrix: NewMatrix<'_>) -> Result<Self, EngineError>;
 
-    /// Writes a matrix's descriptor and its base plane, or all of a float matrix, to a slot. The writes
-    /// follow all recorded commands.
+    /// Writes a matrix with its base plane, or all of a float matrix, to a slot. The writes follow all
+    /// recorded commands. The descriptor that kernels read may be written later, by [`PlaneMemory::add`].
     ///
     /// # Errors
     /// Returns an error if the matrix does not fit its space or the device is lost.

@@ -86,9 +86,7 @@ pub struct RequestedMemory {
     buffers: Vec<BufferSize>,
     /// Number of uses in each routing. Each use has an expert index and a weight.
     routings: Vec<usize>,
-    /// KV caches of layers.
     pages: Vec<KvShape>,
-    /// Recurrent states of layers.
     states: Vec<StateShape>,
 }
 

@@ -144,7 +144,7 @@ pub fn pieces(work: impl IntoIterator<Item = u64>, most: u64) -> Vec<Range<usize
 const STATE_COLUMNS: usize = 8192;
 
 /// Returns the work of one row over all heads of a state: two dot products and one update for each element.
-/// Small states count as [`STATE_COLUMNS`] columns.
+/// Small states count as `STATE_COLUMNS` columns, because they take as long.
 pub fn recurrence_row_work(shape: &DeltaNetConfig) -> u64 {
     work_of(&[3, shape.value_dim().max(STATE_COLUMNS), shape.key_head_dim])
 }

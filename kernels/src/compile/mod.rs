@@ -68,7 +68,6 @@ impl Target {
         }
     }
 
-    /// Returns the compiler's name of the architecture.
     fn architecture(self) -> String {
         match self {
             Self::Device(major, minor) => format!("sm_{major}{minor}"),

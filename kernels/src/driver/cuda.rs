@@ -99,7 +99,6 @@ struct PrimaryContext {
     raw: Handle,
 }
 
-/// A kernel's function and its module.
 struct Loaded {
     module: Handle,
     function: Handle,

@@ -50,7 +50,6 @@ struct State {
     failed: Option<String>,
 }
 
-/// An operation of a stream.
 enum Work {
     Copy { name: &'static str, from: Address, to: Address, bytes: u64 },
     Command(Arc<Commands>, usize),

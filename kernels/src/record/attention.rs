@@ -142,7 +142,6 @@ fn attend_params(
     })
 }
 
-/// Tables of rows and pages for kernels.
 struct Tables {
     /// Position of each row, and index of its sequence's first page in the list.
     places: Address,

@@ -33,7 +33,6 @@ const CELLS_AT_ONCE: usize = 128;
 /// Minimum number of pairs of a job for which tensor cores pay off.
 const MANY_PAIRS: usize = 9;
 
-/// Methods of computing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Int8, one pair.
@@ -72,7 +71,6 @@ impl Way {
         }
     }
 
-    /// Returns the maximum number of pairs of a block.
     fn pairs_max(self) -> usize {
         match self {
             Self::One => 1,
@@ -117,7 +115,6 @@ fn tiles_per_block(groups: usize) -> u32 {
     (tiles as u32).clamp(1, MATVEC_TILES_MAX)
 }
 
-/// Blocks for one kernel.
 #[derive(Default)]
 struct Blocks {
     all: Vec<Block>,

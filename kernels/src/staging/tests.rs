@@ -21,7 +21,6 @@ struct Device {
     driver: Arc<Driver>,
     staging: Staging,
     compute: Stream,
-    /// Position of `compute`.
     passed: Event,
     memory: DeviceMemory,
 }

@@ -1,5 +1,5 @@
-//! Steps split into several launches are submitted as a whole, and as a graph if they repeat, unless that
-//! would keep the device busy for too long.
+//! Submission of split steps. A step split into several launches is submitted as a whole, and as a graph if
+//! it repeats, unless that would keep the device busy for too long.
 
 use nestling_core::backend::{Backend, BackendCounters, Encoder, Write};
 use nestling_core::driver::block_on;
@@ -50,15 +50,14 @@ fn steps_that_are_cut_are_graphs_where_they_are_short() {
     assert!(cut.iter().all(|one| (one.dispatches, one.submissions) == (5, 1)), "{cut:?}");
     let now = device.graph_counts();
     assert_eq!((now.captured - before.captured, now.started - before.started), (1, 3));
-    // The step takes a second: three launches of 128 rows, the minimum. A submission of half a second does
-    // not fit two.
+    // The step takes a second: three launches of up to 128 rows, the smallest split. A submission of half a
+    // second does not fit two.
     let (found, slow) = steps(&mut device.with_work_rate(work).unwrap());
     assert!(found == expected);
     assert!(slow.iter().all(|one| (one.dispatches, one.submissions) == (6, 3)), "{slow:?}");
     assert_eq!(device.graph_counts(), now);
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![steps_that_are_cut_are_graphs_where_they_are_short,]
 }

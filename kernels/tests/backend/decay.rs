@@ -22,7 +22,6 @@ const SHAPE: DeltaNetConfig = DeltaNetConfig {
     conv_kernel_dim: 1,
 };
 
-/// Returns the second row of a sequence.
 fn second_row() -> StepRows {
     let row = Row {
         token: 0,
@@ -90,7 +89,6 @@ fn decays_have_the_bits_of_the_cpu() {
     }
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![decays_have_the_bits_of_the_cpu,]
 }

@@ -49,7 +49,6 @@ pub fn every_kernel_was_started() -> Result<(), String> {
     if rest.is_empty() { Ok(()) } else { Err(format!("kernels that no test starts: {rest:?}")) }
 }
 
-/// The device under test.
 pub struct Cuda;
 
 impl Device for Cuda {

@@ -9,7 +9,6 @@ mod timer;
 use harness::{Cuda, every_kernel_was_started};
 use nestling_testkit::{Suite, operations};
 
-/// Returns all operation tests.
 pub fn suite() -> Suite {
     let own = [cut_steps::suite(), decay::suite(), timer::suite()].concat();
     Suite::new([operations::suite::<Cuda>(), own].concat()).judged(every_kernel_was_started)

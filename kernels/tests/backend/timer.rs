@@ -52,7 +52,6 @@ fn work_that_waits_is_not_timed_and_the_device_goes_on() {
     assert_eq!(read(&mut device, &x), [3.0; 3]);
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![work_runs_as_often_as_it_is_timed, work_that_waits_is_not_timed_and_the_device_goes_on,]
 }

@@ -55,7 +55,6 @@ fn the_least_budget_is_enough_and_one_byte_less_is_refused() {
     }
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![the_least_budget_is_enough_and_one_byte_less_is_refused,]
 }

@@ -37,7 +37,6 @@ fn since(device: &CudaBackend, before: GraphCounts) -> (u64, u64) {
     (now.captured - before.captured, now.started - before.started)
 }
 
-/// Returns the bytes of all experts.
 fn all_bytes(parts: &Parts) -> u64 {
     let source = Arc::clone(&parts.source).store_source().unwrap();
     ExpertTable::of_store(source.store(), parts.source.level_max().unwrap()).unwrap().total_bytes()
@@ -111,7 +110,6 @@ fn a_device_that_is_lost_within_a_step_is_an_error_of_it_and_no_other_device_is(
     }
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         decode_steps_are_one_graph_from_the_second_on,

@@ -28,7 +28,6 @@ fn emulated_as(options: EmulationOptions) -> CudaBackend {
     device
 }
 
-/// Returns whether the device is emulated.
 pub fn is_emulated(device: &CudaBackend) -> bool {
     device.name().contains("emulated")
 }

@@ -12,7 +12,6 @@ use harness::{Cuda, lacks_losses};
 use nestling_testkit::models::common::lacks_store;
 use nestling_testkit::{Suite, models};
 
-/// Returns all model tests.
 pub fn suites() -> [Suite; 2] {
     let own = [budget::suite(), graphs::suite(), on_host::suite(), tables::suite(), tiers::suite()];
     let all = [models::suite::<Cuda>(), own.concat()].concat();

@@ -18,7 +18,7 @@ use nestling_testkit::{Device, ModelsDevice, Test, note, tests};
 
 use super::harness::{Cuda, is_emulated};
 
-/// Speeds at which the CPU computes two experts in three, if a layer has several of equal size in host
+/// Speeds at which the CPU computes two experts in three. A layer must have several of equal size in host
 /// memory.
 const SHARED: HostExperts = HostExperts::By(HostSpeeds {
     link: HostLink { bytes_per_s: 1e9, round_trip_s: 0.0, device_bytes_per_s: 1e12 },
@@ -290,7 +290,6 @@ fn floats_are_never_computed_on_the_host() {
     }
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         bits_do_not_depend_on_where_an_expert_is_computed,

@@ -41,7 +41,6 @@ fn tables_that_do_not_fit_change_no_bit() {
     }
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![tables_that_do_not_fit_change_no_bit,]
 }

@@ -90,7 +90,6 @@ fn slots_and_the_host_s_planes_may_be_fewer_while_running() {
     assert!(shed.bits == expected && shed.read_bytes > 0);
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         what_leaves_the_device_comes_back_from_the_host,

@@ -23,7 +23,6 @@ struct Case {
     together: u32,
 }
 
-/// Output of the kernel.
 struct Found {
     inner: Vec<Block>,
     outer: Vec<Block>,
@@ -89,8 +88,8 @@ impl Case {
         }
     }
 
-    /// Checks that each use is in one block of each matrix of its expert, together with uses of the same
-    /// level.
+    /// Checks that each use is in one block of each matrix of its expert. Uses of the same level share
+    /// blocks.
     fn check(&self, levels: &[u32]) -> Found {
         let found = self.run();
         let per_token = (self.ids.len() / self.levels.len()) as u32;

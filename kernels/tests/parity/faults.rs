@@ -26,7 +26,6 @@ struct FaultParams {
     count: u32,
 }
 
-/// Runs the faulty kernel.
 fn run(which: u32, schedule: Schedule, is_checked: bool) -> Result<(), Fault> {
     let (mut x, mut out) = (vec![0f32; COUNT], vec![0f32; COUNT]);
     let [x, out] = [&mut x, &mut out].map(|vector| vector.as_mut_ptr() as u64);

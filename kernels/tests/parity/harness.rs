@@ -30,7 +30,6 @@ pub fn address<T>(values: &[T]) -> u64 {
     first
 }
 
-/// Returns the seed of random schedules.
 pub fn seed() -> u64 {
     let given = std::env::var("NESTLING_TEST_SEED").ok();
     given.map_or(SEED, |seed| seed.parse().unwrap())
@@ -50,8 +49,8 @@ fn run(
     })
 }
 
-/// Runs a kernel by name, with the given grid, block and shared memory, on vectors whose addresses are among
-/// the parameters.
+/// Runs a kernel by name, with the given grid, block and shared memory. The parameters contain addresses of
+/// registered vectors.
 pub fn run_named(
     name: &str,
     shape: ([u32; 3], [u32; 3], u32),
@@ -121,7 +120,6 @@ fn leave_out_barriers(is_right: impl Fn(Run<'_>) -> bool) {
     BARRIERS.with_borrow_mut(|barriers| *barriers = Some((met, needed)));
 }
 
-/// Calls [`outcomes`] with one vector.
 pub fn outcome<P: KernelParams, A: Copy>(out: &[A], params: impl Fn(u64) -> (Launch, P)) -> Vec<A> {
     outcomes((out, &[0u8]), |out, _| params(out)).0
 }
@@ -135,7 +133,6 @@ pub fn expect_close(what: &str, found: &[f32], expected: &[f32], tolerance: impl
     }
 }
 
-/// Checks that all values have the same bits.
 pub fn expect_equal(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {

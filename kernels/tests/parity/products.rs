@@ -37,7 +37,6 @@ fn expected(weights: &MatrixWeights, level: Level, x: &[f32]) -> Vec<f32> {
 struct Case {
     matrices: [HeldMatrix; 2],
     levels: Vec<Level>,
-    /// Pairs of a block.
     pairs: usize,
     tiles_per_block: u32,
     adds: bool,

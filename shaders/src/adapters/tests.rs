@@ -35,7 +35,6 @@ fn chosen(choice: &str, kinds: &[(&str, AdapterKind)]) -> Result<usize, AdapterE
     chosen_but(choice, kinds, &[])
 }
 
-/// Chooses among adapters of which some are refused.
 fn chosen_but(
     choice: &str,
     kinds: &[(&str, AdapterKind)],

@@ -47,7 +47,6 @@ const VULKANS: [Vulkan; 2] = [
     Vulkan { name: "vulkan1.3", version: (1, 6), has_dot: true },
 ];
 
-/// A shader with its constants set.
 struct Shader {
     module: Module,
     info: ModuleInfo,

@@ -60,7 +60,6 @@ impl Kernel {
         work_of(&[self.block_pairs(), cols])
     }
 
-    /// Returns the maximum number of pairs of a block.
     fn block_pairs(self) -> usize {
         match self {
             Self::Few | Self::Scaled => 4,
@@ -85,7 +84,6 @@ impl Kernel {
 /// Bias offset of a block without bias.
 const NO_BIAS: u32 = u32::MAX;
 
-/// Blocks of one dispatch.
 struct Dispatch<'a> {
     kernel: Kernel,
     slab: &'a MatrixPart,

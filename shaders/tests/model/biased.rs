@@ -99,7 +99,6 @@ fn slots_are_written_while_another_thread_waits_for_the_device() {
     });
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         streamed_experts_with_biases_give_the_bits_of_resident_ones,

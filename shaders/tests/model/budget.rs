@@ -15,7 +15,6 @@ fn open(device_budget: u64) -> Result<WgpuBackend, WgpuError> {
     WgpuBackend::open(&WgpuOptions { adapter, device_budget, ..WgpuOptions::default() })
 }
 
-/// Returns the details of a refused budget.
 fn refused(error: EngineError) -> BudgetTooSmall {
     note!("{error}");
     let refusal = match &error {
@@ -89,7 +88,6 @@ fn a_budget_of_nothing_opens_no_device() {
     assert!(matches!(error, WgpuError::OverBudget { budget: 1024, .. }), "{error}");
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         a_streamed_model_keeps_within_the_least_budget,

@@ -25,12 +25,10 @@ fn opened(uploads: Option<Uploads>) -> Result<WgpuBackend, WgpuError> {
     WgpuBackend::open(&WgpuOptions { adapter, uploads, ..WgpuOptions::default() })
 }
 
-/// Opens a separate device with the given upload method.
 pub fn device_with(uploads: Option<Uploads>) -> WgpuBackend {
     opened(uploads).unwrap()
 }
 
-/// The device under test.
 pub struct Vulkan;
 
 impl Device for Vulkan {

@@ -10,7 +10,6 @@ use harness::{Vulkan, lacks_device};
 use nestling_testkit::models::common::lacks_store;
 use nestling_testkit::{Suite, models};
 
-/// Returns all model tests.
 pub fn suite() -> Suite {
     let own = [biased::suite(), budget::suite(), uploads::suite()].concat();
     Suite::new([models::suite::<Vulkan>(), own].concat())

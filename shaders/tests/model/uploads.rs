@@ -41,7 +41,6 @@ fn uploads_are_the_same_straight_and_staged() {
     }
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![uploads_are_the_same_straight_and_staged,]
 }

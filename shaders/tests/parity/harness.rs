@@ -58,7 +58,6 @@ pub fn every_shader_was_started() -> Result<(), String> {
     if rest.is_empty() { Ok(()) } else { Err(format!("shaders that no test starts: {rest:?}")) }
 }
 
-/// The device under test.
 pub struct Vulkan;
 
 impl Device for Vulkan {

@@ -95,7 +95,6 @@ fn attention_is_the_same_in_every_form() {
     }
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         a_width_that_is_demanded_is_the_one_that_runs,

@@ -37,7 +37,6 @@ fn the_least_limits_are_enough() {
     assert!(own == other, "norms");
 }
 
-/// Returns the tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![the_least_limits_are_enough,]
 }

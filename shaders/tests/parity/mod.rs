@@ -8,7 +8,6 @@ mod limits;
 use harness::{Vulkan, every_shader_was_started, lacks_device};
 use nestling_testkit::{Suite, operations};
 
-/// Returns all operation tests.
 pub fn suite() -> Suite {
     let own = [instructions::suite(), limits::suite()].concat();
     Suite::new([operations::suite::<Vulkan>(), own].concat())

@@ -104,7 +104,6 @@ pub fn repeated(
     Ok(Timing { microseconds: median(found), runs: runs * timings })
 }
 
-/// Returns the median.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

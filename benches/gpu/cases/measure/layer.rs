@@ -20,7 +20,6 @@ use super::device::{Measured, Measurement, buffer, is_dry, tell};
 /// Measurement of consecutive layers with different weights, so that caches do not help.
 pub struct Layers;
 
-/// Sizes of a layer.
 #[derive(Clone, Copy)]
 pub struct Sizes {
     hidden: usize,

@@ -47,7 +47,6 @@ fn profiled() {
     on_device(&profiled::Kernels).unwrap();
 }
 
-/// Returns all measurements.
 pub fn suite() -> Vec<Test> {
     tests![
         card => "describes the card for the GPU kit",

@@ -1,5 +1,5 @@
-//! Measures large products at every level, with the planes of level 4 merged and separate, for one row and
-//! for many.
+//! Measures large products at every level, for one row and for many. The planes of level 4 are merged or
+//! separate.
 
 use nestling_benches::RandomMatrix;
 use nestling_core::EngineError;

@@ -81,7 +81,6 @@ fn runner<B: Measured>(
 struct Speed<B: Measured> {
     runner: Runner<B>,
     tokens: u64,
-    /// Counters of the last step.
     counters: Value,
 }
 

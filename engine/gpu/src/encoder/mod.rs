@@ -34,9 +34,7 @@ use attention::HeadRows;
 
 /// Maximum number of elements of a head.
 pub const HEAD_DIM_MAX: usize = 1024;
-/// Maximum number of experts of a layer.
 const NUM_EXPERTS_MAX: usize = 1024;
-/// Maximum number of experts of a token.
 const PER_TOKEN_MAX: usize = 64;
 
 /// Limits of the kernels of both backends.

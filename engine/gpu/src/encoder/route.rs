@@ -15,7 +15,6 @@ use crate::scratch::ScratchRoom;
 use crate::sizes::RouteSizes;
 use crate::storage::word;
 
-/// Limits of the router kernels.
 const LIMITS: RouterLimits =
     RouterLimits { experts: NUM_EXPERTS_MAX, per_token: PER_TOKEN_MAX, groups: 64 };
 

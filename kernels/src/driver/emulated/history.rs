@@ -23,7 +23,6 @@ impl Access {
     }
 }
 
-/// A completed operation.
 struct Done {
     ticket: Ticket,
     name: String,

@@ -20,7 +20,6 @@ pub(super) struct Memory {
     released: BTreeMap<Address, Block>,
 }
 
-/// One allocation.
 struct Block {
     what: &'static str,
     bytes: usize,
