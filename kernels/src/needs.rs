@@ -86,7 +86,7 @@ impl MemorySizes for CudaSizes {
 
     fn inner(size: InnerSize) -> u64 {
         let gate_up = size.gate_up_bytes(GATE_UP_BYTES_MAX);
-        // Half as many floats, or as many integers with scales.
+        // Gates and ups, then the input of downs: f32, int8 values, and their scales.
         [1, 2, 8, 64].map(|part| Self::scratch(gate_up / part)).iter().sum()
     }
 

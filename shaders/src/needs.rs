@@ -95,7 +95,7 @@ impl MemorySizes for WgpuSizes {
 
     fn inner(size: InnerSize) -> u64 {
         let gate_up = size.gate_up_bytes(GATE_UP_BYTES_MAX);
-        // Half as many floats, or as many integers with scales.
+        // Gates and ups, then the input of downs: f32, or int8 values with scales.
         gate_up + gate_up / 2 + (gate_up / 8).next_multiple_of(32) + 256
     }
 

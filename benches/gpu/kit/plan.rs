@@ -31,7 +31,7 @@ pub enum Action {
     Table(&'static str),
     /// Cases under a tool of compute-sanitizer.
     Sanitize(&'static str),
-    /// Tables of Nsight Compute.
+    /// Tables printed by Nsight Compute.
     Profile,
 }
 

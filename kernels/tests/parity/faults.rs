@@ -1,5 +1,5 @@
-//! The checks of the emulation detect faults: those of a deliberately faulty kernel, and every barrier
-//! missing from a kernel.
+//! The checks of the emulation detect faults: a deliberately faulty kernel, and every barrier missing from a
+//! real one.
 
 use std::collections::BTreeSet;
 

@@ -273,7 +273,7 @@ pub fn gates_and_ups_are_joined_as_on_the_cpu() {
     }
 }
 
-/// A gate whose up has no level computes nothing, and its threads do not wait for those of the up.
+/// A gate whose up has no level computes nothing, and its threads do not wait for the up's threads.
 #[test]
 pub fn a_gate_without_its_up_computes_nothing() {
     let held = HeldMatrix::new(weights(MatrixForm::Tiled, 32, 32, 7));
