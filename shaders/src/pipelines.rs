@@ -80,7 +80,7 @@ struct Source {
     constants: &'static [(&'static str, f64)],
 }
 
-/// Expands one line of `pipelines!` to a [`Source`].
+/// Expands one line of `pipelines!` to a `Source`.
 macro_rules! source {
     ($name:ident, $file:literal, [$($access:ident),*], {$($key:ident = $value:expr),*}) => {
         Source {

@@ -1,4 +1,4 @@
-//! Measures a device's speed when it is opened. Problem sizes grow until a launch takes [`ENOUGH_SECONDS`] or
+//! Measures a device's speed when it is opened. Problem sizes grow until a launch takes `ENOUGH_SECONDS` or
 //! the largest size is reached; the whole measurement takes a few milliseconds.
 
 use std::sync::Arc;
