@@ -1,5 +1,5 @@
-//! Embeds compiled kernels from the folder that `NESTLING_CUDA_IMAGES` names, if it is set, and builds
-//! the kernels with the host compiler where the feature `emulation` asks for it.
+//! Embeds the compiled kernels of the folder `NESTLING_CUDA_IMAGES`, if set. With the feature `emulation`,
+//! also builds the kernels with the host compiler.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All files of a folder, by their whole paths.
+/// Returns the full paths of all files of a folder.
 fn images(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     let folder = folder.canonicalize()?;
     println!("cargo::rerun-if-changed={}", folder.display());
@@ -47,7 +47,7 @@ mod emulation {
     use std::path::{Path, PathBuf};
     use std::{env, fs};
 
-    /// Builds every kernel twice: as it is, and with calls in front of every access.
+    /// Builds every kernel twice: unchanged, and with a check before every access.
     pub(crate) fn build() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed=cu");
         println!("cargo::rerun-if-changed=emulation");
@@ -68,8 +68,8 @@ mod emulation {
 
         let mut checked = compiler(&root, &out);
         units(&mut checked, &out, "checked", &names)?;
-        // Calls in front of every access, which `hooks.cpp` takes: the sanitizer itself is not linked. Accesses
-        // stay as they are written.
+        // The thread sanitizer inserts calls before every access. `hooks.cpp` implements them; the sanitizer
+        // itself is not linked. The other options prevent the compiler from merging or splitting accesses.
         checked.flag("-fsanitize=thread").flag("-fno-tree-vectorize");
         checked.flag_if_supported("-fno-tree-loop-distribute-patterns");
         checked.flag_if_supported("-fno-store-merging").flag_if_supported("-fno-tree-sra");
@@ -84,12 +84,13 @@ mod emulation {
         build.include(out).include(root.join("emulation"));
         build.include(root.join("cu")).include(root.join("emulation/faults"));
         build.define("NESTLING_EMULATION", None);
-        // What is fused is written out, here as on a device.
+        // As on a device, fused operations must be explicit in the source.
         build.flag("-ffp-contract=off").flag("-fno-strict-aliasing").flag("-U_FORTIFY_SOURCE");
         build
     }
 
-    /// Every kernel is a translation unit of its own, its names nothing to others and to its other form.
+    /// Writes one translation unit for each kernel. Names are local to it, so kernels and their two forms do
+    /// not collide.
     fn units(
         build: &mut cc::Build,
         out: &Path,
@@ -108,7 +109,7 @@ mod emulation {
         Ok(())
     }
 
-    /// All kernels in both forms.
+    /// Returns a C++ table of all kernels in both forms.
     fn table(names: &[String]) -> Result<String, Box<dyn Error>> {
         let mut table = String::from(
             "struct EmulatedKernel { emulation::Kernel (*plain)(); emulation::Kernel (*checked)(); };\n",
@@ -136,7 +137,7 @@ mod emulation {
         Ok(names)
     }
 
-    /// A table of every struct's fields as the C++ compiler sees them.
+    /// Returns a C++ table of all struct fields as the compiler lays them out.
     fn fields(params: &str) -> Result<String, Box<dyn Error>> {
         let mut table = String::from(
             "struct ParamsField { const char* name; const char* field; size_t offset, bytes; };\n\
@@ -166,7 +167,7 @@ mod emulation {
         Ok(table)
     }
 
-    /// So that the compiler is not asked again for what did not change.
+    /// Writes a file only if its contents changed, to avoid recompilation.
     fn write_changed(path: &Path, text: &str) -> Result<(), Box<dyn Error>> {
         if fs::read_to_string(path).ok().as_deref() != Some(text) {
             fs::write(path, text)?;

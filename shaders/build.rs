@@ -12,10 +12,10 @@ use std::{env, fs};
 
 const INCLUDE: &str = "// include: ";
 
-/// Folders of `wgsl/include` that a form takes text from before that which every adapter runs.
+/// Folders of `wgsl/include` searched before the default folder.
 type Folders = &'static [&'static str];
 
-/// Forms of a kernel: their folders in `OUT_DIR`, and where their text is.
+/// Variants of a kernel: the subfolder of `OUT_DIR`, and the include folders.
 const FORMS: [(&str, Folders); 4] = [
     ("", &[]),
     ("subgroups", &["subgroups"]),
@@ -23,14 +23,14 @@ const FORMS: [(&str, Folders); 4] = [
     ("f16_subgroups", &[HALVES, "subgroups"]),
 ];
 
-/// Where text lies that computes with half floats, and what such a kernel begins with.
+/// Include folder of text that uses half floats, and the directive that enables them.
 const HALVES: &str = "f16";
 const ENABLE: &str = "enable f16;\n";
 
-/// Line of a kernel that sets the flag.
+/// Line that marks a kernel as setting the miss flag.
 const HALTS: &str = "// halts";
 
-/// What every other kernel begins with.
+/// Declaration and check of the miss flag, added to all other kernels.
 const HALTED: &str = "@group(1) @binding(0) var<uniform> halted: vec4<u32>;\n";
 const RETURN: &str = "\n    if halted.x != 0u {\n        return;\n    }";
 
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A kernel with the text that it includes in one of its forms.
+/// Returns a kernel's text with its includes, in one variant.
 fn joined(path: &Path, folders: Folders) -> Result<String, Box<dyn Error>> {
     let include = Path::new("wgsl/include");
     let (mut text, mut has_halves) = (String::new(), false);
@@ -74,7 +74,7 @@ fn joined(path: &Path, folders: Folders) -> Result<String, Box<dyn Error>> {
     Ok(if has_halves { ENABLE.to_owned() + &text } else { text })
 }
 
-/// A kernel that does nothing while the flag is set; none if it has no `main`.
+/// Adds the check of the miss flag to a kernel. Returns `None` if the kernel has no `main`.
 fn halting(mut text: String) -> Option<String> {
     if text.lines().any(|line| line == HALTS) {
         return Some(text);

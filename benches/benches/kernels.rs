@@ -1,4 +1,4 @@
-//! Every kernel on every instruction set of this machine; throughput is in bytes read.
+//! Benchmarks of every CPU kernel on every instruction set of this machine. Throughput is in bytes read.
 
 use std::hint::black_box;
 
@@ -19,7 +19,7 @@ use nestling_cpu::threads::ThreadPool;
 use nestling_formats::Level;
 use nestling_import::{Activation, RouterConfig};
 
-/// Columns of a product: the hidden size of a middle-sized model.
+/// Columns of a product: the hidden size of a medium-sized model.
 const COLS: usize = 2048;
 
 fn numbers(count: usize) -> Vec<f32> {
@@ -47,7 +47,7 @@ fn packed(x: &QuantizedRows, rows: &[u32]) -> PackedRows {
     packed
 }
 
-/// All tiles of a matrix for some rows of activations.
+/// Computes all tiles of a matrix for some rows of activations.
 fn product(kernels: &Kernels, weights: &NestedWeights, rows: RowList) {
     let mut out = vec![[0.0; 16]; rows.rows().len()];
     for tile in 0..weights.tiles() {
@@ -60,7 +60,7 @@ fn sets() -> Vec<&'static Kernels> {
     Kernels::available()
 }
 
-/// Levels with P3 and P4 merged, and the two that differ without.
+/// Levels with P3 and P4 merged, and the two levels that differ if they are separate.
 const LEVELS: [(Level, bool); 7] = [
     (Level::L2, true),
     (Level::L3, false),
@@ -75,7 +75,7 @@ fn name(level: Level, merged: bool) -> String {
     format!("level {level}{}", if merged { "" } else { ", P3 and P4 apart" })
 }
 
-/// One expert's matrix, in the second-level cache.
+/// Benchmarks one expert's matrix, in the L2 cache.
 fn nested_in_cache(criterion: &mut Criterion) {
     let Ok(matrix) = RandomMatrix::new(768, COLS, Level::L8) else { return };
     let tables = CodecTables::new(&matrix.codec);
@@ -100,7 +100,7 @@ fn nested_in_cache(criterion: &mut Criterion) {
     }
 }
 
-/// The same matrix as types of files have it.
+/// Benchmarks the same matrix in the formats of files.
 fn scaled_in_cache(criterion: &mut Criterion) {
     for tokens in [1, 4, 8, 64] {
         let mut group = criterion.benchmark_group(format!("scaled, {tokens} rows, cache"));
@@ -134,7 +134,7 @@ fn scaled_in_cache(criterion: &mut Criterion) {
     }
 }
 
-/// A vocabulary's head, far larger than the caches: against the bandwidth of memory.
+/// Benchmarks a vocabulary head, far larger than the caches, against memory bandwidth.
 fn nested_in_memory(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("nested, 1 row, memory");
     group.sample_size(10);
@@ -165,7 +165,7 @@ fn nested_in_memory(criterion: &mut Criterion) {
     }
 }
 
-/// What memory gives: 64-bit words read and added, in blocks that threads take in turn.
+/// Measures memory bandwidth: sums 64-bit words, in blocks assigned to threads in turn.
 fn memory(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("memory, read");
     group.sample_size(10);
@@ -195,7 +195,6 @@ fn each(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, mut run: impl Fn
     }
 }
 
-/// The operations on rows of floats.
 fn rows(criterion: &mut Criterion) {
     let (x, weight) = (numbers(COLS), numbers(COLS));
     let mut out = vec![0.0; COLS];
@@ -247,8 +246,8 @@ fn rows(criterion: &mut Criterion) {
     });
 }
 
-/// What a gated DeltaNet layer of Qwen3-Next does for one row, and for a prompt's: its convolution,
-/// and one head.
+/// Benchmarks the work of a gated DeltaNet layer of Qwen3-Next for one row and for a prompt: convolution and
+/// one head.
 fn delta_net(criterion: &mut Criterion) {
     const HEAD: usize = 128;
     const CHANNELS: usize = 8192;
@@ -278,7 +277,6 @@ fn delta_net(criterion: &mut Criterion) {
     }
 }
 
-/// Float weights.
 fn floats(criterion: &mut Criterion) {
     let weights = numbers(64 * COLS);
     let upper: Vec<bf16> = weights.iter().map(|x| bf16::from_f32(*x)).collect();
@@ -305,8 +303,8 @@ fn floats(criterion: &mut Criterion) {
     }
 }
 
-/// A page of attention for the heads of one token and for a block of a prompt's, and the rounding
-/// of what is stored.
+/// Benchmarks one page of attention, for the heads of one token and for a block of a prompt. Also benchmarks
+/// narrowing to f16.
 fn attention(criterion: &mut Criterion) {
     const HEAD: usize = 128;
     let page = numbers(64 * HEAD);
@@ -336,7 +334,8 @@ fn attention(criterion: &mut Criterion) {
     }
 }
 
-/// A page of latents, as the sixteen heads of DeepSeek-V2-Lite read it for one token and for four.
+/// Benchmarks one page of latent attention with the sixteen heads of DeepSeek-V2-Lite, for one token and for
+/// four.
 fn latent_attention(criterion: &mut Criterion) {
     const LATENT: usize = 512;
     const WIDTH: usize = LATENT + 64;
@@ -362,7 +361,7 @@ fn latent_attention(criterion: &mut Criterion) {
     }
 }
 
-/// What calibration and codecs with rotated inputs need besides.
+/// Benchmarks additional operations of calibration and of codecs with rotated inputs.
 fn transforms(criterion: &mut Criterion) {
     let mut rotated = numbers(COLS);
     each(&mut criterion.benchmark_group("hadamard"), 4 * COLS, |kernels| {

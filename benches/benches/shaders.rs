@@ -1,9 +1,8 @@
-//! Shaders of the portable GPU backend on the first adapter, through the engine's operations;
-//! throughput is in bytes read of the weights, or of activations, pages and states where there are no
-//! weights.
+//! Benchmarks of the portable GPU backend's shaders on the first adapter, through the engine's operations.
+//! Throughput is in bytes read of weights, or of activations, pages and states if there are no weights.
 //!
-//! Without an adapter nothing is measured, and it says so. Software adapters measure the shaders'
-//! work on the CPU, nothing else.
+//! Without an adapter, a note is printed and nothing is measured. On software adapters, the benchmarks only
+//! measure the shaders' work on the CPU.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -27,28 +26,28 @@ use nestling_wgpu::{
     AdapterChoice, AdapterKind, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions, devices,
 };
 
-/// Columns of a product: the hidden size of a middle-sized model.
+/// Columns of a product: the hidden size of a medium-sized model.
 const COLS: usize = 2048;
 
-/// Outputs of a product: three experts' gates.
+/// Outputs of a product: the gates of three experts.
 const ROWS: usize = 2304;
 
-/// Logits of a large vocabulary.
 const VOCABULARY: usize = 151_936;
 
 /// Neurons of an expert.
 const INNER: usize = 768;
 
-/// Outputs and columns of a product on a software adapter, and neurons of an expert there: it takes up to a quarter
-/// of a microsecond for a weight.
+/// Outputs and columns of a product, and neurons of an expert, on a software adapter. It takes up to a
+/// quarter of a microsecond for each weight.
 const SOFTWARE_SHAPE: (usize, usize) = (256, 512);
 const SOFTWARE_INNER: usize = 64;
 
-/// Operations that are recorded before the host waits, so that waiting hardly counts; on a software
-/// adapter it never does.
+/// Number of operations recorded before the host waits, so that waiting is negligible. On a software adapter,
+/// one suffices.
 const OPERATIONS: usize = 8;
 
-/// Whether the first adapter is a program on the processor: rows are then smaller and shorter, and say so.
+/// Returns whether the first adapter is a software renderer. Benchmarks are then smaller and shorter, and are
+/// named accordingly.
 fn is_software() -> bool {
     static IS_SOFTWARE: OnceLock<bool> = OnceLock::new();
     *IS_SOFTWARE.get_or_init(|| {
@@ -60,7 +59,7 @@ fn operations() -> usize {
     if is_software() { 1 } else { OPERATIONS }
 }
 
-/// Outputs and columns of a product.
+/// Returns the outputs and columns of a product.
 fn shape() -> (usize, usize) {
     if is_software() { SOFTWARE_SHAPE } else { (ROWS, COLS) }
 }
@@ -103,7 +102,7 @@ fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect()
 }
 
-/// A buffer with some values.
+/// Returns a buffer with arbitrary values.
 fn buffer(
     device: &mut WgpuBackend,
     (rows, cols): (usize, usize),
@@ -116,7 +115,7 @@ fn buffer(
     Ok(buffer)
 }
 
-/// Measures an operation that reads so many bytes.
+/// Measures an operation that reads `bytes` bytes.
 fn measure(
     group: &mut BenchmarkGroup<'_, WallTime>,
     (device, name, bytes): (&mut WgpuBackend, &str, u64),
@@ -132,7 +131,7 @@ fn measure(
                 let recorded = record(&mut encoder);
                 outcome = std::mem::replace(&mut outcome, Ok(())).and(recorded);
             }
-            // Comes back when all is done.
+            // Returns when all operations are complete.
             let read = block_on(encoder.read(&mark)).map(drop);
             outcome = std::mem::replace(&mut outcome, Ok(())).and(read);
         });
@@ -147,7 +146,7 @@ fn float(rows: usize, cols: usize) -> Result<MatrixWeights, EngineError> {
     Ok(MatrixWeights::Float(FloatMatrix::new(rows, cols, DType::Bf16, region)?))
 }
 
-/// `matmul_nested`, `matmul_nested_rows`, `quantize`.
+/// Benchmarks `matmul_nested`, `matmul_nested_rows` and `quantize`.
 fn nested(criterion: &mut Criterion, instructions: Instructions) -> Result<(), EngineError> {
     let Some(mut device) = open(instructions) else { return Ok(()) };
     let (outputs, cols) = shape();
@@ -177,7 +176,7 @@ fn nested(criterion: &mut Criterion, instructions: Instructions) -> Result<(), E
     Ok(())
 }
 
-/// `matmul_scaled`.
+/// Benchmarks `matmul_scaled`.
 fn scaled(criterion: &mut Criterion) -> Result<(), EngineError> {
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
     let (outputs, cols) = shape();
@@ -198,7 +197,7 @@ fn scaled(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// `matmul_float`, `embed`, `heads_rest`.
+/// Benchmarks `matmul_float`, `embed` and `heads_rest`.
 fn floats(criterion: &mut Criterion) -> Result<(), EngineError> {
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
     let mut group = new_group(criterion, "matmul_float, bf16");
@@ -224,7 +223,7 @@ fn floats(criterion: &mut Criterion) -> Result<(), EngineError> {
     let bytes = WgpuBackend::matrix_bytes(&table, Level::L6) * 256 / ROWS as u64;
     let (what, embed) = (&mut device, "embed, 256 rows at level 6");
     measure(&mut group, (what, embed, bytes), |encoder| encoder.embed(&table, &rows, &mut out))?;
-    // Heads of latent attention: 16 of 128 inputs, 64 elements that follow.
+    // Heads of latent attention: 16 with 128 inputs, followed by 64 elements.
     let matrix =
         device.upload_matrix(&RandomMatrix::new(16 * 512, 128, Level::L8)?.weights(true)?, INT8)?;
     let bytes = WgpuBackend::matrix_bytes(&matrix, Level::L6);
@@ -238,7 +237,7 @@ fn floats(criterion: &mut Criterion) -> Result<(), EngineError> {
 /// Experts of a token.
 const PER_TOKEN: usize = 8;
 
-/// A router that chooses eight of so many experts.
+/// Returns a router that selects eight of `experts` experts.
 fn router(device: &mut WgpuBackend, experts: usize) -> Result<Router<WgpuBackend>, EngineError> {
     Ok(Router {
         weights: device.upload_matrix(&float(experts, COLS)?, ActivationMode::Float)?,
@@ -250,10 +249,9 @@ fn router(device: &mut WgpuBackend, experts: usize) -> Result<Router<WgpuBackend
     })
 }
 
-/// What makes a matrix of so many rows and columns.
+/// Constructor of a matrix with given rows and columns.
 type Make<'a> = &'a dyn Fn(usize, usize) -> Result<MatrixWeights, EngineError>;
 
-/// An expert with so many neurons.
 fn expert(
     device: &mut WgpuBackend,
     inner: usize,
@@ -268,7 +266,7 @@ fn expert(
     Ok(FeedForward { activation: Activation::Silu, gate, up, down })
 }
 
-/// Eight experts of a token at mixed levels: `gated_quantize`, and `gated` where they are floats.
+/// Benchmarks eight experts of a token at mixed levels: `gated_quantize`, and `gated` for float weights.
 fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
     let mut group = new_group(criterion, "experts, 1 row");
@@ -304,7 +302,7 @@ fn experts(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// `rms_norm`, `scale`, `clear`, `softcap`, `gate`, `add_gated`, `gather_rows`, `argmax`.
+/// Benchmarks `rms_norm`, `scale`, `clear`, `softcap`, `gate`, `add_gated`, `gather_rows` and `argmax`.
 fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     const COUNT: usize = 64;
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
@@ -333,12 +331,12 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     measure(&mut group, (&mut device, "gather_rows", bytes), |encoder| {
         encoder.gather_rows(&x, &indices, &mut out)
     })?;
-    // Its result is waited for each time.
+    // Each call waits for its result.
     let mut columns = Vec::new();
     measure(&mut group, (&mut device, "argmax", bytes), |encoder| {
         block_on(encoder.argmax_into(&x, COLS, &mut columns))
     })?;
-    // Of one token, as a step has them.
+    // The logits of one token, as in a step.
     let logits = buffer(&mut device, (1, VOCABULARY))?;
     let bytes = 4 * VOCABULARY as u64;
     measure(&mut group, (&mut device, "argmax, a row of logits", bytes), |encoder| {
@@ -346,7 +344,7 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     })
 }
 
-/// Rows of one sequence, up to a position.
+/// Returns the last `count` rows of one sequence up to position `end`.
 fn rows_until(end: usize, count: usize) -> StepRows {
     let pages = (0..end.div_ceil(PAGE_POSITIONS) as u32).map(PageId).collect();
     StepRows {
@@ -360,7 +358,7 @@ fn rows_until(end: usize, count: usize) -> StepRows {
     }
 }
 
-/// `rope`, `norm_part` and `kv_store`; `attend` over a thousand positions.
+/// Benchmarks `rope`, `norm_part` and `kv_store`, and `attend` over a thousand positions.
 fn attention(criterion: &mut Criterion) -> Result<(), EngineError> {
     const HEADS: (usize, usize, usize) = (16, 4, 128);
     const POSITIONS: usize = 1024;
@@ -409,7 +407,7 @@ fn attention(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// `delta_mix`, `delta_rule` and `delta_gate` in the shape of Qwen3-Next.
+/// Benchmarks `delta_mix`, `delta_rule` and `delta_gate` in the shape of Qwen3-Next.
 fn delta_net(criterion: &mut Criterion) -> Result<(), EngineError> {
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
     let mut group = new_group(criterion, "delta_mix, delta_rule, delta_gate");
@@ -446,7 +444,7 @@ fn delta_net(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// `route`, `expert_blocks` and `experts_sum`: a token's way through experts that the device finds.
+/// Benchmarks `route`, `expert_blocks` and `experts_sum`: one token with experts looked up on the device.
 fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
     const EXPERTS: usize = 8;
     let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };

@@ -1,8 +1,8 @@
-//! What the rest of a step costs after a miss, in two forms: every workgroup starts, reads a flag and
-//! returns; or no workgroup starts, since the dispatch reads its counts from memory where the miss left
-//! zeros, with and without wgpu's checks of such counts. And what both cost where nothing is missing. On
-//! the first adapter; one iteration is a step, as the backend records it: parameters at an offset, one
-//! pass.
+//! Measures the cost of the rest of a step after a miss, in two forms. In the first, every workgroup starts,
+//! reads the miss flag and returns. In the second, no workgroup starts: the dispatch reads its workgroup
+//! counts from memory that the miss zeroed, with and without wgpu's validation of such counts. Also measures
+//! both without a miss. Runs on the first adapter. One iteration is a step as the backend records it:
+//! parameters at an offset, one pass.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ const DISPATCHES: u32 = 120;
 /// Workgroups of a dispatch: a norm of a row, a dense product, products of eight experts.
 const WORKGROUPS: [u32; 3] = [1, 64, 1024];
 
-/// Bytes of the parameters of a dispatch, as far apart as any adapter wants them.
+/// Distance between the parameters of two dispatches in bytes, sufficient for any adapter's alignment.
 const PARAMS: u64 = 256;
 
-/// Bytes of the counts of a dispatch.
+/// Bytes of the workgroup counts of a dispatch.
 const COUNTS: u64 = 12;
 
-/// Does as little as a kernel can: what is measured is the start of it.
+/// A minimal kernel, so that the cost of starting it dominates.
 const KERNEL: &str = "
 @group(0) @binding(0) var<uniform> params: vec4<u32>;
 @group(0) @binding(1) var<storage, read_write> values: array<u32>;
@@ -38,18 +38,18 @@ fn main(@builtin(global_invocation_id) global: vec3<u32>) {
 const HALTED: &str = "@group(1) @binding(0) var<uniform> halted: vec4<u32>;\n";
 const RETURN: &str = "if halted.x != 0u { return; }";
 
-/// How a step is kept from being computed.
+/// Method of skipping a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Each workgroup looks at a flag.
+    /// Early return: each workgroup reads a flag.
     EarlyReturn,
-    /// Workgroups are counted on the device.
+    /// Workgroup counts are read from device memory.
     Indirect,
-    /// The same, and wgpu checks the counts.
+    /// Workgroup counts are read from device memory and validated by wgpu.
     IndirectChecked,
 }
 
-/// One form on a device of its own.
+/// One form on a separate device.
 struct Halted {
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -103,7 +103,7 @@ fn group(
     device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 
-/// The first adapter's device; none where there is no adapter.
+/// Opens the first adapter's device. Returns `None` if there is no adapter.
 fn open(form: Form) -> Option<(wgpu::Device, wgpu::Queue)> {
     let backends = wgpu::Instance::enabled_backend_features();
     let flags = match form {
@@ -166,7 +166,7 @@ impl Halted {
         Some(Self { device, queue, form, pipeline, own, flag_group, flag, counts })
     }
 
-    /// Says whether the steps that follow are halted, and how many workgroups they have if not.
+    /// Sets whether later steps are halted, and their number of workgroups if they are not.
     fn set(&self, is_halted: bool, workgroups: u32) {
         let flag = [u32::from(is_halted), 0, 0, 0];
         self.queue.write_buffer(&self.flag, 0, &words(&flag));
@@ -177,7 +177,6 @@ impl Halted {
         self.wait();
     }
 
-    /// Records and submits a step.
     fn step(&self, workgroups: u32) {
         let mut commands = self.device.create_command_encoder(&Default::default());
         let mut pass = commands.begin_compute_pass(&Default::default());
@@ -208,7 +207,7 @@ fn words(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// The host's part of a step alone, then all of it.
+/// Measures the host's part of a step, then the whole step.
 fn measure(group: &mut BenchmarkGroup<'_, WallTime>, device: &Halted, workgroups: u32) {
     let form = device.form;
     group.bench_function(format!("{form:?}, {workgroups} workgroups, host"), |b| {

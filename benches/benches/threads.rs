@@ -1,4 +1,4 @@
-//! What it costs to hand two parts of nothing to two threads and to wait for them.
+//! Measures the overhead of handing two empty tasks to two threads and waiting for them.
 
 use std::hint::black_box;
 use std::sync::mpsc::channel;

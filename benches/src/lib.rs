@@ -1,4 +1,4 @@
-//! What the benches share: matrices of random codes.
+//! Helpers of the benchmarks: matrices of random codes.
 
 mod scaled;
 
@@ -14,7 +14,7 @@ use nestling_formats::{Invariant, Level, Plane};
 
 pub use scaled::{FileType, RandomScaled};
 
-/// Bytes that are the same every time.
+/// Deterministic random bytes.
 struct Random(u64);
 
 impl Default for Random {
@@ -35,22 +35,22 @@ impl Random {
     }
 }
 
-/// A matrix of random codes in its planes; scales and steps are random too, but small.
+/// A matrix of random codes. Scales and steps are random too, but small.
 #[derive(Debug)]
 pub struct RandomMatrix {
     rows: usize,
     cols: usize,
-    /// The codec.
+    /// Codec of the matrix.
     pub codec: NestedCodec,
     planes: [Vec<u8>; 5],
     merged: Vec<u8>,
 }
 
 impl RandomMatrix {
-    /// A matrix with the planes of `level` and all below it.
+    /// Creates a matrix with the planes of `level` and all lower levels.
     ///
     /// # Errors
-    /// A shape that cannot be coded.
+    /// Returns an error if the shape cannot be quantized.
     pub fn new(rows: usize, cols: usize, level: Level) -> Result<Self, NestedError> {
         let shape = NestedError::Shape { rows, cols };
         let mut random = Random::default();
@@ -81,7 +81,7 @@ impl RandomMatrix {
             steps: ScaleSteps::Eighths,
         };
         let mut matrix = Self { rows, cols, codec, planes, merged };
-        // Random bytes may be no finite scale, and name tables that do not exist.
+        // Random bytes may be non-finite scales or invalid table indices.
         let view = matrix.view(true)?;
         let parts = view.base_parts().invariant("the codec is the nested code")?.clone();
         for scale in matrix.planes[0][parts.row_scales].chunks_exact_mut(2) {
@@ -91,10 +91,10 @@ impl RandomMatrix {
         Ok(matrix)
     }
 
-    /// The matrix with P3 and P4 merged, or apart.
+    /// Returns a view of the matrix with P3 and P4 merged or separate.
     ///
     /// # Errors
-    /// None for a matrix that was made.
+    /// Never fails for a matrix created by [`RandomMatrix::new`].
     pub fn view(&self, merged: bool) -> Result<NestedView<'_>, NestedError> {
         fn held(plane: &[u8]) -> Option<&[u8]> {
             (!plane.is_empty()).then_some(plane)
@@ -112,16 +112,16 @@ impl RandomMatrix {
         NestedView::new(self.rows, self.cols, Layout::Tile16, &self.codec, planes)
     }
 
-    /// The matrix as an engine takes it, with P3 and P4 merged or apart.
+    /// Returns the matrix as engine weights, with P3 and P4 merged or separate.
     ///
     /// # Errors
-    /// None for a matrix that was made.
+    /// Never fails for a matrix created by [`RandomMatrix::new`].
     pub fn weights(&self, merged: bool) -> Result<MatrixWeights, EngineError> {
         weights(&self.view(merged)?, Arc::new(self.codec.clone()))
     }
 }
 
-/// A matrix as an engine takes it.
+/// Converts a view to engine weights.
 fn weights(view: &NestedView, codec: impl Into<Codec>) -> Result<MatrixWeights, EngineError> {
     let planes = view.planes();
     let region = |plane: Option<&[u8]>| plane.map(|bytes| ByteRegion::from_vec(bytes.to_vec()));

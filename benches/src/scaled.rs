@@ -1,4 +1,4 @@
-//! Matrices of random scaled integers, in the forms that files have.
+//! Matrices of random scaled integers in the formats of files.
 
 use nestling_core::EngineError;
 use nestling_core::weights::MatrixWeights;
@@ -8,16 +8,16 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{Invariant, Level, Plane};
 
-/// A type of file: its name and its form; all scales are binary16.
+/// A file type: its name and form. All scales are binary16.
 #[derive(Clone, Copy, Debug)]
 pub struct FileType {
-    /// The name that GGUF has for it.
+    /// Name used by GGUF.
     pub name: &'static str,
     form: ScaledForm,
 }
 
 impl FileType {
-    /// Those whose products differ most.
+    /// File types whose products differ most.
     pub const ALL: [Self; 6] = [
         Self::new("Q2_K", 2, 16, SubScale::Nibbles, Minima::SubBlocks),
         Self::new("Q4_0", 4, 32, SubScale::None, Minima::None),
@@ -39,7 +39,7 @@ impl FileType {
         Self { name, form: ScaledForm { bits, sub_block, span, scale, sub_scale, minima } }
     }
 
-    /// Its codec: complete codes are integers, around 0 where there are no minima.
+    /// Returns the codec. Complete codes are integers, centered at 0 if there are no minima.
     fn codec(&self) -> ScaledCodec {
         let ScaledForm { bits, minima, .. } = self.form;
         let zero = if minima == Minima::None { 1i16 << (bits - 1) } else { 0 };
@@ -61,22 +61,22 @@ impl FileType {
     }
 }
 
-/// A matrix of random codes and sub-scales in its planes, P3 and P4 merged.
+/// A matrix of random codes and sub-scales, with P3 and P4 merged.
 #[derive(Debug)]
 pub struct RandomScaled {
     rows: usize,
     cols: usize,
-    /// The codec.
+    /// Codec of the matrix.
     pub codec: ScaledCodec,
     planes: [Vec<u8>; 5],
     merged: Vec<u8>,
 }
 
 impl RandomScaled {
-    /// A matrix of a type of file.
+    /// Creates a matrix of a file type.
     ///
     /// # Errors
-    /// A shape that cannot be coded.
+    /// Returns an error if the shape cannot be quantized.
     pub fn new(rows: usize, cols: usize, file_type: FileType) -> Result<Self, NestedError> {
         let shape = NestedError::Shape { rows, cols };
         let codec = file_type.codec();
@@ -96,7 +96,7 @@ impl RandomScaled {
         let mut matrix = Self { rows, cols, codec, planes, merged };
         let parts =
             matrix.view()?.scaled_parts().invariant("the codec is scaled integers")?.clone();
-        // Random bytes may be no finite scale.
+        // Random bytes may be non-finite scales.
         for part in [parts.scales, parts.minima] {
             for scale in matrix.planes[0][part].chunks_exact_mut(2) {
                 scale.copy_from_slice(&[0, 0x2c]);
@@ -105,23 +105,23 @@ impl RandomScaled {
         Ok(matrix)
     }
 
-    /// The level of its complete codes.
+    /// Returns the level of complete codes.
     pub fn level(&self) -> Level {
         self.codec.form.top()
     }
 
-    /// The matrix as an engine takes it.
+    /// Returns the matrix as engine weights.
     ///
     /// # Errors
-    /// None for a matrix that was made.
+    /// Never fails for a matrix created by [`RandomScaled::new`].
     pub fn weights(&self) -> Result<MatrixWeights, EngineError> {
         super::weights(&self.view()?, self.codec)
     }
 
-    /// The matrix in its planes.
+    /// Returns a view of the matrix.
     ///
     /// # Errors
-    /// None for a matrix that was made.
+    /// Never fails for a matrix created by [`RandomScaled::new`].
     pub fn view(&self) -> Result<NestedView<'_>, NestedError> {
         fn held(plane: &[u8]) -> Option<&[u8]> {
             (!plane.is_empty()).then_some(plane)

@@ -1,6 +1,5 @@
-//! How much of the memory's bandwidth products with few rows reach on the CUDA device that is there, by
-//! the device's own clock over many launches, with planes P3 and P4 merged, as experts that stay on a device
-//! have them, and apart, as streamed ones do:
+//! Measures the memory bandwidth of products with few rows on the CUDA device. It uses the device's clock
+//! over many launches. Planes P3 and P4 are merged, as in resident experts, or separate, as in streamed ones:
 //! `cargo run --release -p nestling-cuda --example bandwidth`.
 #![expect(clippy::print_stdout, reason = "a program")]
 
@@ -18,15 +17,15 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{Level, Plane};
 
-/// Matrices of one product: together well beyond what a device's cache holds.
+/// Number of matrices of one product. Together they exceed a device's cache by far.
 const COUNT: usize = 16;
 const ROWS: usize = 14_336;
 const COLS: usize = 4096;
 
-/// How long each row of the table is measured, at least.
+/// Minimum measuring time of each table row.
 const LEAST: Duration = Duration::from_millis(500);
 
-/// How planes P3 and P4 lie.
+/// Storage of planes P3 and P4.
 #[derive(Clone, Copy)]
 enum Middle {
     Merged,
@@ -44,7 +43,7 @@ fn region(bytes: usize, seed: u32) -> ByteRegion {
     ByteRegion::from_vec(std::iter::repeat_with(next).take(bytes).collect())
 }
 
-/// Random codes whose scales are 1.
+/// Returns a matrix with random codes and scales of 1.
 fn matrix(seed: u32, middle: Middle) -> Result<MatrixWeights, Box<dyn Error>> {
     let layout = Layout::Tile16;
     let bytes = |plane| plane_bytes(layout, ROWS, COLS, plane).ok_or("too large");
@@ -75,7 +74,8 @@ fn matrix(seed: u32, middle: Middle) -> Result<MatrixWeights, Box<dyn Error>> {
     Ok(MatrixWeights::Nested(nested.at_most_held()))
 }
 
-/// The time of one run: of as many as take [`LEAST`] together, after some that warm the device up.
+/// Returns the seconds of one run, averaged over runs that take at least [`LEAST`] together. Warm-up runs
+/// come first.
 fn time(
     backend: &mut CudaBackend,
     weights: &[Linear<CudaBackend>],

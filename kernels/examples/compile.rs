@@ -1,12 +1,12 @@
-//! Compiles all kernels for all targets of a release without a GPU, and says what each takes:
+//! Compiles all kernels for all release targets, without a GPU, and prints their resources:
 //!
 //! ```text
 //! cargo run -p nestling-cuda --example compile -- [FOLDER [TARGET...]]
 //! ```
 //!
-//! needs NVIDIA's compiler (libnvrtc) where the loader finds it. Images are left in FOLDER, if one is
-//! named; a build with `NESTLING_CUDA_IMAGES=FOLDER` embeds them. Targets that are named (`sm_120`) are
-//! compiled in place of a release's. Fails where a kernel of a release spills registers.
+//! It requires NVIDIA's compiler (libnvrtc) on the loader's path. If FOLDER is given, images are written
+//! there; a build with `NESTLING_CUDA_IMAGES=FOLDER` embeds them. Targets given by name (`sm_120`) replace
+//! the release targets. Fails if a kernel of a release spills registers.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program says what it found")]
 
 use std::error::Error;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many compiled kernels of a release spill.
+/// Prints the resources of all kernels. Returns the number of release kernels that spill registers.
 fn report(images: Option<&KernelImages>, targets: &[Target]) -> Result<usize, Box<dyn Error>> {
     println!("| kernel | target | registers | spilled bytes | stack bytes | shared bytes |");
     println!("|---|---|---:|---:|---:|---:|");

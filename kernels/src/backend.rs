@@ -1,4 +1,4 @@
-//! A device as the engine's backend.
+//! The CUDA backend.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::error::CudaError;
 use crate::kernel::Kernel;
 use crate::recorder::{ARENA_BYTES, Recorder, Recording};
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Debug, Default)]
 pub struct CudaOptions {
-    /// Which device.
+    /// Device to use.
     pub device: CudaDeviceChoice,
-    /// Bytes of device memory that may be allocated, for weights, experts, pages and all else; none for
-    /// what is free.
+    /// Device memory budget in bytes, for all allocations. `None` means all free memory.
     pub device_budget: Option<u64>,
-    /// Bytes of the host's memory, pinned, that planes of experts may lie in for which the device has no
-    /// room: what leaves the device goes there, and comes back from there and not from the disk.
+    /// Bytes of pinned host memory for expert planes that do not fit on the device. Evicted planes are copied
+    /// there and reloaded from there instead of from disk.
     pub host_bytes: u64,
-    /// Folder where compiled kernels are kept from one start to the next.
+    /// Folder of the on-disk cache of compiled kernels.
     pub kernel_cache: Option<PathBuf>,
 }
 
-/// A device. Several may share one ([`CudaBackend::again`]), each with steps of its own.
+/// A backend on a device. Several backends can share a device through [`CudaBackend::again`]; each records
+/// its own steps.
 pub struct CudaBackend {
     pub(crate) driver: Arc<Driver>,
     pub(crate) recorder: Recorder,
@@ -39,11 +39,11 @@ pub struct CudaBackend {
 }
 
 impl CudaBackend {
-    /// Opens a device, loads every kernel, compiled where the build has none for it, and measures how fast it
-    /// computes, so that no launch takes too long.
+    /// Opens a device and loads all kernels, compiling those without an embedded image. Also measures the
+    /// device's speed to bound the duration of launches.
     ///
     /// # Errors
-    /// [`CudaDeviceError`](crate::CudaDeviceError); what the driver refuses.
+    /// Fails with [`CudaDeviceError`](crate::CudaDeviceError), or if the driver refuses a call.
     pub fn open(options: &CudaOptions) -> Result<Self, CudaError> {
         let images = KernelImages::new(options.kernel_cache.clone());
         let driver = Driver::open(&options.device, images, options.device_budget)?;
@@ -54,12 +54,12 @@ impl CudaBackend {
         Ok(opened)
     }
 
-    /// A device of host memory, whose kernels `launch` runs: for tests where there is no device. What streams
-    /// are given runs when somebody waits, or before, in an order that is drawn by lot
-    /// ([`CudaBackend::reorder`]); what uses the same memory without an order makes the device lost.
+    /// Creates an emulated device in host memory, whose kernels `launch` runs. Used by tests on machines
+    /// without a device. Operations run when the host waits, or earlier, in a random order
+    /// ([`CudaBackend::reorder`]). Unordered accesses to the same memory make the device fail as lost.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`].
+    /// Fails with [`CudaError::OutOfMemory`].
     pub fn on_host(launch: HostLaunch, device_budget: Option<u64>) -> Result<Self, CudaError> {
         let driver = Driver::emulated(launch, device_budget);
         let recording = Recording { arena_bytes: ARENA_BYTES, rates: WorkRates::UNWATCHED };
@@ -77,55 +77,55 @@ impl CudaBackend {
         Ok(Self { driver, recorder, state, memory_bytes, host_bytes })
     }
 
-    /// Bytes of device memory that may be used: the budget that was given, or what was free when the
-    /// device was opened.
+    /// Returns the memory budget in bytes: the smaller of the given budget and the memory that was free when
+    /// the device was opened. Returns `None` for an emulated device without a budget.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.memory_bytes
     }
 
-    /// Bytes of device memory that are allocated, by all backends on this device.
+    /// Returns the bytes of device memory allocated by all backends on this device.
     pub fn allocated_bytes(&self) -> u64 {
         self.driver.allocated_bytes()
     }
 
-    /// Steps that became graphs and steps that were started as one, of all backends on this device.
+    /// Returns the numbers of captured graphs and graph launches, of all backends on this device.
     pub fn graph_counts(&self) -> GraphCounts {
         self.driver.graph_counts()
     }
 
-    /// Kernels that all backends on this device recorded so far.
+    /// Iterates over the kernels that any backend on this device has recorded.
     pub fn recorded_kernels(&self) -> impl Iterator<Item = Kernel> + use<> {
         self.driver.recorded()
     }
 
-    /// Gives the device up, with all that it holds: whatever still uses it fails with
-    /// [`EngineError::DeviceLost`].
+    /// Marks the device as lost. Later operations fail with [`EngineError::DeviceLost`].
     pub fn destroy(&self) {
         self.driver.lose("it was given up");
     }
 
-    /// Has a device of host memory ([`CudaBackend::on_host`]) be lost when so many kernels more were run:
-    /// for tests.
+    /// Makes an emulated device ([`CudaBackend::on_host`]) fail as lost after `kernels` more kernels. Used by
+    /// tests.
     pub fn lose_after(&self, kernels: u64) {
         self.driver.lose_after(kernels);
     }
 
-    /// Has a device of host memory ([`CudaBackend::on_host`]) draw by another lot what runs next: for tests.
+    /// Reseeds the random order of operations of an emulated device ([`CudaBackend::on_host`]). Used by
+    /// tests.
     pub fn reorder(&self, seed: u64) {
         self.driver.reorder(seed);
     }
 
-    /// Has a device of host memory ([`CudaBackend::on_host`]) say that copies that no step waits for are done
-    /// only when somebody waited for them, or has asked so often: for tests.
+    /// Delays asynchronous copies of an emulated device ([`CudaBackend::on_host`]). They are reported as
+    /// complete only after a wait, or after `questions` queries. Used by tests.
     pub fn delay_copies(&self, questions: u64) {
         self.driver.delay_copies(questions);
     }
 
-    /// Another backend on the same device, with so many bytes for tables of rows and pages, at least 4 KiB:
-    /// for tests of steps whose tables do not fit.
+    /// Creates a backend on the same device with an arena of `arena_bytes` bytes, at least 4 KiB. The arena
+    /// stores row and page tables. Used to test steps whose tables do not fit.
     ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if the device is out of memory.
     pub fn with_arena_bytes(&self, arena_bytes: usize) -> Result<Self, CudaError> {
         let host_bytes = self.host_bytes.load(Ordering::Relaxed);
         let arena_bytes = arena_bytes.max(4096);
@@ -133,55 +133,55 @@ impl CudaBackend {
         Self::on(Arc::clone(&self.driver), self.memory_bytes, host_bytes, recording)
     }
 
-    /// Another backend on the same device, which is taken to do so many multiplications a second: for tests
-    /// of work that is cut into many launches.
+    /// Creates a backend on the same device that assumes `per_second` multiplications per second. Used to
+    /// test work that is split into many launches.
     ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if the device is out of memory.
     pub fn with_work_rate(&self, per_second: u64) -> Result<Self, CudaError> {
         let mut other = self.again()?;
         other.recorder.meter.rates = WorkRates::uniform(per_second);
         Ok(other)
     }
 
-    /// How fast the device computes now.
+    /// Measures and returns the current speed of the device.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     pub fn measured_work_rates(&self) -> Result<WorkRates, EngineError> {
         let mut other = self.with_host_bytes(0)?;
         other.recorder.meter.rates = WorkRates::UNWATCHED;
         measure_rates(&mut other)
     }
 
-    /// Another backend on the same device.
+    /// Creates another backend on the same device.
     ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if the device is out of memory.
     pub fn again(&self) -> Result<Self, CudaError> {
         self.with_host_bytes(self.host_bytes.load(Ordering::Relaxed))
     }
 
-    /// Another one, with other [`CudaOptions::host_bytes`].
+    /// Creates another backend on the same device with different [`CudaOptions::host_bytes`].
     ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if the device is out of memory.
     pub fn with_host_bytes(&self, host_bytes: u64) -> Result<Self, CudaError> {
         let recording = Recording { arena_bytes: ARENA_BYTES, rates: self.recorder.meter.rates };
         Self::on(Arc::clone(&self.driver), self.memory_bytes, host_bytes, recording)
     }
 
-    /// Makes [`CudaOptions::host_bytes`] others for those that [`CudaBackend::again`] gives from now on.
+    /// Sets [`CudaOptions::host_bytes`] of backends that [`CudaBackend::again`] creates later.
     pub fn set_host_bytes(&self, host_bytes: u64) {
         self.host_bytes.store(host_bytes, Ordering::Relaxed);
     }
 
-    /// [`CudaOptions::host_bytes`] as they are now.
+    /// Returns the current [`CudaOptions::host_bytes`].
     pub(crate) fn host_bytes(&self) -> u64 {
         self.host_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the host's memory that are pinned for planes and transfers, by all backends on this device.
+    /// Returns the bytes of host memory pinned for planes and transfers by all backends on this device.
     pub fn pinned_bytes(&self) -> u64 {
         self.driver.pinned_bytes()
     }

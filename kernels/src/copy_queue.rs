@@ -1,4 +1,4 @@
-//! Copies to slots and out of them that no step waits for, on a stream of their own.
+//! Asynchronous copies to and from slots, on a separate stream. Steps do not wait for them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,34 +8,36 @@ use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
 use crate::host_planes::{HostBlock, HostPlanes};
 
-/// Bytes of pinned memory for what does not lie there yet: descriptions and codecs.
+/// Size in bytes of a pinned buffer for data outside of pinned memory, such as matrix descriptors and codecs.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Copies that are done in order, transfer after transfer.
+/// A queue of transfers, which run in order.
 pub(crate) struct CopyQueue {
     driver: Arc<Driver>,
     stream: Stream,
-    /// The one that copies are added to.
+    /// Transfer that copies are added to.
     open: Option<Transfer>,
-    /// Those that may not be done, the first one in front, each with its number.
+    /// Pending transfers in order, with their numbers.
     under_way: VecDeque<(u64, Event, Transfer)>,
-    /// How many have ended.
+    /// Number of completed transfers.
     ended: u64,
     spare: Vec<PinnedMemory>,
 }
 
-/// What copies of one transfer read or write.
+/// Memory that the copies of one transfer read or write.
 #[derive(Default)]
 struct Transfer {
     blocks: Vec<Arc<HostBlock>>,
     buffers: Vec<PinnedMemory>,
-    /// Bytes of the last of them that are in use.
+    /// Used bytes of the last buffer.
     filled: usize,
 }
 
 impl CopyQueue {
+    /// Creates an empty queue.
+    ///
     /// # Errors
-    /// What the driver refuses.
+    /// Returns an error if the driver refuses a call.
     pub fn new(driver: &Arc<Driver>) -> Result<Self, CudaError> {
         Ok(Self {
             stream: driver.late_stream()?,
@@ -47,25 +49,25 @@ impl CopyQueue {
         })
     }
 
-    /// Whether copies are added to a transfer.
+    /// Returns whether a transfer is open for more copies.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Begins a transfer behind what other streams have come to.
+    /// Starts a transfer after the given events of other streams.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn begin(&mut self, others: [&Event; 2]) -> Result<(), CudaError> {
         others.into_iter().try_for_each(|event| self.stream.wait_for(event))?;
         self.open.get_or_insert_default();
         Ok(())
     }
 
-    /// Adds a copy of all the bytes, which may lie in `block`.
+    /// Adds a copy of `bytes`. If they are stored in `block`, they are copied without a buffer.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn upload(
         &mut self,
         bytes: &[u8],
@@ -99,10 +101,10 @@ impl CopyQueue {
         self.stream.copy_in(buffer, start, bytes.len(), to)
     }
 
-    /// Adds copies from the device to memory of `host`; none where there is no room for them.
+    /// Adds copies from the device to memory of `host`. Returns `None` if it has no space.
     ///
     /// # Errors
-    /// As [`HostPlanes::fetch`].
+    /// Fails like [`HostPlanes::fetch`].
     pub fn fetch(
         &mut self,
         host: &HostPlanes,
@@ -114,10 +116,10 @@ impl CopyQueue {
         Ok(block)
     }
 
-    /// No copy is added any more; gives the transfer's number.
+    /// Closes the transfer and returns its number.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn end(&mut self) -> Result<u64, CudaError> {
         let last = self.under_way.back().map_or(self.ended, |(number, ..)| *number);
         let Some(transfer) = self.open.take() else { return Ok(last) };
@@ -127,10 +129,10 @@ impl CopyQueue {
         Ok(last + 1)
     }
 
-    /// The number of the last transfer that has ended, and all before it.
+    /// Returns the number of the last completed transfer. All earlier transfers are complete too.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn ended(&mut self) -> Result<u64, CudaError> {
         while let Some((number, done, _)) = self.under_way.front() {
             if !done.is_done()? {
@@ -143,7 +145,8 @@ impl CopyQueue {
         Ok(self.ended)
     }
 
-    /// What is behind the last transfer up to a number, and its number; none if it has ended.
+    /// Returns the last pending transfer up to `number`, with its completion event. Returns `None` if all are
+    /// complete.
     pub fn mark(&self, number: u64) -> Option<(u64, &Event)> {
         let upto = self.under_way.iter().take_while(|(other, ..)| *other <= number).last();
         upto.map(|(number, done, _)| (*number, done))
@@ -152,7 +155,7 @@ impl CopyQueue {
     /// Waits for all transfers.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn finish(&mut self) -> Result<(), CudaError> {
         self.stream.synchronize()?;
         self.ended().map(drop)
@@ -161,7 +164,7 @@ impl CopyQueue {
 
 impl Drop for CopyQueue {
     fn drop(&mut self) {
-        // A device that is lost copies nothing any more.
+        // The error can be ignored: a lost device performs no copies.
         let _ = self.stream.synchronize();
     }
 }

@@ -1,20 +1,21 @@
-//! The CUDA devices that the driver shows.
+//! Lists the CUDA devices that the driver reports.
 
 use crate::devices::{CudaDeviceChoice, CudaDeviceDescription, CudaDeviceError};
 use crate::driver::cuda;
 
-/// All CUDA devices of the machine.
+/// Returns all CUDA devices of the machine.
 ///
 /// # Errors
-/// [`CudaDeviceError::NoDriver`] where there is none; a driver that is too old or does not start.
+/// Fails with [`CudaDeviceError::NoDriver`] if there is no driver. Also fails if the driver is too old or
+/// does not start.
 pub fn devices() -> Result<Vec<CudaDeviceDescription>, CudaDeviceError> {
     cuda::list()
 }
 
-/// What is known of the device that `choice` means, without opening it.
+/// Returns the description of the selected device without opening it.
 ///
 /// # Errors
-/// [`CudaDeviceError`] where there is none.
+/// Fails with [`CudaDeviceError`] if there is no such device.
 pub fn device(choice: &CudaDeviceChoice) -> Result<CudaDeviceDescription, CudaDeviceError> {
     choice.among(devices()?)
 }

@@ -1,4 +1,4 @@
-//! Which CUDA devices a machine has, and the choice of one.
+//! Description and selection of CUDA devices.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -6,48 +6,48 @@ use std::str::FromStr;
 
 use crate::version::Version;
 
-/// Oldest driver that is used, as it numbers itself: all that is called exists from 12.0 on.
+/// Minimum driver version, in the driver's numbering. All functions used here exist since 12.0.
 pub(crate) const DRIVER_VERSION_MIN: i32 = 12_000;
 
-/// Oldest compute capability that kernels are written for: int8 tensor cores.
+/// Minimum compute capability, the first with int8 tensor cores.
 pub(crate) const CAPABILITY_MIN: Version = Version::new(7, 5);
 
-/// A device as the driver shows it.
+/// A CUDA device as reported by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaDeviceDescription {
-    /// Its index in the list of [`devices`](fn@crate::devices): what [`CudaDeviceChoice::Index`] takes.
+    /// Index in the list of [`devices`](fn@crate::devices), as used by [`CudaDeviceChoice::Index`].
     pub index: usize,
-    /// The name that the driver gives it.
+    /// Name reported by the driver.
     pub name: String,
-    /// Its compute capability.
+    /// Compute capability.
     pub compute_capability: Version,
-    /// Its multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: u32,
-    /// Bytes of its memory.
+    /// Device memory in bytes.
     pub memory_bytes: u64,
-    /// Bytes of its second-level cache.
+    /// L2 cache in bytes.
     pub l2_bytes: u64,
-    /// Bytes per second that clock and width of its memory allow; 0 where the driver does not tell.
+    /// Theoretical memory bandwidth in bytes per second, or 0 if the driver does not report clock and width.
     pub memory_bandwidth: u64,
-    /// Newest version of CUDA that the driver knows, major and minor.
+    /// Latest CUDA version that the driver supports.
     pub driver: Version,
 }
 
-/// Which device is to be used.
+/// Selection of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CudaDeviceChoice {
-    /// The first that kernels run on; the driver lists the fastest first.
+    /// The first supported device. The driver lists the fastest device first.
     #[default]
     Auto,
-    /// The one with this index in the list of [`devices`](fn@crate::devices).
+    /// The device with this index in the list of [`devices`](fn@crate::devices).
     Index(usize),
-    /// The first one whose name has this in it, in small or capital letters.
+    /// The first device whose name contains this text. Case is ignored.
     Name(String),
 }
 
-/// A device that is not there. `found` lists what is.
+/// Failure to select or open a device. `found` lists the available ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaDeviceError {
@@ -57,54 +57,54 @@ pub enum CudaDeviceError {
     /// The driver is too old.
     #[error("the NVIDIA driver is for CUDA {found}, and 12.0 is the oldest that works")]
     OldDriver {
-        /// Newest version of CUDA that it knows, major and minor.
+        /// Latest CUDA version that the driver supports.
         found: Version,
     },
     /// The driver does not start.
     #[error("the NVIDIA driver does not start: {reason}")]
     Driver {
-        /// Its answer.
+        /// Message of the driver.
         reason: String,
     },
-    /// There is a driver, and no device.
+    /// The driver reports no device.
     #[error("no CUDA device was found: the NVIDIA driver shows none")]
     NoneFound,
-    /// The device is older than what kernels are written for.
+    /// The device is too old for the kernels.
     #[error("{name} has compute capability {capability}, and 7.5 is the least that works")]
     OldDevice {
-        /// Which.
+        /// Name of the device.
         name: String,
-        /// What it has.
+        /// Compute capability of the device.
         capability: Version,
     },
-    /// The list of devices is shorter.
+    /// The index exceeds the list of devices.
     #[error("there is no CUDA device {index}, only {found}")]
     NoSuchIndex {
-        /// What was asked for.
+        /// Requested index.
         index: usize,
-        /// The devices.
+        /// Available devices.
         found: String,
     },
-    /// A kernel that cannot be had for the device, or that failed on an emulated one.
+    /// A kernel is unavailable for the device, or failed on an emulated device.
     #[error("kernel {kernel}: {reason}")]
     Kernel {
-        /// Which.
+        /// Name of the kernel.
         kernel: String,
-        /// The compiler's or the driver's answer.
+        /// Message of the compiler or driver.
         reason: String,
     },
-    /// No device has such a name.
+    /// The name matches no device.
     #[error("there is no CUDA device named `{name}`, only {found}")]
     NoSuchName {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// The devices.
+        /// Available devices.
         found: String,
     },
 }
 
 impl CudaDeviceError {
-    /// A kernel that cannot be had.
+    /// Returns the error of an unavailable kernel.
     pub(crate) fn kernel(name: &str, reason: String) -> Self {
         Self::Kernel { kernel: name.into(), reason }
     }
@@ -117,7 +117,7 @@ impl CudaDeviceDescription {
 }
 
 impl CudaDeviceChoice {
-    /// The device that is meant.
+    /// Returns the selected device.
     pub(crate) fn among(
         &self,
         mut devices: Vec<CudaDeviceDescription>,
@@ -172,7 +172,7 @@ impl fmt::Display for CudaDeviceChoice {
     }
 }
 
-/// `auto`, a number, or a part of a name.
+/// Parses `auto`, an index, or a part of a name.
 impl FromStr for CudaDeviceChoice {
     type Err = Infallible;
 

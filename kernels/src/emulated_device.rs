@@ -1,4 +1,5 @@
-//! A device of host memory whose kernels the host compiler built: for tests where there is no device.
+//! An emulated device whose kernels are built by the host compiler. Used by tests on machines without a
+//! device.
 
 #![expect(unsafe_code, reason = "kernels are C++, and find memory by its address")]
 
@@ -12,40 +13,40 @@ use crate::emulation::{Line, MemoryMap, Run, Schedule, launch};
 use crate::error::CudaError;
 use crate::params::Launch;
 
-/// How an emulated device runs kernels.
+/// Options for running kernels on an emulated device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmulationOptions {
-    /// In which order threads and blocks run. Of one seed each kernel gets an order of its own.
+    /// Order of threads and blocks. With a random schedule, each launch gets a different order.
     pub schedule: Schedule,
-    /// Whether every access of a kernel is looked at, which takes three to four times as long.
+    /// True if every access of a kernel is checked, which makes kernels three to four times slower.
     pub is_checked: bool,
-    /// Bytes of memory that may be used; all that there are by default.
+    /// Memory budget in bytes, unlimited by default.
     pub device_budget: Option<u64>,
-    /// A barrier that nobody waits at, by its line.
+    /// Source line of a barrier that is skipped.
     pub ignored: Option<Line>,
 }
 
 impl CudaBackend {
-    /// Opens an emulated device: it checks what kernels are given and what they compute, not speed.
+    /// Opens an emulated device. It checks kernel arguments and results, not speed.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`].
+    /// Fails with [`CudaError::OutOfMemory`].
     pub fn emulated() -> Result<Self, CudaError> {
         Self::emulated_as(EmulationOptions::default())
     }
 
-    /// [`CudaBackend::emulated`] with so many bytes of memory.
+    /// Opens an emulated device with a memory budget of `bytes` bytes.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
+    /// Fails with [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`].
     pub fn emulated_within(bytes: u64) -> Result<Self, CudaError> {
         Self::emulated_as(EmulationOptions { device_budget: Some(bytes), ..Default::default() })
     }
 
-    /// [`CudaBackend::emulated`] with kernels run in some way.
+    /// Opens an emulated device with the given options.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
+    /// Fails with [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`].
     pub fn emulated_as(options: EmulationOptions) -> Result<Self, CudaError> {
         let memory = options.is_checked.then(MemoryMap::default);
         let (budget, launches) = (options.device_budget, AtomicU64::new(0));
@@ -55,7 +56,7 @@ impl CudaBackend {
 
 struct EmulatedKernels {
     options: EmulationOptions,
-    /// What is known of it, where accesses are looked at.
+    /// State of device memory, if accesses are checked.
     memory: Option<MemoryMap>,
     launches: AtomicU64,
 }
@@ -71,8 +72,8 @@ impl HostKernels for EmulatedKernels {
         };
         let (checks, ignored) = (self.memory.as_ref(), self.options.ignored.as_ref());
         let run = Run { schedule, checks, ignored, lines: None };
-        // SAFETY: addresses come from memory that this crate's recorder keeps until commands are done, with
-        // sizes that its encoder checked.
+        // SAFETY: the addresses refer to memory that this crate's recorder keeps alive until the commands are
+        // complete; the encoder checked its sizes.
         let done = unsafe { launch(shape, params, miss_flag, run) };
         done.map_err(|error| {
             let reason = format!("{error} (schedule: {:?})", self.options.schedule);
@@ -81,7 +82,7 @@ impl HostKernels for EmulatedKernels {
     }
 
     fn note(&self, note: MemoryNote) {
-        // Default: without checks nobody asks what memory holds.
+        // Default: without checks, the state of memory is not tracked.
         let Some(memory) = &self.memory else { return };
         match note {
             MemoryNote::Allocated { address, bytes } => memory.allocated(address, bytes),

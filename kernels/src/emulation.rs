@@ -1,4 +1,4 @@
-//! Kernels that the host compiler built, for tests without a device: `emulation/`.
+//! Kernels built by the host compiler, for tests without a device. The C++ sources are in `emulation/`.
 #![expect(unsafe_code, reason = "kernels are C++, and their parameters are addresses")]
 
 mod fault;
@@ -16,52 +16,52 @@ pub use self::memory::MemoryMap;
 use self::fault::RawFault;
 use crate::params::{Launch, StructLayout};
 
-/// In which order threads run between two barriers, and blocks; a kernel whose result depends on it
-/// lacks a barrier.
+/// Order of blocks, and of threads between two barriers. A kernel whose result depends on the order lacks a
+/// barrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Schedule {
-    /// The first one first.
+    /// Ascending order.
     #[default]
     Ascending,
-    /// The last one first.
+    /// Descending order.
     Descending,
-    /// By chance, drawn from a seed, with several blocks under way at once.
+    /// Random order from a seed, with several blocks interleaved.
     Random(u64),
 }
 
-/// How a kernel is run.
+/// Options of one kernel run.
 #[derive(Clone, Copy, Default)]
 pub struct Run<'a> {
-    /// In which order.
+    /// Order of blocks and threads.
     pub schedule: Schedule,
-    /// Whether every access is looked at, and the memory that there is: races, what is out of bounds,
-    /// misaligned or read before it was written end the launch.
+    /// Memory map for checking every access. A race, or an access that is out of bounds, misaligned or reads
+    /// unwritten memory, ends the launch with an error.
     pub checks: Option<&'a MemoryMap>,
-    /// A barrier that nobody waits at, by its line: what a kernel without it does.
+    /// Source line of a barrier that is skipped, to test the effect of its absence.
     pub ignored: Option<&'a Line>,
-    /// Where lines at which threads wait are put down.
+    /// Collects the source lines at which threads wait.
     pub lines: Option<&'a RefCell<BTreeSet<Line>>>,
 }
 
-/// A line of a file of kernels.
+/// A line of a kernel source file: file name and line number.
 pub type Line = (String, u32);
 
-/// Why a kernel did not run to its end.
+/// Failure of a kernel run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EmulationError {
-    /// The host compiler was not given such a kernel.
+    /// The kernel was not built by the host compiler.
     #[error("no such kernel")]
     Unknown,
-    /// Parameters of another struct.
+    /// The parameters have the wrong size.
     #[error("parameters of another size")]
     WrongParams,
-    /// More threads or shared memory than a device has.
+    /// The launch exceeds a device's limit of threads or shared memory.
     #[error("more threads or shared memory than a device has")]
     TooLarge,
-    /// No memory for the stacks of threads.
+    /// The host lacks memory for the threads' stacks.
     #[error("no memory for the stacks of threads")]
     NoMemory,
-    /// The kernel did what it must not.
+    /// The kernel performed an invalid operation.
     #[error("{0}")]
     Fault(Box<Fault>),
 }
@@ -73,7 +73,7 @@ struct RawRegion {
     written: *const u8,
 }
 
-/// Lines of a launch, at most.
+/// Maximum number of collected lines of a launch.
 const LINES_MAX: usize = 32;
 
 #[repr(C)]
@@ -118,24 +118,24 @@ unsafe extern "C" {
     ) -> *const c_char;
 }
 
-/// The shape of a launch.
+/// Grid and block size of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchShape {
-    /// Blocks.
+    /// Number of blocks in three dimensions.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads of a block in three dimensions.
     pub block: [u32; 3],
-    /// Bytes of shared memory of a block.
+    /// Bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
 }
 
-/// Runs a kernel to its end: its parameters, and the address of the miss flag, or 0.
+/// Runs a kernel to completion. `miss_flag` is the address of the miss flag, or 0.
 ///
 /// # Errors
-/// A launch that no device would take, threads that wait for ever, and what checks find.
+/// Returns an error if the launch exceeds a device's limits, threads deadlock, or a check fails.
 ///
 /// # Safety
-/// Every address among the parameters is that of host memory that the kernel may use as it does.
+/// Every address among the parameters must refer to host memory that the kernel may access as it does.
 pub unsafe fn launch(
     launch: &Launch,
     params: &[u8],
@@ -144,17 +144,18 @@ pub unsafe fn launch(
 ) -> Result<(), EmulationError> {
     let shape =
         LaunchShape { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { launch_named(launch.kernel.name(), shape, params, miss_flag, run) }
 }
 
-/// [`launch`] of a kernel by its name and shape: also those that have faults (`emulation/faults/`).
+/// Runs a kernel by name and shape. Unlike [`launch`], it also runs the faulty kernels of
+/// `emulation/faults/`.
 ///
 /// # Errors
-/// As [`launch`].
+/// Fails like [`launch`].
 ///
 /// # Safety
-/// As [`launch`].
+/// As for [`launch`].
 pub unsafe fn launch_named(
     name: &str,
     shape: LaunchShape,
@@ -164,7 +165,7 @@ pub unsafe fn launch_named(
 ) -> Result<(), EmulationError> {
     let LaunchShape { grid, block, shared_bytes } = shape;
     let name = CString::new(name).map_err(|_| EmulationError::Unknown)?;
-    // Default: a run without checks knows no memory.
+    // Default: a run without checks has no memory map.
     let memory = run.checks.map(MemoryMap::list).unwrap_or_default();
     let region = |region: &memory::Region| RawRegion {
         start: region.start,
@@ -177,7 +178,7 @@ pub unsafe fn launch_named(
         Schedule::Descending => (1, 0),
         Schedule::Random(seed) => (2, seed),
     };
-    // Default: no line is ignored, and the null below says so.
+    // Default: no line is ignored, which the null pointer below indicates.
     let (ignored_file, ignored_line) = run.ignored.cloned().unwrap_or_default();
     let ignored_file = CString::new(ignored_file).map_err(|_| EmulationError::Unknown)?;
     let mut lines = RawLines { count: 0, lines: [RawLine { file: [0; 40], line: 0 }; LINES_MAX] };
@@ -199,8 +200,8 @@ pub unsafe fn launch_named(
         is_checked: c_uint::from(run.checks.is_some()),
     };
     let mut fault = RawFault::NONE;
-    // SAFETY: name, parameters and what is known of memory outlive the call, whose bits are changed as
-    // atomics are; the rest is the caller's.
+    // SAFETY: name, parameters and regions outlive the call; the bits of regions are accessed atomically; the
+    // rest is guaranteed by the caller.
     let outcome = unsafe { nestling_emulation_launch(&call, &mut fault) };
     if let Some(places) = run.lines {
         let found = &lines.lines[..(lines.count as usize).min(LINES_MAX)];
@@ -216,17 +217,17 @@ pub unsafe fn launch_named(
     }
 }
 
-/// All structs of parameters, as the C++ compiler lays them out.
+/// Returns the layouts of all parameter structs as the C++ compiler defines them.
 pub fn layouts() -> Vec<StructLayout> {
     let mut structs: Vec<StructLayout> = Vec::new();
     for index in 0.. {
         let (mut field, mut offset, mut bytes) = (std::ptr::null(), 0, 0);
-        // SAFETY: the three places are written before the call returns a name.
+        // SAFETY: all three outputs are written before the call returns a name.
         let name = unsafe { nestling_emulation_field(index, &mut field, &mut offset, &mut bytes) };
         if name.is_null() || field.is_null() {
             break;
         }
-        // SAFETY: both are text that the library holds, ended by zero.
+        // SAFETY: both are static NUL-terminated texts of the library.
         let text = |text: *const c_char| unsafe { CStr::from_ptr(text) }.to_string_lossy();
         let (name, field) = (text(name).into_owned(), text(field).into_owned());
         match structs.last_mut() {

@@ -1,4 +1,4 @@
-//! What the engine asks of its backend.
+//! Implements the engine's `Backend` trait.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{Backend, ModelNeeds};

@@ -1,4 +1,4 @@
-//! What can go wrong with a device.
+//! Error type of the backend.
 
 use nestling_gpu::GpuError;
 

@@ -1,4 +1,4 @@
-//! What kernels read of the experts of one layer.
+//! Expert tables of a layer, as kernels read them.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{FeedForward, HeldExpert, LevelWeights};
@@ -10,18 +10,18 @@ use crate::driver::Address;
 use crate::params::ExpertEntry;
 use crate::slabs::{SlabRange, address};
 
-/// Entries of the experts of a layer, `[experts]`, and behind them the least weights of levels,
-/// `[experts, 4]`, as bits.
+/// Expert entries of a layer, `[experts]`, followed by the minimum weights of levels as float bits,
+/// `[experts, 4]`.
 pub struct CudaEntries(SlabRange);
 
-/// What kernels read of an expert of which the planes of so many levels are there.
+/// Returns the entry of an expert whose lowest `levels` levels are resident.
 fn entry(expert: &FeedForward<CudaBackend>, levels: usize) -> ExpertEntry {
     let matrices = linears(expert).map(|linear| linear.matrix.weights.address());
     ExpertEntry { matrices, levels: levels as u32, padding: 0 }
 }
 
 impl CudaEntries {
-    /// Where the least weights of levels are.
+    /// Returns the address of the minimum weights of levels.
     pub(crate) fn least(&self, experts: usize) -> Address {
         address(&self.0) + (size_of::<ExpertEntry>() * experts) as u64
     }
@@ -42,13 +42,13 @@ impl TableEntries<CudaBackend> for CudaEntries {
     ) -> Result<Option<Self>, EngineError> {
         let entries = match experts {
             TableExperts::Streamed { count, .. } => vec![ExpertEntry::default(); count],
-            // A level that is not held is refused before a kernel looks here.
+            // A level that is not resident is refused before a kernel reads the table.
             TableExperts::Resident(experts) => {
                 experts.iter().map(|expert| entry(expert, Level::ALL.len())).collect()
             }
         };
         let mut bytes = bytemuck::cast_slice(&entries).to_vec();
-        // Without least weights.
+        // Minimum weights are not set yet.
         bytes.resize(bytes.len() + size_of::<LevelWeights>() * entries.len(), 0);
         Ok(Some(Self(backend.recorder.upload(&bytes)?)))
     }

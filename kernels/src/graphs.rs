@@ -1,28 +1,28 @@
-//! Steps that come again, started as one.
+//! CUDA graphs of repeated steps.
 
 use crate::driver::commands::Commands;
 use crate::driver::{Graph, Stream};
 use crate::error::CudaError;
 
-/// Graphs that are kept: a decode step has few forms.
+/// Maximum number of cached graphs. Decode steps have few distinct forms.
 const GRAPHS_MAX: usize = 8;
 
-/// Fewest kernels that are worth a graph.
+/// Minimum number of kernels for which a graph pays off.
 const LAUNCHES_MIN: usize = 4;
 
-/// The graphs of a backend, the one used last behind the others.
+/// Cache of a backend's graphs, ordered from least to most recently used.
 #[derive(Default)]
 pub(crate) struct Graphs {
     kept: Vec<(Commands, Graph)>,
-    /// The commands of the last step that had no graph: one that comes again gets one.
+    /// Commands of the last step without a graph. If they repeat, they are captured.
     last: Commands,
 }
 
 impl Graphs {
-    /// Runs commands, as a graph where they came before.
+    /// Runs commands. A sequence that repeats is run as a graph.
     ///
     /// # Errors
-    /// A device that is lost; what the driver refuses.
+    /// Returns an error if the device is lost or the driver refuses a command.
     pub fn run(&mut self, stream: &Stream, commands: &Commands) -> Result<(), CudaError> {
         if let Some(index) = self.kept.iter().position(|(known, _)| known == commands) {
             let found = self.kept.remove(index);

@@ -1,5 +1,5 @@
-//! Planes of experts in pinned memory of the host, for which the device has no room: copied there and back
-//! by the device itself, on the stream of transfers or beside it.
+//! Expert planes in pinned host memory that do not fit on the device. The device copies them in both
+//! directions, on the stream of transfers or on a separate one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use nestling_core::sync::whole;
 use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
 
-/// Memory for planes, used again by those of the same size.
+/// Pinned memory for planes, reused for planes of the same size.
 pub(crate) struct HostPlanes {
     driver: Arc<Driver>,
     budget: u64,
@@ -20,22 +20,22 @@ pub(crate) struct HostPlanes {
 
 #[derive(Default)]
 struct State {
-    /// Bytes of all memory, in use or not.
+    /// Bytes of all pinned memory, used and free.
     allocated: u64,
-    /// Not in use, by size.
+    /// Free memory, keyed by size in bytes.
     free: BTreeMap<usize, Vec<PinnedMemory>>,
-    /// In use, by the address of the first byte.
+    /// Used memory, keyed by start address.
     lent: BTreeMap<usize, Weak<HostBlock>>,
 }
 
-/// One plane. Others may have its memory once it is dropped.
+/// A plane in pinned memory, which is recycled on drop.
 pub(crate) struct HostBlock {
-    /// None only while it is dropped.
+    /// Memory of the plane, `None` only during drop.
     memory: Option<PinnedMemory>,
     bytes: usize,
-    /// Behind the copies to it.
+    /// Event after the copies that write the plane.
     written: Event,
-    /// Whether these were waited for.
+    /// True once the host has waited for these copies.
     is_written: AtomicBool,
     state: Arc<Mutex<State>>,
 }
@@ -45,17 +45,17 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl HostBlock {
-    /// The memory, and where in it some of its bytes are.
+    /// Returns the memory, and the offset of `bytes` in it, if it contains them.
     pub fn find(&self, bytes: &[u8]) -> Option<(&PinnedMemory, usize)> {
         let memory = self.memory.as_ref()?;
         let start = bytes.as_ptr().addr().checked_sub(memory.start())?;
         (start + bytes.len() <= memory.len()).then_some((memory, start))
     }
 
-    /// What a stream does from now on comes behind the copies to it, whatever stream these are on.
+    /// Makes later operations of a stream wait for the copies that write the plane.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn follow(&self, stream: &Stream) -> Result<(), CudaError> {
         if self.is_written.load(Ordering::Acquire) {
             Ok(())
@@ -66,14 +66,14 @@ impl HostBlock {
 }
 
 impl AsRef<[u8]> for HostBlock {
-    /// Waits until they are there. Those of a device that was lost are unspecified: whoever uses them
-    /// uses the device, which says so.
+    /// Waits for the copies that write the plane. After the device is lost, the bytes are unspecified; any
+    /// use of the device then reports the loss.
     fn as_ref(&self) -> &[u8] {
         if !self.is_written.load(Ordering::Acquire) {
             let _ = self.written.synchronize();
             self.is_written.store(true, Ordering::Release);
         }
-        // Default: memory is there until the block is dropped.
+        // Default: the memory exists until drop.
         self.memory.as_ref().map(|memory| memory.bytes(self.bytes)).unwrap_or_default()
     }
 }
@@ -81,10 +81,11 @@ impl AsRef<[u8]> for HostBlock {
 impl Drop for HostBlock {
     fn drop(&mut self) {
         if !self.is_written.load(Ordering::Acquire) {
-            // Another stream may write there next. A device that is lost writes nothing any more.
+            // Another stream may write the memory next. The error can be ignored: a lost device writes
+            // nothing.
             let _ = self.written.synchronize();
         }
-        // Default: memory is there until the block is dropped, which it is once.
+        // Default: the memory exists until drop, which runs once.
         let Some(memory) = self.memory.take() else { return };
         let mut state = lock(&self.state);
         state.lent.remove(&memory.start());
@@ -93,7 +94,7 @@ impl Drop for HostBlock {
 }
 
 impl State {
-    /// Memory that is not in use; none if the budget has no room for more.
+    /// Returns free or new memory, or `None` if the budget is exhausted.
     fn take(
         &mut self,
         driver: &Arc<Driver>,
@@ -103,7 +104,7 @@ impl State {
         if let Some(memory) = self.free.get_mut(&bytes).and_then(Vec::pop) {
             return Ok(Some(memory));
         }
-        // Of other sizes than are wanted now.
+        // Free memory of other sizes is released first.
         while self.allocated + bytes as u64 > budget
             && let Some(mut entry) = self.free.first_entry()
         {
@@ -127,16 +128,16 @@ impl State {
 }
 
 impl HostPlanes {
-    /// Room for planes of so many bytes in all; nothing is allocated before it is used.
+    /// Creates a pool with a budget in bytes. Memory is allocated on demand.
     pub fn new(driver: &Arc<Driver>, budget: u64) -> Self {
         Self { driver: Arc::clone(driver), budget, state: Arc::default() }
     }
 
-    /// Starts copies of parts of the device's memory to where they belong in a block of so many bytes. None
-    /// if there is no room for it.
+    /// Starts copies of device memory into a block of `bytes` bytes, at the ranges of `parts`. Returns `None`
+    /// if there is no space.
     ///
     /// # Errors
-    /// A device that is lost; a part that ends beyond the block.
+    /// Returns an error if the device is lost or a part exceeds the block.
     pub fn fetch(
         &self,
         stream: &Stream,
@@ -159,7 +160,7 @@ impl HostPlanes {
         Ok(Some(block))
     }
 
-    /// The block that holds these bytes, if one does.
+    /// Returns the block that contains `bytes`, if any.
     pub fn block_of(&self, bytes: &[u8]) -> Option<Arc<HostBlock>> {
         let state = lock(&self.state);
         let (_, block) = state.lent.range(..=bytes.as_ptr().addr()).next_back()?;

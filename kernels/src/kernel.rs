@@ -1,17 +1,17 @@
-//! All kernels by name, with their text.
+//! All kernels with their names and source texts.
 
-/// A file of `cu/` that others include.
+/// A file of `cu/` included by kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// As it is included.
+    /// Name in include directives.
     pub name: &'static str,
-    /// What is in it.
+    /// Source text.
     pub text: &'static str,
 }
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
-        /// What kernels include.
+        /// Files included by kernels.
         pub const HEADERS: &[Header] =
             &[$(Header { name: $name, text: include_str!(concat!("../cu/", $name)) }),*];
     };
@@ -39,24 +39,24 @@ headers! {
 
 macro_rules! kernels {
     ($($kernel:ident $name:literal),* $(,)?) => {
-        /// A kernel of `cu/`, one in every file of its name.
+        /// A kernel of `cu/`. Each file `cu/*.cu` contains one kernel of the same name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Kernel {
             $(#[doc = concat!("`cu/", $name, ".cu`")] $kernel,)*
         }
 
         impl Kernel {
-            /// All of them.
+            /// All kernels.
             pub const ALL: &[Self] = &[$(Self::$kernel),*];
 
-            /// Its name, that of its function too.
+            /// Returns the name of the kernel and of its function.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kernel => $name,)*
                 }
             }
 
-            /// Its text.
+            /// Returns the source text.
             pub const fn source(self) -> &'static str {
                 match self {
                     $(Self::$kernel => include_str!(concat!("../cu/", $name, ".cu")),)*
@@ -110,7 +110,7 @@ kernels! {
 }
 
 impl Kernel {
-    /// Its index in [`Self::ALL`].
+    /// Returns the index in [`Self::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -1,5 +1,4 @@
-//! CUDA backend: kernels for NVIDIA's GPUs, through the driver that is found when it runs. See
-//! ARCHITECTURE.md.
+//! CUDA backend: kernels for NVIDIA GPUs, using the driver found at run time. See ARCHITECTURE.md.
 //!
 //! [`CudaBackend`] implements the engine's [`Backend`](nestling_core::Backend).
 
@@ -48,6 +47,6 @@ pub use nestling_gpu::BudgetTooSmall;
 pub use timer::{CudaTimer, TimedAs};
 pub use version::Version;
 
-/// Computes one step on the device.
+/// Encoder of one step on the device.
 pub type CudaEncoder<'a> =
     nestling_core::backend::Checked<nestling_gpu::GpuEncoder<'a, CudaBackend>>;

@@ -1,4 +1,4 @@
-//! How fast memory moves between pinned memory of the host and a device, measured when a model is opened.
+//! Measures transfers between pinned host memory and a device when a model is opened.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,19 +9,19 @@ use crate::driver::commands::Commands;
 use crate::driver::{Address, Driver};
 use crate::error::CudaError;
 
-/// Most bytes of a copy that is measured.
+/// Maximum size of a measured copy in bytes.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of activations, about those of a row.
+/// Bytes of activations in the round trip, about one row.
 const ROW_BYTES: usize = 8 << 10;
 
-/// Times that everything is done; the fastest one counts, since links and clocks sleep while nothing is done.
+/// Number of repetitions. The fastest counts, since idle links and clocks are slow at first.
 const ROUNDS: usize = 5;
 
-/// Measures with memory of the device whose contents nobody needs.
+/// Measures transfers, overwriting `room` bytes of device memory at `slots`.
 ///
 /// # Errors
-/// A device that is lost, or pinned memory that the system does not give.
+/// Returns an error if the device is lost or pinned memory is unavailable.
 pub(crate) fn measure(
     driver: &Arc<Driver>,
     slots: Address,
@@ -57,7 +57,7 @@ pub(crate) fn measure(
     Ok(HostLink {
         bytes_per_s: size as f64 / link_s,
         round_trip_s,
-        // What is copied is read and written.
+        // Each byte is read and written.
         device_bytes_per_s: 2.0 * half as f64 / device_s,
     })
 }
@@ -65,6 +65,6 @@ pub(crate) fn measure(
 fn seconds(act: impl FnOnce() -> Result<(), CudaError>) -> Result<f64, CudaError> {
     let started = Instant::now();
     act()?;
-    // A clock may be coarser than a copy is long.
+    // The clock may be coarser than the duration of a copy.
     Ok(started.elapsed().as_secs_f64().max(1e-9))
 }

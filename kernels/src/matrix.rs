@@ -1,4 +1,4 @@
-//! Weight matrices in memory of the device.
+//! Weight matrices in device memory.
 
 use std::ops::Range;
 
@@ -17,33 +17,32 @@ use crate::params::Matrix;
 use crate::recorder::Recorder;
 use crate::slabs::{SlabRange, address};
 
-/// A prefix that is not held, as kernels read it.
+/// Prefix of a level that is not resident, as kernels read it.
 const NO_PREFIX: u32 = 15;
 
-/// Weights with the way to multiply them.
+/// A weight matrix in device memory.
 pub type CudaMatrix = GpuMatrix<CudaWeights>;
 
-/// Where the planes of a matrix lie.
+/// Device memory of a matrix's planes.
 pub struct CudaWeights {
-    /// What kernels read, as it is on the device too.
+    /// Descriptor that kernels read, equal to the copy on the device.
     described: Matrix,
     memory: MatrixMemory,
 }
 
-/// The memory of a matrix.
 enum MatrixMemory {
-    /// Ranges of its own.
+    /// Separately allocated ranges.
     Own {
-        /// The description, then the codec.
+        /// Descriptor followed by the codec.
         head: SlabRange,
-        /// What it names.
+        /// Ranges that the descriptor refers to.
         _planes: Vec<SlabRange>,
     },
-    /// A slot, where planes come one by one.
+    /// A slot, whose planes arrive one at a time.
     Slot(SlotAddresses),
 }
 
-/// How a matrix lies in memory, as kernels number it.
+/// Layout of a matrix, with the numbers that kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum KernelLayout {
@@ -84,7 +83,7 @@ impl PlaneMemory for CudaWeights {
         Ok(Self { described, memory: MatrixMemory::Own { head, _planes: planes } })
     }
 
-    /// Puts the codec and the first plane there. What describes a matrix comes with the planes above.
+    /// Writes the codec and the base plane. The descriptor is written by [`PlaneMemory::add`].
     fn in_slot(
         recorder: &mut Recorder,
         room: &SlotRoom<Address, CudaMatrixRoom>,
@@ -130,7 +129,7 @@ impl PlaneMemory for CudaWeights {
 }
 
 impl CudaWeights {
-    /// Where its description is.
+    /// Returns the address of the descriptor.
     pub(crate) fn address(&self) -> Address {
         match &self.memory {
             MatrixMemory::Own { head, .. } => address(head),
@@ -138,7 +137,7 @@ impl CudaWeights {
         }
     }
 
-    /// The room of a plane in a slot.
+    /// Returns the space of a plane in a slot.
     fn slot_plane(&self, plane: Plane) -> Option<Address> {
         match &self.memory {
             MatrixMemory::Own { .. } => None,
@@ -146,17 +145,17 @@ impl CudaWeights {
         }
     }
 
-    /// Where a plane lies in its slot.
+    /// Returns the address of a plane in its slot.
     ///
     /// # Errors
-    /// A matrix that is in no slot, or in one without room for the plane.
+    /// Returns an error if the matrix is not in a slot, or if the slot has no space for the plane.
     pub(crate) fn plane(&self, plane: Plane) -> Result<Address, EngineError> {
         let missing = || EngineError::mismatch("plane of a matrix", "one in a slot", "none");
         self.slot_plane(plane).ok_or_else(missing)
     }
 }
 
-/// The prefix of each level, four bits for each.
+/// Packs the prefix of each level, four bits each.
 fn prefixes(levels: &HeldLevels) -> u32 {
     let prefixes = Level::ALL.map(|level| levels.prefix(level).unwrap_or(NO_PREFIX));
     (0..).zip(prefixes).fold(0, |all, (index, prefix)| all | prefix << (4 * index))
@@ -178,7 +177,7 @@ fn float_plane(
     Ok(range)
 }
 
-/// Says how a matrix lies whose plane P2 is at `base`, as a store has it.
+/// Fills in the descriptor for a base plane at address `base`, in the layout of a store.
 fn describe_base(
     matrix: &NestedMatrix,
     base: Address,
@@ -203,7 +202,7 @@ fn describe_base(
     Ok(())
 }
 
-/// Planes lie as a store has them.
+/// Uploads planes in the layout of a store.
 fn nested_planes(
     recorder: &mut Recorder,
     matrix: &NestedMatrix,

@@ -1,4 +1,4 @@
-//! Where matrices of streamed experts lie in slots.
+//! Layout of streamed experts' matrices in slots.
 
 use nestling_core::backend::{MatrixForm, MatrixShape};
 use nestling_formats::Plane;
@@ -6,14 +6,14 @@ use nestling_gpu::{MatrixRoom, PlaneSizes, SLOT_ALIGN};
 
 use crate::driver::Address;
 
-/// Bytes before the codec in a matrix's head: what kernels read first.
+/// Offset of the codec in a matrix's head, in bytes. The descriptor precedes it.
 pub(crate) const CODEC_OFFSET: u64 = 256;
 
-/// Where a matrix lies in its slot, in bytes from the slot's beginning.
+/// Layout of a matrix in its slot, in bytes from the slot's start.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaMatrixRoom {
     head: u64,
-    /// All elements of a float matrix are in the room of the first plane.
+    /// Offsets of the planes. A float matrix uses only the first.
     planes: [Option<u64>; Plane::ALL.len()],
     head_bytes: u64,
     end: u64,
@@ -42,18 +42,18 @@ impl MatrixRoom for CudaMatrixRoom {
     }
 }
 
-/// Where a slot's matrix lies in memory of the device.
+/// Device addresses of a matrix in a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotAddresses {
-    /// Its description and codec, and their bytes.
+    /// Descriptor and codec, and their size in bytes.
     pub head: Address,
     pub head_bytes: u64,
-    /// Its planes.
+    /// Planes.
     pub planes: [Option<Address>; Plane::ALL.len()],
 }
 
 impl SlotAddresses {
-    /// Room of a matrix in the slot that begins at `start`.
+    /// Returns the addresses of a matrix in the slot at address `start`.
     pub fn in_slot(start: Address, matrix: &CudaMatrixRoom) -> Self {
         Self {
             head: start + matrix.head,

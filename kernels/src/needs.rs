@@ -1,5 +1,5 @@
-//! What a model takes of a device, counted before it is loaded: a budget too small for it is refused then,
-//! and experts leave room for what comes later.
+//! Memory requirements of a model, computed before it is loaded. A budget that is too small is refused at
+//! that point, and experts leave space for later allocations.
 
 use nestling_core::EngineError;
 use nestling_core::backend::ModelNeeds;
@@ -17,19 +17,19 @@ use crate::matrix_room::{CODEC_OFFSET, CudaMatrixRoom};
 use crate::params::{ARGMAX_PART_COLS, Block, ExpertEntry, Pair, SPLIT_POSITIONS};
 use crate::record::GATE_UP_BYTES_MAX;
 
-/// Bytes that an allocation or a range is a multiple of.
+/// Granularity of allocations and ranges in bytes.
 const ALIGN: u64 = WEIGHT_ALIGN;
 
-/// Allocations of a matrix or vector: its description and each of its planes.
+/// Maximum number of ranges of a matrix or vector: its descriptor and planes.
 const RANGES: u64 = 6;
 
-/// Blocks of attention that are split at the most, and heads of each.
+/// Maximum number of split attention blocks, times the heads of each.
 const SPLIT_BLOCKS: usize = 512 * 8;
 
-/// Checks that there is room for a model, and keeps it for what comes after the weights.
+/// Checks that a model fits in the budget, and sets memory aside for allocations after the weights.
 ///
 /// # Errors
-/// [`CudaError::BudgetTooSmall`].
+/// Fails with [`CudaError::BudgetTooSmall`].
 pub(crate) fn reserve(
     driver: &Driver,
     requested: &RequestedMemory,
@@ -47,7 +47,6 @@ pub(crate) fn reserve(
     Ok(())
 }
 
-/// What allocations of this backend take.
 struct CudaSizes;
 
 impl MemorySizes for CudaSizes {
@@ -55,7 +54,7 @@ impl MemorySizes for CudaSizes {
 
     fn weights(needs: &ModelNeeds<'_>) -> u64 {
         let ranges = needs.weights as u64 * RANGES * (CODEC_OFFSET + ALIGN);
-        // Of each slab the end may lie unused: no more than the largest thing takes.
+        // The end of each slab may be unused, up to the size of the largest range.
         needs.weight_bytes + needs.weight_bytes / 8 + ranges
     }
 
@@ -72,7 +71,7 @@ impl MemorySizes for CudaSizes {
         Self::scratch((4 * SPLIT_BLOCKS * splits * (shape.head_dim + 2)) as u64)
     }
 
-    /// Also in int8, and twice until a step ends.
+    /// Includes the int8 form. Counts twice, because an old buffer is freed only at the end of a step.
     fn buffer(size: BufferSize) -> u64 {
         2 * (4 * size.elements() + (GROUP + 4) * size.groups()) as u64 + 4 * ALIGN
     }
@@ -87,7 +86,7 @@ impl MemorySizes for CudaSizes {
 
     fn inner(size: InnerSize) -> u64 {
         let gate_up = size.gate_up_bytes(GATE_UP_BYTES_MAX);
-        // Half as many floats, or as many integers with scales.
+        // Gates and ups, then the input of downs: f32, int8 values, and their scales.
         [1, 2, 8, 64].map(|part| Self::scratch(gate_up / part)).iter().sum()
     }
 
@@ -99,7 +98,7 @@ impl MemorySizes for CudaSizes {
         cols.div_ceil(ARGMAX_PART_COLS as usize)
     }
 
-    /// Memory that grows may be there twice until a step ends, and is a power of two.
+    /// Sizes are powers of two. Growing memory may exist twice until the end of a step.
     fn scratch(bytes: u64) -> u64 {
         3 * bytes.next_power_of_two().max(ALIGN)
     }
@@ -109,7 +108,7 @@ impl MemorySizes for CudaSizes {
         (entries + 4 * experts.all_bias_floats()) as u64 + 3 * ALIGN
     }
 
-    /// Blocks that kernels make.
+    /// Includes blocks that kernels build.
     fn others(_needs: &ModelNeeds<'_>) -> u64 {
         Self::scratch(1024 * (3 * size_of::<Block>() + 2 * size_of::<Pair>()) as u64)
     }

@@ -1,7 +1,7 @@
-//! Records what a step does and gives it to the device.
+//! Records the commands of a step and submits them to the device.
 //!
-//! What the host gives along, tables of rows, lies in one arena at offsets that are the same in every
-//! step of the same form: so are the commands then, and such a step is one graph.
+//! Row tables from the host are stored in one arena, at offsets that are the same in all steps of the same
+//! form. The commands of such steps are then identical and can run as a graph.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,32 +22,31 @@ use crate::staging::Staging;
 /// Bytes of the arena of tables.
 pub(crate) const ARENA_BYTES: usize = 4 << 20;
 
-/// The largest table in the arena takes one of so many parts of it.
+/// Fraction of the arena that a table may occupy: one in `TABLE_PARTS`.
 const TABLE_PARTS: usize = 8;
 
-/// So many of the largest tables have room in the arena when an operation begins; those that find none get
-/// ranges of their own.
+/// Number of maximum-size tables that fit in the arena when an operation starts. Further tables get separate
+/// ranges.
 const TABLES_OF_OPERATION: usize = 2;
 
-/// Places in the arena are multiples of so many bytes.
+/// Alignment of tables in the arena, in bytes.
 const ALIGN: usize = 256;
 
-/// Commands of a step of many rows that are recorded before the device is given them.
+/// Number of recorded commands after which a step of many rows is submitted.
 const COMMANDS_MAX: usize = 32;
 
-/// Most rows of a step that is kept until its end, to be started as one.
+/// Maximum number of rows of a step that is submitted as a whole.
 const GRAPH_ROWS_MAX: usize = 16;
 
-/// When recorded work is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// At the end of the step, as a graph if it came before.
+    /// At the end of the step, as a graph if it repeats.
     Together,
-    /// As it comes.
+    /// Continuously, while commands are recorded.
     Early,
 }
 
-/// Commands that were not yet given to the device, and what they read.
+/// Recorder of commands that are not yet submitted, and of the data that they read.
 pub struct Recorder {
     pub(crate) driver: Arc<Driver>,
     stream: Stream,
@@ -57,42 +56,44 @@ pub struct Recorder {
     graphs: Graphs,
     arena: DeviceMemory,
     tables: PinnedMemory,
-    /// Bytes of the arena in use, and of those the ones that the device was given.
+    /// Used bytes of the arena, and the part already copied to the device.
     used: usize,
     given: usize,
     read_back: Option<PinnedMemory>,
     /// Memory and tables that commands of this step may still read.
     retired: Vec<DeviceMemory>,
     own_tables: Vec<SlabRange>,
-    /// The miss flag: where kernels leave that planes are missing; not 0: what comes after does nothing.
+    /// The miss flag. A kernel sets it if planes are missing; later kernels then skip their work.
     miss_flag: DeviceMemory,
-    /// Whether what is recorded may find it set.
+    /// True if recorded commands may find the flag set.
     may_miss: bool,
-    /// How often it was set: what the host knew of memory was made by commands that may not have
-    /// taken place.
+    /// Number of times that recorded commands may not have run. The host's knowledge of device memory is
+    /// then invalid.
     epoch: u64,
-    /// How far the stream was when a range was taken over.
+    /// Position of the stream when a range was last reused.
     passed: Event,
     is_waiting: bool,
-    /// Whether what is recorded is kept, to be started by another.
+    /// True while recorded commands are held for a timer instead of being submitted.
     is_held: bool,
-    /// What was recorded, and how long it is estimated to take.
+    /// Meter of recorded work and its estimated duration.
     pub(crate) meter: WorkMeter,
     slabs: Slabs,
 }
 
-/// How steps are recorded.
+/// Options of a recorder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recording {
-    /// Bytes for tables of rows and pages: [`ARENA_BYTES`] but for tests.
+    /// Bytes of the arena for row and page tables. Equals [`ARENA_BYTES`] except in tests.
     pub arena_bytes: usize,
-    /// How fast the device is taken to be.
+    /// Assumed speed of the device.
     pub rates: WorkRates,
 }
 
 impl Recorder {
+    /// Creates a recorder without commands.
+    ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if the device is out of memory.
     pub(crate) fn new(
         driver: &Arc<Driver>,
         host_bytes: u64,
@@ -127,17 +128,18 @@ impl Recorder {
         })
     }
 
-    /// Counts what nobody knows whether it took place: what was known of memory before is not true now.
+    /// Returns the number of times that recorded commands may not have run. Information about device memory
+    /// from an earlier epoch is invalid.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// What is recorded from now on in this step takes place unless planes are missing.
+    /// Makes later commands of this step conditional on the miss flag.
     pub(crate) fn may_miss(&mut self) {
         self.may_miss = true;
     }
 
-    /// Bytes of the largest table in the arena; others get a range of their own.
+    /// Returns the maximum size of a table in the arena, in bytes. Larger tables get separate ranges.
     fn table_bytes_max(&self) -> usize {
         self.tables.len() / TABLE_PARTS
     }
@@ -145,7 +147,7 @@ impl Recorder {
     /// Records a kernel.
     ///
     /// # Errors
-    /// As [`CommandRecorder::submit`].
+    /// Fails like [`CommandRecorder::submit`].
     pub(crate) fn launch(&mut self, launch: Launch, params: &impl Pod) -> Result<(), CudaError> {
         if launch.is_empty() {
             return Ok(());
@@ -158,11 +160,11 @@ impl Recorder {
         self.recorded()
     }
 
-    /// Records a kernel that computes so much. What was recorded before is started first if both together
-    /// may keep the device busy for too long.
+    /// Records a kernel with `work` work. Earlier commands are submitted first if the total would keep the
+    /// device busy for too long.
     ///
     /// # Errors
-    /// As [`CommandRecorder::submit`].
+    /// Fails like [`CommandRecorder::submit`].
     pub(crate) fn launch_of(
         &mut self,
         kind: WorkKind,
@@ -177,14 +179,14 @@ impl Recorder {
         self.launch(launch, params)
     }
 
-    /// As [`CommandRecorder::submit`]; the driver does not wait for more.
+    /// Submits all commands, and ensures that the driver starts them immediately.
     fn submit_now(&mut self) -> Result<(), CudaError> {
         if self.commands.is_empty() {
             return Ok(());
         }
         self.submit()?;
         self.stream.record(&self.passed)?;
-        // Windows' driver gathers commands until somebody asks what became of them.
+        // The Windows driver batches commands until their status is queried.
         self.passed.is_done()?;
         Ok(())
     }
@@ -196,20 +198,20 @@ impl Recorder {
         }
     }
 
-    /// A range with these bytes, for whatever is recorded from now on.
+    /// Uploads bytes to a new range for use by commands recorded later.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     pub(crate) fn upload(&mut self, bytes: &[u8]) -> Result<SlabRange, CudaError> {
         let range = self.range(bytes.len())?;
         self.fill(&range, 0, bytes)?;
         Ok(range)
     }
 
-    /// A range with unspecified contents, to be filled.
+    /// Allocates a range with unspecified contents.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     pub(crate) fn range(&mut self, bytes: usize) -> Result<SlabRange, CudaError> {
         let (range, readers) = slabs::range(&self.slabs, &self.driver, bytes as u64)?;
         if readers == Readers::Earlier {
@@ -220,10 +222,10 @@ impl Recorder {
         Ok(range)
     }
 
-    /// Puts bytes into a range that nothing reads yet.
+    /// Uploads bytes to a range that no command reads yet.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn fill(
         &mut self,
         range: &SlabRange,
@@ -244,50 +246,50 @@ impl Recorder {
         self.staging.upload(bytes, to)
     }
 
-    /// What [`CommandRecorder::overwrite`] and [`Recorder::fetch`] copy from now on comes behind all that was
-    /// recorded and started so far, and no step waits for it.
+    /// Makes later copies by [`CommandRecorder::overwrite`] and [`Recorder::fetch`] asynchronous. They follow
+    /// all recorded commands, and steps do not wait for them.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn begin_async_copies(&mut self) -> Result<(), CudaError> {
         self.submit()?;
         self.stream.record(&self.passed)?;
         self.staging.begin_async_copies(&self.passed)
     }
 
-    /// Copies are waited for again; gives the number of those that are not.
+    /// Makes later copies synchronous again. Returns the number of the asynchronous transfer.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn end_async_copies(&mut self) -> Result<u64, CudaError> {
         self.driver.check()?;
         self.staging.end_async_copies()
     }
 
-    /// The number up to which such copies are there for what is recorded and started from now on, which
-    /// waits for those up to `awaited`.
+    /// Returns the number of the last asynchronous transfer visible to later commands. Commands wait for
+    /// transfers up to `awaited`.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn completed_copies(&mut self, awaited: u64) -> Result<u64, CudaError> {
         self.staging.completed_copies(awaited, &self.stream)
     }
 
-    /// As [`CommandRecorder::finish`], and waits for all copies: those that no step waits for, and those out of memory
-    /// of the device.
+    /// Waits like [`CommandRecorder::finish`], and also for all copies: asynchronous ones, and those from
+    /// device memory.
     ///
     /// # Errors
-    /// As [`CommandRecorder::finish`].
+    /// Fails like [`CommandRecorder::finish`].
     pub(crate) fn finish_all(&mut self) -> Result<(), CudaError> {
         self.finish()?;
         self.staging.finish_all()
     }
 
-    /// Copies parts of memory that nothing writes to pinned memory of the host; none where there is no
-    /// room for them.
+    /// Copies device memory that no command writes to pinned host memory. Returns `None` if there is no
+    /// space.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn fetch(
         &mut self,
         parts: &[(Address, Range<usize>)],
@@ -296,14 +298,14 @@ impl Recorder {
         self.staging.fetch(parts, bytes)
     }
 
-    /// Keeps memory until nothing that was recorded reads it.
+    /// Keeps memory alive until all recorded commands are complete.
     pub(crate) fn retire(&mut self, memory: Option<DeviceMemory>) {
         self.retired.extend(memory);
     }
 
-    /// Gives a whole step to the device.
+    /// Submits a whole step, as a graph if it repeats.
     fn submit_step(&mut self) -> Result<(), CudaError> {
-        // What was started early in parts is no whole.
+        // A step that was partly submitted cannot run as one graph.
         let is_whole = self.pace == Pace::Together && !self.is_waiting;
         if !is_whole || self.commands.is_empty() {
             return self.submit();
@@ -319,7 +321,7 @@ impl Recorder {
         done
     }
 
-    /// What is held is not started in parts.
+    /// Returns an error if commands are held, since they must not be submitted in parts.
     fn check_held(&self) -> Result<(), CudaError> {
         if !self.is_held {
             return Ok(());
@@ -328,45 +330,45 @@ impl Recorder {
         Err(CudaError::Refused { reason: reason.into() })
     }
 
-    /// Waits for all that was recorded; what is recorded from now on is kept and not started.
+    /// Waits for all recorded commands, then holds later ones without submitting them.
     ///
     /// # Errors
-    /// As [`Recorder::finish_all`].
+    /// Fails like [`Recorder::finish_all`].
     pub(crate) fn hold(&mut self) -> Result<(), CudaError> {
         self.finish_all()?;
         self.is_held = true;
         Ok(())
     }
 
-    /// What was recorded since [`Recorder::hold`], for the stream that reads its tables. The memory that it
-    /// names stays until [`Recorder::release`].
+    /// Returns the commands recorded since [`Recorder::hold`], and the stream that reads their tables. The
+    /// memory that they use stays alive until [`Recorder::release`].
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn take_held(&mut self) -> Result<(Commands, &Stream), CudaError> {
         self.driver.check()?;
         self.give_tables()?;
         Ok((std::mem::take(&mut self.commands), &self.stream))
     }
 
-    /// The stream of what is recorded.
+    /// Returns the stream of recorded commands.
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Nothing is held any more; what was started of it is waited for.
+    /// Ends holding, and waits for held commands that were started.
     pub(crate) fn release(&mut self) {
         self.is_held = false;
         self.is_waiting = true;
         self.discard();
     }
 
-    /// Some of what was recorded did not take place.
+    /// Starts a new epoch if recorded commands did not all run.
     fn failed(&mut self, is_so: bool) {
         self.epoch += u64::from(is_so);
     }
 
-    /// What commands that are started now read is there in front of them.
+    /// Uploads the tables that the next submission reads.
     fn give_tables(&mut self) -> Result<(), CudaError> {
         self.meter.started();
         self.staging.settle(&self.stream)?;
@@ -379,7 +381,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Waits until the device has done all that it was given.
+    /// Waits until all submitted commands are complete.
     fn wait(&mut self) -> Result<(), CudaError> {
         self.meter.counts.waits += 1;
         self.stream.synchronize()?;
@@ -388,7 +390,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Nothing is under way: what it read can go.
+    /// Releases memory that completed commands used.
     fn settle(&mut self) {
         (self.used, self.given) = (0, 0);
         self.own_tables.clear();
@@ -410,7 +412,7 @@ impl CommandRecorder for Recorder {
         self.pace = if rows <= GRAPH_ROWS_MAX { Pace::Together } else { Pace::Early };
     }
 
-    /// Where the arena has little room left, what was recorded before is waited for.
+    /// Waits for earlier commands if the arena is nearly full.
     fn begin_operation(&mut self) -> Result<(), CudaError> {
         if self.used + TABLES_OF_OPERATION * self.table_bytes_max() <= self.tables.len() {
             return Ok(());
@@ -419,8 +421,8 @@ impl CommandRecorder for Recorder {
         self.wait()
     }
 
-    /// A table never waits: the arena would be given away anew with tables in it whose commands are still to
-    /// be recorded.
+    /// Never waits, since that would reset the arena while it contains tables of commands still to be
+    /// recorded.
     fn table(&mut self, values: &[impl Pod]) -> Result<Address, CudaError> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let is_full = self.used + bytes.len() > self.tables.len();
@@ -504,7 +506,7 @@ impl CommandRecorder for Recorder {
         if self.is_waiting { self.wait() } else { Ok(()) }
     }
 
-    /// What the device was given is waited for.
+    /// Waits for submitted commands.
     fn discard(&mut self) {
         if !self.commands.is_empty() {
             self.epoch += 1;
@@ -536,7 +538,7 @@ impl CommandRecorder for Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // What was started may still use what goes with this. A device that is lost does nothing any more.
+        // Submitted commands may still use this memory. The error can be ignored: a lost device runs nothing.
         let _ = self.stream.synchronize();
     }
 }

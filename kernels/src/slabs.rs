@@ -1,4 +1,4 @@
-//! Memory for weights: how large the slabs are that they lie in.
+//! Slabs of weights and their sizes.
 
 use std::sync::Arc;
 
@@ -7,34 +7,34 @@ use nestling_gpu::{WeightRange, WeightSlabs};
 use crate::driver::{Address, DeviceMemory, Driver};
 use crate::error::CudaError;
 
-/// Bytes of the smallest and the largest slab, unless one thing is larger.
+/// Minimum and maximum size of a slab in bytes, unless one weight is larger.
 const SLAB_BYTES_MIN: u64 = 16 << 20;
 const SLAB_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes in a slab; others may have them once it is dropped.
+/// A byte range of a slab, released on drop.
 pub(crate) type SlabRange = WeightRange<DeviceMemory>;
 
 /// All slabs of a device.
 pub(crate) type Slabs = WeightSlabs<DeviceMemory>;
 
-/// Whether a range may be written at once.
+/// Pending readers of a new range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// Nothing reads it.
+    /// The range has no readers.
     None,
-    /// Work that was recorded or given to the device may still read what was there.
+    /// Recorded or submitted commands that may still read the previous contents.
     Earlier,
 }
 
-/// Where a range is.
+/// Returns the address of a range.
 pub(crate) fn address(range: &SlabRange) -> Address {
     range.memory().address() + range.offset()
 }
 
-/// A range of so many bytes, with unspecified contents: one that nobody reads if there is one.
+/// Allocates a range with unspecified contents, preferring one without readers.
 ///
 /// # Errors
-/// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
+/// Fails with [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`].
 pub(crate) fn range(
     slabs: &Slabs,
     driver: &Arc<Driver>,
@@ -43,7 +43,8 @@ pub(crate) fn range(
     if let Some(range) = slabs.take(bytes) {
         return Ok((range, Readers::None));
     }
-    // As large as all before it together within bounds: little of a budget must lie unused.
+    // As large as all previous slabs together, within bounds. Under a budget, little memory may be left
+    // unused.
     let most = SLAB_BYTES_MAX.min(driver.budget() / 16);
     let size = slabs.bytes().max(SLAB_BYTES_MIN).min(most);
     match slabs.grow(size, bytes, |bytes| driver.allocate("weights", bytes)) {

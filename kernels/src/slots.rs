@@ -1,4 +1,4 @@
-//! Slots for streamed experts in memory of the device.
+//! Slots for streamed experts in device memory.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::backend::CudaBackend;
 use crate::driver::{Address, DeviceMemory};
 use crate::link;
 
-/// Where the parts of an expert's plane lie on the device, each with its bytes of the plane.
+/// Returns the device addresses of the parts of an expert's plane, each with its byte range in the plane.
 fn plane_addresses(
     weights: &FeedForward<CudaBackend>,
     parts: &[PlanePart],
@@ -35,12 +35,12 @@ impl SlotDevice for CudaBackend {
     const KEEPS_SMALLER_SLABS: bool = true;
 
     fn takes_in_slots(shape: &MatrixShape) -> bool {
-        // Streamed floats are taken where they arrive.
+        // Streamed float matrices are uploaded without slots.
         matches!(shape.form, MatrixForm::Nested { .. })
     }
 
     fn slot_bytes_left(&self) -> u64 {
-        // What steps and sessions work with has its room.
+        // Memory set aside for steps and sessions is excluded.
         self.driver.budget_left().saturating_sub(self.driver.work_kept())
     }
 

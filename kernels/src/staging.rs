@@ -1,4 +1,4 @@
-//! Weights on their way to the device: through pinned memory, on a stream of their own.
+//! Staging of weights: copies to the device through pinned memory, on a separate stream.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,41 +8,41 @@ use crate::driver::{Address, Driver, Event, PinnedMemory, Stream};
 use crate::error::CudaError;
 use crate::host_planes::{HostBlock, HostPlanes};
 
-/// Bytes of a buffer, and buffers that are under way at once.
+/// Bytes of a staging buffer, and maximum number of buffers.
 const BUFFER_BYTES: usize = 4 << 20;
 const BUFFERS: usize = 4;
 
-/// Buffers of pinned memory that take turns.
+/// Pinned staging buffers, used in rotation.
 pub(crate) struct Staging {
     driver: Arc<Driver>,
     stream: Stream,
     buffers: Vec<StagingBuffer>,
     next: usize,
-    /// Bytes of the buffer in use that are on their way or wait for more.
+    /// Used bytes of the current buffer.
     filled: usize,
-    /// Behind the last copy.
+    /// Event after the last copy.
     arrived: Event,
-    /// Whether copies were started that nobody was told to wait for.
+    /// True if copies were started after the last [`Staging::settle`].
     is_ahead: bool,
-    /// Planes that lie in pinned memory already.
     host: HostPlanes,
-    /// Those that copies read which nobody was told to wait for, and those that others wait for.
+    /// Blocks read by copies since the last [`Staging::settle`], and blocks read by earlier copies.
     ahead: Vec<Arc<HostBlock>>,
     awaited: Vec<Arc<HostBlock>>,
-    /// Copies that nobody waits for.
     queue: CopyQueue,
 }
 
 struct StagingBuffer {
     memory: PinnedMemory,
-    /// Behind the last copy out of it.
+    /// Event after the last copy from the buffer.
     done: Event,
     is_busy: bool,
 }
 
 impl Staging {
+    /// Creates staging without buffers.
+    ///
     /// # Errors
-    /// What the driver refuses.
+    /// Returns an error if the driver refuses a call.
     pub fn new(driver: &Arc<Driver>, host_bytes: u64) -> Result<Self, CudaError> {
         Ok(Self {
             stream: driver.stream()?,
@@ -59,10 +59,10 @@ impl Staging {
         })
     }
 
-    /// Starts copies of all the bytes.
+    /// Starts copying all bytes to the device.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn upload(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         if let Some(block) = self.host.block_of(bytes) {
             block.follow(&self.stream)?;
@@ -88,7 +88,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Where in the buffer in use the next bytes go.
+    /// Returns the offset of free space in the current buffer.
     fn room(&mut self) -> Result<usize, CudaError> {
         if self.filled >= BUFFER_BYTES {
             let buffer = &mut self.buffers[self.next];
@@ -109,11 +109,10 @@ impl Staging {
         Ok(self.filled)
     }
 
-    /// Copies parts of the device's memory to pinned memory, behind the copies that were started; none
-    /// where there is no room for them.
+    /// Copies device memory to pinned memory after all started copies. Returns `None` if there is no space.
     ///
     /// # Errors
-    /// As [`HostPlanes::fetch`].
+    /// Fails like [`HostPlanes::fetch`].
     pub fn fetch(
         &mut self,
         parts: &[(Address, Range<usize>)],
@@ -125,43 +124,43 @@ impl Staging {
         self.host.fetch(&self.stream, parts, bytes)
     }
 
-    /// Whether what is put into slots and taken out of them is copied behind the steps.
+    /// Returns whether copies to and from slots are asynchronous.
     pub fn is_queueing(&self) -> bool {
         self.queue.is_open()
     }
 
-    /// Copies behind the steps from now on, and behind all that was started here and what `reader` notes.
+    /// Starts an asynchronous transfer after all copies started here and after the event `reader`.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn begin_async_copies(&mut self, reader: &Event) -> Result<(), CudaError> {
         let started = self.driver.event()?;
         self.stream.record(&started)?;
         self.queue.begin([&started, reader])
     }
 
-    /// Starts a copy of all the bytes behind the steps.
+    /// Adds a copy of all bytes to the asynchronous transfer.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn queue_upload(&mut self, bytes: &[u8], to: Address) -> Result<(), CudaError> {
         let block = self.host.block_of(bytes);
         self.queue.upload(bytes, block, to)
     }
 
-    /// Nothing is copied behind the steps any more; gives the number of what was.
+    /// Ends the asynchronous transfer and returns its number.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn end_async_copies(&mut self) -> Result<u64, CudaError> {
         self.queue.end()
     }
 
-    /// The number up to which all that was copied behind the steps is there for what `reader` and transfers
-    /// do from now on: those that are done, and `awaited`, behind which both wait.
+    /// Returns the number of the last asynchronous transfer visible to later operations of `reader` and of
+    /// staging. Both streams wait for transfers up to `awaited`.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn completed_copies(&mut self, awaited: u64, reader: &Stream) -> Result<u64, CudaError> {
         let ended = self.queue.ended()?;
         let Some((number, mark)) = self.queue.mark(awaited) else { return Ok(ended) };
@@ -170,32 +169,32 @@ impl Staging {
         Ok(number)
     }
 
-    /// Waits for all copies, those behind the steps and those beside them.
+    /// Waits for all copies, including asynchronous ones.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn finish_all(&mut self) -> Result<(), CudaError> {
         self.stream.synchronize()?;
         self.queue.finish()
     }
 
-    /// All that others were told to wait for was waited for.
+    /// Releases the blocks of copies that were waited for.
     pub fn finished(&mut self) {
         self.awaited.clear();
     }
 
-    /// What is copied from now on waits until another stream has come so far.
+    /// Makes later copies wait for an event of another stream.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn wait_for(&mut self, event: &Event) -> Result<(), CudaError> {
         self.stream.wait_for(event)
     }
 
-    /// What another stream does from now on sees all that was copied.
+    /// Makes later operations of another stream wait for all started copies.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn settle(&mut self, reader: &Stream) -> Result<(), CudaError> {
         if self.is_ahead {
             self.stream.record(&self.arrived)?;
@@ -209,7 +208,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What is copied out of buffers goes with them. A device that is lost copies nothing any more.
+        // Pending copies read the buffers. The error can be ignored: a lost device performs no copies.
         let _ = self.stream.synchronize();
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of the device for what both GPU backends share.
+//! Implements the device memory trait of both GPU backends.
 
 use nestling_core::EngineError;
 use nestling_core::kv_cache::KvShape;
@@ -10,7 +10,7 @@ use crate::expert_table::CudaEntries;
 use crate::found_blocks::FoundBlocks;
 use crate::slabs::SlabRange;
 
-/// KV pages that are allocated at once.
+/// Number of KV pages allocated at once.
 const CHUNK_PAGES: usize = 64;
 
 impl Storage for CudaBackend {

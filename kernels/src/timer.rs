@@ -1,4 +1,4 @@
-//! How long recorded work takes, by the clock of the device.
+//! Timing of recorded work by the device's clock.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::driver::commands::Commands;
 use crate::driver::{Event, Graph};
 use crate::error::CudaError;
 
-/// How work that is timed is started.
+/// Method of launching timed work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimedAs {
-    /// Kernel by kernel: short ones wait for the host.
+    /// One kernel at a time. Short kernels are limited by the host.
     Commands,
-    /// As one graph, as steps of decoding are.
+    /// One graph, as for decode steps.
     Graph,
 }
 
-/// Work that was recorded once ([`CudaBackend::timer`]) and can be run and timed any number of times.
+/// Recorded work that can be run and timed repeatedly, created by [`CudaBackend::timer`].
 pub struct CudaTimer<'a> {
     backend: &'a mut CudaBackend,
     work: Work,
@@ -35,11 +35,12 @@ enum Work {
 }
 
 impl CudaBackend {
-    /// Records work that is not run before it is timed ([`CudaTimer::time`]); all that was recorded before
-    /// is waited for. `record` reads nothing, and its tables fit the arena together.
+    /// Records work for timing with [`CudaTimer::time`], without running it. Waits for all earlier work.
+    /// `record` must not read results, and its tables must fit in the arena together.
     ///
     /// # Errors
-    /// What `record` answers; work that waits for the device; a device that is lost or whose memory is full.
+    /// Returns the error of `record`. Fails if the work waits for the device, or if the device is lost or out
+    /// of memory.
     pub fn timer(
         &mut self,
         timed_as: TimedAs,
@@ -48,7 +49,7 @@ impl CudaBackend {
         let (start, end) = (self.driver.timed_event()?, self.driver.timed_event()?);
         self.recorder.hold()?;
         let work = Work::Commands(Commands::default());
-        // It lets go of what is held, whatever fails from here on.
+        // On drop, the timer ends holding, even if a later call fails.
         let mut timer = CudaTimer { backend: self, work, launches: 0, start, end };
         let mut encoder = Checked::new(GpuEncoder::new(timer.backend));
         record(&mut encoder)?;
@@ -64,17 +65,16 @@ impl CudaBackend {
 }
 
 impl CudaTimer<'_> {
-    /// Kernels of one run.
+    /// Returns the number of kernels of one run.
     pub fn launches(&self) -> usize {
         self.launches
     }
 
-    /// Runs the work so many times, one run after another with nothing between, and gives the time of all
-    /// runs together: from the moment when the device begins the first to the moment when it has done the
-    /// last. The first runs of a device that was idle are slower: time some before those that count.
+    /// Runs the work `runs` times back to back. Returns the total time from the start of the first run to the
+    /// end of the last. A device that was idle is slower at first, so warm-up runs should come before.
     ///
     /// # Errors
-    /// A device that is lost; what the driver refuses.
+    /// Returns an error if the device is lost or the driver refuses a command.
     pub fn time(&mut self, runs: u32) -> Result<Duration, EngineError> {
         Ok(self.time_runs(runs)?)
     }

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// A major and a minor number: of a compute capability, or of CUDA.
+/// A compute capability or a version of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// What changes rarely.
+    /// Major number.
     pub major: u32,
-    /// What is added within.
+    /// Minor number.
     pub minor: u32,
 }
 
 impl Version {
-    /// A version by its numbers.
+    /// Creates a version from its numbers.
     pub const fn new(major: u32, minor: u32) -> Self {
         Self { major, minor }
     }

@@ -1,9 +1,9 @@
-//! Every operation of the backend against the CPU, through the engine's traits: on a GPU where there is one, on the
-//! emulated device elsewhere.
+//! Compares every operation with the CPU through the engine's traits. Runs on a GPU if available, otherwise
+//! on the emulated device.
 
 mod backend;
 
-/// Tests that take the emulated device longest and exercise kernels that other tests start, too. `.ci/deep` runs them.
+/// Tests that are slowest on the emulated device. Other tests run the same kernels. `.ci/deep` runs them.
 const SLOW: &[&str] = &[
     "attention::a_row_does_not_depend_on_how_the_prompt_was_cut",
     "attention::slow_devices_are_given_less_at_once_and_compute_the_same_bits",

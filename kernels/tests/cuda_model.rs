@@ -1,12 +1,12 @@
-//! The bundled model and a tiny one of every family against the CPU: on a GPU where there is one, on the emulated
-//! device elsewhere.
+//! Compares the bundled model and a tiny model of every family with the CPU. Runs on a GPU if available,
+//! otherwise on the emulated device.
 
 mod model;
 
 use nestling_testkit::models::SLOW_FAMILIES;
 
-/// Tests that take the emulated device longest and whose cases others, or the software Vulkan device, cover in part.
-/// `.ci/deep` runs them.
+/// Tests that are slowest on the emulated device. Other tests, or the software Vulkan device, partly cover
+/// their cases. `.ci/deep` runs them.
 const SLOW: &[&str] = &[
     "best::",
     "budget::the_least_budget_is_enough_and_one_byte_less_is_refused",

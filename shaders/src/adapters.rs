@@ -1,4 +1,4 @@
-//! Which graphics adapters a machine has, what they can do, and the choice of one.
+//! Enumeration, description and selection of graphics adapters.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,37 +10,36 @@ use crate::vulkan;
 
 mod apis;
 
-/// An adapter as the system shows it: a device through one graphics API. The same device may
-/// show up once for each API.
+/// A graphics adapter: a device accessed through one graphics API. A device may be listed once for each API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdapterDescription {
-    /// Its index in the list of [`devices`]: what [`AdapterChoice::Index`] takes.
+    /// Index in the list of [`devices`], as used by [`AdapterChoice::Index`].
     pub index: usize,
-    /// The name that its driver gives it.
+    /// Name reported by the driver.
     pub name: String,
-    /// What kind of device it is.
+    /// Kind of device.
     pub kind: AdapterKind,
-    /// The graphics API that reaches it: `vulkan`, `metal` or `dx12`.
+    /// Graphics API: `vulkan`, `metal` or `dx12`.
     pub api: String,
     /// Name and version of the driver.
     pub driver: String,
-    /// Bytes of its largest heap of device memory, where the API tells.
+    /// Size in bytes of the largest heap of device memory, if the API reports it.
     pub memory_bytes: Option<u64>,
-    /// The limits that matter here.
+    /// Relevant limits.
     pub limits: AdapterLimits,
-    /// The features that matter here.
+    /// Relevant features.
     pub features: AdapterFeatures,
-    /// Why it cannot be used; none if it can.
+    /// Reason why the adapter cannot be used, or `None` if it can.
     pub refusal: Option<Refusal>,
 }
 
-/// Why an adapter that is there cannot be used.
+/// Reason why an adapter cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Direct3D 12 without `dxcompiler.dll`: the compiler that Windows comes with, FXC, knows neither half
-    /// floats nor subgroups nor products of four bytes, and shaders have never been tried with it.
+    /// Direct3D 12 without `dxcompiler.dll`. The compiler bundled with Windows, FXC, does not support half
+    /// floats, subgroups or four-byte dot products, and the shaders are untested with it.
     #[error(
         "Direct3D 12 needs dxcompiler.dll (1.8.2502 or newer) beside the program or on PATH; Vulkan does \
          without it"
@@ -48,83 +47,83 @@ pub enum Refusal {
     NoShaderCompiler,
 }
 
-/// What kind of device an adapter is, best first.
+/// Kind of an adapter's device, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AdapterKind {
-    /// A GPU with memory of its own.
+    /// A GPU with dedicated memory.
     Discrete,
-    /// A GPU that shares the processor's memory.
+    /// A GPU that shares memory with the CPU.
     Integrated,
     /// A GPU of a virtual machine.
     Virtual,
-    /// What the driver does not say.
+    /// A kind that the driver does not report.
     Other,
-    /// A program on the processor: correct, and slower than the CPU backend.
+    /// A software renderer on the CPU. Its results are correct, but it is slower than the CPU backend.
     Software,
 }
 
-/// Limits that decide how models are laid out.
+/// Limits that affect how models are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdapterLimits {
-    /// Bytes of the largest part of a buffer that a shader can see at once.
+    /// Maximum size of a storage buffer binding in bytes.
     pub storage_binding_bytes: u64,
-    /// Bytes of the largest buffer.
+    /// Maximum size of a buffer in bytes.
     pub buffer_bytes: u64,
-    /// Bytes that the invocations of a workgroup share.
+    /// Shared memory of a workgroup in bytes.
     pub workgroup_storage_bytes: u32,
-    /// Most invocations of a workgroup.
+    /// Maximum number of invocations of a workgroup.
     pub workgroup_invocations: u32,
-    /// Most storage buffers that a shader can see.
+    /// Maximum number of storage buffers of a shader.
     pub storage_buffers: u32,
 }
 
-/// Features that decide which shaders run.
+/// Features that determine which shaders are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdapterFeatures {
-    /// Whether products of four bytes at once are instructions of the API, as far as that is known. Where
-    /// they are not, they are emulated, to the same results.
+    /// True if four-byte dot products are known to be native instructions. Otherwise they are emulated, with
+    /// the same results.
     pub int8_dot: bool,
-    /// Whether shaders compute with 16-bit floats.
+    /// True if shaders support 16-bit floats.
     pub f16: bool,
-    /// Smallest and largest size of a subgroup; none where shaders have no subgroups.
+    /// Minimum and maximum subgroup size. `None` if shaders do not support subgroups.
     pub subgroup_sizes: Option<(u32, u32)>,
-    /// Whether the host can map the buffers that shaders use.
+    /// True if the host can map buffers that shaders use.
     pub mappable_buffers: bool,
-    /// How planes of streamed experts get into their slots.
+    /// Method of writing streamed experts' planes to slots.
     pub uploads: Uploads,
-    /// Whether compiled pipelines can be kept on disk.
+    /// True if compiled pipelines can be cached on disk.
     pub pipeline_cache: bool,
-    /// Whether the device can tell how long its work took.
+    /// True if the device supports timestamps.
     pub timestamps: bool,
-    /// Whether sums are known to be compiled in the order that they are written in, so that a row's bits depend
-    /// neither on which form of a shader computes it nor on what is computed beside it. The compilers of Metal
-    /// and of Direct3D 12 are free to reorder them.
+    /// True if sums are known to keep their source order after compilation. A row's bits then depend neither
+    /// on the shader variant nor on the other rows computed with it. The compilers of Metal and Direct3D 12
+    /// may reorder sums.
     pub exact: bool,
 }
 
 impl AdapterFeatures {
-    /// Whether shaders add and compare in subgroups here: a workgroup of 64 must be whole ones.
+    /// Returns whether shaders add and compare in subgroups. A workgroup of 64 must consist of whole
+    /// subgroups.
     pub fn sums_in_subgroups(&self) -> bool {
         matches!(self.subgroup_sizes, Some((4.., ..=64)))
     }
 }
 
-/// How planes of streamed experts get into memory that shaders see.
+/// Method of writing streamed experts' planes to memory that shaders read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Uploads {
-    /// The host writes them there, where the device is not at work on that memory: host and device share
-    /// it.
+    /// The host writes directly to shared memory while the device does not use it.
     Straight,
-    /// The host writes them somewhere else, and the device copies them.
+    /// The host writes to a staging buffer, and the device copies from it.
     #[default]
     Staged,
 }
 
 impl Uploads {
-    /// Straight where memory is shared and the host can map it. A device with memory of its own may offer
-    /// that too, of a part of its memory or across the bus.
+    /// Selects direct writes if memory is shared and mappable. A device with dedicated memory may also offer
+    /// mappable buffers, but only for a part of its memory or across the bus.
     fn of(kind: AdapterKind, mappable: bool) -> Self {
         match kind {
             AdapterKind::Integrated | AdapterKind::Software if mappable => Self::Straight,
@@ -133,83 +132,83 @@ impl Uploads {
     }
 }
 
-/// Which adapter is to be used.
+/// Selection of an adapter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AdapterChoice {
-    /// The best GPU: discrete ones before integrated ones. Never a program on the processor.
+    /// The best GPU, with discrete ones preferred. Never selects a software renderer.
     #[default]
     Auto,
-    /// The one with this index in the list of [`devices`], whatever it is.
+    /// The adapter with this index in the list of [`devices`], of any kind.
     Index(usize),
-    /// The first one whose name has this in it, in small or capital letters, whatever it is.
+    /// The first adapter whose name contains this text, of any kind. Case is ignored.
     Name(String),
 }
 
-/// An adapter that is not there. `found` lists what is.
+/// Failure to select or open an adapter. `found` lists the available ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdapterError {
-    /// The system has no driver for any supported graphics API, or drivers without devices.
+    /// The system has no driver for any supported graphics API, or its drivers have no devices.
     #[error("no graphics adapter was found: the system has no Vulkan, Metal or Direct3D 12 driver")]
     NoneFound,
-    /// All adapters are programs on the processor, which are used only where they are asked for.
+    /// All adapters are software renderers, which must be selected explicitly.
     #[error("no GPU was found, only software: {found}")]
     OnlySoftware {
-        /// The adapters.
+        /// Available adapters.
         found: String,
     },
-    /// The list of adapters is shorter.
+    /// The index exceeds the list of adapters.
     #[error("there is no graphics adapter {index}, only {found}")]
     NoSuchIndex {
-        /// What was asked for.
+        /// Requested index.
         index: usize,
-        /// The adapters.
+        /// Available adapters.
         found: String,
     },
-    /// No adapter has such a name.
+    /// The name matches no adapter.
     #[error("there is no graphics adapter named `{name}`, only {found}")]
     NoSuchName {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// The adapters.
+        /// Available adapters.
         found: String,
     },
-    /// The adapter gives no device.
+    /// The adapter failed to open a device.
     #[error("{adapter} gives no device: {reason}")]
     NoDevice {
         /// Name of the adapter.
         adapter: String,
-        /// The driver's answer.
+        /// Message of the driver.
         reason: String,
     },
-    /// The adapter is there and cannot be used.
+    /// The adapter exists but cannot be used.
     #[error("{name} cannot be used: {refusal}")]
     Refused {
         /// Name of the adapter.
         name: String,
-        /// Why not.
+        /// Reason why it cannot be used.
         refusal: Refusal,
     },
 }
 
-/// All adapters of the machine; none where it has no driver for a supported graphics API.
+/// Returns all adapters of the machine. The list is empty if there is no driver for a supported graphics API.
 pub fn devices() -> Vec<AdapterDescription> {
     list().into_iter().map(|(_, description)| description).collect()
 }
 
-/// What is known of the adapter that `choice` means, without opening it.
+/// Returns the description of the selected adapter without opening it.
 ///
 /// # Errors
-/// [`AdapterError`] where there is none.
+/// Fails with [`AdapterError`] if there is no such adapter.
 pub fn device(choice: &AdapterChoice) -> Result<AdapterDescription, AdapterError> {
     choose(choice).map(|(_, description)| description)
 }
 
-/// The adapter that `choice` means.
+/// Returns the selected adapter.
 ///
 /// # Errors
-/// [`AdapterError`] where there is none.
+/// Fails with [`AdapterError`] if there is no such adapter.
 pub(crate) fn choose(
     choice: &AdapterChoice,
 ) -> Result<(wgpu::Adapter, AdapterDescription), AdapterError> {
@@ -239,11 +238,11 @@ fn list() -> Vec<(wgpu::Adapter, AdapterDescription)> {
     usable.chain(refused).enumerate().map(described).collect()
 }
 
-/// The adapters of some APIs, Direct3D 12's with this compiler: none where it cannot be loaded.
+/// Enumerates the adapters of some APIs. The list has no Direct3D 12 adapters if `compiler` cannot be loaded.
 fn adapters_of(backends: wgpu::Backends, compiler: wgpu::Dx12Compiler) -> Vec<wgpu::Adapter> {
     let mut descriptor = wgpu::InstanceDescriptor {
         backends,
-        // Neither validation layers nor debug names, in whatever profile this is compiled.
+        // Disables validation layers and debug names in all build profiles.
         flags: wgpu::InstanceFlags::empty(),
         ..wgpu::InstanceDescriptor::new_without_display_handle()
     };
@@ -311,7 +310,6 @@ impl fmt::Display for AdapterKind {
 }
 
 impl AdapterChoice {
-    /// The index of the adapter that is meant.
     fn among(&self, adapters: &[&AdapterDescription]) -> Result<usize, AdapterError> {
         if adapters.is_empty() {
             return Err(AdapterError::NoneFound);
@@ -353,7 +351,7 @@ impl AdapterChoice {
 }
 
 impl AdapterDescription {
-    /// An error that names it if it cannot be used.
+    /// Returns an error with the adapter's name if it cannot be used.
     fn usable(&self) -> Result<(), AdapterError> {
         let refused = |refusal| AdapterError::Refused { name: self.name.clone(), refusal };
         self.refusal.map_or(Ok(()), |refusal| Err(refused(refusal)))
@@ -376,7 +374,7 @@ impl fmt::Display for AdapterChoice {
     }
 }
 
-/// `auto`, a number, or a part of a name.
+/// Parses `auto`, an index, or a part of a name.
 impl FromStr for AdapterChoice {
     type Err = Infallible;
 

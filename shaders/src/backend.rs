@@ -1,4 +1,4 @@
-//! A device as the engine's backend.
+//! The wgpu backend: a device with its compiled shaders.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,56 +14,56 @@ use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::{Pipelines, ShaderVariant};
 use crate::recorder::Recorder;
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Debug, Default)]
 pub struct WgpuOptions {
-    /// Which adapter.
+    /// Adapter to use.
     pub adapter: AdapterChoice,
-    /// Bytes of device memory that may be used; none for what the driver gives.
+    /// Device memory budget in bytes. `None` means that only the driver limits allocations.
     pub device_budget: Option<u64>,
-    /// Folder where compiled shaders are kept from one start to the next.
+    /// Folder of the on-disk cache of compiled shaders.
     pub pipeline_cache: Option<PathBuf>,
-    /// Which instructions shaders use.
+    /// Instructions that shaders may use.
     pub instructions: Instructions,
-    /// How planes of streamed experts get into their slots; none for what suits the adapter. Results are
-    /// the same bits.
+    /// Method of writing streamed experts' planes to slots, or `None` to select it by adapter. Results are
+    /// bit-identical.
     pub uploads: Option<Uploads>,
-    /// How much of what the adapter allows is asked for.
+    /// Limits requested from the adapter.
     pub limits: DeviceLimits,
 }
 
-/// How much of what an adapter allows is asked for.
+/// Limits requested from the adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceLimits {
-    /// All of it.
+    /// All limits that the adapter supports.
     #[default]
     Adapter,
-    /// No more than every adapter allows that has WebGPU: to find out whether that is enough.
+    /// The default limits of WebGPU, which every adapter supports. Used to test that they suffice.
     Least,
 }
 
-/// Which instructions shaders use. Results are the same bits, but where a device takes subnormal half
-/// floats in pages for 0.
+/// Instructions that shaders may use. Results are bit-identical, except that a device may flush subnormal
+/// half floats in KV pages to zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Instructions {
-    /// What the adapter has.
+    /// All instructions that the adapter supports.
     #[default]
     Detected,
-    /// What every adapter has: to compare, and against drivers that err.
+    /// Instructions that every adapter supports, for comparison and to work around faulty drivers.
     Plain,
 }
 
-/// How products of four bytes at once are computed.
+/// Method of computing four-byte dot products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Int8Dot {
-    /// As one instruction.
+    /// One native instruction.
     Packed,
-    /// One by one.
+    /// Separate multiplications.
     Plain,
 }
 
-/// A device with its compiled shaders. Several may share both ([`WgpuBackend::again`]), each with
-/// steps of its own.
+/// A device with compiled shaders. Several backends can share both through [`WgpuBackend::again`]; each
+/// records its own steps.
 pub struct WgpuBackend {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) pipelines: Arc<Pipelines>,
@@ -72,16 +72,16 @@ pub struct WgpuBackend {
     pub(crate) dot: Int8Dot,
     variant: ShaderVariant,
     memory_bytes: Option<u64>,
-    /// Memory that is kept free for the model that was prepared for last.
+    /// Memory set aside for the last prepared model.
     pub(crate) reservation: Option<WorkReservation>,
 }
 
 impl WgpuBackend {
-    /// Opens a device, compiles every shader, and measures how fast it computes, so that no dispatch takes too
-    /// long; on software, which nothing watches, that is not done.
+    /// Opens a device, compiles all shaders, and measures the device's speed to bound the duration of
+    /// dispatches. Software renderers are not measured, because no watchdog interrupts them.
     ///
     /// # Errors
-    /// [`AdapterError`](crate::AdapterError); shaders that the driver refuses.
+    /// Fails with [`AdapterError`](crate::AdapterError), or if the driver refuses a shader.
     pub fn open(options: &WgpuOptions) -> Result<Self, WgpuError> {
         let (adapter, description) = adapters::choose(&options.adapter)?;
         let uploads = options.uploads.unwrap_or(description.features.uploads);
@@ -138,48 +138,46 @@ impl WgpuBackend {
         })
     }
 
-    /// Bytes of device memory that may be used: the budget that was given, or what the device has,
-    /// where that is known.
+    /// Returns the memory budget in bytes, or else the size of device memory if known.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.memory_bytes
     }
 
-    /// Bytes of device memory that are taken, of all backends on the device together.
+    /// Returns the bytes of device memory reserved by all backends on the device.
     pub fn taken_bytes(&self) -> u64 {
         self.gpu.budget.taken_bytes()
     }
 
-    /// Names of all shaders, each with whether it was recorded by now, by all backends that share this one's.
+    /// Iterates over all shaders: the name, and whether any backend that shares the shaders has recorded it.
     pub fn shaders(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
         self.pipelines.all().map(|shader| (shader.name, shader.recorded.load(Ordering::Relaxed)))
     }
 
-    /// Whether products of four bytes at once are one instruction.
+    /// Returns whether four-byte dot products use one instruction.
     pub fn multiplies_packed(&self) -> bool {
         self.dot == Int8Dot::Packed
     }
 
-    /// Gives the device up, with all that it holds: whatever still uses it fails with
-    /// [`EngineError::DeviceLost`].
+    /// Destroys the device and all its memory. Later operations fail with [`EngineError::DeviceLost`].
     ///
     /// [`EngineError::DeviceLost`]: nestling_core::EngineError::DeviceLost
     pub fn destroy(&self) {
         self.gpu.device.destroy();
     }
 
-    /// How fast the device computes now.
+    /// Measures and returns the current speed of the device.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     pub fn measured_work_rates(&self) -> Result<WorkRates, EngineError> {
         measure_rates(&mut self.with_rates(WorkRates::UNWATCHED)?)
     }
 
-    /// Another backend on the same device, which is taken to do so many multiplications a second: for tests
-    /// of work that is cut into many dispatches.
+    /// Creates a backend on the same device that assumes `per_second` multiplications per second. Used to
+    /// test work that is split into many dispatches.
     ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if the device is out of memory.
     pub fn with_work_rate(&self, per_second: u64) -> Result<Self, WgpuError> {
         self.with_rates(WorkRates::uniform(per_second))
     }
@@ -189,15 +187,15 @@ impl WgpuBackend {
         Self::on(gpu, pipelines, self.dot, self.variant, self.memory_bytes, rates)
     }
 
-    /// Another backend on the same device.
+    /// Creates another backend on the same device.
     ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if the device is out of memory.
     pub fn again(&self) -> Result<Self, WgpuError> {
         self.with_rates(self.recorder.meter.rates)
     }
 
-    /// Whether its shaders add and compare in subgroups.
+    /// Returns whether shaders add and compare in subgroups.
     pub fn sums_in_subgroups(&self) -> bool {
         self.variant.subgroups
     }

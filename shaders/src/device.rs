@@ -1,4 +1,4 @@
-//! One open device: its limits, its queue, and what became of it.
+//! An open device: its queue, limits, memory allocation and reported errors.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::adapters::{AdapterError, Uploads};
 use crate::error::WgpuError;
 use nestling_gpu::{DeviceBudget, Purpose, Reservation};
 
-/// An open device. What it reports out of turn is kept until somebody asks.
+/// An open device. Errors reported asynchronously are stored until [`Gpu::check`].
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub device: wgpu::Device,
@@ -20,25 +20,25 @@ pub(crate) struct Gpu {
     pub features: wgpu::Features,
     pub name: String,
     reports: Arc<Mutex<Reports>>,
-    /// What is reserved of its memory.
+    /// Reserved memory.
     pub budget: DeviceBudget,
-    /// How often memory was given back.
+    /// Number of deallocations.
     freed: Arc<AtomicU64>,
-    /// Submissions, and those of them that are known to be done.
+    /// Number of submissions, and number of the last submission known to be complete.
     submitted: Mutex<u64>,
     done: Arc<AtomicU64>,
-    /// Bytes on their way that no submission has taken along.
+    /// Bytes written to the queue since the last submission.
     staged: AtomicU64,
 }
 
-/// Memory of the device that is counted.
+/// Device memory that counts towards the budget.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pub raw: wgpu::Buffer,
     _counted: Arc<CountedMemory>,
 }
 
-/// What memory is given back with.
+/// Reservation and deallocation counter of a buffer.
 #[derive(Debug)]
 struct CountedMemory {
     _reservation: Reservation,
@@ -59,27 +59,26 @@ impl Deref for Memory {
     }
 }
 
-/// Bytes that may be on their way to the device before the host sees to it that they get there.
+/// Maximum bytes written to the queue before the host waits for the device.
 const STAGED_BYTES_MAX: u64 = 64 << 20;
 
-/// What the device reported.
 #[derive(Debug, Default)]
 struct Reports {
     lost: Option<String>,
     refused: Option<String>,
 }
 
-/// Features that shaders have variants for, or that make transfers cheaper.
+/// Features that shaders have variants for, or that make transfers faster.
 const WANTED: wgpu::Features = wgpu::Features::SHADER_F16
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::PIPELINE_CACHE)
     .union(wgpu::Features::TIMESTAMP_QUERY);
 
 impl Gpu {
-    /// Opens a device with these limits. Weights are refused memory beyond the budget.
+    /// Opens a device with these limits. Allocations beyond the budget are refused.
     ///
     /// # Errors
-    /// [`AdapterError::NoDevice`].
+    /// Fails with [`AdapterError::NoDevice`].
     pub fn open(
         adapter: &wgpu::Adapter,
         limits: wgpu::Limits,
@@ -129,10 +128,11 @@ impl Gpu {
         })
     }
 
-    /// Whether all went well so far.
+    /// Returns an error that the device reported.
     ///
     /// # Errors
-    /// [`WgpuError::Lost`], now and ever after; [`WgpuError::Refused`], once.
+    /// Fails with [`WgpuError::Lost`] on every call after the device is lost. Fails with
+    /// [`WgpuError::Refused`] once for each refusal.
     pub fn check(&self) -> Result<(), WgpuError> {
         let mut reports = lock(&self.reports);
         if let Some(reason) = &reports.lost {
@@ -144,32 +144,32 @@ impl Gpu {
         }
     }
 
-    /// Largest part of a buffer that a shader can see at once.
+    /// Returns the maximum size in bytes of a buffer binding, a multiple of 256.
     pub fn binding_bytes_max(&self) -> u64 {
         let binding = self.limits.max_storage_buffer_binding_size;
         binding.min(self.limits.max_buffer_size) & !255
     }
 
-    /// Memory of the device for what steps work on, for shaders and transfers.
+    /// Allocates memory for steps, usable by shaders and transfers.
     ///
     /// # Errors
-    /// [`WgpuError::Limit`]; [`WgpuError::OverBudget`]; [`WgpuError::OutOfMemory`].
+    /// Fails with [`WgpuError::Limit`], [`WgpuError::OverBudget`] or [`WgpuError::OutOfMemory`].
     pub fn buffer(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
         self.counted(Purpose::Work, what, bytes, wgpu::BufferUsages::empty())
     }
 
-    /// Memory for weights: less of a budget than steps leave.
+    /// Allocates memory for weights. Memory set aside for steps is not available to weights.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
+    /// Fails like [`Gpu::buffer`].
     pub fn weights(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
         self.counted(Purpose::Weights, what, bytes, wgpu::BufferUsages::empty())
     }
 
-    /// Memory for streamed experts; such as the host can write, where the device has been opened for it.
+    /// Allocates memory for streamed experts. The host can map it if the device was opened for direct writes.
     ///
     /// # Errors
-    /// As [`Gpu::weights`].
+    /// Fails like [`Gpu::weights`].
     pub fn slots(&self, bytes: u64) -> Result<Memory, WgpuError> {
         use wgpu::BufferUsages as Usage;
         let is_mappable = self.features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
@@ -177,10 +177,10 @@ impl Gpu {
         self.counted(Purpose::Weights, "experts", bytes, more)
     }
 
-    /// Memory of which the first part is also where shaders find their parameters.
+    /// Allocates memory that shaders can also bind as uniform parameters.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
+    /// Fails like [`Gpu::buffer`].
     pub fn parameters(&self, what: &'static str, bytes: u64) -> Result<Memory, WgpuError> {
         self.counted(Purpose::Work, what, bytes, wgpu::BufferUsages::UNIFORM)
     }
@@ -208,24 +208,26 @@ impl Gpu {
         Ok(Memory { raw, _counted: Arc::new(counted) })
     }
 
-    /// How often memory was given back: what was made of it should be forgotten.
+    /// Returns the number of deallocations. If it changed, cached objects that refer to memory should be
+    /// dropped.
     pub fn times_freed(&self) -> u64 {
         self.freed.load(Ordering::Relaxed)
     }
 
-    /// Memory that the host writes, mapped, and the device copies from.
+    /// Allocates a mapped staging buffer, which the host writes and the device copies from.
     ///
     /// # Errors
-    /// [`WgpuError::OutOfMemory`].
+    /// Fails with [`WgpuError::OutOfMemory`].
     pub fn staging(&self, bytes: u64) -> Result<wgpu::Buffer, WgpuError> {
         let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
         self.create("staging", bytes, usage, true)
     }
 
-    /// Writes memory that shaders see and that no command uses which is not done, if the host can map it.
+    /// Writes directly to memory that shaders read. No pending command may use it. Returns false if the host
+    /// cannot map the memory.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn write_straight(
         &self,
         buffer: &wgpu::Buffer,
@@ -238,14 +240,14 @@ impl Gpu {
         let end = offset + (bytes.len() as u64).next_multiple_of(4);
         let (sender, receiver) = mpsc::channel();
         buffer.slice(offset..end).map_async(wgpu::MapMode::Write, move |result| {
-            // Nobody listens only where the wait failed.
+            // The receiver is dropped only if the wait failed.
             let _ = sender.send(result.is_ok());
         });
         let _ = self.device.poll(wgpu::PollType::Poll);
         let mapped = match receiver.try_recv() {
             Ok(mapped) => mapped,
-            // A wish that is taken back could be granted to the next one too early. Another thread that
-            // polls may have the answer already and still be about to give it.
+            // Cancelling the mapping is not safe: it could satisfy the next request too early. Another
+            // polling thread may be about to deliver the result, so wait for it.
             Err(_) => {
                 self.wait()?;
                 receiver.recv().unwrap_or(false)
@@ -259,7 +261,7 @@ impl Gpu {
         written.map(|()| true)
     }
 
-    /// Whether all of the first so many submissions is done.
+    /// Returns whether the first `submissions` submissions are complete.
     pub fn is_done(&self, submissions: u64) -> bool {
         if self.done.load(Ordering::Acquire) < submissions {
             let _ = self.device.poll(wgpu::PollType::Poll);
@@ -267,15 +269,16 @@ impl Gpu {
         self.done.load(Ordering::Acquire) >= submissions
     }
 
-    /// Most bytes of memory for weights that are still to come: little of a budget must lie unused.
+    /// Returns the maximum bytes to allocate ahead for weights. Under a budget, little memory may be left
+    /// unused.
     pub fn spare_bytes_max(&self) -> u64 {
         self.budget.total_bytes().map_or(u64::MAX, |budget| budget / 16)
     }
 
-    /// Memory for other uses.
+    /// Allocates memory for other uses.
     ///
     /// # Errors
-    /// [`WgpuError::OutOfMemory`].
+    /// Fails with [`WgpuError::OutOfMemory`].
     pub fn memory(
         &self,
         what: &'static str,
@@ -303,18 +306,18 @@ impl Gpu {
         }
     }
 
-    /// Memory of the device that begins with `contents`.
+    /// Allocates memory that starts with `contents`.
     ///
     /// # Errors
-    /// As [`Gpu::buffer`].
+    /// Fails like [`Gpu::buffer`].
     pub fn upload(&self, what: &'static str, contents: &[u8]) -> Result<Memory, WgpuError> {
         let buffer = self.buffer(what, contents.len() as u64)?;
         self.write(&buffer, 0, contents);
         Ok(buffer)
     }
 
-    /// Writes bytes before whatever is submitted next, by way of mapped memory. Bytes up to the next
-    /// multiple of 4 become 0.
+    /// Writes bytes before the next submission, through mapped memory. Bytes up to the next multiple of 4 are
+    /// zeroed.
     pub fn write(&self, buffer: &wgpu::Buffer, offset: u64, bytes: &[u8]) {
         let (whole, rest) = bytes.split_at(bytes.len() & !3);
         if !whole.is_empty() {
@@ -327,14 +330,13 @@ impl Gpu {
         }
         let length = bytes.len() as u64;
         if self.staged.fetch_add(length, Ordering::Relaxed) + length > STAGED_BYTES_MAX {
-            // Memory of what has arrived is free again once the device said so.
+            // The driver frees staging memory only after the device reports completion.
             self.submit(None);
             let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
         }
     }
 
-    /// Starts the device on commands, and on what was written before. Gives how many submissions there
-    /// were.
+    /// Submits commands and earlier writes. Returns the number of submissions so far.
     pub fn submit(&self, commands: Option<wgpu::CommandBuffer>) -> u64 {
         self.staged.store(0, Ordering::Relaxed);
         let mut submitted = whole(self.submitted.lock());
@@ -347,20 +349,20 @@ impl Gpu {
         number
     }
 
-    /// Waits until all that was submitted is done.
+    /// Waits until all submissions are complete.
     ///
     /// # Errors
-    /// A device that is lost or refused a command.
+    /// Returns an error if the device is lost or refused a command.
     pub fn wait(&self) -> Result<(), WgpuError> {
         let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
         self.check()?;
         polled.map(|_| ()).map_err(|error| WgpuError::Refused { reason: error.to_string() })
     }
 
-    /// Gives the bytes of mappable memory to `take`, once all that was submitted is done.
+    /// Passes the contents of mappable memory to `take` after all submissions are complete.
     ///
     /// # Errors
-    /// As [`Gpu::wait`].
+    /// Fails like [`Gpu::wait`].
     pub fn read_mapped(
         &self,
         buffer: &wgpu::Buffer,
@@ -370,7 +372,7 @@ impl Gpu {
         let (sender, receiver) = mpsc::channel();
         let slice = buffer.slice(..bytes);
         slice.map_async(wgpu::MapMode::Read, move |mapped| {
-            // Nobody listens only where the wait failed.
+            // The receiver is dropped only if the wait failed.
             let _ = sender.send(mapped);
         });
         self.wait()?;
@@ -385,10 +387,10 @@ impl Gpu {
     }
 }
 
-/// Writes mapped memory from a multiple of 8 on, and zeros up to a multiple of 4.
+/// Writes mapped memory. `offset` must be a multiple of 8; bytes up to the next multiple of 4 are zeroed.
 ///
 /// # Errors
-/// Memory that is not mapped: the device is lost.
+/// Returns an error if the memory is not mapped because the device is lost.
 pub(crate) fn write_mapped(
     buffer: &wgpu::Buffer,
     offset: u64,
@@ -402,7 +404,7 @@ pub(crate) fn write_mapped(
     Ok(())
 }
 
-/// Bytes of a buffer that has room for so many.
+/// Returns the size of a buffer that holds `bytes` bytes.
 pub(crate) fn size_of(bytes: u64) -> u64 {
     bytes.max(16).next_multiple_of(16)
 }

@@ -1,4 +1,4 @@
-//! What the engine asks of its backend.
+//! Implements the engine's `Backend` trait.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{Backend, ModelNeeds};
@@ -17,7 +17,7 @@ impl Backend for WgpuBackend {
     }
 
     fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
-        // Nothing is kept for a model that went before.
+        // The reservation of the previous model is released first.
         self.reservation = None;
         let requested = std::mem::take(&mut self.state.requested);
         let reserved = needs::reserve(&self.gpu.budget, &requested, needs)?;

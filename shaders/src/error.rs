@@ -1,8 +1,8 @@
-//! What can go wrong with a device.
+//! Error type of the backend.
 
 use nestling_gpu::GpuError;
 
 use crate::adapters::AdapterError;
 
-/// An error of the GPU backend.
+/// An error of the wgpu backend.
 pub type WgpuError = GpuError<AdapterError>;

@@ -1,4 +1,4 @@
-//! What shaders read of the experts of one layer.
+//! Expert tables of a layer, as shaders read them.
 
 use std::sync::Arc;
 
@@ -14,43 +14,42 @@ use crate::device::{Memory, size_of};
 use crate::matrix_room::FIRST_SLAB;
 use crate::recorder::Binding;
 
-/// Words of an expert: of each matrix its slab, its offset there, its prefix for every level.
+/// Words of an expert's entry. For each matrix: its slab, its offset, and its prefix at each level.
 const ENTRY_WORDS: usize = 3 * (2 + Level::ALL.len());
 
-/// What shaders read of one expert.
+/// Entry of one expert.
 type Entry = [u32; ENTRY_WORDS];
 
-/// Words of an expert behind all entries: the least weights of levels, as bits.
+/// Words of an expert after all entries: the minimum weights of levels, as float bits.
 const LEAST_WORDS: usize = 4;
 
-/// Bytes of a table of so many experts, without biases.
+/// Returns the size of a table in bytes, without biases.
 pub(crate) fn table_bytes(experts: usize) -> u64 {
     size_of(4 * (experts * (ENTRY_WORDS + LEAST_WORDS)) as u64)
 }
 
-/// A level's prefix where planes are missing.
+/// Prefix of a level whose planes are missing.
 const MISSING: u32 = u32::MAX;
 
-/// Most slabs of a table: each is a dispatch more.
+/// Maximum number of slabs of a table. Each slab requires another dispatch.
 const SLABS_MAX: usize = 8;
 
-/// Where a table's experts lie.
 enum Slabs {
-    /// All are there, in these, and stay.
+    /// Slabs of resident experts, which stay loaded.
     Resident(Vec<wgpu::Buffer>),
-    /// Some are, in slots.
+    /// Slabs of slots, for streamed experts.
     Streamed(SlotSlabs<Memory>),
 }
 
-/// Entries of the experts of a layer, and the slabs that they name.
+/// Expert entries of a layer, and the slabs that they refer to.
 pub struct WgpuEntries {
-    /// `[experts]` entries, then their least weights of levels.
+    /// `[experts]` entries, followed by the minimum weights of levels.
     memory: Memory,
     slabs: Slabs,
 }
 
 impl WgpuEntries {
-    /// The slabs that experts lie in.
+    /// Returns the slabs of the experts.
     pub(crate) fn slabs(&self) -> Vec<wgpu::Buffer> {
         match &self.slabs {
             Slabs::Resident(slabs) => slabs.clone(),
@@ -66,7 +65,7 @@ impl TableEntries<WgpuBackend> for WgpuEntries {
         true
     }
 
-    /// None where experts are cut into parts or lie in too many slabs.
+    /// Returns `None` if an expert is split into parts or there are too many slabs.
     fn new(
         backend: &mut WgpuBackend,
         experts: TableExperts<'_, WgpuBackend>,
@@ -87,7 +86,7 @@ impl TableEntries<WgpuBackend> for WgpuEntries {
 
     fn entry(held: Option<HeldExpert<'_, WgpuBackend>>) -> Result<Entry, EngineError> {
         let mut entry = [MISSING; ENTRY_WORDS];
-        // Default: an expert that is not there has no matrices.
+        // Default: a missing expert has no matrices.
         let Some(HeldExpert { weights, level: highest }) = held else { return Ok(entry) };
         let words = entry.chunks_exact_mut(2 + Level::ALL.len());
         for (words, linear) in words.zip(linears(weights)) {
@@ -106,13 +105,13 @@ impl TableEntries<WgpuBackend> for WgpuEntries {
     }
 }
 
-/// Words of entries of experts that stay, and the slabs that they name.
+/// Entries of resident experts in words, and the slabs that they refer to.
 struct ResidentEntries {
     words: Vec<u32>,
     slabs: Vec<wgpu::Buffer>,
 }
 
-/// None where experts are cut into parts or lie in too many slabs.
+/// Returns `None` if an expert is split into parts or there are too many slabs.
 fn resident(
     experts: &[Arc<FeedForward<WgpuBackend>>],
 ) -> Result<Option<ResidentEntries>, EngineError> {
@@ -127,7 +126,7 @@ fn resident(
             slabs.push((part.slab, part.buffer.clone()));
         }
         words.extend([word("slabs", slab)?, part.word()]);
-        // Default: a level that is not held is refused before anything looks here.
+        // Default: a level that is not resident is refused before this table is read.
         words.extend(Level::ALL.map(|level| matrix.prefix(level).unwrap_or(0)));
     }
     words.resize(words.len() + LEAST_WORDS * experts.len(), MISSING);

@@ -1,19 +1,19 @@
-//! Blocks of products that a shader makes from a routing.
+//! Blocks of products that a shader builds from a routing.
 
 use crate::recorder::Binding;
 
-/// Words of a block, and words that a binding's first one is a multiple of.
+/// Words of a block, and alignment of a binding in words.
 pub(crate) const BLOCK_WORDS: usize = 8;
 pub(crate) const BLOCK_ALIGN: usize = 64;
 
-/// Blocks of all slabs and the pairs of rows that they are for, in words.
+/// Blocks of all slabs and their row pairs. All sizes and offsets are in words.
 pub struct FoundBlocks {
     pub(crate) made: Binding,
     pub(crate) first: usize,
-    /// Blocks of one slab, and words from one slab to the next.
+    /// Number of blocks of one slab, and distance between two slabs.
     pub(crate) count: usize,
     pub(crate) stride: usize,
-    /// Where pairs begin, and how many there are.
+    /// Offset of the pairs, and number of pairs.
     pub(crate) first_pair: usize,
     pub(crate) pairs: usize,
 }
@@ -24,13 +24,13 @@ impl FoundBlocks {
         Binding { buffer: self.made.buffer.clone(), offset, size }
     }
 
-    /// So many of a slab, from one on.
+    /// Returns `count` blocks of a slab, starting at block `first`.
     pub(crate) fn of_slab(&self, slab: usize, first: usize, count: usize) -> Binding {
         let first = self.first + slab * self.stride + BLOCK_WORDS * first;
         self.part(first, BLOCK_WORDS * count)
     }
 
-    /// All pairs.
+    /// Returns all pairs.
     pub(crate) fn all_pairs(&self) -> Binding {
         self.part(self.first_pair, 2 * self.pairs)
     }

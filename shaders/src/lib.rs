@@ -1,9 +1,8 @@
-//! Portable GPU backend: WGSL shaders through wgpu, on Vulkan, Metal and Direct3D 12. See
-//! ARCHITECTURE.md.
+//! Portable GPU backend: WGSL shaders through wgpu, on Vulkan, Metal and Direct3D 12. See ARCHITECTURE.md.
 //!
-//! [`WgpuBackend`] implements the engine's [`Backend`](nestling_core::Backend). Its operations
-//! compute what the CPU's reference does, within rounding: sums run in trees that the sizes of the
-//! matrices fix, so that a result depends on neither what is resident nor how a prompt was cut.
+//! [`WgpuBackend`] implements the engine's [`Backend`](nestling_core::Backend). Its operations match the CPU
+//! reference within rounding. Sums run in trees determined by matrix sizes, so results depend neither on
+//! which planes are resident nor on how a prompt is split into chunks.
 
 mod adapters;
 mod backend;
@@ -40,6 +39,6 @@ pub use matrix::{WgpuMatrix, WgpuWeights};
 pub use matrix_room::WgpuMatrixRoom;
 pub use nestling_gpu::BudgetTooSmall;
 
-/// Computes one step on the device.
+/// Encoder of one step on the device.
 pub type WgpuEncoder<'a> =
     nestling_core::backend::Checked<nestling_gpu::GpuEncoder<'a, WgpuBackend>>;

@@ -1,4 +1,4 @@
-//! Weight matrices in memory of the device.
+//! Weight matrices in device memory.
 
 use nestling_core::EngineError;
 use nestling_core::weights::MatrixWeights;
@@ -9,36 +9,36 @@ use crate::matrix_image::{MatrixImage, PlaneOffsets};
 use crate::matrix_room::{FIRST_SLAB, WgpuMatrixRoom};
 use crate::recorder::{Binding, Recorder};
 
-/// Weights with the way to multiply them.
+/// A weight matrix in device memory.
 pub type WgpuMatrix = GpuMatrix<WgpuWeights>;
 
-/// Where the planes of a matrix lie.
+/// Device memory of a matrix's planes.
 #[derive(Debug)]
 pub struct WgpuWeights {
-    /// Rows that one binding can show, in ascending order.
+    /// Parts of the matrix in ascending row order. Each part fits one binding.
     pub(crate) parts: Vec<MatrixPart>,
-    /// Of a matrix in a slot.
+    /// Offsets of the planes of a matrix in a slot.
     planes: PlaneOffsets,
 }
 
-/// Rows of a matrix: header, codec and planes in a slab.
+/// A part of a matrix: header, codec and planes of some rows in a slab.
 #[derive(Debug)]
 pub(crate) struct MatrixPart {
-    /// Number of the slab.
+    /// Index of the slab.
     pub slab: usize,
     pub buffer: wgpu::Buffer,
-    /// Where the header is.
+    /// Byte offset of the header in the slab.
     pub offset: u64,
-    /// The slot that it lies in.
+    /// Slot that contains the matrix, if any.
     pub slot: Option<usize>,
-    /// Where it lies in no slot.
+    /// Range of the slab, if the matrix is not in a slot.
     _range: Option<WeightRange<Memory>>,
     pub first_row: usize,
     pub rows: usize,
 }
 
 impl MatrixPart {
-    /// Where the header is, as shaders count.
+    /// Returns the offset of the header in words.
     pub fn word(&self) -> u32 {
         (self.offset / 4) as u32
     }
@@ -49,10 +49,10 @@ impl PlaneMemory for WgpuWeights {
     type Binding = Binding;
     type Room = WgpuMatrixRoom;
 
-    /// In parts where a matrix is larger than a binding.
+    /// Splits a matrix into parts if it exceeds a binding.
     fn upload(recorder: &mut Recorder, matrix: NewMatrix<'_>) -> Result<Self, EngineError> {
         let (weights, Recorder { gpu, slabs, .. }) = (matrix.weights, recorder);
-        // Shaders count in words of 32 bits.
+        // Shaders use 32-bit sizes.
         word("elements of a row", weights.cols())?;
         word("rows of a matrix", weights.rows())?;
         let (mut parts, mut bytes) = (Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ impl PlaneMemory for WgpuWeights {
         Ok(Self { parts: vec![part], planes: room.planes })
     }
 
-    /// A shader is told a prefix with each product.
+    /// Copies planes only, because products receive the prefix as a parameter.
     fn add(&mut self, recorder: &mut Recorder, new: NewPlanes<'_>) -> Result<(), EngineError> {
         for plane in new.planes {
             let room = Some(self.planes[plane.plane.index()]).filter(|offset| *offset > 0);

@@ -1,8 +1,7 @@
-//! How a matrix lies in a slab: a header, its codec, its planes, as `wgsl/include/matrix.wgsl`
-//! reads them.
+//! Layout of a matrix in a slab: header, codec and planes, as read by `wgsl/include/matrix.wgsl`.
 //!
-//! A matrix that is larger than what a shader sees at once is cut by rows. Everything about a part
-//! is found from its offset alone, so that a table of offsets is all that a dispatch needs.
+//! A matrix that exceeds the maximum binding is split by rows. A part is self-contained: shaders find all its
+//! data from its offset, so a dispatch only needs a table of offsets.
 
 use nestling_core::EngineError;
 use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
@@ -10,37 +9,36 @@ use nestling_formats::nested::{GROUP, Layout, NestedPlanes, PlaneForm, TILE_ROWS
 use nestling_formats::{DType, Invariant, Plane};
 use nestling_gpu::base_ranges;
 
-/// Words of the header.
 const HEADER_WORDS: usize = 16;
 
-/// The same in bytes.
+/// Size of the header in bytes.
 pub(crate) const HEADER_BYTES: usize = 4 * HEADER_WORDS;
 
-/// Parts of a matrix begin at multiples of so many bytes.
+/// Alignment of a matrix's parts in bytes.
 pub(crate) const ALIGN: usize = 64;
 
-/// Rows of parts are a multiple of this, so that every plane of a part begins with a whole word.
+/// Granularity of a part's rows, so that every plane of a part starts at a whole word.
 const PART_ROWS: usize = 4 * TILE_ROWS;
 
-/// Where the planes of a matrix lie from its header on, in bytes; 0 for those without room.
+/// Byte offset of each plane from the header, or 0 if the plane has no space.
 pub(crate) type PlaneOffsets = [usize; Plane::ALL.len()];
 
-/// Some rows of a matrix, as they are to lie in a slab.
+/// Rows of a matrix in the layout of a slab.
 #[derive(Debug)]
 pub(crate) struct MatrixImage<'a> {
-    /// The first row, a multiple of 16.
+    /// First row, a multiple of 16.
     pub first_row: usize,
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
-    /// Bytes of all; a multiple of 4.
+    /// Total size in bytes, a multiple of 4.
     pub bytes: usize,
-    /// Header and codec, at the beginning.
+    /// Header and codec, at the start.
     pub head: Vec<u32>,
-    /// What follows, each with its offset, ascending multiples of 4.
+    /// Data after the head, with ascending byte offsets that are multiples of 4.
     pub pieces: Vec<(usize, &'a [u8])>,
 }
 
-/// Words of the header, in their order. With scaled integers, `Tables` are the scales of minima, `Steps` the
+/// Words of the header, in order. With scaled integers, `Tables` are the scales of minima, `Steps` the
 /// sub-scales and `StepHigh` the sub-minima.
 #[derive(Clone, Copy)]
 enum Field {
@@ -63,11 +61,11 @@ enum Field {
 }
 
 impl<'a> MatrixImage<'a> {
-    /// The images of a matrix, in ascending rows, of at most `bytes_max` each.
+    /// Splits a matrix into images of at most `bytes_max` bytes, in ascending row order.
     ///
     /// # Errors
-    /// [`EngineError::Limit`] if not even the fewest rows fit; [`EngineError::Mismatch`] for floats
-    /// of an element type that no kernel reads.
+    /// Fails with [`EngineError::Limit`] if the minimum number of rows does not fit. Fails with
+    /// [`EngineError::Mismatch`] if no kernel supports the floats' element type.
     pub fn of(weights: &'a MatrixWeights, bytes_max: u64) -> Result<Vec<Self>, EngineError> {
         let rows = weights.rows();
         let mut part_rows = rows.next_multiple_of(PART_ROWS);
@@ -89,11 +87,11 @@ impl<'a> MatrixImage<'a> {
         }
     }
 
-    /// A whole matrix without the planes above its first, which it says lie `planes` bytes from its
-    /// beginning on.
+    /// Returns the image of a whole matrix without planes above the base plane. The header refers to these
+    /// planes at the byte offsets `planes`.
     ///
     /// # Errors
-    /// As [`MatrixImage::of`].
+    /// Fails like [`MatrixImage::of`].
     pub fn base(weights: &'a MatrixWeights, planes: &PlaneOffsets) -> Result<Self, EngineError> {
         let MatrixWeights::Nested(matrix) = weights else {
             return Self::part(weights, 0, weights.rows());
@@ -129,7 +127,7 @@ impl<'a> MatrixImage<'a> {
         self.head[field as usize] = value as u32;
     }
 
-    /// Puts a part behind the others and notes where it is, in words.
+    /// Appends data and stores its offset in words in the header.
     fn put(&mut self, field: Field, bytes: &'a [u8]) {
         let at = self.bytes.next_multiple_of(ALIGN);
         self.set(field, at / 4);
@@ -161,7 +159,7 @@ impl<'a> MatrixImage<'a> {
         Ok(())
     }
 
-    /// Codec and first plane.
+    /// Appends the codec and the base plane.
     fn fill_base(&mut self, matrix: &'a NestedMatrix) -> Result<(), EngineError> {
         let layout = matrix.layout();
         let groups = matrix.cols().div_ceil(GROUP);
@@ -181,7 +179,8 @@ impl<'a> MatrixImage<'a> {
         self.put_base(matrix, matrix.regions().planes().p2)
     }
 
-    /// Scales, what else is beside them, and the first codes, of which each has as much per 64 rows.
+    /// Appends the parts of the base plane. The bytes of each part are proportional to rows in multiples of
+    /// 64.
     fn put_base(&mut self, matrix: &'a NestedMatrix, p2: &'a [u8]) -> Result<(), EngineError> {
         let (layout, groups) = (matrix.layout(), matrix.cols().div_ceil(GROUP));
         let form = matrix.codec().form();
@@ -193,7 +192,7 @@ impl<'a> MatrixImage<'a> {
             PlaneForm::Nested => {
                 [(2, 1), (1, TILE_ROWS), steps, (groups * 2, TILE_ROWS), (groups * 8, 1)]
             }
-            // Every part has as much for each row, padded ones too.
+            // Every part has the same number of bytes for each row, including padding.
             PlaneForm::Scaled(_) => {
                 let padded = padded_rows(layout, matrix.rows()).max(1);
                 parts.each_ref().map(|part| (part.len() / padded, 1))
@@ -233,7 +232,7 @@ impl<'a> MatrixImage<'a> {
         padded_rows(layout, self.rows)
     }
 
-    /// All bytes, in place of what `out` held.
+    /// Replaces the contents of `out` with the image.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
         out.extend(self.head.iter().flat_map(|word| word.to_le_bytes()));
@@ -245,7 +244,7 @@ impl<'a> MatrixImage<'a> {
     }
 }
 
-/// Rows that planes have for so many of a matrix.
+/// Returns the number of rows that planes store, including padding.
 fn padded_rows(layout: Layout, rows: usize) -> usize {
     match layout {
         Layout::Tile16 => rows.next_multiple_of(TILE_ROWS),
@@ -300,7 +299,7 @@ mod tests {
         MatrixWeights::Nested(matrix.unwrap())
     }
 
-    /// Rows of a matrix of scaled integers of five bits, with scales of every kind: what is in a row is its own.
+    /// Rows of a matrix of five-bit scaled integers with all kinds of scales. Each row has distinct contents.
     fn scaled(rows: Range<usize>, layout: Layout) -> MatrixWeights {
         let form = ScaledForm {
             bits: 5,
@@ -346,7 +345,7 @@ mod tests {
         MatrixWeights::Nested(matrix.unwrap())
     }
 
-    /// Bytes of an image that does not say which rows it has.
+    /// Returns the bytes of an image with its first row set to zero.
     fn bytes(mut image: MatrixImage) -> Vec<u8> {
         image.set(Field::FirstRow, 0);
         let mut bytes = Vec::new();
@@ -354,7 +353,7 @@ mod tests {
         bytes
     }
 
-    /// The parts of a large matrix are what their rows alone would be.
+    /// The parts of a large matrix equal the images of their rows.
     #[test]
     fn parts_are_the_images_of_their_rows() {
         let values: Vec<f32> =

@@ -1,19 +1,19 @@
-//! Where matrices of streamed experts lie in slots.
+//! Layout of streamed experts' matrices in slots.
 
 use nestling_core::backend::{MatrixForm, MatrixShape};
 use nestling_gpu::{MatrixRoom, PlaneSizes, SLOT_ALIGN, base_ranges};
 
 use crate::matrix_image::{ALIGN, HEADER_BYTES, PlaneOffsets};
 
-/// Slabs of slots are told from other slabs by numbers from here on.
+/// First index of slabs that contain slots, which distinguishes them from other slabs.
 pub(crate) const FIRST_SLAB: usize = 1 << 24;
 
-/// Where a matrix lies in its slot.
+/// Layout of a matrix in its slot.
 #[derive(Clone, Copy, Debug)]
 pub struct WgpuMatrixRoom {
-    /// First byte, a multiple of 256.
+    /// Byte offset in the slot, a multiple of 256.
     pub(crate) offset: u64,
-    /// Bytes that there are.
+    /// Size in bytes.
     pub(crate) bytes: usize,
     pub(crate) planes: PlaneOffsets,
     end: u64,
@@ -38,7 +38,7 @@ impl MatrixRoom for WgpuMatrixRoom {
                 }
             }
         }
-        // Default: 0 stands for a plane without room.
+        // Default: 0 denotes a plane without space.
         let planes = sizes.above_first().rooms(take)?.map(|offset| offset.unwrap_or(0));
         Some(Self { offset, bytes, planes, end: offset.checked_add(bytes as u64)? })
     }

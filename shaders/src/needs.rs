@@ -1,5 +1,5 @@
-//! What a model takes of a device, counted before it is loaded: a budget too small for it is refused
-//! then, and weights leave room for what comes later.
+//! Memory requirements of a model, computed before it is loaded. A budget that is too small is refused at
+//! that point, and weights leave space for later allocations.
 
 use nestling_core::EngineError;
 use nestling_core::backend::ModelNeeds;
@@ -20,30 +20,29 @@ use crate::record::{ARGMAX_PART_COLS, GATE_UP_BYTES_MAX, parts_bytes_max};
 use crate::recorder::ARENA_BYTES;
 use crate::storage::pool_bytes;
 
-/// Bytes of a matrix or vector beside its planes and its codec: its header, and that its parts and it
-/// begin at multiples of some bytes.
+/// Bytes of a matrix or vector in addition to its planes and codec: header and alignment.
 const WEIGHT_BYTES: u64 = 1024;
 
-/// Tables of rows that lie in buffers of their own, blocks that shaders make, and small things.
+/// Bytes of row tables in separate buffers, blocks built by shaders, and small allocations.
 const TABLES_BYTES: u64 = 4 << 20;
 
 /// Bytes of a quantized group: its values and its scale.
 const GROUP_BYTES: u64 = GROUP as u64 + 4;
 
-/// Memory that is kept for a model.
+/// Memory set aside for a model.
 pub(crate) struct ReservedMemory {
-    /// Bytes that are kept free for what comes after the weights, until this is dropped.
+    /// Bytes set aside for allocations after the weights, until dropped.
     pub reservation: WorkReservation,
-    /// Bytes of its weights, which are uploaded next; 0 where that is not known.
+    /// Bytes of the weights, which are uploaded next, or 0 if unknown.
     pub weight_bytes: u64,
-    /// Bytes that streamed experts bring beside their matrices.
+    /// Bytes of biases that streamed experts upload in addition to their matrices.
     pub bias_bytes: u64,
 }
 
-/// Checks that there is room for a model, and keeps it for what comes after the weights.
+/// Checks that a model fits in the budget, and sets memory aside for allocations after the weights.
 ///
 /// # Errors
-/// [`WgpuError::BudgetTooSmall`].
+/// Fails with [`WgpuError::BudgetTooSmall`].
 pub(crate) fn reserve(
     budget: &DeviceBudget,
     requested: &RequestedMemory,
@@ -58,7 +57,6 @@ pub(crate) fn reserve(
     Ok(ReservedMemory { reservation, weight_bytes, bias_bytes: own_biases(needs) })
 }
 
-/// What buffers of this backend take.
 struct WgpuSizes;
 
 impl MemorySizes for WgpuSizes {
@@ -77,7 +75,8 @@ impl MemorySizes for WgpuSizes {
         shape.states as u64 * size_of(shape.state_bytes() as u64)
     }
 
-    /// What heads of few rows leave that are split over blocks of pages, and a page on its way.
+    /// Includes partial results of attention that is split over blocks of pages, and a buffer for copying a
+    /// page.
     fn attention(shape: &KvShape) -> u64 {
         parts_bytes_max(shape) + size_of(shape.page_bytes() as u64)
     }
@@ -96,7 +95,7 @@ impl MemorySizes for WgpuSizes {
 
     fn inner(size: InnerSize) -> u64 {
         let gate_up = size.gate_up_bytes(GATE_UP_BYTES_MAX);
-        // Half as many floats, or as many integers with scales.
+        // Gates and ups, then the input of downs: f32, or int8 values with scales.
         gate_up + gate_up / 2 + (gate_up / 8).next_multiple_of(32) + 256
     }
 
@@ -125,7 +124,8 @@ impl MemorySizes for WgpuSizes {
     }
 }
 
-/// The biases of streamed experts, which each has beside the tables of its layer when it is there.
+/// Returns the size of streamed experts' biases. A loaded expert stores them in addition to the table of its
+/// layer.
 fn own_biases(needs: &ModelNeeds<'_>) -> u64 {
     let range = |floats: usize| (4 * floats as u64).next_multiple_of(WEIGHT_ALIGN);
     let of_layer = |experts: LayerExperts| {

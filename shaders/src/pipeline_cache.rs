@@ -1,7 +1,7 @@
-//! Compiled shaders, kept on disk from one start to the next.
+//! On-disk cache of compiled shaders.
 //!
-//! A file holds a checksum and what the driver gave. One that is damaged, or from another driver,
-//! is passed over; what cannot be written is compiled again next time.
+//! A file contains a checksum and the driver's data. A file that is damaged or from another driver is
+//! ignored. If writing fails, the shaders are compiled again next time.
 #![expect(unsafe_code, reason = "drivers trust the pipeline caches that they are given")]
 
 use std::fs;
@@ -11,23 +11,23 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::device::Gpu;
 
-/// Bytes of the checksum in front of the data.
+/// Bytes of the checksum before the data.
 const CHECKSUM_BYTES: usize = 16;
 
-/// Most bytes that are read; those of all shaders are some megabytes.
+/// Maximum size of a file in bytes. All shaders together take a few megabytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// The compiled shaders of one adapter.
+/// Compiled shaders of one adapter.
 #[derive(Debug)]
 pub(crate) struct PipelineCache {
     pub raw: wgpu::PipelineCache,
     file: PathBuf,
-    /// Checksum of what was read.
+    /// Checksum of the data that was read.
     known: Option<u128>,
 }
 
 impl PipelineCache {
-    /// What was kept for this adapter in a folder; none where the driver keeps nothing.
+    /// Opens the cache of an adapter in a folder. Returns `None` if the driver does not support caching.
     pub fn open(gpu: &Gpu, adapter: &wgpu::AdapterInfo, folder: &Path) -> Option<Self> {
         if !gpu.features.contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
@@ -36,14 +36,14 @@ impl PipelineCache {
         let kept = read(&file);
         let data = kept.as_deref().map(|kept| &kept[CHECKSUM_BYTES..]);
         let descriptor = wgpu::PipelineCacheDescriptor { label: None, data, fallback: true };
-        // SAFETY: the data is what `get_data` gave to `keep`, by its checksum.
+        // SAFETY: the data was returned by `get_data` and written by `keep`; the checksum confirms it.
         let raw = unsafe { gpu.device.create_pipeline_cache(&descriptor) };
         Some(Self { raw, known: data.map(xxh3_128), file })
     }
 
-    /// Writes what has been compiled since, beside the file and then in its place.
+    /// Writes the compiled shaders to a temporary file, then renames it. Does nothing if they are unchanged.
     pub fn keep(&self) {
-        // Default: a driver that gives nothing leaves nothing to keep.
+        // Default: a driver that returns no data has nothing to cache.
         let Some(data) = self.raw.get_data() else { return };
         let checksum = xxh3_128(&data);
         if self.known == Some(checksum) {
@@ -54,13 +54,13 @@ impl PipelineCache {
         let folder = self.file.parent().map_or(Ok(()), fs::create_dir_all);
         let written = folder.and_then(|()| fs::write(&beside, bytes));
         if written.and_then(|()| fs::rename(&beside, &self.file)).is_err() {
-            // Nothing is lost but time.
+            // The only cost of a failed write is compiling again.
             let _ = fs::remove_file(&beside);
         }
     }
 }
 
-/// A file whose checksum is right.
+/// Reads a file. Returns `None` if it is too large, unreadable or its checksum is wrong.
 fn read(file: &Path) -> Option<Vec<u8>> {
     if fs::metadata(file).ok()?.len() > FILE_BYTES_MAX {
         return None;
@@ -75,7 +75,6 @@ mod tests {
     use super::*;
     use crate::{AdapterChoice, WgpuBackend, WgpuOptions, adapters};
 
-    /// The one file of a folder, if there is any.
     fn kept(folder: &Path) -> Option<PathBuf> {
         let mut files = fs::read_dir(folder).unwrap();
         let file = files.next().map(|file| file.unwrap().path());

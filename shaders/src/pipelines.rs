@@ -12,17 +12,17 @@ use crate::error::WgpuError;
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     pub name: &'static str,
-    /// Tells it from every other one.
+    /// Unique identifier.
     pub id: usize,
     pub raw: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
-    /// Whether it does nothing after an expert was missing.
+    /// True if the shader does nothing after an expert was missing.
     pub reads_miss_flag: bool,
-    /// Whether it was recorded by now.
+    /// Set when the shader is first recorded.
     pub recorded: AtomicBool,
 }
 
-/// The layout of what says whether an expert was missing: one for all pipelines and their users.
+/// Returns the bind group layout of the miss flag, shared by all pipelines.
 pub(crate) fn miss_flag_layout(gpu: &Gpu) -> wgpu::BindGroupLayout {
     gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
         label: Some("miss flag"),
@@ -43,7 +43,6 @@ fn layout_entry(
     }
 }
 
-/// What a shader does with a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
@@ -51,38 +50,37 @@ enum Access {
 }
 use Access::{Read, Write};
 
-/// Which instructions shaders are written in.
+/// Instructions that shaders use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShaderVariant {
-    /// Whether sums and maxima are made between invocations of a subgroup, to the same bits.
+    /// True if sums and maxima use subgroup operations, with bit-identical results.
     pub subgroups: bool,
-    /// Whether pages of half floats are read as such. Only subnormal ones may differ: a device may take
-    /// them for 0.
+    /// True if pages of half floats are read with native half floats. Results may only differ for subnormal
+    /// values, which a device may flush to zero.
     pub halves: bool,
 }
 
 impl ShaderVariant {
-    /// What every adapter has.
+    /// Instructions that every adapter supports.
     pub const PLAIN: Self = Self { subgroups: false, halves: false };
 
-    /// The best of an adapter.
+    /// Returns the best variant for an adapter.
     pub fn of(features: &AdapterFeatures) -> Self {
         Self { subgroups: features.sums_in_subgroups(), halves: features.f16 }
     }
 }
 
-/// A shader and what it is specialized for.
 struct Source {
     name: &'static str,
-    /// Plain, with subgroups, and both with half floats.
+    /// Texts: plain, with subgroups, with half floats, and with both.
     texts: [&'static str; 4],
-    /// Buffers from binding 1 on; binding 0 are the parameters.
+    /// Buffers from binding 1; binding 0 holds the parameters.
     bindings: &'static [Access],
     /// Values of `override` constants.
     constants: &'static [(&'static str, f64)],
 }
 
-/// What one line of `pipelines!` says.
+/// Expands one line of `pipelines!` to a `Source`.
 macro_rules! source {
     ($name:ident, $file:literal, [$($access:ident),*], {$($key:ident = $value:expr),*}) => {
         Source {
@@ -99,18 +97,18 @@ macro_rules! source {
     };
 }
 
-/// Names the pipelines: `field: "file" [bindings] {constants}`.
+/// Declares the pipelines: `field: "file" [bindings] {constants}`.
 macro_rules! pipelines {
     ($($name:ident: $file:literal [$($access:ident),*] {$($key:ident = $value:expr),*};)*) => {
-        /// Every pipeline by its name.
+        /// All pipelines by name.
         #[derive(Debug)]
         pub(crate) struct Pipelines { $(pub $name: Pipeline,)* }
 
         impl Pipelines {
-            /// Compiles all of them.
+            /// Compiles all pipelines.
             ///
             /// # Errors
-            /// A driver that refuses a shader.
+            /// Returns an error if the driver refuses a shader.
             pub fn compile(
                 gpu: &Gpu,
                 cache: Option<&wgpu::PipelineCache>,
@@ -131,13 +129,12 @@ macro_rules! pipelines {
                 Ok(pipelines)
             }
 
-            /// All of them.
+            /// Iterates over all pipelines.
             pub fn all(&self) -> impl Iterator<Item = &Pipeline> {
                 [$(&self.$name),*].into_iter()
             }
         }
 
-        /// What all of them are compiled from.
         #[cfg(test)]
         const SOURCES: &[Source] =
             &[$(source!($name, $file, [$($access),*], {$($key = $value),*}),)*];
@@ -193,11 +190,11 @@ pipelines! {
     delta_gate: "delta_gate" [Read, Read, Write] {};
 }
 
-/// The constant of kernels that are there for several kinds of pages, and its value for half floats.
+/// Constant of kernels that support several kinds of pages, with its value for half floats.
 const HALVES: (&str, f64) = ("KIND", 1.0);
 
 impl Source {
-    /// Its text in a variant: that for half floats reads no other kind of pages.
+    /// Returns the text of a variant. Text for half floats is only used for pages of half floats.
     fn text(&self, variant: ShaderVariant) -> &'static str {
         let halves = variant.halves && self.constants.contains(&HALVES);
         self.texts[2 * usize::from(halves) + usize::from(variant.subgroups)]

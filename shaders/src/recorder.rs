@@ -1,7 +1,7 @@
 //! Records the dispatches of a step into few command buffers.
 //!
-//! What the host gives along — parameters, tables of rows — is gathered in one arena that is
-//! written in front of the commands that read it.
+//! Parameters and row tables from the host are collected in one arena, which is written before the commands
+//! that read it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,30 +20,29 @@ use crate::slabs::Slabs;
 use crate::slot_uses::SlotUses;
 use crate::staging::Staging;
 
-/// Bytes of the arena: parameters of some thousand dispatches.
+/// Bytes of the arena, enough for the parameters of a few thousand dispatches.
 pub(crate) const ARENA_BYTES: usize = 1 << 20;
 
-/// Largest table in the arena; others get a buffer of their own.
+/// Maximum size of a table in the arena. Larger tables get separate buffers.
 const TABLE_BYTES_MAX: usize = ARENA_BYTES / 16;
 
-/// Dispatches of one command buffer: few enough that the device starts while more are recorded.
+/// Maximum number of dispatches of a command buffer. The device starts on one while the next is recorded.
 const DISPATCHES_MAX: usize = 512;
 
-/// Bind groups that are kept for the next step.
 const GROUPS_MAX: usize = 4096;
 
-/// Bytes of the miss flag: the number of a call that lacked an expert.
+/// Bytes of the miss flag, which holds the number of the call that missed an expert.
 const MISS_FLAG_BYTES: u64 = 16;
 
-/// Workgroups in one dimension of a dispatch.
+/// Maximum number of workgroups in one dimension of a dispatch.
 pub(crate) const WORKGROUPS_MAX: u32 = 65535;
 
-/// Part of a buffer that a shader sees.
+/// Part of a buffer that a shader accesses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Binding {
     pub buffer: wgpu::Buffer,
     pub offset: u64,
-    /// None for the rest of the buffer.
+    /// Size in bytes, or `None` for the rest of the buffer.
     pub size: Option<u64>,
 }
 
@@ -69,7 +68,7 @@ impl From<&wgpu::Buffer> for Binding {
     }
 }
 
-/// Commands that were not yet submitted, and what they read.
+/// Recorder of commands that are not yet submitted, and of the data that they read.
 pub struct Recorder {
     pub(crate) gpu: Arc<Gpu>,
     commands: Option<wgpu::CommandEncoder>,
@@ -78,45 +77,44 @@ pub struct Recorder {
     bytes: Vec<u8>,
     align: usize,
     dispatches: usize,
-    /// What was recorded, and how long it is estimated to take.
+    /// Meter of recorded work and its estimated duration.
     pub(crate) meter: WorkMeter,
     groups: HashMap<(usize, Vec<Binding>), wgpu::BindGroup>,
-    /// How often memory had been given back when these were looked at last.
+    /// Value of [`Gpu::times_freed`] when bind groups were last checked.
     freed: u64,
     read_back: Option<wgpu::Buffer>,
     staging: Staging,
-    /// Whether what was recorded writes what the host counts on, whatever becomes of the step.
+    /// True if recorded commands include writes that must run even if the step is discarded.
     has_writes: bool,
-    /// Slots of experts that the device works on.
     used: SlotUses,
-    /// Memory of the weights that commands read.
+    /// Memory of weights.
     pub(crate) slabs: Slabs,
-    /// That of what streamed experts bring beside their matrices.
+    /// Memory of biases that streamed experts upload in addition to their matrices.
     pub(crate) late_slabs: Slabs,
-    /// The miss flag: where a shader leaves the number of the call that lacked an expert; else 0.
+    /// The miss flag: the number of the call that missed an expert, or 0.
     miss_flag: Memory,
-    /// The same, as all others read it.
+    /// Bind group through which other shaders read the miss flag.
     miss_group: wgpu::BindGroup,
 }
 
-/// The size of a dispatch.
+/// Size of a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub workgroups: [u32; 3],
     pub kind: WorkKind,
-    /// An estimate of its multiplications.
+    /// Estimated number of multiplications.
     pub work: u64,
 }
 
 impl Cost {
-    /// Of what is done once for each element: workgroups and multiplications.
+    /// Creates the cost of an elementwise operation with `work` elements.
     pub fn elements(workgroups: [u32; 3], work: u64) -> Self {
         Self { workgroups, kind: WorkKind::Elements, work }
     }
 }
 
-/// Workgroups for `count` pieces of work: shaders number them `y * num_workgroups.x + x` and pass
-/// over what is too much.
+/// Returns the grid for `count` workgroups. Shaders number workgroups as `y * num_workgroups.x + x` and skip
+/// the excess.
 pub(crate) fn spread(count: usize) -> [u32; 3] {
     let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
     if count <= WORKGROUPS_MAX {
@@ -127,8 +125,10 @@ pub(crate) fn spread(count: usize) -> [u32; 3] {
 }
 
 impl Recorder {
+    /// Creates a recorder without commands.
+    ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if the device is out of memory.
     pub(crate) fn new(gpu: Arc<Gpu>, rates: WorkRates) -> Result<Self, WgpuError> {
         let arena = gpu.parameters("parameters", ARENA_BYTES as u64)?;
         let miss_flag = gpu.parameters("miss flag", MISS_FLAG_BYTES)?;
@@ -163,7 +163,7 @@ impl Recorder {
         })
     }
 
-    /// Puts bytes into the arena; gives where they begin.
+    /// Appends bytes to the arena and returns their offset.
     fn put(&mut self, bytes: &[u8]) -> u64 {
         let start = self.bytes.len().next_multiple_of(self.align);
         self.bytes.resize(start, 0);
@@ -171,10 +171,10 @@ impl Recorder {
         start as u64
     }
 
-    /// Makes sure that a dispatch's tables are submitted together with it, up to four of them.
+    /// Ensures arena space for up to four tables of the next dispatch, so that they are submitted with it.
     ///
     /// # Errors
-    /// As [`Recorder::submit`].
+    /// Fails like [`Recorder::submit`].
     pub(crate) fn make_room(&mut self) -> Result<(), WgpuError> {
         if self.has_room(4 * TABLE_BYTES_MAX + (1 << 12)) { Ok(()) } else { self.submit() }
     }
@@ -183,11 +183,11 @@ impl Recorder {
         self.bytes.len() + bytes + 4 * self.align <= ARENA_BYTES
     }
 
-    /// Records one dispatch. `bindings` are in the order of the shader's, from 1 on. What was recorded is
-    /// submitted as soon as it may keep the device busy for as long as one dispatch may.
+    /// Records one dispatch. `bindings` are in shader order, starting with binding 1. Recorded commands are
+    /// submitted once their estimated duration reaches that of the longest dispatch.
     ///
     /// # Errors
-    /// As [`Recorder::submit`]; more workgroups than a dispatch may have.
+    /// Fails like [`Recorder::submit`], or if there are too many workgroups.
     pub(crate) fn dispatch(
         &mut self,
         pipeline: &Pipeline,
@@ -225,7 +225,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Parameters are found by an offset of their own, so that a bind group serves many steps.
+    /// Returns a cached bind group. Parameters use a dynamic offset, so a bind group can be reused in many
+    /// steps.
     fn group(&mut self, pipeline: &Pipeline, bindings: &[Binding], size: usize) -> wgpu::BindGroup {
         let key = (pipeline.id, bindings.to_vec());
         if let Some(group) = self.groups.get(&key) {
@@ -281,17 +282,17 @@ impl Recorder {
         })
     }
 
-    /// A slot of experts that what was just recorded reads; none for whichever a shader finds.
+    /// Notes that the last recorded command reads a slot. `None` means any slot that a shader selects.
     pub(crate) fn reads_slot(&mut self, slot: Option<usize>) {
         self.used.add(slot);
     }
 
-    /// Writes weights into a slot, behind all that was recorded and uses it: straight into memory that
-    /// shaders see, where the host can map that and the device does not work on it; else as
+    /// Writes weights into a slot after all recorded commands that use it. If the host can map the memory and
+    /// the device does not use the slot, it writes directly. Otherwise it writes like
     /// [`Recorder::write_behind`].
     ///
     /// # Errors
-    /// As [`Recorder::write_behind`].
+    /// Fails like [`Recorder::write_behind`].
     pub(crate) fn upload(
         &mut self,
         slot: Option<usize>,
@@ -304,7 +305,7 @@ impl Recorder {
         if !is_used && self.gpu.write_straight(buffer, offset, bytes)? {
             return Ok(());
         }
-        // What comes to the same place later must not come before this.
+        // Later writes to this slot must not overtake this one.
         if slot.is_some() {
             self.used.add(slot);
         }
@@ -312,11 +313,11 @@ impl Recorder {
         self.write_behind(buffer, offset, bytes)
     }
 
-    /// Writes what the host counts on behind all that was recorded, whatever becomes of the step. Bytes up
-    /// to the next multiple of 4 become 0.
+    /// Records a write after all recorded commands that runs even if the step is discarded. Bytes up to the
+    /// next multiple of 4 are zeroed.
     ///
     /// # Errors
-    /// A host without memory for it; a device that is lost.
+    /// Returns an error if the host is out of memory or the device is lost.
     pub(crate) fn write_behind(
         &mut self,
         buffer: &wgpu::Buffer,
@@ -332,7 +333,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records a copy between buffers; sizes and offsets are multiples of 4.
+    /// Records a copy between buffers. Sizes and offsets must be multiples of 4.
     fn copy_buffer(
         &mut self,
         source: &wgpu::Buffer,
@@ -345,7 +346,7 @@ impl Recorder {
         self.commands().copy_buffer_to_buffer(source, from, destination, to, Some(bytes));
     }
 
-    /// Nothing is recorded any more.
+    /// Resets the state after recorded commands were submitted or discarded.
     fn forget(&mut self) {
         self.bytes.clear();
         self.slabs.settle();
@@ -356,7 +357,7 @@ impl Recorder {
         self.meter.started();
         let freed = self.gpu.times_freed();
         if std::mem::replace(&mut self.freed, freed) != freed {
-            // They keep memory that nothing else does.
+            // Cached bind groups keep freed memory alive.
             self.groups.clear();
         }
     }
@@ -376,14 +377,13 @@ impl CommandRecorder for Recorder {
         Ok(())
     }
 
-    /// A table that the next dispatch reads, and only that. Of several, [`Recorder::make_room`]
-    /// comes first.
+    /// Uploads a table for the next dispatch only. For several tables, call [`Recorder::make_room`] first.
     fn table(&mut self, values: &[impl Pod]) -> Result<Binding, WgpuError> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         if bytes.len() > TABLE_BYTES_MAX {
             return Ok(self.gpu.upload("table", bytes)?.binding());
         }
-        // The parameters of the dispatch must fit behind it.
+        // The parameters of the dispatch must fit after the table.
         if !self.has_room(bytes.len() + (1 << 12)) {
             self.submit()?;
         }
@@ -395,7 +395,7 @@ impl CommandRecorder for Recorder {
 
     fn write(&mut self, bytes: &[u8], to: &Binding, offset: u64) -> Result<(), WgpuError> {
         if bytes.len() > TABLE_BYTES_MAX {
-            // What was recorded may read what is there now.
+            // Recorded commands may read the previous contents.
             self.submit()?;
             self.gpu.write(&to.buffer, to.offset + offset, bytes);
             return Ok(());
@@ -412,7 +412,7 @@ impl CommandRecorder for Recorder {
 
     fn copy(&mut self, from: &Binding, to: &Binding, bytes: u64) -> Result<(), WgpuError> {
         if from.buffer == to.buffer {
-            // A copy within one buffer goes by way of another.
+            // A copy within one buffer requires an intermediate buffer.
             let between = self.gpu.buffer("a copy", bytes)?;
             self.copy_buffer(&from.buffer, from.offset, &between, 0, bytes);
             self.copy_buffer(&between, 0, &to.buffer, to.offset, bytes);
@@ -436,7 +436,7 @@ impl CommandRecorder for Recorder {
         self.gpu.check()
     }
 
-    /// Gives parts that are multiples of 4 bytes.
+    /// The sizes of parts must be multiples of 4.
     fn read(
         &mut self,
         parts: &[(Binding, u64)],
@@ -467,15 +467,15 @@ impl CommandRecorder for Recorder {
         self.gpu.read_mapped(&read_back, bytes, take)
     }
 
-    /// What is read is waited for; nothing else needs to be.
+    /// Submits without waiting, because only reads need to wait.
     fn finish(&mut self) -> Result<(), WgpuError> {
         self.submit()
     }
 
-    /// Keeps what is counted on: then all of it takes place, of which nobody sees the rest.
+    /// Submits all commands if they include writes that must run. Their other results are not observed.
     fn discard(&mut self) {
         if self.has_writes {
-            // A device that is lost says so when something is read.
+            // The error can be ignored: a lost device also fails the next read.
             let _ = self.submit();
         }
         self.pass = None;

@@ -1,19 +1,19 @@
-//! Memory for weights: how large the slabs are that they lie in.
+//! Slabs of weights and their sizes.
 
 use nestling_gpu::{Purpose, WEIGHT_ALIGN, WeightRange, WeightSlabs};
 
 use crate::device::{Gpu, Memory};
 use crate::error::WgpuError;
 
-/// Bytes of the smallest and the largest slab, unless one thing is larger.
+/// Minimum and maximum size of a slab in bytes, unless one weight is larger.
 const SLAB_BYTES_MIN: u64 = 4 << 20;
 const SLAB_BYTES_MAX: u64 = 256 << 20;
 
-/// Slabs whose memory is for one purpose.
+/// Slabs for one purpose.
 #[derive(Debug)]
 pub(crate) struct Slabs {
     purpose: Purpose,
-    /// Bytes that are still to come, where somebody said so.
+    /// Bytes still to be allocated, or 0 if unknown.
     expected: u64,
     slabs: WeightSlabs<Memory>,
 }
@@ -23,16 +23,16 @@ impl Slabs {
         Self { purpose, expected: 0, slabs: WeightSlabs::default() }
     }
 
-    /// So many bytes are going to be asked for.
+    /// Sets the number of bytes to be allocated.
     pub fn expect(&mut self, bytes: u64) {
         self.expected = bytes;
     }
 
-    /// A range of so many bytes, with unspecified contents.
+    /// Allocates a range with unspecified contents.
     ///
     /// # Errors
-    /// [`WgpuError::Limit`] for more than a shader sees at once; [`WgpuError::OutOfMemory`];
-    /// [`WgpuError::OverBudget`].
+    /// Fails with [`WgpuError::Limit`] if the range exceeds a binding, with [`WgpuError::OutOfMemory`] or
+    /// with [`WgpuError::OverBudget`].
     pub fn range(&mut self, gpu: &Gpu, bytes: u64) -> Result<WeightRange<Memory>, WgpuError> {
         match self.slabs.take(bytes) {
             Some(range) => Ok(range),
@@ -40,13 +40,13 @@ impl Slabs {
         }
     }
 
-    /// Ranges that were released can be given away again: all that was recorded is submitted.
+    /// Makes released ranges available again. All recorded commands must be submitted.
     pub fn settle(&self) {
         self.slabs.settle(|_, _| {});
     }
 
-    /// A new slab, for all that is known to come or as large as all before it together within bounds, and
-    /// its first range.
+    /// Adds a slab and returns its first range. The slab holds the expected bytes; if unknown, it is as large
+    /// as all previous slabs together, within bounds.
     fn grow(&mut self, gpu: &Gpu, bytes: u64) -> Result<WeightRange<Memory>, WgpuError> {
         let most = SLAB_BYTES_MAX.min(gpu.binding_bytes_max());
         let unknown = most.min(gpu.spare_bytes_max());

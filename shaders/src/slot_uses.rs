@@ -1,23 +1,22 @@
-//! Which slots of experts the device still reads or writes, so that the host writes straight into none of them.
+//! Tracks slots of experts in use by the device, so that the host does not write directly into them.
 
 use std::collections::HashSet;
 
-/// Slots that commands use which are recorded, and the last submission that used any.
+/// Slots used by recorded commands, and the last submission that used any.
 #[derive(Debug, Default)]
 pub(crate) struct SlotUses {
-    /// Those that the host knows.
+    /// Slots known to the host.
     slots: HashSet<usize>,
-    /// Whether there are others: a shader finds them.
+    /// True if a shader selects other slots.
     has_unknown: bool,
-    /// The last submission.
     submitted: u64,
-    /// The last submission that may use a slot.
+    /// Number of the last submission that may use a slot.
     used_until: u64,
 }
 
 impl SlotUses {
-    /// What was just recorded uses a slot; none for whichever a shader finds. Its commands may be submitted already: a
-    /// dispatch that takes long is.
+    /// Notes that the last recorded command uses a slot. `None` means any slot that a shader selects. The
+    /// command may already be submitted, as happens to a long dispatch.
     pub fn add(&mut self, slot: Option<usize>) {
         match slot {
             Some(slot) => self.slots.extend([slot]),
@@ -25,12 +24,12 @@ impl SlotUses {
         }
     }
 
-    /// Commands were submitted under this number.
+    /// Notes the number of a submission.
     pub fn submitted(&mut self, number: u64) {
         self.submitted = number;
     }
 
-    /// Nothing is recorded any more: it was submitted, or given up.
+    /// Clears recorded uses after their commands were submitted or discarded.
     pub fn settle(&mut self) {
         if self.has_unknown || !self.slots.is_empty() {
             self.used_until = self.submitted;
@@ -39,7 +38,8 @@ impl SlotUses {
         self.has_unknown = false;
     }
 
-    /// Whether the device may use a slot, or any for none, as long as submissions up to some number are not done.
+    /// Returns whether the device may use a slot, or any slot for `None`. `is_done` returns whether
+    /// submissions up to a number are complete.
     pub fn may_use(&self, slot: Option<usize>, is_done: impl FnOnce(u64) -> bool) -> bool {
         let is_recorded = |slot| self.has_unknown || self.slots.contains(&slot);
         slot.is_none_or(is_recorded) || !is_done(self.used_until)
@@ -50,7 +50,7 @@ impl SlotUses {
 mod tests {
     use super::*;
 
-    /// Whether a slot is used while submissions up to `done` are done.
+    /// Returns whether a slot is in use once submissions up to `done` are complete.
     fn is_used(uses: &SlotUses, slot: usize, done: u64) -> bool {
         uses.may_use(Some(slot), |number| number <= done)
     }
@@ -63,7 +63,7 @@ mod tests {
         assert!(is_used(&uses, 3, 0) && !is_used(&uses, 4, 0));
         uses.submitted(1);
         uses.settle();
-        // What is submitted is not told apart.
+        // Slots of submitted commands are not distinguished.
         assert!(is_used(&uses, 3, 0) && is_used(&uses, 4, 0));
         assert!(!is_used(&uses, 3, 1));
         assert!(uses.may_use(None, |_| true));
@@ -79,7 +79,8 @@ mod tests {
     #[test]
     fn commands_that_were_submitted_before_they_were_noted_count() {
         let mut uses = SlotUses::default();
-        // A long dispatch is submitted by itself; then its slot is noted, and nothing else is recorded.
+        // A long dispatch is submitted immediately. Its slot is noted afterwards, and nothing else is
+        // recorded.
         uses.submitted(5);
         uses.settle();
         uses.add(Some(3));

@@ -1,4 +1,4 @@
-//! Slots for streamed experts in memory of the device.
+//! Slots for streamed experts in device memory.
 
 use nestling_core::EngineError;
 use nestling_core::backend::MatrixShape;
@@ -8,7 +8,7 @@ use crate::backend::WgpuBackend;
 use crate::device::Memory;
 
 impl SlotDevice for WgpuBackend {
-    // Each slab is one dispatch more for every product, and what a smaller budget costs at once.
+    // A trade-off: each slab adds a dispatch to every product, but the budget only shrinks by whole slabs.
     const SLABS: usize = 2;
     const KEEPS_SMALLER_SLABS: bool = false;
 
@@ -17,7 +17,7 @@ impl SlotDevice for WgpuBackend {
     }
 
     fn slot_bytes_left(&self) -> u64 {
-        // The budget refuses what it has no room for.
+        // The budget refuses allocations that exceed it.
         u64::MAX
     }
 

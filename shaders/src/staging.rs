@@ -1,32 +1,32 @@
-//! Bytes on their way to the device: chunks of memory that the host writes and the device copies from,
-//! one after another, and that come back when it has.
+//! Staging chunks: memory that the host writes and the device copies from. A chunk is reused once the device
+//! has copied it.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::device::{Gpu, write_mapped};
 use crate::error::WgpuError;
 
-/// Bytes of a chunk; larger writes have one of their own.
+/// Bytes of a chunk. Larger writes get a separate chunk.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Bytes of chunks that the device may still have to copy from before the host waits for it.
+/// Maximum bytes of pending chunks before the host waits for the device.
 const OUT_BYTES_MAX: u64 = 64 << 20;
 
-/// Copies begin at multiples of this.
+/// Alignment of copies in bytes.
 const ALIGN: u64 = 16;
 
-/// Memory that the host writes, mapped while it does.
+/// A staging chunk, mapped while the host writes.
 struct Chunk {
     buffer: wgpu::Buffer,
     used: u64,
 }
 
-/// All chunks.
+/// All staging chunks.
 pub(crate) struct Staging {
-    /// Those that copies of the next submission read.
+    /// Chunks read by copies of the next submission.
     open: Vec<Chunk>,
     free: Vec<Chunk>,
-    /// Bytes of those that were submitted and have not come back.
+    /// Bytes of submitted chunks that have not returned.
     out_bytes: u64,
     send: Sender<Result<Chunk, u64>>,
     returned: Receiver<Result<Chunk, u64>>,
@@ -40,10 +40,10 @@ impl Default for Staging {
 }
 
 impl Staging {
-    /// Writes bytes, and zeros up to a multiple of 4, and says where they are to be copied from.
+    /// Writes bytes, zero-padded to a multiple of 4, and returns the buffer and offset to copy from.
     ///
     /// # Errors
-    /// A host without memory for them; a device that is lost.
+    /// Returns an error if the host is out of memory or the device is lost.
     pub fn put(&mut self, gpu: &Gpu, bytes: &[u8]) -> Result<(wgpu::Buffer, u64), WgpuError> {
         let length = (bytes.len() as u64).next_multiple_of(4).max(4);
         let fits = |chunk: &Chunk| chunk.buffer.size() - chunk.used >= length;
@@ -62,7 +62,7 @@ impl Staging {
         Ok(from)
     }
 
-    /// A chunk with room for so many bytes, mapped.
+    /// Returns a mapped chunk with at least `bytes` bytes.
     fn take(&mut self, gpu: &Gpu, bytes: u64) -> Result<Chunk, WgpuError> {
         self.collect();
         if self.out_bytes > OUT_BYTES_MAX {
@@ -76,12 +76,12 @@ impl Staging {
         Ok(Chunk { buffer, used: 0 })
     }
 
-    /// What was written can be copied by the commands that are submitted next.
+    /// Unmaps written chunks, so that the next submission can copy from them.
     pub fn close(&mut self) {
         self.open.iter().for_each(|chunk| chunk.buffer.unmap());
     }
 
-    /// Has chunks come back when what was just submitted is done.
+    /// Requests that chunks return when the last submission is complete.
     pub fn recall(&mut self) {
         for mut chunk in self.open.drain(..) {
             let (send, bytes) = (self.send.clone(), chunk.buffer.size());
@@ -89,7 +89,7 @@ impl Staging {
             chunk.used = 0;
             let buffer = chunk.buffer.clone();
             buffer.slice(..).map_async(wgpu::MapMode::Write, move |mapped| {
-                // Nobody listens once the device is given up.
+                // The receiver is gone after the device is dropped.
                 let _ = send.send(mapped.map(|()| chunk).map_err(|_| bytes));
             });
         }

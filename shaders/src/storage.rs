@@ -1,4 +1,4 @@
-//! Memory of the device for what both GPU backends share.
+//! Implements the device memory trait of both GPU backends.
 
 use nestling_core::EngineError;
 use nestling_core::kv_cache::KvShape;
@@ -10,7 +10,7 @@ use crate::expert_table::WgpuEntries;
 use crate::found_blocks::FoundBlocks;
 use crate::recorder::Binding;
 
-/// Chunks that the pages of one layer lie in: what a shader sees at once.
+/// Number of chunks that contain a layer's pages. A shader binds all of them.
 pub(crate) const CHUNKS: usize = 4;
 
 impl Storage for WgpuBackend {
@@ -26,7 +26,7 @@ impl Storage for WgpuBackend {
     }
 
     fn roomy_bytes(&self, bytes: u64) -> u64 {
-        // Under a budget nothing is taken that was not reserved.
+        // Under a budget, allocations must not exceed the reserved size.
         match self.gpu.budget.total_bytes() {
             Some(_) => bytes,
             None => bytes.next_power_of_two().min(self.gpu.binding_bytes_max()).max(bytes),
@@ -47,7 +47,7 @@ impl Storage for WgpuBackend {
         what: &'static str,
         bytes: u64,
     ) -> Result<(), EngineError> {
-        // A budget has no room for both, the old and the new.
+        // The old memory is freed first, since a budget may not fit both.
         *memory = self.gpu.buffer(what, 0)?;
         *memory = self.gpu.buffer(what, bytes)?;
         Ok(())
@@ -76,7 +76,7 @@ impl Storage for WgpuBackend {
     }
 }
 
-/// Bytes of all pages, in whole chunks.
+/// Returns the bytes of all pages, in whole chunks.
 pub(crate) fn pool_bytes(shape: &KvShape) -> u64 {
     let chunk_pages = WgpuBackend::chunk_pages(shape);
     let chunk = size_of((chunk_pages * shape.page_bytes()) as u64);

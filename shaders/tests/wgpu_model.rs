@@ -1,12 +1,12 @@
-//! The bundled model and a tiny one of every family on the device, against the CPU. Without an adapter the tests
-//! are ignored.
+//! Compares the bundled model and a tiny model of every family with the CPU. Tests are ignored if there is no
+//! adapter.
 
 mod model;
 
 use nestling_testkit::models::SLOW_FAMILIES;
 
-/// Tests that take a software device longest and whose cases others, or the emulated CUDA device, cover in part. `.ci/deep`
-/// runs them.
+/// Tests that are slowest on a software device. Other tests, or the emulated CUDA device, partly cover their
+/// cases. `.ci/deep` runs them.
 const SLOW: &[&str] = &[
     "best::tokens_chosen_on_the_device_are_those_of_its_logits",
     "biased::slots_are_written_while_another_thread_waits_for_the_device",

@@ -1,5 +1,5 @@
-//! Every operation on the device against the CPU, through the engine's traits. Without an adapter the tests are
-//! ignored: `.ci/run` installs a software one.
+//! Compares every operation with the CPU through the engine's traits. Tests are ignored if there is no
+//! adapter; `.ci/run` installs a software one.
 
 mod parity;
 

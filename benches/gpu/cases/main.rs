@@ -1,5 +1,5 @@
-//! Every case of both GPU backends, and what is measured of them, in one program for the kit: `gpu-kit`
-//! starts it anew for each step. See benches/gpu/README.md.
+//! All tests and measurements of both GPU backends in one program. `gpu-kit` starts it separately for each
+//! step. See benches/gpu/README.md.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use std::process::ExitCode;

@@ -1,31 +1,30 @@
-//! What a program of cases says of them, run one after another.
+//! Parses the output of a test program that runs cases sequentially.
 
-/// What became of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
     Failed,
-    /// It is not run unless it is asked for.
+    /// The case does not run unless selected.
     Ignored,
-    /// The program ended within it.
+    /// The program ended during the case.
     Unfinished,
 }
 
-/// A case that was begun.
+/// A case that was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     pub name: String,
     pub verdict: Verdict,
-    /// What it said, or why it is not run.
+    /// Output of the case, or the reason why it is ignored.
     pub output: String,
 }
 
-/// Names of all cases, as `--list` gives them.
+/// Returns the names of all cases from the output of `--list`.
 pub fn names(list: &str) -> Vec<String> {
     list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
-/// All cases that were begun, in their order.
+/// Returns all cases that were started, in order.
 pub fn cases(out: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     let mut section: Option<(String, String)> = None;
@@ -41,7 +40,7 @@ pub fn cases(out: &str) -> Vec<Case> {
             cases.push(Case { name, verdict: Verdict::Unfinished, output: String::new() });
             judge(&mut cases, rest);
         } else {
-            // A driver may have said something in between.
+            // A driver may have printed text before the verdict.
             judge(&mut cases, line);
         }
     }
@@ -49,20 +48,20 @@ pub fn cases(out: &str) -> Vec<Case> {
     cases
 }
 
-/// The heading after the last section, and the summary.
+/// Returns whether a line ends the sections of case output: the next heading or the summary.
 fn is_end_of_section(line: &str) -> bool {
     line == "failures:" || line.starts_with("test result: ")
 }
 
-/// The name of a case that begins, and what follows it.
+/// Returns the name of a starting case and the rest of the line.
 fn begun(line: &str) -> Option<(String, &str)> {
     let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
-    // Names are filled up to the longest.
+    // Names are padded to the length of the longest.
     let name = name.trim_end();
     (!name.contains(' ')).then(|| (name.to_owned(), rest))
 }
 
-/// Takes a verdict on the case that was begun last.
+/// Sets the verdict of the last started case from a line of output.
 fn judge(cases: &mut [Case], text: &str) {
     let Some(last) = cases.last_mut().filter(|last| last.verdict == Verdict::Unfinished) else {
         return;
@@ -85,7 +84,7 @@ fn give(cases: &mut [Case], section: Option<(String, String)>) {
 }
 
 impl Case {
-    /// What is worth telling of what it said: why it was ignored, or where it failed.
+    /// Returns the relevant part of the output: the reason for ignoring the case, or the failure.
     pub fn message(&self) -> Option<String> {
         const LINES_MAX: usize = 6;
         const CHARS_MAX: usize = 800;
@@ -102,7 +101,7 @@ impl Case {
         told.map(|told| told.chars().take(CHARS_MAX).collect())
     }
 
-    /// Whether nothing of it was tested.
+    /// Returns whether the case did not run.
     pub fn is_skipped(&self) -> bool {
         self.verdict == Verdict::Ignored
     }

@@ -1,5 +1,5 @@
-//! The GPU kit: everything that a machine with a GPU can tell in ten minutes, in one file of JSON. See
-//! benches/gpu/README.md.
+//! The GPU kit: tests and measurements of a machine with a GPU in ten minutes, collected in one JSON file.
+//! See benches/gpu/README.md.
 #![expect(clippy::print_stderr, reason = "a program says how far it is")]
 
 mod libtest;
@@ -30,7 +30,6 @@ const USAGE: &str = "usage: run [--dry] [--seconds N] [--only WORD] [--out FOLDE
   --only WORD  only steps whose names have this in them
   --out FOLDER where result.json goes; gpu-kit-result by default";
 
-/// The options.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     is_dry: bool,
@@ -71,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all steps; gives whether all went well.
+/// Runs all steps. Returns whether all succeeded.
 fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
     let program = env::current_exe()?.canonicalize()?;
     let kit = program.parent().and_then(Path::parent).ok_or("the program lies in no kit")?;
@@ -112,7 +111,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
     Ok(is_fine)
 }
 
-/// Nothing went wrong, and some cases passed.
+/// Returns true if no step failed and at least one step of cases passed.
 fn verdict(outcomes: &[(Action, Outcome)]) -> bool {
     let tested = |(action, outcome): &(Action, Outcome)| {
         matches!(action, Action::Cases(_)) && *outcome == Outcome::Passed
@@ -120,7 +119,7 @@ fn verdict(outcomes: &[(Action, Outcome)]) -> bool {
     outcomes.iter().all(|(_, outcome)| outcome.is_fine()) && outcomes.iter().any(tested)
 }
 
-/// What every process is told: where data is, and places that can be written.
+/// Returns the environment of every process: the data folder, and writable folders.
 fn environment(kit: &Path, work: &Path) -> Result<Vec<(String, String)>, Box<dyn Error>> {
     let mut told = vec![
         ("NESTLING_TEST_ROOT".to_owned(), kit.join("data").to_string_lossy().into_owned()),
@@ -141,7 +140,7 @@ fn environment(kit: &Path, work: &Path) -> Result<Vec<(String, String)>, Box<dyn
     Ok(told)
 }
 
-/// What is known before anything is run.
+/// Returns the record's initial contents: the kit and the host.
 fn known(kit: &Path, is_dry: bool) -> Map<String, Value> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let packed = fs::read_to_string(kit.join("kit.json")).unwrap_or_default();

@@ -1,50 +1,50 @@
-//! What is done, in which order, and how long each may take: what is worth most comes first.
+//! Plan of the kit's steps, in order of priority, with their time budgets.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// One step: a process of its own, or several one after another within one budget.
+/// One step: one process, or several in sequence within one budget.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub name: String,
     pub action: Action,
-    /// What is started, with its arguments.
+    /// Program and arguments.
     pub program: Vec<String>,
     pub env: Vec<(String, String)>,
     pub budget: Duration,
-    /// The object that results go into; none for the record itself.
+    /// Key of the object that contains the results, or `None` for the top level.
     pub under: Option<&'static str>,
-    /// What it needs and the machine lacks: it is not run then.
+    /// Missing requirement of the step, which is then skipped.
     pub lacks: Option<String>,
 }
 
-/// What is made of what a process says.
+/// Interpretation of a process's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Cases of Rust's test harness, under this name among the record's cases.
+    /// Cases of Rust's test harness, stored under this name in the record's cases.
     Cases(&'static str),
     /// Lines of JSON in a file, merged into the record.
     Measure,
-    /// A table of `nvidia-smi`, under this name.
+    /// A table of `nvidia-smi`, stored under this name.
     Table(&'static str),
-    /// Cases under one of compute-sanitizer's tools.
+    /// Cases under a tool of compute-sanitizer.
     Sanitize(&'static str),
-    /// Tables of Nsight Compute.
+    /// Tables printed by Nsight Compute.
     Profile,
 }
 
-/// The machine as far as the plan depends on it.
+/// Properties of the machine that the plan depends on.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The program with all cases and measurements.
+    /// Program with all cases and measurements.
     pub cases: PathBuf,
-    /// Nothing real is measured: the emulated device, Vulkan in software, small shapes, few cases.
+    /// True for a dry run: emulated device, software Vulkan, small shapes, few cases.
     pub is_dry: bool,
-    /// Why there is no device for CUDA.
+    /// Reason why there is no CUDA device.
     pub lacks_cuda: Option<String>,
-    /// Vulkan's drivers, as the loader takes them; an error says why there are none.
+    /// Vulkan drivers in the loader's format, or the reason why there are none.
     pub vulkan: Result<String, String>,
 }
 
@@ -61,7 +61,7 @@ impl Machine {
     }
 }
 
-/// Descriptions of Vulkan's drivers: those that are no program on the processor, or those alone.
+/// Returns the description files of Vulkan drivers: only hardware drivers, or only software drivers.
 fn vulkan_drivers(software: bool) -> Result<Vec<String>, String> {
     const FOLDERS: [&str; 3] = ["/etc", "/usr/local/share", "/usr/share"];
     for name in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"] {
@@ -87,7 +87,7 @@ fn vulkan_drivers(software: bool) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// NVIDIA's driver alone where there is one: both backends are tried on the same card.
+/// Selects only NVIDIA's driver if present, so that both backends use the same card.
 fn of_nvidia(drivers: Vec<String>) -> String {
     let own: Vec<String> =
         drivers.iter().filter(|driver| driver.contains("nvidia")).cloned().collect();
@@ -99,19 +99,17 @@ fn is_software(path: &Path) -> bool {
     ["lvp", "lavapipe", "swiftshader"].iter().any(|kind| name.contains(kind))
 }
 
-/// What nvidia-smi is asked for.
+/// Fields queried from nvidia-smi.
 const QUERY: &str = "--query-gpu=name,uuid,driver_version,vbios_version,memory.total,memory.used,\
 clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.draw,power.limit,temperature.gpu,utilization.gpu,\
 pcie.link.gen.current,pcie.link.width.current,compute_mode,ecc.mode.current,mig.mode.current";
 
-/// Kernels that are profiled.
 const PROFILED: &str =
     "regex:^(matvec_nested|matvec_gated_quantize|attend_split_f16|matmul_nested|argmax.*)$";
 
 /// Tools of compute-sanitizer.
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
 
-/// All steps for a machine.
 pub fn steps(machine: &Machine) -> Vec<Step> {
     let plan = Plan { machine };
     let mut steps = vec![plan.smi("nvidia_smi")];
@@ -152,7 +150,7 @@ impl Plan<'_> {
         self.machine.cases.to_string_lossy().into_owned()
     }
 
-    /// What every process on a device is told.
+    /// Sets the environment and requirements of a step on a device.
     fn on(&self, device: Device, mut step: Step) -> Step {
         let machine = self.machine;
         let mut tell = |name: &str, value: &str| step.env.push((name.into(), value.into()));
@@ -224,7 +222,7 @@ impl Plan<'_> {
     }
 
     fn measures(&self, device: Device) -> Vec<Step> {
-        // What is measured, and its budget with CUDA and with Vulkan.
+        // Description and name of each measurement, with its budgets in seconds for CUDA and Vulkan.
         const MEASURES: [(&str, &str, [u64; 2]); 7] = [
             ("the card", "card", [20, 10]),
             ("bandwidth of the memory", "memory", [20, 15]),
@@ -295,7 +293,7 @@ impl Plan<'_> {
         self.tool(self.on(Device::Cuda, step))
     }
 
-    /// A step with a tool that may not be installed.
+    /// Resolves the path of a step's tool. The step is skipped if the tool is not installed.
     fn tool(&self, mut step: Step) -> Step {
         match find(&step.program[0]) {
             _ if self.machine.is_dry => {
@@ -308,7 +306,7 @@ impl Plan<'_> {
     }
 }
 
-/// Where a tool is: on the path, or where CUDA's toolkits are.
+/// Finds a tool on the path or in the folders of CUDA toolkits.
 fn find(tool: &str) -> Option<String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();

@@ -1,5 +1,5 @@
-//! A process that may take so long and no longer, with what it says in files: one that hangs, or leaves others
-//! behind that hold its pipes, keeps nobody waiting.
+//! Runs a process with a time limit. Output goes to files, so that a hanging process, or child processes that
+//! keep pipes open, cannot block the kit.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,32 +12,31 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How often it is looked whether a process has ended.
+/// Interval for checking whether a process has ended.
 const POLL: Duration = Duration::from_millis(10);
 
-/// How long a process that was killed may take to end: one that waits within a driver may never do so.
+/// Maximum time to wait for a killed process, which may be stuck in a driver.
 const DYING: Duration = Duration::from_secs(5);
 
-/// Most bytes that are taken of what a process says.
+/// Maximum number of output bytes that are read.
 const SAID_BYTES_MAX: u64 = 4 << 20;
 
-/// How a process ended.
+/// End of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By itself, with this code.
+    /// Exit with this code.
     Exited(i32),
-    /// By a signal that nobody here sent.
+    /// End by a signal that the kit did not send.
     Signalled(i32),
-    /// It was killed, since it took too long.
+    /// Killed after the time limit.
     TimedOut,
-    /// It was killed, since the whole kit was interrupted.
+    /// Killed because the kit was interrupted.
     Interrupted,
-    /// It was not started.
+    /// Failure to start, with the reason.
     NotStarted(String),
 }
 
 impl Ending {
-    /// In words.
     pub fn told(&self) -> String {
         match self {
             Self::Exited(code) => format!("exit code {code}"),
@@ -61,7 +60,7 @@ fn named(signal: i32) -> &'static str {
     }
 }
 
-/// A process that ended, and what it said.
+/// A process that ended, with its output.
 #[derive(Clone, Debug)]
 pub struct Ended {
     pub ending: Ending,
@@ -69,10 +68,10 @@ pub struct Ended {
     pub errors: String,
 }
 
-/// Runs a process for at most so long. What it says goes to two files of a folder on the way.
+/// Runs a process for at most `limit`. Its output is written to two files of the folder `logs`.
 ///
 /// # Errors
-/// Files that cannot be made.
+/// Returns an error if files cannot be created.
 pub fn run(
     command: &mut Command,
     limit: Duration,
@@ -81,7 +80,7 @@ pub fn run(
 ) -> io::Result<Ended> {
     let files = [logs.join("out.txt"), logs.join("errors.txt")];
     let (out, errors) = (File::create(&files[0])?, File::create(&files[1])?);
-    // A group of its own: what it starts is killed along with it.
+    // The process gets a separate process group, so that its children are killed too.
     let started = command.stdin(std::process::Stdio::null()).stdout(out).stderr(errors);
     let ending = match started.process_group(0).spawn() {
         Ok(mut child) => wait(&mut child, limit, interrupted)?,
@@ -114,7 +113,7 @@ fn ending_of(status: ExitStatus) -> Ending {
 }
 
 fn kill(child: &mut Child) -> io::Result<()> {
-    // It may just have ended.
+    // The process may have just ended.
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     let killed = Instant::now();
     while child.try_wait()?.is_none() && killed.elapsed() < DYING {

@@ -1,4 +1,4 @@
-//! The record: one file of JSON, whole at any time.
+//! The record: a JSON file that is complete at any time.
 
 use std::fs;
 use std::io;
@@ -8,14 +8,13 @@ use serde_json::{Map, Value, json};
 
 use crate::libtest::{Case, Verdict};
 
-/// Everything that was found so far.
+/// Results collected so far.
 pub struct Record {
     path: PathBuf,
     root: Map<String, Value>,
 }
 
 impl Record {
-    /// A record with what is known before anything is run.
     pub fn new(path: PathBuf, root: Map<String, Value>) -> Self {
         Self { path, root }
     }
@@ -29,7 +28,7 @@ impl Record {
         self.root.get(key).unwrap_or(&Value::Null)
     }
 
-    /// Merges what was measured: lists grow, objects are merged, and all else is replaced.
+    /// Merges results: lists are appended, objects are merged, and other values are replaced.
     pub fn merge(&mut self, under: Option<&str>, found: Value) {
         let found = match under {
             Some(under) => json!({ under: found }),
@@ -40,12 +39,11 @@ impl Record {
         }
     }
 
-    /// Adds what a step became.
     pub fn step(&mut self, step: Value) {
         self.merge(None, json!({ "steps": [step] }));
     }
 
-    /// Adds cases; `alone` says what became of those that were run once more.
+    /// Adds cases. `alone` contains the results of cases that were run again separately.
     pub fn cases(&mut self, table: &str, cases: &[Case], alone: &[Case]) {
         let told = cases.iter().map(|case| {
             let again = alone.iter().find(|one| one.name == case.name);
@@ -55,10 +53,10 @@ impl Record {
         self.merge(None, json!({ "cases": { table: told } }));
     }
 
-    /// Writes the file; whoever reads it meanwhile sees the one before.
+    /// Writes the file atomically.
     ///
     /// # Errors
-    /// A folder that cannot be written.
+    /// Returns an error if the folder cannot be written.
     pub fn write(&self) -> io::Result<()> {
         write_whole(&self.path, &format!("{:#}\n", Value::Object(self.root.clone())))
     }
@@ -106,7 +104,7 @@ fn outcome(case: &Case) -> &'static str {
     }
 }
 
-/// Values from lines of JSON; what is no JSON, such as a line that was not written to its end, is left out.
+/// Parses lines of JSON. Invalid lines, such as an incomplete last line, are ignored.
 pub fn lines(text: &str) -> impl Iterator<Item = Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }

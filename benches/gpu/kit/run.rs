@@ -1,4 +1,4 @@
-//! Runs steps: each in processes of its own, so that what one does to a device or to itself ends there.
+//! Runs steps in separate processes, so that a step cannot affect others by breaking a device or itself.
 
 use std::fs;
 use std::io;
@@ -14,16 +14,16 @@ use crate::plan::{Action, Step};
 use crate::process::{self, Ended, Ending};
 use crate::record::{self, Record};
 
-/// Less time than this is not worth a step.
+/// Minimum remaining time for starting a step.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// Most characters that are kept of what a process said, from its end.
+/// Maximum number of characters stored from the end of a process's output.
 const TAIL_CHARS: usize = 2000;
 
-/// Most bytes that are kept of a profile.
+/// Maximum number of bytes stored of a profile.
 const PROFILE_BYTES: usize = 400 << 10;
 
-/// What became of a step.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
@@ -31,9 +31,9 @@ pub enum Outcome {
     Crashed,
     TimedOut,
     Interrupted,
-    /// The machine lacks what it needs.
+    /// The machine lacks a requirement.
     Absent,
-    /// The whole kit had no time left.
+    /// The kit's time was used up.
     OutOfTime,
 }
 
@@ -50,7 +50,7 @@ impl Outcome {
         }
     }
 
-    /// Whether all is well as far as it goes.
+    /// Returns whether the step passed or was skipped.
     pub fn is_fine(self) -> bool {
         matches!(self, Self::Passed | Self::Absent)
     }
@@ -66,37 +66,37 @@ impl Outcome {
     }
 }
 
-/// Where and until when steps run.
+/// Runner of steps, with their environment and time budget.
 pub struct Runner<'a> {
     pub record: Record,
-    /// A folder for what steps leave behind.
+    /// Folder for files of steps.
     pub work: &'a Path,
-    /// What every process is told.
+    /// Environment variables of every process.
     pub env: Vec<(String, String)>,
     pub started: Instant,
-    /// Time for all steps together.
+    /// Time budget of all steps together.
     pub budget: Duration,
     pub interrupted: &'a AtomicBool,
 }
 
-/// What a step found, and in words.
+/// Result of a step with a description.
 struct Found {
     outcome: Outcome,
     told: String,
-    /// What it said last, where that matters.
+    /// End of the output, if the step failed.
     tail: String,
 }
 
 impl Runner<'_> {
-    /// Time that is left for all steps to come.
+    /// Returns the remaining time for all later steps.
     pub fn left(&self) -> Duration {
         self.budget.saturating_sub(self.started.elapsed())
     }
 
-    /// Runs a step and writes the record; gives what became of it, in words.
+    /// Runs a step and writes the record. Returns the result with a description.
     ///
     /// # Errors
-    /// Files that cannot be written.
+    /// Returns an error if files cannot be written.
     pub fn run(&mut self, step: &Step) -> io::Result<(Outcome, String)> {
         let begun = Instant::now();
         let limit = step.budget.min(self.left());
@@ -140,12 +140,12 @@ impl Runner<'_> {
         process::run(&mut command, limit, self.interrupted, self.work)
     }
 
-    /// The file that measurements write lines of JSON to.
+    /// Returns the file to which measurements write lines of JSON.
     fn found(&self) -> PathBuf {
         self.work.join("found.jsonl")
     }
 
-    /// Merges what measurements wrote, however they ended.
+    /// Merges the results that measurements wrote, even if they failed. Returns the number of lines.
     fn take_found(&mut self, under: Option<&str>) -> io::Result<usize> {
         let path = self.found();
         let Ok(text) = fs::read_to_string(&path) else { return Ok(0) };
@@ -158,7 +158,8 @@ impl Runner<'_> {
         Ok(count)
     }
 
-    /// All cases in one process; those without a verdict, and those that failed, once more in one of their own.
+    /// Runs all cases in one process. Cases that failed or have no verdict are run again in separate
+    /// processes.
     fn cases(&mut self, step: &Step, table: &str, limit: Limit) -> io::Result<Found> {
         let listed = self.start(step, &["--list"], limit.left())?;
         let names = libtest::names(&listed.out);
@@ -179,7 +180,7 @@ impl Runner<'_> {
         }));
         let alone = self.alone(step, &cases, &limit)?;
         let is_settled = |case: &&Case| case.verdict != Verdict::Unfinished;
-        // A case that was never begun with the others counts as what it is alone.
+        // A case that never started with the others takes its separate result.
         let settled = cases.iter().map(|case| {
             let again = alone.iter().find(|one| one.name == case.name).filter(is_settled);
             if is_settled(&case) { case } else { again.unwrap_or(case) }
@@ -263,7 +264,7 @@ impl Runner<'_> {
 
     fn profile(&mut self, step: &Step, limit: Limit) -> io::Result<Found> {
         let ended = self.start(step, &[], limit.left())?;
-        // What it was measured with is of no use under a profiler.
+        // Measurements under a profiler are meaningless.
         let _ = fs::remove_file(self.found());
         let mut csv = String::new();
         for line in ended.out.lines().filter(|line| line.starts_with('"')) {
@@ -282,7 +283,7 @@ impl Runner<'_> {
     }
 }
 
-/// A step's budget.
+/// Start time and time limit of a step.
 struct Limit {
     begun: Instant,
     limit: Duration,
@@ -309,7 +310,7 @@ fn tail(text: &str) -> String {
     text.chars().skip(count.saturating_sub(TAIL_CHARS)).collect()
 }
 
-/// The rows of a table with a heading, as nvidia-smi writes it; numbers become numbers.
+/// Parses a table with a heading, in the format of nvidia-smi. Numeric cells become numbers.
 fn table(csv: &str) -> Vec<Value> {
     let mut lines = csv.lines().map(|line| line.split(", "));
     let Some(heading) = lines.next() else { return Vec::new() };

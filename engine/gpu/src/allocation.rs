@@ -1,16 +1,16 @@
-//! Memory of a device.
+//! Device memory allocations.
 
-/// An allocation of a device's memory, freed when it is dropped.
+/// A device memory allocation, freed on drop.
 pub trait Allocation: Send + Sync {
-    /// Where a kernel finds something: an address, or a range of a buffer.
+    /// A kernel argument: a device address, or a range of a buffer.
     type Binding: Clone + Send + Sync;
 
-    /// Its bytes.
+    /// Returns the size in bytes.
     fn bytes(&self) -> u64;
 
-    /// The whole of it.
+    /// Returns a binding of the whole allocation.
     fn binding(&self) -> Self::Binding;
 
-    /// A range of it.
+    /// Returns a binding of `bytes` bytes, starting at byte `offset`.
     fn range(&self, offset: u64, bytes: u64) -> Self::Binding;
 }

@@ -1,9 +1,9 @@
-//! What both GPU backends are to the engine in the same way.
+//! The part of the `Backend` implementation that both GPU backends share.
 
-/// The items of [`Backend`](nestling_core::backend::Backend) that a [`Device`](crate::Device) has from this
-/// crate, for the body of its `impl`: the types of what lies in device memory, and what is done with pages,
-/// states, resident experts and slots. A trait cannot give them: the engine's crate owns `Backend`, and a device its
-/// own type.
+/// Expands to the shared items of a [`Device`](crate::Device)'s `impl` of
+/// [`Backend`](nestling_core::backend::Backend): associated types, allocation, uploads, pages, states,
+/// resident experts and slots. A blanket implementation is not possible, because `Backend` belongs to the
+/// engine's crate and the device type to the backend's.
 #[macro_export]
 macro_rules! backend_items {
     () => {

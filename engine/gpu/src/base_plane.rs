@@ -1,15 +1,15 @@
-//! The first plane of a matrix of codes, whatever its codec.
+//! Layout of a matrix's base plane (P2), for both codecs.
 
 use std::ops::Range;
 
 use nestling_formats::nested::{Layout, PlaneForm, ScaledParts, base_parts};
 
-/// Parts of plane P2: the codes, and four before them.
+/// Number of parts of plane P2: the codes and the four parts before them.
 pub const BASE_PARTS: usize = 5;
 
-/// Where the parts of plane P2 lie, the codes last: in the nested code after row scales, tables of
-/// tiles, steps and their high bits; with scaled integers after scales, minima, sub-scales and their
-/// minima. None for a matrix that is empty or too large.
+/// Returns the byte ranges of the parts of plane P2, codes last. For the nested codec they are row scales,
+/// tile tables, steps, high bits of steps, codes. For scaled integers they are scales, minima, sub-scales,
+/// sub-minima, codes. Returns `None` if the matrix is empty or too large.
 pub fn base_ranges(
     form: &PlaneForm,
     layout: Layout,

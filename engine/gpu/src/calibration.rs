@@ -1,5 +1,5 @@
-//! How fast a device computes, measured when it is opened: a few milliseconds with shapes that grow until
-//! a launch takes one, or fills any device.
+//! Measures a device's speed when it is opened. Problem sizes grow until a launch takes `ENOUGH_SECONDS` or
+//! the largest size is reached; the whole measurement takes a few milliseconds.
 
 use std::sync::Arc;
 
@@ -21,19 +21,19 @@ use nestling_core::weights::{
     ActivationMode, ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions,
 };
 
-/// A launch that takes so long is measured well enough.
+/// Duration from which a launch is accurate enough to measure, in seconds.
 const ENOUGH_SECONDS: f64 = 1e-3;
 
-/// Times that a launch is measured; the shortest one counts, since others wait for what is not theirs.
+/// Number of timed runs of a launch. The shortest counts, since other programs may delay the rest.
 const ROUNDS: usize = 2;
 
-/// Sizes that are tried, each four times the one before.
+/// Number of problem sizes, each four times the one before.
 const SIZES: u32 = 4;
 
-/// Measures a device with a backend that does nothing else and is dropped afterwards.
+/// Measures a device. The backend must be idle, and is to be dropped afterwards.
 ///
 /// # Errors
-/// A device that is lost or has no memory for the least sizes.
+/// Returns an error if the device is lost or lacks memory for the smallest sizes.
 pub fn measure_rates<B: Backend>(backend: &mut B) -> Result<WorkRates, EngineError> {
     let mut rates = [0.0; WorkKind::MEASURED.len()];
     for (rate, kind) in rates.iter_mut().zip(WorkKind::MEASURED) {
@@ -42,21 +42,21 @@ pub fn measure_rates<B: Backend>(backend: &mut B) -> Result<WorkRates, EngineErr
     Ok(WorkRates::measured(rates))
 }
 
-/// The rate with the largest size that was worth measuring.
+/// Returns the rate, in work per second, at the largest size measured.
 fn rate_of<B: Backend>(backend: &mut B, kind: WorkKind) -> Result<f64, EngineError> {
     let (mut work, mut seconds) = measured(backend, kind, 1)?;
     for size in 1..SIZES {
         if seconds >= ENOUGH_SECONDS {
             break;
         }
-        // What there is no memory for is not needed.
+        // Larger sizes are optional: running out of memory ends the search.
         let Ok(larger) = measured(backend, kind, 4usize.pow(size)) else { break };
         (work, seconds) = larger;
     }
     Ok(work as f64 / seconds)
 }
 
-/// Work of a launch and the seconds that it takes, with `size` times the work of the least.
+/// Returns the work of a launch and its duration in seconds. The work is `size` times the smallest one.
 fn measured<B: Backend>(
     backend: &mut B,
     kind: WorkKind,
@@ -75,7 +75,8 @@ fn measured<B: Backend>(
     }
 }
 
-/// The shortest time from what is recorded to its end, once everything is there that it takes.
+/// Returns the shortest time in seconds to record an operation and run it to completion. The device is idle
+/// when each round starts.
 fn seconds<B: Backend>(
     backend: &mut B,
     mut record: impl FnMut(&mut B::Encoder<'_>) -> Result<(), EngineError>,
@@ -88,7 +89,7 @@ fn seconds<B: Backend>(
         block_on(encoder.finish())?;
         drop(encoder);
         let taken = Moment::now().seconds_since(started);
-        // The first one may compile and allocate.
+        // The first round may compile kernels and allocate memory.
         if round > 0 {
             shortest = shortest.min(taken);
         }
@@ -99,7 +100,7 @@ fn seconds<B: Backend>(
     Ok(shortest)
 }
 
-/// A matrix of nothing but zeros in all planes: codes are decoded whatever they are.
+/// Returns a matrix with zeros in all planes. Decoding speed does not depend on the codes.
 fn nested(rows: usize, cols: usize) -> Result<MatrixWeights, EngineError> {
     let codec = NestedCodec {
         alpha_a: 8192,
@@ -131,7 +132,6 @@ fn nested(rows: usize, cols: usize) -> Result<MatrixWeights, EngineError> {
     Ok(MatrixWeights::Nested(matrix))
 }
 
-/// A buffer of zeros.
 fn zeros<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> Result<B::Buffer, EngineError> {
     let mut buffer = backend.buffer(rows, cols)?;
     let mut encoder = backend.encoder();
@@ -150,14 +150,14 @@ fn products<B: Backend>(
     let matrix = backend.upload_matrix(weights, ActivationMode::Int8)?;
     let all = [Linear { matrix, bias: None }];
     let (x, mut out) = (zeros(backend, count, cols)?, backend.buffer(count, rows)?);
-    // The last digits take the longest.
+    // L8 reads all planes, so it is the slowest level.
     let levels = vec![Level::L8; count];
     let taken =
         seconds(backend, |encoder| encoder.matmul(&all, &levels, &x, Write::Set, &mut out))?;
     Ok((work_of(&[count, rows, cols]), taken))
 }
 
-/// Rows of one sequence, all at the same position: what they compute is of no use to anybody.
+/// Returns the rows of one sequence, all at the same position. Only their speed matters.
 fn rows_at(position: usize, count: usize) -> StepRows {
     let pages = (0..=position / PAGE_POSITIONS).map(|page| PageId(page as u32)).collect();
     StepRows {
@@ -173,7 +173,7 @@ fn rows_at(position: usize, count: usize) -> StepRows {
 fn attention<B: Backend>(backend: &mut B, size: usize) -> Result<(u64, f64), EngineError> {
     const HEADS: usize = 8;
     const DIM: usize = 64;
-    // Rows, and as many positions again that all of them see.
+    // All rows see the same `positions` positions.
     let (count, positions) = (8 * size, PAGE_POSITIONS * size.min(8));
     let shape = KvShape {
         num_key_value_heads: HEADS,
@@ -241,7 +241,7 @@ fn recurrence<B: Backend>(backend: &mut B, size: usize) -> Result<(u64, f64), En
     let taken = seconds(backend, |encoder| {
         encoder.delta_net(&net, &rows, &projected, &mut states, &mut out)
     })?;
-    // Two sums, and what is added for each element.
+    // Two dot products and one update for each element.
     Ok((work_of(&[3, count, shape.value_dim(), DIM]), taken))
 }
 
@@ -260,7 +260,7 @@ mod tests {
             assert!(most >= 64 * least, "{kind:?}: {least}, {most}");
         }
         let rates = measure_rates(&mut cpu).unwrap();
-        // A processor does not stop for milliseconds over some thousand products.
+        // A CPU does not pause for milliseconds during a few thousand products.
         assert!(rates != WorkRates::UNKNOWN && rates != WorkRates::UNWATCHED, "{rates:?}");
     }
 }

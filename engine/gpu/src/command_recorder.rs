@@ -1,4 +1,4 @@
-//! What records the commands of a step and gives them to a device.
+//! Trait for recording the commands of a step and submitting them to a device.
 
 use std::error::Error;
 
@@ -7,35 +7,35 @@ use bytemuck::Pod;
 use crate::error::GpuError;
 use crate::work_meter::WorkMeter;
 
-/// Records commands in the order in which a device does them.
+/// A command recorder. The device runs commands in recording order.
 pub trait CommandRecorder {
-    /// Where a kernel finds something.
+    /// A kernel argument: a device address, or a range of a buffer.
     type Binding;
-    /// What only errors of this backend say.
+    /// The backend's specific error type.
     type Failure: Error + Send + Sync + 'static;
 
-    /// What was recorded, and how long it is estimated to take.
+    /// Returns the meter of recorded work and its estimated duration.
     fn meter(&mut self) -> &mut WorkMeter;
 
-    /// A step of so many rows begins.
+    /// Starts a step of `rows` rows.
     fn begin_step(&mut self, rows: usize);
 
-    /// An operation begins: all tables that it takes last until it has ended.
+    /// Starts an operation. Tables created by [`Self::table`] stay valid until the operation ends.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     fn begin_operation(&mut self) -> Result<(), GpuError<Self::Failure>>;
 
-    /// A table that kernels of this operation read.
+    /// Uploads a table that kernels of the current operation read.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     fn table(&mut self, values: &[impl Pod]) -> Result<Self::Binding, GpuError<Self::Failure>>;
 
-    /// Records that memory gets these bytes, from an offset on: an operation of its own.
+    /// Records a write of `bytes` at byte `offset` of `to`, as a separate operation.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     fn write(
         &mut self,
         bytes: &[u8],
@@ -43,11 +43,11 @@ pub trait CommandRecorder {
         offset: u64,
     ) -> Result<(), GpuError<Self::Failure>>;
 
-    /// Writes what the host counts on behind all that was recorded, from an offset on, whatever becomes of
-    /// the step.
+    /// Records a write that runs after all recorded commands, even if the step is discarded. The host relies
+    /// on its result.
     ///
     /// # Errors
-    /// A host without memory for it; a device that is lost.
+    /// Returns an error if the host is out of memory or the device is lost.
     fn overwrite(
         &mut self,
         bytes: &[u8],
@@ -55,10 +55,10 @@ pub trait CommandRecorder {
         offset: u64,
     ) -> Result<(), GpuError<Self::Failure>>;
 
-    /// Records a copy of so many bytes.
+    /// Records a copy of `bytes` bytes.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     fn copy(
         &mut self,
         from: &Self::Binding,
@@ -66,38 +66,39 @@ pub trait CommandRecorder {
         bytes: u64,
     ) -> Result<(), GpuError<Self::Failure>>;
 
-    /// Starts the device on all that was recorded.
+    /// Submits all recorded commands to the device.
     ///
     /// # Errors
-    /// A device that is lost or refused a command.
+    /// Returns an error if the device is lost or refuses a command.
     fn submit(&mut self) -> Result<(), GpuError<Self::Failure>>;
 
-    /// Starts the device on all that was recorded, waits, and gives parts of memory, one after another,
-    /// to `take`: each where it is, and its bytes.
+    /// Submits all recorded commands, waits, and passes parts of device memory to `take` as one slice. Each
+    /// part is a binding and a length in bytes; the slice holds them in order.
     ///
     /// # Errors
-    /// A device that is lost or refused a command.
+    /// Returns an error if the device is lost or refuses a command.
     fn read(
         &mut self,
         parts: &[(Self::Binding, u64)],
         take: impl FnOnce(&[u8]),
     ) -> Result<(), GpuError<Self::Failure>>;
 
-    /// Runs and waits for all that was recorded.
+    /// Submits all recorded commands and waits for them.
     ///
     /// # Errors
-    /// A device that is lost or refused a command.
+    /// Returns an error if the device is lost or refuses a command.
     fn finish(&mut self) -> Result<(), GpuError<Self::Failure>>;
 
-    /// Forgets what was recorded and not submitted.
+    /// Discards commands that were recorded but not submitted.
     fn discard(&mut self);
 
-    /// Clears the miss flag, behind all that was recorded.
+    /// Clears the miss flag after all recorded commands.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     fn resume(&mut self) -> Result<(), GpuError<Self::Failure>>;
 
-    /// The miss flag: not 0 once a kernel lacked an expert; what comes after does nothing.
+    /// Returns the miss flag. A kernel sets it to a nonzero value if an expert is missing; later kernels then
+    /// skip their work.
     fn miss_flag(&self) -> Self::Binding;
 }

@@ -1,4 +1,4 @@
-//! What a GPU backend does for the encoder that both share.
+//! The interface between the shared encoder and a GPU backend.
 
 use nestling_core::EngineError;
 use nestling_core::backend::Backend;
@@ -14,7 +14,7 @@ use crate::plane_memory::PlaneMemory;
 use crate::states::GpuStates;
 use crate::storage::Storage;
 
-/// Records operations of a step for a device.
+/// A GPU backend that records the operations of a step.
 pub trait Device:
     Storage<TableEntries: TableEntries<Self>>
     + Backend<
@@ -27,27 +27,27 @@ pub trait Device:
         ExpertTable = GpuExpertTable<Self>,
     >
 {
-    /// What records its commands.
+    /// Recorder of the device's commands.
     type Recorder: CommandRecorder<Binding = Self::Binding>;
-    /// Where the planes of a matrix lie.
+    /// Device memory of a matrix's planes.
     type Weights: PlaneMemory<Recorder = Self::Recorder, Binding = Self::Binding>;
 
-    /// Bytes of gates and ups that are computed together, at most.
+    /// Maximum size of the gate and up outputs computed together, in bytes.
     const GATE_UP_BYTES_MAX: u64;
 
-    /// Columns of a part of a row that one block of `argmax` looks at.
+    /// Columns that one block of `argmax` compares.
     const ARGMAX_PART_COLS: usize;
 
-    /// What records its commands.
+    /// Returns the command recorder.
     fn recorder(&mut self) -> &mut Self::Recorder;
 
-    /// What the encoder keeps here between steps.
+    /// Returns the encoder's state between steps.
     fn state(&mut self) -> &mut EncoderState<Self>;
 
-    /// Has kernels make blocks of products from a routing.
+    /// Records the kernels that turn a routing into blocks of products.
     ///
     /// # Errors
-    /// As [`Device::record`].
+    /// Fails like [`Device::record`].
     fn find_experts(
         &mut self,
         find: &FindExperts<'_, Self>,
@@ -56,14 +56,14 @@ pub trait Device:
     /// Records an operation.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full; more than kernels count.
+    /// Returns an error if the device is lost or out of memory, or if a size exceeds what kernels can count.
     fn record(&mut self, operation: Operation<'_, Self>) -> Result<(), EngineError>;
 
-    /// Records gates and ups as one operation with what joins them, where a kernel can: the input of
-    /// downs. None where they are computed one after the other.
+    /// Records gates, ups and the activation that joins them as one fused operation. Returns the input of the
+    /// down products, or `None` if no fused kernel exists for them.
     ///
     /// # Errors
-    /// As [`Device::record`].
+    /// Fails like [`Device::record`].
     fn record_gated(
         &mut self,
         products: &GatedProducts<'_, Self>,

@@ -1,25 +1,25 @@
-//! Memory of a device under a budget: what is reserved, and what is kept for steps and sessions before
-//! they come, so that weights never take it.
+//! The budget of a device's memory. Space for steps and sessions is set aside in advance, so that weights
+//! cannot occupy it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nestling_core::sync::whole;
 
-/// What memory is for.
+/// Purpose of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Weights, and slots for experts.
     Weights,
-    /// Pages, states, activations, and what operations use among themselves.
+    /// KV pages, recurrent states, activations and scratch memory.
     Work,
 }
 
-/// Bytes of each purpose.
+/// Bytes reserved for each purpose.
 #[derive(Debug, Default)]
 struct Taken {
     weights: u64,
     work: u64,
-    /// What work may come to, of all models together.
+    /// Bytes set aside for work by all models together. Existing work reservations count towards it.
     kept: u64,
 }
 
@@ -31,21 +31,21 @@ impl Taken {
         }
     }
 
-    /// Bytes that are taken or kept free for work, and all weights.
+    /// Returns the bytes unavailable to new weights: all weights, and the larger of used and set-aside work.
     fn held(&self) -> u64 {
         self.weights.saturating_add(self.work.max(self.kept))
     }
 }
 
-/// The memory of a device.
+/// The memory budget of a device.
 #[derive(Debug)]
 pub struct DeviceBudget {
-    /// Most bytes that may be taken; none for what the driver gives.
+    /// Maximum number of bytes. `None` means that only the driver limits allocations.
     budget: Option<u64>,
     taken: Arc<Mutex<Taken>>,
 }
 
-/// Bytes that are reserved until this is dropped.
+/// Reserved bytes, released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     bytes: u64,
@@ -53,7 +53,7 @@ pub struct Reservation {
     taken: Arc<Mutex<Taken>>,
 }
 
-/// Bytes that are kept free for work until this is dropped.
+/// Bytes set aside for work, released on drop.
 #[derive(Debug)]
 pub struct WorkReservation {
     bytes: u64,
@@ -77,26 +77,26 @@ impl Drop for WorkReservation {
 }
 
 impl DeviceBudget {
-    /// That of a device of which nothing is reserved; none for what the driver gives.
+    /// Creates a budget without reservations. `None` means that only the driver limits allocations.
     pub fn new(budget: Option<u64>) -> Self {
         Self { budget, taken: Arc::default() }
     }
 
-    /// Most bytes that may be reserved.
+    /// Returns the maximum number of bytes that can be reserved.
     pub fn total_bytes(&self) -> Option<u64> {
         self.budget
     }
 
-    /// Bytes that are taken.
+    /// Returns the number of reserved bytes.
     pub fn taken_bytes(&self) -> u64 {
         let taken = lock(&self.taken);
         taken.weights.saturating_add(taken.work)
     }
 
-    /// Reserves bytes; gives the least budget that would do where this one does not.
+    /// Reserves bytes.
     ///
     /// # Errors
-    /// The least budget with room for them.
+    /// Returns the smallest sufficient budget if this one is too small.
     pub fn reserve(&self, purpose: Purpose, bytes: u64) -> Result<Reservation, u64> {
         let mut taken = lock(&self.taken);
         let held = match purpose {
@@ -111,10 +111,10 @@ impl DeviceBudget {
         Ok(Reservation { bytes, purpose, taken: Arc::clone(&self.taken) })
     }
 
-    /// Keeps `work` bytes free for a model whose weights are going to take `weights`.
+    /// Sets `work` bytes aside for a model whose weights will take `weights` bytes.
     ///
     /// # Errors
-    /// The least budget that would do.
+    /// Returns the smallest sufficient budget if this one is too small.
     pub fn reserve_work(&self, work: u64, weights: u64) -> Result<WorkReservation, u64> {
         let mut taken = lock(&self.taken);
         let kept = taken.kept.saturating_add(work);
@@ -139,7 +139,7 @@ mod tests {
         let kept = budget.reserve_work(40, 60).unwrap();
         let weights = budget.reserve(Purpose::Weights, 60).unwrap();
         assert!(budget.reserve(Purpose::Weights, 1).is_err());
-        // Work may come to what is kept, with what it took before.
+        // Work may use the bytes set aside, including those it already used.
         let more = budget.reserve(Purpose::Work, 30).unwrap();
         assert_eq!(budget.reserve(Purpose::Work, 2).unwrap_err(), 102);
         drop((first, more, kept));

@@ -1,4 +1,5 @@
-//! Tables of experts: made of resident ones, told of streamed ones, and computed with.
+//! Routing on the device: builds tables of resident experts, updates the entries of streamed ones, and runs
+//! the experts of a routing.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::expert_form::ExpertForm;
 use crate::expert_table::{GpuExpertTable, TableEntries, TableExperts, linears};
 use crate::memory::{GpuBuffer, GpuRouting};
 
-/// None where gate and up differ, or no kernel takes the matrices.
+/// Returns `None` if gate and up differ in form, or if no kernel supports the matrices.
 fn form_of<D: Device>(expert: &FeedForward<D>) -> Option<ExpertForm> {
     let forms = linears(expert).map(|linear| linear.matrix.form);
     ExpertForm::of(expert.activation, forms).filter(D::TableEntries::takes)
@@ -26,7 +27,7 @@ fn has_bias<B: Backend>(expert: &FeedForward<B>) -> bool {
     linears(expert).iter().any(|linear| linear.bias.is_some())
 }
 
-/// The biases of all gates, then of all ups, then of all downs.
+/// Concatenates the biases of all gates, all ups and all downs, in this order.
 fn join_biases<D: Device>(
     device: &mut D,
     form: &ExpertForm,
@@ -48,29 +49,32 @@ fn join_biases<D: Device>(
     Ok(joined)
 }
 
-/// Bytes of what kernels read of one expert.
+/// Returns the size of one expert's table entry in bytes.
 fn entry_bytes<D: Device>() -> usize {
     size_of::<<D::TableEntries as TableEntries<D>>::Entry>()
 }
 
 impl<D: Device> GpuExpertTable<D> {
+    /// Checks that all resident experts support a level.
+    ///
     /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that a resident expert does not hold.
+    /// Fails with [`EngineError::LevelMissing`] if a resident expert lacks the level.
     pub(crate) fn check(&self, level: Level) -> Result<(), EngineError> {
         let Some(experts) = &self.resident else { return Ok(()) };
         let mut all = experts.iter().flat_map(|expert| linears(expert));
         all.try_for_each(|linear| linear.matrix.check(level))
     }
 
-    /// Writes into the table, from an offset on, behind all that was recorded.
+    /// Writes into the table at byte `offset`, after all recorded commands.
     fn overwrite(&self, device: &mut D, bytes: &[u8], offset: usize) -> Result<(), EngineError> {
         Ok(device.recorder().overwrite(bytes, &self.entries.binding(), offset as u64)?)
     }
 
-    /// A table of these experts; none where they differ in form or kernels cannot find them together.
+    /// Builds a table of resident experts. Returns `None` if they differ in form or if kernels cannot address
+    /// them as one table.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     pub fn resident(
         device: &mut D,
         experts: &[Arc<FeedForward<D>>],

@@ -1,4 +1,4 @@
-//! Memory that operations use among themselves, of a device.
+//! Scratch memory of a device.
 
 use nestling_core::EngineError;
 
@@ -6,12 +6,12 @@ use crate::device::Device;
 use crate::memory::Quantized;
 use crate::scratch::{self, QuantizedRoom, ScratchRoom};
 
-/// A device's memory between operations; what is in it lasts for one.
+/// Scratch memory of a device. Its contents are valid during one operation.
 pub trait DeviceScratch: Device {
-    /// Some of it, of at least so many elements of 4 bytes.
+    /// Returns scratch memory for at least `count` elements of 4 bytes.
     ///
     /// # Errors
-    /// As [`Storage::allocate`](crate::Storage::allocate).
+    /// Fails like [`Storage::allocate`](crate::Storage::allocate).
     fn scratch(&mut self, room: ScratchRoom, count: usize) -> Result<Self::Binding, EngineError> {
         let mut memory = self.state().scratch.room(room).take();
         let grown = scratch::grow(self, &mut memory, count);
@@ -19,10 +19,10 @@ pub trait DeviceScratch: Device {
         grown
     }
 
-    /// Some of it for at least so many quantization groups.
+    /// Returns scratch memory for at least `groups` quantization groups.
     ///
     /// # Errors
-    /// As [`Storage::allocate`](crate::Storage::allocate).
+    /// Fails like [`Storage::allocate`](crate::Storage::allocate).
     fn quantized_scratch(
         &mut self,
         room: QuantizedRoom,

@@ -1,17 +1,17 @@
-//! What the shared encoder keeps with a device between steps.
+//! State of the shared encoder between steps.
 
 use crate::notes::Notes;
 use crate::requested_memory::RequestedMemory;
 use crate::scratch::Scratch;
 use crate::storage::Storage;
 
-/// What the shared encoder keeps with a device between steps.
+/// State that the shared encoder stores with a device between steps.
 pub struct EncoderState<S: Storage> {
-    /// Memory that operations use among themselves.
+    /// Scratch memory of operations.
     pub scratch: Scratch<S>,
-    /// The experts that kernels found in the step under way.
+    /// Experts that kernels selected in the current step.
     pub notes: Notes<S>,
-    /// What was asked for since a model was prepared for last.
+    /// Memory requested since the last model was prepared.
     pub requested: RequestedMemory,
 }
 

@@ -1,68 +1,68 @@
-//! What can go wrong with a device.
+//! Errors of GPU backends.
 
 use std::error::Error;
 
 use nestling_core::EngineError;
 use nestling_core::budget::Bytes;
 
-/// An error of a GPU backend; `B` is what only this backend says.
+/// An error of a GPU backend. `B` is the backend's specific error type.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError<B> {
-    /// No device, or none that the backend's kernels run on.
+    /// An error specific to the backend, such as a missing device.
     #[error(transparent)]
     Backend(#[from] B),
-    /// The device failed in a way that it does not come back from. Nothing that it held is left.
+    /// The device failed permanently. All its memory contents are lost.
     #[error("the GPU was lost: {reason}")]
     Lost {
-        /// The driver's answer.
+        /// Message of the driver.
         reason: String,
     },
-    /// The device's memory is full.
+    /// The device is out of memory.
     #[error("the GPU has no room for {bytes} bytes of {what}")]
     OutOfMemory {
-        /// What the memory was for.
+        /// Purpose of the memory.
         what: &'static str,
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// The memory that may be used has no room.
+    /// The memory budget is exhausted.
     #[error(
         "a budget of {} of GPU memory has no room for {} of {what}: the least is {} ({least} bytes)",
         Bytes(*.budget), Bytes(*.bytes), Bytes(*.least)
     )]
     OverBudget {
-        /// What the memory was for.
+        /// Purpose of the memory.
         what: &'static str,
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// Bytes that may be used.
+        /// Budget in bytes.
         budget: u64,
-        /// Bytes that would do for this and for what there is.
+        /// Smallest budget in bytes that fits this request and all existing reservations.
         least: u64,
     },
-    /// The memory that may be used has no room for the model.
+    /// The memory budget is too small for the model.
     #[error(transparent)]
     BudgetTooSmall(Box<BudgetTooSmall>),
-    /// Something is larger than the device takes or kernels count.
+    /// A size exceeds a limit of the device or of its kernels.
     #[error("{what}: {found} is over the device's limit of {limit}")]
     Limit {
-        /// What is limited.
+        /// Name of the limited quantity.
         what: &'static str,
-        /// The most that is possible.
+        /// Maximum value.
         limit: u64,
-        /// What was asked for.
+        /// Requested value.
         found: u64,
     },
     /// The driver refused a command.
     #[error("the GPU refused a command: {reason}")]
     Refused {
-        /// What was asked for, where the driver does not say it, and its answer.
+        /// The refused command, unless the driver names it, and the driver's message.
         reason: String,
     },
 }
 
-/// The memory that may be used has no room for a model: nothing of it was loaded.
+/// Error of a memory budget that is too small for a model. No part of the model was loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a budget of {} of GPU memory is too small: the least is {} ({least} bytes), of which weights \
@@ -72,35 +72,35 @@ pub enum GpuError<B> {
 )]
 #[non_exhaustive]
 pub struct BudgetTooSmall {
-    /// Bytes that may be used.
+    /// Budget in bytes.
     pub given: u64,
-    /// Bytes that would do for this model and for what there is.
+    /// Smallest budget in bytes that fits this model and all existing reservations.
     pub least: u64,
-    /// Bytes of what is loaded before experts.
+    /// Bytes of the weights loaded before experts.
     pub weight_bytes: u64,
     /// Bytes of one expert of a streamed model.
     pub expert_bytes: u64,
-    /// Bytes of all keys, values and recurrent states that sessions may have.
+    /// Maximum bytes of KV caches and recurrent states.
     pub kv_bytes: u64,
-    /// Bytes of activations, and of what operations use among themselves.
+    /// Bytes of activations and scratch memory.
     pub work_bytes: u64,
 }
 
-/// Bytes of a model by what they are for.
+/// Memory requirements of a model in bytes, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelBytes {
-    /// What is loaded before experts.
+    /// Weights loaded before experts.
     pub weights: u64,
     /// One streamed expert.
     pub expert: u64,
-    /// All keys, values and recurrent states that sessions may have.
+    /// Maximum size of KV caches and recurrent states.
     pub kv: u64,
-    /// Activations, and what operations use among themselves.
+    /// Activations and scratch memory.
     pub work: u64,
 }
 
 impl ModelBytes {
-    /// The error of a budget that has no room for them.
+    /// Returns the error of a budget of `given` bytes where `least` bytes are required.
     pub fn refused<B>(self, given: u64, least: u64) -> GpuError<B> {
         GpuError::BudgetTooSmall(Box::new(BudgetTooSmall {
             given,
@@ -114,12 +114,12 @@ impl ModelBytes {
 }
 
 impl<B> GpuError<B> {
-    /// Whether there was no room: less may be had.
+    /// Returns whether memory ran out. A smaller request may succeed.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. } | Self::OverBudget { .. })
     }
 
-    /// The least budget of the device's memory that would do, where one was too small.
+    /// Returns the smallest sufficient memory budget, if the error is about a budget.
     pub fn least_budget(&self) -> Option<u64> {
         match self {
             Self::BudgetTooSmall(refused) => Some(refused.least),

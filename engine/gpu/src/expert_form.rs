@@ -1,4 +1,4 @@
-//! What all experts of a layer's table have in common.
+//! The common form of the experts in a layer's table.
 
 use nestling_formats::Level;
 use nestling_import::Activation;
@@ -7,44 +7,44 @@ use super::{ProductForm, expect};
 use nestling_core::EngineError;
 use nestling_core::backend::ExpertShape;
 
-/// What all experts of a table have in common: gates and ups have one form, downs another.
+/// The common form of the experts in a table. Gates and ups have one form, downs another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertForm {
-    /// What gate and up are joined by.
+    /// Activation that joins gate and up.
     pub activation: Activation,
-    /// Gate, and up.
+    /// Form of gate and up matrices.
     pub gate: ProductForm,
-    /// Down.
+    /// Form of down matrices.
     pub down: ProductForm,
 }
 
-/// Rows that meet the experts of a table.
+/// Shapes and levels of the rows that a table's experts process.
 #[derive(Clone, Copy, Debug)]
 pub struct RoutedRows<'a> {
-    /// How many, and their columns.
+    /// Number of input rows, and their columns.
     pub x: (usize, usize),
-    /// Rows of the routing.
+    /// Number of rows of the routing.
     pub routed: usize,
-    /// The level of each.
+    /// Level of each row.
     pub levels: &'a [Level],
-    /// Columns of what experts give.
+    /// Columns of the experts' output.
     pub out_cols: usize,
 }
 
 impl ExpertForm {
-    /// None where gate and up differ.
+    /// Returns the common form, or `None` if gate and up differ.
     pub fn of(activation: Activation, [gate, up, down]: [ProductForm; 3]) -> Option<Self> {
         (gate == up).then_some(Self { activation, gate, down })
     }
 
-    /// That of experts which are still to come; none where gate and up differ.
+    /// Returns the form of experts that are not loaded yet, or `None` if gate and up differ.
     pub fn of_shape(shape: &ExpertShape) -> Option<Self> {
         let form = |matrix| ProductForm::of_shape(&matrix, shape.activations);
         Self::of(shape.activation, shape.matrices.map(form))
     }
 
-    /// Rows of an expert's biases, gate, up and down, and where each begins among those of so many
-    /// experts: of all gates, then of all ups, then of all downs.
+    /// Returns the length and offset, in floats, of an expert's gate, up and down biases. The biases of all
+    /// gates come first, then all ups, then all downs.
     pub fn biases(&self, experts: usize, expert: usize) -> [(usize, usize); 3] {
         let (inner, out) = (self.gate.rows, self.down.rows);
         [
@@ -54,15 +54,15 @@ impl ExpertForm {
         ]
     }
 
-    /// Floats of the biases of so many experts.
+    /// Returns the number of bias floats of `experts` experts.
     pub fn bias_floats(&self, experts: usize) -> usize {
         experts * (2 * self.gate.rows + self.down.rows)
     }
 
-    /// Checks rows that meet such experts, and each level that occurs once.
+    /// Checks shapes, and calls `check_level` once for each distinct level.
     ///
     /// # Errors
-    /// Shapes that do not fit; a level that is not held.
+    /// Returns an error if shapes do not match or a level is not resident.
     pub fn check(
         &self,
         rows: RoutedRows<'_>,

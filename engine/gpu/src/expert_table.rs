@@ -1,4 +1,4 @@
-//! The experts of one layer in memory of a device, where kernels find them.
+//! Tables of a layer's experts in device memory, read by kernels.
 
 use std::sync::Arc;
 
@@ -11,69 +11,69 @@ use crate::expert_form::ExpertForm;
 use crate::slot_slabs::SlotSlabs;
 use crate::storage::Storage;
 
-/// The experts of a table that is made.
+/// The experts of a new table.
 pub enum TableExperts<'a, D: Storage + Backend> {
-    /// Experts that stay.
+    /// Experts that stay loaded.
     Resident(&'a [Arc<FeedForward<D>>]),
-    /// Experts in slots, none of which is there yet.
+    /// Experts in slots, initially all missing.
     Streamed {
-        /// How many.
+        /// Number of experts.
         count: usize,
-        /// Where slots are.
+        /// Memory of the slots.
         slabs: &'a SlotSlabs<D::Memory>,
     },
 }
 
-/// What kernels read of the experts of a layer, written by the backend that they belong to.
+/// A layer's expert entries as kernels read them. Each backend has its own format.
 pub trait TableEntries<D: Storage + Backend>: Sized {
-    /// What kernels read of one expert.
+    /// Entry of one expert.
     type Entry: Pod;
 
-    /// Whether kernels find experts of this form.
+    /// Returns whether kernels support experts of this form.
     fn takes(form: &ExpertForm) -> bool;
 
-    /// Entries of experts; none where kernels cannot find them together.
+    /// Creates the entries. Returns `None` if kernels cannot address the experts as one table.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full.
+    /// Returns an error if the device is lost or out of memory.
     fn new(device: &mut D, experts: TableExperts<'_, D>) -> Result<Option<Self>, EngineError>;
 
-    /// The entry of what there is of an expert in a slot.
+    /// Returns the entry of an expert in a slot, or of a missing expert if `held` is `None`.
     ///
     /// # Errors
-    /// A level that is not held.
+    /// Returns an error if a level is not resident.
     fn entry(held: Option<HeldExpert<'_, D>>) -> Result<Self::Entry, EngineError>;
 
-    /// Where the entries lie, `[experts]`, and behind them the least weights of levels, `[experts]`.
+    /// Returns the entries, `[experts]`, followed by the minimum weights of levels, `[experts]`.
     fn binding(&self) -> D::Binding;
 }
 
-/// Gate, up and down.
+/// Returns gate, up and down.
 pub fn linears<B: Backend>(expert: &FeedForward<B>) -> [&Linear<B>; 3] {
     [&expert.gate, &expert.up, &expert.down]
 }
 
-/// The experts of one layer, all alike in shape and form.
+/// The experts of one layer, all with the same shape and form.
 pub struct GpuExpertTable<D: Storage + Backend> {
-    /// What all experts have in common.
+    /// Common form of the experts.
     pub form: ExpertForm,
-    /// How many experts the layer has.
+    /// Number of experts of the layer.
     pub experts: usize,
-    /// What kernels read of each.
+    /// Entries of the experts as kernels read them.
     pub entries: D::TableEntries,
-    /// Whether the levels of uses go by their weights.
+    /// True if the level of a use depends on its expert weight.
     pub by_weight: bool,
     /// Biases of all gates, then of all ups, then of all downs.
     pub(crate) biases: Option<D::Memory>,
-    /// Experts that stay; none where experts are streamed.
+    /// Experts that stay loaded. `None` if experts are streamed.
     pub(crate) resident: Option<Vec<Arc<FeedForward<D>>>>,
 }
 
 impl<D: Storage + Backend> GpuExpertTable<D> {
-    /// A table of so many experts in slots, none of which is there yet.
+    /// Creates a table of `experts` experts in slots, all missing.
     ///
     /// # Errors
-    /// As [`Storage::allocate`].
+    /// Fails like [`Storage::allocate`].
     pub fn streamed(
         storage: &mut D,
         form: ExpertForm,
@@ -86,12 +86,12 @@ impl<D: Storage + Backend> GpuExpertTable<D> {
         Ok(Self { form, experts, entries, by_weight: false, biases, resident: None })
     }
 
-    /// Whether an expert may be missing.
+    /// Returns whether an expert may be missing.
     pub fn may_miss(&self) -> bool {
         self.resident.is_none()
     }
 
-    /// Where the biases are.
+    /// Returns the biases, if the experts have any.
     pub fn biases(&self) -> Option<D::Binding> {
         self.biases.as_ref().map(Allocation::binding)
     }

@@ -1,18 +1,18 @@
-//! Bytes of an allocation that nobody uses.
+//! Allocator of byte ranges.
 
 use std::ops::Range;
 
-/// Free bytes: ascending ranges, none of which touches the next.
+/// Free bytes as ascending, non-adjacent ranges.
 #[derive(Debug)]
 pub struct FreeRanges(Vec<Range<u64>>);
 
 impl FreeRanges {
-    /// With these bytes free.
+    /// Creates an allocator with one free range.
     pub fn new(range: Range<u64>) -> Self {
         Self(vec![range])
     }
 
-    /// Takes so many bytes from the first range that has as many: their offset.
+    /// Allocates bytes from the first free range that is large enough, and returns their offset.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
         let range = self.0.iter_mut().find(|range| range.end - range.start >= bytes)?;
         let offset = range.start;
@@ -21,7 +21,7 @@ impl FreeRanges {
         Some(offset)
     }
 
-    /// Gives back bytes that were taken.
+    /// Frees a range, merging it with adjacent free ranges.
     pub fn give(&mut self, range: Range<u64>) {
         let at = self.0.partition_point(|other| other.start < range.start);
         self.0.insert(at, range);

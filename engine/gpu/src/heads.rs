@@ -1,21 +1,21 @@
-//! The heads of attention as sizes.
+//! Numbers and sizes of attention heads.
 
 use nestling_core::backend::{AttentionHeads, Backend};
 use nestling_core::kv_cache::{KvShape, KvValues};
 
-/// The heads of an attention layer, as sizes.
+/// Numbers and size of the heads of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadCounts {
-    /// Query heads.
+    /// Number of query heads.
     pub queries: usize,
-    /// Key heads.
+    /// Number of key heads.
     pub keys: usize,
     /// Elements of a head.
     pub dim: usize,
 }
 
 impl HeadCounts {
-    /// Those of a layer.
+    /// Returns the head counts of a layer.
     pub fn of<B: Backend>(heads: &AttentionHeads<B>) -> Self {
         Self {
             queries: heads.num_attention_heads,
@@ -24,7 +24,8 @@ impl HeadCounts {
         }
     }
 
-    /// Query heads in rows of so many columns that are going to be stored: all, or none.
+    /// Returns the number of query heads in rows of `cols` columns that are about to be stored. Rows hold
+    /// either all query heads or none.
     pub fn stored_queries(&self, pages: &KvShape, cols: usize) -> usize {
         let stored = match pages.values {
             KvValues::Beside => 2 * self.keys * self.dim,

@@ -1,4 +1,4 @@
-//! What the levels of a model mean for a matrix in memory of a device, and planes that come one by one.
+//! The meaning of a model's levels for one matrix, and matrices whose planes arrive one at a time.
 
 use nestling_formats::{Level, Plane};
 
@@ -7,13 +7,13 @@ use nestling_core::weights::{MatrixWeights, NestedMatrix};
 
 use crate::expect;
 
-/// What every level of a model means for one matrix.
+/// The effective prefix and size of a matrix at each level of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldLevels([HeldLevel; 5]);
 
 #[derive(Clone, Copy, Debug)]
 struct HeldLevel {
-    /// Place of the prefix among the levels, or what is asked for and held, in bits.
+    /// Index of the prefix among the levels. If it is missing: the requested and the resident level, in bits.
     prefix: Result<u32, (u8, u8)>,
     read_bytes: u64,
     prefix_bytes: u64,
@@ -35,47 +35,47 @@ impl HeldLevel {
 }
 
 impl HeldLevels {
-    /// With all planes that there are of a matrix.
+    /// Returns the levels of a matrix with all planes that it has.
     pub fn of(weights: &MatrixWeights) -> Self {
         Self(Level::ALL.map(|level| HeldLevel::of(weights, level)))
     }
 
-    /// The prefix of its codes that a level means, as its index among the levels.
+    /// Returns the prefix of the codes at a level, as an index among the levels.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`] if its planes are not held.
+    /// Fails with [`EngineError::LevelMissing`] if the level's planes are not resident.
     pub fn prefix(&self, level: Level) -> Result<u32, EngineError> {
         let prefix = self.0[level.index()].prefix;
         prefix.map_err(|(asked, held)| EngineError::LevelMissing { asked, held })
     }
 
-    /// Bytes that a product reads at a level.
+    /// Returns the number of bytes that a product reads at a level.
     pub fn read_bytes(&self, level: Level) -> u64 {
         self.0[level.index()].read_bytes
     }
 
-    /// Bytes of the planes that a level uses, as a store holds them.
+    /// Returns the size in a store of the planes that a level uses, in bytes.
     pub fn prefix_bytes(&self, level: Level) -> u64 {
         self.0[level.index()].prefix_bytes
     }
 }
 
-/// The planes of a nested matrix in a slot, which come one by one.
+/// The resident planes of a nested matrix in a slot. Planes arrive in order, one at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotPlanes {
-    /// Bytes of each plane.
+    /// Size of each plane in bytes.
     bytes: [usize; Plane::ALL.len()],
-    /// The highest level that the planes make which are there.
+    /// Highest level whose planes are all resident.
     held: Level,
-    /// The prefix that each level of the model means once its planes are there.
+    /// Prefix for each level of the model when all planes are resident.
     prefixes: [Level; 5],
 }
 
 impl SlotPlanes {
-    /// The first plane of a matrix alone.
+    /// Returns the state of a matrix with only its base plane resident.
     ///
     /// # Errors
-    /// A shape whose planes have sizes that overflow.
+    /// Returns an error if the size of a plane overflows.
     pub fn base(matrix: &NestedMatrix) -> Result<Self, EngineError> {
         let overflow = || EngineError::mismatch("planes of a matrix", "sizes that fit", "more");
         let mut bytes = [0; Plane::ALL.len()];
@@ -87,7 +87,7 @@ impl SlotPlanes {
         Ok(Self { bytes, held: Level::L2, prefixes: matrix.levels() })
     }
 
-    /// The planes above the first that a matrix has, in their order.
+    /// Iterates over the resident planes above the base plane, in order.
     pub fn above_base(matrix: &NestedMatrix) -> impl Iterator<Item = (Plane, &[u8])> {
         let held = matrix.regions().planes();
         let above = Plane::ALL.into_iter().skip(1);
@@ -95,20 +95,21 @@ impl SlotPlanes {
         above.map_while(|(plane, bytes)| Some((plane, bytes?)))
     }
 
-    /// Whether a plane is there.
+    /// Returns whether a plane is resident.
     pub fn holds(&self, plane: Plane) -> bool {
         plane.level() <= self.held
     }
 
-    /// Bytes of a plane.
+    /// Returns the size of a plane in bytes.
     pub fn bytes_of(&self, plane: Plane) -> usize {
         self.bytes[plane.index()]
     }
 
-    /// Checks a plane that is to come next.
+    /// Checks that a plane is the next one and has the right size.
     ///
     /// # Errors
-    /// A plane of another size; one that is there, or lacks the one before.
+    /// Returns an error if the size differs, the plane is already resident, or the plane before it is
+    /// missing.
     pub fn check_next(&self, plane: Plane, bytes: &[u8]) -> Result<(), EngineError> {
         if self.held.index() + 1 != plane.index() {
             let expected = format!("the one after level {}", self.held.bits());
@@ -117,12 +118,12 @@ impl SlotPlanes {
         expect("bytes of a plane", self.bytes_of(plane), bytes.len())
     }
 
-    /// A plane is there now.
+    /// Marks a plane as resident.
     pub fn add(&mut self, plane: Plane) {
         self.held = plane.level();
     }
 
-    /// What levels mean with the planes that are there.
+    /// Returns the levels that the resident planes allow.
     pub fn levels(&self) -> HeldLevels {
         let bytes = |plane| self.bytes_of(plane) as u64;
         HeldLevels(self.prefixes.map(|prefix| {

@@ -1,8 +1,8 @@
-//! What both GPU backends share: the encoder, which checks and cuts the operations of a step, activations,
-//! KV pages and recurrent states in memory of a device, and checks over shapes, levels and routing.
+//! The parts that both GPU backends share: the encoder, which checks and splits the operations of a step;
+//! activations, KV pages and recurrent states in device memory; and checks of shapes, levels and routing.
 //!
-//! A backend implements [`Storage`], [`CommandRecorder`] and [`Device`]: it allocates, records commands, and
-//! records [`Operation`]s as launches of its own kernels.
+//! A backend implements [`Storage`], [`CommandRecorder`] and [`Device`]: it allocates memory, records
+//! commands, and records [`Operation`]s as launches of its kernels.
 
 mod allocation;
 mod backend_items;
@@ -96,15 +96,15 @@ pub use work::{
 };
 pub use work_meter::WorkMeter;
 
-/// Checks a size.
+/// Checks that a size has the expected value.
 ///
 /// # Errors
-/// Sizes that differ.
+/// Returns an error if the sizes differ.
 pub fn expect(what: &str, expected: usize, found: usize) -> Result<(), EngineError> {
     if expected == found { Ok(()) } else { Err(EngineError::mismatch(what, expected, found)) }
 }
 
-/// Values that a device gave, in place of what was there.
+/// Replaces the contents of `out` with values that a device returned, four bytes each.
 pub fn fill<T>(out: &mut Vec<T>, bytes: &[u8], value: impl Fn([u8; 4]) -> T) {
     out.clear();
     out.extend(bytes.as_chunks().0.iter().map(|bytes| value(*bytes)));

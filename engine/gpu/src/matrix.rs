@@ -1,4 +1,4 @@
-//! Weight matrices in memory of a device.
+//! Weight matrices in device memory.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{HoldsLevels, Shape, Shaped};
@@ -9,23 +9,24 @@ use crate::held_levels::{HeldLevels, SlotPlanes};
 use crate::plane_memory::{NewMatrix, NewPlanes, PlaneMemory, SlotPlane, SlotRoom};
 use crate::product_form::ProductForm;
 
-/// A weight matrix with the way to multiply it. `W` says where its planes lie.
+/// A weight matrix in device memory. `W` is the backend's type of its planes.
 #[derive(Debug)]
 pub struct GpuMatrix<W> {
-    /// What a product must know of it.
+    /// Shape and number formats that products depend on.
     pub form: ProductForm,
-    /// Where its planes lie.
+    /// Device memory of the planes.
     pub weights: W,
     levels: HeldLevels,
-    /// Those that are there of a nested matrix in a slot.
+    /// Resident planes of a nested matrix in a slot.
     slot: Option<SlotPlanes>,
 }
 
 impl<W: PlaneMemory> GpuMatrix<W> {
-    /// Uploads a matrix, for whatever is recorded from now on.
+    /// Uploads a matrix for use by commands recorded later.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full; more rows or columns than kernels count.
+    /// Returns an error if the device is lost or out of memory, or if there are more rows or columns than
+    /// kernels can count.
     pub fn upload(
         recorder: &mut W::Recorder,
         weights: &MatrixWeights,
@@ -36,10 +37,10 @@ impl<W: PlaneMemory> GpuMatrix<W> {
         Ok(Self { form, weights, levels, slot: None })
     }
 
-    /// Puts a matrix into its room in a slot, with the planes that it has, behind all that was recorded.
+    /// Writes a matrix with its resident planes into its place in a slot, after all recorded commands.
     ///
     /// # Errors
-    /// A matrix that does not fit its room; a device that is lost.
+    /// Returns an error if the matrix does not fit its place or the device is lost.
     pub(crate) fn in_slot(
         recorder: &mut W::Recorder,
         room: &SlotRoom<W::Binding, W::Room>,
@@ -64,11 +65,11 @@ impl<W: PlaneMemory> GpuMatrix<W> {
         Ok(Self { form, weights: placed, levels, slot })
     }
 
-    /// Adds one plane to a matrix in a slot, behind all that was recorded.
+    /// Adds one plane to a matrix in a slot, after all recorded commands.
     ///
     /// # Errors
-    /// A matrix that is in no slot or lacks the plane before; a plane of another size or without room; a
-    /// device that is lost.
+    /// Returns an error if the matrix is not in a slot, the plane before is missing, the plane has the wrong
+    /// size or no space, or the device is lost.
     pub(crate) fn add_plane(
         &mut self,
         recorder: &mut W::Recorder,
@@ -86,29 +87,31 @@ impl<W: PlaneMemory> GpuMatrix<W> {
 }
 
 impl<W> GpuMatrix<W> {
-    /// What the levels of a model mean for it.
+    /// Returns the matrix's prefixes and sizes at each level of a model.
     pub fn levels(&self) -> &HeldLevels {
         &self.levels
     }
 
-    /// The prefix of its codes that a level means, as its index among the levels.
+    /// Returns the prefix of the codes at a level, as an index among the levels.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`] if its planes are not held.
+    /// Fails with [`EngineError::LevelMissing`] if the level's planes are not resident.
     pub fn prefix(&self, level: Level) -> Result<u32, EngineError> {
         self.levels.prefix(level)
     }
 
+    /// Checks that a level is resident.
+    ///
     /// # Errors
-    /// [`EngineError::LevelMissing`] for a level whose planes are not held.
+    /// Fails with [`EngineError::LevelMissing`] if the level's planes are not resident.
     pub fn check(&self, level: Level) -> Result<(), EngineError> {
         self.levels.prefix(level).map(drop)
     }
 
-    /// Bytes of a plane that is there, in a slot.
+    /// Returns the size in bytes of a resident plane in a slot.
     ///
     /// # Errors
-    /// A matrix that is in no slot or lacks the plane.
+    /// Returns an error if the matrix is not in a slot or lacks the plane.
     pub fn slot_plane_bytes(&self, plane: Plane) -> Result<usize, EngineError> {
         let held = self.slot.as_ref().filter(|planes| planes.holds(plane));
         let missing = || EngineError::mismatch("plane of a matrix", "one in a slot", "none");

@@ -1,4 +1,4 @@
-//! What a step works on, in memory of the device.
+//! Activations, float vectors and routings in device memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,54 +10,54 @@ use crate::device_budget::Purpose;
 use crate::storage::Storage;
 use crate::weight_slabs::WeightRange;
 
-/// Activations, `[rows, cols]` of f32. Grows to the rows that come; what a larger step finds in it
-/// is unspecified.
+/// Activations, `[rows, cols]` of f32. The buffer grows as needed; its contents after growing are
+/// unspecified.
 pub struct GpuBuffer<S: Storage> {
     memory: S::Memory,
     /// Elements of a row.
     pub cols: usize,
-    /// Rows of the step.
+    /// Number of rows of the step.
     pub rows: usize,
-    /// Rows that there is room for, and the most that there may be.
+    /// Number of allocated rows, and its limit.
     capacity: usize,
     rows_max: usize,
     int8: Int8Rows<S>,
 }
 
-/// A buffer's rows in int8 as products take them, made along with the rows themselves.
+/// The rows of a buffer quantized to int8, written by the kernel that writes the rows.
 struct Int8Rows<S: Storage> {
     /// Values, then scales.
     memory: Option<S::Memory>,
-    /// [`Storage::epoch`] when they were made of what the buffer holds now.
+    /// [`Storage::epoch`] at which the int8 rows were written, or `None` if the f32 rows changed since.
     made: Option<u64>,
-    /// Whether a product took them: whatever makes rows makes these too from then on.
+    /// True once a product requested int8 rows. Kernels that write rows then also write int8 rows.
     are_wanted: AtomicBool,
 }
 
-/// Quantized activations: values `[rows, groups, 32]` of a byte, and scales `[rows, groups]`.
+/// Quantized activations: values `[rows, groups, 32]`, one byte each, and scales `[rows, groups]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantized<B> {
-    /// Where values are.
+    /// Values of the codes.
     pub values: B,
-    /// Where scales are.
+    /// Scales of the groups.
     pub scales: B,
 }
 
 impl<S: Storage> GpuBuffer<S> {
-    /// Room for one row, which grows up to `rows_max`.
+    /// Allocates one row. The buffer can grow to `rows_max` rows.
     ///
     /// # Errors
-    /// As [`Storage::allocate`].
+    /// Fails like [`Storage::allocate`].
     pub fn new(storage: &mut S, rows_max: usize, cols: usize) -> Result<Self, EngineError> {
         let memory = storage.allocate("activations", 4 * cols as u64)?;
         let int8 = Int8Rows { memory: None, made: None, are_wanted: AtomicBool::new(false) };
         Ok(Self { memory, cols, rows: 0, capacity: 1, rows_max: rows_max.max(1), int8 })
     }
 
-    /// Sets the number of rows; what they hold is unspecified unless there were as many.
+    /// Sets the number of rows. Their contents are unspecified unless the number is unchanged.
     ///
     /// # Errors
-    /// More rows than the buffer may have; as [`Storage::allocate`].
+    /// Returns an error if `rows` exceeds the buffer's maximum. Fails like [`Storage::allocate`].
     pub fn resize(&mut self, storage: &mut S, rows: usize) -> Result<(), EngineError> {
         if rows > self.capacity {
             if rows > self.rows_max {
@@ -78,12 +78,13 @@ impl<S: Storage> GpuBuffer<S> {
         Ok(())
     }
 
-    /// Its rows are others now.
+    /// Marks the rows as changed, which invalidates their int8 form.
     pub fn changed(&mut self) {
         self.int8.made = None;
     }
 
-    /// Its rows in int8, if they are at hand; if not, they will be once the rows are made again.
+    /// Returns the rows in int8, if available. Otherwise the next kernel that writes the rows also writes
+    /// them in int8.
     pub fn int8(&self, storage: &S) -> Option<Quantized<S::Binding>> {
         self.int8.are_wanted.store(true, Ordering::Relaxed);
         let memory = self.int8.memory.as_ref()?;
@@ -96,10 +97,10 @@ impl<S: Storage> GpuBuffer<S> {
         Quantized { values: memory.range(0, values), scales: memory.range(values, 4 * groups) }
     }
 
-    /// Where its rows are made in int8 too, if a product wants them and the device can.
+    /// Returns memory for the rows in int8 if a product requested them and the device supports it.
     ///
     /// # Errors
-    /// As [`Storage::allocate`].
+    /// Fails like [`Storage::allocate`].
     pub fn make_int8(
         &mut self,
         storage: &mut S,
@@ -118,12 +119,12 @@ impl<S: Storage> GpuBuffer<S> {
         Ok(self.int8.memory.as_ref().map(|memory| self.quantized(memory)))
     }
 
-    /// Where kernels find it.
+    /// Returns the binding of the rows.
     pub fn binding(&self) -> S::Binding {
         self.memory.binding()
     }
 
-    /// Elements of all rows.
+    /// Returns the number of elements of all rows.
     pub fn elements(&self) -> usize {
         self.rows * self.cols
     }
@@ -131,47 +132,45 @@ impl<S: Storage> GpuBuffer<S> {
 
 /// A float vector.
 pub struct GpuFloats<S: Storage> {
-    /// Where it lies.
+    /// Memory of the vector.
     pub range: WeightRange<S::Memory>,
-    /// Its elements.
+    /// Number of elements.
     pub count: usize,
 }
 
 impl<S: Storage> GpuFloats<S> {
-    /// Uploads a vector, for whatever is recorded from now on. `purpose` says whose part of a memory budget it
-    /// is.
+    /// Uploads a vector for use by commands recorded later. `purpose` selects the part of the memory budget.
     ///
     /// # Errors
-    /// As [`Storage::upload_weights`].
+    /// Fails like [`Storage::upload_weights`].
     pub fn upload(storage: &mut S, purpose: Purpose, values: &[f32]) -> Result<Self, EngineError> {
         let range = storage.upload_weights(purpose, bytemuck::cast_slice(values))?;
         Ok(Self { range, count: values.len() })
     }
 
-    /// Where kernels find it.
+    /// Returns the binding of the vector.
     pub fn binding(&self) -> S::Binding {
         self.range.binding(4 * self.count.max(1) as u64)
     }
 }
 
-/// The router's choice, `[rows, per_token]`: numbers of experts, ascending in each row, and their
-/// weights.
+/// A routing, `[rows, per_token]`: expert indices, ascending in each row, and expert weights.
 pub struct GpuRouting<S: Storage> {
     ids: S::Memory,
     weights: S::Memory,
-    /// Experts of a row.
+    /// Number of experts of a row.
     pub per_token: usize,
-    /// Rows that were routed last.
+    /// Number of rows of the last routing.
     pub rows: usize,
-    /// Rows that are expected at the most.
+    /// Maximum number of rows expected.
     pub rows_max: usize,
 }
 
 impl<S: Storage> GpuRouting<S> {
-    /// Room for the routing of up to `rows_max` rows.
+    /// Allocates memory for the routing of up to `rows_max` rows.
     ///
     /// # Errors
-    /// As [`Storage::allocate`].
+    /// Fails like [`Storage::allocate`].
     pub fn new(storage: &mut S, rows_max: usize, per_token: usize) -> Result<Self, EngineError> {
         let bytes = 4 * (rows_max * per_token) as u64;
         let ids = storage.allocate("chosen experts", bytes)?;
@@ -179,10 +178,10 @@ impl<S: Storage> GpuRouting<S> {
         Ok(Self { ids, weights, per_token, rows: 0, rows_max })
     }
 
-    /// Sets the rows that are routed, and how many experts each has.
+    /// Sets the number of rows and the number of experts of a row, growing the memory if necessary.
     ///
     /// # Errors
-    /// As [`Storage::allocate`].
+    /// Fails like [`Storage::allocate`].
     pub fn set(
         &mut self,
         storage: &mut S,
@@ -201,12 +200,12 @@ impl<S: Storage> GpuRouting<S> {
         Ok(())
     }
 
-    /// Chosen experts, `[rows, per_token]`.
+    /// Returns the expert indices, `[rows, per_token]`.
     pub fn ids(&self) -> S::Binding {
         self.ids.binding()
     }
 
-    /// Their weights, `[rows, per_token]`.
+    /// Returns the expert weights, `[rows, per_token]`.
     pub fn weights(&self) -> S::Binding {
         self.weights.binding()
     }

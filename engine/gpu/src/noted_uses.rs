@@ -1,51 +1,52 @@
-//! The uses of experts that a device found by itself, noted call by call, and the call that lacked one.
+//! Expert uses that a device selected without the host, recorded call by call, and the call that missed an
+//! expert.
 
 use super::fill;
 use nestling_core::EngineError;
 
-/// Uses that one step may note.
+/// Maximum number of uses in one step.
 pub const NOTED_USES_MAX: usize = 1 << 16;
 
-/// Bytes of the word in which a device leaves the call that lacked an expert.
+/// Bytes of the miss flag, which holds the number of the call that missed an expert.
 const MISS_FLAG_BYTES: usize = 4;
 
-/// The uses of experts that a device found in a step: four bytes each in its memory, one call's behind
-/// those of the one before.
+/// Expert uses that a device selected in a step. Device memory holds four bytes for each use, in the order of
+/// calls.
 #[derive(Debug, Default)]
 pub struct NotedUses {
-    /// Where each call's uses end.
+    /// End index of the uses of each call.
     ends: Vec<usize>,
-    /// Those of the last step, read back.
+    /// Uses of the last step, read back from the device.
     ids: Vec<u32>,
-    /// The call that lacked an expert, read back.
+    /// Index of the call that missed an expert, read back from the device.
     missed: Option<usize>,
-    /// Whether what was recorded may lack an expert, and nobody knows yet.
+    /// True if recorded commands may have missed an expert and the flag is not read back yet.
     is_open: bool,
 }
 
 impl NotedUses {
-    /// A step begins. True if the device must be told that nothing is missing any more.
+    /// Starts a step. Returns true if the device's miss flag must be cleared.
     pub fn begin(&mut self) -> bool {
         self.ends.clear();
         self.missed = None;
         std::mem::take(&mut self.is_open)
     }
 
-    /// Uses of all calls.
+    /// Returns the number of uses of all calls.
     pub fn count(&self) -> usize {
         // Default: a step without calls has no uses.
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Calls of this step: the number of the last one, from 1 on.
+    /// Returns the number of calls of this step, which is also the number of the last call, counted from 1.
     pub fn calls(&self) -> usize {
         self.ends.len()
     }
 
-    /// A call of so many uses: where they begin.
+    /// Reserves space for a call's uses and returns the index of the first.
     ///
     /// # Errors
-    /// [`EngineError::Limit`] for more than [`NOTED_USES_MAX`] in a step.
+    /// Fails with [`EngineError::Limit`] if a step has more than [`NOTED_USES_MAX`] uses.
     pub fn call(&mut self, uses: usize) -> Result<usize, EngineError> {
         let first = self.count();
         if first + uses > NOTED_USES_MAX {
@@ -56,18 +57,18 @@ impl NotedUses {
         Ok(first)
     }
 
-    /// What is recorded from now on may lack an expert.
+    /// Records that commands recorded later may miss an expert.
     pub fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// Whether a call may have lacked an expert.
+    /// Returns whether a call may have missed an expert.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// What the device left: where a call may have lacked an expert its number, from 1 on, or 0; then
-    /// all uses.
+    /// Parses the data read back from the device. If a call may have missed an expert, the miss flag comes
+    /// first: the call's number, counted from 1, or 0. All uses follow.
     pub fn read_back(&mut self, bytes: &[u8]) {
         let flag_bytes = if self.is_open { MISS_FLAG_BYTES.min(bytes.len()) } else { 0 };
         let (flag, uses) = bytes.split_at(flag_bytes);
@@ -79,15 +80,15 @@ impl NotedUses {
         }
     }
 
-    /// The uses that were read back.
+    /// Returns the uses that were read back.
     pub fn ids(&self) -> &Vec<u32> {
         &self.ids
     }
 
-    /// The call that lacked an expert; it and those behind it did not take place.
+    /// Returns the call that missed an expert. This call and all later ones did not run.
     pub fn take_missed(&mut self) -> Option<usize> {
         let missed = self.missed.take()?;
-        // `missed` is a call of this step: `read_back` takes no other.
+        // `missed` is a call of this step, as `read_back` ensures.
         self.ids.truncate(self.ends[missed]);
         self.ends.truncate(missed);
         self.is_open = false;
@@ -112,7 +113,7 @@ mod tests {
         noted.read_back(&bytes(&[2, 10, 11, 12, 13, 14, 15]));
         assert!(noted.is_open());
         assert_eq!(noted.take_missed(), Some(1));
-        // The missed call's uses are known, and it is called again.
+        // The missed call's uses are known, and the call is repeated.
         assert_eq!(noted.ids(), &[10, 11, 12, 13, 14]);
         assert_eq!((noted.calls(), noted.call(3).unwrap()), (1, 2));
         noted.open();

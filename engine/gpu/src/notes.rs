@@ -1,4 +1,4 @@
-//! The experts that kernels found in a step, in memory of the device.
+//! Device memory for the experts that kernels selected in a step.
 
 use nestling_core::EngineError;
 
@@ -6,13 +6,13 @@ use crate::allocation::Allocation;
 use crate::noted_uses::{NOTED_USES_MAX, NotedUses};
 use crate::storage::Storage;
 
-/// Bytes of the uses that one step may note.
+/// Size of the uses of one step, in bytes.
 pub const NOTES_BYTES: u64 = 4 * NOTED_USES_MAX as u64;
 
-/// The experts that kernels found in a step.
+/// The experts that kernels selected in a step.
 pub struct Notes<S: Storage> {
     memory: Option<S::Memory>,
-    /// What the host knows of them.
+    /// Bookkeeping of the uses on the host.
     pub uses: NotedUses,
 }
 
@@ -23,10 +23,10 @@ impl<S: Storage> Default for Notes<S> {
 }
 
 impl<S: Storage> Notes<S> {
-    /// Room for so many uses more: where all are, and the number of the first.
+    /// Reserves space for a call's uses. Returns the memory of all uses and the index of the call's first.
     ///
     /// # Errors
-    /// More uses than a step may note; as [`Storage::allocate`].
+    /// Returns an error if a step has too many uses. Fails like [`Storage::allocate`].
     pub fn take(
         &mut self,
         storage: &mut S,
@@ -40,7 +40,7 @@ impl<S: Storage> Notes<S> {
         Ok((memory.binding(), first))
     }
 
-    /// What is to be read back of them, and its bytes.
+    /// Returns the memory to read back and its size in bytes.
     pub fn part(&self) -> Option<(S::Binding, u64)> {
         let memory = self.memory.as_ref().filter(|_| self.uses.count() > 0)?;
         Some((memory.binding(), 4 * self.uses.count() as u64))

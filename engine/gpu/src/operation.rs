@@ -1,6 +1,6 @@
-//! What a device is asked to compute: one kernel each, or the few that a product or attention takes.
+//! Operations that a device computes. Each takes one kernel; products and attention may take several.
 //!
-//! Sizes were checked against each other and fit the words that kernels count in.
+//! The encoder has checked that sizes match and fit the 32-bit words that kernels count in.
 
 use std::ops::Range;
 
@@ -21,49 +21,49 @@ use crate::storage::Storage;
 
 /// One operation of a step.
 pub enum Operation<'a, D: Storage + Backend> {
-    /// Every element, by itself.
+    /// An elementwise operation with one operand.
     Scalar(Scalar<D::Binding>),
-    /// `out *= sigmoid(gate)`.
+    /// Gating: `out *= sigmoid(gate)`.
     Gate(Gate<D::Binding>),
-    /// `out[t] += sigmoid(gate[t]) * x[t]`.
+    /// Gated addition: `out[t] += sigmoid(gate[t]) * x[t]`.
     AddGated(AddGated<D::Binding>),
-    /// `out[i] = x[indices[i]]`.
+    /// Row gathering: `out[i] = x[indices[i]]`.
     GatherRows(GatherRows<D::Binding>),
-    /// Weighted sums of what experts gave.
+    /// Weighted sums of expert outputs.
     ExpertsSum(ExpertsSum<D::Binding>),
-    /// The largest of parts of rows.
+    /// Argmax over parts of rows.
     Argmax(Argmax<D::Binding>),
-    /// The largest of rows, of their parts.
+    /// Argmax over rows, merged from the results of their parts.
     ArgmaxMerge(ArgmaxMerge<D::Binding>),
     /// RMSNorm of whole rows.
     RmsNorm(RmsNorm<D::Binding>),
     /// RMSNorm of parts of rows, in place.
     NormParts(NormParts<D::Binding>),
-    /// Norms and rotates heads, in place.
+    /// Norm and rotary embedding of heads, in place.
     Rope(Rope<D::Binding>),
-    /// Stores keys and values in their pages.
+    /// Storing of keys and values in KV pages.
     StoreKeys(StoreKeys<'a, D>),
-    /// Attention over pages.
+    /// Attention over KV pages.
     Attend(Attend<'a, D>),
-    /// The experts of every row, from logits.
+    /// Selection of each row's experts from logits.
     Route(Route<D::Binding>),
-    /// Rows of the embedding.
+    /// Embedding lookup.
     Embed(Embed<'a, D>),
-    /// Activations in int8.
+    /// Quantization of activations to int8.
     Quantize(Quantize<D::Binding>),
-    /// Gates and ups, joined.
+    /// Activation that joins gates and ups.
     Gated(Gated<D::Binding>),
     /// Products with matrices.
     Products(Products<'a, D>),
-    /// What follows the inputs of heads, to where it follows their products.
+    /// Copy of the elements after each head's inputs to the positions after its products.
     HeadsRest(HeadsRest<D::Binding>),
     /// A gated DeltaNet layer.
     DeltaNet(DeltaNetRuns<'a, D>),
-    /// Products with experts that kernels found by themselves.
+    /// Products with experts that kernels looked up on the device.
     FoundProducts(FoundProducts<'a, D>),
 }
 
-/// What is done with an element.
+/// Kind of an elementwise operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScalarKind {
     /// `x *= factor`
@@ -74,13 +74,13 @@ pub enum ScalarKind {
     Clear,
 }
 
-/// Every element, by itself.
+/// An elementwise operation with one operand.
 pub struct Scalar<B> {
-    /// What is done.
+    /// Kind of operation.
     pub kind: ScalarKind,
-    /// The elements.
+    /// Elements, updated in place.
     pub x: B,
-    /// How many.
+    /// Number of elements.
     pub count: u32,
 }
 
@@ -88,9 +88,9 @@ pub struct Scalar<B> {
 pub struct Gate<B> {
     /// The gates.
     pub gate: B,
-    /// What is gated.
+    /// Gated elements, updated in place.
     pub out: B,
-    /// Elements of each.
+    /// Number of elements of each operand.
     pub count: u32,
 }
 
@@ -102,21 +102,21 @@ pub struct AddGated<B> {
     pub x: B,
     /// `[rows, cols]`
     pub out: B,
-    /// Rows of each.
+    /// Rows of each operand.
     pub rows: u32,
-    /// Columns of a sum.
+    /// Columns of `x` and `out`.
     pub cols: u32,
 }
 
 /// `out[i] = x[indices[i]]`.
 pub struct GatherRows<B> {
-    /// The rows that are gathered from.
+    /// Source rows.
     pub x: B,
     /// `[rows]`
     pub indices: B,
     /// `[rows, cols]`
     pub out: B,
-    /// Rows that are gathered.
+    /// Number of gathered rows.
     pub rows: u32,
     /// Columns of a row.
     pub cols: u32,
@@ -130,7 +130,7 @@ pub struct ExpertsSum<B> {
     pub expert_rows: B,
     /// `[rows, cols]`
     pub out: B,
-    /// Rows of the sum.
+    /// Number of rows of the sum.
     pub rows: u32,
     /// Columns of a row.
     pub cols: u32,
@@ -138,7 +138,7 @@ pub struct ExpertsSum<B> {
     pub per_token: u32,
 }
 
-/// The largest of parts of rows: its order, and its column.
+/// Argmax over parts of rows. The result is the maximum's order key and its column.
 pub struct Argmax<B> {
     /// `[rows, cols]`
     pub x: B,
@@ -146,17 +146,17 @@ pub struct Argmax<B> {
     pub orders: B,
     /// `[rows, parts]`
     pub columns: B,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
     /// Columns of a row.
     pub cols: u32,
-    /// Columns of a row that are compared; the others must only be finite.
+    /// Number of columns compared. Other columns only need to be finite.
     pub among: u32,
     /// Parts of a row.
     pub parts: u32,
 }
 
-/// The largest of rows, of their parts.
+/// Argmax over rows, merged from the results of their parts.
 pub struct ArgmaxMerge<B> {
     /// `[rows, parts]`
     pub orders: B,
@@ -164,13 +164,13 @@ pub struct ArgmaxMerge<B> {
     pub columns: B,
     /// `[rows]`
     pub out: B,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
     /// Parts of a row.
     pub parts: u32,
 }
 
-/// `x / sqrt(mean(x²) + eps) * weight`, row by row.
+/// RMSNorm of rows: `x / sqrt(mean(x²) + eps) * weight`.
 pub struct RmsNorm<B> {
     /// `[rows, cols]`
     pub x: B,
@@ -178,159 +178,159 @@ pub struct RmsNorm<B> {
     pub weight: B,
     /// `[rows, cols]`
     pub out: B,
-    /// Where the rows go in int8, too.
+    /// Additional int8 output.
     pub int8: Option<Quantized<B>>,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
     /// Columns of a row.
     pub cols: u32,
-    /// What is added to the mean.
+    /// Epsilon added to the mean square.
     pub eps: f32,
-    /// How rows are written.
+    /// Set or add.
     pub write: Write,
 }
 
-/// RMSNorm of parts of rows, in place. Parts lie side by side.
+/// RMSNorm of adjacent parts of rows, in place.
 pub struct NormParts<B> {
     /// `[length]`
     pub weight: B,
-    /// The rows.
+    /// Rows, updated in place.
     pub x: B,
-    /// Parts of all rows together.
+    /// Number of parts of all rows.
     pub count: u32,
     /// Parts of a row.
     pub parts: u32,
-    /// Elements from one row to the next.
+    /// Distance between the starts of two rows, in elements.
     pub stride: u32,
     /// Column of the first part.
     pub first: u32,
     /// Elements of a part.
     pub length: u32,
-    /// What is added to the mean.
+    /// Epsilon added to the mean square.
     pub eps: f32,
 }
 
-/// The norm of one head.
+/// Norm weight of one head.
 pub struct NormWeight<B> {
     /// `[length]`
     pub binding: B,
-    /// Its elements.
+    /// Number of elements.
     pub length: u32,
 }
 
-/// Norms and rotates the first heads of every row, in place: queries, then keys.
+/// Norm and rotary embedding of the first heads of each row, in place: queries, then keys.
 pub struct Rope<B> {
     /// `[rows, stride]`
     pub x: B,
     /// Cosines, then sines: `[rows, rope_dims]`.
     pub angles: B,
-    /// Of a query.
+    /// Norm of query heads.
     pub query_norm: Option<NormWeight<B>>,
-    /// Of a key.
+    /// Norm of key heads.
     pub key_norm: Option<NormWeight<B>>,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Their heads.
+    /// Numbers and sizes of the heads.
     pub sizes: RopeSizes,
-    /// Whether pairs lie side by side.
+    /// True if rotated pairs are adjacent elements.
     pub is_adjacent: bool,
-    /// What is added to the mean of a norm.
+    /// Epsilon added to the mean square of a norm.
     pub eps: f32,
 }
 
-/// Stores keys and values in their pages, which are prepared.
+/// Storing of keys and values in KV pages, whose memory must be allocated.
 pub struct StoreKeys<'a, D: Storage + Backend> {
-    /// The rows of the step.
+    /// Rows of the step.
     pub rows: &'a StepRows,
     /// Keys and values, `[rows, stride]`.
     pub x: &'a GpuBuffer<D>,
-    /// Their sizes.
+    /// Sizes of keys and values.
     pub sizes: StoreSizes,
-    /// Where they go.
+    /// Destination pages.
     pub pages: &'a GpuPages<D>,
-    /// How pages lie.
+    /// Layout of a page.
     pub words: PageWords,
 }
 
-/// Causal attention of every row over its window.
+/// Causal attention of each row over its window.
 pub struct Attend<'a, D: Storage + Backend> {
-    /// Heads, window and sinks.
+    /// Head sizes, window and sinks.
     pub heads: &'a AttentionHeads<D>,
-    /// The rows of the step.
+    /// Rows of the step.
     pub rows: &'a StepRows,
-    /// Queries, `[rows, heads * head_dim or more]`.
+    /// Queries, `[rows, cols]` with at least `heads * head_dim` columns.
     pub queries: &'a GpuBuffer<D>,
-    /// Keys and values.
+    /// KV pages.
     pub pages: &'a GpuPages<D>,
     /// `[rows, heads * value_dim]`
     pub out: &'a GpuBuffer<D>,
-    /// Their sizes.
+    /// Sizes of heads, values and window.
     pub sizes: AttendSizes,
-    /// How pages lie.
+    /// Layout of a page.
     pub words: PageWords,
 }
 
-/// The experts of every row and their weights, from logits.
+/// Selection of each row's experts and their weights from logits.
 pub struct Route<B> {
     /// `[rows, experts]`
     pub logits: B,
-    /// `[experts]`, each where there is one.
+    /// Added to logits, `[experts]`.
     pub logit_bias: Option<B>,
-    /// Added to scores before experts are chosen.
+    /// Added to scores before experts are selected, `[experts]`.
     pub selection_bias: Option<B>,
-    /// What the weight of each expert is multiplied with.
+    /// Factor of each expert's weight, `[experts]`.
     pub expert_scale: Option<B>,
-    /// `[rows, per_token]`
+    /// Selected experts, `[rows, per_token]`.
     pub ids: B,
-    /// `[rows, per_token]`
+    /// Expert weights, `[rows, per_token]`.
     pub weights: B,
-    /// The rule.
+    /// Routing rule and sizes.
     pub sizes: RouteSizes,
 }
 
-/// `out[t] = table[tokens[t]]`, at the row's dense level.
+/// Embedding lookup: `out[t] = table[tokens[t]]`, at the row's dense level.
 pub struct Embed<'a, D: Storage + Backend> {
-    /// The table.
+    /// Embedding table.
     pub table: &'a D::Matrix,
-    /// Tokens and levels, all of which the table has.
+    /// Tokens and levels, checked to be present in the table.
     pub rows: &'a StepRows,
     /// `[rows, cols]`
     pub out: &'a GpuBuffer<D>,
 }
 
-/// Activations in int8, each head a row of its own.
+/// Quantization of activations to int8. The output has one row for each head.
 pub struct Quantize<B> {
     /// `[rows, stride]`
     pub x: B,
-    /// Where they go.
+    /// Quantized output.
     pub out: Quantized<B>,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// The first elements of each head, which are quantized.
+    /// Number of elements quantized at the start of each head.
     pub cols: u32,
     /// Heads of a row.
     pub parts: u32,
-    /// Elements from one head to the next.
+    /// Distance between the starts of two heads, in elements.
     pub part_stride: u32,
-    /// Elements from one row to the next.
+    /// Distance between the starts of two rows, in elements.
     pub stride: u32,
-    /// Quantization groups of all rows.
+    /// Number of quantization groups of all rows.
     pub groups: usize,
 }
 
-/// How gates and ups are joined, and how down takes them.
+/// Activation that joins gates and ups, and the input format of the down products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Joint {
-    /// What joins them.
+    /// Activation function.
     pub activation: Activation,
-    /// What down computes with.
+    /// Input format of the down products.
     pub kind: ProductKind,
-    /// Whether down takes rotated inputs.
+    /// True if the down products take rotated inputs.
     pub rotated: bool,
 }
 
 impl Joint {
-    /// The activation, its alpha and its limit, as kernels take them.
+    /// Returns the activation's number, alpha and limit as kernel arguments.
     pub fn words(self) -> (u32, f32, f32) {
         match self.activation {
             Activation::Silu => (0, 0.0, 0.0),
@@ -340,191 +340,191 @@ impl Joint {
     }
 }
 
-/// Where joined gates and ups go.
+/// Output of joined gates and ups.
 pub enum GatedOutput<B> {
-    /// In int8.
+    /// Output in int8.
     Int8(Quantized<B>),
-    /// As they are.
+    /// Output in f32.
     Floats(B),
 }
 
-/// `activation(gate, up)` of rows that hold a gate and an up side by side.
+/// Activation `activation(gate, up)` of rows that contain a gate followed by an up.
 pub struct Gated<B> {
-    /// How they are joined.
+    /// Activation and output format.
     pub joint: Joint,
     /// `[rows, 2 * cols]`
     pub gate_up: B,
     /// `[rows, cols]`
     pub out: GatedOutput<B>,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
     /// Columns of a gate.
     pub cols: u32,
-    /// Quantization groups of all rows.
+    /// Number of quantization groups of all rows.
     pub groups: usize,
 }
 
 /// Products of rows with matrices.
 pub struct Products<'a, D: Storage + Backend> {
-    /// What is multiplied with what.
+    /// Matrices, levels and pairs to multiply.
     pub jobs: &'a [Job<'a, D>],
     /// Rows of the input and of the output.
     pub pairs: &'a [RowPair],
-    /// What is read.
+    /// Input activations.
     pub input: &'a Input<D::Binding>,
-    /// Where products go.
+    /// Output rows.
     pub output: &'a Output<D::Binding>,
 }
 
-/// One matrix at one level, for some pairs of rows.
+/// Products of one matrix at one level, for a range of row pairs.
 pub struct Job<'a, D: Storage + Backend> {
-    /// The matrix.
+    /// Weight matrix.
     pub matrix: &'a D::Matrix,
-    /// What is added to its products.
+    /// Bias added to the products.
     pub bias: Option<&'a GpuFloats<D>>,
-    /// What it is computed with.
+    /// Input format.
     pub kind: ProductKind,
-    /// Its level, which it holds.
+    /// Level, which must be resident.
     pub level: Level,
-    /// Its rows that are wanted.
+    /// Range of matrix rows to compute.
     pub rows: Range<usize>,
-    /// Column of the output that the first one goes to.
+    /// Output column of the first computed matrix row.
     pub out_col: usize,
-    /// Its pairs.
+    /// Range of row pairs.
     pub pairs: Range<usize>,
 }
 
-/// What products read.
+/// Input activations of products.
 #[derive(Clone)]
 pub struct Input<B> {
-    /// For jobs with [`ProductKind::Int8`].
+    /// Int8 activations, for jobs with [`ProductKind::Int8`].
     pub quantized: Option<Quantized<B>>,
-    /// For the others.
+    /// f32 activations, for other jobs.
     pub floats: Option<B>,
     /// Elements of a row.
     pub cols: usize,
-    /// Elements from one row to the next.
+    /// Distance between the starts of two rows, in elements.
     pub stride: usize,
 }
 
-/// Where products go: rows of `cols`.
+/// Output rows of products, with `cols` elements each.
 #[derive(Clone)]
 pub struct Output<B> {
-    /// The first row.
+    /// Binding that starts at the first row.
     pub values: B,
     /// Elements of a row.
     pub cols: usize,
-    /// How they are written.
+    /// Set or add.
     pub write: Write,
 }
 
-/// Gates and ups.
+/// Gate and up products.
 pub enum GatesAndUps<'a, D: Storage + Backend> {
-    /// A gate, its up, and so on.
+    /// Jobs that alternate between a gate and its up.
     Jobs {
-        /// What is multiplied with what.
+        /// Matrices, levels and pairs to multiply.
         jobs: &'a [Job<'a, D>],
         /// Rows of the input and of the output.
         pairs: &'a [RowPair],
     },
-    /// Those that kernels found.
+    /// Blocks that kernels built from a routing.
     Found {
-        /// What is multiplied with what.
+        /// Blocks of products.
         blocks: &'a D::FoundBlocks,
-        /// What their matrices have in common.
+        /// Common form of the matrices.
         form: ProductForm,
     },
 }
 
-/// Gates and ups that are joined as they are computed.
+/// Gate and up products fused with the activation that joins them.
 pub struct GatedProducts<'a, D: Storage + Backend> {
-    /// What is multiplied with what.
+    /// Products to compute.
     pub products: GatesAndUps<'a, D>,
-    /// What is read.
+    /// Input activations.
     pub input: &'a Input<D::Binding>,
-    /// How gates and ups are joined.
+    /// Activation and output format.
     pub joint: Joint,
-    /// Rows of the output.
+    /// Number of output rows.
     pub rows: usize,
     /// Columns of the output.
     pub cols: usize,
 }
 
-/// What follows the inputs of heads, to where it follows their products.
+/// Copy of the elements after each head's inputs to the positions after its products.
 pub struct HeadsRest<B> {
     /// `[heads, inputs + rest]`
     pub x: B,
     /// `[heads, outputs + rest]`
     pub out: B,
-    /// Heads of all rows.
+    /// Number of heads of all rows.
     pub heads: u32,
-    /// Elements that are multiplied.
+    /// Number of multiplied elements of a head.
     pub inputs: u32,
-    /// Products.
+    /// Number of products of a head.
     pub outputs: u32,
-    /// Elements that follow.
+    /// Number of copied elements of a head.
     pub rest: u32,
 }
 
-/// Runs of rows that pass the recurrent states of a gated DeltaNet layer.
+/// Runs of rows that update the recurrent states of a gated DeltaNet layer.
 pub struct DeltaNetRuns<'a, D: Storage + Backend> {
-    /// The layer.
+    /// The layer's parameters.
     pub net: &'a DeltaNet<D>,
-    /// Runs, each short enough for a launch; those of a sequence in order.
+    /// Runs, each short enough for one launch. Runs of a sequence are in order.
     pub runs: &'a [Run],
     /// `[rows, channels + value_dim + 2 * num_value_heads]`
     pub projected: &'a GpuBuffer<D>,
     /// Queries, keys and values after the convolution, `[rows, channels]`.
     pub mixed: D::Binding,
-    /// The states, of which those that runs begin with were written.
+    /// Recurrent states. A run's initial state must have been written.
     pub states: &'a mut GpuStates<D>,
     /// `[rows, value_dim]`
     pub out: &'a GpuBuffer<D>,
 }
 
-/// Uses of experts that kernels note for the host.
+/// Expert uses of one call, which kernels note for the host.
 #[derive(Clone, Debug)]
 pub struct NotedCall<B> {
-    /// Where the uses of all calls are noted.
+    /// Noted uses of all calls.
     pub notes: B,
-    /// The first of this call.
+    /// Index of this call's first use.
     pub first: u32,
-    /// Number of this call, from 1 on: what the miss flag becomes when it lacks an expert.
+    /// Number of this call, counted from 1. The miss flag takes this value if an expert is missing.
     pub call: u32,
 }
 
-/// Has kernels make blocks of products with the experts of a layer that a routing names.
+/// Request to build blocks of products from a routing, on the device.
 pub struct FindExperts<'a, D: Storage + Backend> {
-    /// The experts.
+    /// Table of the layer's experts.
     pub table: &'a GpuExpertTable<D>,
-    /// The level of every row.
+    /// Level of each row.
     pub levels: &'a [Level], // [rows]
-    /// What the router chose.
+    /// Experts that the router selected.
     pub routing: &'a GpuRouting<D>,
-    /// Uses of experts: rows times experts of each.
+    /// Number of expert uses: rows times experts of a row.
     pub uses: usize,
-    /// Where they are noted.
+    /// Memory for noting the uses.
     pub noted: NotedCall<D::Binding>,
 }
 
-/// Blocks of gates and ups, and those of downs.
+/// Blocks of expert products, built on the device.
 pub struct FoundExperts<F> {
-    /// A gate, its up, and so on.
+    /// Blocks that alternate between a gate and its up.
     pub inner: F,
-    /// Downs.
+    /// Blocks of down products.
     pub outer: F,
 }
 
-/// Products of blocks that kernels made, with matrices alike.
+/// Products of blocks that kernels built. All matrices have the same form.
 pub struct FoundProducts<'a, D: Storage + Backend> {
-    /// The experts.
+    /// Table of the layer's experts.
     pub table: &'a GpuExpertTable<D>,
-    /// What is multiplied with what.
+    /// Blocks of products.
     pub blocks: &'a D::FoundBlocks,
-    /// What their matrices have in common.
+    /// Common form of the matrices.
     pub form: ProductForm,
-    /// What is read.
+    /// Input activations.
     pub input: &'a Input<D::Binding>,
-    /// Where products go.
+    /// Output rows.
     pub output: &'a Output<D::Binding>,
 }

@@ -1,15 +1,15 @@
-//! How a page of keys and values lies in memory of a device.
+//! Layout of a KV page in device memory.
 //!
-//! A page holds its heads one after another, each with its keys transposed, then its values. Four
-//! bytes are a word: one f32, two f16 or four integers that follow each other in a head.
+//! A page contains its heads in order, each with transposed keys followed by values. A word is four bytes:
+//! one f32, two f16 or four integers that are consecutive elements of a head.
 //!
 //! ```text
 //! keys     [head_dim / per word, 64]      values   [64, head_dim / per word]
-//! scales of integers, behind all heads    [heads, keys and values, 64]
+//! scales of integers, after all heads     [heads, keys and values, 64]
 //! ```
 //!
-//! Where values are the first elements of keys, there are only keys, and the scales are those of what
-//! follows the values, then those of the values.
+//! If values are a prefix of keys, the page contains only keys. The scales of the elements after the prefix
+//! come first, then the scales of the prefix.
 
 use bytemuck::{Pod, Zeroable};
 use nestling_core::EngineError;
@@ -17,48 +17,47 @@ use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS};
 
 use crate::storage::word;
 
-/// Where things lie in a page, in words.
+/// Offsets and strides in a page, in 4-byte words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageLayout {
     /// Words of a page.
     pub page_words: usize,
-    /// Words from one head to the next.
+    /// Distance between two heads.
     pub head_words: usize,
-    /// First word of a head's values.
+    /// Offset of the values in a head.
     pub value_first: usize,
-    /// Words from one position to the next in values, and from one word of a value to the next.
+    /// Distance between two positions of the values, and between two words of a value.
     pub value_strides: [usize; 2],
-    /// Words of a key that have the scale of values.
+    /// Words of a key that use the scale of values.
     pub prefix_words: usize,
-    /// First word of the scales.
+    /// Offset of the scales.
     pub scale_first: usize,
 }
 
-/// The same in the pages of one layer, as kernels take it.
+/// Offsets and strides in a page as kernel arguments, in 4-byte words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct PageWords {
-    /// Words from one head to the next.
+    /// Distance between two heads.
     pub head_words: u32,
-    /// First word of a head's values.
+    /// Offset of the values in a head.
     pub value_first: u32,
-    /// Words from one position to the next in values.
+    /// Distance between two positions of the values.
     pub value_position: u32,
-    /// Words from one word of a value to the next.
+    /// Distance between two words of a value.
     pub value_word: u32,
-    /// Words of a key that have the scale of values.
+    /// Words of a key that use the scale of values.
     pub prefix_words: u32,
-    /// First word of the scales.
+    /// Offset of the scales.
     pub scale_first: u32,
 }
 
-/// Elements in one word.
 fn per_word(dtype: KvDtype) -> usize {
     4 / dtype.bytes()
 }
 
 impl PageLayout {
-    /// That of pages whose heads were checked ([`PageLayout::check`]).
+    /// Returns the layout of a shape that passed [`PageLayout::check`].
     pub fn of(shape: &KvShape) -> Self {
         let words = shape.head_dim / per_word(shape.dtype);
         let key_words = PAGE_POSITIONS * words;
@@ -78,10 +77,10 @@ impl PageLayout {
         }
     }
 
-    /// What kernels take.
+    /// Returns the layout as kernel arguments.
     ///
     /// # Errors
-    /// [`EngineError::Limit`] for more words than kernels count.
+    /// Fails with [`EngineError::Limit`] if an offset exceeds 32 bits.
     pub fn words(&self) -> Result<PageWords, EngineError> {
         let [value_position, value_word] = self.value_strides;
         Ok(PageWords {
@@ -94,8 +93,10 @@ impl PageLayout {
         })
     }
 
+    /// Checks that keys and values consist of whole words.
+    ///
     /// # Errors
-    /// Heads whose parts are no whole words.
+    /// Returns an error if the elements of a head are not a multiple of the elements of a word.
     pub fn check(shape: &KvShape) -> Result<(), EngineError> {
         let per_word = per_word(shape.dtype);
         let value_dim = shape.values.dim(shape.head_dim);

@@ -1,4 +1,4 @@
-//! Which pages the rows of a step see.
+//! Lists of the KV pages visible to the rows of a step.
 
 use nestling_core::EngineError;
 use nestling_core::batch::StepRows;
@@ -8,35 +8,35 @@ fn page_missing() -> EngineError {
     EngineError::mismatch("page of a row", "a page", "none")
 }
 
-/// Page and index within it of a row's own position.
+/// Returns the page of a row's position, and the index of the position in the page.
 ///
 /// # Errors
-/// A row without a page.
+/// Returns an error if the row has no page.
 pub fn place_of(rows: &StepRows, row: usize) -> Result<(PageId, usize), EngineError> {
     rows.place(row).ok_or_else(page_missing)
 }
 
-/// The pages that the rows of a step see, sequence by sequence.
+/// The pages visible to the rows of a step, grouped by sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageLists {
-    /// Of each row, where the pages of its sequence begin in the list.
+    /// Index in `pages` of each row's first page.
     pub first: Vec<usize>, // [rows]
-    /// The list.
+    /// Pages of all sequences.
     pub pages: Vec<PageId>,
-    /// Most pages that a row sees.
+    /// Maximum number of pages visible to a row.
     pub longest: usize,
 }
 
 impl PageLists {
-    /// Those of a step.
+    /// Builds the lists of a step.
     ///
     /// # Errors
-    /// A row without a page.
+    /// Returns an error if a row has no page.
     pub fn of(rows: &StepRows) -> Result<Self, EngineError> {
         let mut lists = Self { first: vec![0; rows.len()], ..Self::default() };
-        // Where the pages of a sequence begin, and how many of them are listed.
+        // For each sequence: the index of its first page, and the number of pages listed.
         let mut known: Vec<Option<(usize, usize)>> = vec![None; rows.pages.len()];
-        // From the last row back: the first one met of a sequence sees the most pages of it.
+        // The last row of a sequence usually sees the most pages, so iterating backwards lists them once.
         for row in (0..rows.len()).rev() {
             place_of(rows, row)?;
             let (position, sequence) = (rows.positions[row] as usize, rows.sequences[row] as usize);

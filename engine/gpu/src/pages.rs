@@ -7,9 +7,10 @@ use crate::allocation::Allocation;
 use crate::page_layout::PageLayout;
 use crate::storage::Storage;
 
-/// The pages of one layer in chunks of several, each allocated when one of its pages is first written.
+/// KV pages of one layer. Pages are grouped in chunks; a chunk is allocated when one of its pages is first
+/// written.
 pub struct GpuPages<S: Storage> {
-    /// How many pages there are, and their sizes.
+    /// Number and sizes of the pages.
     pub shape: KvShape,
     /// Pages of a chunk.
     pub chunk_pages: usize,
@@ -17,20 +18,20 @@ pub struct GpuPages<S: Storage> {
     written: Vec<bool>, // [pages]
 }
 
-/// Pages of a chunk, and where a page is among them.
+/// Location of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPage {
-    /// Number of the chunk.
+    /// Index of the chunk.
     pub chunk: usize,
-    /// Number of the page in it.
+    /// Index of the page in the chunk.
     pub page: usize,
 }
 
 impl<S: Storage> GpuPages<S> {
-    /// A pool without any memory yet.
+    /// Creates a pool without allocating memory.
     ///
     /// # Errors
-    /// A shape that kernels do not read, or of which a chunk is larger than they see at once.
+    /// Returns an error if kernels do not support the shape, or if a chunk exceeds the largest allocation.
     pub fn new(storage: &S, shape: KvShape) -> Result<Self, EngineError> {
         PageLayout::check(&shape)?;
         let chunk_pages = S::chunk_pages(&shape).max(1);
@@ -49,21 +50,21 @@ impl<S: Storage> GpuPages<S> {
         EngineError::mismatch("key/value page", expected, page.0)
     }
 
-    /// Where a page lies among the chunks.
+    /// Returns the location of a page.
     pub fn chunk_page(&self, page: PageId) -> ChunkPage {
         let index = page.0 as usize;
         ChunkPage { chunk: index / self.chunk_pages, page: index % self.chunk_pages }
     }
 
-    /// A chunk that has memory.
+    /// Returns a chunk, or `None` if it is not allocated.
     pub fn chunk(&self, chunk: usize) -> Option<S::Binding> {
         self.chunks.get(chunk).and_then(Option::as_ref).map(Allocation::binding)
     }
 
-    /// A page that was written.
+    /// Returns a page that was written.
     ///
     /// # Errors
-    /// A page that was not.
+    /// Returns an error if the page was not written.
     pub fn get(&self, page: PageId) -> Result<S::Binding, EngineError> {
         let at = self.chunk_page(page);
         let chunk = self.chunks.get(at.chunk).and_then(Option::as_ref);
@@ -76,10 +77,10 @@ impl<S: Storage> GpuPages<S> {
         }
     }
 
-    /// The memory of a page that is to be written.
+    /// Returns the memory of a page for writing, allocating its chunk if necessary.
     ///
     /// # Errors
-    /// A page that the pool does not have; a device whose memory is full.
+    /// Returns an error if the page is out of range or the device is out of memory.
     pub fn prepare(&mut self, storage: &mut S, page: PageId) -> Result<S::Binding, EngineError> {
         let index = page.0 as usize;
         if index >= self.shape.pages {

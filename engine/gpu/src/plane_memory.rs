@@ -1,4 +1,4 @@
-//! Where the planes of a matrix lie in memory of a device, and how they get there.
+//! Device memory of a matrix's planes: types and traits for uploading them.
 
 use nestling_core::EngineError;
 use nestling_core::weights::MatrixWeights;
@@ -7,86 +7,87 @@ use nestling_formats::Plane;
 use crate::held_levels::HeldLevels;
 use crate::slot_layout::MatrixRoom;
 
-/// A matrix on its way to a device.
+/// A matrix to upload.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMatrix<'a> {
-    /// All of it.
+    /// Weights of the matrix.
     pub weights: &'a MatrixWeights,
-    /// What levels mean for it.
+    /// Prefix and size at each level.
     pub levels: &'a HeldLevels,
 }
 
-/// Planes on their way to a slot.
+/// Planes to add to a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPlanes<'a> {
-    /// Which, in their order. They follow those that are there and have their sizes.
+    /// Planes in order. They follow the resident ones and have the expected sizes.
     pub planes: &'a [SlotPlane<'a>],
-    /// What levels mean with them.
+    /// Prefix and size at each level, including these planes.
     pub levels: &'a HeldLevels,
 }
 
-/// A plane on its way to a slot.
+/// A plane to write to a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotPlane<'a> {
-    /// Which.
+    /// The plane's kind.
     pub plane: Plane,
-    /// All of it.
+    /// Bytes of the plane.
     pub bytes: &'a [u8],
 }
 
 impl SlotPlane<'_> {
-    /// The room of the plane in a slot, where it has one.
+    /// Returns the plane's space in a slot.
     ///
     /// # Errors
-    /// A slot without room for it.
+    /// Returns an error if the slot has no space for this plane.
     pub fn room<T>(&self, room: Option<T>) -> Result<T, EngineError> {
         let found = || format!("{:?}", self.plane);
         room.ok_or_else(|| EngineError::mismatch("plane of a matrix", "one with room", found()))
     }
 }
 
-/// Where a matrix of an expert lies in memory of the device.
+/// The space of one matrix of an expert in a slot.
 pub struct SlotRoom<B, R> {
-    /// Number of the slot.
+    /// Index of the slot.
     pub slot: usize,
-    /// Number of its slab.
+    /// Index of the slab.
     pub slab: usize,
-    /// The whole slot.
+    /// Memory of the whole slot.
     pub binding: B,
-    /// The room of the matrix there.
+    /// Space of the matrix in the slot.
     pub matrix: R,
 }
 
-/// Where the planes of a matrix lie.
+/// Device memory of a matrix's planes.
 pub trait PlaneMemory: Sized + Send + Sync {
-    /// What puts them there.
+    /// Recorder of the uploads.
     type Recorder;
-    /// Where a kernel finds something.
+    /// A kernel argument: a device address, or a range of a buffer.
     type Binding;
-    /// How they lie in a slot.
+    /// Layout of the planes in a slot.
     type Room: MatrixRoom;
 
-    /// Uploads a matrix, for whatever is recorded from now on.
+    /// Uploads a matrix for use by commands recorded later.
     ///
     /// # Errors
-    /// A device that is lost or whose memory is full; more rows or columns than kernels count.
+    /// Returns an error if the device is lost or out of memory, or if there are more rows or columns than
+    /// kernels can count.
     fn upload(recorder: &mut Self::Recorder, matrix: NewMatrix<'_>) -> Result<Self, EngineError>;
 
-    /// Puts what describes a matrix, and all of it or its first plane, into its room in a slot, behind all that
-    /// was recorded.
+    /// Writes a matrix with its base plane, or all of a float matrix, to a slot. The writes follow all
+    /// recorded commands. The descriptor that kernels read may be written later, by [`PlaneMemory::add`].
     ///
     /// # Errors
-    /// A matrix that does not fit its room; a device that is lost.
+    /// Returns an error if the matrix does not fit its space or the device is lost.
     fn in_slot(
         recorder: &mut Self::Recorder,
         room: &SlotRoom<Self::Binding, Self::Room>,
         weights: &MatrixWeights,
     ) -> Result<Self, EngineError>;
 
-    /// Puts planes into a slot behind all that was recorded.
+    /// Writes planes to a slot after all recorded commands.
     ///
     /// # Errors
-    /// A plane without room; a device that is lost.
+    /// Returns an error if the slot has no space for a plane or the device is lost.
     fn add(&mut self, recorder: &mut Self::Recorder, new: NewPlanes<'_>)
     -> Result<(), EngineError>;
 }

@@ -1,4 +1,4 @@
-//! What a product must know of a matrix, wherever its planes are.
+//! Properties of a matrix that products depend on, independent of where its planes are stored.
 
 use nestling_formats::nested::{InputTransform, Layout, PlaneForm};
 
@@ -7,41 +7,40 @@ use nestling_core::EngineError;
 use nestling_core::backend::{MatrixForm, MatrixShape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 
-/// What a matrix is multiplied with.
+/// Input format of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductKind {
     /// Activations in int8.
     Int8,
-    /// Activations as they are.
+    /// Activations in f32.
     Float,
 }
 
 impl ProductKind {
-    /// That of a matrix of codes or of floats.
     fn of(nested: bool, activations: ActivationMode) -> Self {
         if nested && activations == ActivationMode::Int8 { Self::Int8 } else { Self::Float }
     }
 }
 
-/// What a product must know of a matrix.
+/// Properties of a matrix that products depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductForm {
-    /// Outputs.
+    /// Number of outputs.
     pub rows: usize,
-    /// Inputs.
+    /// Number of inputs.
     pub cols: usize,
-    /// What it is multiplied with.
+    /// Input format.
     pub kind: ProductKind,
-    /// Whether its inputs are rotated before the product.
+    /// True if inputs are rotated before the product.
     pub rotated: bool,
-    /// Whether rows lie interleaved by 16, as nested matrices do unless they have fewer.
+    /// True if rows are interleaved in tiles of 16. Nested matrices with fewer than 16 rows are not.
     pub is_tiled: bool,
-    /// Whether its codes are scaled integers, of any form.
+    /// True if the codes are scaled integers of any form.
     pub is_scaled: bool,
 }
 
 impl ProductForm {
-    /// That of weights.
+    /// Returns the form of weights.
     pub fn of(weights: &MatrixWeights, activations: ActivationMode) -> Self {
         let (nested, is_tiled, is_scaled) = match weights {
             MatrixWeights::Nested(matrix) => {
@@ -60,7 +59,7 @@ impl ProductForm {
         }
     }
 
-    /// That of a matrix which is still to come.
+    /// Returns the form of a matrix that is not loaded yet.
     pub fn of_shape(shape: &MatrixShape, activations: ActivationMode) -> Self {
         let (rows, cols) = (shape.rows, shape.cols);
         match shape.form {
@@ -80,26 +79,26 @@ impl ProductForm {
     }
 }
 
-/// Heads whose matrices lie one below the other.
+/// Shapes of per-head products, with the heads' matrices stacked along rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadsForm {
-    /// How many.
+    /// Number of heads.
     pub count: usize,
-    /// Inputs and outputs of each.
+    /// Inputs of each head.
     pub inputs: usize,
-    /// Outputs of each.
+    /// Outputs of each head.
     pub outputs: usize,
-    /// Elements of a head, of which the first are its inputs.
+    /// Elements of a head. The first `inputs` of them are multiplied.
     pub width: usize,
-    /// Those behind its inputs.
+    /// Elements of a head after its inputs.
     pub rest: usize,
 }
 
 impl HeadsForm {
-    /// Of a matrix for so many heads, between rows of so many columns.
+    /// Returns the shapes of a matrix for `heads` heads, given the columns of input and output rows.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// Returns an error if the shapes do not match.
     pub fn of(
         matrix: &ProductForm,
         heads: usize,

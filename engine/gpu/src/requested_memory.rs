@@ -1,5 +1,6 @@
-//! What is asked for before a model is loaded: a budget too small for it is refused then, and experts leave
-//! room for what comes later. How many bytes of a device that takes is the backend's.
+//! Memory requested before a model is loaded. It allows refusing a budget that is too small for the model,
+//! and sizing the expert budget to leave space for later allocations. The backend converts requests to device
+//! bytes.
 
 use nestling_core::EngineError;
 use nestling_core::backend::ModelNeeds;
@@ -12,58 +13,58 @@ use crate::error::ModelBytes;
 use crate::notes::NOTES_BYTES;
 use crate::slot_layout::{MatrixRoom, SlotLayout};
 
-/// Rows of a step whose logits there is room for; more only where they fit.
+/// Number of rows of logits that memory is reserved for. Larger buffers are allocated only if they fit.
 const LOGIT_ROWS: usize = 32;
 
-/// The most that a buffer holds.
+/// Maximum size of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSize {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
     /// Columns of a row.
     pub cols: usize,
 }
 
 impl BufferSize {
-    /// Its elements.
+    /// Returns the number of elements.
     pub fn elements(self) -> usize {
         self.rows * self.cols
     }
 
-    /// Quantization groups of all rows.
+    /// Returns the number of quantization groups of all rows.
     pub fn groups(self) -> usize {
         self.rows * self.cols.div_ceil(GROUP)
     }
 }
 
-/// Rows and columns of what joins gates and ups.
+/// Size of joined gates and ups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InnerSize {
-    /// Uses of experts, or rows of a dense part.
+    /// Number of expert uses, or rows of a dense block.
     pub uses: usize,
     /// Columns of a gate.
     pub width: usize,
 }
 
 impl InnerSize {
-    /// Bytes of gates and ups that are computed together, of which there are at most so many.
+    /// Returns the bytes of gates and ups that are computed together, which are limited to `most`.
     pub fn gate_up_bytes(self, most: u64) -> u64 {
         let pair = 8 * self.width.max(1) as u64;
         (self.uses as u64 * pair).min(most.max(pair))
     }
 }
 
-/// The experts of a layer.
+/// Sizes of a layer's experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerExperts {
-    /// How many.
+    /// Number of experts.
     pub count: usize,
-    /// Floats of the biases of one: of its gate, of its up and of its down.
+    /// Bias floats of one expert: of gate, up and down.
     pub bias_floats: [usize; 3],
 }
 
 impl LayerExperts {
-    /// Those of each layer that has some.
+    /// Iterates over the layers that have experts.
     pub fn of(config: &ModelConfig) -> impl Iterator<Item = Self> + '_ {
         config.layers.iter().filter_map(|layer| match layer.feed_forward {
             FeedForward::Moe { num_experts: count, moe_intermediate_size: width, .. } => {
@@ -73,46 +74,44 @@ impl LayerExperts {
         })
     }
 
-    /// Floats of the biases of all of them.
+    /// Returns the number of bias floats of all experts.
     pub fn all_bias_floats(&self) -> usize {
         self.count * self.bias_floats.iter().sum::<usize>()
     }
 }
 
-/// What was asked for before a model is loaded.
+/// Memory requested before a model is loaded.
 #[derive(Debug, Default)]
 pub struct RequestedMemory {
     buffers: Vec<BufferSize>,
-    /// Elements of each routing: of numbers, and as many of weights.
+    /// Number of uses in each routing. Each use has an expert index and a weight.
     routings: Vec<usize>,
-    /// Keys and values of layers.
     pages: Vec<KvShape>,
-    /// Recurrent states of layers.
     states: Vec<StateShape>,
 }
 
 impl RequestedMemory {
-    /// Activations.
+    /// Adds an activation buffer.
     pub fn buffer(&mut self, rows_max: usize, cols: usize) {
         self.buffers.push(BufferSize { rows: rows_max.max(1), cols });
     }
 
-    /// A routing.
+    /// Adds a routing.
     pub fn routing(&mut self, rows_max: usize, per_token: usize) {
         self.routings.push(rows_max * per_token);
     }
 
-    /// Keys and values of a layer.
+    /// Adds the KV cache of a layer.
     pub fn pages(&mut self, shape: KvShape) {
         self.pages.push(shape);
     }
 
-    /// Recurrent states of a layer.
+    /// Adds the recurrent states of a layer.
     pub fn states(&mut self, shape: StateShape) {
         self.states.push(shape);
     }
 
-    /// All buffers, but of logits no more than [`LOGIT_ROWS`] rows.
+    /// Iterates over all buffers, with logits limited to [`LOGIT_ROWS`] rows.
     fn buffers<'a>(&'a self, config: &'a ModelConfig) -> impl Iterator<Item = BufferSize> + 'a {
         self.buffers.iter().map(|buffer| match buffer.cols == config.vocab_size {
             true => BufferSize { rows: buffer.rows.min(LOGIT_ROWS), cols: buffer.cols },
@@ -120,64 +119,64 @@ impl RequestedMemory {
         })
     }
 
-    /// Quantization groups of the largest input of a product.
+    /// Returns the number of quantization groups of the largest product input.
     fn input_groups_max(&self, config: &ModelConfig) -> usize {
         let inputs = self.buffers.iter().filter(|buffer| buffer.cols != config.vocab_size);
-        // Default: a model that asked for no such buffer has no inputs of products.
+        // Default: a model that requested no such buffer has no product inputs.
         inputs.map(|buffer| buffer.groups()).max().unwrap_or(0)
     }
 }
 
-/// Bytes that a backend takes of a device for what a model has.
+/// Memory requirements of a backend. All functions return bytes of device memory unless stated otherwise.
 pub trait MemorySizes {
-    /// How streamed experts lie in slots.
+    /// Layout of streamed experts in slots.
     type Room: MatrixRoom;
 
-    /// Weights that are uploaded before the first step.
+    /// Returns the size of weights uploaded before the first step.
     fn weights(needs: &ModelNeeds<'_>) -> u64;
 
-    /// Keys and values of a layer.
+    /// Returns the size of a layer's KV cache.
     fn pages(shape: &KvShape) -> u64;
 
-    /// Recurrent states of a layer.
+    /// Returns the size of a layer's recurrent states.
     fn states(shape: &StateShape) -> u64;
 
-    /// What parts of attention leave to be merged.
+    /// Returns the size of the partial results that attention merges.
     fn attention(shape: &KvShape) -> u64;
 
-    /// Activations.
+    /// Returns the size of activations.
     fn buffer(size: BufferSize) -> u64;
 
-    /// A routing of so many elements.
+    /// Returns the size of a routing with `elements` elements.
     fn routing(elements: usize) -> u64;
 
-    /// So many quantization groups of the input of a product.
+    /// Returns the size of `groups` quantization groups of a product's input.
     fn inputs(groups: u64) -> u64;
 
-    /// Gates and ups, and the input of downs.
+    /// Returns the size of gates and ups, and of the input of downs.
     fn inner(size: InnerSize) -> u64;
 
-    /// Logits of a router.
+    /// Returns the size of a router's logits.
     fn router_logits(rows: usize, experts: usize) -> u64;
 
-    /// Parts of rows that `argmax` looks at, each for itself.
+    /// Returns the number of parts of a row that `argmax` processes separately.
     fn argmax_parts(cols: usize) -> usize;
 
-    /// Other memory between operations.
+    /// Returns the size of other scratch memory.
     fn scratch(bytes: u64) -> u64;
 
-    /// The table of a layer's experts, and their biases.
+    /// Returns the size of the table of a layer's experts and of their biases.
     fn experts(experts: &LayerExperts, config: &ModelConfig) -> u64;
 
-    /// All else.
+    /// Returns the size of everything else.
     fn others(needs: &ModelNeeds<'_>) -> u64;
 }
 
 impl ModelBytes {
-    /// Those of a model that asked for this.
+    /// Returns the memory requirements of a model.
     ///
     /// # Errors
-    /// Sizes that overflow.
+    /// Returns an error if sizes overflow.
     pub fn of<S: MemorySizes>(
         requested: &RequestedMemory,
         needs: &ModelNeeds<'_>,
@@ -191,7 +190,7 @@ impl ModelBytes {
     }
 }
 
-/// One streamed expert; 0 where all stay.
+/// Returns the size of one streamed expert, or 0 if no expert is streamed.
 fn expert_bytes<S: MemorySizes>(needs: &ModelNeeds<'_>) -> Result<u64, EngineError> {
     match needs.experts.iter().any(Option::is_some) {
         true => Ok(SlotLayout::<S::Room>::of(&needs.experts)?.slot_bytes()),
@@ -199,34 +198,34 @@ fn expert_bytes<S: MemorySizes>(needs: &ModelNeeds<'_>) -> Result<u64, EngineErr
     }
 }
 
-/// Activations, inputs of products and what parts of attention leave.
+/// Returns the size of activations, product inputs and partial results of attention.
 fn step_bytes<S: MemorySizes>(requested: &RequestedMemory, config: &ModelConfig) -> u64 {
     let buffers: u64 = requested.buffers(config).map(S::buffer).sum();
     let routings: u64 = requested.routings.iter().map(|elements| S::routing(*elements)).sum();
-    // Default: a model without attention leaves no parts of it.
+    // Default: a model without attention has no partial results.
     let parts = requested.pages.iter().map(S::attention).max().unwrap_or(0);
     buffers + routings + parts + S::inputs(requested.input_groups_max(config) as u64)
 }
 
-/// What operations of a step use among themselves, and the tables of experts.
+/// Returns the size of scratch memory and expert tables.
 fn scratch_bytes<S: MemorySizes>(needs: &ModelNeeds<'_>) -> u64 {
     let ModelNeeds { config, rows_max, .. } = needs;
     let tables: u64 = LayerExperts::of(config).map(|experts| S::experts(&experts, config)).sum();
     // Default: a model without experts has no router.
     let experts = LayerExperts::of(config).map(|experts| experts.count).max().unwrap_or(0);
-    // Default: a model without layers joins nothing.
+    // Default: a model without layers has no gates and ups.
     let inner = inner_sizes(needs).map(S::inner).max().unwrap_or(0);
     let mixed = match mixed_floats_max(needs) {
         0 => 0,
         floats => S::scratch(4 * floats as u64),
     };
-    // The largest of parts of rows of logits and their columns, and of whole rows.
+    // Maxima of parts of logits rows and their columns, and maxima of whole rows.
     let parts = LOGIT_ROWS * S::argmax_parts(config.vocab_size);
     let best = 2 * S::scratch(4 * parts as u64) + S::scratch(4 * LOGIT_ROWS as u64);
     inner + mixed + S::router_logits(*rows_max, experts) + best + tables
 }
 
-/// What joins gates and ups, of each layer.
+/// Iterates over the sizes of joined gates and ups, one for each layer.
 fn inner_sizes<'a>(needs: &'a ModelNeeds<'_>) -> impl Iterator<Item = InnerSize> + 'a {
     let rows = needs.rows_max;
     needs.config.layers.iter().map(move |layer| match layer.feed_forward {
@@ -240,12 +239,12 @@ fn inner_sizes<'a>(needs: &'a ModelNeeds<'_>) -> impl Iterator<Item = InnerSize>
     })
 }
 
-/// Floats of the largest convolution of a DeltaNet layer; 0 where there is none.
+/// Returns the floats of the largest DeltaNet convolution, or 0 if there is none.
 fn mixed_floats_max(needs: &ModelNeeds<'_>) -> usize {
     let floats = needs.config.layers.iter().map(|layer| match &layer.mixer {
         TokenMixer::DeltaNet(shape) => needs.rows_max * shape.channels(),
         TokenMixer::Attention(_) | TokenMixer::Latent(_) => 0,
     });
-    // Default: a model without layers mixes nothing.
+    // Default: a model without layers has no convolution.
     floats.max().unwrap_or(0)
 }

@@ -1,9 +1,9 @@
-//! How much of a router a device takes.
+//! Limits of the router kernels.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{Backend, Router};
 
-/// The most that a device's kernels route.
+/// Maximum sizes that a device's router kernels support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouterLimits {
     /// Experts of a layer.
@@ -15,10 +15,10 @@ pub struct RouterLimits {
 }
 
 impl RouterLimits {
-    /// Checks a router of so many experts for some rows, of which a routing has room for `rows_max`.
+    /// Checks a router with `experts` experts for `rows` rows. The routing has space for `rows_max` rows.
     ///
     /// # Errors
-    /// [`EngineError::Limit`].
+    /// Fails with [`EngineError::Limit`] if a size is too large.
     pub fn check<B: Backend>(
         &self,
         router: &Router<B>,
@@ -39,10 +39,10 @@ impl RouterLimits {
     }
 }
 
-/// Checks a size against the most that a device takes.
+/// Checks a size against a limit.
 ///
 /// # Errors
-/// [`EngineError::Limit`].
+/// Fails with [`EngineError::Limit`] if the size is larger.
 pub fn check_limit(what: &'static str, limit: usize, found: usize) -> Result<(), EngineError> {
     if found <= limit {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Which row of an input goes to which row of an output, grouped by what multiplies it.
+//! Pairs of input and output rows, grouped by the matrix and level that multiply them.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::expect;
 use nestling_core::EngineError;
 use nestling_core::backend::ExpertUse;
 
-/// Row of the input, row of the output: two words, as kernels read them.
+/// An input row and its output row, in the layout that kernels read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RowPair {
@@ -19,13 +19,13 @@ pub struct RowPair {
     pub out_row: u32,
 }
 
-/// Where the pairs of each level that occurs lie.
+/// Range of pairs for each level that occurs.
 pub type LevelRanges = Vec<(Level, Range<usize>)>;
 
-/// So many rows as pairs of themselves, level by level.
+/// Pairs each row with itself, grouped by level.
 ///
 /// # Errors
-/// Rows and levels that differ in number.
+/// Returns an error if the numbers of rows and levels differ.
 pub fn pairs_by_level(
     rows: usize,
     levels: &[Level],
@@ -43,10 +43,10 @@ pub fn pairs_by_level(
     Ok((pairs, ranges))
 }
 
-/// Adds the pairs of one expert, level by level, from rows to what experts give, `[rows, per_token]`.
+/// Appends the pairs of one expert, grouped by level. Output rows are indices in `[rows, per_token]`.
 ///
 /// # Errors
-/// Uses by rows or ranks that there are not.
+/// Returns an error if a row or rank is out of range.
 pub fn push_uses(
     pairs: &mut Vec<RowPair>,
     uses: &[ExpertUse],
@@ -69,7 +69,8 @@ pub fn push_uses(
     Ok(ranges)
 }
 
-/// Pairs to rows that are numbered, and pairs from those.
+/// Splits pairs in two stages: from input rows to consecutive intermediate rows, and from those to output
+/// rows.
 pub fn by_way_of(pairs: &[RowPair]) -> (Vec<RowPair>, Vec<RowPair>) {
     let numbered = (0u32..).zip(pairs).map(|(between, pair)| {
         let there = RowPair { x_row: pair.x_row, out_row: between };
@@ -78,7 +79,7 @@ pub fn by_way_of(pairs: &[RowPair]) -> (Vec<RowPair>, Vec<RowPair>) {
     numbered.unzip()
 }
 
-/// Adds the pairs of one of so many heads, each a row of the input: where they lie.
+/// Appends the pairs of one head and returns their range. The input has `heads` rows for each row.
 pub fn push_head(
     pairs: &mut Vec<RowPair>,
     rows: &[RowPair],
@@ -93,7 +94,7 @@ pub fn push_head(
     start..pairs.len()
 }
 
-/// The part of a range that lies in a window, from the window's start on.
+/// Returns the part of a range that is inside a window, relative to the window's start.
 pub fn within(range: &Range<usize>, window: &Range<usize>) -> Range<usize> {
     let (start, end) = (range.start.max(window.start), range.end.min(window.end));
     start.saturating_sub(window.start)..end.saturating_sub(window.start)

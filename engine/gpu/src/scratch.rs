@@ -1,40 +1,40 @@
-//! Memory that operations use among themselves, by what it is for.
+//! Scratch memory of operations, by purpose.
 
 use nestling_core::EngineError;
 
 use crate::allocation::Allocation;
 use crate::storage::Storage;
 
-/// What memory between operations holds.
+/// Purpose of scratch memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScratchRoom {
-    /// Values and scales of the input of a product.
+    /// Int8 values of a product's input.
     InputValues,
-    /// Its scales.
+    /// Scales of a product's input.
     InputScales,
-    /// Gates and ups of feed-forward parts, `[rows, 2 I]`.
+    /// Gates and ups of feed-forward blocks, `[rows, 2 I]`.
     GateUp,
-    /// The input of their second product, in int8.
+    /// Int8 values of the down products' input.
     InnerValues,
-    /// Its scales.
+    /// Scales of the down products' input.
     InnerScales,
-    /// The same input as floats.
+    /// The down products' input in f32.
     InnerFloats,
-    /// Blocks that kernels make for experts, and their pairs of rows.
+    /// Blocks of expert products built by kernels, and their row pairs.
     Blocks,
-    /// What parts of attention leave to be merged.
+    /// Partial results of attention, which are merged later.
     AttendParts,
-    /// Queries, keys and values of DeltaNet layers after their convolution, `[rows, channels]`.
+    /// Queries, keys and values of DeltaNet layers after the convolution, `[rows, channels]`.
     Mixed,
-    /// What the router's choice is made from, `[rows, experts]`.
+    /// Router logits, `[rows, experts]`.
     RouterLogits,
-    /// The largest of parts of rows, `[rows, parts]`.
+    /// Order keys of the maxima of row parts, `[rows, parts]`.
     Orders,
-    /// Their columns, `[rows, parts]`.
+    /// Columns of the maxima of row parts, `[rows, parts]`.
     Columns,
-    /// The columns of the largest of rows, `[rows]`.
+    /// Columns of the maxima of rows, `[rows]`.
     Best,
-    /// Stands in where a kernel has nothing to read.
+    /// Placeholder for an unused kernel argument.
     Nothing,
 }
 
@@ -42,7 +42,7 @@ impl ScratchRoom {
     const COUNT: usize = Self::Nothing as usize + 1;
 }
 
-/// Memory of every purpose. It grows; what it holds lasts for one operation.
+/// Scratch memory by purpose. It grows as needed; its contents are valid during one operation.
 pub struct Scratch<S: Storage> {
     rooms: [Option<S::Memory>; ScratchRoom::COUNT],
 }
@@ -54,16 +54,15 @@ impl<S: Storage> Default for Scratch<S> {
 }
 
 impl<S: Storage> Scratch<S> {
-    /// Memory of a purpose.
     pub(crate) fn room(&mut self, room: ScratchRoom) -> &mut Option<S::Memory> {
         &mut self.rooms[room as usize]
     }
 }
 
-/// At least so many elements of 4 bytes, in what memory of a purpose becomes.
+/// Grows scratch memory to at least `count` elements of 4 bytes.
 ///
 /// # Errors
-/// As [`Storage::allocate`].
+/// Fails like [`Storage::allocate`].
 pub(crate) fn grow<S: Storage>(
     storage: &mut S,
     room: &mut Option<S::Memory>,
@@ -83,21 +82,21 @@ pub(crate) fn grow<S: Storage>(
     }
 }
 
-/// Rooms of quantized activations.
+/// Scratch memory of quantized activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantizedRoom {
-    /// Of values.
+    /// Purpose of the values.
     pub values: ScratchRoom,
-    /// Of scales.
+    /// Purpose of the scales.
     pub scales: ScratchRoom,
 }
 
 impl QuantizedRoom {
-    /// The input of a product.
+    /// Input of a product.
     pub const INPUT: Self =
         Self { values: ScratchRoom::InputValues, scales: ScratchRoom::InputScales };
 
-    /// The input of a feed-forward part's second product.
+    /// Input of a feed-forward block's down products.
     pub const INNER: Self =
         Self { values: ScratchRoom::InnerValues, scales: ScratchRoom::InnerScales };
 }

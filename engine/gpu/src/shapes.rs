@@ -1,4 +1,4 @@
-//! Shapes of what a device holds, for the checks of operations.
+//! Shapes of device data, for the checks of operations.
 
 use nestling_core::backend::{KvPages, RecurrentStates, Shape, Shaped};
 use nestling_core::kv_cache::KvShape;

@@ -1,79 +1,79 @@
-//! Sizes of operations, laid out as kernels of both backends take them.
+//! Sizes of operations as kernel arguments, shared by both backends.
 
 use bytemuck::{Pod, Zeroable};
 
-/// Heads that are rotated, as kernels take them.
+/// Sizes of rotated heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RopeSizes {
-    /// Heads of queries.
+    /// Number of query heads.
     pub queries: u32,
-    /// Heads of keys.
+    /// Number of key heads.
     pub keys: u32,
-    /// Elements from one row to the next.
+    /// Distance between the starts of two rows, in elements.
     pub stride: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// First element of a head that is rotated.
+    /// First rotated element of a head.
     pub rope_first: u32,
-    /// Elements of a head that are rotated.
+    /// Number of rotated elements of a head.
     pub rope_dims: u32,
 }
 
-/// Sizes of keys and values, as kernels take them.
+/// Sizes of keys and values to store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct StoreSizes {
-    /// Heads of keys.
+    /// Number of key heads.
     pub heads: u32,
-    /// Elements from one row to the next.
+    /// Distance between the starts of two rows, in elements.
     pub stride: u32,
     /// Column of the first key.
     pub first: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// Elements of a key that are its value; 0 where values follow the keys.
+    /// Number of leading elements of a key that are its value, or 0 if values follow keys.
     pub prefix: u32,
 }
 
-/// Sizes of attention, as kernels take them.
+/// Sizes of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct AttendSizes {
-    /// Heads of queries.
+    /// Number of query heads.
     pub heads: u32,
-    /// Heads of queries that share a key.
+    /// Number of query heads that share a key head.
     pub sharing: u32,
-    /// Elements from one row of queries to the next.
+    /// Distance between the starts of two rows of queries, in elements.
     pub stride: u32,
     /// Elements of a head.
     pub head_dim: u32,
     /// Elements of a value.
     pub value_dim: u32,
-    /// Positions that a row sees.
+    /// Number of positions visible to a row.
     pub window: u32,
 }
 
-/// A router's rule and sizes, as kernels take them.
+/// Rule and sizes of a router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RouteSizes {
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
     /// Experts of the layer.
     pub experts: u32,
     /// Experts of a row.
     pub per_token: u32,
-    /// 1 where scores are sigmoids, 0 where they are a softmax.
+    /// 1 if scores are sigmoids, 0 if they are a softmax.
     pub is_sigmoid: u32,
-    /// 1 where the weights of a row are made to add up to 1.
+    /// 1 if the weights of a row are normalized to a sum of 1.
     pub normalizes: u32,
-    /// What weights are multiplied with.
+    /// Factor of the weights.
     pub scale: f32,
-    /// Groups of experts; 0 where there are none.
+    /// Number of groups of experts, or 0 if experts are not grouped.
     pub groups: u32,
-    /// Groups that are kept.
+    /// Number of selected groups.
     pub groups_kept: u32,
-    /// 1 where a group's score is the sum of its two best.
+    /// 1 if a group's score is the sum of its two best experts' scores.
     pub two_best: u32,
 }

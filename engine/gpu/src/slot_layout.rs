@@ -1,28 +1,29 @@
-//! How streamed experts lie in slots: each matrix has room of its own, and so has each of its planes. A plane
-//! that arrives is written where it belongs, and nothing else of the expert is.
+//! Layout of streamed experts in slots. Each matrix and each of its planes has a fixed position, so an
+//! arriving plane is written without moving other data.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{ExpertShape, MatrixForm, MatrixShape};
 use nestling_formats::Plane;
 
-/// Slots begin at multiples of so many bytes.
+/// Alignment of slots in bytes.
 pub const SLOT_ALIGN: u64 = 256;
 
-/// Where a matrix and its planes lie in a slot.
+/// Layout of a matrix and its planes in a slot.
 pub trait MatrixRoom: Copy + Send + Sync {
-    /// Room behind what ends at `start`; none for sizes that overflow.
+    /// Places a matrix at byte `start` or after it. Returns `None` if sizes overflow.
     fn of(shape: &MatrixShape, start: u64) -> Option<Self>;
 
-    /// Where it ends, in bytes from the slot's beginning.
+    /// Returns the end of the matrix, in bytes from the start of the slot.
     fn end(&self) -> u64;
 }
 
-/// Bytes of each plane that a matrix of a shape may have. All elements of a float matrix are its first.
+/// Sizes in bytes of the planes that a matrix may have. A float matrix has all its elements in the first
+/// plane.
 #[derive(Clone, Copy, Debug)]
 pub struct PlaneSizes([Option<usize>; Plane::ALL.len()]);
 
 impl PlaneSizes {
-    /// None for sizes that overflow.
+    /// Returns the sizes for a shape, or `None` if they overflow.
     pub fn of(shape: &MatrixShape) -> Option<Self> {
         let mut sizes = [None; Plane::ALL.len()];
         match shape.form {
@@ -40,12 +41,12 @@ impl PlaneSizes {
         Some(Self(sizes))
     }
 
-    /// The first plane's bytes.
+    /// Returns the size of the first plane in bytes.
     pub fn first(&self) -> Option<usize> {
         self.0[0]
     }
 
-    /// Each plane's room, which `take` gives to those that there are, in their order.
+    /// Calls `take` with the size of each present plane, in order, and returns the results by plane.
     pub fn rooms<T>(
         &self,
         mut take: impl FnMut(usize) -> Option<T>,
@@ -59,7 +60,7 @@ impl PlaneSizes {
         Some(rooms)
     }
 
-    /// Those of the planes above the first.
+    /// Returns the sizes without the first plane.
     #[must_use]
     pub fn above_first(mut self) -> Self {
         self.0[0] = None;
@@ -67,7 +68,7 @@ impl PlaneSizes {
     }
 }
 
-/// How a layer's experts look, and how they lie in a slot.
+/// Shape of a layer's experts and their layout in a slot.
 #[derive(Clone, Copy, Debug)]
 struct LayerRooms<R> {
     shape: ExpertShape,
@@ -84,7 +85,7 @@ impl<R: MatrixRoom> LayerRooms<R> {
     }
 }
 
-/// How the streamed experts of a model lie in slots of one size.
+/// Layout of a model's streamed experts in slots of equal size.
 #[derive(Clone, Debug)]
 pub struct SlotLayout<R> {
     layers: Vec<Option<LayerRooms<R>>>,
@@ -92,10 +93,10 @@ pub struct SlotLayout<R> {
 }
 
 impl<R: MatrixRoom> SlotLayout<R> {
-    /// That of these layers; none is a layer without streamed experts.
+    /// Creates a layout. `None` is a layer without streamed experts.
     ///
     /// # Errors
-    /// Sizes that overflow.
+    /// Returns an error if sizes overflow.
     pub fn of(shapes: &[Option<ExpertShape>]) -> Result<Self, EngineError> {
         let overflow = || EngineError::mismatch("sizes of experts", "sizes that fit", "more");
         let rooms = |shape: &ExpertShape| LayerRooms::<R>::of(shape).ok_or_else(overflow);
@@ -107,22 +108,22 @@ impl<R: MatrixRoom> SlotLayout<R> {
         Ok(Self { layers, slot_bytes })
     }
 
-    /// Bytes of a slot, which has room for any expert.
+    /// Returns the size of a slot in bytes, which fits any expert.
     pub fn slot_bytes(&self) -> u64 {
         self.slot_bytes
     }
 
-    /// How the experts of a layer look.
+    /// Returns the shape of a layer's experts.
     pub fn shape(&self, layer: usize) -> Option<&ExpertShape> {
         self.layers.get(layer)?.as_ref().map(|layer| &layer.shape)
     }
 
-    /// Where a matrix of a layer's experts lies: gate, up or down.
+    /// Returns the layout of a matrix of a layer's experts: 0 is gate, 1 is up, 2 is down.
     pub fn room(&self, layer: usize, matrix: usize) -> Option<&R> {
         self.layers.get(layer)?.as_ref()?.rooms.get(matrix)
     }
 
-    /// Slots of a budget, at least one.
+    /// Returns the number of slots in a budget of `bytes` bytes, at least one.
     pub fn slots_in(&self, bytes: u64) -> usize {
         usize::try_from(bytes / self.slot_bytes).unwrap_or(usize::MAX).max(1)
     }

@@ -1,10 +1,10 @@
-//! Slabs: allocations that slots lie in, shared by the slots and the tables that name them.
+//! Slabs, the allocations that contain slots. Slots and expert tables share them.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nestling_core::sync::whole;
 
-/// Slots that lie in one allocation.
+/// One allocation that contains consecutive slots.
 #[derive(Debug)]
 pub(crate) struct SlotSlab<M> {
     pub memory: M,
@@ -13,13 +13,13 @@ pub(crate) struct SlotSlab<M> {
 }
 
 impl<M> SlotSlab<M> {
-    /// The first slot behind it.
+    /// Returns the index after the last slot.
     pub fn end(&self) -> usize {
         self.first + self.count
     }
 }
 
-/// The slabs of slots, as tables of experts see them.
+/// Slabs of slots, shared with tables of experts.
 #[derive(Debug)]
 pub struct SlotSlabs<M>(Arc<Mutex<Vec<SlotSlab<M>>>>);
 
@@ -40,7 +40,7 @@ impl<M> SlotSlabs<M> {
         whole(self.0.lock())
     }
 
-    /// What `of` makes of the memory of each slab, in the order of their numbers.
+    /// Applies `of` to the memory of each slab, in order.
     pub fn map<T>(&self, of: impl FnMut(&M) -> T) -> Vec<T> {
         let slabs = self.lock();
         slabs.iter().map(|slab| &slab.memory).map(of).collect()

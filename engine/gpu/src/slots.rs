@@ -1,4 +1,5 @@
-//! Memory for streamed experts: slabs of slots, each with room for one expert at its highest level.
+//! Memory for streamed experts. Slabs are divided into slots, each with space for one expert at its highest
+//! level.
 
 use std::error::Error;
 
@@ -21,40 +22,41 @@ use crate::plane_memory::{PlaneMemory, SlotPlane, SlotRoom};
 use crate::slot_layout::SlotLayout;
 use crate::slot_slabs::{SlotSlab, SlotSlabs};
 
-/// How a matrix lies in a slot of a device.
+/// Layout of a matrix in a slot of a device.
 type Room<D> = <<D as Device>::Weights as PlaneMemory>::Room;
 
-/// What a device does for experts in slots of its memory.
+/// A device that supports slots for streamed experts.
 pub trait SlotDevice: Device {
-    /// Slabs that the slots of one budget are divided among where an allocation may be as large. A smaller
-    /// budget gives whole ones back.
+    /// Number of slabs for the slots of one budget, unless allocations are limited to a smaller size.
+    /// Reducing the budget frees whole slabs.
     const SLABS: usize;
 
-    /// Whether a slab of fewer slots than a whole one stays where it does not end the slots.
+    /// True if a slab smaller than the others is kept when it is not the last one.
     const KEEPS_SMALLER_SLABS: bool;
 
-    /// Whether matrices of this shape can lie in slots.
+    /// Returns whether matrices of this shape can be stored in slots.
     fn takes_in_slots(shape: &MatrixShape) -> bool;
 
-    /// Bytes that slots may take beside those that are there.
+    /// Returns the number of bytes available for additional slots.
     fn slot_bytes_left(&self) -> u64;
 
-    /// Memory for slots.
+    /// Allocates memory for slots.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     fn allocate_slots(&mut self, bytes: u64) -> Result<SlotAllocation<Self::Memory>, EngineError>;
 
-    /// Ends or submits all that was recorded and may use slots that are given back.
+    /// Completes or submits all recorded commands that may use slots about to be released.
     ///
     /// # Errors
-    /// A device that is lost or refused a command.
+    /// Returns an error if the device is lost or refuses a command.
     fn release_slots(&mut self) -> Result<(), EngineError>;
 
-    /// [`SlotMemory::fetch_plane`]; none where a device copies from no host memory by itself.
+    /// Implements [`SlotMemory::fetch_plane`]. Returns `None` if the device cannot copy from host memory
+    /// asynchronously.
     ///
     /// # Errors
-    /// As [`SlotMemory::fetch_plane`].
+    /// Fails like [`SlotMemory::fetch_plane`].
     fn fetch_plane(
         &mut self,
         weights: &FeedForward<Self>,
@@ -65,34 +67,34 @@ pub trait SlotDevice: Device {
         Ok(None)
     }
 
-    /// [`SlotMemory::begin_async_copies`]; nothing where all copies are in order.
+    /// Implements [`SlotMemory::begin_async_copies`]. Does nothing if all copies run in order.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     fn begin_async_copies(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// [`SlotMemory::end_async_copies`].
+    /// Implements [`SlotMemory::end_async_copies`].
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     fn end_async_copies(&mut self) -> Result<CopyFence, EngineError> {
         Ok(CopyFence::default())
     }
 
-    /// [`SlotMemory::completed_copies`].
+    /// Implements [`SlotMemory::completed_copies`].
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     fn completed_copies(&mut self, awaited: CopyFence) -> Result<CopyFence, EngineError> {
         Ok(awaited)
     }
 
-    /// [`SlotMemory::host_link`], measured with memory of empty slots.
+    /// Implements [`SlotMemory::host_link`] by measuring copies into the memory of empty slots.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     fn host_link(
         &mut self,
         slots: Self::Binding,
@@ -103,20 +105,20 @@ pub trait SlotDevice: Device {
     }
 }
 
-/// What came of a request for memory for slots.
+/// Result of an allocation for slots.
 #[derive(Debug)]
 pub enum SlotAllocation<M> {
-    /// The memory.
+    /// Allocated memory.
     Allocated(M),
-    /// The device's memory is full, or its budget: there may be room for less.
+    /// The device's memory or budget is exhausted. A smaller allocation may succeed.
     Full(EngineError),
 }
 
 impl<M> SlotAllocation<M> {
-    /// What came of a request to a device.
+    /// Converts the result of a device allocation.
     ///
     /// # Errors
-    /// All but those of full memory.
+    /// Returns all errors except exhausted memory.
     pub fn of<B: Error + Send + Sync + 'static>(
         result: Result<M, GpuError<B>>,
     ) -> Result<Self, EngineError> {
@@ -131,18 +133,18 @@ impl<M> SlotAllocation<M> {
 /// Slots for the streamed experts of a model.
 pub struct GpuSlots<D: SlotDevice> {
     layout: SlotLayout<Room<D>>,
-    /// Slots of a whole slab.
+    /// Slots of a full-size slab.
     per_slab: usize,
     slabs: SlotSlabs<D::Memory>,
 }
 
 impl<D: SlotDevice> GpuSlots<D> {
-    /// As many slots as `bytes` are enough for, at least one, or fewer where memory is full. None where
-    /// an expert has a matrix that cannot lie there.
+    /// Allocates the slots that fit in `bytes` bytes, at least one, or fewer if memory runs out. Returns
+    /// `None` if an expert has a matrix that cannot be stored in a slot.
     ///
     /// # Errors
-    /// A device whose memory has no room for one; [`EngineError::Limit`] for an expert that is larger than
-    /// what a kernel sees at once.
+    /// Returns an error if there is no memory for one slot. Fails with [`EngineError::Limit`] if an expert
+    /// exceeds the largest allocation.
     pub fn new(
         device: &mut D,
         layers: &[Option<ExpertShape>],
@@ -164,7 +166,7 @@ impl<D: SlotDevice> GpuSlots<D> {
         Ok(Some(slots))
     }
 
-    /// Slots of slabs that stay when there are to be as many as fit `bytes`.
+    /// Returns the number of slots kept when the budget changes to `bytes` bytes.
     fn slots_kept(&self, bytes: u64) -> usize {
         let count = self.layout.slots_in(bytes);
         let slabs = self.slabs.lock();
@@ -174,7 +176,7 @@ impl<D: SlotDevice> GpuSlots<D> {
         slabs.iter().take_while(stays).last().map_or(0, SlotSlab::end)
     }
 
-    /// Adds slabs until there are so many slots, or no memory is left.
+    /// Adds slabs until there are `count` slots or memory runs out.
     fn grow(&mut self, device: &mut D, count: usize) -> Result<(), EngineError> {
         let slot_bytes = self.layout.slot_bytes();
         let mut most = self.per_slab;
@@ -197,10 +199,10 @@ impl<D: SlotDevice> GpuSlots<D> {
         }
     }
 
-    /// Where a matrix lies.
+    /// Returns the memory of a matrix.
     ///
     /// # Errors
-    /// A slot or a layer that there is not.
+    /// Returns an error if the slot or the layer does not exist.
     fn room(&self, place: SlotPlace) -> Result<SlotRoom<D::Binding, Room<D>>, EngineError> {
         let SlotPlace { slot, layer, matrix } = place;
         let missing = || EngineError::mismatch("slot of an expert", "one that is there", slot);

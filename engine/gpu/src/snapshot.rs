@@ -1,4 +1,4 @@
-//! Pages and states as bytes: copies of them, and what snapshots read and write.
+//! Copying, reading and writing of KV pages and recurrent states, as used by snapshots.
 
 use nestling_core::EngineError;
 use nestling_core::kv_cache::PageId;
@@ -10,7 +10,7 @@ use crate::expect;
 use crate::pages::GpuPages;
 use crate::states::GpuStates;
 
-/// Writes bytes behind all that was recorded, and starts the device on them.
+/// Records a write after all recorded commands and submits them.
 fn restore<D: Device>(device: &mut D, bytes: &[u8], to: &D::Binding) -> Result<(), EngineError> {
     let recorder = device.recorder();
     recorder.write(bytes, to, 0)?;
@@ -21,7 +21,8 @@ impl<D: Device> GpuPages<D> {
     /// Copies a page.
     ///
     /// # Errors
-    /// Pages that the pool does not have; a device that is lost or whose memory is full.
+    /// Returns an error if the source was not written, the destination is out of range, or the device is lost
+    /// or out of memory.
     pub fn copy(
         &mut self,
         device: &mut D,
@@ -37,20 +38,20 @@ impl<D: Device> GpuPages<D> {
         Ok(device.recorder().submit()?)
     }
 
-    /// Appends the bytes of a page.
+    /// Appends the contents of a page to `out`.
     ///
     /// # Errors
-    /// A page that was not written; a device that is lost.
+    /// Returns an error if the page was not written or the device is lost.
     pub fn read(&self, device: &mut D, page: PageId, out: &mut Vec<u8>) -> Result<(), EngineError> {
         let part = (self.get(page)?, self.shape.page_bytes() as u64);
         Ok(device.recorder().read(&[part], |bytes| out.extend_from_slice(bytes))?)
     }
 
-    /// Writes the bytes of a page.
+    /// Writes the contents of a page.
     ///
     /// # Errors
-    /// A page that the pool does not have; bytes of another length; a device that is lost or whose
-    /// memory is full.
+    /// Returns an error if the page is out of range, the length is wrong, or the device is lost or out of
+    /// memory.
     pub fn write(&mut self, device: &mut D, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {
         expect("bytes of a page", self.shape.page_bytes(), bytes.len())?;
         let page = self.prepare(device, page)?;
@@ -59,10 +60,10 @@ impl<D: Device> GpuPages<D> {
 }
 
 impl<D: Device> GpuStates<D> {
-    /// Appends the bytes of a state.
+    /// Appends the contents of a state to `out`.
     ///
     /// # Errors
-    /// A state that was not written; a device that is lost.
+    /// Returns an error if the state was not written or the device is lost.
     pub fn read(
         &self,
         device: &mut D,
@@ -73,11 +74,11 @@ impl<D: Device> GpuStates<D> {
         Ok(device.recorder().read(&[part], |bytes| out.extend_from_slice(bytes))?)
     }
 
-    /// Writes the bytes of a state.
+    /// Writes the contents of a state.
     ///
     /// # Errors
-    /// A state that the pool does not have; bytes of another length; a device that is lost or whose
-    /// memory is full.
+    /// Returns an error if the state is out of range, the length is wrong, or the device is lost or out of
+    /// memory.
     pub fn write(
         &mut self,
         device: &mut D,

@@ -1,4 +1,4 @@
-//! Recurrent states of one layer: so many vectors of floats.
+//! Recurrent states of one layer.
 
 use nestling_core::EngineError;
 use nestling_core::recurrent::{StateId, StateShape};
@@ -6,15 +6,15 @@ use nestling_core::recurrent::{StateId, StateShape};
 use crate::allocation::Allocation;
 use crate::storage::Storage;
 
-/// The states of one layer, allocated when first written.
+/// Recurrent states of one layer. Memory of a state is allocated when the state is first written.
 pub struct GpuStates<S: Storage> {
-    /// How many states there are, and their sizes.
+    /// Number and size of the states.
     pub shape: StateShape,
     states: Vec<Option<S::Memory>>, // [states], each [floats]
 }
 
 impl<S: Storage> GpuStates<S> {
-    /// A pool without any memory yet.
+    /// Creates a pool without allocating memory.
     pub fn new(shape: StateShape) -> Self {
         Self { shape, states: (0..shape.states).map(|_| None).collect() }
     }
@@ -24,25 +24,27 @@ impl<S: Storage> GpuStates<S> {
         EngineError::mismatch("recurrent state", expected, state.0)
     }
 
-    /// A state that was written.
+    /// Returns a state that was written.
     ///
     /// # Errors
-    /// A state that was not.
+    /// Returns an error if the state was not written.
     pub fn get(&self, state: StateId) -> Result<S::Binding, EngineError> {
         let found = self.states.get(state.0 as usize).and_then(Option::as_ref);
         found.map(Allocation::binding).ok_or_else(|| self.missing(state))
     }
 
+    /// Checks that a state is in range.
+    ///
     /// # Errors
-    /// A state that the pool does not have.
+    /// Returns an error if the pool does not have the state.
     pub fn check_room(&self, state: StateId) -> Result<(), EngineError> {
         if (state.0 as usize) < self.states.len() { Ok(()) } else { Err(self.missing(state)) }
     }
 
-    /// The memory of a state that is to be written.
+    /// Returns the memory of a state for writing, allocating it if necessary.
     ///
     /// # Errors
-    /// A state that the pool does not have; a device whose memory is full.
+    /// Returns an error if the state is out of range or the device is out of memory.
     pub fn prepare(&mut self, storage: &mut S, state: StateId) -> Result<S::Binding, EngineError> {
         self.check_room(state)?;
         let bytes = self.shape.state_bytes() as u64;

@@ -1,4 +1,4 @@
-//! Memory of a device, as what both backends share sees it.
+//! Trait for allocating memory of a device.
 
 use nestling_core::EngineError;
 use nestling_core::kv_cache::KvShape;
@@ -7,40 +7,40 @@ use crate::allocation::Allocation;
 use crate::device_budget::Purpose;
 use crate::weight_slabs::WeightRange;
 
-/// Allocates memory of a device.
+/// Allocator of device memory.
 pub trait Storage: Sized + Send + 'static {
-    /// Where a kernel finds something.
+    /// A kernel argument: a device address, or a range of a buffer.
     type Binding: Clone + Send + Sync;
-    /// An allocation.
+    /// A memory allocation.
     type Memory: Allocation<Binding = Self::Binding>;
-    /// What kernels read of the experts of a layer.
+    /// Expert entries of a layer's table, as kernels read them.
     type TableEntries: Send + Sync;
-    /// Blocks of products that kernels make from a routing.
+    /// Blocks of products that kernels build from a routing.
     type FoundBlocks;
 
-    /// Whether an RMSNorm can leave its rows in int8 as well.
+    /// True if an RMSNorm kernel can also write its rows in int8.
     const KEEPS_INT8: bool;
 
-    /// Largest allocation that a kernel can see at once.
+    /// Returns the size in bytes of the largest allocation that a kernel can address.
     fn allocation_bytes_max(&self) -> u64;
 
-    /// Bytes that memory which grows to so many is given.
+    /// Returns the size to allocate for growing memory that requires `bytes` bytes.
     fn roomy_bytes(&self, bytes: u64) -> u64;
 
-    /// KV pages that are allocated at once.
+    /// Returns the number of KV pages allocated at once.
     fn chunk_pages(shape: &KvShape) -> usize;
 
-    /// Memory with unspecified contents.
+    /// Allocates memory with unspecified contents.
     ///
     /// # Errors
-    /// A device whose memory is full, or a memory budget without room.
+    /// Returns an error if the device is out of memory or the memory budget is exhausted.
     fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<Self::Memory, EngineError>;
 
-    /// Replaces an allocation by a larger one with unspecified contents. Recorded work may still use
-    /// the old one.
+    /// Replaces an allocation by a larger one with unspecified contents. Recorded work may still use the old
+    /// one.
     ///
     /// # Errors
-    /// As [`Storage::allocate`].
+    /// Fails like [`Storage::allocate`].
     fn reallocate(
         &mut self,
         memory: &mut Self::Memory,
@@ -48,31 +48,31 @@ pub trait Storage: Sized + Send + 'static {
         bytes: u64,
     ) -> Result<(), EngineError>;
 
-    /// Memory with these bytes, behind all that was recorded.
+    /// Allocates memory and records writing `bytes` to it, after all recorded commands.
     ///
     /// # Errors
-    /// As [`Storage::allocate`]; a device that is lost.
+    /// Fails like [`Storage::allocate`], or if the device is lost.
     fn upload(&mut self, what: &'static str, bytes: &[u8]) -> Result<Self::Memory, EngineError>;
 
-    /// Weights, for whatever is recorded from now on. `purpose` says whose part of a memory budget they are.
+    /// Uploads weights for use by commands recorded later. `purpose` selects the part of the memory budget.
     ///
     /// # Errors
-    /// As [`Storage::allocate`]; a device that is lost.
+    /// Fails like [`Storage::allocate`], or if the device is lost.
     fn upload_weights(
         &mut self,
         purpose: Purpose,
         bytes: &[u8],
     ) -> Result<WeightRange<Self::Memory>, EngineError>;
 
-    /// Counts the steps of which nobody knows what took place: what kernels left in memory before is
-    /// not relied on.
+    /// Returns the number of steps that were aborted with unknown progress. Device data written by kernels in
+    /// an earlier epoch must not be relied on.
     fn epoch(&self) -> u64;
 }
 
-/// A size as kernels take it.
+/// Converts a size to a 32-bit kernel argument.
 ///
 /// # Errors
-/// [`EngineError::Limit`] for one that does not fit.
+/// Fails with [`EngineError::Limit`] if the size does not fit.
 pub fn word(what: &'static str, size: usize) -> Result<u32, EngineError> {
     let limit = u64::from(u32::MAX);
     u32::try_from(size).map_err(|_| EngineError::Limit { what, limit, found: size as u64 })

@@ -1,4 +1,4 @@
-//! Memory for weights: few large allocations, slabs, of which each weight has a range.
+//! Suballocator of weight memory. Each weight has a range of one of a few large allocations, called slabs.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use crate::allocation::Allocation;
 use crate::error::GpuError;
 use crate::free_ranges::FreeRanges;
 
-/// Ranges begin at multiples of so many bytes.
+/// Alignment of ranges in bytes.
 pub const WEIGHT_ALIGN: u64 = 256;
 
 /// All slabs of a device.
@@ -19,7 +19,7 @@ pub struct WeightSlabs<M>(Arc<Mutex<Slabs<M>>>);
 #[derive(Debug)]
 struct Slabs<M> {
     slabs: Vec<Slab<M>>,
-    /// Ranges that were released; work that was given to the device may still read them.
+    /// Released ranges that submitted work may still read.
     released: Vec<(usize, Range<u64>)>,
 }
 
@@ -29,7 +29,7 @@ struct Slab<M> {
     free: FreeRanges,
 }
 
-/// Bytes of a slab; others may have them once it is dropped.
+/// A byte range of a slab, released on drop.
 #[derive(Debug)]
 pub struct WeightRange<M> {
     slab: usize,
@@ -40,24 +40,24 @@ pub struct WeightRange<M> {
 }
 
 impl<M> WeightRange<M> {
-    /// Number of the slab.
+    /// Returns the index of the slab.
     pub fn slab(&self) -> usize {
         self.slab
     }
 
-    /// The slab.
+    /// Returns the memory of the slab.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// The first byte in the slab.
+    /// Returns the byte offset of the range in the slab.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 }
 
 impl<M: Allocation> WeightRange<M> {
-    /// So many of its bytes, for kernels.
+    /// Returns a binding of the first `bytes` bytes of the range.
     pub fn binding(&self, bytes: u64) -> M::Binding {
         self.memory.range(self.offset, bytes)
     }
@@ -85,8 +85,7 @@ impl<M> Default for WeightSlabs<M> {
 }
 
 impl<M: Allocation> WeightSlabs<M> {
-    /// A range of so many bytes, with unspecified contents, that nobody reads; none where no slab has as
-    /// many left.
+    /// Allocates a range with unspecified contents. Returns `None` if no slab has enough free bytes.
     pub fn take(&self, bytes: u64) -> Option<WeightRange<M>> {
         let bytes = aligned(bytes);
         let mut state = lock(&self.0);
@@ -98,11 +97,11 @@ impl<M: Allocation> WeightSlabs<M> {
         Some(WeightRange { slab, memory, offset, bytes, slabs: Arc::clone(&self.0) })
     }
 
-    /// The first range, of so many bytes, of a new slab of `size` bytes, or of one that is no larger than
-    /// the range where the memory is full.
+    /// Adds a slab of `size` bytes and returns its first range. If memory is full, the slab is only as large
+    /// as the range.
     ///
     /// # Errors
-    /// Those of `allocate`.
+    /// Returns the errors of `allocate`.
     pub fn grow<B>(
         &self,
         size: u64,
@@ -122,18 +121,18 @@ impl<M: Allocation> WeightSlabs<M> {
         Ok(WeightRange { slab, memory, offset: 0, bytes, slabs: Arc::clone(&self.0) })
     }
 
-    /// Bytes of all slabs.
+    /// Returns the number of bytes of all slabs.
     pub fn bytes(&self) -> u64 {
         lock(&self.0).slabs.iter().map(|slab| slab.memory.bytes()).sum()
     }
 
-    /// Whether ranges were released that nobody was given since.
+    /// Returns whether there are released ranges that are not yet free.
     pub fn has_released(&self) -> bool {
         !lock(&self.0).released.is_empty()
     }
 
-    /// Nothing that was given to the device is under way, or what comes waits for it: ranges that were
-    /// released can be given away again. Each is shown to `reuse` before.
+    /// Makes released ranges free, after passing each to `reuse`. The caller guarantees that submitted work
+    /// is complete, or that later work waits for it.
     pub fn settle(&self, reuse: impl Fn(&M, &Range<u64>)) {
         let state = &mut *lock(&self.0);
         for (slab, range) in state.released.drain(..) {

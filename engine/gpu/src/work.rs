@@ -1,9 +1,8 @@
-//! How much one launch computes at most: systems take a device that is busy for too long for hung and reset
-//! it (Windows after two seconds, macOS and phones likewise).
+//! Limits on the work of one launch. Operating systems reset a GPU that is busy for too long: Windows after
+//! two seconds, macOS and phones similarly.
 //!
 //! Work is counted in multiplications, and a device's rates are measured when it is opened
-//! (`calibration.rs`). Rates decide how work is cut into launches and nothing else: no result depends on
-//! them.
+//! (`calibration.rs`). Rates only determine how work is split into launches; results do not depend on them.
 
 use std::ops::Range;
 
@@ -11,77 +10,77 @@ use nestling_import::DeltaNetConfig;
 
 use nestling_core::kv_cache::PAGE_POSITIONS;
 
-/// The longest that one launch is estimated to take.
+/// Maximum estimated duration of one launch, in nanoseconds.
 pub const LAUNCH_NANOSECONDS: u64 = 250_000_000;
 
-/// The longest that what is given to a device at once is estimated to take, unless one launch does.
+/// Maximum estimated duration of one submission, in nanoseconds. A submission may exceed it if it consists of
+/// one launch.
 pub const SUBMISSION_NANOSECONDS: u64 = 500_000_000;
 
-/// Elements in memory that are read or written take as long as so many multiplications of attention.
+/// Cost of an element read or written in memory, in multiplications of attention.
 const ELEMENT_WORK: u128 = 8;
 
-/// What a launch computes: devices are not equally fast at all of it.
+/// Kind of work in a launch. A device's speed differs between kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkKind {
-    /// Products of a nested matrix with many rows of activations, whose weights are decoded once for all.
+    /// Products of a nested matrix with many rows of activations, which decode weights once for all rows.
     ManyRows,
-    /// The same with few rows.
+    /// Products of a nested matrix with few rows of activations.
     FewRows,
     /// Products with float activations.
     Floats,
     /// Scores and weighted values of attention.
     Attention,
-    /// Rows that pass a recurrent state, one after another.
+    /// Sequential updates of a recurrent state, row after row.
     Recurrence,
-    /// Everything that is done once for each element.
+    /// Elementwise operations.
     Elements,
 }
 
 impl WorkKind {
-    /// Those that are measured.
+    /// Kinds that are measured.
     pub const MEASURED: [Self; 5] =
         [Self::ManyRows, Self::FewRows, Self::Floats, Self::Attention, Self::Recurrence];
 }
 
-/// Multiplications per second of a device, by what is computed.
+/// Speed of a device for each kind of work, in multiplications per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkRates {
-    /// In the order of [`WorkKind::MEASURED`].
+    /// Rates in the order of [`WorkKind::MEASURED`].
     rates: [u64; WorkKind::MEASURED.len()],
 }
 
 impl WorkRates {
-    /// What a device is taken to do that could not be measured: less than any GPU.
+    /// Rate assumed for a device that could not be measured, slower than any GPU.
     pub const FLOOR: u64 = 1 << 28;
 
-    /// The most that a device is believed: a launch of a quarter of a second is then larger than any product
-    /// of a layer.
+    /// Maximum rate. At this rate, a launch of [`LAUNCH_NANOSECONDS`] exceeds any product of a layer.
     pub const CEILING: u64 = 1 << 45;
 
-    /// Those of a device that could not be measured.
+    /// Rates of a device that could not be measured.
     pub const UNKNOWN: Self = Self::uniform(Self::FLOOR);
 
-    /// Those of a device that nothing watches: a program on the processor.
+    /// Rates of a device without a watchdog, such as a program on the CPU.
     pub const UNWATCHED: Self = Self::uniform(Self::CEILING);
 
-    /// The same rate for everything, whatever it is: for tests.
+    /// Returns the same rate for all kinds of work. Used by tests.
     pub const fn uniform(per_second: u64) -> Self {
         Self { rates: [per_second; WorkKind::MEASURED.len()] }
     }
 
-    /// What was measured, in the order of [`WorkKind::MEASURED`]. What is no number, or below
-    /// [`WorkRates::FLOOR`] or above [`WorkRates::CEILING`], becomes that.
+    /// Returns measured rates, given in the order of [`WorkKind::MEASURED`]. Rates are clamped to
+    /// [`WorkRates::FLOOR`] and [`WorkRates::CEILING`]; NaN becomes the floor.
     pub fn measured(per_second: [f64; WorkKind::MEASURED.len()]) -> Self {
         let sane = |rate: f64| match rate {
             rate if rate >= Self::CEILING as f64 => Self::CEILING,
             rate if rate > Self::FLOOR as f64 => rate as u64,
-            // What is no number, too.
+            // Includes NaN.
             _ => Self::FLOOR,
         };
         Self { rates: per_second.map(sane) }
     }
 
-    /// Multiplications per second.
+    /// Returns the rate in multiplications per second.
     pub fn per_second(&self, kind: WorkKind) -> u64 {
         let [many, few, floats, attention, recurrence] = self.rates;
         match kind {
@@ -93,7 +92,7 @@ impl WorkRates {
         }
     }
 
-    /// The nanoseconds that work is estimated to take.
+    /// Returns the estimated duration of work in nanoseconds.
     pub fn nanoseconds(&self, kind: WorkKind, work: u64) -> u64 {
         let each = if kind == WorkKind::Elements { ELEMENT_WORK } else { 1 };
         let work = u128::from(work) * each * 1_000_000_000;
@@ -101,7 +100,7 @@ impl WorkRates {
         u64::try_from(time).unwrap_or(u64::MAX)
     }
 
-    /// The most work of one launch.
+    /// Returns the maximum work of one launch.
     pub fn launch_work(&self, kind: WorkKind) -> u64 {
         let each = if kind == WorkKind::Elements { ELEMENT_WORK } else { 1 };
         let rate = u128::from(self.per_second(kind)) * u128::from(LAUNCH_NANOSECONDS);
@@ -110,19 +109,21 @@ impl WorkRates {
     }
 }
 
-/// The product of some counts; what does not fit is the most that does.
+/// Returns the product of counts, saturating at `u64::MAX`.
 pub fn work_of(counts: &[usize]) -> u64 {
     counts.iter().fold(1, |work: u64, count| work.saturating_mul(*count as u64))
 }
 
-/// Positions of the pages that a row at a position sees, its own included, within a window of so many.
+/// Returns the number of positions in the pages that a row sees, including its own page. `window` limits the
+/// visible positions.
 pub fn seen_positions(position: u32, window: Option<usize>) -> usize {
     let end = position as usize + 1;
     let start = window.map_or(0, |window| end.saturating_sub(window));
     end.next_multiple_of(PAGE_POSITIONS) - start / PAGE_POSITIONS * PAGE_POSITIONS
 }
 
-/// Consecutive items whose work together is at most `most`; one of more is by itself.
+/// Splits items into consecutive ranges whose total work is at most `most`. An item that exceeds `most` gets
+/// its own range.
 pub fn pieces(work: impl IntoIterator<Item = u64>, most: u64) -> Vec<Range<usize>> {
     let mut pieces: Vec<Range<usize>> = Vec::new();
     let mut sum = 0u64;
@@ -139,15 +140,16 @@ pub fn pieces(work: impl IntoIterator<Item = u64>, most: u64) -> Vec<Range<usize
     pieces
 }
 
-/// Columns of a recurrent state that a device is measured with at the most: fewer take as long.
+/// Columns of the largest recurrent state used for measuring. Smaller states take as long.
 const STATE_COLUMNS: usize = 8192;
 
-/// The most that a row takes that passes all heads of a state: two sums and what is added for each element.
+/// Returns the work of one row over all heads of a state: two dot products and one update for each element.
+/// Small states count as `STATE_COLUMNS` columns, because they take as long.
 pub fn recurrence_row_work(shape: &DeltaNetConfig) -> u64 {
     work_of(&[3, shape.value_dim().max(STATE_COLUMNS), shape.key_head_dim])
 }
 
-/// Items of so much work each that are at most `most` together: a multiple of `unit`, and not 0.
+/// Returns the number of items of `each` work that fit in `most`: a positive multiple of `unit`.
 pub fn at_once(each: u64, most: u64, unit: usize) -> usize {
     let count = usize::try_from(most / each.max(1)).unwrap_or(usize::MAX);
     (count / unit.max(1) * unit.max(1)).max(unit).max(1)
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(WorkRates::uniform(3_000_000_000).nanoseconds(WorkKind::Floats, 7), 3);
         assert_eq!(rates.launch_work(WorkKind::Attention), 250_000_000);
         assert_eq!(rates.launch_work(WorkKind::Elements), 31_250_000);
-        // No rate at all: everything takes for ever, and a launch is the least there is.
+        // At a rate of zero, durations are huge and a launch has the minimum work.
         let none = WorkRates::uniform(0);
         assert_eq!(none.nanoseconds(WorkKind::FewRows, 1), 1_000_000_000);
         assert_eq!(none.launch_work(WorkKind::FewRows), 1);
@@ -211,18 +213,18 @@ mod tests {
         }
     }
 
-    /// 4,096 rows at the end of 131,072 positions, 64 heads of 128 and 128 elements, 94 layers.
+    /// Uses 4,096 rows at the end of 131,072 positions, 64 heads of 128 and 128 elements, and 94 layers.
     #[test]
     fn long_prompts_do_not_overflow() {
         let positions: usize =
             (131_072 - 4096..131_072).map(|position| seen_positions(position, None)).sum();
-        // Pages 1985 to 2048 of 64 positions, 64 rows each: 64 * 64 * (1985 + ... + 2048).
+        // Pages 1985 to 2048 have 64 positions and are seen by 64 rows each: 64 * 64 * (1985 + ... + 2048).
         assert_eq!(positions, 64 * 64 * 129_056);
         let layer = work_of(&[positions, 64, 128 + 128]);
         assert_eq!(layer, 8_660_801_552_384);
         assert_eq!(work_of(&[positions, 64, 256, 94]), 814_115_345_924_096);
         let slow = WorkRates::uniform(WorkRates::FLOOR);
-        // 32,264 seconds and 3,032,816.
+        // The durations are 32,264 and 3,032,816 seconds.
         assert_eq!(slow.nanoseconds(WorkKind::Attention, layer), 32_264_000_000_000);
         assert_eq!(slow.nanoseconds(WorkKind::Attention, 94 * layer), 3_032_816_000_000_000);
         assert_eq!(work_of(&[usize::MAX, usize::MAX, 3]), u64::MAX);

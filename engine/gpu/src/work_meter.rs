@@ -1,38 +1,38 @@
-//! How much was recorded, and how long a device is estimated to take for it.
+//! Meter of recorded work and its estimated duration.
 
 use nestling_core::backend::BackendCounters;
 
 use crate::work::{WorkKind, WorkRates};
 
-/// What was recorded for a device.
+/// Work recorded for a device.
 #[derive(Debug)]
 pub struct WorkMeter {
-    /// How fast the device is.
+    /// Speed of the device.
     pub rates: WorkRates,
-    /// What was recorded since somebody asked.
+    /// Counters since they were last taken.
     pub counts: BackendCounters,
-    /// How long what was recorded and not started is estimated to take.
+    /// Estimated duration of recorded work that is not submitted, in nanoseconds.
     nanoseconds: u64,
 }
 
 impl WorkMeter {
-    /// Of a device so fast.
+    /// Creates a meter of a device with these rates.
     pub fn new(rates: WorkRates) -> Self {
         Self { rates, counts: BackendCounters::default(), nanoseconds: 0 }
     }
 
-    /// Nanoseconds of what was recorded and not started, and of so much work.
+    /// Returns the estimated duration in nanoseconds of work that is not submitted, plus additional work.
     pub fn nanoseconds_with(&self, kind: WorkKind, work: u64) -> u64 {
         self.nanoseconds.saturating_add(self.rates.nanoseconds(kind, work))
     }
 
-    /// So much work is recorded. Gives the nanoseconds of all that was recorded and not started.
+    /// Adds recorded work. Returns the estimated duration in nanoseconds of all work that is not submitted.
     pub fn add(&mut self, kind: WorkKind, work: u64) -> u64 {
         self.nanoseconds = self.nanoseconds_with(kind, work);
         self.nanoseconds
     }
 
-    /// All that was recorded is started or forgotten.
+    /// Resets the duration after recorded work was submitted or discarded.
     pub fn started(&mut self) {
         self.nanoseconds = 0;
     }

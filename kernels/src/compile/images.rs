@@ -1,4 +1,4 @@
-//! Images of kernels: those that the build embedded, those of a folder, and new ones.
+//! Kernel images: embedded in the build, cached in a folder, or compiled on demand.
 
 use std::fs;
 use std::io::Write;
@@ -12,52 +12,52 @@ use crate::version::Version;
 
 include!(concat!(env!("OUT_DIR"), "/embedded_images.rs"));
 
-/// Bytes in front of an image: its checksum.
+/// Bytes of the checksum before an image.
 const CHECKSUM_BYTES: usize = 16;
 
-/// A file that is larger is none of ours.
+/// Maximum size of an image file in bytes. Larger files are ignored.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Where images of kernels come from.
+/// Source of kernel images.
 #[derive(Clone, Debug, Default)]
 pub struct KernelImages {
     folder: Option<PathBuf>,
 }
 
-/// The file name of an image, up to the compiler's version.
+/// Returns the file name of an image, without the compiler's version.
 fn stem(kernel: Kernel, target: Target) -> String {
     format!("{}-{:032x}-{target}", kernel.name(), hash(kernel, target))
 }
 
 impl KernelImages {
-    /// With a folder that keeps what was compiled, or none. It is made when there is something to keep;
-    /// one that cannot be written is no error.
+    /// Creates a source with an optional cache folder. The folder is created on demand; a folder that cannot
+    /// be written is not an error.
     pub fn new(folder: Option<PathBuf>) -> Self {
         Self { folder }
     }
 
-    /// An image that devices of this compute capability run, major and minor number: one that the build
-    /// embedded, one from the folder, a new one, or embedded PTX.
+    /// Returns an image for devices of a compute capability. Tries embedded binaries, the cache folder,
+    /// compilation, and embedded PTX, in this order.
     ///
     /// # Errors
-    /// [`CompileError`].
+    /// Fails with [`CompileError`].
     pub fn image(&self, kernel: Kernel, capability: Version) -> Result<Vec<u8>, CompileError> {
         let binary = |target| embedded(kernel, target);
         if let Some(image) = Target::binaries_for(capability).find_map(binary) {
             return Ok(image);
         }
         self.compiled(kernel, Target::Device(capability.major, capability.minor)).or_else(|error| {
-            // The compiler is not there, or older than the device.
+            // The compiler is missing, or older than the device.
             let text =
                 |target| embedded(kernel, target).or_else(|| self.compiled(kernel, target).ok());
             Target::texts_for(capability).find_map(text).ok_or(error)
         })
     }
 
-    /// Keeps an image in the folder, if there is one, for a release's build.
+    /// Writes an image to the folder, if there is one.
     ///
     /// # Errors
-    /// A folder that cannot be written.
+    /// Returns an error if the folder cannot be written.
     pub fn keep(&self, kernel: Kernel, target: Target, image: &[u8]) -> std::io::Result<()> {
         match self.file(kernel, target) {
             Some(file) => write(&file, image),
@@ -65,26 +65,26 @@ impl KernelImages {
         }
     }
 
-    /// Where the image of the compiler that is there is kept.
+    /// Returns the cache file of an image, which depends on the compiler's version.
     fn file(&self, kernel: Kernel, target: Target) -> Option<PathBuf> {
         let (major, minor) = nvrtc::version()?;
         let name = format!("{}-{major}.{minor}", stem(kernel, target));
         self.folder.as_ref().map(|folder| folder.join(name))
     }
 
-    /// From the folder, or new and kept there.
+    /// Returns an image from the cache folder, or compiles and caches it.
     fn compiled(&self, kernel: Kernel, target: Target) -> Result<Vec<u8>, CompileError> {
         if let Some(image) = self.file(kernel, target).and_then(|file| read(&file)) {
             return Ok(image);
         }
         let image = compile(kernel, target)?.image;
-        // A cache that cannot be written costs time only.
+        // A cache that cannot be written only costs time.
         let _ = self.keep(kernel, target, &image);
         Ok(image)
     }
 }
 
-/// An image that the build embedded, whichever compiler made it.
+/// Returns an embedded image, regardless of the version of its compiler.
 fn embedded(kernel: Kernel, target: Target) -> Option<Vec<u8>> {
     let stem = stem(kernel, target);
     let found = EMBEDDED.iter().find(|(name, _)| {
@@ -93,7 +93,7 @@ fn embedded(kernel: Kernel, target: Target) -> Option<Vec<u8>> {
     found.and_then(|(_, bytes)| checked(bytes))
 }
 
-/// The image behind its checksum.
+/// Returns the image after a valid checksum.
 fn checked(bytes: &[u8]) -> Option<Vec<u8>> {
     let (checksum, image) = bytes.split_first_chunk::<CHECKSUM_BYTES>()?;
     (u128::from_le_bytes(*checksum) == xxh3_128(image)).then(|| image.to_vec())
@@ -106,7 +106,7 @@ fn read(file: &Path) -> Option<Vec<u8>> {
     checked(&fs::read(file).ok()?)
 }
 
-/// Nobody ever sees half a file.
+/// Writes an image atomically, so that readers never see a partial file.
 fn write(file: &Path, image: &[u8]) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// A build with a folder of images has all of them.
+    /// Checks that a build with a folder of images embeds all of them.
     #[test]
     fn what_a_release_embeds_is_whole() {
         if EMBEDDED.is_empty() {
@@ -146,16 +146,16 @@ mod tests {
             for target in Target::RELEASED {
                 assert!(embedded(kernel, target).is_some(), "{} {target}", kernel.name());
             }
-            // Devices between those that were compiled for run what was made for older ones.
+            // A device without its own image runs the image of an older device.
             let older = embedded(kernel, Target::Device(8, 0));
             assert_eq!(KernelImages::default().image(kernel, Version::new(8, 6)).ok(), older);
-            // Devices that no compiler knows run the newest text.
+            // Devices newer than the compiler run the newest PTX.
             let newest = embedded(kernel, Target::Ptx(9, 0));
             assert_eq!(KernelImages::default().image(kernel, Version::new(99, 0)).ok(), newest);
         }
     }
 
-    /// Compiled once, and from the folder afterwards.
+    /// Checks that an image is compiled once and read from the folder afterwards.
     #[test]
     fn what_was_compiled_is_kept() {
         if nvrtc::version().is_none() {

@@ -1,9 +1,9 @@
-//! From the text of kernels to what a device runs: compiled when a release is built, or at run time by
-//! NVIDIA's compiler, NVRTC, where the binary form is missing.
+//! Compiles kernels for devices: when a release is built, or at run time with NVIDIA's compiler, NVRTC, if
+//! the binary is missing.
 //!
-//! An image is named by its kernel, a hash of everything that it is made of, and its target; the name
-//! of a file in a cache and of an embedded image are the same. A release is built with a folder of
-//! images, named by `NESTLING_CUDA_IMAGES`, that the example `compile` filled.
+//! An image is identified by its kernel, a hash of all its sources and options, and its target. Cache files
+//! and embedded images use the same names. A release is built with a folder of images in
+//! `NESTLING_CUDA_IMAGES`, which the example `compile` writes.
 
 mod images;
 mod nvrtc;
@@ -18,18 +18,18 @@ pub use images::KernelImages;
 use crate::kernel::{HEADERS, Kernel};
 use crate::version::Version;
 
-/// What an image is for.
+/// Compilation target of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
-    /// Devices of one compute capability, major and minor number: binary.
+    /// Binary for devices of one compute capability, given as major and minor number.
     Device(u32, u32),
-    /// Devices of this compute capability and of later ones: a text that the driver compiles.
+    /// PTX for devices of this compute capability or later ones, which the driver compiles.
     Ptx(u32, u32),
 }
 
 impl Target {
-    /// All that a release has images for. A text holds the way of the architecture that it was made for,
-    /// whatever device it is compiled for, so there is one for each way.
+    /// Targets of a release. PTX keeps the code path of the architecture that it was compiled for, so there
+    /// is one for each code path.
     pub const RELEASED: [Self; 7] = [
         Self::Device(7, 5),
         Self::Device(8, 0),
@@ -40,15 +40,14 @@ impl Target {
         Self::Ptx(9, 0),
     ];
 
-    /// Binaries that a device of this compute capability runs, best first: those for the same major number
-    /// and no higher minor one.
+    /// Returns the binaries that a device can run, best first. They have the same major number and at most
+    /// the same minor number.
     fn binaries_for(capability: Version) -> impl Iterator<Item = Self> {
         let Version { major, minor } = capability;
         (0..=minor).rev().map(move |minor| Self::Device(major, minor))
     }
 
-    /// Texts of a release that the driver compiles for a device of this compute capability, the newest
-    /// first.
+    /// Returns the PTX targets of a release that the driver can compile for a device, newest first.
     fn texts_for(capability: Version) -> impl Iterator<Item = Self> {
         let runs = move |target: &Self| match target {
             Self::Ptx(major, minor) => Version::new(*major, *minor) <= capability,
@@ -57,7 +56,7 @@ impl Target {
         Self::RELEASED.into_iter().rev().filter(runs)
     }
 
-    /// The target of this name, as [`fmt::Display`] writes it.
+    /// Parses a target name in the format of [`fmt::Display`].
     pub fn of_name(name: &str) -> Option<Self> {
         let (form, digits) = name.split_once('_')?;
         let (major, minor) = digits.split_at_checked(digits.len().checked_sub(1)?)?;
@@ -69,7 +68,6 @@ impl Target {
         }
     }
 
-    /// The architecture as the compiler names it.
     fn architecture(self) -> String {
         match self {
             Self::Device(major, minor) => format!("sm_{major}{minor}"),
@@ -91,30 +89,30 @@ impl fmt::Display for Target {
     }
 }
 
-/// What a compiled kernel takes of a device.
+/// Resources used by a compiled kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelResources {
     /// Registers of a thread.
     pub registers: u32,
-    /// Bytes of registers that go to memory and come back, because there are too few of them.
+    /// Bytes of spilled registers of a thread.
     pub spill_bytes: u32,
-    /// Bytes of a thread's arrays that lie in memory.
+    /// Bytes of a thread's stack frame.
     pub stack_bytes: u32,
-    /// Bytes of shared memory that a block declares itself.
+    /// Bytes of statically declared shared memory of a block.
     pub shared_bytes: u32,
 }
 
 impl KernelResources {
-    /// From what the assembler reports of one kernel.
+    /// Parses the assembler's report of one kernel.
     fn of_log(log: &str) -> Self {
-        // The number before a text.
+        // Returns the maximum number before the text `what`.
         let before = |what: &str| -> u32 {
             let numbers = log.match_indices(what).map(|(at, _)| {
                 let digits = log[..at].rsplit(|c: char| !c.is_ascii_digit()).next();
-                // Default: a text without a number before it counts nothing.
+                // Default: text without a number before it counts as zero.
                 digits.and_then(|digits| digits.parse::<u32>().ok()).unwrap_or(0)
             });
-            // Default: the assembler is silent about what a kernel has none of.
+            // Default: the assembler omits resources that a kernel does not use.
             numbers.max().unwrap_or(0)
         };
         Self {
@@ -129,44 +127,45 @@ impl KernelResources {
 /// A compiled kernel.
 #[derive(Clone, Debug)]
 pub struct CompiledKernel {
-    /// What the driver loads: a cubin, or PTX that ends with a zero.
+    /// Image as the driver loads it: a cubin, or NUL-terminated PTX.
     pub image: Vec<u8>,
-    /// What it takes; unknown (zero) in PTX.
+    /// Used resources, all zero for PTX because they are unknown.
     pub resources: KernelResources,
 }
 
-/// Why there is no image of a kernel.
+/// Failure to obtain an image of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CompileError {
-    /// There is neither an image nor a compiler.
+    /// The image is missing and no compiler is available.
     #[error(
         "this build has no kernel {kernel} for {target}, and NVIDIA's compiler (libnvrtc) is not there"
     )]
     NoCompiler {
-        /// Which kernel.
+        /// Name of the kernel.
         kernel: &'static str,
-        /// For which devices.
+        /// Compilation target.
         target: Target,
     },
     /// The compiler refused the kernel or the target.
     #[error("NVIDIA's compiler refused kernel {kernel} for {target}: {reason}\n{log}")]
     Refused {
-        /// Which kernel.
+        /// Name of the kernel.
         kernel: &'static str,
-        /// For which devices.
+        /// Compilation target.
         target: Target,
-        /// Its answer.
+        /// Error code of the compiler.
         reason: String,
-        /// What it wrote.
+        /// Compiler log.
         log: String,
     },
 }
 
-/// Options of every compilation. Nothing is fused but what says so, so that the bits are the CPU's.
+/// Options of every compilation. Only explicit fused operations are used, so that results equal the CPU's bit
+/// for bit.
 const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=false", "--ptxas-options=-v"];
 
-/// A hash of everything that an image of a kernel is made of but the compiler.
+/// Returns a hash of all inputs of an image except the compiler.
 fn hash(kernel: Kernel, target: Target) -> u128 {
     let mut state = Xxh3::new();
     let mut part = |text: &str| {
@@ -187,7 +186,7 @@ fn hash(kernel: Kernel, target: Target) -> u128 {
 /// Compiles a kernel with NVRTC.
 ///
 /// # Errors
-/// [`CompileError`].
+/// Fails with [`CompileError`].
 pub fn compile(kernel: Kernel, target: Target) -> Result<CompiledKernel, CompileError> {
     let name = kernel.name();
     if nvrtc::version().is_none() {
@@ -244,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Images of a release that a device runs, best first.
+    /// Returns the images of a release that a device can run, best first.
     fn runs(major: u32, minor: u32) -> Vec<Target> {
         let capability = Version::new(major, minor);
         let binaries = Target::binaries_for(capability);

@@ -1,4 +1,4 @@
-//! NVIDIA's compiler, which is loaded where it is found.
+//! Bindings to NVIDIA's compiler (NVRTC), loaded at run time if available.
 #![expect(unsafe_code, reason = "the compiler is a C library")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -6,43 +6,43 @@ use std::ptr;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-/// What a compilation left: its log, and the image where it succeeded.
+/// Result of a compilation: the log, and the image or an error.
 pub(super) struct Outcome {
     pub log: String,
     pub image: Result<Vec<u8>, String>,
 }
 
-/// What a program is compiled to.
+/// Output format of a compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ImageKind {
     Cubin,
     Ptx,
 }
 
-/// Text that the compiler includes, by name.
+/// A named source text that the compiler includes.
 pub(super) struct Include<'a> {
     pub name: &'a str,
     pub text: &'a str,
 }
 
-/// Major and minor version of the compiler; none where there is no compiler.
+/// Returns the major and minor version of the compiler, or `None` if it is unavailable.
 pub(super) fn version() -> Option<(i32, i32)> {
-    // SAFETY: looks for a library by its names.
+    // SAFETY: searches for a library by its names.
     if !unsafe { sys::is_culib_present() } {
         return None;
     }
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: the library is there, and writes two numbers.
+    // SAFETY: the library is present, and the call writes two numbers.
     let answer = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
     (answer == nvrtcResult::NVRTC_SUCCESS).then_some((major, minor))
 }
 
-/// A program, destroyed when dropped.
+/// A compiler program, destroyed on drop.
 struct Program(nvrtcProgram);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: made by `nvrtcCreateProgram`, and nobody uses it any more.
+        // SAFETY: created by `nvrtcCreateProgram` and not used afterwards.
         unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
     }
 }
@@ -62,10 +62,10 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).collect()
 }
 
-/// Compiles a program. There must be a compiler: [`version`] tells.
+/// Compiles a program. The compiler must be available, as reported by [`version`].
 ///
 /// # Errors
-/// What the compiler answers before it looks at the program.
+/// Returns an error if the compiler fails before compilation.
 pub(super) fn compile(
     program: &Include<'_>,
     includes: &[Include<'_>],
@@ -82,8 +82,8 @@ pub(super) fn compile(
     let mut raw = ptr::null_mut();
     let (headers, titles) = (pointers(&texts), pointers(&names));
     let includes = count(includes.len())?;
-    // SAFETY: texts end with zeros and live until the program is destroyed; there are as many headers
-    // as names.
+    // SAFETY: the texts are NUL-terminated and outlive the program; the numbers of headers and names are
+    // equal.
     check("program", unsafe {
         sys::nvrtcCreateProgram(
             &mut raw,
@@ -96,7 +96,7 @@ pub(super) fn compile(
     })?;
     let made = Program(raw);
     let list = pointers(&options);
-    // SAFETY: the program was just made; so many options live through the call.
+    // SAFETY: the program was just created; the options are as many as stated and outlive the call.
     let answer = unsafe { sys::nvrtcCompileProgram(made.0, count(list.len())?, list.as_ptr()) };
     let log = read(&made, "log", sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog)?;
     let log = CStr::from_bytes_until_nul(&log)
@@ -111,13 +111,13 @@ pub(super) fn compile(
 type SizeOf = unsafe fn(nvrtcProgram, *mut usize) -> nvrtcResult;
 type Read = unsafe fn(nvrtcProgram, *mut c_char) -> nvrtcResult;
 
-/// Some bytes of a program, whose number the compiler tells first.
+/// Reads data of a program after querying its size.
 fn read(program: &Program, what: &str, size_of: SizeOf, read: Read) -> Result<Vec<u8>, String> {
     let mut bytes = 0;
-    // SAFETY: the program lives; one number is written.
+    // SAFETY: the program is alive; the call writes one number.
     check(what, unsafe { size_of(program.0, &mut bytes) })?;
     let mut out = vec![0u8; bytes];
-    // SAFETY: so many bytes are written as were asked for.
+    // SAFETY: the call writes exactly the number of bytes queried above.
     check(what, unsafe { read(program.0, out.as_mut_ptr().cast()) })?;
     Ok(out)
 }

@@ -1,4 +1,4 @@
-//! The choice of a device.
+//! Tests the selection of a device.
 
 use super::*;
 

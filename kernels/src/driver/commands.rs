@@ -1,5 +1,4 @@
-//! What a stream is to do, written down before it is done, so that what comes again can be
-//! recognized and started as one.
+//! Recorded commands of a stream. A repeated sequence is recognized and launched as a graph.
 
 use bytemuck::Pod;
 
@@ -13,10 +12,10 @@ pub(crate) struct Commands {
     params: Vec<u128>,
 }
 
-/// One thing to do.
+/// A copy or a kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// A kernel, and the miss flag, if it heeds it.
+    /// A kernel launch with the address of the miss flag, or 0 if the kernel ignores the flag.
     Launch(Launch, Params, Address),
     Copy {
         from: Address,
@@ -25,7 +24,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Where the parameters of a kernel are, in units of 16 bytes, and their bytes.
+/// Location of a kernel's parameters: start in units of 16 bytes, and length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Params {
     start: usize,
@@ -50,15 +49,14 @@ impl Commands {
         &self.list
     }
 
-    /// The parameters of a kernel of these commands, at a multiple of 16.
+    /// Returns the parameters of a kernel, aligned to 16 bytes.
     pub fn params(&self, params: Params) -> &[u8] {
         let start = 16 * params.start;
         let all: &[u8] = bytemuck::cast_slice(&self.params);
         &all[start..start + params.bytes]
     }
 
-    /// A kernel that is given `params`; addresses in it are those of memory that lives until the commands
-    /// are done.
+    /// Appends a kernel launch. Addresses in `params` must refer to memory that outlives the commands.
     pub fn launch(&mut self, launch: Launch, params: &impl Pod, miss_flag: Address) {
         let bytes = bytemuck::bytes_of(params);
         let start = self.params.len();
@@ -74,7 +72,7 @@ impl Commands {
         }
     }
 
-    /// Kernels among them.
+    /// Returns the number of kernel launches.
     pub fn launches(&self) -> usize {
         self.list.iter().filter(|command| matches!(command, Command::Launch(..))).count()
     }

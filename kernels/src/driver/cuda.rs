@@ -1,4 +1,4 @@
-//! A device through CUDA's driver, which is loaded when it is first asked for.
+//! A device accessed through the CUDA driver, which is loaded on first use.
 
 #![expect(unsafe_code, reason = "the driver is a C library")]
 
@@ -20,7 +20,7 @@ use crate::kernel::Kernel;
 use crate::params::Launch;
 use crate::version::Version;
 
-/// Something of the driver's, by its address; 0 for nothing.
+/// A driver object, stored as its address, or 0 for none.
 pub(crate) struct Handle(usize);
 
 impl Handle {
@@ -28,12 +28,12 @@ impl Handle {
         Self(raw.expose_provenance())
     }
 
-    /// Something that an emulated device gave a number to.
+    /// Creates a handle from the number of an emulated device's object.
     pub fn numbered(number: usize) -> Self {
         Self(number)
     }
 
-    /// That number.
+    /// Returns the number of an emulated device's object.
     pub fn number(&self) -> usize {
         self.0
     }
@@ -43,19 +43,19 @@ impl Handle {
     }
 }
 
-/// Memory of the host that the device can read and write.
+/// Host memory that the device can access.
 pub(crate) struct PinnedBytes {
     address: usize,
     len: usize,
 }
 
 impl PinnedBytes {
-    /// Memory that nobody else has, with contents, until [`PinnedBytes::take`].
+    /// Wraps initialized memory with exclusive ownership, until [`PinnedBytes::take`].
     pub fn new(address: usize, len: usize) -> Self {
         Self { address, len }
     }
 
-    /// Where it is, to be given back.
+    /// Returns the address for freeing the memory, and clears the handle.
     pub fn take(&mut self) -> usize {
         self.len = 0;
         std::mem::take(&mut self.address)
@@ -65,7 +65,7 @@ impl PinnedBytes {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: so many bytes are there, with contents, and this owns them.
+        // SAFETY: the memory has `len` initialized bytes, and this value owns it.
         unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(self.address), self.len) }
     }
 
@@ -74,18 +74,17 @@ impl PinnedBytes {
             return &mut [];
         }
         let start = ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: as in `bytes`, and nobody else has a reference to them.
+        // SAFETY: as in `bytes`, and `&mut self` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(start, self.len) }
     }
 
-    /// Some of the bytes, which are there.
+    /// Returns a range of the bytes, which must exist.
     pub fn part(&mut self, start: usize, bytes: usize) -> &mut [u8] {
         &mut self.bytes_mut()[start..start + bytes]
     }
 }
 
-/// An open device: its primary context, which other libraries of the process share, and the kernels that
-/// were loaded into it.
+/// An open device: its primary context, shared with other libraries of the process, and the loaded kernels.
 pub(crate) struct Cuda {
     context: PrimaryContext,
     functions: Mutex<HashMap<Kernel, Loaded>>,
@@ -93,29 +92,30 @@ pub(crate) struct Cuda {
     images: KernelImages,
 }
 
-/// A device's primary context, held until this is dropped. Flags are left as they are: whoever set them first
-/// set them for all, and none is needed here.
+/// A retained primary context, released on drop. Its flags are not changed: they apply to all users, and none
+/// are required here.
 struct PrimaryContext {
     device: sys::CUdevice,
     raw: Handle,
 }
 
-/// A kernel's function, and the module that it is of.
 struct Loaded {
     module: Handle,
     function: Handle,
 }
 
 impl PrimaryContext {
+    /// Retains the primary context of a device.
+    ///
     /// # Errors
-    /// What the driver refuses.
+    /// Returns an error if the driver refuses a call.
     fn retain(index: i32) -> Result<Self, CudaError> {
         let (mut device, mut raw) = (0, ptr::null_mut());
-        // SAFETY: the driver was started where the device was described; it writes a number.
+        // SAFETY: the driver was initialized when the device was described; the call writes a number.
         check("device", unsafe { sys::cuDeviceGet(&raw mut device, index) })?;
         // SAFETY: the driver writes the address of a context.
         match unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) } {
-            // Another process has it for itself: nothing that was here is lost.
+            // Another process uses the device exclusively. Nothing is lost, since no context existed.
             answer @ CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
                 Err(CudaError::Refused { reason: format!("context: {}", told(answer)) })
             }
@@ -123,13 +123,13 @@ impl PrimaryContext {
         }
     }
 
-    /// Does something in this context, and leaves the thread in the one that it was in.
+    /// Runs `act` in this context, then restores the thread's previous context.
     fn within<T>(&self, act: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
-        // SAFETY: the context is held.
+        // SAFETY: the context is retained.
         check("context", unsafe { sys::cuCtxPushCurrent_v2(self.raw.raw()) })?;
         let done = act();
         let mut left = ptr::null_mut();
-        // SAFETY: it was pushed above; the driver writes its address.
+        // SAFETY: the context was pushed above; the driver writes its address.
         let popped = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
         let done = done?;
         check("context", popped).map(|()| done)
@@ -138,15 +138,16 @@ impl PrimaryContext {
 
 impl Drop for PrimaryContext {
     fn drop(&mut self) {
-        // SAFETY: retained once, where this was made.
+        // SAFETY: retained exactly once, on construction.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 
-/// What the driver answered.
+/// Converts a driver result.
 ///
 /// # Errors
-/// [`CudaError::Lost`] for what a context does not come back from; [`CudaError::Refused`].
+/// Fails with [`CudaError::Lost`] for errors that destroy the context, and with [`CudaError::Refused`] for
+/// all others.
 fn check(what: &'static str, answer: CUresult) -> Result<(), CudaError> {
     use CUresult as Answer;
     match answer {
@@ -174,27 +175,27 @@ fn check(what: &'static str, answer: CUresult) -> Result<(), CudaError> {
     }
 }
 
-/// The driver's own words for an answer.
+/// Returns the driver's message for a result.
 fn told(answer: CUresult) -> String {
     let mut text: *const c_char = ptr::null();
-    // SAFETY: the driver writes the address of a text that it keeps, or null.
+    // SAFETY: the driver writes the address of a static text, or null.
     let known = unsafe { sys::cuGetErrorString(answer, &raw mut text) };
     if known != CUresult::CUDA_SUCCESS || text.is_null() {
         return format!("{answer:?}");
     }
-    // SAFETY: a text of the driver's, which ends with a zero and stays.
+    // SAFETY: the driver's text is static and NUL-terminated.
     let text = unsafe { std::ffi::CStr::from_ptr(text) };
     format!("{answer:?}: {}", text.to_string_lossy())
 }
 
 fn start_driver() -> Result<Version, CudaDeviceError> {
-    // SAFETY: looks for the library and loads it; what is called of it later exists in every version
-    // from the oldest that passes below.
+    // SAFETY: searches for the library and loads it; all functions called later exist since the minimum
+    // version checked below.
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaDeviceError::NoDriver);
     }
     let mut version = 0;
-    // SAFETY: the driver writes a number; it needs no initialization for that.
+    // SAFETY: the driver writes a number; this call requires no initialization.
     let known = unsafe { sys::cuDriverGetVersion(&raw mut version) };
     if known != CUresult::CUDA_SUCCESS {
         return Err(CudaDeviceError::Driver { reason: told(known) });
@@ -203,7 +204,7 @@ fn start_driver() -> Result<Version, CudaDeviceError> {
     if version < DRIVER_VERSION_MIN {
         return Err(CudaDeviceError::OldDriver { found });
     }
-    // SAFETY: 0 is the only value that it takes.
+    // SAFETY: 0 is the only valid argument.
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_SUCCESS => Ok(found),
         CUresult::CUDA_ERROR_NO_DEVICE => Err(CudaDeviceError::NoneFound),
@@ -211,10 +212,10 @@ fn start_driver() -> Result<Version, CudaDeviceError> {
     }
 }
 
-/// All devices.
+/// Returns all devices.
 ///
 /// # Errors
-/// No driver, or one that does not start.
+/// Returns an error if there is no driver or it does not start.
 pub(crate) fn list() -> Result<Vec<CudaDeviceDescription>, CudaDeviceError> {
     let driver = start_driver()?;
     let refused = |error: CudaError| CudaDeviceError::Driver { reason: error.to_string() };
@@ -227,7 +228,7 @@ pub(crate) fn list() -> Result<Vec<CudaDeviceDescription>, CudaDeviceError> {
 fn describe(index: i32, driver: Version) -> Result<CudaDeviceDescription, CudaError> {
     use sys::CUdevice_attribute as Attribute;
     let (mut device, mut memory_bytes, mut name) = (0, 0, [0 as c_char; 256]);
-    // SAFETY: the driver writes numbers and at most as many bytes as it is told.
+    // SAFETY: the driver writes numbers, and at most 255 bytes of the name.
     unsafe {
         check("device", sys::cuDeviceGet(&raw mut device, index))?;
         check("memory of a device", sys::cuDeviceTotalMem_v2(&raw mut memory_bytes, device))?;
@@ -238,14 +239,14 @@ fn describe(index: i32, driver: Version) -> Result<CudaDeviceDescription, CudaEr
         let mut value = 0;
         // SAFETY: the driver writes a number.
         let answer = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
-        // Default: a device without the attribute has none of what it counts.
+        // Default: a device without the attribute has zero of the counted resource.
         if answer == CUresult::CUDA_SUCCESS { u32::try_from(value).unwrap_or(0) } else { 0 }
     };
     let capability = Version::new(
         number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
         number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
     );
-    // In kilohertz and bits; memory transfers twice a clock.
+    // Clock in kHz and width in bits; memory transfers twice per clock.
     let clock = u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE));
     let width = u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH));
     Ok(CudaDeviceDescription {
@@ -261,8 +262,10 @@ fn describe(index: i32, driver: Version) -> Result<CudaDeviceDescription, CudaEr
 }
 
 impl Cuda {
+    /// Opens a device.
+    ///
     /// # Errors
-    /// What the driver refuses.
+    /// Returns an error if the driver refuses a call.
     pub fn open(
         description: &CudaDeviceDescription,
         images: KernelImages,
@@ -276,7 +279,6 @@ impl Cuda {
         })
     }
 
-    /// Does something in the context of this device.
     fn within<T>(&self, act: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
         self.context.within(act)
     }
@@ -302,9 +304,9 @@ impl Cuda {
         })
     }
 
-    /// Gives memory back; what fails has nobody to tell.
+    /// Frees memory. Errors are ignored, because the caller cannot handle them.
     pub fn free(&self, address: Address) {
-        // SAFETY: it was allocated here; the driver waits for what still uses it.
+        // SAFETY: allocated here; the driver waits for pending uses.
         let _ = self.within(|| check("free", unsafe { sys::cuMemFree_v2(address) }));
     }
 
@@ -315,8 +317,8 @@ impl Cuda {
     ) -> Result<PinnedBytes, CudaError> {
         self.within(|| {
             let mut start: *mut c_void = ptr::null_mut();
-            // Pinned for every context of the process; not write-combined, so that the host reads it at full
-            // speed.
+            // Pinned for all contexts of the process. Not write-combined, so that the host can read it at
+            // full speed.
             let flags = sys::CU_MEMHOSTALLOC_PORTABLE;
             // SAFETY: the driver writes an address.
             match unsafe { sys::cuMemHostAlloc(&raw mut start, bytes, flags) } {
@@ -325,7 +327,7 @@ impl Cuda {
                 }
                 answer => check(what, answer)?,
             }
-            // SAFETY: so many bytes were just allocated.
+            // SAFETY: the memory was just allocated with this size.
             unsafe { start.cast::<u8>().write_bytes(0, bytes) };
             Ok(PinnedBytes::new(start.expose_provenance(), bytes))
         })
@@ -333,7 +335,7 @@ impl Cuda {
 
     pub fn free_pinned(&self, bytes: &mut PinnedBytes) {
         let start = ptr::with_exposed_provenance_mut(bytes.take());
-        // SAFETY: it was allocated here, and `take` leaves nothing behind.
+        // SAFETY: allocated here, and `take` cleared the handle.
         let _ = self.within(|| check("free", unsafe { sys::cuMemFreeHost(start) }));
     }
 
@@ -348,11 +350,11 @@ impl Cuda {
     }
 
     pub fn destroy_stream(&self, stream: &Handle) {
-        // SAFETY: made by `stream`; what was given to it is still done.
+        // SAFETY: created by `stream`; the driver completes pending work.
         let _ = self.within(|| check("stream", unsafe { sys::cuStreamDestroy_v2(stream.raw()) }));
     }
 
-    /// An event, which takes the time only if it is to be asked for it.
+    /// Creates an event. Only a timed event records a timestamp.
     pub fn event(&self, is_timed: bool) -> Result<Handle, CudaError> {
         use sys::CUevent_flags as Flags;
         self.within(|| {
@@ -367,47 +369,47 @@ impl Cuda {
     }
 
     pub fn destroy_event(&self, event: &Handle) {
-        // SAFETY: made by `event`.
+        // SAFETY: created by `event`.
         let _ = self.within(|| check("event", unsafe { sys::cuEventDestroy_v2(event.raw()) }));
     }
 
     pub fn record(&self, event: &Handle, stream: &Handle) -> Result<(), CudaError> {
-        // SAFETY: both live.
+        // SAFETY: both objects are alive.
         self.within(|| check("event", unsafe { sys::cuEventRecord(event.raw(), stream.raw()) }))
     }
 
     pub fn wait_for(&self, stream: &Handle, event: &Handle) -> Result<(), CudaError> {
         self.within(|| {
-            // SAFETY: both live.
+            // SAFETY: both objects are alive.
             let answer = unsafe { sys::cuStreamWaitEvent(stream.raw(), event.raw(), 0) };
             check("event", answer)
         })
     }
 
     pub fn synchronize(&self, stream: &Handle) -> Result<(), CudaError> {
-        // SAFETY: it lives.
+        // SAFETY: the stream is alive.
         self.within(|| check("wait", unsafe { sys::cuStreamSynchronize(stream.raw()) }))
     }
 
     pub fn synchronize_event(&self, event: &Handle) -> Result<(), CudaError> {
-        // SAFETY: it lives.
+        // SAFETY: the event is alive.
         self.within(|| check("wait", unsafe { sys::cuEventSynchronize(event.raw()) }))
     }
 
-    /// Milliseconds between two events that take the time and were both waited for.
+    /// Returns the milliseconds between two completed timed events.
     pub fn elapsed_ms(&self, start: &Handle, end: &Handle) -> Result<f32, CudaError> {
         self.within(|| {
             let mut milliseconds = 0.0;
             let out = &raw mut milliseconds;
-            // SAFETY: both live; the driver writes a number.
+            // SAFETY: both objects are alive; the driver writes a number.
             let answer = unsafe { sys::cuEventElapsedTime(out, start.raw(), end.raw()) };
             check("time between events", answer).map(|()| milliseconds)
         })
     }
 
-    /// Whether what was noted is done.
+    /// Returns whether the work before the event is complete.
     pub fn is_done(&self, event: &Handle) -> Result<bool, CudaError> {
-        // SAFETY: it lives.
+        // SAFETY: the event is alive.
         self.within(|| match unsafe { sys::cuEventQuery(event.raw()) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             answer => check("event", answer).map(|()| true),
@@ -416,8 +418,8 @@ impl Cuda {
 
     pub fn copy_in(&self, stream: &Handle, source: &[u8], to: Address) -> Result<(), CudaError> {
         let (start, bytes) = (source.as_ptr().cast(), source.len());
-        // SAFETY: the caller keeps pinned memory as it is until the copy is done, and `to` is in memory
-        // that was allocated here.
+        // SAFETY: the caller keeps the pinned memory unchanged until the copy completes, and `to` is in
+        // memory allocated here.
         let copy = || unsafe { sys::cuMemcpyHtoDAsync_v2(to, start, bytes, stream.raw()) };
         self.within(|| check("copy to the device", copy()))
     }
@@ -437,7 +439,7 @@ impl Cuda {
                 }
                 Command::Copy { from, to, bytes } => {
                     let size = bytes as usize;
-                    // SAFETY: whoever recorded the copy holds the memory until it is done.
+                    // SAFETY: the recorder of the copy keeps the memory alive until the copy completes.
                     let answer = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, size, stream.raw()) };
                     check("copy", answer)
                 }
@@ -460,16 +462,16 @@ impl Cuda {
         let (pointers, none) = (pointers.as_mut_ptr(), ptr::null_mut());
         let raw = stream.raw();
         // SAFETY: the kernel takes one struct and one address by value, which the driver copies before
-        // it returns; the addresses in it are those of memory that lives until the commands are done.
+        // returning; addresses in the struct refer to memory that outlives the commands.
         check(launch.kernel.name(), unsafe {
             sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, raw, pointers, none)
         })
     }
 
-    /// Loads all kernels: none is missing or refused later.
+    /// Loads all kernels, so that later launches cannot fail because of a missing kernel.
     ///
     /// # Errors
-    /// [`CudaDeviceError::Kernel`].
+    /// Fails with [`CudaDeviceError::Kernel`].
     pub fn load_all(&self) -> Result<(), CudaError> {
         self.within(|| Kernel::ALL.iter().try_for_each(|kernel| self.function(*kernel).map(drop)))
     }
@@ -485,21 +487,19 @@ impl Cuda {
         Ok(raw)
     }
 
-    /// Loads a kernel.
     fn load(&self, kernel: Kernel) -> Result<Loaded, CudaError> {
         let refused = |reason: String| CudaDeviceError::kernel(kernel.name(), reason);
         let image = self.images.image(kernel, self.capability);
         let image = image.map_err(|error| refused(error.to_string()))?;
         let name = CString::new(kernel.name()).map_err(|error| refused(error.to_string()))?;
         let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: an image as the compiler made it, which ends with a zero where it is a text; the
-        // driver copies it.
+        // SAFETY: the image is as the compiler wrote it, NUL-terminated if it is text; the driver copies it.
         let loaded = unsafe { sys::cuModuleLoadData(&raw mut module, image.as_ptr().cast()) };
         check("module", loaded).map_err(|error| refused(error.to_string()))?;
-        // SAFETY: the module was just loaded, and the name ends with a zero.
+        // SAFETY: the module was just loaded, and the name is NUL-terminated.
         let found = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
         if let Err(error) = check("function", found) {
-            // SAFETY: the module was just loaded, and nothing of it is used.
+            // SAFETY: the module was just loaded and is unused.
             let _ = unsafe { sys::cuModuleUnload(module) };
             return Err(refused(error.to_string()).into());
         }
@@ -509,20 +509,20 @@ impl Cuda {
     pub fn capture(&self, stream: &Handle, commands: &Commands) -> Result<Handle, CudaError> {
         self.within(|| {
             let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-            // SAFETY: the stream lives.
+            // SAFETY: the stream is alive.
             check("capture", unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) })?;
             let recorded = self.run(stream, commands);
             let (mut graph, mut ready) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: capture began above; the driver writes an address.
+            // SAFETY: capture started above; the driver writes an address.
             let ended = unsafe { sys::cuStreamEndCapture(stream.raw(), &raw mut graph) };
             let made = recorded.and(check("capture", ended)).and_then(|()| {
-                // SAFETY: the graph was just made; the driver writes an address.
+                // SAFETY: the graph was just created; the driver writes an address.
                 check("graph", unsafe {
                     sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0)
                 })
             });
             if !graph.is_null() {
-                // SAFETY: the graph was made above, and is not needed once an executable one is.
+                // SAFETY: the graph was created above and is not needed after instantiation.
                 let _ = unsafe { sys::cuGraphDestroy(graph) };
             }
             made.map(|()| Handle::of(ready))
@@ -530,13 +530,13 @@ impl Cuda {
     }
 
     pub fn launch_graph(&self, stream: &Handle, graph: &Handle) -> Result<(), CudaError> {
-        // SAFETY: both live, and so does the memory that its commands name: a graph is looked up by
-        // them.
+        // SAFETY: both objects are alive, and so is the memory of the graph's commands, since graphs are
+        // looked up by their commands.
         self.within(|| check("graph", unsafe { sys::cuGraphLaunch(graph.raw(), stream.raw()) }))
     }
 
     pub fn destroy_graph(&self, graph: &Handle) {
-        // SAFETY: made by `capture`; a launch of it that is under way is still done.
+        // SAFETY: created by `capture`; the driver completes pending launches.
         let _ = self.within(|| check("graph", unsafe { sys::cuGraphExecDestroy(graph.raw()) }));
     }
 }
@@ -545,10 +545,10 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         let functions = whole(self.functions.get_mut());
         let modules: Vec<Handle> = functions.drain().map(|(_, loaded)| loaded.module).collect();
-        // The context may outlive this, and modules with it.
+        // Modules are unloaded because the context may outlive this value.
         let _ = self.within(|| {
             modules.iter().try_for_each(|module| {
-                // SAFETY: whoever runs kernels of it holds this too, so nobody does.
+                // SAFETY: running kernels keep this value alive, so none is running.
                 check("module", unsafe { sys::cuModuleUnload(module.raw()) })
             })
         });

@@ -1,6 +1,6 @@
-//! A device of host memory, whose kernels are functions of the host. Streams are queues: what they are given is
-//! done when the host waits, or before that, in any order that CUDA allows, and two operations that use the
-//! same memory without an order are an error.
+//! An emulated device in host memory, whose kernels are host functions. Streams are queues. Their operations
+//! run when the host waits, or earlier, in any order that CUDA allows. Two unordered operations on the same
+//! memory are an error.
 
 #![expect(unsafe_code, reason = "kernels find memory by its address, as on a device")]
 
@@ -26,15 +26,16 @@ use super::{Address, HostLaunch, MemoryNote};
 use crate::error::CudaError;
 use crate::params::Launch;
 
-/// One operation in so many is followed by some that run before anybody waits.
+/// Frequency and maximum number of early operations. On average, one submitted operation in `EARLY_ONE_IN`
+/// lets fewer than `EARLY_MOST` operations run early.
 const EARLY_ONE_IN: u64 = 4;
 const EARLY_MOST: usize = 6;
 
-/// The device.
+/// An emulated device.
 pub(crate) struct Emulated {
     launch: HostLaunch,
     state: Mutex<State>,
-    /// Kernels that are still run before the device is lost.
+    /// Number of kernels that run before the device is lost.
     left: AtomicU64,
 }
 
@@ -42,14 +43,13 @@ struct State {
     memory: Memory,
     queues: Queues,
     history: History,
-    /// How often somebody asks of a stream that is late before it is done, and may still ask.
+    /// Number of queries before an asynchronous stream is reported as complete, and the number left.
     questions: u64,
     left: u64,
-    /// Why nothing runs any more.
+    /// Error that stopped the device.
     failed: Option<String>,
 }
 
-/// What a stream is given.
 enum Work {
     Copy { name: &'static str, from: Address, to: Address, bytes: u64 },
     Command(Arc<Commands>, usize),
@@ -78,17 +78,17 @@ impl Emulated {
         whole(self.state.lock())
     }
 
-    /// Draws what runs next by another lot.
+    /// Reseeds the random order of operations.
     pub fn reorder(&self, seed: u64) {
         self.state().queues.reseed(seed);
     }
 
-    /// What a late stream did is not known to be done before somebody waits for it, or has asked so often.
+    /// Sets the number of queries before an asynchronous stream is reported as complete without a wait.
     pub fn delay_copies(&self, questions: u64) {
         self.state().questions = questions;
     }
 
-    /// The device is lost when so many kernels more were run.
+    /// Makes the device fail as lost after `kernels` more kernels.
     pub fn lose_after(&self, kernels: u64) {
         self.left.store(kernels, Ordering::Relaxed);
     }
@@ -97,10 +97,10 @@ impl Emulated {
         self.state().queues.stream(is_late)
     }
 
-    /// What it was given is still done.
+    /// Completes a stream's operations and removes it.
     ///
     /// # Errors
-    /// As [`Emulated::synchronize`].
+    /// Fails like [`Emulated::synchronize`].
     pub fn destroy_stream(&self, stream: usize) -> Result<(), CudaError> {
         let mut state = self.state();
         let done = self.run_stream(&mut state, stream).map(drop);
@@ -124,8 +124,10 @@ impl Emulated {
         self.state().queues.wait_for(stream, event);
     }
 
+    /// Waits for a stream.
+    ///
     /// # Errors
-    /// Whatever went wrong on the device.
+    /// Returns any error of the device.
     pub fn synchronize(&self, stream: usize) -> Result<(), CudaError> {
         let mut state = self.state();
         if let Some(end) = self.run_stream(&mut state, stream)? {
@@ -140,8 +142,10 @@ impl Emulated {
         Ok(end)
     }
 
+    /// Waits for an event.
+    ///
     /// # Errors
-    /// Whatever went wrong on the device.
+    /// Returns any error of the device.
     pub fn synchronize_event(&self, event: usize) -> Result<(), CudaError> {
         let mut state = self.state();
         let Some((ticket, _)) = state.queues.noted(event) else { return Ok(()) };
@@ -150,10 +154,10 @@ impl Emulated {
         Ok(())
     }
 
-    /// Whether what an event notes is done.
+    /// Returns whether the work before an event is complete.
     ///
     /// # Errors
-    /// Whatever went wrong on the device.
+    /// Returns any error of the device.
     pub fn is_event_done(&self, event: usize) -> Result<bool, CudaError> {
         let mut state = self.state();
         let Some((ticket, is_late)) = state.queues.noted(event) else { return Ok(true) };
@@ -166,30 +170,36 @@ impl Emulated {
         Ok(true)
     }
 
-    /// The time from one event to another, if both were come to.
+    /// Returns the time between two events, if both were reached.
     pub fn elapsed(&self, start: usize, end: usize) -> Option<Duration> {
         let state = self.state();
         Some(state.queues.reached(end)? - state.queues.reached(start)?)
     }
 
+    /// Copies host memory to the device.
+    ///
     /// # Errors
-    /// Whatever went wrong on the device.
+    /// Returns any error of the device.
     pub fn copy_in(&self, stream: usize, source: &[u8], to: Address) -> Result<(), CudaError> {
         let from = source.as_ptr().expose_provenance() as Address;
         let bytes = source.len() as u64;
         self.give(stream, [Work::Copy { name: "a copy to the device", from, to, bytes }])
     }
 
+    /// Copies device memory to the host.
+    ///
     /// # Errors
-    /// Whatever went wrong on the device.
+    /// Returns any error of the device.
     pub fn copy_out(&self, stream: usize, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
         let bytes = to.len() as u64;
         let to = to.as_mut_ptr().expose_provenance() as Address;
         self.give(stream, [Work::Copy { name: "a copy from the device", from, to, bytes }])
     }
 
+    /// Submits commands.
+    ///
     /// # Errors
-    /// Whatever went wrong on the device.
+    /// Returns any error of the device.
     pub fn run(&self, stream: usize, commands: &Arc<Commands>) -> Result<(), CudaError> {
         let all = 0..commands.len();
         self.give(stream, all.map(|index| Work::Command(Arc::clone(commands), index)))
@@ -213,7 +223,7 @@ impl Emulated {
         Ok(())
     }
 
-    /// Runs what must come before a place, and often more.
+    /// Runs all operations that a ticket depends on, and often more.
     fn run_to(&self, state: &mut State, ticket: Ticket) -> Result<(), CudaError> {
         let needed = state.queues.is_drawn(2).then(|| state.queues.needed(ticket));
         while !state.queues.is_done(ticket) {
@@ -275,8 +285,10 @@ impl Emulated {
         self.launch.run(launch, params, miss_flag).map_err(|error| named(error.to_string()))
     }
 
+    /// Allocates device memory.
+    ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`].
+    /// Fails with [`CudaError::OutOfMemory`].
     pub fn allocate(&self, what: &'static str, bytes: u64) -> Result<Address, CudaError> {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let found = self.state().memory.allocate(what, size);
@@ -285,10 +297,11 @@ impl Emulated {
         Ok(address)
     }
 
-    /// Gives memory back, which nothing uses any more.
+    /// Frees memory.
     ///
     /// # Errors
-    /// Something that nobody waited for uses it; something was written beside it.
+    /// Returns an error if an operation that the host did not wait for uses the memory, or if bytes beside it
+    /// were overwritten.
     pub fn free(&self, address: Address) -> Result<(), CudaError> {
         let mut state = self.state();
         let found = state.memory.find(address);
@@ -300,29 +313,33 @@ impl Emulated {
         used.and(state.memory.release(address)).map_err(lost)
     }
 
+    /// Allocates pinned memory.
+    ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`].
+    /// Fails with [`CudaError::OutOfMemory`].
     pub fn allocate_pinned(
         &self,
         what: &'static str,
         bytes: usize,
     ) -> Result<PinnedBytes, CudaError> {
         let address = self.allocate(what, bytes as u64)?;
-        // The host writes there without a word.
+        // Host writes are not reported, so the memory counts as written.
         self.launch.note(MemoryNote::Written { address, bytes: bytes as u64 });
         Ok(PinnedBytes::new(address as usize, bytes))
     }
 
+    /// Frees pinned memory.
+    ///
     /// # Errors
-    /// As [`Emulated::free`].
+    /// Fails like [`Emulated::free`].
     pub fn free_pinned(&self, bytes: &mut PinnedBytes) -> Result<(), CudaError> {
         self.free(bytes.take() as Address)
     }
 
-    /// The host reads or writes pinned memory.
+    /// Checks an access of the host to pinned memory.
     ///
     /// # Errors
-    /// Something that nobody waited for uses it at once.
+    /// Returns an error if an operation that the host did not wait for conflicts with the access.
     pub fn touch(&self, bytes: &[u8], writes: bool) -> Result<(), CudaError> {
         let start = bytes.as_ptr().expose_provenance() as Address;
         let access = Access { start, bytes: bytes.len() as u64, writes };
@@ -330,10 +347,10 @@ impl Emulated {
         self.state().by_host(name, access).map_err(lost)
     }
 
-    /// What lies in memory that nothing uses is not known any more.
+    /// Invalidates the contents of unused memory.
     ///
     /// # Errors
-    /// Something that nobody waited for uses it.
+    /// Returns an error if an operation that the host did not wait for uses the memory.
     pub fn forget(&self, start: Address, bytes: u64) -> Result<(), CudaError> {
         let state = self.state();
         let forgotten = state.by_host("giving memory away", Access { start, bytes, writes: true });
@@ -342,7 +359,7 @@ impl Emulated {
 }
 
 impl State {
-    /// The host waited for what comes before a place.
+    /// Notes that the host waited for a ticket.
     fn seen(&mut self, ticket: Ticket, event: Option<usize>) {
         self.queues.seen(ticket, event);
         self.history.settle(&self.queues);
@@ -362,7 +379,7 @@ impl State {
         copied.map_err(|reason| format!("{}: {reason}", full_name(name, operation.ticket)))
     }
 
-    /// What the host does at once.
+    /// Checks an immediate access of the host.
     fn by_host(&self, name: &str, access: Access) -> Result<(), String> {
         if self.failed.is_some() {
             return Ok(());

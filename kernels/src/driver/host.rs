@@ -1,4 +1,4 @@
-//! What runs kernels of a device of host memory, and is told what becomes of its memory.
+//! Interface of an emulated device to its host kernels.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use super::Address;
 use crate::error::CudaError;
 use crate::params::Launch;
 
-/// What runs kernels on the host.
+/// Runner of kernels on the host.
 pub trait HostKernels: Send + Sync {
-    /// Runs a kernel: blocks and threads as given, parameters at a multiple of 16. Addresses among them are
-    /// those of host memory, and so is that of the miss flag, 0 for none.
+    /// Runs a kernel with the given grid. Parameters are aligned to 16 bytes. Addresses among them, and
+    /// `miss_flag` (0 for none), refer to host memory.
     ///
     /// # Errors
-    /// A kernel that is not there, or does what it must not.
+    /// Returns an error if the kernel does not exist or performs an invalid operation.
     fn run(&self, launch: &Launch, params: &[u8], miss_flag: u64) -> Result<(), CudaError>;
 
-    /// Is told of memory.
+    /// Receives a note about memory.
     fn note(&self, _note: MemoryNote) {}
 }
 
@@ -28,38 +28,38 @@ where
     }
 }
 
-/// The kernels of a device of host memory.
+/// Shared kernels of an emulated device.
 pub type HostLaunch = Arc<dyn HostKernels>;
 
-/// What becomes of memory of a device, beside what kernels do.
+/// A change of device memory outside of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryNote {
-    /// So many bytes are there, with unspecified contents.
+    /// Memory was allocated, with unspecified contents.
     Allocated {
-        /// The first one.
+        /// First byte.
         address: Address,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// What was allocated is gone.
+    /// Memory was freed.
     Freed {
-        /// The first byte.
+        /// First byte.
         address: Address,
     },
     /// Bytes were written.
     Written {
-        /// The first one.
+        /// First byte.
         address: Address,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
     /// Bytes were copied within the device.
     Copied {
-        /// The first one.
+        /// First byte of the source.
         from: Address,
-        /// Where it went.
+        /// First byte of the destination.
         to: Address,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Memory of a device, and memory of the host that a device reads and writes by itself.
+//! Device memory and pinned host memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use nestling_gpu::Allocation;
 use super::{Address, Driver, DriverApi, cuda};
 use crate::error::CudaError;
 
-/// Memory of the device, given back when dropped.
+/// Device memory, freed on drop.
 pub struct DeviceMemory {
     driver: Arc<Driver>,
     address: Address,
@@ -16,15 +16,14 @@ pub struct DeviceMemory {
     is_work: bool,
 }
 
-/// Memory of the host that the device reads and writes by itself; the host reads it as fast as any
-/// other.
+/// Host memory that the device accesses directly. The host reads it at full speed.
 pub(crate) struct PinnedMemory {
     driver: Arc<Driver>,
     raw: cuda::PinnedBytes,
 }
 
 impl DeviceMemory {
-    /// What was just allocated.
+    /// Wraps allocated memory.
     pub(super) fn new(driver: &Arc<Driver>, address: Address, bytes: u64, is_work: bool) -> Self {
         Self { driver: Arc::clone(driver), address, bytes, is_work }
     }
@@ -33,7 +32,7 @@ impl DeviceMemory {
         self.address
     }
 
-    /// Some of it is given away anew, and nothing uses it: an emulated device does not keep what lies there.
+    /// Invalidates a range on an emulated device, because it is about to be reassigned and must be unused.
     pub fn forget(&self, offset: u64, bytes: u64) {
         if let DriverApi::Emulated(emulated) = &self.driver.api
             && self.driver.check().is_ok()
@@ -60,7 +59,7 @@ impl Allocation for DeviceMemory {
 }
 
 impl PinnedMemory {
-    /// What was just allocated.
+    /// Wraps allocated memory.
     pub(super) fn new(driver: &Arc<Driver>, raw: cuda::PinnedBytes) -> Self {
         Self { driver: Arc::clone(driver), raw }
     }
@@ -69,12 +68,12 @@ impl PinnedMemory {
         self.raw.bytes().len()
     }
 
-    /// Where it is in the host's memory.
+    /// Returns the host address of the first byte.
     pub fn start(&self) -> usize {
         self.raw.bytes().as_ptr().addr()
     }
 
-    /// The first bytes, at most so many: nothing may be under way to them.
+    /// Returns up to `count` bytes from the start. No copy to them may be pending.
     pub fn bytes(&self, count: usize) -> &[u8] {
         let all = self.raw.bytes();
         let bytes = all.get(..count).unwrap_or(all);
@@ -82,7 +81,7 @@ impl PinnedMemory {
         bytes
     }
 
-    /// Writes bytes, for which there is room: nothing may be under way from or to them.
+    /// Writes bytes, which must fit. No copy from or to them may be pending.
     pub fn write(&mut self, start: usize, bytes: &[u8]) {
         let range = self.raw.part(start, bytes.len());
         if range.len() == bytes.len() {
@@ -93,7 +92,7 @@ impl PinnedMemory {
         }
     }
 
-    /// An emulated device checks that it does not use these bytes at once.
+    /// Checks on an emulated device that no pending operation conflicts with an access of the host.
     fn touch(&self, bytes: &[u8], writes: bool) {
         if let DriverApi::Emulated(emulated) = &self.driver.api
             && self.driver.check().is_ok()
@@ -102,8 +101,10 @@ impl PinnedMemory {
         }
     }
 
+    /// Returns a range of the memory.
+    ///
     /// # Errors
-    /// A range that it does not have.
+    /// Returns an error if the range is out of bounds.
     pub(super) fn range(&self, start: usize, bytes: usize) -> Result<&[u8], CudaError> {
         let all = self.raw.bytes();
         let found = start.checked_add(bytes).and_then(|end| all.get(start..end));
@@ -114,10 +115,10 @@ impl PinnedMemory {
         })
     }
 
-    /// As [`PinnedMemory::range`], to be written by the device.
+    /// Returns a range of the memory that the device is to write.
     ///
     /// # Errors
-    /// As [`PinnedMemory::range`].
+    /// Fails like [`PinnedMemory::range`].
     pub(super) fn part(&mut self, start: usize, bytes: usize) -> Result<&mut [u8], CudaError> {
         self.range(start, bytes)?;
         Ok(self.raw.part(start, bytes))

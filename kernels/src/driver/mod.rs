@@ -1,6 +1,5 @@
-//! The small set of things that the backend asks of a driver, in two forms: a device through CUDA's
-//! driver, and host memory with functions in place of kernels, on which everything else is tested
-//! where there is no device.
+//! Driver interface of the backend, with two implementations: a device accessed through the CUDA driver, and
+//! an emulated device in host memory for tests on machines without one.
 
 pub(crate) mod commands;
 pub(crate) mod cuda;
@@ -25,36 +24,36 @@ use crate::devices::CudaDeviceChoice;
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 
-/// An address of memory that kernels see.
+/// A device address.
 pub(crate) type Address = u64;
 
-/// An open device. Whoever holds memory of it holds it too.
+/// An open device. Its memory, streams and events keep it alive.
 pub(crate) struct Driver {
     api: DriverApi,
     name: String,
     lost: Mutex<Option<String>>,
     allocated: AtomicU64,
-    /// Bytes that may be.
+    /// Maximum number of allocated bytes.
     budget: u64,
-    /// Of them, for what steps and sessions work with; and what that may come to.
+    /// Bytes allocated for steps and sessions, and their expected maximum.
     work: AtomicU64,
     reserved: AtomicU64,
     pinned: AtomicU64,
     captured: AtomicU64,
     replayed: AtomicU64,
-    /// A bit for each kernel that was recorded, by its index.
+    /// Bit set of the recorded kernels, by index.
     recorded: AtomicU64,
 }
 
-// One bit for each kernel.
+// `recorded` has one bit for each kernel.
 const _: () = assert!(Kernel::ALL.len() <= u64::BITS as usize);
 
-/// Graphs of a device, by all backends on it.
+/// Graph counters of a device, over all its backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphCounts {
-    /// Steps that a graph was made of.
+    /// Number of captured graphs.
     pub captured: u64,
-    /// Steps that were started as a graph.
+    /// Number of graph launches.
     pub started: u64,
 }
 
@@ -63,19 +62,19 @@ enum DriverApi {
     Emulated(Emulated),
 }
 
-/// A queue of work: what is given to it is done in order.
+/// A stream: its operations run in order.
 pub(crate) struct Stream {
     driver: Arc<Driver>,
     raw: cuda::Handle,
 }
 
-/// A place in a stream, for others to wait for.
+/// A position in a stream that other streams can wait for.
 pub(crate) struct Event {
     driver: Arc<Driver>,
     raw: cuda::Handle,
 }
 
-/// Commands that are started as one.
+/// A captured sequence of commands.
 pub(crate) struct Graph {
     driver: Arc<Driver>,
     raw: RawGraph,
@@ -86,7 +85,7 @@ enum RawGraph {
     Emulated(Arc<Commands>),
 }
 
-/// How much memory a device has.
+/// Free and total memory of a device in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryInfo {
     pub free: u64,
@@ -94,10 +93,10 @@ pub(crate) struct MemoryInfo {
 }
 
 impl Driver {
-    /// Opens a device and loads every kernel. As much of its memory may be allocated as is free, or less.
+    /// Opens a device and loads all kernels. The memory budget is at most the free memory.
     ///
     /// # Errors
-    /// [`CudaDeviceError`] where it is not there; what the driver refuses.
+    /// Fails with [`CudaDeviceError`] if there is no such device. Also fails if the driver refuses a call.
     pub fn open(
         choice: &CudaDeviceChoice,
         images: KernelImages,
@@ -114,7 +113,7 @@ impl Driver {
         Ok(Self::of(DriverApi::Cuda(cuda), name, Some(device_budget.unwrap_or(free).min(free))))
     }
 
-    /// A device of host memory, whose kernels `launch` runs.
+    /// Creates an emulated device, whose kernels `launch` runs.
     pub fn emulated(launch: HostLaunch, budget: Option<u64>) -> Arc<Self> {
         Self::of(DriverApi::Emulated(Emulated::new(launch)), "emulated CUDA device".into(), budget)
     }
@@ -135,29 +134,28 @@ impl Driver {
         })
     }
 
-    /// Graphs so far.
     pub fn graph_counts(&self) -> GraphCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         GraphCounts { captured: count(&self.captured), started: count(&self.replayed) }
     }
 
-    /// Notes that a kernel is recorded.
+    /// Notes that a kernel was recorded.
     pub fn record(&self, kernel: Kernel) {
         self.recorded.fetch_or(1 << kernel.index(), Ordering::Relaxed);
     }
 
-    /// Kernels that were recorded so far.
+    /// Iterates over the recorded kernels.
     pub fn recorded(&self) -> impl Iterator<Item = Kernel> + use<> {
         let recorded = self.recorded.load(Ordering::Relaxed);
         Kernel::ALL.iter().copied().filter(move |kernel| recorded >> kernel.index() & 1 == 1)
     }
 
-    /// Bytes of device memory that may be allocated here.
+    /// Returns the memory budget in bytes.
     pub fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// Those that are not.
+    /// Returns the unallocated part of the budget in bytes.
     pub fn budget_left(&self) -> u64 {
         self.budget.saturating_sub(self.allocated_bytes())
     }
@@ -166,60 +164,59 @@ impl Driver {
         &self.name
     }
 
-    /// Bytes of device memory that are allocated here.
+    /// Returns the number of allocated bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
     }
 
-    /// What steps and sessions of a model work with may come to so many bytes more.
+    /// Sets aside `bytes` bytes for steps and sessions, in addition to those already allocated.
     pub fn reserve_work(&self, bytes: u64) {
         self.reserved.store(self.work.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
-    /// Those that are not allocated yet.
+    /// Returns the bytes set aside that are not allocated yet.
     pub fn work_kept(&self) -> u64 {
         let work = self.work.load(Ordering::Relaxed);
         self.reserved.load(Ordering::Relaxed).saturating_sub(work)
     }
 
-    /// Bytes of pinned memory.
+    /// Returns the number of pinned bytes.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    /// Gives the device up: whatever still uses it fails with [`CudaError::Lost`].
+    /// Marks the device as lost. Later operations fail with [`CudaError::Lost`].
     pub fn lose(&self, reason: impl Into<String>) {
         let mut lost = whole(self.lost.lock());
         lost.get_or_insert(reason.into());
     }
 
-    /// An emulated device is lost when so many kernels more were run; no other is.
+    /// Makes an emulated device fail as lost after `kernels` more kernels. Has no effect on other devices.
     pub fn lose_after(&self, kernels: u64) {
         if let DriverApi::Emulated(emulated) = &self.api {
             emulated.lose_after(kernels);
         }
     }
 
-    /// An emulated device draws by another lot which of the operations that may run next does so; no other
-    /// does.
+    /// Reseeds the random order of an emulated device's operations. Has no effect on other devices.
     pub fn reorder(&self, seed: u64) {
         if let DriverApi::Emulated(emulated) = &self.api {
             emulated.reorder(seed);
         }
     }
 
-    /// What an emulated device does on [`Driver::late_stream`] is not known to be done before somebody waits
-    /// for it, or has asked so often; no other does so.
+    /// Delays the reported completion of an emulated device's [`Driver::late_stream`] until a wait, or until
+    /// `questions` queries. Has no effect on other devices.
     pub fn delay_copies(&self, questions: u64) {
         if let DriverApi::Emulated(emulated) = &self.api {
             emulated.delay_copies(questions);
         }
     }
 
-    /// Whether all went well so far.
+    /// Checks that the device is not lost.
     ///
     /// # Errors
-    /// [`CudaError::Lost`], now and ever after.
+    /// Fails with [`CudaError::Lost`] on every call after the device is lost.
     pub fn check(&self) -> Result<(), CudaError> {
         let lost = whole(self.lost.lock());
         match &*lost {
@@ -228,7 +225,7 @@ impl Driver {
         }
     }
 
-    /// Does something, and remembers where the device did not survive it.
+    /// Runs an action, and marks the device as lost if the action fails with [`CudaError::Lost`].
     fn with<T>(
         &self,
         act: impl FnOnce(&DriverApi) -> Result<T, CudaError>,
@@ -241,17 +238,17 @@ impl Driver {
         done
     }
 
-    /// Remembers that the device did not survive something that nobody can be told of.
+    /// Marks the device as lost if an operation failed whose caller cannot handle errors.
     fn lose_by(&self, done: Result<(), CudaError>) {
         if let Err(error) = done {
             self.lose(error.to_string());
         }
     }
 
-    /// Memory with unspecified contents, its first byte at a multiple of 256.
+    /// Allocates memory with unspecified contents, aligned to 256 bytes.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`], [`CudaError::OverBudget`].
+    /// Fails with [`CudaError::OutOfMemory`] or [`CudaError::OverBudget`].
     pub fn allocate(
         self: &Arc<Self>,
         what: &'static str,
@@ -283,8 +280,10 @@ impl Driver {
         }
     }
 
+    /// Allocates pinned memory.
+    ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`].
+    /// Fails with [`CudaError::OutOfMemory`].
     pub fn allocate_pinned(
         self: &Arc<Self>,
         what: &'static str,
@@ -299,8 +298,10 @@ impl Driver {
         Ok(PinnedMemory::new(self, raw))
     }
 
+    /// Creates a stream.
+    ///
     /// # Errors
-    /// What the driver refuses.
+    /// Returns an error if the driver refuses a call.
     pub fn stream(self: &Arc<Self>) -> Result<Stream, CudaError> {
         self.new_stream(false)
     }
@@ -313,24 +314,26 @@ impl Driver {
         Ok(Stream { driver: Arc::clone(self), raw })
     }
 
-    /// A stream whose copies nobody waits for.
+    /// Creates a stream for asynchronous copies.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Returns an error if the driver refuses a call.
     pub fn late_stream(self: &Arc<Self>) -> Result<Stream, CudaError> {
         self.new_stream(true)
     }
 
+    /// Creates an event.
+    ///
     /// # Errors
-    /// What the driver refuses.
+    /// Returns an error if the driver refuses a call.
     pub fn event(self: &Arc<Self>) -> Result<Event, CudaError> {
         self.new_event(false)
     }
 
-    /// An event that takes the time.
+    /// Creates an event with a timestamp.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Returns an error if the driver refuses a call.
     pub fn timed_event(self: &Arc<Self>) -> Result<Event, CudaError> {
         self.new_event(true)
     }
@@ -345,10 +348,10 @@ impl Driver {
 }
 
 impl Stream {
-    /// Copies bytes of pinned memory to the device. They must stay as they are until it is done.
+    /// Copies pinned memory to the device. The source must not change until the copy completes.
     ///
     /// # Errors
-    /// A device that is lost; a range that pinned memory does not have.
+    /// Returns an error if the device is lost or the range is out of bounds.
     pub fn copy_in(
         &self,
         source: &PinnedMemory,
@@ -363,11 +366,11 @@ impl Stream {
         })
     }
 
-    /// Copies bytes of the device to the beginning of pinned memory, which holds them once the stream
-    /// was waited for.
+    /// Copies device memory to pinned memory at byte `start`. The bytes are valid after waiting for the
+    /// stream.
     ///
     /// # Errors
-    /// A device that is lost; more bytes than the pinned memory has.
+    /// Returns an error if the device is lost or the range is out of bounds.
     pub fn copy_out(
         &self,
         from: Address,
@@ -382,10 +385,10 @@ impl Stream {
         })
     }
 
-    /// Runs commands one after another.
+    /// Runs commands in order.
     ///
     /// # Errors
-    /// A device that is lost; what the driver refuses.
+    /// Returns an error if the device is lost or the driver refuses a command.
     pub fn run(&self, commands: &Commands) -> Result<(), CudaError> {
         self.driver.with(|api| match api {
             DriverApi::Cuda(cuda) => cuda.run(&self.raw, commands),
@@ -395,10 +398,10 @@ impl Stream {
         })
     }
 
-    /// Makes one of commands, without running them.
+    /// Captures commands as a graph without running them.
     ///
     /// # Errors
-    /// A device that is lost; what the driver refuses.
+    /// Returns an error if the device is lost or the driver refuses a command.
     pub fn capture(&self, commands: &Commands) -> Result<Graph, CudaError> {
         let raw = self.driver.with(|api| match api {
             DriverApi::Cuda(cuda) => cuda.capture(&self.raw, commands).map(RawGraph::Cuda),
@@ -408,10 +411,10 @@ impl Stream {
         Ok(Graph { driver: Arc::clone(&self.driver), raw })
     }
 
-    /// Runs what was captured.
+    /// Launches a graph.
     ///
     /// # Errors
-    /// A device that is lost; what the driver refuses.
+    /// Returns an error if the device is lost or the driver refuses the graph.
     pub fn launch(&self, graph: &Graph) -> Result<(), CudaError> {
         self.driver.with(|api| match (api, &graph.raw) {
             (DriverApi::Cuda(cuda), RawGraph::Cuda(raw)) => cuda.launch_graph(&self.raw, raw),
@@ -426,10 +429,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Notes how far the stream has come.
+    /// Records an event at the end of the stream.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
         self.driver.with(|api| match api {
             DriverApi::Cuda(cuda) => cuda.record(&event.raw, &self.raw),
@@ -440,10 +443,10 @@ impl Stream {
         })
     }
 
-    /// What follows in this stream waits until another has come so far.
+    /// Makes later operations of this stream wait for an event.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
         self.driver.with(|api| match api {
             DriverApi::Cuda(cuda) => cuda.wait_for(&self.raw, &event.raw),
@@ -454,10 +457,10 @@ impl Stream {
         })
     }
 
-    /// The host waits until all is done.
+    /// Blocks until all operations of the stream are complete.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.driver.with(|api| match api {
             DriverApi::Cuda(cuda) => cuda.synchronize(&self.raw),
@@ -467,10 +470,10 @@ impl Stream {
 }
 
 impl Event {
-    /// The host waits until what was noted is done.
+    /// Blocks until the work before the event is complete.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.driver.with(|api| match api {
             DriverApi::Cuda(cuda) => cuda.synchronize_event(&self.raw),
@@ -478,10 +481,10 @@ impl Event {
         })
     }
 
-    /// Whether what was noted is done.
+    /// Returns whether the work before the event is complete.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// Returns an error if the device is lost.
     pub fn is_done(&self) -> Result<bool, CudaError> {
         self.driver.with(|api| match api {
             DriverApi::Cuda(cuda) => cuda.is_done(&self.raw),
@@ -489,11 +492,10 @@ impl Event {
         })
     }
 
-    /// The time that the device took from another event to this one; both take the time, were recorded on
-    /// one stream and waited for.
+    /// Returns the time between two events. Both must be timed, recorded on one stream, and complete.
     ///
     /// # Errors
-    /// A device that is lost; events of which that is not true.
+    /// Returns an error if the device is lost or an event does not meet these conditions.
     pub fn elapsed_since(&self, start: &Self) -> Result<Duration, CudaError> {
         let seconds = self.driver.with(|api| match api {
             DriverApi::Cuda(cuda) => {
@@ -515,7 +517,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         match &self.driver.api {
             DriverApi::Cuda(cuda) => cuda.destroy_stream(&self.raw),
-            // What is lost does nothing any more.
+            // Streams of a lost device run nothing.
             DriverApi::Emulated(emulated) if self.driver.check().is_ok() => {
                 let done = emulated.destroy_stream(self.raw.number());
                 self.driver.lose_by(done);

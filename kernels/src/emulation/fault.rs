@@ -1,29 +1,29 @@
-//! What a kernel did that no device allows, or that a device does differently each time.
+//! Faults of a kernel: operations that a device does not allow, or whose results are not deterministic.
 
 use std::fmt;
 
-/// What kind of fault it is.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Two threads use the same place, at least one of them writes, and nothing orders them.
+    /// Two unordered threads access the same location and at least one writes.
     Race,
-    /// Memory that is not the device's, or not the kernel's.
+    /// An access outside of the device's or the kernel's memory.
     OutOfBounds,
-    /// Something is read that nobody wrote.
+    /// A read of memory that was never written.
     Unwritten,
-    /// An address that is no multiple of what is read or written there.
+    /// An address that is not a multiple of the access size.
     Misaligned,
-    /// Threads of a block meet at barriers of different lines.
+    /// Threads of a block wait at different barriers.
     BarrierPlaces,
-    /// A barrier waits for another number of threads than come to it.
+    /// The number of threads at a barrier differs from the expected one.
     BarrierCount,
-    /// A thread has ended while others wait for the whole block.
+    /// A thread exited while others wait at a block-wide barrier.
     BarrierExit,
-    /// A warp operation names lanes that are not there, or not the lane that calls it.
+    /// A warp operation includes missing lanes, or excludes the calling lane.
     WarpLanes,
-    /// Lanes of a warp wait for each other at different lines.
+    /// Lanes of a warp wait at different operations.
     WarpPlaces,
-    /// Threads wait for each other at different things.
+    /// Threads wait for each other in a deadlock.
     Stuck,
 }
 
@@ -57,39 +57,39 @@ impl FaultKind {
     }
 }
 
-/// Where memory is.
+/// Memory space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// In the device's memory.
+    /// Device memory.
     Global,
-    /// In a block's shared memory.
+    /// Shared memory of a block.
     Shared,
 }
 
-/// A thread that has to do with a fault.
+/// A thread involved in a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultThread {
-    /// Its block.
+    /// Block index.
     pub block: [u32; 3],
-    /// Its place in the block.
+    /// Thread index in the block.
     pub thread: [u32; 3],
-    /// Whether it writes, where memory is concerned.
+    /// True if the access is a write.
     pub writes: bool,
-    /// File and line of the barrier or warp operation that it came to last, where that is known.
+    /// File and line of the thread's last barrier or warp operation, if known.
     pub place: Option<(String, u32)>,
 }
 
-/// A fault.
+/// A fault of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind it is.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// The memory that is concerned: where it is, its first byte (from the beginning of shared memory, or
-    /// from that of its allocation where that is known), and how many bytes.
+    /// Accessed memory: space, byte offset and number of bytes. The offset is relative to shared memory or to
+    /// the allocation, or an address if the allocation is unknown.
     pub memory: Option<(Space, u64, u64)>,
-    /// Its number, the threads that it waits for, and those that have come, of a barrier.
+    /// Barrier number, expected threads and arrived threads.
     pub barrier: Option<[u32; 3]>,
-    /// One thread, or the two that are concerned.
+    /// The one or two threads involved.
     pub threads: Vec<FaultThread>,
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// As the C++ side gives it.
+/// Layout shared with the C++ code.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct RawThread {
@@ -131,7 +131,7 @@ pub(super) struct RawThread {
     file: [u8; 40],
 }
 
-/// As the C++ side gives it.
+/// Layout shared with the C++ code.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct RawFault {
@@ -194,7 +194,7 @@ fn thread(raw: &RawThread) -> FaultThread {
     }
 }
 
-/// What is in front of a zero.
+/// Returns the text before the terminating NUL.
 pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let text = &bytes[..end];

@@ -1,4 +1,4 @@
-//! Which memory is an emulated device's, and what of it was written.
+//! Map of an emulated device's memory and its written bytes.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use nestling_core::sync::whole;
 pub(super) struct Region {
     pub start: u64,
     pub bytes: u64,
-    /// A bit for each byte that was written; none where all were.
+    /// Bit set of written bytes, or `None` if all are written.
     pub written: Option<Arc<[AtomicU8]>>,
 }
 
@@ -27,7 +27,7 @@ impl Region {
     }
 
     fn write(&self, first: u64, end: u64) {
-        // Default: all of a region without bits counts as written.
+        // Default: a region without bits counts as written.
         let Some(bits) = &self.written else { return };
         let (mut at, end) = ((first - self.start) as usize, (end - self.start) as usize);
         while at < end {
@@ -42,7 +42,7 @@ impl Region {
     }
 }
 
-/// Memory of an emulated device: what kernels that are checked may use, and may read.
+/// Memory map of an emulated device, used to check the accesses of kernels.
 #[derive(Default)]
 pub struct MemoryMap {
     regions: Mutex<Vec<Region>>,
@@ -53,18 +53,18 @@ impl MemoryMap {
         whole(self.regions.lock())
     }
 
-    /// All of it, ascending.
+    /// Returns all regions in ascending order.
     pub(super) fn list(&self) -> Vec<Region> {
         self.regions().clone()
     }
 
-    /// There is memory that nobody has written yet; what was known of it is forgotten.
+    /// Adds unwritten memory, replacing overlapping regions.
     pub fn allocated(&self, start: u64, bytes: u64) {
         let bits = (0..bytes.div_ceil(8)).map(|_| AtomicU8::new(0)).collect();
         self.insert(Region { start, bytes, written: Some(bits) });
     }
 
-    /// There is memory that somebody has written.
+    /// Adds memory that counts as written.
     pub fn filled(&self, start: u64, bytes: u64) {
         self.insert(Region { start, bytes, written: None });
     }
@@ -79,12 +79,12 @@ impl MemoryMap {
         regions.insert(at, region);
     }
 
-    /// There is no such memory any more.
+    /// Removes a region.
     pub fn freed(&self, start: u64) {
         self.regions().retain(|region| region.start != start);
     }
 
-    /// Bytes were written that are no kernel's.
+    /// Marks bytes as written by the host or a copy.
     pub fn written(&self, start: u64, bytes: u64) {
         let regions = self.regions();
         let end = start.saturating_add(bytes);
@@ -93,7 +93,7 @@ impl MemoryMap {
         }
     }
 
-    /// Bytes were copied within the device: as much of them was written as of those they come from.
+    /// Copies the written state of bytes along with a copy within the device.
     pub fn copied(&self, from: u64, to: u64, bytes: u64) {
         let source = self.region_at(from);
         let mut run = None;

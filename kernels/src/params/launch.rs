@@ -1,4 +1,4 @@
-//! How every kernel is started: blocks, and threads of each.
+//! Grid and block sizes of every kernel.
 
 use std::ops::Range;
 
@@ -11,56 +11,58 @@ use super::{
 use crate::error::CudaError;
 use crate::kernel::Kernel;
 
-/// A kernel with the shape of its grid.
+/// A kernel launch with its grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// What is started.
+    /// Kernel to launch.
     pub kernel: Kernel,
-    /// Blocks, in three dimensions.
+    /// Number of blocks in three dimensions.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads of a block in three dimensions.
     pub block: [u32; 3],
-    /// Bytes of shared memory beside what the kernel declares itself.
+    /// Bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
 }
 
-/// Most tiles of 16 rows that a block of `matvec_nested` computes.
+/// Maximum number of 16-row tiles that a block of `matvec_nested` computes.
 pub const MATVEC_TILES_MAX: u32 = 8;
 
-/// Most pairs of a block of `matvec_nested_rows`.
+/// Maximum number of pairs of a block of `matvec_nested_rows`.
 pub const MATVEC_PAIRS_MAX: u32 = 8;
 
-/// Most pairs of a block of `matmul_nested`.
+/// Maximum number of pairs of a block of `matmul_nested`.
 pub const MATMUL_PAIRS_MAX: u32 = 64;
 
-/// Tiles of 16 rows that a block of `matvec_gated_quantize` computes: a group.
+/// Number of 16-row tiles that a block of `matvec_gated_quantize` computes: one group.
 pub const GATED_TILES: u32 = 2;
 
-/// Columns that a block of `argmax` looks at: 16 for each of its threads.
+/// Columns that a block of `argmax` compares: 16 for each thread.
 pub const ARGMAX_PART_COLS: u32 = 4096;
 
-/// Most uses that `expert_blocks` compares with each other.
+/// Maximum number of uses that `expert_blocks` compares with each other.
 pub const EXPERT_USES_MAX: usize = 1024;
 
-/// Most elements of a DeltaNet key whose state is kept in shared memory.
+/// Maximum number of elements of a DeltaNet key whose state fits in shared memory.
 const DELTA_NET_KEPT_KEYS_MAX: u32 = 340;
 
-/// Blocks along the other dimensions of a grid, at most.
+/// Maximum number of blocks in the second and third dimension of a grid.
 pub const GRID_ROWS_MAX: u32 = 65_535;
 
-/// Blocks along the first dimension of a grid, at most.
+/// Maximum number of blocks in the first dimension of a grid.
 const BLOCKS_MAX: u64 = i32::MAX as u64;
 
 impl Launch {
     fn new(kernel: Kernel, blocks: [u64; 2], threads: u32) -> Self {
-        // More than a grid holds is refused when it is started.
+        // Grids that are too large are refused by `check` before the launch.
         let word = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         let grid = [word(blocks[0].min(BLOCKS_MAX + 1)), word(blocks[1]), 1];
         Self { kernel, grid, block: [threads, 1, 1], shared_bytes: 0 }
     }
 
+    /// Checks the size of the grid.
+    ///
     /// # Errors
-    /// [`CudaError::Limit`]: more blocks than a grid has.
+    /// Fails with [`CudaError::Limit`] if the grid has too many blocks.
     pub fn check(&self) -> Result<(), CudaError> {
         let limits = [BLOCKS_MAX, GRID_ROWS_MAX.into(), GRID_ROWS_MAX.into()];
         match self.grid.into_iter().map(u64::from).zip(limits).find(|(blocks, most)| blocks > most)
@@ -72,14 +74,14 @@ impl Launch {
         }
     }
 
-    /// Whether there is anything to do: a grid without blocks is an error on a device.
+    /// Returns whether the grid has no blocks, which a device refuses to launch.
     pub fn is_empty(&self) -> bool {
         self.grid.contains(&0)
     }
 }
 
 impl RmsNormParams {
-    /// A block for each row.
+    /// Returns a launch with one block for each row.
     pub fn launch(&self) -> Launch {
         let kernel = if self.values == 0 { Kernel::RmsNorm } else { Kernel::RmsNormQuantize };
         Launch::new(kernel, [self.rows.into(), 1], 256)
@@ -87,7 +89,7 @@ impl RmsNormParams {
 }
 
 impl QuantizeParams {
-    /// A warp for each group.
+    /// Returns a launch with one warp for each group.
     pub fn launch(&self) -> Launch {
         let groups = u64::from(self.cols.div_ceil(32)) * u64::from(self.rows);
         let groups = groups * u64::from(self.parts);
@@ -96,14 +98,14 @@ impl QuantizeParams {
 }
 
 impl ProductParams {
-    /// A product, for so many blocks of at most so many tiles of 16 rows.
+    /// Returns a launch of a product with `blocks` blocks of at most `tiles` 16-row tiles.
     pub fn launch(&self, kernel: Kernel, blocks: u32, tiles: u32) -> Launch {
         let across = match kernel {
-            // Four rows.
+            // Four rows for each thread block.
             Kernel::MatvecFloat | Kernel::MatvecRowMajor | Kernel::MatvecScaled => {
                 4 * u64::from(tiles)
             }
-            // A tile for each of four warps.
+            // One tile for each of four warps.
             Kernel::MatmulNested => tiles.div_ceil(4).into(),
             _ => tiles.div_ceil(self.tiles_per_block.max(1)).into(),
         };
@@ -112,7 +114,7 @@ impl ProductParams {
 }
 
 impl GatedProductParams {
-    /// For so many gates of at most so many tiles.
+    /// Returns a launch for `gates` gates of at most `tiles` tiles.
     pub fn launch(&self, gates: u32, tiles: u32) -> Launch {
         let groups = tiles.div_ceil(GATED_TILES);
         Launch::new(Kernel::MatvecGatedQuantize, [groups.into(), gates.into()], 256)
@@ -120,76 +122,77 @@ impl GatedProductParams {
 }
 
 impl ExpertBlocksParams {
-    /// One block: uses are compared with each other.
+    /// Returns a launch with a single block, which compares uses with each other.
     pub fn launch(&self) -> Launch {
         Launch::new(Kernel::ExpertBlocks, [1, 1], 256)
     }
 }
 
 impl NormPartParams {
-    /// A warp for each part.
+    /// Returns a launch with one warp for each part.
     pub fn launch(&self) -> Launch {
         Launch::new(Kernel::NormPart, [u64::from(self.count).div_ceil(8), 1], 256)
     }
 }
 
 impl GatedParams {
-    /// [`Kernel::Gated`] or [`Kernel::GatedQuantize`]: a warp for each group.
+    /// Returns a launch of [`Kernel::Gated`] or [`Kernel::GatedQuantize`] with one warp for each group.
     pub fn launch(&self, kernel: Kernel) -> Launch {
         let groups = u64::from(self.rows) * u64::from(self.cols.div_ceil(32));
         Launch::new(kernel, [groups.div_ceil(8), 1], 256)
     }
 }
 
-/// A thread for each element.
+/// Returns a launch with one thread for each element.
 fn elements(kernel: Kernel, count: u64) -> Launch {
     Launch::new(kernel, [count.div_ceil(256), 1], 256)
 }
 
 impl AddGatedParams {
-    /// A thread for each element.
+    /// Returns a launch with one thread for each element.
     pub fn launch(&self) -> Launch {
         elements(Kernel::AddGated, u64::from(self.rows) * u64::from(self.cols))
     }
 }
 
 impl GateParams {
-    /// A thread for each element.
+    /// Returns a launch with one thread for each element.
     pub fn launch(&self) -> Launch {
         elements(Kernel::Gate, self.count)
     }
 }
 
 impl ScalarParams {
-    /// [`Kernel::Clear`], [`Kernel::Scale`] or [`Kernel::Softcap`]: a thread for each element.
+    /// Returns a launch of [`Kernel::Clear`], [`Kernel::Scale`] or [`Kernel::Softcap`] with one thread for
+    /// each element.
     pub fn launch(&self, kernel: Kernel) -> Launch {
         elements(kernel, self.count)
     }
 }
 
 impl GatherRowsParams {
-    /// A thread for each element.
+    /// Returns a launch with one thread for each element.
     pub fn launch(&self) -> Launch {
         elements(Kernel::GatherRows, u64::from(self.rows) * u64::from(self.cols))
     }
 }
 
 impl HeadsRestParams {
-    /// A thread for each element.
+    /// Returns a launch with one thread for each element.
     pub fn launch(&self) -> Launch {
         elements(Kernel::HeadsRest, u64::from(self.places) * u64::from(self.rest))
     }
 }
 
 impl ExpertsSumParams {
-    /// A thread for each element.
+    /// Returns a launch with one thread for each element.
     pub fn launch(&self) -> Launch {
         elements(Kernel::ExpertsSum, u64::from(self.rows) * u64::from(self.cols))
     }
 }
 
 impl EmbedParams {
-    /// A thread for each element.
+    /// Returns a launch with one thread for each element.
     pub fn launch(&self) -> Launch {
         let across = self.cols.div_ceil(256);
         Launch::new(Kernel::Embed, [across.into(), self.rows.into()], 256)
@@ -197,21 +200,21 @@ impl EmbedParams {
 }
 
 impl ArgmaxParams {
-    /// A block for each part of each row.
+    /// Returns a launch with one block for each part of each row.
     pub fn launch(&self) -> Launch {
         Launch::new(Kernel::Argmax, [self.parts.into(), self.rows.into()], 256)
     }
 }
 
 impl ArgmaxMergeParams {
-    /// A block for each row.
+    /// Returns a launch with one block for each row.
     pub fn launch(&self) -> Launch {
         Launch::new(Kernel::ArgmaxMerge, [self.rows.into(), 1], 256)
     }
 }
 
 impl RopeParams {
-    /// A warp for each head.
+    /// Returns a launch with one warp for each head.
     pub fn launch(&self) -> Launch {
         let heads =
             u64::from(self.rows) * (u64::from(self.sizes.queries) + u64::from(self.sizes.keys));
@@ -220,7 +223,7 @@ impl RopeParams {
 }
 
 impl KvStoreParams {
-    /// [`Kernel::KvStoreF32`] or one of the others: a warp for each head.
+    /// Returns a launch of a KV store kernel, such as [`Kernel::KvStoreF32`], with one warp for each head.
     pub fn launch(&self, kernel: Kernel) -> Launch {
         let heads = u64::from(self.rows) * u64::from(self.sizes.heads);
         Launch::new(kernel, [heads.div_ceil(4), 1], 128)
@@ -230,11 +233,11 @@ impl KvStoreParams {
 /// Positions of a split.
 pub const SPLIT_POSITIONS: u32 = 256;
 
-/// Bytes of shared memory that a block of attention is given, at most: what every device has.
+/// Maximum shared memory of an attention block in bytes, available on every device.
 const ATTEND_BYTES_MAX: u32 = 40 << 10;
 
 impl AttendParams {
-    /// The same for some of the rows. Splits are those of all.
+    /// Returns the parameters restricted to some rows. The number of splits is unchanged.
     #[must_use]
     pub fn of_rows(&self, rows: &Range<usize>) -> Self {
         let (first, cols) = (rows.start as u64, u64::from(self.sizes.heads * self.sizes.value_dim));
@@ -247,20 +250,20 @@ impl AttendParams {
         }
     }
 
-    /// Floats of [`AttendParams::parts`].
+    /// Returns the number of floats of [`AttendParams::parts`].
     pub fn part_floats(&self) -> usize {
         let heads = self.rows as usize * self.sizes.heads as usize;
         heads * self.splits as usize * (self.sizes.value_dim as usize + 2)
     }
 
-    /// Query heads that fit in one block, for [`AttendParams::block_heads`].
+    /// Returns the maximum number of query heads of a block, for [`AttendParams::block_heads`].
     pub fn block_heads_max(&self) -> u32 {
         let each = 4 * (self.sizes.head_dim + 2 * self.sizes.value_dim).max(1);
         self.sizes.sharing.min(8).min(ATTEND_BYTES_MAX / each).max(1)
     }
 
-    /// [`Kernel::AttendF32`] or one of the others, also those for splits: a block for some heads
-    /// of a row, or of a row's split.
+    /// Returns a launch of an attention kernel, such as [`Kernel::AttendF32`]. A block computes some heads of
+    /// a row, or of one split of a row.
     pub fn launch(&self, kernel: Kernel) -> Launch {
         let each = self.block_heads.max(1);
         let parts =
@@ -276,7 +279,7 @@ impl AttendParams {
         Launch { shared_bytes: 4 * floats, ..launch }
     }
 
-    /// What adds up the splits.
+    /// Returns the launch that merges the splits.
     pub fn merge(&self) -> Launch {
         let heads = u64::from(self.rows) * u64::from(self.sizes.heads);
         Launch::new(Kernel::AttendMerge, [heads, 1], 128)
@@ -284,15 +287,15 @@ impl AttendParams {
 }
 
 impl RouteParams {
-    /// A block for each row.
+    /// Returns a launch with one block for each row.
     pub fn launch(&self) -> Launch {
         Launch::new(Kernel::Route, [self.sizes.rows.into(), 1], 128)
     }
 }
 
 impl DeltaNetParams {
-    /// The three kernels, to be started in this order. Runs that begin where others end come in
-    /// later launches.
+    /// Returns the three launches, to be run in this order. A run that continues another requires a later
+    /// launch.
     pub fn launches(&self) -> [Launch; 3] {
         let (runs, columns) = (u64::from(self.runs_count), u64::from(self.value_dim.div_ceil(32)));
         let conv =

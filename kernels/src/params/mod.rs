@@ -1,5 +1,5 @@
-//! What kernels are given, field by field as in `cu/params.cuh`, which says what they mean. Addresses
-//! are those of a device; sizes are in elements. A test compares layouts with the C++ compiler's.
+//! Kernel parameters, field by field as in `cu/params.cuh`, which documents them. Addresses are device
+//! addresses; sizes are in elements. A test compares the layouts with the C++ compiler's.
 
 mod launch;
 
@@ -11,27 +11,27 @@ pub use launch::{
     MATVEC_PAIRS_MAX, MATVEC_TILES_MAX, SPLIT_POSITIONS,
 };
 
-/// A struct of `cu/params.cuh`: what kernels are given, and what that leads to.
+/// A struct of `cu/params.cuh`: kernel parameters, or an entry of a table.
 pub trait KernelParams: Pod {
-    /// How it is laid out.
+    /// Returns the layout.
     fn layout() -> StructLayout;
 }
 
-/// Where a struct's fields lie.
+/// Layout of a struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StructLayout {
-    /// Its name in `cu/params.cuh`.
+    /// Name in `cu/params.cuh`.
     pub name: String,
-    /// Bytes of all.
+    /// Size of the struct in bytes.
     pub bytes: usize,
-    /// Name, offset and bytes of every field, in order.
+    /// Name, offset and size in bytes of each field, in order.
     pub fields: Vec<(String, usize, usize)>,
 }
 
-/// The type of a field.
+/// Type of a field.
 trait ParamField {
-    /// Name, offset and bytes of a field of this type, or of each field of a struct that has no struct of its
-    /// own in `cu/params.cuh`.
+    /// Returns the name, offset and size of a field. A struct without a counterpart in `cu/params.cuh`
+    /// returns each of its fields.
     fn fields(name: &str, offset: usize) -> Vec<(String, usize, usize)>;
 }
 
@@ -95,7 +95,7 @@ macro_rules! params {
             }
         )*
 
-        /// The layouts of all structs.
+        /// Returns the layouts of all structs.
         pub fn layouts() -> Vec<StructLayout> {
             vec![$($name::layout()),*]
         }
@@ -103,7 +103,7 @@ macro_rules! params {
 }
 
 params! {
-    /// A matrix in device memory, its parts as a store has them.
+    /// A matrix in device memory, with parts in the layout of a store.
     Matrix {
         row_scales: u64,
         tile_tables: u64,
@@ -123,13 +123,13 @@ params! {
         prefixes: u32,
     }
 
-    /// Row of the input, row of the output.
+    /// An input row and its output row.
     Pair {
         x_row: u32,
         out_row: u32,
     }
 
-    /// One matrix at one level for some pairs of rows.
+    /// One matrix at one level for some row pairs.
     Block {
         matrix: u64,
         bias: u64,
@@ -141,7 +141,7 @@ params! {
         out_col: u32,
     }
 
-    /// Products of blocks; activations in int8 or as they are.
+    /// Products of blocks, with activations in int8 or floats.
     ProductParams {
         blocks: u64,
         pairs: u64,
@@ -157,14 +157,14 @@ params! {
         padding: u32,
     }
 
-    /// Where the matrices of an expert are, and how many levels their planes make.
+    /// Addresses of an expert's matrices, and the number of resident levels.
     ExpertEntry {
         matrices: [u64; 3],
         levels: u32,
         padding: u32,
     }
 
-    /// The experts that a router chose, as blocks of products.
+    /// Conversion of a router's selection to blocks of products.
     ExpertBlocksParams {
         entries: u64,
         least: u64,
@@ -188,7 +188,7 @@ params! {
         padding: u32,
     }
 
-    /// Rows by their root mean square.
+    /// RMSNorm of rows.
     RmsNormParams {
         x: u64,
         weight: u64,
@@ -201,7 +201,7 @@ params! {
         adds: u32,
     }
 
-    /// Parts of rows in place, each by its own root mean square.
+    /// RMSNorm of parts of rows, in place.
     NormPartParams {
         x: u64,
         weight: u64,
@@ -215,7 +215,7 @@ params! {
         padding: u32,
     }
 
-    /// Activations to int8.
+    /// Quantization of activations to int8.
     QuantizeParams {
         x: u64,
         values: u64,
@@ -228,7 +228,7 @@ params! {
         is_rotated: u32,
     }
 
-    /// Joins gate and up, which lie in one row, gate in front.
+    /// Activation that joins gate and up. A row contains the gate followed by the up.
     GatedParams {
         x: u64,
         out: u64,
@@ -242,7 +242,7 @@ params! {
         is_rotated: u32,
     }
 
-    /// Products of gates and ups, joined.
+    /// Products of gates and ups, fused with the activation.
     GatedProductParams {
         products: ProductParams,
         values: u64,
@@ -253,7 +253,7 @@ params! {
         is_rotated: u32,
     }
 
-    /// Rows of a table.
+    /// Embedding lookup.
     EmbedParams {
         table: u64,
         tokens: u64,
@@ -263,7 +263,7 @@ params! {
         cols: u32,
     }
 
-    /// Norms and rotates heads of queries and keys.
+    /// Norm and rotary embedding of query and key heads.
     RopeParams {
         x: u64,
         angles: u64,
@@ -278,13 +278,13 @@ params! {
         padding: u32,
     }
 
-    /// Where a row is, and where the pages of its sequence begin in the list of pages.
+    /// Position of a row, and index of its sequence's first page in the page list.
     RowPlace {
         position: u32,
         first_page: u32,
     }
 
-    /// Keys and values into their pages.
+    /// Storing of keys and values in KV pages.
     KvStoreParams {
         x: u64,
         places: u64,
@@ -313,7 +313,7 @@ params! {
         block_heads: u32,
     }
 
-    /// The experts of every row.
+    /// Selection of each row's experts.
     RouteParams {
         logits: u64,
         logit_bias: u64,
@@ -325,7 +325,7 @@ params! {
         padding: u32,
     }
 
-    /// Adds what the experts of every row gave, weighted.
+    /// Weighted sum of expert outputs.
     ExpertsSumParams {
         weights: u64,
         expert_rows: u64,
@@ -336,7 +336,7 @@ params! {
         padding: u32,
     }
 
-    /// Adds rows, each multiplied by a sigmoid.
+    /// Addition of rows multiplied by a sigmoid.
     AddGatedParams {
         gate: u64,
         x: u64,
@@ -345,14 +345,14 @@ params! {
         cols: u32,
     }
 
-    /// Multiplies by sigmoids.
+    /// Multiplication by sigmoids.
     GateParams {
         gate: u64,
         out: u64,
         count: u64,
     }
 
-    /// Multiplies, or keeps within a cap.
+    /// Scaling, soft-capping or clearing of elements.
     ScalarParams {
         x: u64,
         count: u64,
@@ -360,7 +360,7 @@ params! {
         padding: u32,
     }
 
-    /// Rows by their numbers.
+    /// Gathering of rows by index.
     GatherRowsParams {
         x: u64,
         indices: u64,
@@ -369,7 +369,7 @@ params! {
         cols: u32,
     }
 
-    /// What follows the products of heads.
+    /// Copy of the elements after each head's inputs to the positions after its products.
     HeadsRestParams {
         x: u64,
         out: u64,
@@ -413,7 +413,7 @@ params! {
         padding: u32,
     }
 
-    /// The largest of every part of every row.
+    /// Argmax over parts of rows.
     ArgmaxParams {
         x: u64,
         orders: u64,
@@ -426,7 +426,7 @@ params! {
         padding: u32,
     }
 
-    /// The largest of every row, of what its parts have.
+    /// Argmax over rows, merged from the results of their parts.
     ArgmaxMergeParams {
         orders: u64,
         columns: u64,

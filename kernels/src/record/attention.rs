@@ -1,4 +1,4 @@
-//! Attention: heads are rotated, stored in pages, and gathered from them.
+//! Attention: rotates heads, stores keys and values in KV pages, and attends over them.
 
 use nestling_core::EngineError;
 use nestling_core::batch::StepRows;
@@ -14,10 +14,10 @@ use crate::kernel::Kernel;
 use crate::params::{AttendParams, KvStoreParams, RopeParams, RowPlace, SPLIT_POSITIONS};
 use crate::recorder::Recorder;
 
-/// Pages are listed in multiples of so many, so that most steps have tables of the same size.
+/// Granularity of the page list, so that most steps have tables of equal size.
 const PAGES_STEP: usize = 16;
 
-/// Blocks of attention that keep a device busy without cutting rows into splits.
+/// Number of attention blocks that keep a device busy without splitting rows.
 const BLOCKS_ENOUGH: usize = 512;
 
 pub(super) fn rope(recorder: &mut Recorder, of: &Rope<Address>) -> Result<(), EngineError> {
@@ -40,7 +40,7 @@ pub(super) fn rope(recorder: &mut Recorder, of: &Rope<Address>) -> Result<(), En
     Ok(recorder.launch(params.launch(), &params)?)
 }
 
-/// Stores keys and values.
+/// Stores keys and values in their pages.
 pub(super) fn store(
     recorder: &mut Recorder,
     StoreKeys { rows, x, sizes, pages, words }: &StoreKeys<'_, CudaBackend>,
@@ -79,7 +79,8 @@ pub(super) fn attend(
     let work: Vec<u64> = rows.positions.iter().map(work).collect();
     let pieces =
         pieces(work.iter().copied(), backend.recorder.meter.rates.launch_work(WorkKind::Attention));
-    // Memory that grows between two launches would be there twice.
+    // The largest scratch memory is allocated once, because growing it between launches would hold both
+    // copies.
     let most = pieces.iter().map(|piece| params.of_rows(piece)).filter(is_split);
     if let Some(most) = most.map(|params| params.part_floats()).max() {
         params.parts = backend.scratch(ScratchRoom::AttendParts, most)?;
@@ -91,13 +92,13 @@ pub(super) fn attend(
     Ok(())
 }
 
-/// Whether few rows see so much that each of their splits gets a block.
+/// Returns whether each split of a row gets a block: there are few rows, and they see many positions.
 fn is_split(params: &AttendParams) -> bool {
     let heads = params.sizes.heads.div_ceil(params.block_heads.max(1));
     params.splits >= 2 && ((params.rows * heads) as usize) < BLOCKS_ENOUGH
 }
 
-/// Attention of some rows: bits are the same in both ways.
+/// Records attention of some rows. Split and unsplit kernels give the same bits.
 fn attend_rows(
     recorder: &mut Recorder,
     params: &AttendParams,
@@ -120,7 +121,7 @@ fn attend_rows(
     Ok(())
 }
 
-/// All but how heads share blocks.
+/// Returns all parameters except the number of heads of a block.
 fn attend_params(
     Attend { heads, rows, queries, out, sizes, words, .. }: &Attend<'_, CudaBackend>,
     tables: &Tables,
@@ -141,13 +142,12 @@ fn attend_params(
     })
 }
 
-/// Where rows and pages are, for kernels.
 struct Tables {
-    /// Of each row its position, and where the pages of its sequence begin in the list.
+    /// Position of each row, and index of its sequence's first page in the list.
     places: Address,
     /// Addresses of pages.
     pages: Address,
-    /// Most pages that a row may see, rounded up.
+    /// Maximum number of pages visible to a row, rounded up.
     longest: usize,
 }
 

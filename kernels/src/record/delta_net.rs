@@ -1,4 +1,4 @@
-//! Gated DeltaNet: runs of rows, one after another, each from one state to another.
+//! Gated DeltaNet: runs consecutive rows of each sequence and updates their recurrent states.
 
 use nestling_core::EngineError;
 use nestling_core::batch::Run;
@@ -12,7 +12,7 @@ use crate::params::{DeltaNetParams, StateRun};
 
 type Runs<'a> = DeltaNetRuns<'a, CudaBackend>;
 
-/// Most rows that a convolution sees: what a thread keeps.
+/// Maximum number of rows of a convolution, which a thread holds in registers.
 const TAPS_MAX: usize = 16;
 
 pub(super) fn delta_net(backend: &mut CudaBackend, of: Runs<'_>) -> Result<(), EngineError> {
@@ -23,7 +23,7 @@ pub(super) fn delta_net(backend: &mut CudaBackend, of: Runs<'_>) -> Result<(), E
     let rows_max =
         at_once(row_work, backend.recorder.meter.rates.launch_work(WorkKind::Recurrence), 1);
     let mut params = params(&of)?;
-    // Default: without runs there is no depth to launch anything for.
+    // Default: without runs, there are no launches.
     let deepest = of.runs.iter().map(|run| run.depth).max().unwrap_or(0);
     for depth in 0..=deepest {
         let table = table(backend, of.runs, depth, of.states)?;
@@ -43,7 +43,8 @@ pub(super) fn delta_net(backend: &mut CudaBackend, of: Runs<'_>) -> Result<(), E
     Ok(backend.recorder.launch(gate, &params)?)
 }
 
-/// The runs that have so many of their sequence before them, which go on where those ended.
+/// Returns the runs with `depth` preceding runs of the same sequence. They continue from the states of the
+/// preceding runs.
 fn table(
     backend: &mut CudaBackend,
     all: &[Run],
@@ -64,7 +65,7 @@ fn table(
     Ok(table)
 }
 
-/// All but runs.
+/// Returns all parameters except the runs.
 fn params(
     DeltaNetRuns { net, projected, mixed, out, .. }: &Runs<'_>,
 ) -> Result<DeltaNetParams, EngineError> {

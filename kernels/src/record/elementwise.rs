@@ -1,4 +1,4 @@
-//! What is done element by element, and with whole rows.
+//! Elementwise operations, and operations on whole rows.
 
 use nestling_core::EngineError;
 use nestling_gpu::{

@@ -1,4 +1,4 @@
-//! Rows of the embedding.
+//! Embedding lookup.
 
 use nestling_core::EngineError;
 use nestling_gpu::{CommandRecorder, Embed, word};

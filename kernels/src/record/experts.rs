@@ -1,4 +1,4 @@
-//! What joins gates and ups, after their products or as these are computed.
+//! The activation that joins gates and ups, after their products or fused with them.
 
 use nestling_core::EngineError;
 use nestling_core::backend::Write;
@@ -16,7 +16,8 @@ use crate::kernel::Kernel;
 use crate::params::{GATED_TILES, GatedParams, GatedProductParams, ProductParams};
 use crate::recorder::Recorder;
 
-/// Multiplies with gates and ups and joins what they give, where each has one row; none for others.
+/// Records gate and up products fused with the activation, if each block has one row. Returns `None`
+/// otherwise.
 pub(super) fn gated_products(
     backend: &mut CudaBackend,
     GatedProducts { products, input, joint, rows, cols }: &GatedProducts<'_, CudaBackend>,
@@ -37,7 +38,7 @@ pub(super) fn gated_products(
     gated_call(backend, &call, *joint, input, *rows, *cols).map(Some)
 }
 
-/// The same of blocks of one row each that lie one after the other.
+/// Records fused products for blocks of one row each, stored consecutively.
 fn gated_call(
     backend: &mut CudaBackend,
     call: &Call,
@@ -60,7 +61,7 @@ fn gated_call(
         is_rotated: u32::from(joint.rotated),
     };
     let tiles = word("tiles", call.tiles)?;
-    // A gate and its up.
+    // A group is a gate and its up.
     let work_kind = work_kind(call.kernel);
     for CallLaunch { blocks, count: gates, work } in call.launches(recorder, 2) {
         let products = ProductParams { blocks, ..params.products };
@@ -71,7 +72,7 @@ fn gated_call(
     Ok(Input { quantized: Some(out), floats: None, cols: width, stride: width })
 }
 
-/// Joins gates and ups, as down takes them.
+/// Records the activation that joins gates and ups into the input of the down products.
 pub(super) fn gated(recorder: &mut Recorder, of: &Gated<Address>) -> Result<(), EngineError> {
     let (kind, alpha, limit) = of.joint.words();
     let mut params = GatedParams {

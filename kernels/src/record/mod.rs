@@ -1,4 +1,4 @@
-//! How operations are recorded: the parameters of their kernels, and their launches.
+//! Recording of operations: kernel parameters and launches.
 
 mod attention;
 mod delta_net;
@@ -23,7 +23,7 @@ use crate::matrix::CudaWeights;
 use crate::params;
 use crate::recorder::Recorder;
 
-/// Bytes of gates and ups that are computed together, at most.
+/// Maximum size of gates and ups that are computed together, in bytes.
 pub(crate) const GATE_UP_BYTES_MAX: u64 = 256 << 20;
 
 impl Device for CudaBackend {

@@ -1,4 +1,4 @@
-//! RMSNorm of rows, in int8 too where products take them so, and of parts of rows.
+//! RMSNorm of rows and of parts of rows. Also writes int8 rows if products take them.
 
 use nestling_core::EngineError;
 use nestling_core::backend::Write;

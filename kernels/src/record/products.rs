@@ -1,7 +1,7 @@
-//! Products with matrices: how they are cut into blocks, and the kernels that compute those.
+//! Matrix products: splits them into blocks and records the kernels.
 //!
-//! A block is one matrix at one level for some pairs of rows, of the input and of the output. Blocks of
-//! all matrices go together, whatever their levels.
+//! A block is one matrix at one level, for some pairs of input and output rows. Blocks of all matrices share
+//! a launch, regardless of their levels.
 
 use std::ops::Range;
 
@@ -22,29 +22,28 @@ use crate::params::{
 };
 use crate::recorder::Recorder;
 
-/// Whether one row is multiplied with a nested matrix, in int8.
+/// Returns whether a job multiplies one row with a nested matrix in int8.
 pub(super) fn is_one_row(job: &Job<'_, CudaBackend>) -> bool {
     Way::of(job) == Way::One
 }
 
-/// Cells of a matrix, a tile by a group each, that one block of threads takes at once.
+/// Number of matrix cells, one tile by one group each, that a thread block processes at once.
 const CELLS_AT_ONCE: usize = 128;
 
-/// From so many pairs of a job on, tensor cores are worth what they need at least.
+/// Minimum number of pairs of a job for which tensor cores pay off.
 const MANY_PAIRS: usize = 9;
 
-/// The ways to compute a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Int8, one pair.
     One,
     /// Int8, few pairs.
     Few,
-    /// Int8, many pairs: on tensor cores.
+    /// Int8, many pairs, on tensor cores.
     Many,
-    /// Int8, rows of the matrix one after another.
+    /// Int8, row-major matrix.
     RowMajor,
-    /// Int8 with scaled integers, for as many pairs as there are.
+    /// Int8 with scaled integers, any number of pairs.
     Scaled,
     Float,
 }
@@ -72,7 +71,6 @@ impl Way {
         }
     }
 
-    /// The most pairs of a block.
     fn pairs_max(self) -> usize {
         match self {
             Self::One => 1,
@@ -83,10 +81,11 @@ impl Way {
     }
 }
 
-/// Rows of a matrix that blocks are cut at: what blocks of threads take of it at once, of all kernels.
+/// Granularity of splitting a matrix by rows: a common multiple of the rows that thread blocks of all kernels
+/// process at once.
 const ROWS_TOGETHER: usize = 128;
 
-/// What a kernel's work is counted as.
+/// Returns the kind of a kernel's work for estimating durations.
 pub(super) fn work_kind(kernel: Kernel) -> WorkKind {
     match kernel {
         Kernel::MatmulNested => WorkKind::ManyRows,
@@ -95,39 +94,38 @@ pub(super) fn work_kind(kernel: Kernel) -> WorkKind {
     }
 }
 
-/// Pairs that take as long as so many: a kernel does not get faster with fewer of them than it takes at
-/// once.
+/// Returns the number of pairs to count for estimating durations. A kernel is not faster with fewer pairs
+/// than it processes at once.
 pub(super) fn counted_pairs(kernel: Kernel, pairs: usize) -> usize {
     match kernel {
         Kernel::MatmulNested => pairs.next_multiple_of(MATMUL_PAIRS_MAX as usize),
         Kernel::MatvecFloat => pairs.next_multiple_of(FLOAT_PAIRS),
-        // Weights are decoded again for each.
+        // Weights are decoded again for each pair.
         Kernel::MatvecRowMajor => pairs * MATVEC_PAIRS_MAX as usize,
         _ => pairs.next_multiple_of(MATVEC_PAIRS_MAX as usize),
     }
 }
 
-/// Pairs that `matvec_float` takes at once.
+/// Number of pairs that `matvec_float` processes at once.
 const FLOAT_PAIRS: usize = 4;
 
-/// Tiles that one block of threads takes, so that it has work for all of them.
+/// Returns the number of tiles that occupy all threads of a block.
 fn tiles_per_block(groups: usize) -> u32 {
     let tiles = CELLS_AT_ONCE / groups.max(1);
     (tiles as u32).clamp(1, MATVEC_TILES_MAX)
 }
 
-/// Blocks that one kernel computes.
 #[derive(Default)]
 struct Blocks {
     all: Vec<Block>,
-    /// Of each, how much it computes.
+    /// Work of each block.
     work: Vec<u64>,
-    /// Tiles of the largest.
+    /// Tiles of the largest block.
     tiles: usize,
 }
 
 impl Blocks {
-    /// Cuts a job's pairs into blocks, and blocks of more than so much work by rows of the matrix.
+    /// Splits a job's pairs into blocks. Blocks of more than `work_max` work are split by matrix rows.
     fn push(
         &mut self,
         job: &Job<'_, CudaBackend>,
@@ -181,29 +179,30 @@ pub(super) fn products(
     ways.iter().try_for_each(|(way, blocks)| record(recorder, *way, blocks, pairs, input, output))
 }
 
-/// Blocks in memory of the device, for one kernel.
+/// Blocks in device memory, for one kernel.
 #[derive(Clone)]
 pub(super) struct Call {
     pub kernel: Kernel,
     pub blocks: Address,
-    /// Of each block, how much it computes.
+    /// Work of each block.
     pub work: Vec<u64>,
-    /// Tiles of the largest.
+    /// Tiles of the largest block.
     pub tiles: usize,
     pub pairs: Address,
 }
 
-/// Blocks of a call that one launch computes.
+/// Part of a call's blocks, computed by one launch.
 pub(super) struct CallLaunch {
     pub blocks: Address,
-    /// Groups of them.
+    /// Number of groups of blocks.
     pub count: usize,
-    /// How much they compute.
+    /// Work of the blocks.
     pub work: u64,
 }
 
 impl Call {
-    /// Its blocks in groups of so many that lie together, by launches that are not too long.
+    /// Splits the call into launches of limited duration. Groups of `together` consecutive blocks stay
+    /// together.
     pub fn launches(&self, recorder: &Recorder, together: usize) -> Vec<CallLaunch> {
         let kind = work_kind(self.kernel);
         let sum = |work: &[u64]| work.iter().fold(0, |sum: u64, work| sum.saturating_add(*work));
@@ -213,7 +212,7 @@ impl Call {
             let blocks = self.blocks + (first * together * size_of::<Block>()) as u64;
             CallLaunch { blocks, count, work: sum(&groups[first..first + count]) }
         };
-        // No more than a grid has rows.
+        // A grid has at most this many rows.
         let rows = GRID_ROWS_MAX as usize;
         let parts = |piece: Range<usize>| {
             let end = piece.end;
@@ -224,14 +223,14 @@ impl Call {
     }
 }
 
-/// The parameters of a kernel that computes blocks, so many tiles a block.
+/// Returns the parameters of a product kernel.
 pub(super) fn params_of(
     Call { blocks, pairs, .. }: &Call,
     tiles_per_block: u32,
     input: &Input<Address>,
     output: &Output<Address>,
 ) -> Result<ProductParams, EngineError> {
-    // Default: an input has one of both, and a kernel reads the one of its kind.
+    // Default: a kernel only reads the input of its kind, which is present.
     let quantized = input.quantized.unwrap_or(Quantized { values: 0, scales: 0 });
     // Default: as above.
     let floats = input.floats.unwrap_or(0);
@@ -265,7 +264,7 @@ fn record(
     call_kernel(recorder, &call, input, output)
 }
 
-/// The blocks of all jobs for one kernel, in their order.
+/// Returns a call with the blocks of all jobs for one kernel, in order.
 pub(super) fn call_of(
     recorder: &mut Recorder,
     kernel: Kernel,
@@ -274,14 +273,14 @@ pub(super) fn call_of(
 ) -> Result<Call, EngineError> {
     let mut blocks = Blocks::default();
     for job in jobs {
-        // Those of gates and ups stay whole, next to each other.
+        // Blocks of gates and ups are not split, so that each pair stays adjacent.
         blocks.push(job, kernel, 1, u64::MAX)?;
     }
     let (pairs, all) = (recorder.table(pairs)?, recorder.table(&blocks.all)?);
     Ok(Call { kernel, blocks: all, work: blocks.work, tiles: blocks.tiles, pairs })
 }
 
-/// Records a kernel that computes blocks.
+/// Records the launches of a call.
 pub(super) fn call_kernel(
     recorder: &mut Recorder,
     call: &Call,

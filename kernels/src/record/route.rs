@@ -1,4 +1,4 @@
-//! The router: which experts a row uses, from logits.
+//! The router: selects the experts of each row from logits.
 
 use nestling_core::EngineError;
 use nestling_gpu::Route;
@@ -10,7 +10,7 @@ use crate::recorder::Recorder;
 pub(super) fn route(recorder: &mut Recorder, of: &Route<Address>) -> Result<(), EngineError> {
     let params = RouteParams {
         logits: of.logits,
-        // Default: kernels take the address 0 for no vector.
+        // Default: address 0 stands for a missing vector.
         logit_bias: of.logit_bias.unwrap_or(0),
         selection_bias: of.selection_bias.unwrap_or(0),
         expert_scale: of.expert_scale.unwrap_or(0),

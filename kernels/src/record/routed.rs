@@ -1,4 +1,4 @@
-//! Experts that kernels find by themselves: the routing is not read back before them.
+//! Experts that kernels look up on the device, so that the host need not read the routing back first.
 
 use nestling_core::EngineError;
 use nestling_formats::nested::TILE_ROWS;
@@ -15,7 +15,7 @@ use crate::kernel::Kernel;
 use crate::params::{Block, EXPERT_USES_MAX, ExpertBlocksParams, MATVEC_PAIRS_MAX, Pair};
 use crate::recorder::Recorder;
 
-/// A kernel for blocks whose matrices have in common what `like` says.
+/// Returns a call of a kernel for blocks whose matrices have the form `like`.
 pub(super) fn call_of_blocks(blocks: &FoundBlocks, kernel: Kernel, like: ProductForm) -> Call {
     let FoundBlocks { first, count, pairs, .. } = *blocks;
     let pairs_max = counted_pairs(kernel, MATVEC_PAIRS_MAX as usize);
@@ -23,7 +23,7 @@ pub(super) fn call_of_blocks(blocks: &FoundBlocks, kernel: Kernel, like: Product
     Call { kernel, blocks: first, work, tiles: like.rows.div_ceil(TILE_ROWS), pairs }
 }
 
-/// Has the blocks of gates and ups, and those of downs, made from the routing.
+/// Records a kernel that builds the blocks of gates and ups and of downs from the routing.
 pub(super) fn find(
     backend: &mut CudaBackend,
     FindExperts { table, levels, routing, uses, noted }: &FindExperts<'_, CudaBackend>,
@@ -48,7 +48,7 @@ pub(super) fn find(
     let params = ExpertBlocksParams {
         entries: table.entries.binding(),
         least,
-        // Default: kernels take the address 0 for no biases.
+        // Default: address 0 stands for no biases.
         biases: table.biases().unwrap_or(0),
         ids: routing.ids(),
         weights: routing.weights(),
@@ -69,7 +69,7 @@ pub(super) fn find(
         padding: 0,
     };
     recorder.launch(params.launch(), &params)?;
-    // A token uses an expert once.
+    // A token uses each expert at most once.
     let are_several = levels.len() > 1;
     Ok(FoundExperts {
         inner: FoundBlocks { first: inner, count: 2 * uses, pairs: inner_pairs, are_several },
@@ -77,12 +77,12 @@ pub(super) fn find(
     })
 }
 
-/// Multiplies what the blocks name.
+/// Records the products of the blocks.
 pub(super) fn multiply(
     recorder: &mut Recorder,
     FoundProducts { blocks, form, input, output, .. }: &FoundProducts<'_, CudaBackend>,
 ) -> Result<(), EngineError> {
-    // Each of two kernels passes over the blocks of the other.
+    // Each of the two kernels skips the blocks of the other.
     let kernels: &[Kernel] = match (form.kind, blocks.are_several) {
         (ProductKind::Float, _) => &[Kernel::MatvecFloat],
         (ProductKind::Int8, _) if form.is_scaled => &[Kernel::MatvecScaled],

@@ -1,4 +1,4 @@
-//! Every wait of transfers is needed: without it the emulated device says what is used at once.
+//! Checks that transfers wait where necessary. The emulated device reports unordered accesses.
 
 use std::sync::Arc;
 
@@ -21,17 +21,16 @@ struct Device {
     driver: Arc<Driver>,
     staging: Staging,
     compute: Stream,
-    /// How far `compute` is.
     passed: Event,
     memory: DeviceMemory,
 }
 
 impl Device {
-    /// With room for one block in memory of the host.
+    /// Creates a device whose host memory fits one block.
     fn new(seed: u64) -> Self {
         let driver = Driver::emulated(Arc::new(no_kernel), None);
         driver.reorder(seed);
-        // Whoever asks is never told.
+        // Queries never report completion.
         driver.delay_copies(u64::MAX);
         Self {
             staging: Staging::new(&driver, BYTES as u64).unwrap(),
@@ -51,7 +50,7 @@ impl Device {
         self.staging.upload(&[byte; BYTES], to).unwrap();
     }
 
-    /// What the stream of kernels finds.
+    /// Returns the memory contents visible to the stream of kernels.
     fn read(&self) -> Vec<u8> {
         read(&self.driver, &self.compute, self.at(), BYTES)
     }
@@ -118,7 +117,7 @@ fn memory_of_planes_is_not_given_back_while_they_come_or_go() {
     with_every_order(|mut device| {
         device.upload(4);
         let (whole, half) = ([(device.at(), 0..BYTES)], [(device.at(), 0..BYTES / 2)]);
-        // Another size takes the room of a block that nobody wants any more.
+        // A block of another size takes the space of a released block.
         drop(device.staging.fetch(&whole, BYTES).unwrap().unwrap());
         let block = device.staging.fetch(&half, BYTES / 2).unwrap().unwrap();
         let to = device.at() + BYTES as u64 / 2;

@@ -1,4 +1,5 @@
-//! The decay of recurrent states has the CPU's bits: `log1p` in double precision is that of the CPU.
+//! The decay of recurrent states is bit-identical to the CPU's, because both use the same double-precision
+//! `log1p`.
 
 use nestling_core::backend::{Backend, DeltaNet, Encoder};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
@@ -12,7 +13,7 @@ use nestling_testkit::{Device, Test, tests};
 
 use super::harness::Cuda;
 
-/// Heads of one element each, all of which begin at 1 and decay once.
+/// Heads of one element each, which start at 1 and decay once.
 const SHAPE: DeltaNetConfig = DeltaNetConfig {
     num_key_heads: 1,
     num_value_heads: 1024,
@@ -21,7 +22,6 @@ const SHAPE: DeltaNetConfig = DeltaNetConfig {
     conv_kernel_dim: 1,
 };
 
-/// The second row of a sequence.
 fn second_row() -> StepRows {
     let row = Row {
         token: 0,
@@ -37,7 +37,7 @@ fn second_row() -> StepRows {
     ))
 }
 
-/// e^(rate ln(1 + e^x)) for every x: what is left of the states.
+/// Returns the remaining states, `e^(rate ln(1 + e^x))` for every x.
 fn decays(backend: &mut impl Backend, rate: f32, x: &[f32]) -> Vec<u32> {
     let heads = SHAPE.num_value_heads;
     let shape = StateShape { floats: SHAPE.state_floats(), states: 1 };
@@ -75,7 +75,7 @@ fn decays(backend: &mut impl Backend, rate: f32, x: &[f32]) -> Vec<u32> {
 fn decays_have_the_bits_of_the_cpu() {
     let mut device = Cuda::device();
     let heads = SHAPE.num_value_heads;
-    // Both branches of the logarithm, its border, and what is 0 or x itself.
+    // Covers both branches of the logarithm, their boundary, and inputs whose result is 0 or x.
     for (first, step) in [(-40.0, 0.06), (-2.0, 0.003), (-0.89, 1e-5), (15.0, 0.01), (-110.0, 0.1)]
     {
         let x: Vec<f32> = (0..heads).map(|i| first + step * i as f32).collect();
@@ -89,7 +89,6 @@ fn decays_have_the_bits_of_the_cpu() {
     }
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![decays_have_the_bits_of_the_cpu,]
 }

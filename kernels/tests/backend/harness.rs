@@ -10,11 +10,10 @@ use nestling_testkit::{Device, OperationsDevice, SharedDevices, note};
 
 static DEVICES: SharedDevices<CudaBackend> = SharedDevices::new();
 
-/// What random schedules and orders of streams of the emulated device are drawn from, unless NESTLING_TEST_SEED has another
-/// number.
+/// Default seed of the emulated device's random schedules and stream orders. NESTLING_TEST_SEED overrides it.
 const SEED: u64 = 1;
 
-/// The barrier that kernels are to lack: `.ci/barriers` expects tests to fail then.
+/// Returns the barrier that kernels skip. `.ci/barriers` expects tests to fail then.
 fn ignored() -> Option<Line> {
     let given = std::env::var("NESTLING_TEST_WITHOUT").ok()?;
     let (file, line) = given.split_once(':').unwrap();
@@ -26,8 +25,8 @@ fn seed() -> u64 {
     given.map_or(SEED, |seed| seed.parse().unwrap())
 }
 
-/// A backend on a device of its own, emulated where there is no GPU, which looks at every access of kernels; an
-/// error where NESTLING_TEST_CUDA is set.
+/// Opens a separate device, emulated with checked accesses if there is no GPU. Panics without a GPU if
+/// NESTLING_TEST_CUDA is set.
 pub fn own_device() -> CudaBackend {
     CudaBackend::open(&CudaOptions::default()).unwrap_or_else(|error| {
         assert!(std::env::var_os("NESTLING_TEST_CUDA").is_none(), "{error}");
@@ -45,7 +44,7 @@ pub fn own_device() -> CudaBackend {
     })
 }
 
-/// Whether every kernel was started by some test, and so compared with the CPU.
+/// Checks that every kernel was recorded by some test, and so compared with the CPU.
 pub fn every_kernel_was_started() -> Result<(), String> {
     let devices = DEVICES.all(Cuda::again);
     let started: Vec<Kernel> = devices.iter().flat_map(CudaBackend::recorded_kernels).collect();
@@ -54,7 +53,6 @@ pub fn every_kernel_was_started() -> Result<(), String> {
     if rest.is_empty() { Ok(()) } else { Err(format!("kernels that no test starts: {rest:?}")) }
 }
 
-/// What the suite of operations is told of the device.
 pub struct Cuda;
 
 impl Device for Cuda {
@@ -77,22 +75,22 @@ impl Device for Cuda {
 }
 
 impl OperationsDevice for Cuda {
-    /// 128 rows of the matrix and 64 of activations are the least.
+    /// The minimum launch has 128 rows of the matrix and 64 of activations.
     const PRODUCT_LAUNCHES: [u64; 3] = [2, 7, 7];
 
-    /// Splits, and what merges them.
+    /// Splits, and the kernel that merges them.
     const ATTEND_LAUNCHES: u64 = 2;
 
     const KEEPS_NO_SUBNORMAL: bool = false;
 
-    /// An emulated device takes its time for each.
+    /// Kept small, since an emulated device is slow.
     const ROWS_MANY: usize = 300;
 
     fn attended_at_least(heads: u64) -> u64 {
         heads
     }
 
-    /// Instructions are the same here.
+    /// CUDA has no variant with other instructions.
     fn plain_device() -> CudaBackend {
         Self::device()
     }

@@ -1,4 +1,4 @@
-//! Work that is timed runs as often as it is told, and nothing of it runs before.
+//! Timed work runs exactly as often as requested, and never before.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use nestling_testkit::{Device, Test, note, tests};
 
 use super::harness::Cuda;
 
-/// Enough for work that would be started in parts if it were not timed.
+/// Number of operations that would be submitted in parts without a timer.
 const OPERATIONS: i32 = 40;
 const ROWS: usize = 20;
 
@@ -20,7 +20,7 @@ fn work_runs_as_often_as_it_is_timed() {
     for timed_as in [TimedAs::Commands, TimedAs::Graph] {
         let mut x = buffer(&mut device, 3, &[1.0; 3 * ROWS]);
         let record = |encoder: &mut nestling_cuda::CudaEncoder<'_>| {
-            // More rows than the step before, and tables.
+            // Exceeds the rows of the previous step, and uses tables.
             (0..OPERATIONS).try_for_each(|at| {
                 encoder.scale(if at % 2 == 0 { 2.0 } else { 0.5 }, &mut x)?;
                 encoder.scale(if at == 0 { 2.0 } else { 1.0 }, &mut x)
@@ -52,7 +52,6 @@ fn work_that_waits_is_not_timed_and_the_device_goes_on() {
     assert_eq!(read(&mut device, &x), [3.0; 3]);
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![work_runs_as_often_as_it_is_timed, work_that_waits_is_not_timed_and_the_device_goes_on,]
 }

@@ -1,5 +1,5 @@
-//! A budget of the device's memory bounds all of it, and one that is too small is refused before anything is
-//! loaded, with the least that would do.
+//! A device memory budget limits all memory. A budget that is too small is refused before loading, with the
+//! minimum budget.
 
 use nestling_core::EngineError;
 use nestling_core::weights::ActivationMode::Int8;
@@ -11,7 +11,7 @@ use nestling_testkit::{ModelsDevice, Test, note, tests};
 
 use super::harness::Cuda;
 
-/// The least that an error names.
+/// Returns the minimum budget reported by an error.
 fn least(error: EngineError) -> u64 {
     note!("{error}");
     let EngineError::Device(error) = error else { return 0 };
@@ -48,14 +48,13 @@ fn the_least_budget_is_enough_and_one_byte_less_is_refused() {
             least(error)
         };
         let expected = expected.get_or_insert_with(|| run(&unbounded, u64::MAX));
-        // The device's own tables, twice, and little more.
+        // Twice the device's own tables, and little more.
         let least = refuse(10 << 20);
         assert_eq!(refuse(least - 1), least);
         assert!(run(&Cuda::limited_device(least), least) == *expected);
     }
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![the_least_budget_is_enough_and_one_byte_less_is_refused,]
 }

@@ -1,4 +1,4 @@
-//! Steps that come again are one graph, and what was lost in the middle of one is an error of it.
+//! Repeated steps run as one graph, and losing the device within a step is an error of that step.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::harness::Cuda;
 
 const PROMPT: usize = 4;
 
-/// Bits of logits of a prompt and of the tokens after it; what the device did for each of those.
+/// Returns the bits of the logits of tokens after a prompt, and the device counters of each token.
 fn decode(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, Vec<BackendCounters>) {
     let mut bits = Vec::new();
     let mut counters = Vec::new();
@@ -31,13 +31,12 @@ fn decode(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, Vec<Backen
     (bits, counters)
 }
 
-/// Graphs that were made and started since.
+/// Returns the numbers of graphs captured and launched since.
 fn since(device: &CudaBackend, before: GraphCounts) -> (u64, u64) {
     let now = device.graph_counts();
     (now.captured - before.captured, now.started - before.started)
 }
 
-/// Bytes of all experts.
 fn all_bytes(parts: &Parts) -> u64 {
     let source = Arc::clone(&parts.source).store_source().unwrap();
     ExpertTable::of_store(source.store(), parts.source.level_max().unwrap()).unwrap().total_bytes()
@@ -49,7 +48,7 @@ fn decode_steps_are_one_graph_from_the_second_on() {
     let mut runner = parts.runner(device.again().unwrap(), Int8, None);
     let before = device.graph_counts();
     let (expected, counters) = decode(&mut runner, tokens);
-    // The first one is seen, the second one made a graph of.
+    // The first step is recorded; the second is captured as a graph.
     assert_eq!(since(&device, before), (1, 4));
     assert!(counters.iter().all(|one| (one.submissions, one.waits) == (1, 1)), "{counters:?}");
     note!("{:?}", counters.last());
@@ -111,7 +110,6 @@ fn a_device_that_is_lost_within_a_step_is_an_error_of_it_and_no_other_device_is(
     }
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         decode_steps_are_one_graph_from_the_second_on,
@@ -120,7 +118,7 @@ pub fn suite() -> Vec<Test> {
     ]
 }
 
-/// Those of this file that need a device which can be told to be lost within a step.
+/// Returns the tests of this file that require a device whose loss within a step can be simulated.
 pub fn suite_of_losses() -> Vec<Test> {
     tests![a_device_that_is_lost_within_a_step_is_an_error_of_it_and_no_other_device_is]
 }

@@ -9,12 +9,11 @@ use nestling_testkit::{Device, ModelsDevice, SharedDevices, note};
 
 static DEVICES: SharedDevices<CudaBackend> = SharedDevices::new();
 
-/// What random schedules of the emulated device are drawn from, unless NESTLING_TEST_SEED has another
-/// number.
+/// Default seed of the emulated device's random schedules. NESTLING_TEST_SEED overrides it.
 const SEED: u64 = 1;
 
-/// An emulated device that runs threads and blocks in random order; where NESTLING_TEST_CHECKED is set it
-/// looks at every access of kernels, which takes its time.
+/// Returns options of an emulated device with a random schedule. If NESTLING_TEST_CHECKED is set, every
+/// access of kernels is checked, which is slow.
 fn emulated(device_budget: Option<u64>) -> EmulationOptions {
     let given = std::env::var("NESTLING_TEST_SEED").ok();
     let seed = given.map_or(SEED, |seed| seed.parse().unwrap());
@@ -23,7 +22,7 @@ fn emulated(device_budget: Option<u64>) -> EmulationOptions {
     EmulationOptions { schedule, is_checked, device_budget, ..EmulationOptions::default() }
 }
 
-/// An emulated device whose streams run in an order drawn by the same number.
+/// Opens an emulated device whose stream order uses the same seed.
 fn emulated_as(options: EmulationOptions) -> CudaBackend {
     let Schedule::Random(seed) = options.schedule else { unreachable!() };
     let device = CudaBackend::emulated_as(options).unwrap();
@@ -31,19 +30,18 @@ fn emulated_as(options: EmulationOptions) -> CudaBackend {
     device
 }
 
-/// Whether it is no GPU.
 pub fn is_emulated(device: &CudaBackend) -> bool {
     device.name().contains("emulated")
 }
 
-/// Why a device cannot be lost within a step.
+/// Returns the reason why the loss of a device within a step cannot be simulated.
 pub fn lacks_losses() -> Option<String> {
     let is_gpu = !is_emulated(&Cuda::device());
     is_gpu.then(|| "a GPU cannot be told to be lost within a step".into())
 }
 
-/// What the suite of models is told of the device: a GPU, or an emulated one where there is none, which is an
-/// error where NESTLING_TEST_CUDA is set.
+/// The device under test: a GPU, or an emulated device if there is none. Panics without a GPU if
+/// NESTLING_TEST_CUDA is set.
 pub struct Cuda;
 
 impl Device for Cuda {
@@ -88,7 +86,7 @@ impl ModelsDevice for Cuda {
         backend.destroy();
     }
 
-    /// An emulated device, which takes its time for each, passes a piece and one more.
+    /// Kept small on the slow emulated device: one chunk and one more token.
     fn family_tokens() -> usize {
         if is_emulated(&Self::device()) { 24 } else { 70 }
     }

@@ -1,4 +1,4 @@
-//! The suite of all GPU backends on this one, and what it alone has.
+//! Runs the model tests of all GPU backends on this one, and its own.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod budget;
@@ -12,7 +12,6 @@ use harness::{Cuda, lacks_losses};
 use nestling_testkit::models::common::lacks_store;
 use nestling_testkit::{Suite, models};
 
-/// All tests of models.
 pub fn suites() -> [Suite; 2] {
     let own = [budget::suite(), graphs::suite(), on_host::suite(), tables::suite(), tiers::suite()];
     let all = [models::suite::<Cuda>(), own.concat()].concat();

@@ -1,5 +1,5 @@
-//! Experts that the processor computes where they lie, in memory of the host: the bits of those that the
-//! device computes, wherever each of them is.
+//! Experts that the CPU computes from host memory. Results are bit-identical, wherever each expert is
+//! computed.
 
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::cancel::CancelToken;
@@ -18,19 +18,21 @@ use nestling_testkit::{Device, ModelsDevice, Test, note, tests};
 
 use super::harness::{Cuda, is_emulated};
 
-/// Two experts in three by the processor, if a layer has several of equal size in memory of the host.
+/// Speeds at which the CPU computes two experts in three. A layer must have several of equal size in host
+/// memory.
 const SHARED: HostExperts = HostExperts::By(HostSpeeds {
     link: HostLink { bytes_per_s: 1e9, round_trip_s: 0.0, device_bytes_per_s: 1e12 },
     host_bytes_per_s: 2e9,
 });
 
-/// A link that is faster than the processor.
+/// Speeds of a link that is faster than the CPU.
 const FAST_LINK: HostExperts = HostExperts::By(HostSpeeds {
     link: HostLink { bytes_per_s: 1e11, round_trip_s: 1e-5, device_bytes_per_s: 1e12 },
     host_bytes_per_s: 1e9,
 });
 
-/// The model with room for `on_device` bytes of experts there and for all in memory of the host.
+/// Returns a runner with `on_device` bytes for experts on the device and space for all experts in host
+/// memory.
 fn runner(
     parts: &Parts,
     device: &CudaBackend,
@@ -47,8 +49,8 @@ struct Seen {
     bits: Vec<u32>,
     stats: StreamStats,
     uses: u64,
-    /// Experts that moved to the device, counted by steps after the first: what moved before that counts
-    /// there, too.
+    /// Experts promoted to the device, as counted by steps after the first. Earlier promotions that complete
+    /// later are included.
     promoted_later: u64,
 }
 
@@ -60,7 +62,7 @@ impl Seen {
     }
 }
 
-/// A prompt and the tokens after it, one by one.
+/// Runs a prompt and the tokens after it, one at a time.
 fn run(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Seen {
     let mut seen = Seen::default();
     seen.add(&step(runner, (0, &tokens[..PROMPT]), |at| at + 1 == PROMPT));
@@ -98,7 +100,7 @@ fn bits_do_not_depend_on_where_an_expert_is_computed() {
     }
 }
 
-/// What is computed on the host may be worth a slot; with many slots, most experts are in one.
+/// Experts computed on the host may be promoted to a slot. With many slots, most experts are in one.
 fn experts_that_are_wanted_often_move_to_the_device() {
     let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 2];
@@ -107,7 +109,7 @@ fn experts_that_are_wanted_often_move_to_the_device() {
     let mut runner = runner(&parts, &device, Int8, (all / 2, HostExperts::Always));
     assert!(run(&mut runner, tokens).bits == expected.bits);
     let memory = runner.expert_memory().unwrap();
-    // Half of what is there leaves, and the slots have room for it again.
+    // Half of the resident experts are evicted, then the slots are added again.
     memory.set_budget(all / 4);
     runner.change_expert_memory().unwrap();
     memory.set_budget(all / 2);
@@ -118,8 +120,8 @@ fn experts_that_are_wanted_often_move_to_the_device() {
     assert!(again.stats.promoted_experts > 0);
 }
 
-/// A model whose copies beside the steps are done when they are waited for, or were asked for so often, and
-/// which had slots for half of its experts, then for a quarter, and then for so many bytes.
+/// Returns a model that had slots for half of its experts, then for a quarter, then for `bytes` bytes. Its
+/// asynchronous copies complete only after a wait or after `questions` queries.
 fn with_free_slots(parts: &Parts, (questions, bytes): (u64, u64), experts: HostExperts) -> Late {
     let device = Cuda::own_device();
     device.delay_copies(questions);
@@ -139,14 +141,14 @@ struct Late {
     is_emulated: bool,
 }
 
-/// What moves to the device is computed where it lies until it has come, and nobody waits for it.
+/// An expert being promoted is computed on the host until it arrives, and no step waits for it.
 fn what_moves_to_the_device_is_there_later() {
     let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 2];
     let expected = run(&mut parts.runner(device, Int8, None), tokens);
     let (all, least) = expert_bytes(&parts);
     let mut found = Vec::new();
-    // With room for all, and where others have to leave for what comes.
+    // The slots fit all experts, or promotions require evictions.
     for (questions, bytes) in [(0, 2 * all), (u64::MAX, 2 * all), (3, all / 2)] {
         let late = with_free_slots(&parts, (questions, bytes), HostExperts::Always);
         let Late { mut runner, is_emulated } = late;
@@ -161,11 +163,11 @@ fn what_moves_to_the_device_is_there_later() {
         if !is_emulated || bytes < all {
             continue;
         }
-        // Whoever asks for ever is never told: all that moves is still computed on the host.
+        // Queries never report completion, so promoted experts are still computed on the host.
         assert_eq!(later == 0, questions == u64::MAX);
         found.push(host_uses);
         if questions == u64::MAX {
-            // Fewer slots while copies are under way, and a system that wants its memory back.
+            // The number of slots shrinks while copies are pending, and the system reclaims memory.
             let memory = runner.expert_memory().unwrap();
             memory.set_budget(all / 4);
             let moved = run(&mut runner, tokens);
@@ -179,11 +181,11 @@ fn what_moves_to_the_device_is_there_later() {
             assert!(run(&mut runner, tokens).bits == expected.bits);
         }
     }
-    // The longer it takes, the more is computed where it was.
+    // The longer copies take, the more experts are computed on the host.
     assert!(found.is_sorted() && (found.is_empty() || found.first() < found.last()), "{found:?}");
 }
 
-/// An expert that the device is to compute while it is on its way is waited for, on the device.
+/// The device waits for an expert that it must compute while the expert is being promoted.
 fn what_is_wanted_on_its_way_to_the_device_is_waited_for() {
     let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 2];
@@ -196,12 +198,12 @@ fn what_is_wanted_on_its_way_to_the_device_is_waited_for() {
     assert!(seen.stats.promoted_experts > 0, "{:?}", seen.stats);
 }
 
-/// A store that is damaged while it is read: the step says so, and the next one goes on.
+/// A step that reads a damaged store fails, and the next one succeeds.
 fn reads_that_fail_beside_experts_on_the_host_are_errors_of_that_step() {
     let device = Cuda::own_device();
     device.delay_copies(3);
     fail_reads(|parts, least| {
-        // Room for some experts, so that others are read.
+        // Space for some experts, so that others are read.
         let (all, _) = expert_bytes(parts);
         let backend = device.with_host_bytes(all / 8).unwrap();
         let options = streaming(least, HostExperts::Always);
@@ -236,7 +238,7 @@ fn levels_by_weight_and_rows_of_several_sequences_are_the_same_on_the_host() {
     }
 }
 
-/// The next token of three sequences of different texts, each at a level of its own.
+/// Runs the next token of three sequences with different texts, each at a different level.
 fn together(runner: &mut dyn ModelRunner, text: &[u32], position: usize) -> StepOutput {
     let levels = [Level::L2, Level::L4, Level::L8];
     let rows = (0u32..).zip(levels).map(|(sequence, level)| Row {
@@ -253,7 +255,7 @@ fn together(runner: &mut dyn ModelRunner, text: &[u32], position: usize) -> Step
     runner.step_blocking(&batch, &CancelToken::new()).unwrap()
 }
 
-/// Biases and a clamped activation, planes that end at level 4 and such that go on; GELU; a shared expert.
+/// Covers biases with a clamped activation, planes up to level 4 and beyond, GELU, and a shared expert.
 fn families_have_the_same_bits_on_the_host() {
     let device = Cuda::device();
     for name in ["gpt-oss", "gpt-oss-bf16", "gemma4", "qwen2-moe"] {
@@ -271,7 +273,8 @@ fn families_have_the_same_bits_on_the_host() {
     }
 }
 
-/// Products with float activations differ in their last bits: such experts are brought to the device.
+/// Products with float activations are not bit-identical on the CPU, so such experts are uploaded to the
+/// device.
 fn floats_are_never_computed_on_the_host() {
     let device = Cuda::device();
     let folder = tempfile::tempdir().unwrap();
@@ -287,7 +290,6 @@ fn floats_are_never_computed_on_the_host() {
     }
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         bits_do_not_depend_on_where_an_expert_is_computed,

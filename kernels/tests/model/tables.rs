@@ -1,4 +1,4 @@
-//! Steps whose tables of rows and pages do not fit into the arena compute what others compute.
+//! Steps whose row and page tables exceed the arena give the same results.
 
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
@@ -8,12 +8,12 @@ use nestling_testkit::{ModelsDevice, Test, tests};
 
 use super::harness::Cuda;
 
-/// Rows of a step that is started as a whole.
+/// Rows of a step that is submitted as a whole.
 const FEW: usize = 12;
-/// Rows of a step that is started as it comes.
+/// Rows of a step that is submitted in parts.
 const MANY: usize = 36;
 
-/// Bits of logits after steps of few rows, of one row and of many.
+/// Returns the bits of logits after steps of few rows, of one row and of many.
 fn bits(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Vec<u32> {
     let mut bits = Vec::new();
     let mut first = 0;
@@ -41,7 +41,6 @@ fn tables_that_do_not_fit_change_no_bit() {
     }
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![tables_that_do_not_fit_change_no_bit,]
 }

@@ -1,5 +1,5 @@
-//! Experts in the device's memory, in pinned memory of the host and on the disk: each plane in one place, and
-//! the bits of resident ones.
+//! Experts in device memory, pinned host memory and on disk. Each plane is in one place, and results equal
+//! those of resident experts bit for bit.
 
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
@@ -11,7 +11,7 @@ use nestling_testkit::{ModelsDevice, Test, note, tests};
 
 use super::harness::Cuda;
 
-/// What a pass over some tokens gave, and where its planes came from.
+/// Logits of a pass over some tokens, and bytes read and recalled.
 #[derive(Debug, Default)]
 struct Pass {
     bits: Vec<u32>,
@@ -39,9 +39,9 @@ fn what_leaves_the_device_comes_back_from_the_host() {
         let expected = pass(&mut parts.runner(device.again().unwrap(), Int8, None), tokens).bits;
         let (all, least) = expert_bytes(&parts);
         let idle = device.pinned_bytes();
-        // Room for all that the device has none for, for some of it, and for nothing.
+        // Host memory fits all evicted experts, some of them, or none.
         let tiers = [(all, all / 4), (all / 4, least), (0, all / 4)];
-        // The planes above are one kind more, and nothing else differs.
+        // Higher levels only add planes, so one case suffices.
         let count = if level == Level::L3 { tiers.len() } else { 1 };
         for (host_bytes, on_device) in tiers.into_iter().take(count) {
             let backend = device.with_host_bytes(host_bytes).unwrap();
@@ -57,7 +57,7 @@ fn what_leaves_the_device_comes_back_from_the_host() {
                 first.recalled_bytes,
                 second.recalled_bytes
             );
-            // Beside the planes, tables and pieces of transfers are pinned.
+            // Tables and staging buffers are pinned in addition to planes.
             assert!(device.pinned_bytes() - idle <= host_bytes + (32 << 20));
             match host_bytes {
                 0 => assert!(second.recalled_bytes == 0 && second.read_bytes > 0),
@@ -79,18 +79,17 @@ fn slots_and_the_host_s_planes_may_be_fewer_while_running() {
     let mut runner = parts.runner(backend, Int8, Some(all / 2));
     let memory = runner.expert_memory().unwrap();
     assert!(pass(&mut runner, tokens).bits == expected);
-    // What lay in the slots moves, and nothing is read again.
+    // The contents of removed slots move to the host, and nothing is read again.
     memory.set_budget(least);
     runner.change_expert_memory().unwrap();
     let moved = pass(&mut runner, tokens);
     assert!(moved.bits == expected && moved.read_bytes == 0, "{} bytes read", moved.read_bytes);
-    // A system that is short of memory gets the host's first.
+    // If system memory is short, host memory is released first.
     memory.shed(2 * all);
     let shed = pass(&mut runner, tokens);
     assert!(shed.bits == expected && shed.read_bytes > 0);
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         what_leaves_the_device_comes_back_from_the_host,

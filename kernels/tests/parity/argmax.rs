@@ -1,10 +1,10 @@
-//! The largest of rows: of their parts, then of these.
+//! Argmax of rows: over parts, then over the results of parts.
 
 use nestling_cuda::params::{ARGMAX_PART_COLS, ArgmaxMergeParams, ArgmaxParams};
 
 use crate::harness::{address, noise, outcome, outcomes};
 
-/// What both kernels find, with parts of so many columns.
+/// Runs both kernels, with parts of `part_cols` columns.
 fn found(x: &[f32], cols: usize, among: u32, part_cols: u32) -> Vec<u32> {
     let rows = x.len() / cols;
     let parts = cols.div_ceil(part_cols as usize);
@@ -26,8 +26,8 @@ fn found(x: &[f32], cols: usize, among: u32, part_cols: u32) -> Vec<u32> {
     merged
 }
 
-/// Ties, nothing but the least number, columns that do not count, and values that are not finite, there and
-/// elsewhere.
+/// Covers ties, rows of only the minimum, excluded columns, and non-finite values in included and excluded
+/// columns.
 #[test]
 pub fn the_first_of_the_largest_is_found() {
     let (rows, cols, among) = (7, 1000, 900);
@@ -48,18 +48,18 @@ pub fn the_first_of_the_largest_is_found() {
     }
 }
 
-/// Vocabularies of models.
+/// Uses the vocabulary sizes of models.
 #[test]
 fn values_are_found_in_parts() {
     let part = ARGMAX_PART_COLS as usize;
     for cols in [part - 1, part, part + 1, 3 * part + 17, 151_936, 152_064] {
         let all = cols as u32;
         let mut x = vec![-1.0f32; cols];
-        // Some eight of the parts, their first and their last column.
+        // The first and last columns of about eight parts.
         let apart = part * (1 + cols / (8 * part));
         let borders = (0..cols).step_by(apart).flat_map(|first| [first, first + part - 1]);
         for place in borders.filter(|place| *place < cols) {
-            // Of two that are equal, in one part or in two, the first.
+            // Of two equal values, in one part or in two, the first is found.
             let other = (place + part / 2) % cols;
             (x[place], x[other]) = (2.0, 2.0);
             assert_eq!(found(&x, cols, all, ARGMAX_PART_COLS), [place.min(other) as u32]);

@@ -1,4 +1,4 @@
-//! Attention by a block for every row and by a block for every split: the same bits.
+//! Attention with one block for each row, and with one block for each split, gives the same bits.
 
 use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_cuda::kernel::Kernel;
@@ -11,12 +11,12 @@ const HEADS: usize = 6;
 const SHARING: usize = 3;
 const KV_HEADS: usize = HEADS / SHARING;
 
-/// Pages that hold keys and values of so many positions of one sequence.
+/// Pages with the keys and values of one sequence.
 struct Case {
     dim: usize,
-    /// Elements of a value that are the first of its key; 0 where values are beside keys.
+    /// Number of leading elements of a key that are its value, or 0 if values are stored separately.
     prefix: usize,
-    /// The type's place: f32, f16, int8.
+    /// Index of the type: f32, f16, int8.
     kind: usize,
     positions: usize,
 }

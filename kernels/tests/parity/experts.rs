@@ -1,4 +1,4 @@
-//! Experts that a router chose, found on the device: blocks of products, and what is missing.
+//! Experts of a routing, looked up on the device: blocks of products, and missing experts.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,17 @@ const OUT_ROWS: u32 = 72;
 const BIASES: u64 = 1 << 20;
 const CALL: u32 = 7;
 
-/// What is chosen, and what of that is there.
+/// A routing and the resident levels of experts.
 struct Case {
     ids: Vec<u32>, // [rows, per_token]
     weights: Vec<f32>,
     levels: Vec<u32>, // [rows]
-    /// Levels of each expert that are there.
+    /// Number of resident levels of each expert.
     held: [u32; EXPERTS],
     least: Option<Vec<u32>>, // [EXPERTS, 4]
     together: u32,
 }
 
-/// What the kernel makes.
 struct Found {
     inner: Vec<Block>,
     outer: Vec<Block>,
@@ -89,7 +88,8 @@ impl Case {
         }
     }
 
-    /// Every use is in one block of each of its expert's matrices, with those like it.
+    /// Checks that each use is in one block of each matrix of its expert. Uses of the same level share
+    /// blocks.
     fn check(&self, levels: &[u32]) -> Found {
         let found = self.run();
         let per_token = (self.ids.len() / self.levels.len()) as u32;

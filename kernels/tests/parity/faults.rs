@@ -1,5 +1,5 @@
-//! The checks of the emulation find what they are for: faults of a kernel made for it, and every barrier that
-//! a kernel lacks.
+//! The checks of the emulation detect faults: a deliberately faulty kernel, and every barrier missing from a
+//! real one.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use nestling_cuda::emulation::{
 use crate::harness::{barriers_of, run_named, seed};
 use crate::{argmax, attention, experts, norms, products};
 
-/// Blocks, and threads of each, of `emulation/faults/fault.cu`.
+/// Grid of `emulation/faults/fault.cu`.
 const BLOCKS: u32 = 2;
 const THREADS: u32 = 256;
 
-/// Elements of both vectors. More than there are threads: some are never written.
+/// Elements of both vectors. They exceed the threads, so some are never written.
 const COUNT: usize = 1024;
 
 #[repr(C)]
@@ -26,7 +26,6 @@ struct FaultParams {
     count: u32,
 }
 
-/// Runs the kernel with a fault.
 fn run(which: u32, schedule: Schedule, is_checked: bool) -> Result<(), Fault> {
     let (mut x, mut out) = (vec![0f32; COUNT], vec![0f32; COUNT]);
     let [x, out] = [&mut x, &mut out].map(|vector| vector.as_mut_ptr() as u64);
@@ -47,7 +46,7 @@ fn schedules() -> [Schedule; 3] {
     [Schedule::Ascending, Schedule::Descending, Schedule::Random(seed())]
 }
 
-/// A fault is found in every order, and is as expected.
+/// Checks that a fault is detected in every order.
 fn expect(which: u32, is_checked: bool, is_expected: impl Fn(&Fault) -> bool) {
     for schedule in schedules() {
         let fault = run(which, schedule, is_checked).unwrap_err();
@@ -55,7 +54,7 @@ fn expect(which: u32, is_checked: bool, is_expected: impl Fn(&Fault) -> bool) {
     }
 }
 
-/// The first threads of two, by their blocks and places, in any order.
+/// Returns whether the first threads of two have these blocks and indices, in any order.
 fn are(threads: &[FaultThread], expected: [(u32, u32); 2]) -> bool {
     let mut found: Vec<_> = threads.iter().map(|at| (at.block[0], at.thread[0])).collect();
     found.sort_unstable();
@@ -77,13 +76,13 @@ fn what_is_right_has_no_fault() {
 
 #[test]
 fn races_are_found() {
-    // A missing barrier: a value is changed and read by two threads that mirror each other.
+    // A missing barrier: two mirrored threads write and read a value.
     expect(1, true, |fault| {
         let [one, other] = &fault.threads[..] else { return false };
         let mirrored = one.thread[0] + other.thread[0] == THREADS - 1;
         fault.kind == FaultKind::Race && is_shared(fault) && mirrored && one.writes != other.writes
     });
-    // Two blocks write what is one thread's each.
+    // Two blocks write the elements of the same thread.
     expect(2, true, |fault| {
         let [one, other] = &fault.threads[..] else { return false };
         let is_global = matches!(fault.memory, Some((Space::Global, first, 4))
@@ -91,14 +90,14 @@ fn races_are_found() {
         let is_both = one.writes && other.writes && one.thread == other.thread;
         fault.kind == FaultKind::Race && is_global && is_both && one.block != other.block
     });
-    // Lanes that a shuffle alone lies between.
+    // Lanes that are separated only by a shuffle.
     expect(4, true, |fault| {
         let [one, other] = &fault.threads[..] else { return false };
         fault.kind == FaultKind::Race && is_shared(fault) && one.thread[0] ^ 1 == other.thread[0]
     });
 }
 
-/// Where the other has not come yet, what it should have written is missing.
+/// A value is missing if its writer has not run yet.
 #[test]
 fn what_comes_too_early_is_found() {
     let is_early = |fault: &Fault| matches!(fault.kind, FaultKind::Race | FaultKind::Unwritten);
@@ -107,7 +106,7 @@ fn what_comes_too_early_is_found() {
         let reader = &fault.threads[0];
         is_early(fault) && is_there && (reader.block[0], reader.thread[0]) == (1, 7)
     });
-    // A named barrier for half of its team.
+    // A named barrier for half of its threads.
     expect(5, true, |fault| {
         is_early(fault) && is_shared(fault) && fault.threads[0].thread[0] < THREADS / 2
     });
@@ -143,7 +142,7 @@ fn misaligned_vectors_are_found() {
     });
 }
 
-/// Barriers and warp operations are looked at wherever kernels run.
+/// Barriers and warp operations are checked in every run.
 #[test]
 fn threads_that_do_not_meet_are_found() {
     for is_checked in [false, true] {
@@ -170,7 +169,7 @@ fn threads_that_do_not_meet_are_found() {
     }
 }
 
-/// Without any one of its barriers a kernel is found at fault.
+/// Checks that a kernel without any one of its barriers is detected as faulty.
 #[test]
 fn every_barrier_is_needed() {
     let (met, needed) = barriers_of(|| {
@@ -187,6 +186,6 @@ fn every_barrier_is_needed() {
     });
     assert!(met.len() > 15, "{met:?}");
     let not_needed: Vec<_> = met.difference(&needed).map(|(file, _)| file.as_str()).collect();
-    // The last one of `sum_of_block`, for a kernel that calls it twice: none does.
+    // The last barrier of `sum_of_block`, which is needed only by kernels that call it twice. None does.
     assert_eq!(not_needed, ["reduce.cuh"], "{met:?}, {needed:?}");
 }

@@ -1,4 +1,4 @@
-//! Kernels run by the host, on vectors of the host.
+//! Runs kernels on the host, on host vectors.
 #![expect(unsafe_code, reason = "kernels take addresses")]
 
 use std::cell::RefCell;
@@ -13,30 +13,29 @@ use nestling_cuda::params::{KernelParams, Launch};
 /// Half the distance from 1 to the next f32.
 pub const EPSILON: f32 = f32::EPSILON / 2.0;
 
-/// What random schedules are drawn from, unless NESTLING_TEST_SEED has another number.
+/// Default seed of random schedules. NESTLING_TEST_SEED overrides it.
 const SEED: u64 = 1;
 
 thread_local! {
-    /// The vectors of a test that kernels are given: nothing else is theirs.
+    /// Vectors of a test that kernels may access.
     static MEMORY: RefCell<MemoryMap> = RefCell::default();
-    /// Barriers, while they are left out one by one.
+    /// Barriers, while they are skipped one at a time.
     static BARRIERS: RefCell<Option<Barriers>> = const { RefCell::new(None) };
 }
 
-/// The address of the first element, from which a kernel may read all.
+/// Returns the address of the first element, after registering all elements as readable.
 pub fn address<T>(values: &[T]) -> u64 {
     let first = values.as_ptr() as u64;
     MEMORY.with_borrow(|memory| memory.filled(first, size_of_val(values) as u64));
     first
 }
 
-/// The seed of random schedules.
 pub fn seed() -> u64 {
     let given = std::env::var("NESTLING_TEST_SEED").ok();
     given.map_or(SEED, |seed| seed.parse().unwrap())
 }
 
-/// Runs a kernel in some way, with every access looked at or none.
+/// Runs a kernel, with all accesses checked or none.
 fn run(
     shape: &Launch,
     params: &impl KernelParams,
@@ -45,13 +44,13 @@ fn run(
     assert!(!shape.is_empty(), "{}: nothing was started", shape.kernel.name());
     MEMORY.with_borrow(|memory| {
         let run = Run { checks: is_checked.then_some(memory), ..run };
-        // SAFETY: tests give addresses of vectors that live on, as long as the shapes say.
+        // SAFETY: tests pass addresses of live vectors, with sizes that match the shapes.
         unsafe { launch(shape, bytes_of(params), 0, run) }
     })
 }
 
-/// Runs a kernel by its name, with so many blocks, threads of each and bytes of shared memory, on vectors
-/// whose addresses are among the parameters.
+/// Runs a kernel by name, with the given grid, block and shared memory. The parameters contain addresses of
+/// registered vectors.
 pub fn run_named(
     name: &str,
     shape: ([u32; 3], [u32; 3], u32),
@@ -60,12 +59,12 @@ pub fn run_named(
 ) -> Result<(), EmulationError> {
     let (grid, block, shared_bytes) = shape;
     let shape = LaunchShape { grid, block, shared_bytes };
-    // SAFETY: as above; what is beyond the vectors is found by the checks before it is used.
+    // SAFETY: as above; the checks detect accesses beyond the vectors before they happen.
     unsafe { launch_named(name, shape, params, 0, run) }
 }
 
-/// What a kernel leaves of two vectors, whose addresses its parameters are made of: the same, whichever
-/// order threads and blocks run in, and without an access that it must not make.
+/// Returns the contents of two vectors after a kernel. Checks that they do not depend on the order of threads
+/// and blocks, and that the kernel performs no invalid access.
 pub fn outcomes<P: KernelParams, A: Copy, B: Copy>(
     (a, b): (&[A], &[B]),
     params: impl Fn(u64, u64) -> (Launch, P),
@@ -94,17 +93,17 @@ pub fn outcomes<P: KernelParams, A: Copy, B: Copy>(
     first
 }
 
-/// Lines of barriers that were met, and those without which a kernel was found at fault.
+/// Barrier lines that were reached, and those without which a kernel was detected as faulty.
 type Barriers = (BTreeSet<Line>, BTreeSet<Line>);
 
-/// What is done, and again with each of its barriers left out.
+/// Runs `act`, and repeats each kernel without each of its barriers.
 pub fn barriers_of(act: impl FnOnce()) -> Barriers {
     BARRIERS.with_borrow_mut(|barriers| *barriers = Some(Barriers::default()));
     act();
     BARRIERS.with_borrow_mut(Option::take).unwrap()
 }
 
-/// Leaves out every barrier that nothing is known of yet, if that is asked for; `is_right` says what came out.
+/// Skips each barrier that is not yet known, if requested. `is_right` returns whether the result is correct.
 fn leave_out_barriers(is_right: impl Fn(Run<'_>) -> bool) {
     let Some((mut met, mut needed)) = BARRIERS.with_borrow_mut(Option::take) else { return };
     let lines = RefCell::default();
@@ -121,12 +120,11 @@ fn leave_out_barriers(is_right: impl Fn(Run<'_>) -> bool) {
     BARRIERS.with_borrow_mut(|barriers| *barriers = Some((met, needed)));
 }
 
-/// [`outcomes`] with one vector.
 pub fn outcome<P: KernelParams, A: Copy>(out: &[A], params: impl Fn(u64) -> (Launch, P)) -> Vec<A> {
     outcomes((out, &[0u8]), |out, _| params(out)).0
 }
 
-/// Every value is within its tolerance, `tolerance(expected)`.
+/// Checks that each value is within its tolerance, `tolerance(expected)`.
 pub fn expect_close(what: &str, found: &[f32], expected: &[f32], tolerance: impl Fn(f32) -> f32) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -135,7 +133,6 @@ pub fn expect_close(what: &str, found: &[f32], expected: &[f32], tolerance: impl
     }
 }
 
-/// Every value has the same bits.
 pub fn expect_equal(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -146,11 +143,11 @@ pub fn expect_equal(what: &str, found: &[f32], expected: &[f32]) {
 
 fn bits<T: Copy>(values: &[T]) -> Vec<u8> {
     let length = size_of_val(values);
-    // SAFETY: the values are plain and live as long as the copy takes.
+    // SAFETY: the values are plain data and outlive the copy.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), length) }.to_vec()
 }
 
-/// Deterministic values in -1..1.
+/// Returns deterministic values in -1..1.
 pub fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = u64::from(seed) * 2 + 1;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! Structs of parameters, as Rust and the C++ compiler lay them out.
+//! Compares the layouts of parameter structs between Rust and the C++ compiler.
 
 use nestling_cuda::emulation;
 use nestling_cuda::kernel::{HEADERS, Kernel};
@@ -13,7 +13,7 @@ fn params_are_laid_out_as_the_kernels_see_them() {
     assert_eq!(found, layouts());
 }
 
-/// What is compiled at run time is what lies in the folder.
+/// Checks that the kernels compiled at run time are the files of the folder.
 #[test]
 fn every_file_is_embedded() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/cu");
@@ -32,7 +32,7 @@ fn every_file_is_embedded() {
     }
 }
 
-/// What a device refuses is an error of the emulation, too.
+/// The emulation refuses misaligned accesses, as a device does.
 #[test]
 #[should_panic(expected = "a misaligned access")]
 fn addresses_are_multiples_of_what_is_read_there() {

@@ -1,5 +1,5 @@
-//! Kernels, built by the host compiler, against the CPU: `emulation/` runs their threads and looks at what
-//! they read and write. A device alone shows speed.
+//! Compares kernels built by the host compiler with the CPU. `emulation/` runs their threads and checks their
+//! accesses. Only a device shows their speed.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
 
 mod argmax;

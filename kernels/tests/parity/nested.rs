@@ -1,4 +1,4 @@
-//! Matrices as kernels see them.
+//! Matrices as kernel parameters.
 
 use nestling_core::weights::MatrixWeights;
 use nestling_cuda::params::Matrix;
@@ -8,10 +8,10 @@ use nestling_gpu::base_ranges;
 
 use crate::harness::address;
 
-/// The place of no prefix.
+/// Prefix of a level that is not resident.
 const NO_LEVEL: u32 = 15;
 
-/// A matrix that lies in memory of the host, with the bytes of its codec.
+/// A matrix in host memory, with the bytes of its codec.
 pub struct HeldMatrix {
     pub weights: MatrixWeights,
     codec: Vec<u32>,
@@ -27,7 +27,7 @@ impl HeldMatrix {
         Self { codec: words.collect(), weights }
     }
 
-    /// What a kernel is given; the addresses are those of `self`.
+    /// Returns the kernel parameters, whose addresses refer to `self`.
     pub fn params(&self) -> Matrix {
         let (rows, cols) = (self.weights.rows(), self.weights.cols());
         let mut out = Matrix { rows: rows as u32, cols: cols as u32, ..Matrix::default() };

@@ -1,4 +1,4 @@
-//! Root mean squares.
+//! RMSNorm kernels.
 
 use nestling_cpu::math;
 use nestling_cuda::kernel::Kernel;
@@ -32,8 +32,8 @@ fn rms_norm(rows: usize, cols: usize, adds: bool) {
             false => math::rms_norm(x, &weight, EPS, out),
         }
     }
-    // Sums of positive terms in other orders: relative errors of half as many roundings in the root;
-    // then four roundings more, and one of the sum with what was there, at most 1.
+    // Sums of positive terms are reordered: the square root halves their relative error. Four more roundings
+    // follow, and one of the addition to the previous value, which is at most 1.
     let roundings = cols as f32 / 2.0 + 6.0;
     let tolerance = |value: f32| EPSILON * (roundings * 2.0 * (value.abs() + 1.0) + 2.0);
     expect_close(&format!("[{rows}, {cols}]"), &found, &expected, tolerance);
@@ -47,7 +47,7 @@ pub fn rows_are_normed_as_on_the_cpu() {
     }
 }
 
-/// What is normed and quantized at once has the bits of one after the other.
+/// Fused norm and quantization equal separate ones bit for bit.
 #[test]
 pub fn normed_rows_in_int8_are_those_quantized_afterwards() {
     for (rows, cols) in [(1, 1), (3, 40), (2, 257), (1, 2048)] {

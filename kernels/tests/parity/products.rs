@@ -1,4 +1,4 @@
-//! Products with matrices: bits are those of the CPU where activations are int8.
+//! Matrix products. With int8 activations, they are bit-identical to the CPU's.
 
 use nestling_core::backend::{Backend, Encoder, EncoderExt, Linear, Write};
 use nestling_core::driver::block_on;
@@ -18,7 +18,7 @@ use crate::harness::{address, expect_equal, noise, outcome, outcomes};
 use crate::nested::HeldMatrix;
 use crate::quantize::quantized;
 
-/// `W x` for every row of `x`, as the CPU's reference gives it.
+/// Returns `W x` for each row of `x`, as computed by the CPU reference.
 fn expected(weights: &MatrixWeights, level: Level, x: &[f32]) -> Vec<f32> {
     let mut backend = Reference;
     let rows = x.len() / weights.cols();
@@ -32,12 +32,11 @@ fn expected(weights: &MatrixWeights, level: Level, x: &[f32]) -> Vec<f32> {
     block_on(encoder.read(&out)).unwrap()
 }
 
-/// Blocks of two matrices at all levels, for some rows of activations each, side by side in the rows
-/// of the output; a bias on the first matrix.
+/// Blocks of two matrices at all levels, for some activation rows each. Outputs are side by side; the first
+/// matrix has a bias.
 struct Case {
     matrices: [HeldMatrix; 2],
     levels: Vec<Level>,
-    /// Pairs of a block.
     pairs: usize,
     tiles_per_block: u32,
     adds: bool,
@@ -55,7 +54,7 @@ impl Case {
         self.matrices[0].weights.rows() + self.matrices[1].weights.rows()
     }
 
-    /// Row of activations of a block's pair, and row of the output: one after another.
+    /// Returns the activation row and the output row of a block's pair. Output rows are consecutive.
     fn pair(&self, block: usize, pair: usize) -> (usize, usize) {
         let row = block * self.pairs + pair;
         ((row * 7 + 3) % self.x_rows(), row)
@@ -211,7 +210,7 @@ pub fn scaled_integers_of_every_form_at_all_levels_in_one_launch() {
     }
 }
 
-/// Gates and ups of one row each, joined and quantized at once: the bits of one after the other.
+/// Fused gate and up products with the activation and quantization equal separate ones bit for bit.
 #[test]
 pub fn gates_and_ups_are_joined_as_on_the_cpu() {
     let levels = [Level::L2, Level::L3, Level::L4, Level::L6, Level::L8];
@@ -274,7 +273,7 @@ pub fn gates_and_ups_are_joined_as_on_the_cpu() {
     }
 }
 
-/// A gate whose up has no level computes nothing, and none of its threads waits for those of the up.
+/// A gate whose up has no level computes nothing, and its threads do not wait for the up's threads.
 #[test]
 pub fn a_gate_without_its_up_computes_nothing() {
     let held = HeldMatrix::new(weights(MatrixForm::Tiled, 32, 32, 7));

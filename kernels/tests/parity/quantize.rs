@@ -1,11 +1,11 @@
-//! Activations to int8.
+//! Quantization of activations to int8.
 
 use nestling_cpu::math;
 use nestling_cuda::params::QuantizeParams;
 
 use crate::harness::{address, noise, outcomes};
 
-/// Values and scales as the CPU gives them.
+/// Returns values and scales as computed by the CPU.
 pub fn quantized(x: &[f32], cols: usize, is_rotated: bool) -> (Vec<i8>, Vec<f32>) {
     let (mut values, mut scales) = (Vec::new(), Vec::new());
     for row in x.chunks(cols) {
@@ -22,7 +22,7 @@ pub fn quantized(x: &[f32], cols: usize, is_rotated: bool) -> (Vec<i8>, Vec<f32>
     (values, scales)
 }
 
-/// Groups of the least numbers, zeros among them: 127 by the largest is infinite.
+/// Covers groups of tiny numbers and zeros, where 127 divided by the maximum is infinite.
 #[test]
 fn tiny_groups_are_those_of_the_cpu() {
     for amax in [1e-45, 1e-40, 3e-37, 4e-37, 1e-36] {
@@ -84,7 +84,7 @@ fn groups_are_those_of_the_cpu() {
     check(3, 64, 2, true);
 }
 
-/// What is not finite reaches the scale; zeros have none.
+/// Infinity propagates to the scale, and the scale of zeros is 0.
 #[test]
 fn scales_tell_of_infinity_and_zeros() {
     for (value, scale) in [(f32::INFINITY, f32::INFINITY), (0.0, 0.0)] {

@@ -1,20 +1,19 @@
-//! What follows from the graphics API that an adapter is reached through.
+//! Properties implied by an adapter's graphics API.
 //!
-//! Direct3D 12's shaders are compiled by `dxcompiler.dll`, which the system's loader searches for by its name:
-//! beside the program, in the system's folders, in the working folder, and on PATH. wgpu shows no adapter of
-//! Direct3D 12 where it is not found or cannot be loaded, and Windows always has one otherwise, if only in
-//! software.
+//! Direct3D 12 shaders are compiled by `dxcompiler.dll`. The system's loader searches for it beside the
+//! program, in the system folders, in the working folder, and on PATH. wgpu lists no Direct3D 12 adapters if
+//! the library cannot be loaded. Windows otherwise always has at least a software adapter.
 
 use wgpu::{Backend, Backends};
 
-/// Whether adapters of Direct3D 12 are missing for want of the compiler: it is among the APIs that this is built
-/// for, and nothing `shown` is reached through it.
+/// Returns whether Direct3D 12 adapters are missing because the compiler is unavailable. This is the case if
+/// the API is built in and none of the `shown` adapters uses it.
 pub(super) fn lacks_compiler(built_for: Backends, shown: &[Backend]) -> bool {
     built_for.contains(Backends::DX12) && !shown.contains(&Backend::Dx12)
 }
 
-/// Whether products of four bytes at once are instructions, where `vulkan` is what Vulkan says of them.
-/// Direct3D 12 has them from shader model 6.4 on, and the translation emulates them below, to the same
+/// Returns whether four-byte dot products are native instructions. `vulkan` is the value reported by Vulkan.
+/// Direct3D 12 has the instructions from shader model 6.4; for older models, naga emulates them with the same
 /// results. Metal has none.
 pub(super) fn has_int8_dot(api: Backend, vulkan: Option<bool>) -> bool {
     match api {
@@ -23,10 +22,10 @@ pub(super) fn has_int8_dot(api: Backend, vulkan: Option<bool>) -> bool {
     }
 }
 
-/// Whether sums are known to be compiled in the order that they are written in. WGSL promises it nowhere. wgpu
-/// leaves Metal at its default, fast math, which also takes NaN and infinity never to occur, and asks
-/// Direct3D's compiler for strict syntax but not for strict arithmetic; neither can be told otherwise through it.
-/// What Vulkan's compilers get says nothing of either, and the software ones that tests run on keep the order.
+/// Returns whether sums are known to keep their source order after compilation. WGSL does not guarantee it.
+/// wgpu uses Metal's default, fast math, which also assumes that NaN and infinity never occur. For Direct3D
+/// it requests strict syntax but not strict arithmetic; neither setting can be changed through wgpu. Vulkan
+/// shaders carry no such permission, and the software drivers used by tests keep the order.
 pub(super) fn is_exact(api: Backend) -> bool {
     api == Backend::Vulkan
 }
@@ -41,7 +40,7 @@ mod tests {
         assert!(lacks_compiler(windows, &[]));
         assert!(lacks_compiler(windows, &[Backend::Vulkan]));
         assert!(!lacks_compiler(windows, &[Backend::Vulkan, Backend::Dx12]));
-        // Elsewhere there is no Direct3D to miss.
+        // Other systems have no Direct3D.
         assert!(!lacks_compiler(Backends::VULKAN, &[]));
         assert!(!lacks_compiler(Backends::METAL, &[Backend::Metal]));
     }

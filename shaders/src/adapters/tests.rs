@@ -1,4 +1,4 @@
-//! The choice among adapters that are made up, and the list of those that are there.
+//! Tests the choice among simulated adapters, and the list of real ones.
 
 use super::*;
 
@@ -35,7 +35,6 @@ fn chosen(choice: &str, kinds: &[(&str, AdapterKind)]) -> Result<usize, AdapterE
     chosen_but(choice, kinds, &[])
 }
 
-/// The choice where those at some places are refused.
 fn chosen_but(
     choice: &str,
     kinds: &[(&str, AdapterKind)],
@@ -125,7 +124,7 @@ fn choices_are_shown_as_they_are_read() {
 
 #[test]
 fn what_is_listed_can_be_chosen() {
-    // A machine without drivers lists nothing; the choice must say so and not panic.
+    // On a machine without drivers, the list is empty and the choice must return an error without panicking.
     let devices = devices();
     for device in &devices {
         let (_, chosen) = choose(&AdapterChoice::Index(device.index)).unwrap();

@@ -1,8 +1,7 @@
-//! Every pipeline in every variant, translated as wgpu translates it for each graphics API: no driver of that API
-//! is needed.
+//! Translates every pipeline in every variant for each graphics API, as wgpu does. No driver is needed.
 //!
-//! With `NESTLING_SHADER_TEXTS=FOLDER` the shaders are left there for other judges (`.ci/shaders`): as WGSL, and
-//! as SPIR-V.
+//! If `NESTLING_SHADER_TEXTS=FOLDER` is set, the shaders are written to that folder as WGSL and SPIR-V for
+//! other validators (`.ci/shaders`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,11 +22,11 @@ const VARIANTS: [(&str, ShaderVariant); 4] = [
     ("f16_subgroups", ShaderVariant { subgroups: true, halves: true }),
 ];
 
-/// Versions of Metal's language, from the first with subgroups' names on.
+/// Versions of the Metal language, starting with the first that has subgroup names.
 const METAL: [(u8, u8); 4] = [(2, 1), (2, 4), (3, 2), (4, 0)];
 
-/// Shader models of Direct3D 12: the least with subgroups, with half floats, with packed dot products, and the
-/// greatest. None is FXC's.
+/// Shader models of Direct3D 12: the first with subgroups, with half floats and with packed dot products, and
+/// the latest. FXC supports none of them.
 const SHADER_MODELS: [hlsl::ShaderModel; 4] = [
     hlsl::ShaderModel::V6_0,
     hlsl::ShaderModel::V6_2,
@@ -35,7 +34,7 @@ const SHADER_MODELS: [hlsl::ShaderModel; 4] = [
     hlsl::ShaderModel::V6_9,
 ];
 
-/// What a device allows SPIR-V to use, each with the version of SPIR-V that its Vulkan takes.
+/// SPIR-V version and capabilities of a Vulkan version.
 #[derive(Clone, Copy)]
 struct Vulkan {
     name: &'static str,
@@ -48,7 +47,6 @@ const VULKANS: [Vulkan; 2] = [
     Vulkan { name: "vulkan1.3", version: (1, 6), has_dot: true },
 ];
 
-/// A shader with its constants set.
 struct Shader {
     module: Module,
     info: ModuleInfo,
@@ -67,7 +65,7 @@ impl Shader {
         Ok(Self { module: module.into_owned(), info: info.into_owned() })
     }
 
-    /// As wgpu-hal's `metal/device.rs`.
+    /// Translates like wgpu-hal's `metal/device.rs`.
     fn to_metal(&self, lang_version: (u8, u8), slots: &Slots) -> Result<String, String> {
         let resources = msl::EntryPointResources {
             resources: slots.metal(),
@@ -94,7 +92,7 @@ impl Shader {
         Ok(text)
     }
 
-    /// As wgpu-hal's `dx12/device.rs`.
+    /// Translates like wgpu-hal's `dx12/device.rs`.
     fn to_direct3d(&self, model: hlsl::ShaderModel, slots: &Slots) -> Result<String, String> {
         let options = hlsl::Options {
             shader_model: model,
@@ -113,7 +111,7 @@ impl Shader {
         Ok(text)
     }
 
-    /// As wgpu-hal's `vulkan/adapter.rs` and `vulkan/device.rs`.
+    /// Translates like wgpu-hal's `vulkan/adapter.rs` and `vulkan/device.rs`.
     fn to_vulkan(
         &self,
         variant: ShaderVariant,
@@ -171,8 +169,7 @@ fn policies(bounds: BoundsCheckPolicy) -> BoundsCheckPolicies {
     }
 }
 
-/// Where the buffers of a pipeline are bound, in the order of its layout: parameters, buffers, and what says
-/// whether an expert was missing.
+/// Bindings of a pipeline in layout order: parameters, buffers, and the miss flag.
 struct Slots(Vec<(ResourceBinding, Kind)>);
 
 #[derive(Clone, Copy)]
@@ -231,7 +228,7 @@ impl Slots {
     }
 }
 
-/// Every pipeline in every variant that has a text of its own.
+/// Visits every pipeline in every variant with distinct text.
 fn each(mut what: impl FnMut(&'static str, ShaderVariant, &Source, &Shader)) {
     for source in SOURCES {
         let mut texts = Vec::new();
@@ -277,7 +274,7 @@ fn every_form_is_translated_for_direct3d() {
             let text = shader.to_direct3d(model, &Slots::of(source));
             let text = text.unwrap_or_else(|e| panic!("{}, {name}, {model:?}: {e}", source.name));
             assert!(text.contains("numthreads"), "{}, {name}", source.name);
-            // Where Direct3D has the instruction, products of four bytes are that.
+            // Shader model 6.4 and later have a four-byte dot product instruction.
             let is_packed = model >= hlsl::ShaderModel::V6_4;
             if source.constants.contains(&("DOT4", 1.0)) {
                 assert_eq!(text.contains("dot4add_i8packed"), is_packed, "{}", source.name);
@@ -314,7 +311,7 @@ fn what_an_api_cannot_express_is_an_error() {
     let source = pipeline("attend_f16");
     let (variant, slots) = (VARIANTS[3].1, Slots::of(source));
     let shader = Shader::parse(source.text(variant), source.constants).unwrap();
-    // Half floats and subgroups that a device has not.
+    // Half floats and subgroups that the device does not support.
     for lacking in [VARIANTS[1].1, VARIANTS[2].1] {
         assert!(shader.to_vulkan(lacking, VULKANS[1], &slots).is_err(), "{lacking:?}");
     }
@@ -323,7 +320,7 @@ fn what_an_api_cannot_express_is_an_error() {
     fewer.0.remove(3);
     assert!(shader.to_metal(METAL[0], &fewer).is_err());
     assert!(shader.to_direct3d(SHADER_MODELS[1], &fewer).is_err());
-    // A text that is none.
+    // Invalid text.
     let text = source.text(variant).replacen("fn score(", "fn score(surplus: f32, ", 1);
     assert!(Shader::parse(&text, source.constants).is_err());
 }
@@ -332,7 +329,7 @@ fn what_an_api_cannot_express_is_an_error() {
 fn a_device_with_too_low_limits_refuses_shaders() {
     let choice = crate::AdapterChoice::Index(0);
     let Ok((adapter, _)) = crate::adapters::choose(&choice) else { return };
-    // Four buffers of a shader, where attention has eight.
+    // Four buffers per shader, but attention uses eight.
     let low = wgpu::Limits::downlevel_defaults();
     for (limits, is_enough) in [(wgpu::Limits::default(), true), (low, false)] {
         let gpu = Gpu::open(&adapter, limits, crate::Uploads::Staged, None).unwrap();

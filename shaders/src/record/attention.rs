@@ -1,4 +1,4 @@
-//! Attention: heads are rotated, stored in pages, and gathered from them.
+//! Attention: rotates heads, stores keys and values in KV pages, and attends over them.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ pub(super) fn rope(
         key_norm,
         eps: of.eps,
     };
-    // In place of a norm that is not there, anything that is only read.
+    // A missing norm is replaced by any read-only binding.
     let [query_norm, key_norm] =
         norms.map(|norm| norm.as_ref().map_or(&of.angles, |norm| &norm.binding).clone());
     let bindings = [of.angles.clone(), query_norm, key_norm, of.x.clone()];
@@ -45,7 +45,7 @@ pub(super) fn rope(
     Ok(recorder.dispatch(&pipelines.rope, &bindings, &params, cost)?)
 }
 
-/// Stores keys and values, chunk by chunk of their pages.
+/// Stores keys and values, one dispatch for each chunk of pages.
 pub(super) fn store(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     StoreKeys { rows, x, sizes, pages, words }: &StoreKeys<'_, WgpuBackend>,
@@ -87,16 +87,16 @@ pub(super) fn store(
     Ok(())
 }
 
-/// Positions of a block: what is merged before blocks are. The same as `BLOCK_PAGES` of the shaders.
+/// Positions of a block, the unit of split attention. Equals `BLOCK_PAGES` of the shaders.
 const BLOCK_POSITIONS: usize = 8 * PAGE_POSITIONS;
 
-/// Heads of rows from which on a workgroup for each keeps a device busy.
+/// Number of heads of rows from which one workgroup each keeps a device busy.
 const BUSY: usize = 512;
 
-/// Most elements of what blocks leave to be merged.
+/// Maximum number of elements of the blocks' partial results.
 const PARTS_MAX: usize = 1 << 24;
 
-/// Most bytes of what blocks leave, in these pages.
+/// Returns the maximum size in bytes of the blocks' partial results.
 pub(crate) fn parts_bytes_max(shape: &KvShape) -> u64 {
     let blocks = shape.pages * PAGE_POSITIONS / BLOCK_POSITIONS + 1;
     let value_dim = shape.values.dim(shape.head_dim);
@@ -111,7 +111,7 @@ pub(super) fn attend(
     let (h, d) = (heads.num_attention_heads, heads.head_dim);
     let value_dim = sizes.value_dim as usize;
     let table = tables(rows, pages)?;
-    // The same blocks are merged in the same order by one workgroup or by several.
+    // The same blocks are merged in the same order, whether by one workgroup or by several.
     let last = rows.positions.iter().max().map_or(0, |position| *position as usize);
     let blocks = last / BLOCK_POSITIONS + 1;
     let params = attend_params(attend, blocks)?;
@@ -126,9 +126,9 @@ pub(super) fn attend(
     Ok(())
 }
 
-/// Heads of rows, numbered row by row, in pieces that one dispatch attends for: of so much work at the most,
-/// and, where each of their blocks gets a workgroup, of so many elements that those leave. `work` is that of
-/// every row for one head.
+/// Splits heads of rows, numbered row by row, into ranges for one dispatch each. A range is limited in work
+/// and, if each of its blocks gets a workgroup, in elements of partial results. `work` is the work of one
+/// head of each row.
 fn attended_together(
     work: &[u64],
     heads: usize,
@@ -154,12 +154,12 @@ fn attended_together(
     cut
 }
 
-/// Whether so few heads of rows see so many blocks that each of these gets a workgroup.
+/// Returns whether each block gets a workgroup: there are few heads of rows and more than one block.
 fn is_split(count: usize, blocks: usize) -> bool {
     blocks > 1 && count < BUSY
 }
 
-/// Attention for some heads of rows, of so much work.
+/// Records attention for a range of heads of rows.
 fn attend_some(
     backend: &mut WgpuBackend,
     Attend { heads, queries, pages, out, .. }: &Attend<'_, WgpuBackend>,
@@ -205,7 +205,7 @@ fn attend_pipeline(pipelines: &Pipelines, dtype: KvDtype, is_split: bool) -> &Pi
     }
 }
 
-/// Merges what the blocks of so many heads of rows left.
+/// Merges the blocks' partial results of `count` heads of rows.
 fn merge(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     of: &AttendParams,
@@ -256,7 +256,7 @@ fn attend_params(
     })
 }
 
-/// For each row its position and where the pages of its sequence begin, then the pages.
+/// Returns a table with the position and first page index of each row, followed by the pages.
 fn tables(rows: &StepRows, kv: &GpuPages<WgpuBackend>) -> Result<Vec<u32>, EngineError> {
     let PageLists { first, pages, .. } = PageLists::of(rows)?;
     pages.iter().try_for_each(|page| kv.get(*page).map(drop))?;

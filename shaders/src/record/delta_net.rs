@@ -1,4 +1,4 @@
-//! Gated DeltaNet: runs of rows, one after another, each from one state to another.
+//! Gated DeltaNet: runs consecutive rows of each sequence and updates their recurrent states.
 
 use nestling_core::EngineError;
 use nestling_core::batch::Run;
@@ -15,16 +15,16 @@ use crate::recorder::{Binding, Cost, spread};
 
 type Runs<'a> = DeltaNetRuns<'a, WgpuBackend>;
 
-/// Floats of a state that a workgroup keeps.
+/// Number of a state's floats that a workgroup holds.
 const STATE_FLOATS: usize = 3072;
 
-/// Most columns that a workgroup passes.
+/// Maximum number of columns that a workgroup processes.
 const COLS_MAX: usize = 16;
 
 pub(super) fn delta_net(backend: &mut WgpuBackend, mut of: Runs<'_>) -> Result<(), EngineError> {
     let mut before = None;
     for run in of.runs {
-        // Later runs of a sequence go on where the one before ended.
+        // Later runs of a sequence continue from the state after the previous run.
         let from = if run.depth == 0 { run.from } else { before };
         let state = state(of.states, from)?;
         mix(backend, &of, run, state)?;
@@ -34,7 +34,7 @@ pub(super) fn delta_net(backend: &mut WgpuBackend, mut of: Runs<'_>) -> Result<(
     gate(backend, &of)
 }
 
-/// A state that was written; none for none.
+/// Returns the memory of a written state, or `None` without a state.
 fn state(
     states: &GpuStates<WgpuBackend>,
     state: Option<StateId>,
@@ -42,7 +42,7 @@ fn state(
     state.map(|state| states.get(state)).transpose()
 }
 
-/// Convolution and norms of queries, keys and values of a run.
+/// Records convolution and norms of a run's queries, keys and values.
 fn mix(
     backend: &mut WgpuBackend,
     DeltaNetRuns { net, projected, mixed, .. }: &Runs<'_>,
@@ -78,7 +78,7 @@ fn mix(
     Ok(backend.recorder.dispatch(&backend.pipelines.delta_mix, &bindings, &params, cost)?)
 }
 
-/// Where a shader finds the state before a run.
+/// Location of the state before a run. The discriminants are shader arguments.
 #[derive(Clone, Copy)]
 enum Source {
     Nowhere,
@@ -86,13 +86,13 @@ enum Source {
     InPlace,
 }
 
-/// Columns of a head's state that one workgroup keeps: a power of two.
+/// Returns the number of columns of a head's state that one workgroup holds, a power of two.
 fn cols(shape: &DeltaNetConfig) -> usize {
     let fitting = (STATE_FLOATS / shape.key_head_dim.max(1)).clamp(1, COLS_MAX);
     1 << fitting.ilog2()
 }
 
-/// Lets a run pass the states of all heads.
+/// Records the update of the states of all heads by a run.
 fn pass(
     backend: &mut WgpuBackend,
     of: &mut Runs<'_>,
@@ -137,7 +137,7 @@ fn pass(
     Ok(backend.recorder.dispatch(&backend.pipelines.delta_rule, &bindings, &params, cost)?)
 }
 
-/// Norms what heads gave and multiplies it with the gates.
+/// Norms the heads' outputs and multiplies them with the gates.
 fn gate(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     DeltaNetRuns { net, projected, out, .. }: &Runs<'_>,

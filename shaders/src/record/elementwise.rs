@@ -1,4 +1,4 @@
-//! What is done element by element, and with whole rows.
+//! Elementwise operations, and operations on whole rows.
 
 use bytemuck::Pod;
 use nestling_core::EngineError;
@@ -14,10 +14,10 @@ use crate::params::{
 use crate::pipelines::Pipeline;
 use crate::recorder::{Binding, Cost, Recorder, spread};
 
-/// Columns that a workgroup of `argmax` looks at: 16 for each of its invocations.
+/// Columns that a workgroup of `argmax` compares: 16 for each invocation.
 pub(crate) const ARGMAX_PART_COLS: usize = 1024;
 
-/// Records one invocation for each element.
+/// Records a dispatch with one invocation for each element.
 fn per_element(
     recorder: &mut Recorder,
     pipeline: &Pipeline,
@@ -57,7 +57,7 @@ pub(super) fn gate(
     per_element(recorder, &pipelines.gate, &[gate.clone(), out.clone()], *count, &params)
 }
 
-/// Elements of rows, fewer than a word counts.
+/// Returns the number of elements of rows, which must fit in 32 bits.
 fn elements(rows: u32, cols: u32) -> Result<u32, EngineError> {
     nestling_gpu::word("elements of a buffer", rows as usize * cols as usize)
 }

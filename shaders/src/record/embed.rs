@@ -1,4 +1,4 @@
-//! Rows of the embedding.
+//! Embedding lookup.
 
 use nestling_core::EngineError;
 use nestling_gpu::{CommandRecorder, Embed, word};
@@ -7,7 +7,7 @@ use crate::backend::WgpuBackend;
 use crate::params;
 use crate::recorder::{Binding, Cost, spread};
 
-/// A part of the table gives the rows whose tokens it has.
+/// Records one dispatch for each part of the table, which writes the rows whose tokens it contains.
 pub(super) fn embed(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     Embed { table, rows, out }: &Embed<'_, WgpuBackend>,

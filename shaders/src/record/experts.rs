@@ -1,4 +1,4 @@
-//! What joins gates and ups.
+//! The activation that joins gates and ups.
 
 use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;

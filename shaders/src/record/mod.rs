@@ -1,4 +1,4 @@
-//! How operations are recorded: the parameters of their shaders, and their dispatches.
+//! Recording of operations: shader parameters and dispatches.
 
 mod attention;
 mod delta_net;
@@ -24,7 +24,7 @@ use crate::recorder::{Binding, Recorder};
 pub(crate) use attention::parts_bytes_max;
 pub(crate) use elementwise::ARGMAX_PART_COLS;
 
-/// Bytes of gates and ups that are computed together, at most.
+/// Maximum size of gates and ups that are computed together, in bytes.
 pub(crate) const GATE_UP_BYTES_MAX: u64 = 64 << 20;
 
 impl Device for WgpuBackend {

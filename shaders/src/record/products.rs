@@ -1,7 +1,7 @@
-//! Products with matrices: how they are cut into blocks, and the dispatches.
+//! Matrix products: splits them into blocks and records dispatches.
 //!
-//! A dispatch computes blocks: one matrix at one level for some pairs of rows, of the input and of
-//! the output. Blocks of all matrices that lie in one slab go together, whatever their levels.
+//! A dispatch computes blocks. A block is one matrix at one level, for some pairs of input and output rows.
+//! Blocks of all matrices in one slab share a dispatch, regardless of their levels.
 
 use std::ops::Range;
 
@@ -19,24 +19,23 @@ use crate::params::{self, Block};
 use crate::pipelines::{Pipeline, Pipelines};
 use crate::recorder::{Binding, Cost, WORKGROUPS_MAX, spread};
 
-/// The ways to compute a block.
+/// Kernels that compute blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kernel {
     /// Int8, for few pairs.
     Few,
-    /// Int8, for many.
+    /// Int8, for many pairs.
     Many,
-    /// Int8 with scaled integers, for as many as there are.
+    /// Int8 with scaled integers, for any number of pairs.
     Scaled,
     Float,
 }
 
-/// From so many pairs of a job on, a tile that is decoded once for all of them is worth the
-/// barriers.
+/// Minimum number of pairs of a job for which decoding a tile once for all pairs outweighs the barriers.
 const MANY_PAIRS: usize = 9;
 
 impl Kernel {
-    /// The way for so many pairs of a job.
+    /// Returns the kernel for a job with `pairs` pairs.
     pub fn of(kind: ProductKind, is_scaled: bool, pairs: usize) -> Self {
         match kind {
             ProductKind::Float => Self::Float,
@@ -46,7 +45,7 @@ impl Kernel {
         }
     }
 
-    /// What its work is counted as.
+    /// Returns the kind of work for estimating durations.
     pub fn work_kind(self) -> WorkKind {
         match self {
             Self::Few | Self::Scaled => WorkKind::FewRows,
@@ -55,12 +54,12 @@ impl Kernel {
         }
     }
 
-    /// Work of a block for each row of a matrix: it does not get less with fewer pairs than it takes.
+    /// Returns the work of a block for one matrix row. A block with fewer pairs than its maximum takes the
+    /// same time.
     pub fn row_work(self, cols: usize) -> u64 {
         work_of(&[self.block_pairs(), cols])
     }
 
-    /// The most pairs of a block.
     fn block_pairs(self) -> usize {
         match self {
             Self::Few | Self::Scaled => 4,
@@ -82,16 +81,15 @@ impl Kernel {
     }
 }
 
-/// A block's bias where there is none.
+/// Bias offset of a block without bias.
 const NO_BIAS: u32 = u32::MAX;
 
-/// Blocks of one dispatch.
 struct Dispatch<'a> {
     kernel: Kernel,
     slab: &'a MatrixPart,
     bias: Option<&'a GpuFloats<WgpuBackend>>,
     blocks: Vec<Block>,
-    /// Of each, how much it computes.
+    /// Work of each block.
     work: Vec<u64>,
     tiles: usize,
 }
@@ -110,7 +108,7 @@ impl<'a> Dispatch<'a> {
         self.kernel == kernel && self.slab.slab == part.slab && same_bias
     }
 
-    /// Cuts a job's pairs into blocks, and blocks of more than so much work by rows of the matrix.
+    /// Splits a job's pairs into blocks. Blocks of more than `work_max` work are split by matrix rows.
     fn push(
         &mut self,
         job: &Job<'_, WgpuBackend>,
@@ -172,7 +170,7 @@ pub(super) fn products(
     for dispatch in &dispatches {
         let most = backend.recorder.meter.rates.launch_work(dispatch.kernel.work_kind());
         for piece in pieces(dispatch.work.iter().copied(), most) {
-            // No more than a dispatch has rows of workgroups.
+            // A dispatch has at most this many rows of workgroups.
             for start in piece.clone().step_by(WORKGROUPS_MAX as usize) {
                 let part = start..piece.end.min(start + WORKGROUPS_MAX as usize);
                 record(backend, dispatch, part, pairs, input, output)?;
@@ -185,12 +183,12 @@ pub(super) fn products(
     Ok(())
 }
 
-/// One dispatch: blocks of matrices that lie in one slab.
+/// One dispatch: blocks of matrices in one slab.
 pub(super) struct Call {
     pub kernel: Kernel,
     pub slab: Binding,
     pub blocks: Binding,
-    /// How many blocks.
+    /// Number of blocks.
     pub count: usize,
     pub pairs: Binding,
     pub bias: Binding,
@@ -199,7 +197,7 @@ pub(super) struct Call {
     pub work: u64,
 }
 
-/// Some of a dispatch's blocks.
+/// Records a range of a dispatch's blocks.
 fn record(
     backend: &mut WgpuBackend,
     known: &Dispatch,

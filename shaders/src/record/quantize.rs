@@ -1,4 +1,4 @@
-//! Activations in int8.
+//! Quantization of activations to int8.
 
 use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;

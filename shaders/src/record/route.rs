@@ -1,4 +1,4 @@
-//! The router: which experts a row uses, from logits.
+//! The router: selects the experts of each row from logits.
 
 use nestling_core::EngineError;
 use nestling_gpu::Route;
@@ -26,7 +26,7 @@ pub(super) fn route(
         groups_kept: sizes.groups_kept,
         two_best: sizes.two_best,
     };
-    // In place of a vector that is not there, anything that is only read.
+    // A missing vector is replaced by any read-only binding.
     let vector = |vector: &Option<Binding>| vector.as_ref().unwrap_or(&of.logits).clone();
     let bindings = [
         of.logits.clone(),

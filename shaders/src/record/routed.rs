@@ -1,4 +1,4 @@
-//! Experts that shaders find by themselves: the routing is not read back before them.
+//! Experts that shaders look up on the device, so that the host need not read the routing back first.
 
 use nestling_core::EngineError;
 use nestling_formats::nested::TILE_ROWS;
@@ -13,7 +13,7 @@ use crate::found_blocks::{BLOCK_ALIGN, BLOCK_WORDS, FoundBlocks};
 use crate::params::ExpertBlocksParams;
 use crate::recorder::{Binding, Cost, spread};
 
-/// Has the blocks of gates and ups, and those of downs, made from the routing.
+/// Records a dispatch that builds the blocks of gates and ups and of downs from the routing.
 pub(super) fn find(
     backend: &mut WgpuBackend,
     FindExperts { table, levels, routing, uses, noted }: &FindExperts<'_, WgpuBackend>,
@@ -65,7 +65,7 @@ pub(super) fn find(
     })
 }
 
-/// Multiplies what the blocks name.
+/// Records the products of the blocks.
 pub(super) fn multiply(
     backend: &mut WgpuBackend,
     FoundProducts { table, blocks, form, input, output }: &FoundProducts<'_, WgpuBackend>,

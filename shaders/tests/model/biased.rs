@@ -1,4 +1,4 @@
-//! Streamed experts with biases, coded and in slots of the device.
+//! Streamed experts with biases, both quantized and in device slots.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,14 +14,14 @@ use nestling_testkit::{Device, Test, note, tests};
 
 use super::harness::Vulkan;
 
-/// Tokens that are computed at once before others are one by one: these lie in both pages.
+/// Tokens computed in one step before the others; together they span two pages.
 const BEFORE: usize = 48;
 
-/// Times that a model is computed beside a thread that waits.
+/// Number of runs of the model beside a waiting thread.
 const ROUNDS: usize = 5;
 
-/// Bits of all logits, of the first tokens computed at once and of the others so many at a time, and the
-/// bytes that were uploaded for these.
+/// Returns the bits of all logits and the bytes uploaded after the first step. The first tokens are one step;
+/// the others are computed `piece` at a time.
 fn bits(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> (Vec<u32>, u64) {
     let (before, after) = tokens.split_at(BEFORE);
     let (mut bits, mut bytes) = (Vec::new(), 0);
@@ -35,8 +35,8 @@ fn bits(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> (Vec<u32>
     (bits, bytes)
 }
 
-/// Planes that end at level 4, and such that go on to 8: with all experts, with slots for some, and
-/// with the fewest, where experts leave in every step.
+/// Uses planes up to level 4 and up to level 8. Slots fit all experts, some of them, or the minimum, which
+/// evicts experts in every step.
 fn streamed_experts_with_biases_give_the_bits_of_resident_ones() {
     let device = Vulkan::device();
     for name in ["gpt-oss", "gpt-oss-bf16"] {
@@ -54,14 +54,14 @@ fn streamed_experts_with_biases_give_the_bits_of_resident_ones() {
                 uploaded.push(bytes);
             }
             note!("{name}, {budget} of {all} bytes for experts: {uploaded:?} bytes uploaded");
-            // With the fewest slots every step brings what the one before let go of.
+            // With the minimum number of slots, each step reloads experts evicted by the one before.
             assert!(budget > least || uploaded[2] > all, "{name}: {uploaded:?}");
             assert!(budget < all || uploaded[2] == 0, "{name}: {uploaded:?}");
         }
     }
 }
 
-/// Stops the other thread whatever becomes of this one.
+/// Stops the other thread on drop, even after a panic.
 struct StopsAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopsAtEnd<'_> {
@@ -70,8 +70,8 @@ impl Drop for StopsAtEnd<'_> {
     }
 }
 
-/// A thread that waits for the device may be the one that is told what another asked for: slots are
-/// written, and are no longer mapped when a step uses them.
+/// The waiting thread may receive the completion of another thread's request. Slots are written, and must be
+/// unmapped before a step uses them.
 fn slots_are_written_while_another_thread_waits_for_the_device() {
     let device = Vulkan::device();
     let folder = tempfile::tempdir().unwrap();
@@ -99,7 +99,6 @@ fn slots_are_written_while_another_thread_waits_for_the_device() {
     });
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         streamed_experts_with_biases_give_the_bits_of_resident_ones,

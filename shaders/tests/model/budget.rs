@@ -1,4 +1,4 @@
-//! A budget of the device's memory bounds all of it: weights, slots, pages and what steps work with.
+//! A device memory budget limits all memory: weights, slots, pages and step buffers.
 
 use nestling_core::EngineError;
 use nestling_core::weights::ActivationMode::Int8;
@@ -15,7 +15,6 @@ fn open(device_budget: u64) -> Result<WgpuBackend, WgpuError> {
     WgpuBackend::open(&WgpuOptions { adapter, device_budget, ..WgpuOptions::default() })
 }
 
-/// What an error says of a budget.
 fn refused(error: EngineError) -> BudgetTooSmall {
     note!("{error}");
     let refusal = match &error {
@@ -28,7 +27,7 @@ fn refused(error: EngineError) -> BudgetTooSmall {
     refusal.unwrap()
 }
 
-/// Bits of the logits of a prompt of the longest step, and of what follows, a few rows at a time.
+/// Returns the bits of the logits of the longest step, followed by steps of a few rows.
 fn run(parts: &Parts, device: &WgpuBackend, budget: u64, experts: Option<u64>) -> Vec<u32> {
     let tokens = &parts.text[..ROWS_MAX + 20];
     let mut runner = parts.try_runner(device.again().unwrap(), Int8, experts).unwrap();
@@ -43,7 +42,7 @@ fn run(parts: &Parts, device: &WgpuBackend, budget: u64, experts: Option<u64>) -
     bits
 }
 
-/// One byte less than the least is refused before anything is loaded; the least is enough.
+/// Checks that the minimum budget suffices, and that one byte less is refused before loading.
 fn is_bounded(parts: &Parts, experts: Option<u64>) {
     let unbounded = Vulkan::device();
     let expected = run(parts, &unbounded, u64::MAX, experts);
@@ -75,7 +74,7 @@ fn a_resident_model_keeps_within_the_least_budget() {
     is_bounded(&parts, None);
 }
 
-/// Biases that streamed experts bring have room too.
+/// The budget includes the biases of streamed experts.
 fn experts_with_biases_keep_within_the_least_budget() {
     let folder = tempfile::tempdir().unwrap();
     let mut parts = converted("gpt-oss", folder.path());
@@ -83,13 +82,12 @@ fn experts_with_biases_keep_within_the_least_budget() {
     is_bounded(&parts, Some(1 << 20));
 }
 
-/// Not even a device's own tables.
+/// The budget is too small for the device's own tables.
 fn a_budget_of_nothing_opens_no_device() {
     let error = open(1 << 10).err().unwrap();
     assert!(matches!(error, WgpuError::OverBudget { budget: 1024, .. }), "{error}");
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         a_streamed_model_keeps_within_the_least_budget,

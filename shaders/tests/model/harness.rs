@@ -20,18 +20,16 @@ fn shared() -> Result<WgpuBackend, WgpuError> {
     DEVICES.get(is_software, || opened(None), Vulkan::again)
 }
 
-/// A backend on a device of its own, the first adapter's, software or not.
+/// Opens a separate device on the first adapter, including software.
 fn opened(uploads: Option<Uploads>) -> Result<WgpuBackend, WgpuError> {
     let adapter = AdapterChoice::Index(0);
     WgpuBackend::open(&WgpuOptions { adapter, uploads, ..WgpuOptions::default() })
 }
 
-/// A backend on a device of its own whose slots are filled in this way.
 pub fn device_with(uploads: Option<Uploads>) -> WgpuBackend {
     opened(uploads).unwrap()
 }
 
-/// What the suite of models is told of the device.
 pub struct Vulkan;
 
 impl Device for Vulkan {

@@ -1,4 +1,4 @@
-//! The suite of all GPU backends on this one, and what it alone has.
+//! Runs the model tests of all GPU backends on this one, and its own.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod biased;
@@ -10,7 +10,6 @@ use harness::{Vulkan, lacks_device};
 use nestling_testkit::models::common::lacks_store;
 use nestling_testkit::{Suite, models};
 
-/// All tests of models.
 pub fn suite() -> Suite {
     let own = [biased::suite(), budget::suite(), uploads::suite()].concat();
     Suite::new([models::suite::<Vulkan>(), own].concat())

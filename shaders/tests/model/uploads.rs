@@ -1,4 +1,4 @@
-//! How planes get into slots.
+//! Upload methods of planes.
 
 use nestling_core::backend::BackendCounters;
 use nestling_core::weights::ActivationMode::Int8;
@@ -11,7 +11,7 @@ use nestling_testkit::{Test, note, tests};
 
 use super::harness::device_with;
 
-/// Straight into slots or by way of other memory: the same bits, and it is counted which.
+/// Direct and staged uploads give the same bits, and counters distinguish them.
 fn uploads_are_the_same_straight_and_staged() {
     let parts = parts(Some(Level::L3));
     let (shared, staging) = (device_with(None), device_with(Some(Uploads::Staged)));
@@ -34,14 +34,13 @@ fn uploads_are_the_same_straight_and_staged() {
         let (staged, uploaded) = (straight.staged_bytes, straight.upload_bytes);
         note!("{kind:?}, {budget} of {all}: {staged} of {uploaded} bytes staged");
         match kind {
-            // How many depends on what the device is at work on when planes arrive.
+            // The number depends on the device's activity when planes arrive.
             Uploads::Straight => assert!(staged < uploaded, "{staged} of {uploaded}"),
             Uploads::Staged => assert_eq!(staged, uploaded),
         }
     }
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![uploads_are_the_same_straight_and_staged,]
 }

@@ -6,7 +6,7 @@ use nestling_wgpu::{
     AdapterChoice, DeviceLimits, Instructions, WgpuBackend, WgpuError, WgpuOptions,
 };
 
-/// The adapter that all of them are on: the first, software or not.
+/// Adapter of all devices: the first one, including software.
 pub const ADAPTER: AdapterChoice = AdapterChoice::Index(0);
 
 type Shared = SharedDevices<WgpuBackend>;
@@ -19,7 +19,8 @@ fn is_software(device: &WgpuBackend) -> bool {
     device.name().contains("llvmpipe")
 }
 
-/// Why nothing can be tested; an error where NESTLING_TEST_GPU is set, so that nothing is ignored.
+/// Returns the reason why no device is available. Panics if NESTLING_TEST_GPU is set, so that no test is
+/// skipped.
 pub fn lacks_device() -> Option<String> {
     let error = get(&DEVICES, WgpuOptions::default()).err()?.to_string();
     assert!(std::env::var_os("NESTLING_TEST_GPU").is_none(), "{error}");
@@ -31,14 +32,14 @@ fn get(devices: &Shared, options: WgpuOptions) -> Result<WgpuBackend, WgpuError>
     devices.get(is_software, open, Vulkan::again)
 }
 
-/// A backend with no more than the limits that every adapter allows.
+/// Returns a backend with only the limits that every adapter supports.
 pub fn limited_device() -> WgpuBackend {
     let options = WgpuOptions { limits: DeviceLimits::Least, ..WgpuOptions::default() };
     get(&LIMITED_DEVICES, options).unwrap()
 }
 
-/// Whether every shader was started by some test, and so compared with the CPU: of products, those with packed
-/// instructions where the adapter has them.
+/// Checks that every shader was recorded by some test, and so compared with the CPU. Packed product shaders
+/// are required only if the adapter supports them.
 pub fn every_shader_was_started() -> Result<(), String> {
     const PACKED: [&str; 3] = ["matmul_nested", "matmul_nested_rows", "matmul_scaled"];
     let (device, plain) = (Vulkan::device(), Vulkan::plain_device());
@@ -52,7 +53,6 @@ pub fn every_shader_was_started() -> Result<(), String> {
     if rest.is_empty() { Ok(()) } else { Err(format!("shaders that no test starts: {rest:?}")) }
 }
 
-/// What the suite of operations is told of the device.
 pub struct Vulkan;
 
 impl Device for Vulkan {
@@ -72,14 +72,14 @@ impl Device for Vulkan {
 }
 
 impl OperationsDevice for Vulkan {
-    /// The last 44 of 300 rows are one dispatch with either activations of the first.
+    /// The last 44 of 300 rows are one dispatch, for both kinds of activations of the first matrix.
     const PRODUCT_LAUNCHES: [u64; 3] = [2, 6, 39];
 
     const ATTEND_LAUNCHES: u64 = 1;
 
     const KEEPS_NO_SUBNORMAL: bool = true;
 
-    /// More than a dispatch has workgroups in one dimension.
+    /// Exceeds the maximum number of workgroups in one dimension.
     const ROWS_MANY: usize = 70_000;
 
     fn attended_at_least(_heads: u64) -> u64 {

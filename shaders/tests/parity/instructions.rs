@@ -1,4 +1,4 @@
-//! Adapters with subgroups and half floats, and without: the same bits, but for what a device may do to
+//! Compares adapters with and without subgroups and half floats. Results are bit-identical, except for
 //! subnormal half floats.
 
 use nestling_wgpu::WgpuBackend;
@@ -9,10 +9,11 @@ use nestling_testkit::{Device, OperationsDevice, Test, note, tests};
 
 use super::harness::{ADAPTER, Vulkan};
 
-/// Names the width of subgroups that shaders must be seen to run with.
+/// Environment variable with the required subgroup size.
 const DEMANDED: &str = "NESTLING_TEST_SUBGROUPS";
 
-/// Whether shaders run in subgroups: an error where a width is demanded and they do not, or with another one.
+/// Returns whether shaders use subgroups. Fails if a size is required and shaders do not use subgroups of
+/// this size.
 fn runs_in_subgroups(
     demanded: Option<&str>,
     runs: bool,
@@ -29,7 +30,7 @@ fn runs_in_subgroups(
     }
 }
 
-/// The same of the device under test; said aloud where they do not.
+/// Returns whether the device under test uses subgroups, and prints a note if it does not.
 fn in_subgroups(device: &WgpuBackend) -> bool {
     let demanded = std::env::var(DEMANDED).ok();
     let sizes = nestling_wgpu::device(&ADAPTER).unwrap().features.subgroup_sizes;
@@ -94,7 +95,6 @@ fn attention_is_the_same_in_every_form() {
     }
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![
         a_width_that_is_demanded_is_the_one_that_runs,

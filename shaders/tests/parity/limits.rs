@@ -1,5 +1,4 @@
-//! A device with no more than the limits that every adapter allows: nothing needs more, and the bits are the
-//! same.
+//! Compares a device that has only the guaranteed limits. The limits suffice, and results are bit-identical.
 
 use nestling_formats::Level;
 
@@ -38,7 +37,6 @@ fn the_least_limits_are_enough() {
     assert!(own == other, "norms");
 }
 
-/// The tests of this file.
 pub fn suite() -> Vec<Test> {
     tests![the_least_limits_are_enough,]
 }

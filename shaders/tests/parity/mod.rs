@@ -1,4 +1,4 @@
-//! The suite of all GPU backends on this one, and what it alone has.
+//! Runs the operation tests of all GPU backends on this one, and its own.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod harness;
@@ -8,7 +8,6 @@ mod limits;
 use harness::{Vulkan, every_shader_was_started, lacks_device};
 use nestling_testkit::{Suite, operations};
 
-/// All tests of operations.
 pub fn suite() -> Suite {
     let own = [instructions::suite(), limits::suite()].concat();
     Suite::new([operations::suite::<Vulkan>(), own].concat())

@@ -1,4 +1,4 @@
-//! The token with the highest logit of a large vocabulary.
+//! Measures the argmax over the logits of a large vocabulary.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::device::{Measured, Measurement, buffer, is_dry, median, tell};
 
-/// The largest of a row, as a step ends with it.
+/// Measurement of the argmax at the end of a step.
 pub struct Argmax;
 
-/// Tokens of Qwen3's vocabulary.
+/// Size of Qwen3's vocabulary.
 const TOKENS: usize = 151_936;
 
 impl Measurement for Argmax {

@@ -1,4 +1,4 @@
-//! What the drivers say of the card.
+//! Properties of the card as reported by drivers.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::device::{name, tell};
 
-/// Describes what CUDA's driver shows, or Vulkan's.
+/// Records the properties reported by the CUDA driver, or by Vulkan.
 pub fn describe() -> Result<(), Box<dyn Error>> {
     let card = match name().as_str() {
         "emulated" => json!({ "name": "emulated CUDA device" }),
@@ -23,7 +23,7 @@ pub fn describe() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Numbers of the card, by their names in the record.
+/// Numeric properties of the card, with their names in the record.
 const NUMBERS: &[(&str, Attribute)] = &[
     ("multiprocessors", Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
     ("clock_khz", Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
@@ -47,7 +47,7 @@ const NUMBERS: &[(&str, Attribute)] = &[
 ];
 
 fn cuda() -> Result<Value, Box<dyn Error>> {
-    // Says in words why there is no device.
+    // The error describes why there is no device.
     let found = nestling_cuda::device(&nestling_cuda::CudaDeviceChoice::default())?;
     let context = CudaContext::new(found.index)?;
     let mut card = Map::new();
@@ -61,7 +61,7 @@ fn cuda() -> Result<Value, Box<dyn Error>> {
     tell("bandwidth_by_clock", found.memory_bandwidth.into());
     tell("devices", nestling_cuda::devices()?.len().into());
     for (name, attribute) in NUMBERS {
-        // An older driver may not know all of them.
+        // Older drivers may not support all attributes.
         tell(name, context.attribute(*attribute).ok().into());
     }
     Ok(Value::Object(card))

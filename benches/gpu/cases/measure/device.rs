@@ -1,4 +1,4 @@
-//! The device that is measured, how long its work takes, and where that is written.
+//! The measured device, timing of its work, and output of results.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -12,35 +12,35 @@ use nestling_cuda::{CudaBackend, CudaOptions, TimedAs};
 use nestling_wgpu::{AdapterChoice, WgpuBackend, WgpuOptions};
 use serde_json::Value;
 
-/// About how long work is repeated for one timing, and how often that is done.
+/// Approximate duration of one timing in seconds, and number of timings.
 const SECONDS: f64 = 0.02;
 const TIMINGS: usize = 5;
 
-/// Most and fewest repetitions within a timing.
+/// Maximum and minimum number of runs in a timing.
 const RUNS_MAX: u32 = 500;
 const RUNS_MIN: u32 = 3;
 
-/// How long work took.
+/// Duration of measured work.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Of one run, the median of several timings.
+    /// Duration of one run in microseconds, the median of several timings.
     pub microseconds: f64,
-    /// Runs of all timings.
+    /// Total number of runs of all timings.
     pub runs: u32,
 }
 
 /// A backend whose work can be timed.
 pub trait Measured: Backend {
-    /// How its times are taken.
+    /// Description of the clock.
     const CLOCK: &'static str;
 
-    /// The time of what is recorded, when it is run again and again.
+    /// Measures the duration of recorded work by running it repeatedly.
     fn timed(
         &mut self,
         record: impl FnMut(&mut Self::Encoder<'_>) -> Result<(), EngineError>,
     ) -> Result<Timing, EngineError>;
 
-    /// Another backend on the same device, which may keep so many bytes of experts in memory of the host.
+    /// Creates another backend on the same device, with `bytes` bytes of host memory for experts.
     fn with_host(&self, bytes: u64) -> Result<Self, EngineError>;
 }
 
@@ -73,7 +73,7 @@ impl Measured for WgpuBackend {
             let mut encoder = self.encoder();
             encoder.clear(1, &mut mark)?;
             (0..runs).try_for_each(|_| record(&mut encoder))?;
-            // Comes back when all is done.
+            // Returns when all work is complete.
             block_on(encoder.read(&mark))?;
             Ok(begun.elapsed())
         };
@@ -85,11 +85,11 @@ impl Measured for WgpuBackend {
     }
 }
 
-/// Times work of which `time` does so many runs.
+/// Times work. `time` returns the duration of a given number of runs.
 pub fn repeated(
     mut time: impl FnMut(u32) -> Result<Duration, EngineError>,
 ) -> Result<Timing, EngineError> {
-    // Clocks rise and caches fill.
+    // Warm-up: clocks rise and caches fill.
     time(1)?;
     let once = (time(RUNS_MIN)?.as_secs_f64() / f64::from(RUNS_MIN)).max(1e-7);
     let runs = match is_dry() {
@@ -104,29 +104,28 @@ pub fn repeated(
     Ok(Timing { microseconds: median(found), runs: runs * timings })
 }
 
-/// The value in the middle.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// What is measured on any device.
+/// A measurement that runs on any device.
 pub trait Measurement {
-    /// Measures and tells.
+    /// Runs the measurement and writes the results.
     fn on<B: Measured>(&self, device: B) -> Result<(), EngineError>;
 }
 
-/// Which device the kit asks for: `cuda`, `emulated` or `vulkan`.
+/// Returns the device that the kit requests: `cuda`, `emulated` or `vulkan`.
 pub fn name() -> String {
     env::var("NESTLING_KIT_DEVICE").unwrap_or_else(|_| "cuda".into())
 }
 
-/// Whether only the way is tried, with what is small.
+/// Returns whether this is a dry run with small shapes.
 pub fn is_dry() -> bool {
     env::var_os("NESTLING_KIT_DRY").is_some()
 }
 
-/// Measures on the device that the kit asks for.
+/// Runs a measurement on the device that the kit requests.
 pub fn on_device(measurement: &impl Measurement) -> Result<(), EngineError> {
     match name().as_str() {
         "emulated" => measurement.on(CudaBackend::emulated()?),
@@ -138,7 +137,7 @@ pub fn on_device(measurement: &impl Measurement) -> Result<(), EngineError> {
     }
 }
 
-/// Adds a line of JSON to what was found; shows it where no file is named.
+/// Appends a line of JSON to the results file, or prints it if there is no file.
 #[expect(clippy::print_stdout, reason = "what a person asked for should be seen")]
 pub fn tell(found: &Value) {
     let Some(path) = env::var_os("NESTLING_KIT_OUT") else {
@@ -149,7 +148,7 @@ pub fn tell(found: &Value) {
     file.write_all(format!("{found}\n").as_bytes()).unwrap();
 }
 
-/// A buffer of so many rows with some values.
+/// Returns a buffer with arbitrary values.
 pub fn buffer<B: Backend>(
     device: &mut B,
     (rows, cols): (usize, usize),

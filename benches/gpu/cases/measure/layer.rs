@@ -1,4 +1,4 @@
-//! One token through layers in the shape of Qwen3-30B-A3B, as a step of decoding records them.
+//! Measures one token through layers with the shape of Qwen3-30B-A3B, recorded as in a decode step.
 
 use std::sync::Arc;
 
@@ -17,10 +17,9 @@ use serde_json::json;
 
 use super::device::{Measured, Measurement, buffer, is_dry, tell};
 
-/// Layers of different weights, one after another: no cache holds what comes again.
+/// Measurement of consecutive layers with different weights, so that caches do not help.
 pub struct Layers;
 
-/// Sizes of a layer.
 #[derive(Clone, Copy)]
 pub struct Sizes {
     hidden: usize,
@@ -67,11 +66,11 @@ impl Sizes {
 const DENSE: Level = Level::L6;
 const EXPERT: Level = Level::L4;
 
-/// What a layer is made of, in its order.
+/// Parts of a layer, in order.
 const PARTS: [&str; 8] =
     ["norm", "qkv", "rope and store", "attend", "output", "route", "experts", "experts' sum"];
 
-/// Positions before the token and its own.
+/// Numbers of positions, including the token's own.
 const CONTEXTS: [usize; 3] = [1, 1024, 4096];
 
 impl Measurement for Layers {
@@ -84,7 +83,7 @@ impl Measurement for Layers {
             let of_one = |microseconds: f64| microseconds / sizes.layers as f64;
             let microseconds = of_one(whole.microseconds);
             if context <= 1024 {
-                // The last one of these stays.
+                // Later values replace earlier ones in the record.
                 tell(&json!({ "layer_microseconds": microseconds, "layer_context": context }));
             }
             tell(&json!({ "layer": [{
@@ -103,7 +102,7 @@ impl Measurement for Layers {
     }
 }
 
-/// One row at the end of so many positions.
+/// Returns one row at the last of `context` positions.
 fn rows_at(context: usize) -> StepRows {
     let pages = (0..context.div_ceil(PAGE_POSITIONS) as u32).map(PageId).collect();
     StepRows {
@@ -126,7 +125,7 @@ struct Layer<B: Backend> {
     pool: B::KvPool,
 }
 
-/// Layers, and what flows through them.
+/// Layers and their activations.
 pub struct Model<B: Backend> {
     layers: Vec<Layer<B>>,
     x: B::Buffer,
@@ -226,7 +225,7 @@ impl<B: Backend> Model<B> {
             routing: device.routing(1, per_token)?,
             expert_rows: buffer(device, (per_token, hidden))?,
         };
-        // Every part finds what those before it leave.
+        // Fills all buffers, so that each part can run alone.
         let mut encoder = device.encoder();
         model.record(&mut encoder, &rows_at(1), None)?;
         encoder.flush()?;
@@ -284,7 +283,7 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// One token after so many positions, for a profiler.
+/// Returns one token after many positions, for a profiler.
 pub fn rows_of_profile() -> StepRows {
     rows_at(if is_dry() { 1 } else { 1024 })
 }

@@ -1,4 +1,4 @@
-//! How fast the device's memory is: what all shares of bandwidth are shares of.
+//! Measures the bandwidth of device memory, the reference of all other bandwidths.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::device::{Measured, Measurement, Timing, is_dry, repeated, tell};
 
-/// Bytes of each side of a copy: many times what a cache holds.
+/// Bytes of each side of a copy, many times the size of a cache.
 const COPY_BYTES: usize = 512 << 20;
 
-/// Copies from one place of the device to another, by the driver.
+/// Measures copies within device memory by the driver.
 pub fn copies() -> Result<(), Box<dyn Error>> {
     let found = nestling_cuda::device(&nestling_cuda::CudaDeviceChoice::default())?;
     let context = CudaContext::new(found.index)?;
@@ -47,7 +47,7 @@ pub fn copies() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// A kernel that reads and writes every element once.
+/// Measurement of a kernel that reads and writes every element once.
 pub struct Scaled;
 
 impl Measurement for Scaled {

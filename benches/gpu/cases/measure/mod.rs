@@ -1,4 +1,4 @@
-//! What is measured: each a test that is ignored unless it is asked for by name.
+//! Measurements of the GPU kit. Each is a test that is ignored unless selected by name.
 
 mod argmax;
 mod card;
@@ -47,7 +47,6 @@ fn profiled() {
     on_device(&profiled::Kernels).unwrap();
 }
 
-/// All of them.
 pub fn suite() -> Vec<Test> {
     tests![
         card => "describes the card for the GPU kit",

@@ -1,4 +1,5 @@
-//! Large products at every level, with the planes of level 4 merged and apart, for one row and for many.
+//! Measures large products at every level, for one row and for many. The planes of level 4 are merged or
+//! separate.
 
 use nestling_benches::RandomMatrix;
 use nestling_core::EngineError;
@@ -9,18 +10,19 @@ use serde_json::json;
 
 use super::device::{Measured, Measurement, buffer, is_dry, name, tell};
 
-/// Products of one launch.
+/// Measurement of products in one launch.
 pub struct Products;
 
-/// Matrices of one launch, their outputs and inputs: together well beyond what a cache holds.
+/// Returns the number of matrices of one launch, and their outputs and inputs. Together they exceed a cache
+/// by far.
 fn shape() -> (usize, usize, usize) {
     if is_dry() { (2, 64, 128) } else { (16, 14_336, 4096) }
 }
 
-/// Rows that are multiplied, and how many of the matrices then.
+/// Numbers of activation rows, each with the number of matrices.
 const ROWS: [(usize, usize); 4] = [(1, 16), (4, 16), (64, 4), (512, 4)];
 
-/// The kernel that computes so many rows.
+/// Returns the name of the kernel for `rows` rows.
 fn kernel(rows: usize) -> &'static str {
     match (name().as_str(), rows) {
         ("vulkan", ..9) => "matmul_nested",
@@ -43,13 +45,13 @@ impl Measurement for Products {
                 linears.push(Linear { matrix, bias: None });
             }
             for (rows, matrices) in ROWS {
-                // So many rows take a portable backend a second.
+                // The portable backend takes a second for this many rows.
                 if rows > 64 && (is_dry() || name() == "vulkan") {
                     continue;
                 }
                 let linears = &linears[..matrices.min(count)];
                 for level in Level::ALL {
-                    // There is nothing to merge in the first plane.
+                    // The base plane has no merged form.
                     if merged || level != Level::L2 {
                         measure(&mut device, linears, level, merged, rows)?;
                     }

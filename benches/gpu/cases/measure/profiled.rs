@@ -1,4 +1,4 @@
-//! The kernels that a profiler looks at, each a few times: a profiler runs every launch many times.
+//! Runs the kernels to be profiled, each a few times, since a profiler repeats every launch.
 
 use nestling_benches::RandomMatrix;
 use nestling_core::EngineError;
@@ -11,7 +11,8 @@ use serde_json::json;
 use super::device::{Measured, Measurement, buffer, is_dry, tell};
 use super::layer::{Model, Sizes, rows_of_profile};
 
-/// `matvec_nested` and `matmul_nested`, large; `matvec_gated_quantize` and `attend_split_f16` in a layer; `argmax`.
+/// The profiled kernels: `matvec_nested` and `matmul_nested` with large shapes, `matvec_gated_quantize` and
+/// `attend_split_f16` in a layer, and `argmax`.
 pub struct Kernels;
 
 impl Measurement for Kernels {

@@ -1,4 +1,4 @@
-//! Tokens per second of a store of OLMoE's shape with random weights, made here.
+//! Measures tokens per second of a synthetic store with OLMoE's shape and random weights.
 
 use std::env;
 use std::path::PathBuf;
@@ -25,21 +25,21 @@ use super::device::{Measured, Measurement, is_dry, median, name, tell};
 
 const LEVEL: Level = Level::L4;
 
-/// Tokens of a prompt and of what follows.
+/// Numbers of prompt tokens and of generated tokens.
 const PROMPT: usize = 512;
 const GENERATED: usize = 64;
 
-/// All experts on the device.
+/// Measurement with all experts on the device.
 pub struct Resident;
 
-/// A quarter of them there; the others in memory of the host, or on the disk.
+/// Measurement with a quarter of the experts on the device. The others are in host memory or on disk.
 pub struct Quarter;
 
 fn lengths() -> (usize, usize) {
     if is_dry() { (20, 3) } else { (PROMPT, GENERATED) }
 }
 
-/// The store, made where it is not there yet.
+/// Opens the store, creating it if it does not exist.
 fn store() -> Result<Arc<Store>, EngineError> {
     let folder = env::var_os("NESTLING_KIT_WORK").map_or_else(env::temp_dir, PathBuf::from);
     let shape = if is_dry() { SyntheticShape::TINY } else { SyntheticShape::OLMOE_1B_7B };
@@ -81,7 +81,6 @@ fn runner<B: Measured>(
 struct Speed<B: Measured> {
     runner: Runner<B>,
     tokens: u64,
-    /// What the device did in the last step.
     counters: Value,
 }
 
@@ -90,7 +89,7 @@ impl<B: Measured> Speed<B> {
         Self { runner, tokens: 0, counters: Value::Null }
     }
 
-    /// Seconds of one step of random tokens.
+    /// Returns the duration of one step of random tokens in seconds.
     fn step(
         &mut self,
         first: usize,
@@ -125,7 +124,7 @@ impl<B: Measured> Speed<B> {
         Ok(seconds)
     }
 
-    /// Tokens one after another: tokens per second, and what is told of each.
+    /// Generates tokens one at a time. Returns tokens per second and other results as JSON.
     fn generate(&mut self, first: usize, wanted: StepOutputKind) -> Result<Value, EngineError> {
         let (_, count) = lengths();
         let mut seconds = Vec::new();
@@ -140,7 +139,7 @@ impl<B: Measured> Speed<B> {
         }))
     }
 
-    /// Tells of a row of the table.
+    /// Writes a row of the table.
     fn tell(&self, how: &str, what: &str, mut row: Value) {
         row["experts"] = how.into();
         row["test"] = what.into();
@@ -160,7 +159,7 @@ impl Measurement for Resident {
         for _ in 0..4 {
             seconds.push(speed.step(0, prompt, StepOutputKind::Logits)?);
         }
-        // The first one warms up.
+        // The first run is a warm-up.
         let prompt_seconds = median(seconds.split_off(1));
         let row = json!({ "tokens_per_second": prompt as f64 / prompt_seconds, "last_step": speed.counters });
         speed.tell("resident", &format!("pp{prompt}"), row);
@@ -193,7 +192,7 @@ impl Measurement for Quarter {
             ("a quarter, the host computes always", all, HostExperts::Always),
             ("a quarter, the rest on the disk", 0, HostExperts::Never),
         ];
-        // Only CUDA keeps experts in memory of the host.
+        // Only CUDA supports experts in host memory.
         let ways = ways.into_iter().filter(|(_, bytes, _)| *bytes == 0 || name() != "vulkan");
         for (how, host_bytes, experts) in ways {
             let streaming = StreamOptions {
@@ -204,7 +203,7 @@ impl Measurement for Quarter {
             };
             let mut speed =
                 Speed::new(runner(device.with_host(host_bytes)?, &store, Some(streaming))?);
-            // Experts come, and those that are used most stay.
+            // Warm-up: the most used experts become resident.
             speed.generate(0, StepOutputKind::Logits)?;
             let row = speed.generate(0, StepOutputKind::Logits)?;
             speed.tell(how, &format!("tg{generated}, logits"), row);

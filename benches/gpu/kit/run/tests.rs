@@ -4,7 +4,7 @@ use serde_json::Map;
 
 use super::*;
 
-/// A step that a shell runs; `$0` and what follows are what the kit adds.
+/// Returns a step that runs a shell script. The kit adds `$0` and further arguments.
 fn step(name: &str, action: Action, script: &str, seconds: u64) -> Step {
     Step {
         name: name.into(),
@@ -37,7 +37,7 @@ const GOOD: &str = "echo '{\"bandwidth\":[1]}' >> $NESTLING_KIT_OUT";
 fn what_fails_hangs_or_crashes_is_told_and_the_rest_goes_on() {
     let faults = [
         ("exit 3", Outcome::Failed),
-        // What it had measured is kept.
+        // Results written before the timeout are kept.
         ("echo '{\"bandwidth\":[7]}' >> $NESTLING_KIT_OUT; sleep 60", Outcome::TimedOut),
         ("kill -SEGV $$", Outcome::Crashed),
         ("true", Outcome::Failed),
@@ -74,7 +74,7 @@ fn nothing_is_begun_when_the_time_is_over() {
     });
 }
 
-/// A program of three cases, of which the second ends it, once more alone too.
+/// A program of three cases. The second crashes it, also when run separately.
 const CASES: &str = "
 case \"$*\" in
 *--list*) printf 'a: test\\nb: test\\nc: test\\n' ;;
@@ -132,7 +132,7 @@ fn profiles_are_kept_without_what_the_program_says() {
         let expected = "\"ID\",\"Kernel Name\"\n\"0\",\"argmax\"\n";
         assert_eq!(*runner.record.get("ncu"), json!({ "csv": expected }));
         assert_eq!(*runner.record.get("profiled"), Value::Null);
-        // Counters may be for the administrator alone.
+        // Performance counters may be restricted to administrators.
         let refused = step("ncu", Action::Profile, "echo '==ERROR== ERR_NVGPUCTRPERM'", 10);
         assert_eq!(runner.run(&refused).unwrap().0, Outcome::Failed);
     });

@@ -1,4 +1,4 @@
-//! Attention: heads are normed and rotated, stored in pages, and gathered from them.
+//! Attention: norms and rotates heads, stores keys and values in KV pages, and attends over them.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{AttentionHeads, HeadNorm};
@@ -16,20 +16,20 @@ use crate::pages::GpuPages;
 use crate::sizes::{AttendSizes, RopeSizes, StoreSizes};
 use crate::storage::word;
 
-/// The rows of a step with the angles of their positions, and the heads that they have.
+/// The rows of a step and the layout of their attention heads.
 pub(super) struct HeadRows<'a, D: Device> {
     pub heads: &'a AttentionHeads<D>,
     pub rows: &'a StepRows,
 }
 
-/// Heads of queries and of keys that a row begins with.
+/// Numbers of query and key heads at the start of a row.
 #[derive(Clone, Copy)]
 struct RotatedHeads {
     queries: usize,
     keys: usize,
 }
 
-/// Parts of a row, side by side from a column on.
+/// Adjacent parts of a row, starting at column `first`.
 #[derive(Clone, Copy)]
 struct RowParts {
     first: usize,
@@ -37,7 +37,8 @@ struct RowParts {
 }
 
 impl<D: Device> HeadRows<'_, D> {
-    /// Norms and rotates queries, and with pages keys, which are stored with their values.
+    /// Norms and rotates query heads. With `pages`, also norms and rotates key heads and stores keys and
+    /// values.
     pub fn rope(
         &self,
         device: &mut D,
@@ -87,7 +88,7 @@ impl<D: Device> HeadRows<'_, D> {
         device.record(Operation::StoreKeys(StoreKeys { rows, x: qkv, sizes, pages, words }))
     }
 
-    /// Norms and rotates the first heads of every row: queries, then keys.
+    /// Norms and rotates the first heads of each row: queries, then keys.
     fn rotate(
         &self,
         device: &mut D,
@@ -127,7 +128,7 @@ impl<D: Device> HeadRows<'_, D> {
         }))
     }
 
-    /// Norms parts of every row in place.
+    /// Applies RMSNorm to parts of each row, in place.
     fn norm_parts(
         &self,
         device: &mut D,

@@ -1,4 +1,4 @@
-//! Gated DeltaNet: runs of rows, one after another, each from one state to another.
+//! Gated DeltaNet: runs consecutive rows of each sequence and updates their recurrent states.
 
 use nestling_core::EngineError;
 use nestling_core::backend::DeltaNet;

@@ -1,4 +1,4 @@
-//! What is done element by element, and with whole rows.
+//! Elementwise operations, and operations on whole rows.
 
 use nestling_core::EngineError;
 
@@ -21,7 +21,7 @@ pub(super) fn scalar<D: Device>(
     device.record(Operation::Scalar(Scalar { kind, x: x.binding(), count }))
 }
 
-/// By a kernel and not by a copy, so that it does nothing where an expert was missing.
+/// Clears a buffer with a kernel rather than a copy, so that the miss flag also suppresses it.
 pub(super) fn clear<D: Device>(
     device: &mut D,
     rows: usize,
@@ -92,7 +92,7 @@ pub(super) fn experts_sum<D: Device>(
     }))
 }
 
-/// The columns of the largest values among so many first ones, `[rows]`.
+/// Returns the column of each row's largest value among the first `among` columns, `[rows]`.
 pub(super) fn argmax<D: Device>(
     device: &mut D,
     x: &GpuBuffer<D>,

@@ -1,4 +1,4 @@
-//! Rows of the embedding.
+//! Embedding lookup.
 
 use nestling_core::EngineError;
 use nestling_core::batch::StepRows;
@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::memory::GpuBuffer;
 use crate::operation::{Embed, Operation};
 
-/// `out[t] = table[tokens[t]]`.
+/// Computes `out[t] = table[tokens[t]]`.
 pub(super) fn embed<D: Device>(
     device: &mut D,
     table: &D::Matrix,

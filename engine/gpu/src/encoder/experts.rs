@@ -1,7 +1,7 @@
-//! Feed-forward parts: dense ones, and a layer's experts.
+//! Feed-forward blocks: dense ones, and the experts of a layer.
 //!
-//! Gate and up of all of them are one set of products, side by side; what joins them is the input
-//! of the other set, down.
+//! The gate and up products of all blocks form one set of products, with outputs side by side. The activation
+//! joins them into the input of the down products.
 
 use std::ops::Range;
 
@@ -24,14 +24,14 @@ use crate::row_pairs::{RowPair, by_way_of, pairs_by_level, push_uses, within};
 use crate::scratch::{QuantizedRoom, ScratchRoom};
 use crate::storage::word;
 
-/// One feed-forward part at one level, for some pairs of rows.
+/// One feed-forward block at one level, for a range of row pairs.
 struct PartUse<'a, D: Device> {
     weights: &'a FeedForward<D>,
     level: Level,
     pairs: Range<usize>,
 }
 
-/// What parts must share to be computed together.
+/// Properties that blocks must share to be computed together.
 #[derive(PartialEq)]
 struct Likeness {
     activation: Activation,
@@ -48,7 +48,7 @@ impl<D: Device> PartUse<'_, D> {
     }
 }
 
-/// Feed-forward parts and the rows that they are used for.
+/// Feed-forward blocks and the row pairs that use them.
 struct PartUses<'a, D: Device> {
     uses: &'a [PartUse<'a, D>],
     pairs: &'a [RowPair],
@@ -113,7 +113,7 @@ fn feed_forward<D: Device>(
     Ok(())
 }
 
-/// The parts' pairs of one window. Rows of gates and ups are numbered from its start on.
+/// Computes the pairs of one window. Rows of gates and ups are numbered from the start of the window.
 fn joined<D: Device>(
     device: &mut D,
     PartUses { uses, pairs }: &PartUses<'_, D>,
@@ -154,10 +154,10 @@ fn joined<D: Device>(
     products(device, &Products { jobs: &to_out, pairs: &out_pairs, input: &input, output })
 }
 
-/// Joins gates and ups, as down takes them.
+/// Joins gates and ups into the input of the down products.
 ///
 /// # Errors
-/// As [`Device::record`].
+/// Fails like [`Device::record`].
 pub(super) fn gated<D: Device>(
     device: &mut D,
     joint: Joint,

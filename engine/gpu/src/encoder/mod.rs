@@ -1,5 +1,5 @@
-//! The encoder of both GPU backends: operations, checked before, are sized and cut here, and recorded by the
-//! device.
+//! The encoder of both GPU backends. It sizes and splits operations that were already checked; the device
+//! records them.
 
 mod attention;
 mod delta_net;
@@ -32,14 +32,12 @@ use crate::pages::GpuPages;
 use crate::states::GpuStates;
 use attention::HeadRows;
 
-/// Largest size of a head.
+/// Maximum number of elements of a head.
 pub const HEAD_DIM_MAX: usize = 1024;
-/// Most experts of a layer.
 const NUM_EXPERTS_MAX: usize = 1024;
-/// Most experts of a token.
 const PER_TOKEN_MAX: usize = 64;
 
-/// What kernels of both backends have room for.
+/// Limits of the kernels of both backends.
 pub const LIMITS: BackendLimits = BackendLimits {
     num_experts_max: NUM_EXPERTS_MAX,
     num_experts_per_tok_max: PER_TOKEN_MAX,
@@ -47,34 +45,33 @@ pub const LIMITS: BackendLimits = BackendLimits {
     rows_max: 4096,
 };
 
-/// Records the operations of one step. What was not given to the device when it is dropped is
-/// forgotten.
+/// Encoder of one step's operations. Dropping it discards operations that were not submitted.
 pub struct GpuEncoder<'a, D: Device> {
-    /// The device that records.
+    /// The recording device.
     pub device: &'a mut D,
 }
 
 impl<'a, D: Device> GpuEncoder<'a, D> {
-    /// Begins a step.
+    /// Starts a step.
     pub fn new(device: &'a mut D) -> Self {
         if device.state().notes.uses.begin() {
-            // Nothing is recorded yet: this comes before whatever is. A device that is lost says so when
-            // something is read.
+            // Nothing is recorded yet, so the miss flag is cleared before any kernel runs. The error can be
+            // ignored: a lost device also fails the next read.
             let _ = device.recorder().resume();
         }
         Self { device }
     }
 
-    /// What the next operation records with.
+    /// Starts an operation and returns the device that records it.
     fn operation(&mut self) -> Result<&mut D, EngineError> {
         self.device.recorder().begin_operation()?;
         Ok(self.device)
     }
 
-    /// Records the experts of a table that the routing names.
+    /// Records the experts that a routing selects from a table.
     ///
     /// # Errors
-    /// As [`DeviceRouting::routed_experts`](nestling_core::backend::DeviceRouting::routed_experts).
+    /// Fails like [`DeviceRouting::routed_experts`](nestling_core::backend::DeviceRouting::routed_experts).
     pub fn routed_experts(
         &mut self,
         table: &GpuExpertTable<D>,
@@ -86,19 +83,19 @@ impl<'a, D: Device> GpuEncoder<'a, D> {
         routed::experts(self.operation()?, table, levels, routing, x, out)
     }
 
-    /// The uses that were read back, and the call that missed an expert.
+    /// Copies the expert uses that were read back, and returns the index of the call that missed an expert.
     pub fn take_readback(&mut self, uses: &mut Vec<u32>) -> Option<usize> {
         let notes = &mut self.device.state().notes;
         let missed = notes.uses.take_missed();
         uses.clone_from(notes.uses.ids());
         if missed.is_some() {
-            // A device that is lost says so when something is read.
+            // The error can be ignored: a lost device also fails the next read.
             let _ = self.device.recorder().resume();
         }
         missed
     }
 
-    /// Reads part of memory, and along with it what kernels noted.
+    /// Reads a part of device memory, the miss flag and the expert uses that kernels noted.
     fn read_back(
         &mut self,
         part: Option<(D::Binding, u64)>,

@@ -1,4 +1,4 @@
-//! RMSNorm of rows, in int8 too where products take them so.
+//! RMSNorm of rows. Also writes int8 rows if a later product takes them.
 
 use nestling_core::EngineError;
 use nestling_core::backend::Write;

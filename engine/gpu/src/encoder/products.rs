@@ -1,4 +1,4 @@
-//! Products with matrices: which rows meet which matrix at which level.
+//! Matrix products: assigns rows to matrices and levels.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::row_pairs::{RowPair, pairs_by_level, push_head};
 use crate::storage::word;
 
 impl<'a, D: Device> Job<'a, D> {
-    /// All rows of a matrix at a level of the model, for some pairs.
+    /// Creates a job for all rows of a matrix at a level, for a range of row pairs.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`] if its planes are not held.
+    /// Fails with [`EngineError::LevelMissing`] if the level's planes are not resident.
     pub(super) fn new(
         Linear { matrix, bias }: &'a Linear<D>,
         level: Level,
@@ -32,7 +32,7 @@ impl<'a, D: Device> Job<'a, D> {
 }
 
 impl<B> Output<B> {
-    /// Rows of a buffer.
+    /// Creates an output that covers a buffer.
     pub fn of<D: Device<Binding = B>>(buffer: &GpuBuffer<D>, write: Write) -> Self {
         Self { values: buffer.binding(), cols: buffer.cols, write }
     }
@@ -46,7 +46,7 @@ pub(super) fn products<D: Device>(
     device.record(Operation::Products(Products { ..*products }))
 }
 
-/// The activations of a step as the input of products with these matrices.
+/// Returns a step's activations as the input of products with these matrices.
 pub(super) fn input_of<'a, D: Device>(
     device: &mut D,
     x: &GpuBuffer<D>,
@@ -56,10 +56,10 @@ pub(super) fn input_of<'a, D: Device>(
     input_for(device, x, if is_int8 { ProductKind::Int8 } else { ProductKind::Float })
 }
 
-/// The activations of a step as the input of products of this kind.
+/// Returns a step's activations as the input of products of one kind.
 ///
 /// # Errors
-/// As [`Device::record`].
+/// Fails like [`Device::record`].
 pub(super) fn input_for<D: Device>(
     device: &mut D,
     x: &GpuBuffer<D>,
@@ -100,8 +100,8 @@ pub(super) fn matmul<D: Device>(
     products(device, &Products { jobs: &jobs, pairs: &pairs, input: &input, output: &output })
 }
 
-/// `out = W x` with float activations, whatever the mode of the matrix, at its highest level: the
-/// logits of a router.
+/// Computes `out = W x` at the highest level with float activations, regardless of the matrix's mode. Routers
+/// compute logits this way.
 pub(super) fn multiply_float<D: Device>(
     device: &mut D,
     matrix: &D::Matrix,

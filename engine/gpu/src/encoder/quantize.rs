@@ -1,4 +1,4 @@
-//! Activations in int8.
+//! Quantization of activations to int8.
 
 use nestling_core::EngineError;
 use nestling_formats::nested::GROUP;
@@ -10,18 +10,18 @@ use crate::operation::{Operation, Quantize};
 use crate::scratch::QuantizedRoom;
 use crate::storage::word;
 
-/// Parts of rows that are quantized each on its own.
+/// Parts of rows that are quantized separately.
 #[derive(Clone, Copy)]
 pub(super) struct Heads {
-    /// Of a row.
+    /// Number of heads in a row.
     pub count: usize,
-    /// Elements from one to the next.
+    /// Distance between the starts of two heads, in elements.
     pub width: usize,
-    /// The first elements of each, which are quantized.
+    /// Number of elements quantized at the start of each head.
     pub inputs: usize,
 }
 
-/// Quantizes all rows, each head a row of its own.
+/// Quantizes all rows. The output has one row for each head.
 pub(super) fn quantize<D: Device>(
     device: &mut D,
     x: &GpuBuffer<D>,

@@ -1,4 +1,4 @@
-//! The router: which experts a row uses.
+//! The router: selects the experts of each row.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{Router, Routing};
@@ -15,11 +15,10 @@ use crate::scratch::ScratchRoom;
 use crate::sizes::RouteSizes;
 use crate::storage::word;
 
-/// What kernels have room for.
 const LIMITS: RouterLimits =
     RouterLimits { experts: NUM_EXPERTS_MAX, per_token: PER_TOKEN_MAX, groups: 64 };
 
-/// Puts a routing of the host in place of the router's.
+/// Uploads a routing chosen by the host.
 pub(super) fn write<D: Device>(
     device: &mut D,
     routing: &Routing,
@@ -43,7 +42,7 @@ pub(super) fn route<D: Device>(
     choose(device, router, logits, x.rows, out)
 }
 
-/// The choice, from logits.
+/// Records the selection of experts from logits.
 fn choose<D: Device>(
     device: &mut D,
     router: &Router<D>,

@@ -1,4 +1,4 @@
-//! Experts that kernels find by themselves: the routing is not read back before them.
+//! Experts that kernels look up on the device, so that the host need not read the routing back first.
 
 use nestling_core::EngineError;
 use nestling_core::backend::Write;
@@ -36,7 +36,7 @@ pub(super) fn experts<D: Device>(
     multiply(device, table, &found, x, out)
 }
 
-/// Room for the uses of a call among those that are noted.
+/// Reserves space for the expert uses of a call.
 fn noted<D: Device>(
     device: &mut D,
     uses: usize,
@@ -53,7 +53,7 @@ fn noted<D: Device>(
     Ok(NotedCall { notes, first: word("uses of experts", first)?, call: word("layers", call)? })
 }
 
-/// Multiplies with gates and ups, joins them, and multiplies with downs.
+/// Records gate and up products, the activation that joins them, and down products.
 fn multiply<D: Device>(
     device: &mut D,
     table: &GpuExpertTable<D>,

@@ -1,12 +1,12 @@
-//! What ran on an emulated device and which bytes it used: two operations that use the same bytes, one of which
-//! writes them, and that nothing orders are an error, in whatever order they ran.
+//! History of an emulated device's operations and their accesses. Two unordered operations on the same bytes,
+//! one of which writes, are an error regardless of the order in which they ran.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Address;
 use super::queue::{Clock, Operation, Queues, Ticket};
 
-/// Bytes that an operation uses.
+/// Bytes that an operation accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Access {
     pub start: Address,
@@ -15,7 +15,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Where two cannot be at once.
+    /// Returns the first byte of a conflict, if both accesses overlap and at least one writes.
     pub fn conflict(&self, other: &Self) -> Option<Address> {
         let start = self.start.max(other.start);
         let end = (self.start + self.bytes).min(other.start + other.bytes);
@@ -23,29 +23,28 @@ impl Access {
     }
 }
 
-/// Something that ran.
 struct Done {
     ticket: Ticket,
     name: String,
     accesses: Vec<Access>,
 }
 
-/// What ran and may still be unordered with something, by stream.
+/// Completed operations that may be unordered with later ones, by stream.
 #[derive(Default)]
 pub(super) struct History {
     streams: BTreeMap<usize, VecDeque<Done>>,
 }
 
-/// How an operation is named where something is wrong.
+/// Returns the name of an operation for error messages.
 pub(super) fn full_name(name: &str, ticket: Ticket) -> String {
     format!("{name} (operation {} of stream {})", ticket.count, ticket.stream)
 }
 
 impl History {
-    /// Adds an operation that runs now.
+    /// Adds an operation.
     ///
     /// # Errors
-    /// Another one uses the same bytes and is not ordered with it.
+    /// Returns an error if an unordered operation accesses the same bytes.
     pub fn add(
         &mut self,
         operation: &Operation,
@@ -66,11 +65,11 @@ impl History {
         Ok(())
     }
 
-    /// Something that ran, is not before `clock` and cannot be at once with `accesses`.
+    /// Returns a completed operation that is not ordered before `clock` and conflicts with `accesses`.
     fn conflict(&self, clock: &Clock, own: usize, accesses: &[Access]) -> Option<(&Done, Address)> {
         let others = self.streams.iter().filter(|(stream, _)| **stream != own);
         let mut later = others.flat_map(|(stream, all)| {
-            // Default: a clock without a stream knows nothing that ran there.
+            // Default: a clock without the stream precedes all its operations.
             let known = clock.get(stream).copied().unwrap_or(0);
             all.iter().rev().take_while(move |done| done.ticket.count > known)
         });
@@ -81,7 +80,8 @@ impl History {
         })
     }
 
-    /// Something that ran, that the host did not wait for, and that cannot be at once with what the host does.
+    /// Returns the name of a completed operation that the host did not wait for and that conflicts with
+    /// `access`.
     pub fn unseen(&self, queues: &Queues, access: Access) -> Option<String> {
         let mut all = self.streams.values().flatten();
         let unseen = all.find(|done| {
@@ -91,7 +91,7 @@ impl History {
         unseen.map(|done| full_name(&done.name, done.ticket))
     }
 
-    /// Forgets what comes before whatever runs from now on.
+    /// Removes operations that precede all future ones.
     pub fn settle(&mut self, queues: &Queues) {
         self.streams.retain(|stream, all| {
             let settled = queues.settled(*stream);

@@ -1,5 +1,5 @@
-//! Memory of an emulated device: every allocation lies against pages that nobody may touch, holds what is no
-//! number until it is written, and is never there again once it was released.
+//! Memory of an emulated device. Every allocation is next to inaccessible guard pages and filled with NaN
+//! bytes. Addresses of freed memory are never reused.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,26 @@ use bytemuck::Pod;
 
 use super::Address;
 
-/// What memory holds that nobody wrote: floats of it are no numbers, and addresses are nowhere.
+/// Fill byte of unwritten memory: floats are NaN and addresses are invalid.
 const POISON: u8 = 0xff;
 
-/// Allocations end at multiples of so many bytes before the page behind them.
+/// Alignment in bytes of allocations, which end at a guard page.
 const ALIGN: usize = 256;
 
-/// All allocations, and those that were released.
+/// Live and freed allocations.
 #[derive(Default)]
 pub(super) struct Memory {
     live: BTreeMap<Address, Block>,
     released: BTreeMap<Address, Block>,
 }
 
-/// One allocation.
 struct Block {
     what: &'static str,
     bytes: usize,
     pages: pages::Pages,
 }
 
-/// Where an allocation lies.
+/// Location of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub what: &'static str,
@@ -36,7 +35,8 @@ pub(super) struct Found {
 }
 
 impl Memory {
-    /// The address of so many bytes, a multiple of 256; none where the system gives no memory.
+    /// Allocates bytes and returns their address, a multiple of 256. Returns `None` if the system is out of
+    /// memory.
     pub fn allocate(&mut self, what: &'static str, bytes: usize) -> Option<Address> {
         let room = bytes.max(1).checked_next_multiple_of(ALIGN)?;
         let mut pages = pages::Pages::new(room)?;
@@ -48,10 +48,10 @@ impl Memory {
         Some(address)
     }
 
-    /// Gives memory back: whoever uses it from now on is found.
+    /// Frees memory. Later accesses are detected.
     ///
     /// # Errors
-    /// Somebody wrote beside it.
+    /// Returns an error if bytes beside the allocation were overwritten.
     pub fn release(&mut self, address: Address) -> Result<(), String> {
         let Some(mut block) = self.live.remove(&address) else { return Ok(()) };
         let start = block.pages.bytes_mut().len() - block.bytes.max(1).next_multiple_of(ALIGN);
@@ -67,23 +67,23 @@ impl Memory {
         Err(format!("something was written beside the {bytes} bytes of {what} at {address:#x}"))
     }
 
-    /// The allocation that an address lies in.
+    /// Returns the allocation that contains an address.
     pub fn find(&self, address: Address) -> Option<Found> {
         let (start, block) = self.live.range(..=address).next_back()?;
         let found = Found { what: block.what, start: *start, bytes: block.bytes as u64 };
         (address - start < found.bytes).then_some(found)
     }
 
-    /// What an address was of, if it was released.
+    /// Returns the purpose of the freed allocation that contained an address.
     pub fn find_released(&self, address: Address) -> Option<&'static str> {
         let (start, block) = self.released.range(..=address).next_back()?;
         (address - start < block.bytes as u64).then_some(block.what)
     }
 
-    /// Where so many bytes are.
+    /// Returns a pointer to a range of bytes.
     ///
     /// # Errors
-    /// They are not allocated, or not all of them.
+    /// Returns an error if the range is not entirely allocated.
     pub fn pointer(&self, address: Address, bytes: u64) -> Result<*mut u8, String> {
         if let Some(Found { what, start, bytes: all }) = self.find(address) {
             if bytes <= all - (address - start) {
@@ -99,34 +99,34 @@ impl Memory {
         })
     }
 
-    /// What lies at an address.
+    /// Reads a value.
     ///
     /// # Errors
-    /// As [`Memory::pointer`].
+    /// Fails like [`Memory::pointer`].
     pub fn read<T: Pod>(&self, address: Address) -> Result<T, String> {
         let pointer = self.pointer(address, size_of::<T>() as u64)?;
-        // SAFETY: so many bytes are there, and any bytes are a value.
+        // SAFETY: the range has enough bytes, and any bytes are a valid value.
         Ok(unsafe { pointer.cast::<T>().read_unaligned() })
     }
 
-    /// Copies bytes; the ranges may overlap.
+    /// Copies bytes. The ranges may overlap.
     ///
     /// # Errors
-    /// As [`Memory::pointer`].
+    /// Fails like [`Memory::pointer`].
     pub fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), String> {
         let (from, to) = (self.pointer(from, bytes)?, self.pointer(to, bytes)?);
-        // SAFETY: so many bytes are at both; nothing else runs meanwhile.
+        // SAFETY: both ranges have enough bytes; nothing else runs meanwhile.
         unsafe { to.copy_from(from, bytes as usize) };
         Ok(())
     }
 
-    /// What lies there is not known any more.
+    /// Invalidates the contents of a range.
     ///
     /// # Errors
-    /// As [`Memory::pointer`].
+    /// Fails like [`Memory::pointer`].
     pub fn forget(&self, address: Address, bytes: u64) -> Result<(), String> {
         let pointer = self.pointer(address, bytes)?;
-        // SAFETY: so many bytes are there; nothing else runs meanwhile.
+        // SAFETY: the range has enough bytes; nothing else runs meanwhile.
         unsafe { pointer.write_bytes(POISON, bytes as usize) };
         Ok(())
     }
@@ -137,7 +137,7 @@ mod pages {
     use std::ffi::c_void;
     use std::ptr;
 
-    /// Memory between two pages that nobody may touch.
+    /// Memory between two inaccessible guard pages.
     pub(super) struct Pages {
         start: usize,
         bytes: usize,
@@ -146,22 +146,22 @@ mod pages {
 
     fn mapped(at: *mut c_void, bytes: usize, flags: i32) -> Option<usize> {
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: new memory, or, where flags say so, in place of memory that the caller owns.
+        // SAFETY: maps new memory, or, with `MAP_FIXED`, replaces memory that the caller owns.
         let start = unsafe { libc::mmap(at, bytes, libc::PROT_NONE, flags, -1, 0) };
         (start != libc::MAP_FAILED).then(|| start.expose_provenance())
     }
 
     impl Pages {
-        /// At least so many bytes.
+        /// Maps at least `bytes` bytes.
         pub fn new(bytes: usize) -> Option<Self> {
-            // SAFETY: asks for a number.
+            // SAFETY: queries a number.
             let guard = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
             let inner = bytes.checked_next_multiple_of(guard)?;
             let all = inner.checked_add(2 * guard)?;
             let start = mapped(ptr::null_mut(), all, 0)?;
             let pages = Self { start, bytes: inner, guard };
             let (inside, access) = (pages.inside(), libc::PROT_READ | libc::PROT_WRITE);
-            // SAFETY: pages that were just mapped.
+            // SAFETY: the pages were just mapped.
             let opened = unsafe { libc::mprotect(inside.cast(), inner, access) };
             (opened == 0).then_some(pages)
         }
@@ -171,11 +171,11 @@ mod pages {
         }
 
         pub fn bytes_mut(&mut self) -> &mut [u8] {
-            // SAFETY: so many bytes are there with contents until they are hidden, after which nobody asks.
+            // SAFETY: the memory is mapped and initialized until `hide`, after which this is not called.
             unsafe { std::slice::from_raw_parts_mut(self.inside(), self.bytes) }
         }
 
-        /// Nobody may touch any of it; the system has its memory back.
+        /// Makes all pages inaccessible and returns their memory to the system.
         pub fn hide(&mut self) {
             let all = self.bytes + 2 * self.guard;
             mapped(ptr::with_exposed_provenance_mut(self.start), all, libc::MAP_FIXED);
@@ -185,7 +185,7 @@ mod pages {
     impl Drop for Pages {
         fn drop(&mut self) {
             let start = ptr::with_exposed_provenance_mut(self.start);
-            // SAFETY: mapped by `new`, and nobody uses it.
+            // SAFETY: mapped by `new` and not used afterwards.
             unsafe { libc::munmap(start, self.bytes + 2 * self.guard) };
         }
     }
@@ -195,11 +195,11 @@ mod pages {
 mod pages {
     use super::POISON;
 
-    /// Memory beside which nothing is watched.
+    /// Memory without guard pages.
     pub(super) struct Pages(Vec<u8>, usize);
 
     impl Pages {
-        /// At least so many bytes.
+        /// Allocates at least `bytes` bytes.
         pub fn new(bytes: usize) -> Option<Self> {
             let mut all = Vec::new();
             all.try_reserve_exact(bytes.checked_add(super::ALIGN)?).ok()?;

@@ -1,5 +1,5 @@
-//! What streams of an emulated device have still to do, and what comes before what: only the order of a stream,
-//! events and what the host waited for say so. Which of all that may run next runs next is drawn by lot.
+//! Queues of an emulated device's streams and the order between their operations. The order is defined by
+//! streams, events and waits of the host. Among operations that may run, the next one is random.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::Work;
 
-/// How many operations of each stream come before something.
+/// Vector clock: the number of operations of each stream that precede something.
 pub(super) type Clock = BTreeMap<usize, u64>;
 
-/// A place in a stream: behind so many operations.
+/// Position in a stream: the operation with this number, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub stream: usize,
     pub count: u64,
 }
 
-/// Something that a stream does.
+/// An operation of a stream.
 pub(super) struct Operation {
-    /// Itself the last one.
+    /// Position of the operation itself.
     pub ticket: Ticket,
-    /// What comes before it, in other streams.
+    /// Preceding operations of other streams.
     pub before: Arc<Clock>,
     pub work: Work,
 }
@@ -34,25 +34,25 @@ struct Queue {
     given: u64,
     done: u64,
     before: Arc<Clock>,
-    /// What the host had seen when that was made.
+    /// Value of the host's counter when `before` was computed.
     host_changes: u64,
     pub is_late: bool,
 }
 
 #[derive(Default)]
 struct Noted {
-    /// Where it was recorded last, and what comes before that.
+    /// Position where the event was last recorded, and the operations before it.
     at: Option<(Ticket, Arc<Clock>)>,
     reached: Option<Instant>,
 }
 
-/// All streams.
+/// All streams and events.
 pub(super) struct Queues {
     random: Xoshiro256PlusPlus,
     streams: BTreeMap<usize, Queue>,
     events: BTreeMap<usize, Noted>,
     named: usize,
-    /// What the host knows to be done.
+    /// Operations known to the host to be complete.
     host: Clock,
     host_changes: u64,
 }
@@ -76,17 +76,17 @@ impl Queues {
         }
     }
 
-    /// Draws by another lot from now on.
+    /// Reseeds the random order.
     pub fn reseed(&mut self, seed: u64) {
         self.random = Xoshiro256PlusPlus::seed_from_u64(seed);
     }
 
-    /// One in so many times.
+    /// Returns true once in `one_in` calls on average.
     pub fn is_drawn(&mut self, one_in: u64) -> bool {
         self.random.next_u64().is_multiple_of(one_in)
     }
 
-    /// A number below.
+    /// Returns a random number less than `below`.
     pub fn draw(&mut self, below: usize) -> usize {
         (self.random.next_u64() % below.max(1) as u64) as usize
     }
@@ -104,7 +104,7 @@ impl Queues {
         name
     }
 
-    /// Whatever it was given is done.
+    /// Removes a stream, whose operations must be complete.
     pub fn end_stream(&mut self, stream: usize) {
         self.streams.remove(&stream);
     }
@@ -119,9 +119,9 @@ impl Queues {
         self.events.remove(&event);
     }
 
-    /// Something more for a stream to do.
+    /// Appends an operation to a stream.
     pub fn give(&mut self, stream: usize, work: Work) {
-        // Default: a stream that was destroyed does nothing more.
+        // Default: operations of a destroyed stream are ignored.
         let Some(queue) = self.streams.get_mut(&stream) else { return };
         if queue.host_changes != self.host_changes {
             queue.host_changes = self.host_changes;
@@ -132,7 +132,7 @@ impl Queues {
         queue.waiting.push_back(Operation { ticket, before: Arc::clone(&queue.before), work });
     }
 
-    /// Notes in an event how far a stream is.
+    /// Records an event at the end of a stream.
     pub fn record(&mut self, event: usize, stream: usize) {
         self.give(stream, Work::Record(event));
         let last = self.streams.get(&stream).and_then(|queue| queue.waiting.back());
@@ -142,10 +142,10 @@ impl Queues {
         }
     }
 
-    /// What a stream is given from now on comes behind what an event notes now.
+    /// Orders later operations of a stream after an event's current position.
     pub fn wait_for(&mut self, stream: usize, event: usize) {
         let noted = self.events.get(&event).and_then(|noted| noted.at.clone());
-        // Default: as with CUDA, nothing comes before an event that was not recorded.
+        // Default: as in CUDA, waiting for an unrecorded event has no effect.
         let Some((ticket, before)) = noted else { return };
         if let Some(queue) = self.streams.get_mut(&stream) {
             let known = Arc::make_mut(&mut queue.before);
@@ -155,19 +155,19 @@ impl Queues {
         self.give(stream, Work::Wait(ticket));
     }
 
-    /// Where a stream ends.
+    /// Returns the end of a stream.
     pub fn end_of(&self, stream: usize) -> Option<Ticket> {
         self.streams.get(&stream).map(|queue| Ticket { stream, count: queue.given })
     }
 
-    /// Where an event was recorded last, and whether that stream is late.
+    /// Returns the position where an event was last recorded, and whether its stream is asynchronous.
     pub fn noted(&self, event: usize) -> Option<(Ticket, bool)> {
         let (ticket, _) = self.events.get(&event)?.at.as_ref()?;
         let is_late = self.streams.get(&ticket.stream).is_some_and(|queue| queue.is_late);
         Some((*ticket, is_late))
     }
 
-    /// When an event was come to.
+    /// Returns the time when an event was reached.
     pub fn reached(&self, event: usize) -> Option<Instant> {
         self.events.get(&event)?.reached
     }
@@ -182,12 +182,12 @@ impl Queues {
         self.streams.get(&stream).is_some_and(|queue| queue.is_late)
     }
 
-    /// Whether what comes before a place has run.
+    /// Returns whether the operations up to a position are complete.
     pub fn is_done(&self, ticket: Ticket) -> bool {
         self.streams.get(&ticket.stream).is_none_or(|queue| queue.done >= ticket.count)
     }
 
-    /// How far each stream must come for a place to be reached.
+    /// Returns the operations of each stream that a position depends on.
     pub fn needed(&self, ticket: Ticket) -> Clock {
         let mut needed = Clock::new();
         let mut open = vec![ticket];
@@ -205,11 +205,11 @@ impl Queues {
         needed
     }
 
-    /// The next operation, of those that may run now and are not beyond `bounds`, by lot.
+    /// Removes and returns a random operation that may run and is within `bounds`.
     pub fn next(&mut self, bounds: Option<&Clock>) -> Option<Operation> {
         let may_run = |(name, queue): (&usize, &Queue)| {
             let first = queue.waiting.front()?;
-            // Default: nothing of a stream without a bound is to run.
+            // Default: a stream without a bound must not run.
             let bound = bounds.map_or(u64::MAX, |bounds| bounds.get(name).copied().unwrap_or(0));
             let waits = matches!(first.work, Work::Wait(ticket) if !self.is_done(ticket));
             (first.ticket.count <= bound && !waits).then_some(*name)
@@ -222,12 +222,12 @@ impl Queues {
         Some(operation)
     }
 
-    /// What is waiting.
+    /// Iterates over pending operations.
     pub fn waiting(&self) -> impl Iterator<Item = &Operation> {
         self.streams.values().flat_map(|queue| &queue.waiting)
     }
 
-    /// The host waited for what comes before a place: an event's or the end of a stream.
+    /// Notes that the host waited for a position: an event's position, or the end of a stream.
     pub fn seen(&mut self, ticket: Ticket, event: Option<usize>) {
         let noted = event.and_then(|event| self.events.get(&event)?.at.clone());
         let before = match noted {
@@ -241,14 +241,14 @@ impl Queues {
         self.host_changes += 1;
     }
 
-    /// Whether the host waited for an operation.
+    /// Returns whether the host waited for an operation.
     pub fn is_seen(&self, ticket: Ticket) -> bool {
         self.host.get(&ticket.stream).is_some_and(|count| *count >= ticket.count)
     }
 
-    /// Operations of a stream that come before whatever runs from now on.
+    /// Returns the number of a stream's operations that precede all future ones.
     pub fn settled(&self, stream: usize) -> u64 {
-        // Default: a clock without a stream is before all that ran there.
+        // Default: a clock without the stream precedes all its operations.
         let of = |clock: &Clock| clock.get(&stream).copied().unwrap_or(0);
         let firsts = self.streams.iter().filter(|(name, _)| **name != stream);
         let firsts = firsts.filter_map(|(_, queue)| queue.waiting.front());

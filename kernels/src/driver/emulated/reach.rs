@@ -1,5 +1,6 @@
-//! Which bytes a kernel uses, by its parameters and by what these lead to in memory. What only one stream uses
-//! is taken whole, as if it were written; weights, which come while others are in use, to the byte.
+//! Determines the bytes that a kernel accesses, from its parameters and the tables that they refer to.
+//! Allocations private to one stream count as written entirely. Weights are tracked exactly, because they are
+//! uploaded while others are in use.
 
 use bytemuck::{Pod, pod_read_unaligned};
 use nestling_core::kv_cache::PAGE_POSITIONS;
@@ -16,18 +17,18 @@ use crate::params::{
     ProductParams, RmsNormParams, RopeParams, RouteParams, RowPlace, StateRun,
 };
 
-/// Levels of a model, and a prefix that is not held.
+/// Number of levels, and the prefix of a missing level.
 const LEVELS: u32 = 5;
 const NO_PREFIX: u32 = 15;
 
-/// Forms of matrices from the first one here on are codes, and from the third on scaled integers.
+/// First matrix form with codes, and first form with scaled integers.
 const FORM_TILE16: u32 = 3;
 const FORM_SCALED_TILE16: u32 = 5;
 
-/// What a kernel uses.
+/// Returns the accesses of a kernel.
 ///
 /// # Errors
-/// It is led to memory that is not there.
+/// Returns an error if a parameter or table refers to invalid memory.
 pub(super) fn of_kernel(
     memory: &Memory,
     launch: &Launch,
@@ -46,7 +47,7 @@ pub(super) fn of_kernel(
     Ok(reach.accesses)
 }
 
-/// What a copy uses.
+/// Returns the accesses of a copy.
 pub(super) fn of_copy(from: Address, to: Address, bytes: u64) -> [Access; 2] {
     [Access { start: from, bytes, writes: false }, Access { start: to, bytes, writes: true }]
 }
@@ -56,10 +57,10 @@ struct Reach<'a> {
     accesses: Vec<Access>,
 }
 
-/// Parameters of a struct.
+/// Reads parameters as a struct.
 ///
 /// # Errors
-/// Those of another one.
+/// Returns an error if the struct is larger than the parameters.
 fn params_of<T: Pod>(params: &[u8]) -> Result<T, String> {
     let bytes = params.get(..size_of::<T>()).ok_or("its parameters are those of another")?;
     Ok(pod_read_unaligned(bytes))
@@ -75,19 +76,20 @@ impl Reach<'_> {
         Ok(())
     }
 
-    /// So many words of four bytes.
+    /// Adds a read of `count` words of four bytes.
     fn reads_words(&mut self, start: Address, count: u32) -> Result<(), String> {
         self.reads(start, 4 * u64::from(count))
     }
 
-    /// Entries of a table.
+    /// Adds a read of a table and returns its entries.
     fn table<T: Pod>(&mut self, start: Address, count: u64) -> Result<Vec<T>, String> {
         let bytes = size_of::<T>() as u64;
         self.reads(start, bytes * count)?;
         (0..count).map(|index| self.memory.read(start + bytes * index)).collect()
     }
 
-    /// Whatever one stream has for itself, whole; a beginning of what many share.
+    /// Adds an access to an allocation: all of one that is private to a stream, or a prefix of shared
+    /// weights.
     fn uses(&mut self, address: Address) -> Result<(), String> {
         let Some(found) = self.memory.find(address) else {
             self.memory.pointer(address, 1)?;
@@ -103,7 +105,7 @@ impl Reach<'_> {
         Ok(())
     }
 
-    /// Whatever addresses there are among parameters.
+    /// Adds accesses to all addresses among the parameters.
     fn words(&mut self, params: &[u8]) -> Result<(), String> {
         params.chunks_exact(8).map(pod_read_unaligned::<u64>).try_for_each(|word| {
             let is_address =
@@ -179,7 +181,7 @@ impl Reach<'_> {
         Ok(())
     }
 
-    /// A matrix at a level.
+    /// Adds reads of a matrix at a level.
     fn matrix(&mut self, address: Address, level: u32) -> Result<(), String> {
         self.reads(address, size_of::<Matrix>() as u64)?;
         let matrix: Matrix = self.memory.read(address)?;
@@ -212,7 +214,7 @@ impl Reach<'_> {
         planes.iter().take(prefix as usize + 1).try_for_each(|one| self.reads(one.0, one.1))
     }
 
-    /// What the codec of a matrix says of its planes.
+    /// Returns the form of a matrix's planes, from its codec.
     fn plane_form(&mut self, matrix: &Matrix) -> Result<PlaneForm, String> {
         if matrix.form < FORM_SCALED_TILE16 {
             self.reads(matrix.codec, 4)?;
@@ -237,7 +239,7 @@ impl Reach<'_> {
         levels.into_iter().try_for_each(|level| self.matrix(params.table, level))
     }
 
-    /// Pages of the positions that rows see, their own included.
+    /// Adds accesses to the pages that rows see, including their own.
     fn pages(
         &mut self,
         places: Address,

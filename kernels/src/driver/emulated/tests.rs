@@ -1,4 +1,4 @@
-//! Faults that are made on purpose are found, whatever order is drawn, and what is in order is not.
+//! Deliberate faults are detected in every order, and correct programs pass.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::params::{Launch, ScalarParams};
 const SEEDS: u64 = 24;
 const BYTES: usize = 1024;
 
-/// In place of kernels: doubles every byte.
+/// Stands in for kernels: doubles every byte.
 fn double(_: &Launch, params: &[u8], _: u64) -> Result<(), CudaError> {
     let params: ScalarParams = bytemuck::pod_read_unaligned(params);
-    // SAFETY: tests give kernels memory of so many bytes.
+    // SAFETY: tests pass memory of this size to kernels.
     let bytes = unsafe {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(params.x as usize);
         std::slice::from_raw_parts_mut(start, params.count as usize)
@@ -48,7 +48,7 @@ impl Device {
         }
     }
 
-    /// Doubles what is in memory.
+    /// Returns commands that double the contents of memory.
     fn doubling(&self) -> Commands {
         let mut commands = Commands::default();
         let (x, count) = (self.memory.address(), BYTES as u64);
@@ -61,7 +61,7 @@ impl Device {
         self.copies.copy_in(&self.pinned, 0, BYTES, self.memory.address())
     }
 
-    /// What memory holds, once all else is done.
+    /// Returns the contents of memory after all copies are complete.
     fn contents(&self) -> Result<Vec<u8>, CudaError> {
         self.copies.synchronize()?;
         let mut out = self.driver.allocate_pinned("what is read back", BYTES)?;
@@ -71,7 +71,7 @@ impl Device {
     }
 }
 
-/// A fault is found with every order, and its error has these words.
+/// Checks that a fault is detected in every order, with an error that contains `words`.
 fn is_found(words: &[&str], fault: impl Fn(Device) -> Result<(), CudaError>) {
     for seed in 0..SEEDS {
         let device = Device::new(seed);
@@ -94,7 +94,7 @@ fn what_events_order_is_done_in_that_order() {
         device.compute.run(&doubling).unwrap();
         let graph = device.compute.capture(&doubling).unwrap();
         device.compute.launch(&graph).unwrap();
-        // The next copy is behind both.
+        // The next copy follows both.
         device.compute.record(&device.copied).unwrap();
         assert_eq!(device.contents().unwrap(), [12; BYTES], "seed {seed}");
         device.copies.wait_for(&device.copied).unwrap();
@@ -196,7 +196,7 @@ fn what_nobody_wrote_is_no_number() {
     let all_ones = device.contents().unwrap();
     assert_eq!(all_ones, [0xff; BYTES]);
     assert!(bytemuck::pod_read_unaligned::<f32>(&all_ones[..4]).is_nan());
-    // What is given away again is as new.
+    // Reassigned memory is invalidated.
     device.copy_in().unwrap();
     device.copies.synchronize().unwrap();
     device.memory.forget(0, 256);
@@ -220,7 +220,7 @@ fn bytes_that_are_written_in_front_of_memory_are_found() {
         let (x, count) = (device.memory.address(), BYTES as u64);
         let params = ScalarParams { x, count, value: 2.0, padding: 0 };
         let outside = ScalarParams { x: x - 8, ..params };
-        // As a kernel would that counts from the wrong end: its parameters name memory that is there.
+        // Simulates a kernel that counts from the wrong end: its parameters refer to valid memory.
         commands.launch(params.launch(Kernel::Scale), &params, 0);
         double(&outside.launch(Kernel::Scale), bytemuck::bytes_of(&outside), 0)?;
         drop(device);
@@ -228,7 +228,7 @@ fn bytes_that_are_written_in_front_of_memory_are_found() {
     });
 }
 
-/// Which read a process of its own makes, and dies of.
+/// Environment variable that selects the invalid read of a child process.
 #[cfg(unix)]
 const OUTSIDE: &str = "NESTLING_TEST_OUTSIDE";
 
@@ -240,12 +240,12 @@ fn who_reads_beside_memory_or_where_it_was_goes_no_further() {
     if let Ok(what) = std::env::var(OUTSIDE) {
         let Device { memory, driver, .. } = Device::new(0);
         let start = memory.address() as usize;
-        // SAFETY: asks for a number.
+        // SAFETY: queries a number.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
         let at = match what.as_str() {
             "inside" => start + BYTES - 1,
             "behind" => start + BYTES,
-            // The page before the one that it begins in.
+            // The page before the first page of the allocation.
             "in front" => start / page * page - 1,
             _ => {
                 drop(memory);
@@ -253,7 +253,7 @@ fn who_reads_beside_memory_or_where_it_was_goes_no_further() {
             }
         };
         let at = std::ptr::with_exposed_provenance::<u8>(at);
-        // SAFETY: nobody shares this process, which is to end here unless the byte is there.
+        // SAFETY: the process is isolated, and is meant to die here unless the byte is valid.
         let byte = unsafe { at.read_volatile() };
         assert!(byte == 0xff && driver.check().is_ok());
         return;
