@@ -91,7 +91,7 @@ impl StoreSource {
         Self::owned_as(store, config, level)
     }
 
-    /// Same as [`StoreSource::owned`], with a configuration that was read before.
+    /// Works like [`StoreSource::owned`], with a configuration that was read before.
     ///
     /// # Errors
     /// [`EngineError::LevelMissing`].
@@ -122,7 +122,7 @@ impl StoreSource {
         Self::mapped_as(mapped, config, level)
     }
 
-    /// Same as [`StoreSource::mapped`], with a configuration that was read before.
+    /// Works like [`StoreSource::mapped`], with a configuration that was read before.
     ///
     /// # Errors
     /// [`EngineError::LevelMissing`].

@@ -150,7 +150,7 @@ impl Recorder {
         });
     }
 
-    /// Adds what a step cost.
+    /// Adds a step.
     pub fn add_step(&self, step: StepRecord) {
         if self.options.steps_max == 0 {
             return;
@@ -163,7 +163,7 @@ impl Recorder {
         }
     }
 
-    /// Adds what began at `start_ns` and ends now; gives the moment.
+    /// Adds an activity that started at `start_ns` and ends at the present. Returns its end time.
     pub fn add_since(&self, what: ActivityKind, layer: u32, start_ns: u64) -> u64 {
         let end_ns = self.now_ns();
         self.add(Activity { what, layer, start_ns, end_ns });
@@ -171,7 +171,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
-        // Every critical section leaves whole entries, so a poisoned lock is usable.
+        // Each critical section leaves complete entries, so a poisoned lock is usable.
         whole(self.state.lock())
     }
 }
