@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+/// Shape of a synthetic model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntheticShape {
     /// Name of the model.
