@@ -22,7 +22,6 @@ pub enum Counting {
 }
 
 impl Counting {
-    /// Rounds the size of an extent.
     fn round(self, index: &Index, bytes: u64) -> u64 {
         match self {
             Self::Memory => bytes,

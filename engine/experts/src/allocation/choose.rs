@@ -1,6 +1,6 @@
 //! Choice of levels: takes refinements by error reduction per byte until the budget is spent.
 //!
-//! Each matrix's (bytes, error) points have a lower convex hull, and the hull's edges are the matrix's
+//! The (bytes, error) points of a matrix have a lower convex hull, and the hull's edges are the matrix's
 //! refinements. Always taking the steepest remaining edge is optimal for any budget that is spent exactly. A
 //! larger budget only takes more edges.
 
@@ -104,7 +104,7 @@ fn refinements(
                         .collect();
                     list.extend(hull(&points).into_iter().map(|(level, slope)| edge(level, slope)));
                 }
-                // Without an error estimate, the slope is 0 and the refinement sorts last.
+                // The slope of a matrix without an error estimate is 0, so its refinements sort last.
                 None => list.extend(levels.skip(1).map(|level| edge(level, 0.0))),
             }
         }

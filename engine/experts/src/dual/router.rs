@@ -79,7 +79,7 @@ impl LevelRouter for ThresholdRule {
         for ((expert, weight), planes) in chosen.zip(scores) {
             *planes = match self.sensitivities.expert(token.layer, *expert) {
                 Some(expert) => expert.to_token(*weight, highest),
-                // Without sensitivities, all planes are used.
+                // All planes are used if sensitivities are missing.
                 None => [f32::INFINITY; 5],
             };
         }

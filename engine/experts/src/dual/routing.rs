@@ -21,7 +21,7 @@ const CONCESSION_STEPS: usize = 16;
 /// Requested settings of dual routing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DualOptions {
-    /// Target mean bits of experts over (token, expert) pairs. `None` uses all planes, except those that
+    /// Target mean bits of experts over (token, expert) pairs. If `None`, uses all planes, except those that
     /// elastic mode leaves out.
     pub mean_level: Option<f32>,
     /// Minimum level of an expert.
@@ -139,7 +139,7 @@ fn calibrated(
     }
 }
 
-/// Returns thresholds of evenly falling mean levels, starting with that of the policy.
+/// Returns thresholds of evenly falling mean levels, starting with the policy's threshold.
 fn concessions(sample: &RouteSample, policy: DualPolicy) -> Result<Vec<Threshold>, EngineError> {
     let highest = sample.mean_level(policy).map_or(0.0, |mean| mean as f32);
     let lowest = f32::from(policy.lowest.bits());

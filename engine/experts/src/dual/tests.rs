@@ -153,7 +153,8 @@ fn the_controller_gives_way_while_steps_wait_and_comes_back() {
     seen = (0..60).map(|_| controller.observe(computing)).collect();
     assert!(seen.is_sorted_by(|a, b| a >= b) && seen.last() == steps.first(), "{seen:?}");
     let place = controller.clone();
-    // No bytes were read, so a higher threshold would not help; without measurements, nothing changes.
+    // A higher threshold does not help if no bytes were read, and a step without measurements changes
+    // nothing.
     controller.observe(StepTimes { read_bytes: 0, ..waiting });
     controller.observe(StepTimes::default());
     assert_eq!(controller, place);

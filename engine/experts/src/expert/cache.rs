@@ -29,7 +29,6 @@ pub struct ExpertCache<B: Backend> {
     experts: Experts<B>,
     /// Device-side routing and its pending counts.
     routed: Routed<B>,
-    /// Level router of dual routing.
     levels: Arc<dyn LevelRouter>,
     recorder: Arc<RoutingRecorder>,
     /// Checksums of experts used directly from a mapped file.
@@ -42,7 +41,6 @@ pub struct ExpertCache<B: Backend> {
 #[derive(Debug, Default)]
 struct StepTimer {
     recorder: Option<Arc<Recorder>>,
-    /// Start of the current activity.
     since_ns: u64,
 }
 
@@ -70,7 +68,6 @@ pub struct RequestScratch<B: Backend> {
     routing: Routing,
     /// Router inputs, if the level router reads them.
     hidden: Vec<f32>, // [T, hidden_size]
-    /// Plane scores of one token's experts.
     scores: Vec<PlaneScores>, // [K]
     uses: Vec<ExpertUse>,
     /// Expert of each use.
@@ -343,7 +340,7 @@ impl<B: Backend> ExpertCache<B> {
             Experts::Streamed(streamed) => {
                 let late = LatePlanes::of(&rows.policies);
                 let begun = streamed.begin(layer, ranges(sorted), uses, late, encoder);
-                // From here on, dropping the result ends the request.
+                // Dropping the result ends the request from here on.
                 pending.source = PendingSource::Streamed(streamed);
                 begun?;
             }

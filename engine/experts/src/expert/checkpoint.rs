@@ -71,7 +71,6 @@ impl<C: Borrow<Checkpoint> + Send + Sync> ExpertSource for CheckpointSource<C> {
     }
 }
 
-/// Returns the group that a matrix belongs to.
 fn group_of(id: MatrixId) -> Option<GroupId> {
     match (id.kind, id.layer, id.expert) {
         (MatrixKind::Embedding, ..) => Some(GroupId::Embedding),

@@ -41,7 +41,6 @@ pub(super) struct GroupRequest<'a> {
 /// Source and destination ranges of one group's planes.
 struct GroupPlan<'a> {
     group: &'a Group,
-    /// Number of extents to read.
     planes: usize,
     from: Vec<Planes<ExtentRange>>,
     to: Vec<Planes<Range<usize>>>,
@@ -118,7 +117,7 @@ impl<'a> GroupPlan<'a> {
             // Default: an extent larger than the address space is refused when it is read.
             let length = extent.map_or(0, |extent| usize::try_from(extent.length).unwrap_or(0));
             if bytes.len() != length {
-                // Not allocated from the heap, which would retain the freed memory.
+                // Heap memory would be retained after it is freed.
                 *bytes = AlignedBytes::zeroed("an extent", length)?;
             }
             if let Some(extent) = extent {

@@ -22,7 +22,6 @@ const USES_MAX: usize = 1024;
 /// Number of bits of the expert index in a use noted by a device. The level is stored above them.
 const EXPERT_BITS: u32 = 16;
 
-/// Experts by layer.
 type Layers<B> = [Vec<Arc<FeedForward<B>>>];
 
 /// Expert tables of a device, and the layers it was given in this step.
@@ -42,7 +41,6 @@ pub(super) struct Routed<B: Backend> {
     /// Source of each layer's levels on the device: `None` if not set, `Some(None)` for the rows' levels,
     /// else a policy.
     by_weight: Vec<Option<Option<DualPolicy>>>, // [layers]
-    /// Experts of one layer with their uses.
     used: Vec<(u32, ExpertUse)>,
     uses: Vec<ExpertUse>,
 }
@@ -63,7 +61,6 @@ pub struct RoutedInputs<'a, B: Backend> {
 #[derive(Clone, Debug)]
 struct Asked {
     layer: usize,
-    /// Number of experts per row.
     per_token: usize,
     /// Range of its rows' levels in `Routed::levels`.
     levels: Range<usize>,
@@ -104,12 +101,10 @@ impl<B: Backend> Routed<B> {
         Ok(Self::with(tables.collect::<Result<_, _>>()?))
     }
 
-    /// Returns the expert tables.
     pub fn tables(&mut self) -> &mut [Option<B::ExpertTable>] {
         &mut self.tables
     }
 
-    /// Starts a step.
     pub fn begin_step(&mut self) {
         self.asked.clear();
         self.levels.clear();

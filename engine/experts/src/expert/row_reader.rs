@@ -30,7 +30,6 @@ struct Reply {
     result: Result<(), EngineError>,
 }
 
-/// State shared by the thread and its caller.
 #[derive(Debug, Default)]
 struct Shared {
     /// Number of the current request; older ones are not worth reading.

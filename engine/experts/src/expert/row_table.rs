@@ -7,7 +7,6 @@ use nestling_formats::store::{RowError, RowScratch, StoreError, StoredRows};
 
 use nestling_core::error::EngineError;
 
-/// Maximum number of retries after an interrupted read.
 const RETRIES_MAX: usize = 64;
 
 /// Embedding rows of a step, with reusable memory.
@@ -26,7 +25,6 @@ pub(super) struct WantedRow {
     pub prefix: Level,
 }
 
-/// Reader of an embedding's stored rows.
 #[derive(Debug)]
 pub(super) struct RowTable {
     pub rows: StoredRows,
@@ -53,7 +51,6 @@ impl RowTable {
         }
     }
 
-    /// Returns the row length.
     pub fn cols(&self) -> usize {
         self.rows.cols()
     }

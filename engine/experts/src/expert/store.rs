@@ -64,7 +64,7 @@ impl Matrices {
 /// Whether a base plane (P2) was already validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Not validated yet: scales and tables are checked.
+    /// Not validated: scales and tables are checked.
     Check,
     /// Validated before, with an unchanged checksum.
     Known,

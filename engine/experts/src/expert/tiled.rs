@@ -78,7 +78,6 @@ pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> 
     matrix.with_layout(Layout::Tile16, regions)
 }
 
-/// Merges P3 and P4 into one digit.
 pub(super) fn merge(
     rows: usize,
     cols: usize,

@@ -10,7 +10,6 @@ use super::options::{Checks, ReadMethod, ReadOptions};
 use super::shared::{QueuedRead, Shared};
 use nestling_core::error::EngineError;
 
-/// Disk controlled by a test.
 pub(crate) struct DiskByHand {
     shared: Arc<Shared>,
     running: Vec<QueuedRead>,

@@ -209,7 +209,7 @@ impl Reads {
     }
 
     /// Sets the number of reads in flight up to which an idle one starts. The default is half of the depth,
-    /// because urgent reads wait for those that have started. More pays off only if most idle reads are
+    /// because urgent reads wait for reads that have started. More pays off only if most idle reads are
     /// useful.
     pub fn set_idle_depth(&self, idle: IdleDepth) {
         self.shared.set_idle_depth(match idle {

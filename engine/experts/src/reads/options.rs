@@ -5,7 +5,6 @@ use std::time::Duration;
 use nestling_core::wire;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of retries of a read after interruptions.
 pub(super) const RETRIES_MAX: usize = 64;
 
 /// Settings of a [`super::Reads`].
@@ -49,7 +48,8 @@ pub enum ReadMethod {
     IoUring,
     /// One thread per concurrent read.
     Threads,
-    /// On the caller's thread, when it takes the next completed read. The only method without threads.
+    /// Reads run on the caller's thread, when it takes the next completed read. The only method without
+    /// threads.
     Inline,
 }
 
@@ -68,6 +68,6 @@ impl std::fmt::Display for ReadMethod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checks {
     Done,
-    /// For byte ranges that are not extents.
+    /// No verification, because byte ranges are not extents.
     LeftOut,
 }

@@ -85,12 +85,10 @@ impl PlainFiles {
         (end > 0 && end == store.storage().len()).then_some(Self { parts })
     }
 
-    /// Returns whether all files are read past the page cache.
     pub fn is_direct(&self) -> bool {
         self.parts.iter().all(|part| part.direct.is_some())
     }
 
-    /// Returns the descriptors of all files.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let of_part = |part: &PlainPart| {
             let cached = part.cached.as_raw_fd();
@@ -179,7 +177,6 @@ pub(super) enum TransferState {
     Again,
     /// The system does not support this access path for the file.
     Refused,
-    /// The read failed.
     Failed(io::Error),
 }
 

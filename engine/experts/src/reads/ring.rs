@@ -26,7 +26,6 @@ use nestling_core::error::EngineError;
 /// Reads that the kernel may hold per unit of depth, including abandoned ones.
 const HELD_MAX: usize = 4;
 
-/// Maximum bytes of one call.
 const CALL_BYTES_MAX: usize = 1 << 30;
 
 /// User data of entries that are not reads.
@@ -63,7 +62,6 @@ fn new_ring(depth: usize) -> io::Result<IoUring> {
 /// Resources registered with a ring, which save the kernel a lookup for each read.
 struct Known {
     staging: Option<Staging>,
-    /// True if the store's files are registered.
     files: bool,
 }
 
@@ -107,7 +105,6 @@ struct Flight {
 enum Landing {
     /// Staging memory, copied afterwards.
     Staged(StagingBuffer),
-    /// Final buffer.
     Final(Buffer),
 }
 

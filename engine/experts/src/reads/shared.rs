@@ -35,7 +35,6 @@ pub(super) struct Shared {
     /// The store's files, for reads that bypass its storage.
     #[cfg(target_os = "linux")]
     pub files: Option<PlainFiles>,
-    /// Maximum number of concurrent reads.
     pub depth: usize,
     #[cfg(not(target_family = "wasm"))]
     pub timeout: Option<Duration>,
@@ -112,7 +111,6 @@ impl Shared {
         longest.and_then(|longest| usize::try_from(longest).ok()).unwrap_or(0)
     }
 
-    /// Verifies an extent's bytes with its checksum.
     pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
         match self.checks {
             Checks::Done => self.store.check(extent, bytes),
@@ -257,7 +255,6 @@ impl Shared {
         self.staging_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of staging memory.
     pub fn staging_bytes(&self) -> u64 {
         self.staging_bytes.load(Ordering::Relaxed)
     }
@@ -351,7 +348,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
 }
 
 impl State {
-    /// Stops a running read. Returns whether it was running.
+    /// Stops a running read and returns whether it was running.
     fn stop(&mut self, ticket: u64, now_ns: u64) -> bool {
         let Some(place) = self.running.iter().position(|job| job.ticket == ticket) else {
             return false;
@@ -423,7 +420,6 @@ pub(super) struct QueuedRead {
     pub started_ns: u64,
 }
 
-/// Requests that have not started.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     urgent: VecDeque<QueuedRead>,
@@ -444,7 +440,6 @@ impl Queue {
         }
     }
 
-    /// Takes the next request to start.
     pub fn pop(&mut self, idle: IdleReads) -> Option<QueuedRead> {
         self.urgent.pop_front().or_else(|| match idle {
             IdleReads::Wait => None,
@@ -464,7 +459,6 @@ impl Queue {
         true
     }
 
-    /// Makes a background request idle.
     pub fn hasten(&mut self, tag: u64) {
         if let Some(mut job) = take(&mut self.background, tag) {
             job.class = ReadClass::Idle;

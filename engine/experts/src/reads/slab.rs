@@ -21,7 +21,6 @@ const HUGE_BYTES: usize = 2 << 20;
 /// Approximate bytes of buffers allocated together.
 const SLAB_BYTES: usize = 16 << 20;
 
-/// Memory of several buffers.
 pub(super) struct Slab {
     map: MmapRaw,
     /// Offset of the first buffer in the mapping, at a huge page.
@@ -140,7 +139,6 @@ impl SlabBuffer {
         &self.slab
     }
 
-    /// Returns its offset in the mapping.
     fn offset(&self) -> usize {
         self.slab.start + self.index * self.slab.size
     }
@@ -249,7 +247,7 @@ mod tests {
             // The remaining warm bytes are in huge pages that the hollow buffer does not overlap.
             assert_eq!(slab.cool() as isize, warm - cooled);
             assert_eq!(slab.cool(), 0);
-            // Its huge pages contain other buffers, or are allocated again.
+            // The buffer's huge pages contain other buffers, or are allocated again.
             let again = all[1].fill();
             assert!(again >= 0);
             all.iter_mut().take(3).for_each(|piece| piece.bytes_mut().fill(7));

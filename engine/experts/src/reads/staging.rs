@@ -51,7 +51,6 @@ impl Staging {
         None
     }
 
-    /// Returns the bytes of all areas.
     pub fn bytes(&self) -> u64 {
         (self.free.len() * self.area_bytes) as u64
     }

@@ -19,7 +19,6 @@ pub(super) fn shared(options: &ReadOptions) -> Shared {
     Shared::new(Arc::new(Store::open(path).unwrap()), options, Checks::Done)
 }
 
-/// Returns some extents of experts.
 pub(super) fn bundled_extents(store: &Store, count: usize) -> Vec<Extent> {
     let experts = store.groups().iter().filter(|group| matches!(group.id, GroupId::Expert(_)));
     let extents = experts.filter_map(|group| store.extent(group, Plane::P3).cloned());
@@ -112,7 +111,7 @@ fn buffers_are_used_again_and_free_ones_stay_within_their_limit() {
     assert_eq!(other.bytes_mut().len(), 50 * PAGE_BYTES);
     let (lent, free) = pool.bytes();
     assert_eq!((lent, free), (50 * PAGE_BYTES as u64, most));
-    // Some buffers of the size with the most bytes are released.
+    // Releases buffers of the size with the most bytes.
     pool.set_limit(60 * PAGE_BYTES as u64);
     assert_eq!(pool.bytes().1, 4 * PAGE_BYTES as u64);
     pool.set_limit(PAGE_BYTES as u64);

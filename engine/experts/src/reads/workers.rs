@@ -52,7 +52,6 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Returns the actual read method.
     pub fn method(&self) -> ReadMethod {
         self.method
     }

@@ -1,6 +1,6 @@
 //! Recording of a model's activity: compute, waits and reads on a timeline, and a record per step.
 //!
-//! Without a [`Recorder`], nothing is collected or measured. With one, memory is bounded: entries beyond the
+//! Nothing is collected or measured without a [`Recorder`]. With one, memory is bounded: entries beyond the
 //! limits are dropped and counted.
 
 mod chrome;
@@ -171,7 +171,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
-        // Each critical section leaves complete entries, so a poisoned lock is usable.
+        // A critical section leaves complete entries, so a poisoned lock is usable.
         whole(self.state.lock())
     }
 }

@@ -62,7 +62,6 @@ struct LayerClock {
     tokens: [f64; MEMORIES],
 }
 
-/// Uses of one expert.
 #[derive(Clone, Debug)]
 struct ExpertCounts {
     /// Uses of each plane, in each memory.

@@ -1,9 +1,9 @@
 //! Residency of expert planes in memory under a budget in bytes. Pure bookkeeping, without reads, threads or
 //! clocks.
 //!
-//! Each plane is absent, being read, or resident. [`Residency`] chooses victims for eviction, based on
-//! retention scores of an [`EvictionPolicy`]. Planes of an expert are evicted from the top, refinements
-//! before the base.
+//! A plane is absent, being read, or resident. [`Residency`] chooses victims for eviction, based on retention
+//! scores of an [`EvictionPolicy`]. Planes of an expert are evicted from the top, refinements before the
+//! base.
 //!
 //! Victims come from a heap of retention scores. It contains topmost planes if bytes are counted, and whole
 //! experts if device slots are counted. The heap is built at the first eviction of a step. Scores that rose
@@ -42,11 +42,11 @@ pub const PLANES: usize = Plane::ALL.len();
 /// State of a plane in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlaneState {
-    /// Not in memory, or not in the store.
+    /// Absent from memory, or from the store.
     Absent,
-    /// Counted, and being read.
+    /// Counted in the budget, and being read.
     Reading,
-    /// In memory.
+    /// Available in memory.
     Resident,
 }
 
@@ -223,7 +223,7 @@ impl Residency {
         }
         let was_expected = std::mem::take(&mut slot.expected) == self.step;
         if was_expected && self.slot_capacity.is_some() {
-            // Its score drops when the prediction is fulfilled.
+            // The expert's score drops when the prediction is fulfilled.
             self.offer(layer, expert);
         }
     }

@@ -34,7 +34,7 @@ pub enum OrderRule {
     Johnson,
     /// Repeatedly, the next plane of the expert with the most waiting rows.
     HottestFirst,
-    /// By expert: a baseline.
+    /// Order of experts and planes: a baseline.
     ById,
 }
 

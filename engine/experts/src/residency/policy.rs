@@ -116,7 +116,6 @@ fn of_plane(table: &ExpertTable, values: &[ByPlane], id: PlaneId) -> f64 {
     values.map_or(0.0, |values| values[id.plane.index()])
 }
 
-/// Returns the plane with this index.
 pub(super) fn plane_at(index: usize) -> Option<Plane> {
     Plane::ALL.get(index).copied()
 }

@@ -90,7 +90,7 @@ fn what_is_pinned_or_being_read_stays() {
     evicted.clear();
     assert!(books.admit(id(0, 2, P2), Admission::Needed, &mut evicted));
     assert_eq!(evicted, [id(0, 0, P2)]);
-    // Both are being read, so nothing can be evicted.
+    // The planes of experts 1 and 2 are being read, so nothing can be evicted.
     assert!(!books.admit(id(0, 3, P2), Admission::Needed, &mut evicted));
     books.failed(id(0, 1, P2));
     assert_eq!((books.state(id(0, 1, P2)), books.used_bytes()), (PlaneState::Absent, 2));
@@ -168,7 +168,7 @@ fn a_prefetch_takes_only_what_is_worth_less() {
     assert!(!books.admit(id(1, 2, P2), Admission::Prefetch, &mut evicted));
     books.used(1, 0, 1, 1);
     assert_eq!(books.counters().prefetch_hits, [1, 0, 0, 0, 0]);
-    // In the next step, predictions of this one are void.
+    // Predictions of one step are void in the next.
     books.begin_step();
     assert!(books.admit(id(1, 2, P2), Admission::Prefetch, &mut evicted));
 }

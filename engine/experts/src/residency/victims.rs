@@ -18,7 +18,6 @@ pub(super) struct Victims {
     built: bool,
     /// Experts of each layer that were skipped because of its floor.
     spared: Vec<Vec<usize>>,
-    /// Planes to be evicted together.
     chosen: Vec<PlaneId>,
 }
 
@@ -133,7 +132,7 @@ impl Residency {
         if admission_threshold.is_finite() { None } else { self.spared_victim() }
     }
 
-    /// Returns the lowest-scored plane among those that floors protect.
+    /// Returns the plane with the lowest score that floors protect.
     fn spared_victim(&mut self) -> Option<PlaneId> {
         let spared = self.victims.spared.iter().flatten();
         let keys = spared.filter_map(|number| Some((self.key(*number)?, *number)));

@@ -109,7 +109,6 @@ fn plane_bytes(index: &Index, group: &Group, level: Level) -> [u64; Plane::ALL.l
     bytes
 }
 
-/// Returns the probability of each expert, and whether it was measured.
 fn rates(groups: &[Option<&Group>], chosen: usize, skew: f64) -> (Vec<f64>, bool) {
     let measured: Option<Vec<f64>> =
         groups.iter().map(|group| group.and_then(|group| group.frequency).map(f64::from)).collect();

@@ -38,7 +38,6 @@ impl LevelMix {
         Level::ALL.iter().zip(self.0).map(|(level, share)| f64::from(level.bits()) * share).sum()
     }
 
-    /// Returns the share of uses that need a plane.
     fn needs(&self, plane: Plane) -> f64 {
         self.0[plane.index()..].iter().sum()
     }

@@ -58,8 +58,8 @@ fn load(seed: u64) -> Vec<Request> {
     requests
 }
 
-/// For any load and number of pages, all requests end, exactly the missed deadlines are reported, and gaps
-/// are kept.
+/// All requests end, exactly the missed deadlines are reported, and gaps are kept, for any load and number of
+/// pages.
 #[test]
 fn every_generation_ends_and_lateness_is_told() {
     let mut gaps = Vec::new();

@@ -235,7 +235,6 @@ impl Run {
         all
     }
 
-    /// Prefetches the predicted experts of the next layer.
     fn prefetch(&mut self, layer: u32, next: &[Use]) {
         // Default: prefetching is off unless requested.
         let Some(prefetch) = self.options.prefetch else { return };

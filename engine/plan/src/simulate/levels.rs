@@ -6,7 +6,6 @@ use nestling_formats::Level;
 use nestling_core::routing_trace::RoutingTrace;
 use nestling_experts::residency::{ExpertTable, PLANES};
 
-/// Number of bisections of the threshold.
 const BISECTIONS: usize = 40;
 
 /// Returns the mean level of all (row, expert) pairs of a trace, in bits.
@@ -17,8 +16,8 @@ pub fn mean_level(trace: &RoutingTrace) -> f64 {
 }
 
 /// Assigns levels to a trace so that their mean is at most `mean`, and returns the threshold used. A pair
-/// gets planes up to the first whose error reduction per byte falls below the threshold. Error reduction is
-/// the squared weight times the plane's error drop.
+/// gets planes until the next one's error reduction per byte is below the threshold. Error reduction is the
+/// squared weight times the plane's error drop.
 pub fn route_levels(trace: &mut RoutingTrace, table: &ExpertTable, mean: f64) -> f64 {
     let gains = Gains::of(table);
     let (mut low, mut high) = (-120.0, 120.0);

@@ -80,7 +80,6 @@ impl Disk {
         self.waiting.is_empty() && self.flying.len() < self.machine.read_depth.max(1)
     }
 
-    /// Returns the end time of the next read.
     pub fn next_end(&self) -> Option<u64> {
         self.flying.front().map(|(_, end)| *end)
     }

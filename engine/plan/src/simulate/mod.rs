@@ -45,7 +45,7 @@ pub enum LatePlanes {
     /// Wait for them.
     #[default]
     Wait,
-    /// Only wait for the base plane; compute experts with the planes available.
+    /// Wait for the base plane only; compute experts with the planes available.
     Skip,
 }
 

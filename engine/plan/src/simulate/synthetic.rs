@@ -17,7 +17,7 @@ pub struct SyntheticRouting {
     pub shape: TraceShape,
     /// Standard deviation of the constants: 0 makes all experts equally likely, 1 makes a few very busy.
     pub skew: f64,
-    /// Correlation of the token-dependent part with that of the previous token: 0 for independent tokens.
+    /// Correlation of a token's part of the logits with the previous token's: 0 for independent tokens.
     pub steadiness: f64,
     /// Number of steps of one row each.
     pub steps: usize,

@@ -90,7 +90,8 @@ fn skewed_and_independent_routing_misses_little_more_than_hindsight() {
         let ratio = |outcome: &Outcome| outcome.missed_bytes() as f64 / best.missed_bytes as f64;
         assert!(ratio(&ours) < 1.15, "1/{part}: {:.3}", ratio(&ours));
         assert!(ratio(&recent) > 1.2, "1/{part}: {:.3}", ratio(&recent));
-        // With the optimal static set, misses equal the computed ones, except for experts that pass through.
+        // A cache with the optimal static set misses the computed bytes, except for experts that pass
+        // through.
         let set = StaticHotSet::of_uses(Arc::clone(&table), best.uses.clone());
         let told = simulate(&trace, &table, with(set, budget), options).unwrap();
         assert!((0.97..1.05).contains(&ratio(&told)), "1/{part}: {:.3}", ratio(&told));

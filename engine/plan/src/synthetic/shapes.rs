@@ -9,7 +9,8 @@ pub struct SyntheticShape {
     pub name: &'static str,
     /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Other keys of `config.json` that define the graph. Source: the files published with the models.
+    /// Keys of `config.json` that define the graph, besides the number of layers. Source: the files published
+    /// with the models.
     pub(super) keys: &'static str,
 }
 

@@ -71,8 +71,7 @@ fn every_matrix_has_the_top_level_and_the_head_six() {
     }
 }
 
-/// The plan's bytes per token match those that a step counts, and 64 tokens do not all choose the same
-/// experts.
+/// A step reads the planned bytes per token, and 64 tokens do not all choose the same experts.
 #[test]
 fn tokens_read_what_the_report_says_and_choose_different_experts() {
     let (store, report) = write(&options());

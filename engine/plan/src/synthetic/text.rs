@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::{Asset, SyntheticShape};
 use nestling_core::error::EngineError;
 
-/// File with the model configuration.
 const CONFIG: &str = "config.json";
 
 /// End-of-text token, which follows the 256 byte tokens.
@@ -32,7 +31,6 @@ pub(super) fn assets(shape: &SyntheticShape) -> Result<Vec<Asset>, EngineError> 
     ])
 }
 
-/// Parses the configuration in these files.
 pub(super) fn config(assets: &[Asset]) -> Result<ModelConfig, EngineError> {
     let config = assets.iter().find(|asset| asset.name == CONFIG);
     let config = config.invariant("the assets have a configuration")?;

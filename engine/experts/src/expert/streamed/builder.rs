@@ -14,11 +14,9 @@ use nestling_core::backend::{
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 
-/// Builds experts from their planes.
 pub(super) struct ExpertBuilder {
     source: Arc<StoreSource>,
     activations: ActivationMode,
-    /// Biases of each layer's experts.
     biases: Vec<Option<ExpertBiases>>, // [layers]
 }
 
@@ -34,22 +32,18 @@ impl ExpertBuilder {
         Ok(Self { source, activations, biases })
     }
 
-    /// Returns the source of the planes.
     pub fn source(&self) -> &StoreSource {
         &self.source
     }
 
-    /// Returns the model's hyper-parameters.
     pub fn config(&self) -> &ModelConfig {
         self.source.config()
     }
 
-    /// Returns the arithmetic of activations.
     pub fn activations(&self) -> ActivationMode {
         self.activations
     }
 
-    /// Returns the biases of each layer's experts.
     pub fn biases(&self) -> &[Option<ExpertBiases>] {
         &self.biases
     }

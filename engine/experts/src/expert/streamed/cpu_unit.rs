@@ -56,10 +56,8 @@ pub(super) struct CpuUnit {
     pinned: Vec<PinnedExpert<'static, Cpu>>,
 }
 
-/// An expert that the CPU computes.
 pub(super) struct CpuExpert {
     pub id: ExpertId,
-    /// Number of planes in use.
     pub planes: usize,
     /// Bytes of those planes.
     pub bytes: u64,
@@ -68,7 +66,6 @@ pub(super) struct CpuExpert {
     pub uses: Range<usize>,
 }
 
-/// Results of the CPU.
 pub(super) struct CpuRows<'a> {
     /// Rows of the step's outputs.
     pub rows: &'a [u32],
@@ -106,7 +103,6 @@ impl CpuUnit {
         })
     }
 
-    /// Starts a layer.
     pub fn begin_layer(&mut self) {
         self.work.clear();
         self.rule.begin_layer();
@@ -157,12 +153,10 @@ impl CpuUnit {
         &self.work
     }
 
-    /// Discards the assigned experts.
     pub fn forget_work(&mut self) {
         self.work.clear();
     }
 
-    /// Takes the assigned experts.
     pub fn take_work(&mut self) -> Vec<CpuExpert> {
         std::mem::take(&mut self.work)
     }

@@ -1,6 +1,6 @@
 //! Experts in the form that the device computes with. Experts are bound where their planes arrived, or copied
-//! to slots in device memory. Tables tell the device which experts are resident, and some experts may be on
-//! their way from host memory.
+//! to slots in device memory. Tables list the resident experts for the device. Some experts may be on their
+//! way from host memory.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,6 @@ use nestling_core::error::EngineError;
 /// Reason why each plane known to residency has an entry.
 const KNOWN: &str = "planes are of the experts that the model has";
 
-/// Experts of a device.
 pub(super) struct DeviceTier<B: Backend> {
     builder: Arc<ExpertBuilder>,
     experts: Vec<Vec<ExpertSlot<B>>>, // [layers][experts], no experts in a dense layer
@@ -33,7 +32,7 @@ pub(super) struct DeviceTier<B: Backend> {
 /// Slots of a device, and pending changes to its tables.
 struct DeviceMemory<B: Backend> {
     slots: B::ExpertSlots,
-    /// Free slots, in descending order.
+    /// Free slots; the last one is taken first.
     free: Vec<usize>,
     /// Experts whose table entry is out of date.
     changed: Vec<ExpertId>,
@@ -79,7 +78,7 @@ impl<B: Backend> DeviceTier<B> {
         let Self { builder, experts, .. } = self;
         let shape = |layer| builder.source().expert_shape(layer, builder.activations());
         let Ok(shapes) = (0..experts.len()).map(shape).collect::<Result<Vec<_>, _>>() else {
-            // No common slot shape fits all experts.
+            // The experts have no common slot shape.
             return Ok(Vec::new());
         };
         let Some(slots) = backend.expert_slots(&shapes, budget_bytes)? else {
@@ -161,7 +160,6 @@ impl<B: Backend> DeviceTier<B> {
         Ok(())
     }
 
-    /// Returns whether a plane is in host memory here.
     #[cfg(test)]
     pub fn holds(&self, id: PlaneId) -> bool {
         self.experts[id.layer as usize][id.expert as usize].holds(id.plane)
@@ -207,7 +205,6 @@ impl<B: Backend> DeviceTier<B> {
         }
     }
 
-    /// Returns the expert as currently bound on the device.
     pub fn bound(&self, id: ExpertId) -> Option<&Arc<FeedForward<B>>> {
         let slot = self.experts.get(id.layer as usize)?.get(id.expert as usize)?;
         slot.bound().map(|(weights, _)| weights)
@@ -272,7 +269,6 @@ impl<B: Backend> DeviceTier<B> {
         Ok(())
     }
 
-    /// Returns whether promotions are in progress.
     pub fn has_promotions(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| !memory.promotions.is_empty())
     }

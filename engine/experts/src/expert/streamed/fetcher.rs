@@ -38,7 +38,6 @@ const ROWS_TOGETHER: u64 = 4;
 pub(super) struct Fetcher {
     reads: Reads,
     extents: ExtentTable,
-    /// Maximum number of concurrent reads.
     depth: usize,
     /// Admitted planes to read, in order.
     planned: Vec<PlaneId>,
@@ -53,7 +52,6 @@ pub(super) struct Fetcher {
     recorder: Option<Arc<Recorder>>,
 }
 
-/// A completed read.
 pub(super) struct Arrival {
     pub id: PlaneId,
     pub result: Result<ArrivedPlane, EngineError>,
@@ -78,7 +76,6 @@ impl Fetcher {
         }
     }
 
-    /// Sets the recorder of reads.
     pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
         self.recorder = recorder;
     }
@@ -88,7 +85,6 @@ impl Fetcher {
         self.reads.set_memory_bytes(bytes);
     }
 
-    /// Returns the locations of planes in the store.
     pub fn extents(&self) -> &ExtentTable {
         &self.extents
     }
@@ -98,7 +94,6 @@ impl Fetcher {
         self.reads.outstanding() > 0
     }
 
-    /// Returns the number of reads in flight or with unclaimed results.
     #[cfg(test)]
     pub fn outstanding(&self) -> usize {
         self.reads.outstanding()
@@ -139,7 +134,6 @@ impl Fetcher {
         self.reads.method() != ReadMethod::Inline
     }
 
-    /// Sets whether background reads may start.
     pub fn set_background(&self, background: Background) {
         self.reads.set_background(background);
     }
@@ -340,12 +334,10 @@ impl ExtentTable {
         self.layers.get(id.layer as usize)?.get(id.expert as usize)
     }
 
-    /// Returns the number of experts of each layer.
     pub fn experts_of_layers(&self) -> impl Iterator<Item = usize> + '_ {
         self.layers.iter().map(Vec::len)
     }
 
-    /// Returns the number of experts of one layer.
     pub fn experts_of(&self, layer: u32) -> usize {
         self.layers.get(layer as usize).map_or(0, Vec::len)
     }

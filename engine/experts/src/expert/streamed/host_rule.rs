@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostExperts {
-    /// Always on the device, after copying the planes.
+    /// The device, after copying the planes.
     Never,
-    /// On the CPU if that is faster than copying to the device, as measured.
+    /// The CPU if that is faster than copying to the device, as measured.
     #[default]
     WhenFaster,
-    /// Always on the CPU.
+    /// Always the CPU.
     Always,
     /// As [`HostExperts::WhenFaster`], with fixed speeds instead of measured ones.
     By(HostSpeeds),
@@ -85,7 +85,6 @@ const FORGET: f64 = 0.998;
 /// Number of rows that a CPU computes in about the time of one.
 const ROWS_TOGETHER: usize = 2;
 
-/// The rule and its measurements.
 #[derive(Clone, Debug)]
 pub(super) struct HostRule {
     experts: HostExperts,
@@ -140,7 +139,6 @@ impl HostRule {
         Self { experts, speeds, measured: [None; CLASSES], queues: HostQueues::default() }
     }
 
-    /// Starts a layer.
     pub fn begin_layer(&mut self) {
         self.queues = HostQueues::default();
     }
@@ -228,7 +226,7 @@ mod tests {
         let mut rule = HostRule::new(HostExperts::By(SPEEDS), SPEEDS);
         assert!(rule.takes(expert(4_000_000, 1)));
         rule.begin_layer();
-        // For few bytes, transferring activations dominates.
+        // Transferring activations dominates for few bytes.
         assert!(!rule.takes(expert(100_000, 1)));
         rule.begin_layer();
         // Sixteen rows take eight times as long as one or two.

@@ -2,7 +2,8 @@
 //! experts in parallel with the device. The CPU's results are copied to the device and summed there in the
 //! usual order.
 //!
-//! Only used for int8 products of nested matrices, which sum exactly and give the same bits on both sides.
+//! The CPU is only used for int8 products of nested matrices, which sum exactly and give the same bits on
+//! both sides.
 
 use std::sync::Arc;
 
@@ -33,7 +34,6 @@ pub(super) struct HostTier<B: Backend> {
 }
 
 impl<B: Backend> HostTier<B> {
-    /// Creates a tier without planes.
     pub fn new(builder: Arc<ExpertBuilder>, options: HostOptions) -> Self {
         Self { builder, options, planes: PinnedPlanes::new(), cpu: None }
     }
@@ -79,7 +79,6 @@ impl<B: Backend> HostTier<B> {
         self.planes.take(id)
     }
 
-    /// Returns an expert's first planes.
     pub fn prefix(&self, id: ExpertId, planes: usize) -> Vec<Arc<ArrivedPlane>> {
         self.planes.prefix(id, planes)
     }
@@ -189,7 +188,6 @@ impl<B: Backend> HostTier<B> {
         Ok(())
     }
 
-    /// Takes the CPU's assigned experts.
     pub fn take_work(&mut self) -> Vec<CpuExpert> {
         self.cpu.as_mut().map_or_else(Vec::new, CpuUnit::take_work)
     }
@@ -201,7 +199,6 @@ impl<B: Backend> HostTier<B> {
         }
     }
 
-    /// Discards the CPU's assigned experts.
     pub fn end(&mut self) {
         if let Some(cpu) = &mut self.cpu {
             cpu.forget_work();

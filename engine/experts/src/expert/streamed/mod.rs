@@ -148,7 +148,6 @@ impl<B: Backend> StreamedExperts<B> {
         })
     }
 
-    /// Sets the recorder of reads.
     pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
         self.fetcher.set_recorder(recorder);
     }
@@ -158,17 +157,14 @@ impl<B: Backend> StreamedExperts<B> {
         &self.memory
     }
 
-    /// Returns the number of experts of each layer.
     pub fn experts_of_layers(&self) -> impl Iterator<Item = usize> + '_ {
         self.fetcher.extents().experts_of_layers()
     }
 
-    /// Returns the number of experts of a layer.
     pub fn experts_of(&self, layer: usize) -> usize {
         self.fetcher.extents().experts_of(layer as u32)
     }
 
-    /// Starts a step.
     pub fn begin_step(&mut self) {
         self.residency.begin_step();
         self.hold_background();
@@ -511,7 +507,6 @@ impl<B: Backend> StreamedExperts<B> {
         host.end();
     }
 
-    /// Returns whether the CPU has experts left to compute.
     pub fn has_host_work(&self) -> bool {
         self.host.has_work()
     }

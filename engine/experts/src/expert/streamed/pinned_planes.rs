@@ -56,7 +56,6 @@ impl<B: Backend> PinnedPlanes<B> {
         self.evicted.push((id, weights));
     }
 
-    /// Removes and returns a plane.
     pub fn take(&mut self, id: PlaneId) -> Option<HostPlane> {
         let kept = self.planes.remove(&id)?;
         // An expert still in computation keeps its planes alive.
@@ -69,7 +68,6 @@ impl<B: Backend> PinnedPlanes<B> {
         PlaneId::first(id, PLANES).take_while(|id| self.planes.contains_key(id)).count()
     }
 
-    /// Returns the first `planes` planes of an expert.
     pub fn prefix(&self, id: ExpertId, planes: usize) -> Vec<Arc<ArrivedPlane>> {
         let pinned = PlaneId::first(id, planes).filter_map(|id| self.planes.get(&id));
         pinned.map(|pinned| Arc::new(ArrivedPlane::held(Arc::clone(&pinned.plane)))).collect()

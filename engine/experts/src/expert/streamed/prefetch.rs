@@ -25,14 +25,14 @@ const PAUSE_LAYERS: u32 = 2000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prefetch {
-    /// Prefetch while it pays off.
+    /// Prefetching is enabled while it pays off.
     #[default]
     Auto,
-    /// No prefetches.
+    /// Prefetching is disabled.
     Off,
-    /// Prefetch always.
+    /// Prefetching is always enabled.
     Always,
-    /// Read all experts from the start if the budget holds all of them; otherwise as `Auto`.
+    /// All experts are read from the start if the budget holds all of them; otherwise as `Auto`.
     All,
 }
 

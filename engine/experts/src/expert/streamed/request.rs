@@ -62,12 +62,11 @@ impl LatePlanes {
     }
 }
 
-/// State of an expert in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpertState {
-    /// There is no space for its planes yet.
+    /// Waiting for space for its planes.
     Waiting,
-    /// Its planes are resident or being read, and cannot be evicted.
+    /// Resident or being read, and protected from eviction.
     Pinned,
     /// Pinned, and computed by the device.
     Given,
@@ -75,7 +74,6 @@ pub(super) enum ExpertState {
     OnCpu,
 }
 
-/// An expert requested by a layer.
 #[derive(Clone, Debug)]
 pub(super) struct RequestedExpert {
     expert: u32,
@@ -121,7 +119,6 @@ pub(super) struct LayerRequest {
 }
 
 impl LayerRequest {
-    /// Creates an empty request.
     pub fn none() -> Self {
         Self { layer: 0, late: LatePlanes::WaitFor, experts: Vec::new() }
     }
@@ -153,12 +150,10 @@ impl LayerRequest {
         Ok(())
     }
 
-    /// Returns the layer.
     pub fn layer(&self) -> u32 {
         self.layer
     }
 
-    /// Returns the treatment of late planes.
     pub fn late(&self) -> LatePlanes {
         self.late
     }
@@ -168,7 +163,6 @@ impl LayerRequest {
         self.experts.is_empty()
     }
 
-    /// Returns whether all experts are waiting for space.
     pub fn all_wait(&self) -> bool {
         self.experts.iter().all(|one| one.state == ExpertState::Waiting)
     }
@@ -187,7 +181,6 @@ impl LayerRequest {
         self.experts.get(at).invariant("the place is one of the request")
     }
 
-    /// Returns an expert by its index in the layer.
     pub fn expert(&self, expert: u32) -> Option<&RequestedExpert> {
         self.experts.iter().find(|one| one.expert == expert)
     }
@@ -198,7 +191,6 @@ impl LayerRequest {
         of_device.map(|one| one.expert)
     }
 
-    /// Returns whether a plane is requested.
     pub fn wants(&self, id: PlaneId) -> bool {
         let wants =
             |one: &RequestedExpert| one.expert == id.expert && one.planes > id.plane.index();

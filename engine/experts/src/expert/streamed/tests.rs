@@ -20,7 +20,6 @@ use crate::expert::store::StoreSource;
 use crate::reads::DiskByHand;
 use crate::residency::ExpertTable;
 
-/// An event that affects streamed experts.
 #[derive(Clone, Debug)]
 enum Event {
     Step,
@@ -83,14 +82,13 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// Expected state, derived from the requests and the completed reads.
 struct Model {
-    /// Bytes of each plane.
     planes: BTreeMap<PlaneId, u64>,
     budget: u64,
     used: u64,
     /// Planes that were ever read from disk.
     came: BTreeSet<PlaneId>,
     came_bytes: u64,
-    /// For the current request: planes of each expert, experts given, and planes whose read failed.
+    /// Current request: planes of each expert, experts given, and planes whose read failed.
     wanted: BTreeMap<u32, usize>,
     given: BTreeSet<u32>,
     failed: BTreeSet<PlaneId>,
@@ -98,7 +96,6 @@ struct Model {
 }
 
 impl Model {
-    /// Records a completed read.
     fn ended(&mut self, id: PlaneId, fails: bool) {
         if fails {
             self.failed.insert(id);

@@ -180,7 +180,6 @@ impl<B: Backend> StreamedExperts<B> {
         result
     }
 
-    /// Resizes the slots to a budget.
     fn resize_slots(
         &mut self,
         bytes: u64,

@@ -15,7 +15,6 @@ use crate::reads::reader::read_until_closed;
 use crate::reads::shared::{Shared, stall};
 use crate::reads::{ReadClass, ReadDone, ReadRequest};
 
-/// Returns the number of schedules of each test.
 fn schedules() -> usize {
     let asked = std::env::var("NESTLING_SCHEDULES").ok();
     asked.map_or(1000, |count| count.parse().unwrap())
