@@ -7,7 +7,7 @@ use nestling_import::ModelConfig;
 /// Reads the model configuration of a store.
 ///
 /// # Errors
-/// Fails if the configuration is missing, damaged or not supported.
+/// Returns an error if the configuration is missing, damaged or not supported.
 pub fn config_of(store: &Store) -> Result<ModelConfig, EngineError> {
     let file = format!("{}: config.json", store.name());
     Ok(ModelConfig::from_json(&file, &store.config_json()?)?)

@@ -7,7 +7,7 @@ use nestling_core::error::EngineError;
 /// Reads the biases of a layer's experts, or returns `None` if it has none.
 ///
 /// # Errors
-/// Fails if the biases cannot be read or do not have the configured size.
+/// Returns an error if the biases cannot be read or do not have the configured size.
 pub fn expert_biases(
     source: &dyn ExpertSource,
     layer: u32,

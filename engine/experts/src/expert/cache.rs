@@ -99,8 +99,8 @@ impl<B: Backend> ExpertCache<B> {
     /// Creates a cache that streams a store's experts within a budget.
     ///
     /// # Errors
-    /// Fails if the source is not a store, the budget does not fit one token's experts of one layer, or a
-    /// reader thread cannot be started.
+    /// Returns an error if the source is not a store, or a reader thread cannot be started. Also fails if the
+    /// budget does not fit one token's experts of one layer.
     pub fn streamed(
         source: Arc<dyn ExpertSource>,
         activations: ActivationMode,
@@ -127,7 +127,7 @@ impl<B: Backend> ExpertCache<B> {
     /// immediately if the device copies weights.
     ///
     /// # Errors
-    /// Fails if a plane is damaged.
+    /// Returns an error if a plane is damaged.
     #[cfg(not(target_family = "wasm"))]
     pub fn check_mapped(&mut self, source: Arc<dyn ExpertSource>) -> Result<(), EngineError> {
         let (Experts::Resident(layers), Some(source)) = (&self.experts, source.store_source())
@@ -146,7 +146,7 @@ impl<B: Backend> ExpertCache<B> {
     /// device has slots.
     ///
     /// # Errors
-    /// Fails if device memory is exhausted.
+    /// Returns an error if device memory is exhausted.
     pub fn enable_device_slots(&mut self, backend: &mut B) -> Result<(), EngineError> {
         self.routed = match &mut self.experts {
             Experts::Resident(layers) => Routed::of(layers, backend)?,
@@ -161,7 +161,7 @@ impl<B: Backend> ExpertCache<B> {
     /// Misses are reported later, by [`ExpertCache::resolve_misses`].
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn try_device_routing(
         &mut self,
         layer: usize,
@@ -198,8 +198,8 @@ impl<B: Backend> ExpertCache<B> {
     }
 
     /// Accounts for layers routed on the device, after a readback or at the end of the step. Returns the
-    /// first layer with a missing expert, or `None` if all layers were complete. The next
-    /// [`ExpertCache::request`] already knows the uses of the returned layer.
+    /// first layer with a missing expert, or `None` if all layers were complete. The uses of the returned
+    /// layer are kept for the next [`ExpertCache::request`].
     pub fn resolve_misses(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -245,7 +245,8 @@ impl<B: Backend> ExpertCache<B> {
     /// Applies the limits requested through [`ExpertMemory`]. Each request does so too.
     ///
     /// # Errors
-    /// Fails if the budget does not fit one token's experts of one layer; the old budget then stays.
+    /// Returns an error if the budget does not fit one token's experts of one layer; the old budget then
+    /// stays.
     pub fn change_memory(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         match &mut self.experts {
             Experts::Resident(_) => Ok(()),
@@ -261,7 +262,7 @@ impl<B: Backend> ExpertCache<B> {
     /// Starts a step.
     ///
     /// # Errors
-    /// Fails if a mapped file was modified or truncated.
+    /// Returns an error if a mapped file was modified or truncated.
     pub fn begin_step(&mut self) -> Result<(), EngineError> {
         #[cfg(not(target_family = "wasm"))]
         if let Some(checks) = &self.checks {
@@ -288,7 +289,7 @@ impl<B: Backend> ExpertCache<B> {
     /// router's input, `[T, D]`.
     ///
     /// # Errors
-    /// Fails if the device failed or the layer lacks a routed expert.
+    /// Returns an error if the device fails or the layer lacks a routed expert.
     pub async fn request<'a>(
         &'a mut self,
         layer: usize,
@@ -410,7 +411,7 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
     /// ([`PendingExperts::compute_on_host`]) before the next wait.
     ///
     /// # Errors
-    /// Fails if a read failed.
+    /// Returns an error if a read fails.
     pub async fn next(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -448,7 +449,7 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
     /// Copies the inputs of experts that the CPU computes to the host, if there are any.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub async fn read_host_inputs(
         &mut self,
         inputs: &B::Buffer, // [T, hidden_size]
@@ -460,11 +461,11 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         }
     }
 
-    /// Computes the CPU's experts, while the device computes those returned before. `per_token` is the number
-    /// of experts per row.
+    /// Computes the CPU's experts, while the device computes previously returned ones. `per_token` is the
+    /// number of experts per row.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn compute_on_host(
         &mut self,
         per_token: usize,
@@ -486,7 +487,7 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
     /// Prefetches the predicted experts of a later layer while the disk is idle.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub async fn read_ahead(
         &mut self,
         layer: usize,

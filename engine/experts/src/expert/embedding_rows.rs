@@ -44,7 +44,7 @@ impl EmbeddingRows {
     /// it cannot be read row by row.
     ///
     /// # Errors
-    /// Fails if the embedding is damaged or cannot be read, or with [`EngineError::Thread`].
+    /// Returns an error if the embedding is damaged or cannot be read, or with [`EngineError::Thread`].
     pub(super) fn open(
         store: &Arc<Store>,
         group: &Group,

@@ -12,8 +12,8 @@ use crate::dual::ExpertSensitivities;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 
-/// Attention, feed-forward and floats of `weights`, with embedding and head of `tables`. Used to evaluate the
-/// quantization of layer weights alone ("weights only").
+/// Attention, feed-forward and floats of `weights`, with embedding and head of `tables`. Serves to evaluate
+/// the quantization of layer weights alone ("weights only").
 pub struct FloatTables {
     weights: Arc<dyn ExpertSource>,
     tables: Arc<dyn ExpertSource>,

@@ -34,7 +34,7 @@ impl MappedChecks {
     /// Verifies the planes that an expert needs at a level and that are not verified yet.
     ///
     /// # Errors
-    /// Fails if a plane is damaged.
+    /// Returns an error if a plane is damaged.
     pub fn check(&self, layer: u32, expert: u32, level: Level) -> Result<(), EngineError> {
         let checked = self.checked.get(layer as usize).and_then(|layer| layer.get(expert as usize));
         let checked = checked.invariant("experts that are used have an account")?;
@@ -73,7 +73,7 @@ impl MappedChecks {
     /// Checks that the mapped files are unchanged.
     ///
     /// # Errors
-    /// Fails if a file was written to, truncated or replaced.
+    /// Returns an error if a file was written to, truncated or replaced.
     pub fn check_unchanged(&self) -> Result<(), EngineError> {
         Ok(self.mapped()?.check_unchanged()?)
     }

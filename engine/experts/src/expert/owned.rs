@@ -113,7 +113,7 @@ impl<'a> GroupPlan<'a> {
     ) -> Result<(), EngineError> {
         for (plane, bytes) in Plane::ALL.into_iter().zip(&mut *extents).take(self.planes) {
             let extent = store.extent(self.group, plane);
-            // A present extent lies within the file, so this allocates no more than there is to read.
+            // A present extent is within the file, so this allocates at most the size of the file.
             // Default: an extent larger than the address space is refused when it is read.
             let length = extent.map_or(0, |extent| usize::try_from(extent.length).unwrap_or(0));
             if bytes.len() != length {

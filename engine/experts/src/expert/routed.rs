@@ -12,8 +12,8 @@ use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
 use nestling_core::runner::StepStats;
 
-/// Maximum number of rows of such a step. With more rows, many share an expert, and a host that knows the
-/// routing computes shared experts together.
+/// Maximum number of rows of such a step. With more rows, many share an expert, and the host can compute
+/// shared experts together if it reads the routing.
 const ROWS_MAX: usize = 16;
 
 /// Maximum number of uses of a layer, because a device compares each use with all others.
@@ -26,7 +26,7 @@ type Layers<B> = [Vec<Arc<FeedForward<B>>>];
 
 /// Expert tables of a device, and the layers it was given in this step.
 pub(super) struct Routed<B: Backend> {
-    /// Expert tables, `[layers]`; empty if the host must know the routing.
+    /// Expert tables, `[layers]`; empty if the host must read the routing.
     tables: Vec<Option<B::ExpertTable>>,
     /// Layers given to the device in the current step, in order.
     asked: Vec<Asked>,
@@ -92,7 +92,7 @@ impl<B: Backend> Routed<B> {
     /// Creates tables for all layers that the device supports.
     ///
     /// # Errors
-    /// Fails if device memory is exhausted.
+    /// Returns an error if device memory is exhausted.
     pub fn of(layers: &Layers<B>, backend: &mut B) -> Result<Self, EngineError> {
         let tables = layers.iter().map(|experts| match experts.is_empty() {
             true => Ok(None),
@@ -117,8 +117,8 @@ impl<B: Backend> Routed<B> {
         self.by_weight.fill(None);
     }
 
-    /// Returns whether the device can look up the experts of these rows: `None` if not, else the policy that
-    /// chooses their levels, if any.
+    /// Returns whether the device can look up the experts of these rows. `None` if it cannot; `Some(None)`
+    /// for levels given by the rows; otherwise the policy that chooses levels.
     pub fn takes(
         &self,
         layer: usize,
@@ -142,7 +142,7 @@ impl<B: Backend> Routed<B> {
     /// Sets up the device to choose a layer's levels. Returns false if it cannot.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn set_levels(
         &mut self,
         layer: usize,
@@ -183,7 +183,7 @@ impl<B: Backend> Routed<B> {
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         let Some(Some(table)) = self.tables.get(layer) else { return Ok(()) };
-        // Under a fixed policy, experts have the same level as dense matrices.
+        // Experts have the same level as dense matrices under a fixed policy.
         table.routed_experts(encoder, &rows.dense_levels, inputs.routing, inputs.x, out)?;
         let (levels, uses) = self.asked.last().map_or((0, 0), |one| (one.levels.end, one.uses.end));
         self.levels.truncate(levels);

@@ -16,7 +16,7 @@ impl StoreSource {
     /// Returns the shape that fits any expert of a layer, or `None` for a layer without experts.
     ///
     /// # Errors
-    /// Fails if an expert is missing, or differs from the others in more than its planes.
+    /// Returns an error if an expert is missing, or differs from the others in more than its planes.
     pub fn expert_shape(
         &self,
         layer: usize,

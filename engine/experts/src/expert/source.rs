@@ -27,7 +27,7 @@ pub trait ExpertSource: Send + Sync {
     /// for products. A tied head is available as a group.
     ///
     /// # Errors
-    /// Fails if the group is missing, damaged or cannot be read.
+    /// Returns an error if the group is missing, damaged or cannot be read.
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError>;
 
     /// Reads all experts of a layer. `cancel` is checked before each expert.
@@ -52,7 +52,7 @@ pub trait ExpertSource: Send + Sync {
     /// Opens the embedding for row-wise reads, or returns `None` if that is not supported.
     ///
     /// # Errors
-    /// Fails if the embedding is damaged or cannot be read.
+    /// Returns an error if the embedding is damaged or cannot be read.
     fn embedding_rows(&self, options: &ReadOptions) -> Result<Option<EmbeddingRows>, EngineError> {
         let _ = options;
         Ok(None)

@@ -162,7 +162,7 @@ impl StoreSource {
     /// Builds the matrices of an expert from its first planes, which were read and verified.
     ///
     /// # Errors
-    /// Fails if the planes do not form the expert.
+    /// Returns an error if the planes do not form the expert.
     pub fn bind_expert(
         &self,
         expert: ExpertId,

@@ -297,8 +297,8 @@ impl PoolState {
         usize::try_from(unused.saturating_sub(may)).unwrap_or(usize::MAX)
     }
 
-    /// Takes out free buffers until they have `bytes` bytes or none is left. The size with the most bytes
-    /// goes first, so that the pool adapts to the sizes in demand.
+    /// Takes out free buffers until they have `bytes` bytes or the pool is empty. The size with the most
+    /// bytes is taken first, so that the pool adapts to the sizes in demand.
     fn release(&mut self, bytes: usize) -> Vec<Memory> {
         let mut released = Vec::new();
         let mut sum = 0usize;

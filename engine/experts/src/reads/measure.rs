@@ -127,7 +127,7 @@ fn sizes<'a>(
 /// stores, reads random experts. Returns an empty list if the platform has no clock.
 ///
 /// # Errors
-/// Fails if a read fails, or with [`EngineError::Thread`].
+/// Returns an error if a read fails, or with [`EngineError::Thread`].
 pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measured>, EngineError> {
     let mut measured = Vec::new();
     if cfg!(target_family = "wasm") {

@@ -281,8 +281,8 @@ impl Reads {
         self.shared.pool.set_limit(bytes);
     }
 
-    /// Sets the maximum bytes of planes, unused buffers and memory registered with a ring. Unused buffers are
-    /// kept within what planes leave of it.
+    /// Sets the maximum bytes of planes, unused buffers and memory registered with a ring. Unused buffers may
+    /// take the part not taken by planes.
     pub fn set_memory_bytes(&self, bytes: u64) {
         self.shared.pool.set_total(bytes.saturating_sub(self.shared.staging_bytes()));
     }

@@ -172,8 +172,8 @@ impl Ring<'_> {
     /// Submits an entry to the kernel. An entry whose submission fails was not submitted.
     ///
     /// # Safety
-    /// The memory, registered buffers and files, and descriptors that the entry names must stay valid and
-    /// unused by others until the kernel has completed it or the ring is gone.
+    /// All memory, registered buffers, files and descriptors named by the entry must stay valid. Nobody else
+    /// may use them until the kernel has completed the entry or the ring is gone.
     unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         // SAFETY: the caller upholds the requirements of the submission queue.
         let pushed = unsafe { self.ring.submission().push(entry) };

@@ -42,7 +42,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Signals that a read may start, or the end.
     pub work: Condvar,
-    /// Signals that reads are outstanding after none were, or the end.
+    /// Signals the first outstanding read after an idle time, or the end.
     pub watch: Condvar,
     retries: AtomicU64,
     staged: AtomicU64,
@@ -376,8 +376,8 @@ impl State {
         self.done.push_back(ReadDone { tag: job.tag, class: job.class, result, timing });
     }
 
-    /// Takes out stalled reads: those running for longer than the limit and, if no reader is left, those
-    /// waiting for longer.
+    /// Takes out stalled reads: running longer than the limit or, if no reader is left, waiting longer than
+    /// the limit.
     #[cfg(not(target_family = "wasm"))]
     pub fn take_stalled(
         &mut self,

@@ -18,7 +18,7 @@ impl Recording {
     /// Writes the recording as Trace Event JSON.
     ///
     /// # Errors
-    /// Fails if a write fails.
+    /// Returns an error if a write fails.
     pub fn write_chrome_trace(&self, mut out: impl Write) -> io::Result<()> {
         let (lanes, lane_count) = self.lanes();
         write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;

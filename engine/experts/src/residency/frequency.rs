@@ -1,6 +1,6 @@
 //! Default eviction policy: expected reuse, estimated from long and short memories of uses.
 //!
-//! If tokens are independent, the best estimate of an expert's rate is its share of all uses. In a text,
+//! An expert's share of all uses is the best estimate of its rate if tokens are independent. In a text,
 //! recent tokens are more informative. Both are recorded and combined with the weights that would have
 //! predicted recent steps best. Counts are kept for all experts, resident or not, and start from the
 //! calibration's frequencies.

@@ -359,7 +359,7 @@ impl Residency {
                 planes.push((base, self.policy.retention_score(id), std::cmp::Reverse(id)));
             }
         }
-        // Within an expert, no plane scores higher than those below it, so planes are evicted from the top.
+        // Planes of an expert never score higher than lower planes, so they are evicted from the top.
         planes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
         for (_, _, std::cmp::Reverse(id)) in planes {
             if self.used_bytes <= target {

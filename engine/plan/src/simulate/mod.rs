@@ -105,7 +105,7 @@ pub struct Outcome {
     pub read_bytes: [u64; PLANES],
     /// Sum of requested bits over all uses of experts.
     pub asked_bits: u64,
-    /// Sum of the bits that those uses were computed with.
+    /// Sum of the bits with which the uses were computed.
     pub served_bits: u64,
     /// Number of uses: experts over all layers and steps.
     pub expert_uses: u64,

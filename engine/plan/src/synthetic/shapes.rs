@@ -143,7 +143,7 @@ impl SyntheticShape {
     /// Returns the `config.json`, with `end_token` as the end-of-text token.
     ///
     /// # Errors
-    /// Fails if the keys are not a JSON object.
+    /// Returns an error if the keys are not a JSON object.
     pub(super) fn config(&self, end_token: u32) -> Result<Value, serde_json::Error> {
         let mut keys: Map<String, Value> = serde_json::from_str(self.keys)?;
         keys.insert("eos_token_id".into(), end_token.into());

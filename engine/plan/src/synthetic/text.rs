@@ -17,7 +17,7 @@ const END_TOKEN: u32 = 256;
 /// Returns the embedded files of a store with this shape.
 ///
 /// # Errors
-/// Fails if the shape's keys are not a JSON object.
+/// Returns an error if the shape's keys are not a JSON object.
 pub(super) fn assets(shape: &SyntheticShape) -> Result<Vec<Asset>, EngineError> {
     let asset = |name, json: Value| Asset { name, bytes: json.to_string().into_bytes() };
     let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";

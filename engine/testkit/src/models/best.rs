@@ -47,7 +47,8 @@ fn tokens_chosen_on_the_device_are_those_of_its_logits<D: ModelsDevice>() {
     assert_eq!(chosen(&mut cpu, prompt, 4).0, expected);
 }
 
-/// Restricts candidates to the first `among` tokens; each row has its own result.
+/// Restricts candidates to the first `among` tokens, as for tokenizers with fewer tokens than logits. Each
+/// row has its own result.
 fn each_row_has_its_best_among_the_first_tokens<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let mut runner = parts.runner(device, Int8, None);

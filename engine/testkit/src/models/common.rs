@@ -26,7 +26,7 @@ use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 /// A model, and a text for it.
 pub struct Parts {
     pub source: Arc<dyn ExpertSource>,
-    /// Tokens of the validation text, which was not used to train or quantize the model.
+    /// Tokens of the validation text, which is independent of the model's training and quantization.
     pub text: Vec<u32>,
 }
 

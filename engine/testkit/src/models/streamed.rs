@@ -97,7 +97,7 @@ fn levels_by_weight_are_the_same_from_the_device_and_the_host<D: ModelsDevice>()
         }
         (logits, uses, waits)
     };
-    // The host chooses levels for so many rows.
+    // The host chooses levels if a step has this many rows.
     let (expected, uses, waits) = run(None, 17);
     assert!(waits > 4 && uses.iter().filter(|uses| **uses > 0).count() > 2, "{uses:?}");
     for (budget, piece) in [(None, 4), (Some(all), 5), (Some(least), 10)] {

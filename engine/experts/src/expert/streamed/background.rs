@@ -51,8 +51,8 @@ impl<B: Backend> StreamedExperts<B> {
         self.fetcher.set_background(Background::Runs);
     }
 
-    /// Withdraws reads of [`StreamedExperts::read_all`] that have not started, because the budget no longer
-    /// holds all planes.
+    /// Withdraws reads of [`StreamedExperts::read_all`] that have not started, after the budget became too
+    /// small for all planes.
     pub(super) fn stop_reading_all(&mut self) {
         for id in self.background.drain(..) {
             if self.residency.state(id) == PlaneState::Reading && self.fetcher.withdraw(id) {

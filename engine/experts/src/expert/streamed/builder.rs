@@ -24,7 +24,7 @@ impl ExpertBuilder {
     /// Creates a builder for the planes of a store.
     ///
     /// # Errors
-    /// Fails if biases cannot be read or do not have the configured size.
+    /// Returns an error if biases cannot be read or do not have the configured size.
     pub fn new(source: Arc<StoreSource>, activations: ActivationMode) -> Result<Self, EngineError> {
         let layers = 0..source.config().layers.len() as u32;
         let biases = layers.map(|layer| expert_biases(&*source, layer));
@@ -51,7 +51,7 @@ impl ExpertBuilder {
     /// Builds an expert from matrices, in memory that the device chooses.
     ///
     /// # Errors
-    /// Fails if a matrix is missing or has another size, or the device failed.
+    /// Returns an error if a matrix is missing or has another size, or the device fails.
     pub fn bind<B: Backend>(
         &self,
         id: ExpertId,

@@ -78,7 +78,7 @@ impl CpuUnit {
     /// Creates a CPU unit beside a device that keeps planes in host memory.
     ///
     /// # Errors
-    /// None in practice: buffers of the CPU always fit.
+    /// Never in practice: buffers of the CPU always fit.
     pub fn new(
         options: HostOptions,
         link: HostLink,
@@ -136,7 +136,7 @@ impl CpuUnit {
     /// Builds an expert from planes in host memory.
     ///
     /// # Errors
-    /// Fails if the planes do not form an expert.
+    /// Returns an error if the planes do not form an expert.
     pub fn bind(
         &mut self,
         id: ExpertId,
@@ -175,7 +175,7 @@ impl CpuUnit {
     /// Computes the assigned experts from the inputs.
     ///
     /// # Errors
-    /// Fails if the inputs have another shape.
+    /// Returns an error if the inputs have another shape.
     pub fn compute(
         &mut self,
         uses: &[ExpertUse],

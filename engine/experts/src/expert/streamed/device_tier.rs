@@ -69,7 +69,7 @@ impl<B: Backend> DeviceTier<B> {
     /// `None` for layers without experts.
     ///
     /// # Errors
-    /// Fails if device memory does not fit one slot.
+    /// Returns an error if device memory does not fit one slot.
     pub fn enable_slots(
         &mut self,
         backend: &mut B,
@@ -111,7 +111,7 @@ impl<B: Backend> DeviceTier<B> {
     /// Returns the speed of filling slots from host memory. `None` if evicted planes are not kept there.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn host_link(&mut self, backend: &mut B) -> Result<Option<HostLink>, EngineError> {
         match &mut self.memory {
             Some(memory) => memory.slots.host_link(backend),
@@ -133,7 +133,7 @@ impl<B: Backend> DeviceTier<B> {
     /// Resizes the slots to `bytes`. Slots of experts in [`DeviceTier::lost_at`] must be free.
     ///
     /// # Errors
-    /// Fails if device memory does not fit one expert.
+    /// Returns an error if device memory does not fit one expert.
     pub fn resize(&mut self, bytes: u64, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         let Self { experts, memory, .. } = self;
         let Some(memory) = memory else { return Ok(()) };
@@ -187,7 +187,7 @@ impl<B: Backend> DeviceTier<B> {
     /// Returns the expert, built from all planes that have arrived, at least `planes`.
     ///
     /// # Errors
-    /// Fails if the planes do not form an expert, no slot is free, or the device failed.
+    /// Returns an error if the planes do not form an expert, no slot is free, or the device fails.
     pub fn acquire(
         &mut self,
         id: ExpertId,
@@ -213,7 +213,7 @@ impl<B: Backend> DeviceTier<B> {
     /// Copies a plane from device memory to host memory. Returns `None` if host memory lacks space.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn fetch(
         &mut self,
         id: PlaneId,
@@ -247,7 +247,7 @@ impl<B: Backend> DeviceTier<B> {
     /// Updates the device's tables with pending changes.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn publish(
         &mut self,
         tables: &mut [Option<B::ExpertTable>],
@@ -283,7 +283,7 @@ impl<B: Backend> DeviceTier<B> {
     /// recorded by `before`. Returns false if the expert cannot be placed.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn promote(
         &mut self,
         id: ExpertId,
@@ -335,7 +335,7 @@ impl<B: Backend> DeviceTier<B> {
     /// copies up to `awaited`.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn completed_copies(
         &mut self,
         awaited: CopyFence,
@@ -438,7 +438,7 @@ impl<B: Backend> ExpertSlot<B> {
     /// Returns the expert bound to all planes that have arrived, at least `planes`.
     ///
     /// # Errors
-    /// Fails if the planes do not form an expert.
+    /// Returns an error if the planes do not form an expert.
     fn bind(
         &mut self,
         id: ExpertId,
@@ -463,7 +463,7 @@ impl<B: Backend> ExpertSlot<B> {
     /// expert. The host copies are dropped.
     ///
     /// # Errors
-    /// Fails if the planes do not form an expert, no slot is free, or the device failed.
+    /// Returns an error if the planes do not form an expert, no slot is free, or the device fails.
     fn place(
         &mut self,
         id: ExpertId,

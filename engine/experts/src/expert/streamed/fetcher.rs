@@ -148,7 +148,7 @@ impl Fetcher {
         self.later.push_back(id);
     }
 
-    /// Moves a plane to the front of the background reads.
+    /// Raises a plane's background read to idle.
     pub fn hasten(&self, id: PlaneId) {
         self.reads.hasten(tag_of(id));
     }

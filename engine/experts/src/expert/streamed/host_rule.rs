@@ -258,7 +258,7 @@ mod tests {
         let before = rule.queues();
         assert!(rule.takes(one));
         rule.leave(one, before);
-        // Same as with one expert on the device and none on the CPU.
+        // Same as with one expert on the device and an idle CPU.
         assert_eq!(rule.queues(), HostQueues { host_s: 0.0, device_s: 4e-4 });
         let places: Vec<bool> = (0..4).map(|_| rule.takes(one)).collect();
         assert_eq!(places, [true, true, true, false]);

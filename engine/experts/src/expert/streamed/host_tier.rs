@@ -1,6 +1,5 @@
-//! Host memory beside a device: holds planes evicted from the device, and lets the CPU compute some of those
-//! experts in parallel with the device. The CPU's results are copied to the device and summed there in the
-//! usual order.
+//! Host memory beside a device: holds planes evicted from the device, and computes some experts on the CPU in
+//! parallel with the device. The CPU's results are copied to the device and summed there in the usual order.
 //!
 //! The CPU is only used for int8 products of nested matrices, which sum exactly and give the same bits on
 //! both sides.
@@ -47,7 +46,7 @@ impl<B: Backend> HostTier<B> {
     /// Enables CPU computation beside a device with this link to host memory.
     ///
     /// # Errors
-    /// None in practice: buffers of the CPU always fit.
+    /// Never in practice: buffers of the CPU always fit.
     pub fn enable_cpu(&mut self, link: HostLink) -> Result<(), EngineError> {
         let hidden_size = self.builder.config().hidden_size;
         self.cpu = Some(CpuUnit::new(self.options, link, hidden_size)?);
@@ -63,7 +62,7 @@ impl<B: Backend> HostTier<B> {
     /// overwritten.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn demote_evicted(
         &mut self,
         residency: &Residency,
@@ -141,7 +140,7 @@ impl<B: Backend> HostTier<B> {
     /// Copies the inputs of the CPU's experts to the host.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub async fn read_inputs(
         &mut self,
         inputs: &B::Buffer, // [T, hidden_size]
@@ -157,7 +156,7 @@ impl<B: Backend> HostTier<B> {
     /// `out`. `each` is called for each expert.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn compute(
         &mut self,
         uses: &[ExpertUse],

@@ -1,9 +1,9 @@
 //! Experts streamed on demand: planes are read and cached within a budget.
 //!
-//! Four components do not know each other. `LayerRequest` tracks the requirements of one layer, `Fetcher`
-//! reads planes, `DeviceTier` builds experts on the device, and `HostTier` holds planes evicted from the
-//! device and runs the CPU on them. `Residency` decides which planes are resident and which are evicted.
-//! `StreamedExperts` passes planes between the components:
+//! Four components are independent of each other. `LayerRequest` tracks the requirements of one layer,
+//! `Fetcher` reads planes, `DeviceTier` builds experts on the device, and `HostTier` holds planes evicted
+//! from the device and runs the CPU on them. `Residency` decides which planes are resident and which are
+//! evicted. `StreamedExperts` passes planes between the components:
 //!
 //! ```text
 //!            LayerRequest
@@ -99,8 +99,8 @@ impl<B: Backend> StreamedExperts<B> {
     /// Creates streamed experts with none resident.
     ///
     /// # Errors
-    /// Fails if the source is not a store, the budget does not fit one token's experts of one layer, or a
-    /// reader thread cannot be started.
+    /// Returns an error if the source is not a store, or a reader thread cannot be started. Also fails if the
+    /// budget does not fit one token's experts of one layer.
     pub fn open(
         source: Arc<dyn ExpertSource>,
         activations: ActivationMode,
@@ -180,7 +180,8 @@ impl<B: Backend> StreamedExperts<B> {
     /// ascend, each with the range of its rows in `uses`.
     ///
     /// # Errors
-    /// Fails if the layer lacks an expert, and with the errors of [`StreamedExperts::change_memory`].
+    /// Returns an error if the layer lacks an expert, and with the errors of
+    /// [`StreamedExperts::change_memory`].
     pub fn begin(
         &mut self,
         layer: u32,
@@ -244,8 +245,9 @@ impl<B: Backend> StreamedExperts<B> {
         self.device.bound(id).map(Arc::clone)
     }
 
-    /// Pins experts that fit and plans reads of their missing planes. An expert is admitted with all its
-    /// planes or waits until others are computed. Later experts then wait too, so that none is starved.
+    /// Pins experts that fit and plans reads of their missing planes. An expert is admitted with all planes
+    /// it must wait for, or waits until others are computed. Later experts then wait too, to prevent
+    /// starvation.
     fn pin(&mut self) -> Result<(), EngineError> {
         if self.request.find(ExpertState::Waiting, 0).is_none() {
             return Ok(());
@@ -359,7 +361,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// were returned, or if the CPU has experts to compute before the next wait.
     ///
     /// # Errors
-    /// Fails if a read failed or planes do not form an expert.
+    /// Returns an error if a read failed or planes do not form an expert.
     pub async fn next<'a>(
         &mut self,
         uses: &'a [ExpertUse],
@@ -491,8 +493,8 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    /// Unpins returned experts, which are computed by now. Includes the CPU's experts if it has none left to
-    /// compute.
+    /// Unpins the returned experts, which have been computed. Includes the CPU's experts if it has no work
+    /// left.
     fn release(&mut self) {
         let Self { request, host, residency, .. } = self;
         let layer = request.layer();
@@ -514,7 +516,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// Copies the inputs of the CPU's experts to the host.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub async fn read_host_inputs(
         &mut self,
         inputs: &B::Buffer, // [T, hidden_size]
@@ -528,7 +530,7 @@ impl<B: Backend> StreamedExperts<B> {
 /// planes of another. Without reuse, new buffers would consist of small memory pages, which the disk fills at
 /// half the speed.
 fn spare_bytes(budget: u64, table: &ExpertTable, most: u64) -> u64 {
-    // If all planes fit, none is replaced.
+    // Replacement never happens if all planes fit.
     let total = table.total_bytes();
     let planes = if budget >= total { total } else { table.least_bytes() };
     most.min(budget / SPARE_SHARE).min(budget.saturating_sub(planes))

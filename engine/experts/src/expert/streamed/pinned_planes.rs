@@ -143,7 +143,7 @@ impl<B: Backend> PinnedPlanes<B> {
     /// Copies evicted planes to host memory, before their slots are overwritten.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn demote(
         &mut self,
         residency: &Residency,

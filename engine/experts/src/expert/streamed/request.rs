@@ -255,8 +255,8 @@ impl LayerRequest {
         Ok(())
     }
 
-    /// Removes computed experts: those given, and the CPU's if `cpu_is_done`. Calls `unpin` for each that was
-    /// pinned.
+    /// Removes computed experts: the given ones, and the CPU's if `cpu_is_done`. Calls `unpin` for each
+    /// pinned one.
     pub fn release(&mut self, cpu_is_done: bool, mut unpin: impl FnMut(u32)) {
         self.experts.retain(|one| match one.state {
             ExpertState::Waiting | ExpertState::Pinned => true,

@@ -1,5 +1,5 @@
 //! Random requests, arrivals in any order, failed reads, budget changes, sheds, late planes and requests that
-//! end early. A model checks them; it knows only the requests and the completed reads.
+//! end early. A model derives the expected results from the requests and the completed reads only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;

@@ -13,7 +13,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// Moves experts to slots in device memory, if the device supports them.
     ///
     /// # Errors
-    /// Fails if device memory does not fit one slot, or no slot fits the experts.
+    /// Returns an error if device memory does not fit one slot, or no slot fits the experts.
     pub fn enable_device_slots(
         &mut self,
         backend: &mut B,
@@ -36,7 +36,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// `out`. Frequently used experts are promoted to the device. `each` is called for each expert.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn compute_on_host(
         &mut self,
         uses: &[ExpertUse],
@@ -64,7 +64,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// copies are done ([`StreamedExperts::land_promotions`]).
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     fn promote(
         &mut self,
         id: ExpertId,
@@ -113,8 +113,8 @@ impl<B: Backend> StreamedExperts<B> {
         awaited.map_or(Ok(()), |fence| self.land_promotions(fence, encoder))
     }
 
-    /// Completes promotions whose copies are done, and those up to the fence `awaited`. Subsequently recorded
-    /// work waits for the latter.
+    /// Completes promotions whose copies are done, and promotions up to the fence `awaited`. Subsequently
+    /// recorded work waits for the latter.
     pub(super) fn land_promotions(
         &mut self,
         awaited: CopyFence,
@@ -139,7 +139,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// Copies arrived planes to slots and updates the device's tables.
     ///
     /// # Errors
-    /// Fails if the device failed.
+    /// Returns an error if the device fails.
     pub fn publish(
         &mut self,
         tables: &mut [Option<B::ExpertTable>],
@@ -155,7 +155,8 @@ impl<B: Backend> StreamedExperts<B> {
     /// Applies the limits requested through [`ExpertMemory`].
     ///
     /// # Errors
-    /// Fails if the budget does not fit one token's experts of one layer; the old budget then stays.
+    /// Returns an error if the budget does not fit one token's experts of one layer; the old budget then
+    /// stays.
     pub fn change_memory(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         let mut result = Ok(());
         let (wanted, shed) = (self.memory.take_wanted(), self.memory.take_shed());
