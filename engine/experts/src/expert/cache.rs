@@ -99,8 +99,8 @@ impl<B: Backend> ExpertCache<B> {
     /// Creates a cache that streams a store's experts within a budget.
     ///
     /// # Errors
-    /// Returns an error if the source is not a store, or a reader thread cannot be started. Also fails if the
-    /// budget does not fit one token's experts of one layer.
+    /// Returns an error if the source is not a store, or a reader thread cannot be started. Also returns an
+    /// error if the budget does not fit one token's experts of one layer.
     pub fn streamed(
         source: Arc<dyn ExpertSource>,
         activations: ActivationMode,

@@ -44,7 +44,7 @@ impl EmbeddingRows {
     /// it cannot be read row by row.
     ///
     /// # Errors
-    /// Returns an error if the embedding is damaged or cannot be read, or with [`EngineError::Thread`].
+    /// [`EngineError::Thread`]. Also returns an error if the embedding is damaged or cannot be read.
     pub(super) fn open(
         store: &Arc<Store>,
         group: &Group,
@@ -91,7 +91,8 @@ impl EmbeddingRows {
     ///
     /// # Errors
     /// [`EngineError::TokenOutOfRange`], [`EngineError::LevelMissing`] or [`EngineError::Cancelled`]. Also
-    /// fails if a row cannot be read, times out or differs from its state when the model was opened.
+    /// returns an error if a row cannot be read, times out or differs from its state when the model was
+    /// opened.
     pub fn read(
         &self,
         rows: &StepRows,

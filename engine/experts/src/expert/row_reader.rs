@@ -34,7 +34,6 @@ struct Reply {
 struct Shared {
     /// Number of the current request; older ones are not worth reading.
     wanted: AtomicU64,
-    /// Number of rows read.
     read: AtomicU64,
 }
 

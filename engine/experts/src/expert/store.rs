@@ -85,7 +85,8 @@ impl StoreSource {
     /// level in the store.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`]. Also fails if the configuration is missing, damaged or not supported.
+    /// [`EngineError::LevelMissing`]. Also returns an error if the configuration is missing, damaged or not
+    /// supported.
     pub fn owned(store: Arc<Store>, level: Option<Level>) -> Result<Self, EngineError> {
         let config = config_of(&store)?;
         Self::owned_as(store, config, level)

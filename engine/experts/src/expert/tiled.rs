@@ -10,7 +10,6 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{Invariant, Plane};
 
-/// Codes decoded from their planes.
 enum Codes {
     Nested(QuantizedMatrix),
     Scaled(ScaledRows, ScaledForm),

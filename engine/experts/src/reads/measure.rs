@@ -127,7 +127,7 @@ fn sizes<'a>(
 /// stores, reads random experts. Returns an empty list if the platform has no clock.
 ///
 /// # Errors
-/// Returns an error if a read fails, or with [`EngineError::Thread`].
+/// [`EngineError::Thread`]. Also returns an error if a read fails.
 pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measured>, EngineError> {
     let mut measured = Vec::new();
     if cfg!(target_family = "wasm") {
@@ -185,7 +185,6 @@ fn present_bytes(store: &Store) -> u64 {
     sections.and_then(|sections| sections.last()).map_or(0, |last| last.end)
 }
 
-/// Places read during a measurement.
 enum Places<'a> {
     /// Any range of bytes.
     Anywhere { count: u64, block_bytes: u64 },

@@ -173,7 +173,6 @@ pub(super) struct Transfer {
 pub(super) enum TransferState {
     /// All bytes of the plane were read.
     Complete,
-    /// Another call is needed.
     Again,
     /// The system does not support this access path for the file.
     Refused,

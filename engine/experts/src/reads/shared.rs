@@ -122,7 +122,6 @@ impl Shared {
         whole(self.state.lock())
     }
 
-    /// Returns the nanoseconds since the reads were opened.
     pub fn now_ns(&self) -> u64 {
         Moment::now().nanoseconds_since(self.opened)
     }
@@ -398,7 +397,6 @@ impl State {
     }
 }
 
-/// Returns the error of a read that timed out.
 #[cfg(not(target_family = "wasm"))]
 pub(super) fn stall(shared: &Shared, job: &QueuedRead, timeout: Duration) -> EngineError {
     EngineError::ReadStalled {

@@ -38,7 +38,6 @@ struct Pages {
     whole: Vec<bool>, // [huge pages]
 }
 
-/// Exclusive memory of one buffer.
 pub(super) struct SlabBuffer {
     slab: Arc<Slab>,
     index: usize,

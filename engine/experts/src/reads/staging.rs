@@ -15,7 +15,6 @@ const STAGING_BYTES: usize = 8 << 20;
 /// Minimum number of useful areas: one is read while another is copied.
 const AREAS_MIN: usize = 2;
 
-/// Free staging areas.
 pub(super) struct Staging {
     /// Free areas, the last used one last.
     free: Vec<StagingBuffer>,
@@ -24,7 +23,6 @@ pub(super) struct Staging {
 
 /// Memory registered with the ring.
 pub(super) struct StagingBuffer {
-    /// Index of the registered buffer.
     pub index: u16,
     pub piece: SlabBuffer,
 }

@@ -91,7 +91,8 @@ impl ExpertTable {
     /// Creates the table of a store, with the planes that the model of a level needs.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`]. Also fails if the configuration is missing, damaged or not supported.
+    /// [`EngineError::LevelMissing`]. Also returns an error if the configuration is missing, damaged or not
+    /// supported.
     pub fn of_store(store: &Store, level: Level) -> Result<Self, EngineError> {
         if level > store.level() {
             let (asked, held) = (level.bits(), store.level().bits());
@@ -172,7 +173,6 @@ impl ExpertTable {
         bytes.iter().take(self.experts_per_token).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Returns the number of experts in all layers.
     pub(super) fn len(&self) -> usize {
         self.starts[self.layers.len()]
     }

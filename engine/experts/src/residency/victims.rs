@@ -155,7 +155,6 @@ impl Residency {
         evicted.push(id);
     }
 
-    /// Removes a plane from the bookkeeping.
     pub(super) fn forget(&mut self, id: PlaneId) {
         let (bytes, number) = self.table.plane(id);
         let slot = &mut self.slots[number];

@@ -167,7 +167,6 @@ impl<'a> Values<'a> {
         self.sample_routes(&biases);
     }
 
-    /// Adds one router to the shares of the busiest experts.
     fn sample_routes(&mut self, biases: &[f32]) {
         let chosen = self.config.experts_per_token_max();
         let mut counts = vec![0u32; biases.len()];
@@ -189,7 +188,6 @@ impl<'a> Values<'a> {
         self.shares.1 += 1;
     }
 
-    /// Returns the mean shares over the routers so far.
     pub(super) fn busiest_shares(&self) -> [f64; 3] {
         self.shares.0.map(|sum| sum / self.shares.1.max(1) as f64)
     }

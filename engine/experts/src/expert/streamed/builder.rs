@@ -120,7 +120,6 @@ impl ExpertBuilder {
     }
 }
 
-/// Returns the hidden and intermediate sizes of a layer's experts.
 fn sizes_of(config: &ModelConfig, layer: u32) -> (usize, usize) {
     let feed_forward = config.layers.get(layer as usize).map(|layer| layer.feed_forward);
     let intermediate = match feed_forward {

@@ -39,7 +39,6 @@ impl Default for HostOptions {
     }
 }
 
-/// The CPU, and its work in the current layer.
 pub(super) struct CpuUnit {
     rule: HostRule,
     cpu: Cpu,
@@ -59,7 +58,7 @@ pub(super) struct CpuUnit {
 pub(super) struct CpuExpert {
     pub id: ExpertId,
     pub planes: usize,
-    /// Bytes of those planes.
+    /// Bytes of the planes in use.
     pub bytes: u64,
     pub weights: Arc<FeedForward<Cpu>>,
     /// Range of its rows in the request's uses.

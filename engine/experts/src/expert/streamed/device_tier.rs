@@ -430,7 +430,6 @@ impl<B: Backend> ExpertSlot<B> {
         self.planes.get(held).is_some_and(Option::is_some)
     }
 
-    /// Returns the bound expert and its number of planes.
     fn bound(&self) -> Option<(&Arc<FeedForward<B>>, usize)> {
         self.bound.as_ref().map(|(weights, held)| (weights, *held))
     }

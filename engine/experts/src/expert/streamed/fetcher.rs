@@ -99,13 +99,11 @@ impl Fetcher {
         self.reads.outstanding()
     }
 
-    /// Returns a completed read, if any.
     pub fn try_next(&mut self) -> Option<Arrival> {
         let done = self.reads.try_next()?;
         Some(self.take_in(done))
     }
 
-    /// Polls for a completed read.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Arrival> {
         self.reads.poll_next(context).map(|done| self.take_in(done))
     }
@@ -289,7 +287,6 @@ impl Fetcher {
     }
 }
 
-/// Extents of one expert's planes in the store.
 #[derive(Debug)]
 struct ExpertExtents {
     extents: [Option<Extent>; Plane::ALL.len()],

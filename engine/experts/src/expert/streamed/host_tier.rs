@@ -92,7 +92,6 @@ impl<B: Backend> HostTier<B> {
         self.planes.set_moving(id);
     }
 
-    /// Ends an expert's move to the device.
     pub fn set_moved(&mut self, id: ExpertId) {
         self.planes.set_moved(id);
     }
@@ -132,7 +131,6 @@ impl<B: Backend> HostTier<B> {
         Ok(())
     }
 
-    /// Returns whether the CPU has experts left to compute.
     pub fn has_work(&self) -> bool {
         self.cpu.as_ref().is_some_and(|cpu| !cpu.work().is_empty())
     }

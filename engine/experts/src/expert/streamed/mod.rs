@@ -83,7 +83,6 @@ pub(super) struct StreamedExperts<B: Backend> {
     host: HostTier<B>,
     residency: Residency,
     memory: Arc<ExpertMemory>,
-    /// Maximum bytes of unused buffers.
     spare_max: u64,
     /// Planes evicted by residency and not yet dropped.
     evicted: Vec<PlaneId>,
@@ -99,8 +98,8 @@ impl<B: Backend> StreamedExperts<B> {
     /// Creates streamed experts with none resident.
     ///
     /// # Errors
-    /// Returns an error if the source is not a store, or a reader thread cannot be started. Also fails if the
-    /// budget does not fit one token's experts of one layer.
+    /// Returns an error if the source is not a store, or a reader thread cannot be started. Also returns an
+    /// error if the budget does not fit one token's experts of one layer.
     pub fn open(
         source: Arc<dyn ExpertSource>,
         activations: ActivationMode,
@@ -112,7 +111,6 @@ impl<B: Backend> StreamedExperts<B> {
         Self::with_reads(source, activations, options, reads)
     }
 
-    /// Creates streamed experts over opened reads.
     fn with_reads(
         source: Arc<StoreSource>,
         activations: ActivationMode,
@@ -180,7 +178,7 @@ impl<B: Backend> StreamedExperts<B> {
     /// ascend, each with the range of its rows in `uses`.
     ///
     /// # Errors
-    /// Returns an error if the layer lacks an expert, and with the errors of
+    /// Returns an error if the layer lacks an expert. Also has the errors of
     /// [`StreamedExperts::change_memory`].
     pub fn begin(
         &mut self,

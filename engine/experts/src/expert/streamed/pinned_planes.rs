@@ -88,7 +88,6 @@ impl<B: Backend> PinnedPlanes<B> {
         self.busy.push(id);
     }
 
-    /// Returns the bound expert if it has at least `planes` planes.
     pub fn bound(&self, id: ExpertId, planes: usize) -> Option<Arc<FeedForward<Cpu>>> {
         let (weights, held) = self.bound.get(&id)?;
         (*held >= planes).then(|| Arc::clone(weights))
@@ -104,7 +103,6 @@ impl<B: Backend> PinnedPlanes<B> {
         self.moving.push(id);
     }
 
-    /// Ends an expert's move to the device.
     pub fn set_moved(&mut self, id: ExpertId) {
         self.moving.retain(|other| *other != id);
     }

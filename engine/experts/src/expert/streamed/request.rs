@@ -158,7 +158,6 @@ impl LayerRequest {
         self.late
     }
 
-    /// Returns whether the request has no experts left.
     pub fn is_done(&self) -> bool {
         self.experts.is_empty()
     }
