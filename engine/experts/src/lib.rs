@@ -1,7 +1,7 @@
-//! Experts that do not fit into memory: where they come from, which are there, and at which level each is used.
+//! Experts that do not fit into memory: sources, residency, and the level of each use.
 //!
-//! Planes are read ([`reads`]), kept and evicted under a budget ([`residency`]), and handed to a step ([`expert`]); [`dual`] and
-//! [`allocation`] decide levels.
+//! Planes are read ([`reads`]), cached and evicted under a budget ([`residency`]), and handed to a step
+//! ([`expert`]). [`dual`] and [`allocation`] choose levels.
 
 pub mod allocation;
 pub mod dual;

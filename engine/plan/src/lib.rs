@@ -1,6 +1,6 @@
-//! What a model will do on a machine, before it runs there: a forecast from the index of its store,
-//! simulations of streaming and of many generations that drive the engine's own residency and scheduler, and stores of random weights to
-//! measure with. Programs and benchmarks use it; no engine does.
+//! Predictions of a model's behaviour on a machine, before it runs there. Contains a forecast from a store's
+//! index, simulations of streaming and of serving that drive the engine's own residency and scheduler, and
+//! stores of random weights for measurements. Used by programs and benchmarks, not by the engine.
 
 pub mod plan;
 pub mod service;

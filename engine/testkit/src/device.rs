@@ -1,66 +1,65 @@
-//! What suites must know of the device they run on.
+//! Properties of a device that the suites need.
 
 use nestling_core::backend::Backend;
 
-/// A device under test. Functions that fail where there is no device are called only by tests of suites that
-/// are ignored there ([`Suite::unless`](crate::Suite::unless)).
+/// A device under test. Methods that fail without a device are only called by tests of suites that are
+/// ignored in that case ([`Suite::unless`](crate::Suite::unless)).
 pub trait Device: 'static {
-    /// What is tested.
     type Backend: Backend + 'static;
 
-    /// A backend on the device that tests share.
+    /// Returns a backend on the device that tests share.
     fn device() -> Self::Backend;
 
-    /// Another backend on the same device.
+    /// Returns another backend on the same device.
     fn again(backend: &Self::Backend) -> Self::Backend;
 
-    /// Another one on the same device, which is taken to do so many multiplications a second.
+    /// Returns another backend on the same device, with an assumed speed in multiplications per second.
     fn with_work_rate(backend: &Self::Backend, rate: u64) -> Self::Backend;
 }
 
-/// What the suite of operations must know besides.
+/// Additional properties needed by the suite of operations.
 pub trait OperationsDevice: Device {
-    /// Most elements of a DeltaNet key.
+    /// Maximum number of elements of a DeltaNet key.
     const KEY_DIM_MAX: usize = 1024;
 
-    /// Launches of a product of 300 rows of a matrix and 70 of activations, and of what quantizes these: at
-    /// once, by 128 rows of the matrix and 64 of activations, by the least.
+    /// Launches of a product of 300 matrix rows and 70 activation rows, including quantization. For a single
+    /// launch, for chunks of 128 matrix rows and 64 activation rows, and for minimal chunks.
     const PRODUCT_LAUNCHES: [u64; 3];
 
     /// Launches of attention for few rows.
     const ATTEND_LAUNCHES: u64;
 
-    /// Whether a device may take numbers below the least normal one for 0.
+    /// True if the device may flush subnormal numbers to zero.
     const KEEPS_NO_SUBNORMAL: bool;
 
-    /// Rows that are many to the device.
+    /// Number of rows that the device treats as many.
     const ROWS_MANY: usize;
 
-    /// Query heads that one launch attends for at the least, of so many of a row.
+    /// Returns the minimum number of query heads per launch of attention, of `heads` heads per row.
     fn attended_at_least(heads: u64) -> u64;
 
-    /// A backend without instructions that some devices lack.
+    /// Returns a backend that does not use optional instructions.
     fn plain_device() -> Self::Backend;
 
-    /// Measures how fast the device computes; what it finds depends on the device.
+    /// Measures the speed of the device. The results depend on the device.
     fn measure_work_rates(backend: &Self::Backend);
 }
 
-/// What the suite of models must know besides.
+/// Additional properties needed by the suite of models.
 pub trait ModelsDevice: Device {
-    /// What a limit has room for beside experts: dense weights, and what steps and sessions work with.
+    /// Memory for everything but experts: dense weights, and the buffers of steps and sessions.
     const WORK_BYTES: u64;
 
-    /// A backend on a device of its own.
+    /// Returns a backend on a separate device.
     fn own_device() -> Self::Backend;
 
-    /// A backend that may use so many bytes of the device's memory.
+    /// Returns a backend that may use `bytes` bytes of the device's memory.
     fn limited_device(bytes: u64) -> Self::Backend;
 
-    /// Loses the device.
+    /// Causes a loss of the device.
     fn destroy(backend: &Self::Backend);
 
-    /// Tokens of a family's prompt: two pages, and convolutions and windows that lie in both, where the device
-    /// is quick enough for so many.
+    /// Returns the number of tokens in a family's prompt: two pages, so that convolutions and windows cross
+    /// pages, unless the device is too slow.
     fn family_tokens() -> usize;
 }

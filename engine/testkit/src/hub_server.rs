@@ -1,6 +1,5 @@
-//! A small stand-in for the Hugging Face Hub on 127.0.0.1: listing, redirects as the real one gives
-//! them, ranges, and faults on demand. Large files lie on a second host, which takes it for a failed
-//! test if it is shown a token.
+//! Mock of the Hugging Face Hub on 127.0.0.1, with listings, redirects like those of the real Hub, ranges,
+//! and faults on demand. Large files are served by a second host; sending it a token fails the test.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -10,54 +9,54 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Bytes that are sent behind a file's last where a body does not end.
+/// Bytes sent after a file's end by [`HubFault::Endless`].
 const ENDLESS: usize = 64 << 20;
 
-/// A way to answer that no sound server has.
+/// Faulty behaviour of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HubFault {
     #[default]
     Sound,
-    /// The request for the listing is read, and that is all.
+    /// The server reads the request for the listing but never answers.
     SilentListing,
-    /// The listing goes on and on, at a moderate speed.
+    /// The listing never ends, at a moderate speed.
     EndlessListing,
-    /// The request for a large file is read, and that is all.
+    /// The server reads the request for a large file but never answers.
     SilentFile,
-    /// A large file comes byte by byte, with pauses.
+    /// A large file arrives byte by byte, with pauses.
     Trickle,
-    /// A large file has bytes behind its last.
+    /// A large file has extra bytes after its end.
     Endless,
-    /// A large file is moved to where it was moved from.
+    /// A large file redirects to itself.
     Loop,
-    /// A large file is moved, and nothing says where to.
+    /// A large file redirects without a location.
     Nowhere,
-    /// The listing comes compressed, which nobody asked for.
+    /// The listing is compressed although the request does not allow that.
     Compressed,
-    /// So many bytes of a large file for each request, then the line breaks.
+    /// The connection closes after this number of bytes of a large file, for each request.
     Short(usize),
 }
 
-/// What the server does wrong, and what it saw.
+/// Faults to produce, and observed requests.
 #[derive(Default)]
 pub struct State {
-    /// Close the connection after so many bytes of a file's body if it has more; each entry is used
-    /// once, those of a file in their order.
+    /// Closes the connection after this number of bytes of a file's body, if it has more. Each entry is used
+    /// once, in order for each file.
     pub cuts: Vec<(String, usize)>,
-    /// Bytes of files that are served changed.
+    /// Offsets of bytes that are served with changes.
     pub flips: Vec<(String, usize)>,
-    /// Token that must be presented.
+    /// Required token.
     pub token: Option<String>,
     pub manner: HubFault,
-    /// What is said to be the name of every file's content, and the commit.
+    /// Value sent as the content name of each file and as the commit.
     pub names: Option<String>,
-    /// What is said in place of the listing.
+    /// Text sent instead of the listing.
     pub listing: Option<String>,
-    /// Requests to the second host with credentials.
+    /// Requests to the second host that carried credentials.
     pub leaks: Vec<String>,
-    /// `GET path range` of every request.
+    /// `GET path range` of each request.
     pub requests: Vec<String>,
-    /// Bytes of bodies that were sent.
+    /// Bytes of bodies sent.
     pub served: usize,
 }
 
@@ -76,7 +75,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name the Hub gives a file's content: SHA-256 for weights, git's for the rest.
+/// Returns the Hub's name of a file's content: SHA-256 for weights, the git hash for other files.
 pub fn blob_name(name: &str, content: &[u8]) -> String {
     if is_large(name) { hex(&Sha256::digest(content)) } else { git_name(content) }
 }
@@ -96,7 +95,7 @@ impl Standin {
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
         let (hub, cdn) = (listen(), listen());
         let address = format!("http://{}", hub.local_addr().unwrap());
-        // Another name and another port.
+        // Differs in host name and port.
         let second = format!("http://localhost:{}", cdn.local_addr().unwrap().port());
         let state = Arc::new(Mutex::new(State::default()));
         let repository = Arc::new(Repository { id: id.into(), commit: commit.into(), files });
@@ -107,7 +106,7 @@ impl Standin {
         Self { address, state }
     }
 
-    /// Bytes that were sent since this was asked last.
+    /// Returns the bytes sent since the last call.
     pub fn served(&self) -> usize {
         std::mem::take(&mut self.state.lock().unwrap().served)
     }
@@ -124,7 +123,7 @@ impl Drop for Standin {
     }
 }
 
-/// Answers each connection on a thread of its own.
+/// Answers each connection on a separate thread.
 fn serve(listener: TcpListener, answer: impl Fn(&TcpStream) + Send + Sync + 'static) {
     let answer = Arc::new(answer);
     std::thread::spawn(move || {
@@ -135,8 +134,8 @@ fn serve(listener: TcpListener, answer: impl Fn(&TcpStream) + Send + Sync + 'sta
     });
 }
 
-/// What is asked for when a file is to be kept, not only its header: how long it is, and its bytes to
-/// the last.
+/// Returns whether a request belongs to a download of the whole file, as opposed to its header: it requests
+/// the length or the bytes up to the end.
 fn is_for_keeping(request: &Request, content: &[u8]) -> bool {
     match request.range {
         None | Some((_, None) | (0, Some(0))) => true,
@@ -204,7 +203,7 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, sec
         let Some((name, content)) = rest.split_once('/').and_then(|(_, name)| known(name)) else {
             return send(stream, "404 Not Found", &[], b"Entry not found");
         };
-        // Large files lie on another host, small ones behind a relative redirect.
+        // Large files are on another host, small ones behind a relative redirect.
         let etag = names.clone().unwrap_or_else(|| format!("\"{}\"", blob_name(name, content)));
         let (status, key, target) = if is_large(name) {
             ("302 Found", "X-Linked-Etag", format!("{second}/cdn/{name}?signature=x"))
@@ -230,7 +229,7 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, sec
     }
 }
 
-/// The second host: it has the large files, for everybody who has the address.
+/// Answers as the second host, which serves large files to anyone with the address.
 fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<State>) {
     let Some(request) = read_request(stream) else { return };
     let range = request.range.map_or(String::new(), |range| format!(" {range:?}"));
@@ -259,7 +258,7 @@ fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<Stat
     }
 }
 
-/// Bytes in the gzip format (RFC 1952), in blocks that are not compressed.
+/// Encodes bytes in the gzip format (RFC 1952), in uncompressed blocks.
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     let blocks = bytes.chunks(0xffff);
@@ -288,7 +287,7 @@ fn send_without_end(mut stream: &TcpStream) {
     }
 }
 
-/// Longer than anybody should wait.
+/// Sleeps for longer than any client should wait.
 fn be_silent() {
     std::thread::sleep(Duration::from_secs(600));
 }
@@ -356,7 +355,7 @@ fn send(mut stream: &TcpStream, status: &str, headers: &[(&str, String)], body: 
     let _ = stream.write_all(body);
 }
 
-/// The answer to `/api/models/{id}/revision/{revision}?blobs=true`, with the keys that matter.
+/// Returns the response to `/api/models/{id}/revision/{revision}?blobs=true`, with the relevant keys.
 fn listing(repository: &Repository) -> String {
     let siblings = repository.files.iter().map(|(name, content)| {
         let (size, blob) = (content.len(), blob_name(name, content));

@@ -1,5 +1,5 @@
-//! What tests of several crates share: suites that every GPU backend passes, generic over the device, and a
-//! harness ([`run`]) that reports a test as ignored, and why, where the machine lacks what it needs.
+//! Shared test support: suites that all GPU backends pass, generic over the device, and a test harness
+//! ([`run`]). The harness reports a test as ignored, with the reason, if the machine lacks a requirement.
 //!
 //! A test program registers suites in its `main` (`harness = false`):
 //!

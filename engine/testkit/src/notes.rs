@@ -1,15 +1,15 @@
-//! What tests say of themselves: shown where one fails, or `--show-output` or `--nocapture` asks for it.
+//! Output of tests, printed if a test fails or with `--show-output` or `--nocapture`.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
 
 thread_local! {
-    /// Of the test that runs on this thread.
+    /// Notes of the test that runs on this thread.
     static NOTES: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps a line of the test that runs; [`note`](crate::note) formats it.
+/// Records a line of the running test; [`note`](crate::note) formats it.
 pub fn keep(line: &str) {
     NOTES.with_borrow_mut(|notes| {
         let notes = notes.get_or_insert_default();
@@ -18,13 +18,13 @@ pub fn keep(line: &str) {
     });
 }
 
-/// Says something of the test that runs, as `eprintln!` would.
+/// Records output of the running test, in the format of `eprintln!`.
 #[macro_export]
 macro_rules! note {
     ($($words:tt)*) => { $crate::keep_note(&format!($($words)*)) };
 }
 
-/// Panics of threads that run a test are kept as notes; all others are reported as ever.
+/// Installs a hook that records panics of test threads as notes. Other panics are reported as usual.
 pub(crate) fn keep_panics() {
     let others = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -39,7 +39,7 @@ pub(crate) fn keep_panics() {
     }));
 }
 
-/// Runs a test: whether it passed, and what it said.
+/// Runs a test and returns whether it passed, and its output.
 pub(crate) fn of(test: fn()) -> (bool, String) {
     NOTES.set(Some(String::new()));
     let passed = panic::catch_unwind(AssertUnwindSafe(test)).is_ok();

@@ -1,4 +1,4 @@
-//! Models on the encoders of the CPU, sequences of tokens, golden files.
+//! Models on all CPU encoders, token sequences, and golden files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ use nestling_runtime::model::{Runner, RunnerOptions};
 
 use crate::models::common::root;
 
-/// Largest difference of a logit that passes: what README.md says. `transformers` and llama.cpp add up the same
-/// float32 products in other orders; the goldens are fixed and bits do not depend on the machine, so that nothing of
-/// it varies. The largest of `transformers` are 4.7e-5 (gpt-oss) and 1.7e-5 (all others).
+/// Maximum difference of a logit, as stated in README.md. `transformers` and llama.cpp add up the same
+/// float32 products in other orders. The goldens are fixed and bits do not depend on the machine, so the
+/// differences do not vary. The largest to `transformers` are 4.7e-5 (gpt-oss) and 1.7e-5 (all others).
 pub const LOGIT_TOLERANCE: f32 = 5e-5;
 
-/// A file or folder of the data that the tests of models read.
+/// Returns the path of a file or folder in the test data of models.
 pub fn data(name: &str) -> PathBuf {
     root().join("engine/runtime/tests/data").join(name)
 }
@@ -43,7 +43,7 @@ pub fn runner<B: Backend>(
     Runner::load(backend, Arc::clone(source), options, &cancel, &mut |_, _| {}).unwrap()
 }
 
-/// The same model on every encoder of the CPU that this machine can run.
+/// Loads the model on each CPU encoder that this machine supports.
 pub fn runners(
     source: &Arc<dyn ExpertSource>,
     options: &RunnerOptions,
@@ -60,7 +60,7 @@ pub fn runners(
     all
 }
 
-/// A few tokens of a vocabulary, different for every seed.
+/// Returns deterministic tokens of a vocabulary.
 pub fn some_tokens(count: usize, vocab_size: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let mut next = || {
@@ -82,7 +82,7 @@ impl Sequence {
         Self { pages: PageTable::default(), levels: LevelPolicy::Fixed(level) }
     }
 
-    /// Adds these tokens to a batch.
+    /// Adds tokens to a batch.
     pub fn push(
         &mut self,
         tokens: &[u32],
@@ -102,7 +102,7 @@ impl Sequence {
     }
 }
 
-/// Logits of every position of `tokens`, `[T, vocab_size]`, computed in pieces of `chunk` rows.
+/// Returns the logits of all positions of `tokens`, `[T, vocab_size]`, computed in chunks of `chunk` rows.
 pub fn all_logits(
     runner: &mut dyn ModelRunner,
     tokens: &[u32],
@@ -128,7 +128,7 @@ pub fn step(runner: &mut dyn ModelRunner, batch: &Batch) -> StepOutput {
     output
 }
 
-/// The argmax continuation.
+/// Returns the argmax continuation.
 pub fn greedy(
     runner: &mut dyn ModelRunner,
     prompt: &[u32],
@@ -156,7 +156,7 @@ pub fn argmax(logits: &[f32]) -> u32 {
     best.0
 }
 
-/// The F32 tensors of a golden file.
+/// Reads the F32 tensors of a golden file.
 pub fn golden_tensors(path: &Path) -> BTreeMap<String, Vec<f32>> {
     let bytes = std::fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

@@ -8,7 +8,7 @@ use libtest_mimic::{Arguments, Completion, Conclusion, Trial};
 
 use crate::{Test, notes};
 
-/// Tests that need the same of a machine.
+/// Tests with the same requirements.
 #[derive(Clone, Debug)]
 pub struct Suite {
     tests: Vec<Test>,
@@ -17,18 +17,19 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Tests that every machine can run.
+    /// Creates a suite without requirements.
     pub fn new(tests: Vec<Test>) -> Self {
         Self { tests, lacks: || None, judge: || Ok(()) }
     }
 
-    /// The same, ignored where the machine lacks something; it is asked before each test that is to run.
+    /// Adds a requirement: tests are ignored if `lacks` returns a reason. It is called before each test that
+    /// runs.
     #[must_use]
     pub fn unless(self, lacks: fn() -> Option<String>) -> Self {
         Self { lacks, ..self }
     }
 
-    /// The same, with names that begin with another module's.
+    /// Prefixes all test names with a module name.
     #[must_use]
     pub fn within(mut self, module: &str) -> Self {
         for test in &mut self.tests {
@@ -37,8 +38,8 @@ impl Suite {
         self
     }
 
-    /// Marks tests as ignored by default because they are slow without a real device. A name ends with `::` to mean a whole
-    /// module.
+    /// Marks tests as ignored by default because they are slow without a real device. A name that ends with
+    /// `::` selects a whole module.
     ///
     /// # Panics
     /// Panics if a name matches no test.
@@ -59,7 +60,8 @@ impl Suite {
         self
     }
 
-    /// The same, judged as a whole once every test of it has passed; not where only some of them were to run.
+    /// Adds a check of the whole suite, called after all its tests have passed. Skipped if only some tests
+    /// were selected.
     #[must_use]
     pub fn judged(self, judge: fn() -> Result<(), String>) -> Self {
         Self { judge, ..self }
@@ -84,7 +86,7 @@ fn trial(test: &Test, lacks: fn() -> Option<String>, arguments: &Arguments) -> T
             return Err(said.into());
         }
         if is_shown && !said.is_empty() {
-            // Nobody may listen any more.
+            // The error output may be closed.
             let _ = write!(io::stderr().lock(), "---- {name} ----\n{said}");
         }
         Ok(Completion::Completed)
@@ -92,17 +94,17 @@ fn trial(test: &Test, lacks: fn() -> Option<String>, arguments: &Arguments) -> T
     trial.with_ignored_flag(test.ignored.is_some() && ignored.is_none())
 }
 
-/// What the command line says.
+/// Parsed command line.
 struct Options {
     arguments: Arguments,
-    /// Parts of names, of which one is enough.
+    /// Substrings of names; a test runs if one matches.
     filters: Vec<String>,
 }
 
 impl Options {
-    /// As Rust's own harness reads them: any number of filters.
+    /// Parses arguments like Rust's test harness, with any number of filters.
     fn read(given: impl IntoIterator<Item = String>) -> Self {
-        /// Options whose value is a word of its own.
+        /// Options whose value is a separate word.
         const WITH_VALUE: &[&str] =
             &["--test-threads", "--logfile", "--skip", "--color", "--format", "-Z"];
         let (mut words, mut filters) = (Vec::new(), Vec::new());
@@ -121,7 +123,7 @@ impl Options {
         Self { arguments: Arguments::from_iter(words), filters }
     }
 
-    /// Whether a test of this name is asked for.
+    /// Returns whether a test name is selected.
     fn names(&self, name: &str) -> bool {
         let is_exact = self.arguments.exact;
         let matches =
@@ -129,7 +131,7 @@ impl Options {
         self.filters.is_empty() || self.filters.iter().any(matches)
     }
 
-    /// Whether everything is asked for that is not slow.
+    /// Returns whether all tests that are not slow are selected.
     fn is_all(&self) -> bool {
         let arguments = &self.arguments;
         self.filters.is_empty()
@@ -139,7 +141,7 @@ impl Options {
     }
 }
 
-/// Runs suites as the command line says, which is that of Rust's own harness.
+/// Runs suites with the command line of Rust's test harness.
 pub fn run(suites: &[Suite]) -> ExitCode {
     notes::keep_panics();
     let options = Options::read(env::args());
@@ -183,7 +185,7 @@ mod tests {
         panic!("planted");
     }
 
-    /// What comes of a run, whose planted failure is not printed.
+    /// Returns the conclusion of a run, without printing its deliberate failure.
     fn conclusion(suite: Suite, words: &[&str]) -> Conclusion {
         let log = tempfile::NamedTempFile::new().unwrap();
         let log = format!("--logfile={}", log.path().display());
@@ -226,7 +228,7 @@ mod tests {
         assert_eq!(notes::of(passes), (true, String::new()));
     }
 
-    /// With the hook of [`run`], and without it afterwards.
+    /// Runs `act` with the hook of [`run`], and removes the hook afterwards.
     fn keep_hook(act: impl FnOnce()) {
         notes::keep_panics();
         act();

@@ -1,32 +1,31 @@
-//! One test, as a program without Rust's own harness registers it.
+//! A single test, registered by a program without Rust's test harness.
 
-/// A test.
 #[derive(Clone, Debug)]
 pub struct Test {
     pub(crate) name: String,
     pub(crate) run: fn(),
-    /// Why it is run only where `--ignored` asks for it.
+    /// Reason why it only runs with `--ignored`.
     pub(crate) ignored: Option<&'static str>,
 }
 
 impl Test {
-    /// A function of a module, named as Rust's own harness would name it if the module were a program's:
-    /// `file::function`. [`tests`](crate::tests) makes it.
+    /// Creates a test from a function of a module. It is named as in Rust's test harness if the module were a
+    /// program: `file::function`. Called by [`tests`](crate::tests).
     pub fn new(module: &str, function: &str, run: fn()) -> Self {
         let file = module.rsplit("::").next().unwrap_or(module);
         let function = function.split("::").next().unwrap_or(function).trim();
         Self { name: format!("{file}::{function}"), run, ignored: None }
     }
 
-    /// The same, run only where `--ignored` asks for it.
+    /// Marks the test to run only with `--ignored`, for a reason.
     #[must_use]
     pub fn ignored(self, why: &'static str) -> Self {
         Self { ignored: Some(why), ..self }
     }
 }
 
-/// Makes a list of [`Test`]s of functions of the module; those that are slow say why after `=>` and are run
-/// where `--ignored` asks for them.
+/// Creates a list of [`Test`]s from functions of the module. Slow ones give a reason after `=>` and only run
+/// with `--ignored`.
 #[macro_export]
 macro_rules! tests {
     ($($test:expr $(=> $why:literal)?),* $(,)?) => {

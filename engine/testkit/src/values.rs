@@ -1,4 +1,4 @@
-//! Inputs for tests, and what may differ.
+//! Test inputs and tolerances.
 
 use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::driver::block_on;
@@ -6,7 +6,7 @@ use nestling_core::driver::block_on;
 /// Half the distance from 1 to the next f32.
 pub const EPSILON: f32 = f32::EPSILON / 2.0;
 
-/// Deterministic values in -1..1.
+/// Returns deterministic values in [-1, 1).
 pub fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = u64::from(seed) * 2 + 1;
     let mut next = || {
@@ -17,7 +17,6 @@ pub fn noise(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// A buffer that holds these values.
 pub fn buffer<B: Backend>(backend: &mut B, cols: usize, values: &[f32]) -> B::Buffer {
     let mut buffer = backend.buffer(values.len() / cols, cols).unwrap();
     let mut encoder = backend.encoder();
@@ -27,12 +26,12 @@ pub fn buffer<B: Backend>(backend: &mut B, cols: usize, values: &[f32]) -> B::Bu
     buffer
 }
 
-/// What a buffer holds.
+/// Reads the values of a buffer.
 pub fn read<B: Backend>(backend: &mut B, buffer: &B::Buffer) -> Vec<f32> {
     block_on(backend.encoder().read(buffer)).unwrap()
 }
 
-/// Every value is within its tolerance, `tolerance(expected)`.
+/// Checks that each value is within its tolerance, `tolerance(expected)`.
 pub fn expect_close(what: &str, found: &[f32], expected: &[f32], tolerance: impl Fn(f32) -> f32) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -41,7 +40,7 @@ pub fn expect_close(what: &str, found: &[f32], expected: &[f32], tolerance: impl
     }
 }
 
-/// [`expect_close`] with a tolerance for every row and column.
+/// Works like [`expect_close`], with a tolerance for each row and column.
 pub fn expect_rows_close(
     what: &str,
     cols: usize,

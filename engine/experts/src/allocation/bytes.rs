@@ -1,4 +1,4 @@
-//! Bytes of allocations, exactly: every part that is kept with the padding that goes with it.
+//! Exact sizes of allocations in bytes, including padding.
 
 use nestling_formats::Level;
 use nestling_formats::Plane;
@@ -7,21 +7,21 @@ use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
 use super::Allocation;
 use nestling_core::float_bytes;
 
-/// Parts of extents, and planes in memory, begin at multiples of this.
+/// Alignment in bytes of parts within extents and of planes in memory.
 const PART_ALIGNMENT: u64 = 64;
 
-/// What bytes are counted for.
+/// Kind of size to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
-    /// Weights that are held in memory: the planes in use, each rounded up to 64 bytes. Planes that
-    /// share an extent with one in use are read but not held. Floats are 32-bit floats.
+    /// Bytes in memory: the planes in use, each rounded up to 64 bytes. A plane that is read only because it
+    /// shares an extent is not counted. Floats count as 32-bit floats.
     Memory,
-    /// Extents of a store that holds the allocation and no more, rounded up to its alignment.
+    /// Bytes of the extents of a store that holds exactly the allocation, rounded up to the store's
+    /// alignment.
     File,
 }
 
 impl Counting {
-    /// Rounds the bytes of an extent.
     fn round(self, index: &Index, bytes: u64) -> u64 {
         match self {
             Self::Memory => bytes,
@@ -30,7 +30,7 @@ impl Counting {
     }
 }
 
-/// The matrix as a store keeps it that needs no level above `level`.
+/// Returns the matrix descriptor with all levels capped at `level`.
 pub fn cut(matrix: &Matrix, level: Level) -> Matrix {
     match matrix.encoding {
         Encoding::Float(_) => *matrix,
@@ -40,7 +40,7 @@ pub fn cut(matrix: &Matrix, level: Level) -> Matrix {
     }
 }
 
-/// Bytes of a group whose matrices have these levels.
+/// Returns the bytes of a group whose matrices have the given levels.
 pub(super) fn group_bytes(
     index: &Index,
     group: &Group,
@@ -52,7 +52,7 @@ pub(super) fn group_bytes(
     let kept = Group { matrices: matrices.collect(), ..group.clone() };
     let mut bytes = 0;
     for plane in Plane::ALL {
-        // Default: sizes that overflow were refused with the index.
+        // Default: the index was refused if its sizes overflow.
         let parts = kept.parts(plane).unwrap_or_default();
         let end = parts.last().map_or(0, |part| part.range.end as u64);
         bytes += counting.round(index, end.next_multiple_of(PART_ALIGNMENT));
@@ -63,26 +63,27 @@ pub(super) fn group_bytes(
     }
 }
 
-/// Bytes of all weights of an allocation: floats, embedding and head too, the store's own files not.
+/// Returns the bytes of all weights of an allocation, including floats, embedding and head. Asset files are
+/// not counted.
 pub fn weight_bytes(index: &Index, allocation: &Allocation, counting: Counting) -> u64 {
     let groups = index.groups().iter().filter(|group| !matches!(group.id, GroupId::Asset { .. }));
     groups.map(|group| group_bytes(index, group, allocation.levels(&group.id), counting)).sum()
 }
 
-/// Bytes of the matrices of attention and feed-forward parts, codecs counted too.
+/// Returns the bytes of attention and feed-forward matrices, including codecs.
 pub fn layer_bytes(index: &Index, allocation: &Allocation, counting: Counting) -> u64 {
     let groups = index.groups().iter().filter(|group| is_of_layer(group));
     let bytes = groups.map(|g| group_bytes(index, g, allocation.levels(&g.id), counting));
     bytes.sum::<u64>() + codec_bytes(index)
 }
 
-/// [`layer_bytes`] in bits per weight.
+/// Returns [`layer_bytes`] in bits per weight.
 pub fn bits_per_weight(index: &Index, allocation: &Allocation, counting: Counting) -> f64 {
     layer_bytes(index, allocation, counting) as f64 * 8.0 / layer_weights(index) as f64
 }
 
-/// The budget for all weights that leaves `bits` per weight to attention and feed-forward parts,
-/// everything else at its lowest.
+/// Returns the total weight budget that leaves `bits` per weight for attention and feed-forward matrices. All
+/// other weights count at their lowest level.
 pub fn budget_of_bits(index: &Index, top: Level, bits: f64, counting: Counting) -> u64 {
     let others = index
         .groups()

@@ -1,8 +1,8 @@
-//! Choosing levels: refinements in the order of what a byte of them buys, until the budget is spent.
+//! Choice of levels: takes refinements by error reduction per byte until the budget is spent.
 //!
-//! Each matrix's (bytes, error) points give a lower convex hull; its edges, steepest first, are its
-//! refinements. Taking the steepest edge of all matrices next is optimal for every budget that it
-//! spends exactly, and a larger budget only takes more of them.
+//! The (bytes, error) points of a matrix have a lower convex hull, and the hull's edges are the matrix's
+//! refinements. Always taking the steepest remaining edge is optimal for any budget that is spent exactly. A
+//! larger budget only takes more edges.
 
 use nestling_formats::Level;
 use nestling_formats::store::{Encoding, GroupId, Index, Matrix};
@@ -12,33 +12,32 @@ use super::errors::{Errors, floor};
 use super::{Allocation, level_at};
 use nestling_core::error::EngineError;
 
-/// One edge of a matrix's hull.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Refinement {
     group: usize,
     place: usize,
     level: Level,
-    /// Error taken away per byte.
+    /// Error reduction per byte.
     slope: f64,
 }
 
-/// What may be chosen.
+/// Constraints of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChooseOptions {
-    /// No matrix gets more than it has in the model of this level.
+    /// Upper bound: no matrix gets a higher level than in the model of this level.
     pub top: Level,
-    /// Bytes of all weights: floats, embedding and head included.
+    /// Budget for all weights in bytes, including floats, embedding and head.
     pub budget: u64,
-    /// Which bytes.
+    /// Kind of size that the budget limits.
     pub counting: Counting,
-    /// A level for attention and other matrices that every token uses; none to choose theirs too.
+    /// Fixed level for attention and other dense matrices; `None` chooses their levels too.
     pub dense: Option<Level>,
 }
 
-/// The allocation of a store for a budget in bytes.
+/// Chooses the levels of a store's matrices for a budget in bytes.
 ///
 /// # Errors
-/// [`EngineError::WeightBudget`] where even the smallest allocation takes more.
+/// [`EngineError::WeightBudget`] if even the smallest allocation exceeds the budget.
 pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, EngineError> {
     let ChooseOptions { top, budget, counting, dense } = *options;
     let errors = Errors::of(index);
@@ -60,7 +59,7 @@ pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, Engi
         let old = std::mem::replace(&mut list[next.place], next.level);
         let after = taken - before + bytes_of(next.group, list);
         if after > budget {
-            // A later, smaller one might fit, but then allocations would no longer be nested.
+            // A later, smaller refinement might fit, but taking it would break the nesting of allocations.
             list[next.place] = old;
             break;
         }
@@ -69,7 +68,7 @@ pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, Engi
     Ok(Allocation::of_levels(index, levels))
 }
 
-/// Every matrix at the lowest level that may be chosen.
+/// Returns the lowest level that may be chosen for each matrix.
 fn least(index: &Index, top: Level, dense: Option<Level>) -> Vec<Vec<Level>> {
     let levels = index.groups().iter().map(|group| {
         let matrices = group.matrices.iter().map(|matrix| {
@@ -85,7 +84,7 @@ fn least(index: &Index, top: Level, dense: Option<Level>) -> Vec<Vec<Level>> {
     levels.collect()
 }
 
-/// All refinements, the best first; those of a matrix in the order of its levels.
+/// Returns all refinements, steepest first. Refinements of one matrix keep the order of its levels.
 fn refinements(
     index: &Index,
     top: Level,
@@ -105,7 +104,7 @@ fn refinements(
                         .collect();
                     list.extend(hull(&points).into_iter().map(|(level, slope)| edge(level, slope)));
                 }
-                // Of unknown worth: after everything else.
+                // The slope of a matrix without an error estimate is 0, so its refinements sort last.
                 None => list.extend(levels.skip(1).map(|level| edge(level, 0.0))),
             }
         }
@@ -117,7 +116,7 @@ fn refinements(
     list
 }
 
-/// Bytes of a matrix's planes up to a level.
+/// Returns the bytes of a matrix's planes up to and including a level.
 fn bytes_at(matrix: &Matrix, level: Level) -> f64 {
     let Encoding::Nested { layout, form, .. } = matrix.encoding else { return 0.0 };
     let planes = Level::ALL.into_iter().filter(|below| *below <= level).map(Level::plane);
@@ -125,15 +124,15 @@ fn bytes_at(matrix: &Matrix, level: Level) -> f64 {
     bytes.map(|bytes| bytes.unwrap_or(usize::MAX) as f64).sum()
 }
 
-/// The edges of the lower convex hull of `(level, bytes, error)`, ascending by bytes: the level
-/// that each leads to and its slope, never rising.
+/// Returns the edges of the lower convex hull of `(level, bytes, error)` points, which ascend by bytes. Each
+/// edge is the level it leads to and its slope; slopes never increase.
 pub(crate) fn hull(points: &[(Level, f64, f64)]) -> Vec<(Level, f64)> {
     let slope = |from: &(Level, f64, f64), to: &(Level, f64, f64)| {
         ((from.2 - to.2) / (to.1 - from.1)).max(0.0)
     };
     let mut kept: Vec<(Level, f64, f64)> = Vec::new();
     for point in points {
-        // A level that makes it worse, by chance, is worth what the one below it is.
+        // A level whose measured error is higher than that of the level below gets the lower error.
         let mut point = *point;
         if let Some(last) = kept.last() {
             point.2 = point.2.min(last.2);

@@ -1,23 +1,22 @@
-//! What a matrix at each level is expected to cost: from the store's measures, or from experience
-//! where it has none.
+//! Expected error of each matrix at each level, from the store's measures or from a prior.
 
 use std::collections::BTreeMap;
 
 use nestling_formats::store::{Encoding, Group, GroupId, Index};
 use nestling_formats::{Level, MatrixKind};
 
-/// Mean squared error of the nested code by level, as a share of the weights' own mean square:
-/// -9.5, -15.6, -21.8, -33.7 and -45.7 dB, as measured on trained experts.
+/// Mean squared error of the nested code by level, relative to the mean square of the weights: -9.5, -15.6,
+/// -21.8, -33.7 and -45.7 dB, as measured on trained experts.
 const PRIOR: [f64; 5] = [0.112, 0.0275, 0.00661, 0.000427, 0.0000269];
 
-/// What each plane is expected to take away where nothing was measured; what the first one takes away
-/// counts from an error of 1, that of no weights at all.
+/// Returns the expected error drop of each plane when a store has no measures. The first plane's drop is
+/// relative to an error of 1, the error without any weights.
 pub(crate) fn prior_drops() -> [f32; 5] {
     let mut left = 1.0;
     PRIOR.map(|error| (std::mem::replace(&mut left, error) - error) as f32)
 }
 
-/// Of an expert's error at level 2, by kind: `down` is the sensitive matrix.
+/// Returns the share of an expert's error at level 2 by matrix kind: `down` is the sensitive matrix.
 fn prior_of(kind: MatrixKind) -> f64 {
     match kind {
         MatrixKind::Down => 0.6,
@@ -26,10 +25,10 @@ fn prior_of(kind: MatrixKind) -> f64 {
     }
 }
 
-/// An expert that calibration never saw counts as if it were used this often, of the mean.
+/// Minimum use of an expert, as a share of its layer's mean, for experts that calibration never used.
 const USE_FLOOR: f64 = 0.02;
 
-/// Expected cost per token of every matrix of a store at each level, by group; comparable.
+/// Expected cost per token of each matrix at each level, by group. Costs are comparable across matrices.
 pub(super) struct Errors {
     by_group: Vec<Vec<Option<[f64; 5]>>>,
 }
@@ -50,13 +49,13 @@ impl Errors {
         Self { by_group: by_group.collect() }
     }
 
-    /// Cost of a matrix at each level; none where nothing is known, so that nothing can be chosen.
+    /// Returns the cost of a matrix at each level, or `None` if it is unknown and its level cannot be chosen.
     pub fn get(&self, group: usize, place: usize) -> Option<[f64; 5]> {
         *self.by_group.get(group)?.get(place)?
     }
 }
 
-/// The error that is left at each level: what the planes above it would take away.
+/// Returns the remaining error at each level: the sum of the error drops of the planes above it.
 fn measured(group: &Group, place: usize) -> Option<[f64; 5]> {
     let drops = group.error_drops.get(place)?;
     let mut left = [0.0; 5];
@@ -66,7 +65,7 @@ fn measured(group: &Group, place: usize) -> Option<[f64; 5]> {
     Some(left)
 }
 
-/// How often experts are used, and with what weight, per layer.
+/// Mean use (frequency times mean square weight) of a layer's experts.
 struct Uses {
     mean: BTreeMap<u32, f64>,
 }
@@ -87,7 +86,7 @@ impl Uses {
         Self { mean: sums.into_iter().map(|(layer, (sum, count))| (layer, sum / count)).collect() }
     }
 
-    /// Frequency times mean square weight; 1 for what every token uses.
+    /// Returns frequency times mean square weight of an expert, and 1 for dense matrices.
     fn weight(&self, group: &Group) -> f64 {
         let mean = group.id.layer().and_then(|layer| self.mean.get(&layer)).copied();
         match (group.id.expert(), mean) {
@@ -97,9 +96,9 @@ impl Uses {
     }
 }
 
-/// What stands in for measures that a matrix lacks.
+/// Estimates for matrices without measures.
 struct Scale {
-    /// Mean of those of the same layer and kind.
+    /// Sums and counts of the measured errors, by layer and kind.
     mean: BTreeMap<(Option<u32>, u8), ([f64; 5], f64)>,
     measured: usize,
 }
@@ -120,7 +119,7 @@ impl Scale {
         Self { mean, measured: count }
     }
 
-    /// Experts alone: what every token uses keeps its level where nothing was measured.
+    /// Returns the estimate for an expert's matrix. Dense matrices have none, so they keep their level.
     fn expected(&self, group: &Group, place: usize) -> Option<[f64; 5]> {
         let matrix = group.matrices.get(place)?;
         if !matches!(group.id, GroupId::Expert(_)) {
@@ -129,14 +128,14 @@ impl Scale {
         if let Some((sum, count)) = self.mean.get(&(group.id.layer(), matrix.kind as u8)) {
             return Some(sum.map(|sum| sum / count));
         }
-        // Shares of an expert's error mean nothing beside measured ones.
+        // Relative errors of the prior cannot be compared with measured errors.
         (self.measured == 0).then(|| PRIOR.map(|error| error / PRIOR[0] * prior_of(matrix.kind)))
     }
 }
 
-/// The level below which a matrix is not taken: what the sections give it. What every token uses has
-/// measures too, but an error of attention costs the model more than its share of the residual
-/// stream says (PERF.md, "Planes of dense matrices").
+/// Returns the minimum level of a group's matrices. Dense matrices stay at level 6 although they have
+/// measures: an error in attention costs the model more than its share of the residual stream indicates
+/// (PERF.md, "Planes of dense matrices").
 pub(super) fn floor(group: &Group) -> Level {
     match group.id {
         GroupId::Expert(_) => Level::L2,

@@ -1,9 +1,8 @@
-//! Static allocation: a level for every matrix of a store, chosen once for a budget in bytes.
+//! Static allocation: one level for each matrix of a store, chosen once for a budget in bytes.
 //!
-//! An allocation is a function of the store and the budget alone, so it belongs to a model's
-//! identity as a level does. Gate, up and down of an expert have levels of their own, and so has
-//! every dense matrix. Greater budgets give supersets: allocations are prefixes of one order of
-//! refinements, the steepest error drop per byte first.
+//! An allocation depends only on the store and the budget, so it is part of a model's identity, as a level
+//! is. Gate, up and down of an expert have separate levels, and so does each dense matrix. Larger budgets
+//! give supersets: allocations are prefixes of one list of refinements, sorted by error reduction per byte.
 
 mod bytes;
 mod choose;
@@ -27,7 +26,7 @@ pub use choose::{ChooseOptions, choose};
 pub(crate) use errors::prior_drops;
 pub use summary::{AllocationSummary, LevelShare};
 
-/// Which level every matrix of a store is used at.
+/// Level of each matrix of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocation {
     store: StoreId,
@@ -35,7 +34,7 @@ pub struct Allocation {
     hash: AllocationHash,
 }
 
-/// XXH3-128 of a store's id and the levels of its matrices in the order of the index.
+/// XXH3-128 of a store's id and the levels of its matrices in index order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AllocationHash(pub u128);
 
@@ -46,8 +45,8 @@ impl fmt::Display for AllocationHash {
 }
 
 impl Allocation {
-    /// Takes the level of every matrix from `level_of`, by its group and place in it; none gets
-    /// more than it has in the model of `top`. Matrices of floats have level 8 whatever is said.
+    /// Creates an allocation from `level_of`, which receives a group and a matrix index in it. No matrix gets
+    /// a higher level than in the model of `top`. Float matrices always get level 8.
     pub fn new(index: &Index, top: Level, level_of: impl Fn(&Group, usize) -> Level) -> Self {
         let levels = index.groups().iter().map(|group| {
             let matrices = group.matrices.iter().enumerate();
@@ -62,7 +61,6 @@ impl Allocation {
         Self::of_levels(index, levels.collect())
     }
 
-    /// The levels of every group's matrices.
     fn of_levels(index: &Index, levels: Vec<Vec<Level>>) -> Self {
         let mut hash = Xxh3::new();
         hash.update(&index.id().0);
@@ -72,17 +70,17 @@ impl Allocation {
         Self { store: index.id(), levels, hash: AllocationHash(hash.digest128()) }
     }
 
-    /// An allocation of no store and no groups.
+    /// Returns an empty allocation that belongs to no store.
     pub fn nothing() -> Self {
         Self { store: StoreId::default(), levels: HashMap::new(), hash: AllocationHash(0) }
     }
 
-    /// What a level of the model means: every matrix at the level that the store's sections say.
+    /// Returns the allocation of a model level: each matrix at the level given by the store's sections.
     pub fn of_level(index: &Index, level: Level) -> Self {
         Self::new(index, level, |_, _| Level::L8)
     }
 
-    /// The same with another level for attention and other matrices that every token uses.
+    /// Returns a copy with another level for attention and other dense matrices.
     pub fn with_dense_level(&self, index: &Index, top: Level, dense: Level) -> Self {
         Self::new(index, top, |group, place| match group.id {
             GroupId::Dense { .. } => dense,
@@ -90,24 +88,24 @@ impl Allocation {
         })
     }
 
-    /// The levels of a group's matrices, in their order; none of a group that has no matrices.
+    /// Returns the levels of a group's matrices, in order; empty for a group without matrices.
     pub fn levels(&self, group: &GroupId) -> &[Level] {
         // Default: groups without matrices have no levels.
         self.levels.get(group).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The level of one matrix.
+    /// Returns the level of one matrix, or `None` if the group lacks it.
     pub fn level(&self, group: &Group, kind: MatrixKind) -> Option<Level> {
         let place = group.matrices.iter().position(|matrix| matrix.kind == kind)?;
         self.levels(&group.id).get(place).copied()
     }
 
-    /// What tells it from all others.
+    /// Returns the hash that identifies the allocation.
     pub fn hash(&self) -> AllocationHash {
         self.hash
     }
 
-    /// How many of a group's extents hold what is used.
+    /// Returns the number of the group's extents that the allocated levels need.
     pub fn extents(&self, group: &Group) -> usize {
         let needed = group.matrices.iter().zip(self.levels(&group.id)).map(|(matrix, level)| {
             let reached = matrix.levels.iter().position(|held| *held >= Some(*level));
@@ -116,7 +114,7 @@ impl Allocation {
         needed.max().unwrap_or(1)
     }
 
-    /// The matrix with no level of the model above the allocated one.
+    /// Returns the matrix with its levels capped at the allocated level.
     pub fn apply(&self, group: &GroupId, place: usize, matrix: MatrixWeights) -> MatrixWeights {
         match (matrix, self.levels(group).get(place)) {
             (MatrixWeights::Nested(matrix), Some(level)) => {
@@ -126,10 +124,10 @@ impl Allocation {
         }
     }
 
-    /// Refuses an allocation of another store.
+    /// Checks that the allocation belongs to a store.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`].
+    /// [`EngineError::Mismatch`] if it belongs to another store.
     pub fn check(&self, store: StoreId) -> Result<(), EngineError> {
         if self.store == store {
             return Ok(());
@@ -138,8 +136,8 @@ impl Allocation {
     }
 }
 
-/// The prefix of a matrix in the model of a level, all of it in one above the store's own; level 2
-/// where the level means none of it.
+/// Returns the prefix of a matrix in the model of `level`: all of it above the store's own level, and level 2
+/// if the model uses none of its planes.
 fn level_at(index: &Index, group: &Group, matrix: &Matrix, level: Level) -> Level {
     let planes = index.planes_at(group, level).unwrap_or(matrix.levels.len());
     matrix.level_after(planes).unwrap_or(Level::L2)

@@ -1,32 +1,32 @@
-//! What an allocation comes to, for people.
+//! Summary of an allocation for display.
 
 use nestling_formats::store::{Encoding, GroupId, Index};
 use nestling_formats::{Level, MatrixKind};
 
 use super::Allocation;
 
-/// Matrices of one kind at each level.
+/// Number of matrices of one kind at each level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelShare {
-    /// What they do.
+    /// Kind of the matrices.
     pub kind: MatrixKind,
-    /// Whether they belong to experts.
+    /// True for matrices of experts.
     pub of_experts: bool,
-    /// How many have each level, in the order of [`Level::ALL`].
+    /// Number of matrices at each level, in the order of [`Level::ALL`].
     pub matrices: [usize; 5],
 }
 
-/// An allocation counted.
+/// Level counts of an allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllocationSummary {
-    /// By kind, in the order of the store.
+    /// Counts by kind, in store order.
     pub shares: Vec<LevelShare>,
-    /// Mean level of the experts' weights, in bits; none without experts.
+    /// Mean level of the experts' weights, in bits; `None` without experts.
     pub expert_bits: Option<f64>,
 }
 
 impl AllocationSummary {
-    /// Counts an allocation of the store with this index.
+    /// Counts the levels of an allocation of the store with this index.
     pub fn of(index: &Index, allocation: &Allocation) -> Self {
         let mut shares: Vec<LevelShare> = Vec::new();
         let (mut bits, mut weights) = (0.0, 0.0);

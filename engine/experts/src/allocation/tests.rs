@@ -7,7 +7,7 @@ use nestling_formats::store::{
 
 use super::*;
 
-/// A number between 0 and 1 that looks random.
+/// Returns a pseudo-random number in [0, 1).
 fn noise(seed: &mut u64) -> f32 {
     *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
     (*seed >> 40) as f32 / (1u64 << 24) as f32
@@ -19,7 +19,7 @@ fn nested(kind: MatrixKind, rows: usize, cols: usize, offset: usize) -> Matrix {
     Matrix { kind, rows, cols, encoding, levels: levels_with_offset(offset, Level::L8) }
 }
 
-/// A store of empty weights with an embedding, one layer and some experts.
+/// A store of zero weights with an embedding, one layer and some experts.
 fn store(experts: u32, offset: usize, seed: Option<u64>) -> Store {
     let mut plan = StorePlan::new(b"source", "{}");
     plan.measures = Measures::PerMatrix;
@@ -67,7 +67,7 @@ fn store(experts: u32, offset: usize, seed: Option<u64>) -> Store {
     Store::from_storage(Arc::new(MemoryStorage::new("memory", bytes)), false).unwrap()
 }
 
-/// alpha 0.6, no stretch, one table of rising values.
+/// Codec with alpha 0.6, no stretch and one ascending table.
 fn codec_bytes() -> Vec<u8> {
     let alpha = 9830u16;
     let mut bytes = Vec::new();
@@ -80,7 +80,7 @@ fn codec_bytes() -> Vec<u8> {
     bytes
 }
 
-/// Expected cost of an allocation, straight from the records.
+/// Expected cost of an allocation, computed directly from the records.
 fn cost(index: &Index, allocation: &Allocation) -> f64 {
     let mut cost = 0.0;
     for group in index.groups() {
@@ -144,9 +144,8 @@ fn budgets_are_kept_and_greater_ones_contain_smaller_ones() {
 
 #[test]
 fn no_choice_of_as_many_bytes_is_better() {
-    // Two matrices of what every token uses, at level 6 or 8, and three of an expert, all 2^2 · 5^3
-    // choices. Planes are counted without alignment, so that an allocation's own bytes are spent
-    // exactly.
+    // Two dense matrices at level 6 or 8, and three expert matrices: all 2^2 · 5^3 choices. Planes are
+    // counted without alignment, so that an allocation's own bytes are spent exactly.
     let store = store(1, 0, Some(3));
     let index = store.index();
     let (least, all) = range(index, Counting::Memory);

@@ -1,55 +1,55 @@
-//! The threshold of elastic mode: as low as the disk lets it be.
+//! Threshold control of elastic mode: the lowest threshold that the disk can sustain.
 
 use super::Threshold;
 
-/// Share of its time that a step may wait for planes before the threshold rises.
+/// Share of a step's time spent waiting for planes above which the threshold rises.
 const STALL_SHARE: f32 = 0.05;
 
-/// How far the threshold moves for a step that did nothing but wait, in shares of the whole range.
+/// Threshold increase for a step that only waited, as a share of the range.
 const RISE: f32 = 0.25;
 
-/// How far it comes back for a step that did not wait: slowly, or it swings.
+/// Threshold decrease for a step that did not wait, as a share of the range. Small, to avoid oscillation.
 const FALL: f32 = 0.02;
 
-/// What a step took.
+/// Time and reads of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTimes {
-    /// Nanoseconds in which nothing could be computed because planes were missing.
+    /// Nanoseconds without anything to compute because planes were missing.
     pub stall_ns: u64,
-    /// Nanoseconds of everything else.
+    /// Remaining nanoseconds of the step.
     pub compute_ns: u64,
     /// Bytes of planes that were read.
     pub read_bytes: u64,
 }
 
-/// Moves a threshold so that reads fit into the time that computing takes. Its answers are a
-/// function of what it was told; it knows no clock.
+/// Controller that adjusts a threshold so that reads take no longer than computation. Its output depends only
+/// on the observed steps; it reads no clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ElasticController {
-    /// From what was asked for to what is conceded at most, ascending.
+    /// Allowed thresholds, ascending, starting with the requested one.
     steps: Vec<Threshold>,
-    /// Where between them; 0 is what was asked for.
+    /// Relative position in `steps`; 0 is the requested threshold.
     place: f32, // [0, 1]
 }
 
 impl ElasticController {
-    /// Moves between these thresholds, the first being what was asked for. Equal distances should
-    /// mean equal changes of the mean level.
+    /// Creates a controller over these thresholds, the lowest being the requested one. Adjacent thresholds
+    /// should differ by equal changes of the mean level.
     pub fn new(mut steps: Vec<Threshold>) -> Self {
         steps.sort_unstable();
         Self { steps, place: 0.0 }
     }
 
-    /// The threshold of the next step.
+    /// Returns the threshold of the next step.
     pub fn threshold(&self) -> Threshold {
         let last = self.steps.len().saturating_sub(1);
-        // Rounds down, so that nothing is conceded before it has to be.
+        // Rounds down, so that the threshold rises only when it must.
         let step = (self.place * last as f32) as usize;
-        // Default: without steps nothing is conceded.
+        // Default: without steps the threshold is the lowest.
         self.steps.get(step.min(last)).copied().unwrap_or_default()
     }
 
-    /// Learns from a step what the next one may ask for.
+    /// Updates the controller with a finished step and returns the next threshold.
     pub fn observe(&mut self, step: StepTimes) -> Threshold {
         let total = step.stall_ns as f32 + step.compute_ns as f32;
         if total > 0.0 {

@@ -1,15 +1,16 @@
-//! Levels of dual routing as weights: a device compares, and need not compute plane scores.
+//! Levels of dual routing as minimum weights, so that a device compares weights instead of computing plane
+//! scores.
 
 use nestling_formats::Level;
 
 use super::{DualPolicy, LevelRouter, RoutedToken};
 use nestling_core::backend::LevelWeights;
 
-/// The largest weight that is tried: what reaches a level only beyond never does.
+/// Largest weight searched. A level that needs a larger weight is never used.
 const WEIGHT_MAX: f32 = 1e9;
 
-/// The least weights of an expert that a policy uses it from at each level. Searched among all floats
-/// by the policy itself, so that comparing gives its levels exactly.
+/// Returns the smallest weight at which the policy uses an expert at each level. The search runs the policy
+/// over all floats, so comparing weights gives exactly its levels.
 pub(crate) fn least_weights(
     router: &dyn LevelRouter,
     policy: &DualPolicy,
@@ -72,7 +73,7 @@ mod tests {
             let policy = DualPolicy { lowest, ..DualPolicy::up_to(Level::L6, threshold) };
             let least = least_weights(&router, &policy, 0, 0);
             for step in 0..4000 {
-                // Weights about every border, and some of all sizes.
+                // Weights around each threshold, and weights across the range.
                 let near = least[step % 4].saturating_add((step / 4 % 5) as u32).wrapping_sub(2);
                 let spread = (step as f32 / 1000.0).to_bits();
                 for bits in [near, spread].into_iter().filter(|bits| *bits < WEIGHT_MAX.to_bits()) {

@@ -1,10 +1,9 @@
-//! Dual routing: the router chooses the experts of a token, and what it weighs them with chooses how
-//! many planes of each are used.
+//! Dual routing: the router chooses a token's experts, and the expert weights choose the level of each.
 //!
-//! By the rule that is built in, a plane is used where the error that it takes away from this token's
-//! output, per byte of the plane, reaches a threshold: `expert_weight² · Δ / bytes >= threshold`. That
-//! is a function of this token and this expert alone. D²MoE (2504.15299) trains routers for it; such
-//! a router takes the rule's place as a [`LevelRouter`], given as `ModelOptions::level_router`.
+//! The built-in rule uses a plane if its error reduction for this token's output, per byte of the plane,
+//! reaches a threshold: `expert_weight² · Δ / bytes >= threshold`. This depends only on the token and the
+//! expert. D²MoE (2504.15299) trains routers for this choice; such a router replaces the rule as a
+//! [`LevelRouter`], passed as `ModelOptions::level_router`.
 
 mod elastic;
 mod least_weight;

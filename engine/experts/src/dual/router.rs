@@ -1,4 +1,4 @@
-//! Who gives the planes of a token's experts their scores.
+//! Level routers: compute the plane scores of a token's experts.
 
 use std::sync::Arc;
 
@@ -7,45 +7,44 @@ use nestling_formats::Level;
 use super::ExpertSensitivities;
 use nestling_core::level_policy::PlaneScores;
 
-/// A token whose experts have been chosen.
+/// A token with its chosen experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoutedToken<'a> {
     /// Layer of the model.
     pub layer: u32,
-    /// The experts that the router chose.
+    /// Experts chosen by the router.
     pub experts: &'a [u32], // [K]
-    /// What their outputs are multiplied with.
+    /// Expert weights.
     pub weights: &'a [f32], // [K]
-    /// What the router saw; empty where [`LevelRouter::reads_hidden`] says no.
+    /// Router input; empty if [`LevelRouter::reads_hidden`] returns false.
     pub hidden: &'a [f32], // [hidden_size]
 }
 
-/// Gives the planes of a token's experts their scores under [`nestling_core::LevelPolicy::Dual`]: those
-/// that reach the policy's threshold are used.
+/// Computes plane scores of a token's experts under [`nestling_core::LevelPolicy::Dual`]. Planes whose score
+/// reaches the policy's threshold are used.
 ///
-/// An answer may depend on nothing but the arguments, so that neither other tokens of a step nor the
-/// clock nor what is resident change a result. A router that was trained to give levels, as those of
-/// D²MoE (2504.15299) are, says infinite up to its level and negative above; no threshold changes
-/// that.
+/// Scores must depend only on the arguments. Otherwise other tokens of a step, timing or residency would
+/// change results. A router trained to output levels, as in D²MoE (2504.15299), returns infinity up to its
+/// level and negative scores above, which no threshold changes.
 pub trait LevelRouter: Send + Sync {
-    /// Whether it reads [`RoutedToken::hidden`], which then has to be fetched from the device in
-    /// every layer.
+    /// Returns whether the router reads [`RoutedToken::hidden`], which then is copied from the device in each
+    /// layer.
     fn reads_hidden(&self) -> bool {
         false
     }
 
-    /// Whether plane scores depend on nothing of a token but the expert's weight, and never
-    /// falls when its magnitude grows: a device can then decide levels by itself.
+    /// Returns whether plane scores depend only on the expert weight and never decrease as its magnitude
+    /// grows. If true, a device can choose levels without the host.
     fn goes_by_weight(&self) -> bool {
         false
     }
 
-    /// Fills in plane scores, where no plane above `highest` is used; `scores` has an entry for
-    /// every expert of the token, zeros to begin with.
+    /// Fills in plane scores, given that no plane above `highest` is used. `scores` has one entry per expert
+    /// of the token, initially zero.
     fn plane_scores(&self, token: RoutedToken<'_>, highest: Level, scores: &mut [PlaneScores]);
 
-    /// Tells it from all other routers: it becomes part of a model's identity, so that nothing that
-    /// was computed with another is used. Zero for the rule that is built in.
+    /// Returns a fingerprint of the router, which becomes part of a model's identity. Results computed with
+    /// another router are then never reused. Zero for the built-in rule.
     fn identity(&self) -> u128;
 }
 
@@ -61,14 +60,14 @@ impl PartialEq for dyn LevelRouter {
     }
 }
 
-/// The rule that is built in: error that a plane takes away from this token's output, per byte.
+/// The built-in rule: error reduction of a plane for this token's output, per byte.
 #[derive(Clone, Debug, Default)]
 pub struct ThresholdRule {
     sensitivities: Arc<ExpertSensitivities>,
 }
 
 impl ThresholdRule {
-    /// The rule with the sensitivities of a store.
+    /// Creates the rule with the sensitivities of a store.
     pub fn new(sensitivities: Arc<ExpertSensitivities>) -> Self {
         Self { sensitivities }
     }
@@ -80,7 +79,7 @@ impl LevelRouter for ThresholdRule {
         for ((expert, weight), planes) in chosen.zip(scores) {
             *planes = match self.sensitivities.expert(token.layer, *expert) {
                 Some(expert) => expert.to_token(*weight, highest),
-                // Nothing is known, so nothing speaks for leaving a plane out.
+                // All planes are used if sensitivities are missing.
                 None => [f32::INFINITY; 5],
             };
         }

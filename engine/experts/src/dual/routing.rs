@@ -1,4 +1,4 @@
-//! Dual routing of an open model: from what is asked for to the policy of its rows.
+//! Dual routing of an open model: turns the requested options into policies for rows.
 
 use std::sync::Mutex;
 
@@ -12,21 +12,21 @@ use nestling_core::error::EngineError;
 use nestling_core::runner::ModelRunner;
 use nestling_core::sync::whole;
 
-/// How far elastic mode may go below the mean level that was asked for, in bits.
+/// Maximum reduction of the mean level below the requested one in elastic mode, in bits.
 const CONCESSION: f32 = 1.0;
 
-/// Thresholds between what was asked for and what is conceded at most.
+/// Number of thresholds between the requested one and the maximum concession.
 const CONCESSION_STEPS: usize = 16;
 
-/// What dual routing is to reach.
+/// Requested settings of dual routing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DualOptions {
-    /// Mean bits of experts, over (token, expert) pairs; none for every plane, which elastic mode
-    /// may then leave out.
+    /// Target mean bits of experts over (token, expert) pairs. If `None`, uses all planes, except those that
+    /// elastic mode leaves out.
     pub mean_level: Option<f32>,
-    /// No expert is used below this level.
+    /// Minimum level of an expert.
     pub lowest: Level,
-    /// Whether timing may change what is computed.
+    /// Mode: strict, or elastic, in which timing may change results.
     pub mode: LevelMode,
 }
 
@@ -45,10 +45,10 @@ pub struct DualRouting {
 }
 
 impl DualRouting {
-    /// Runs the model over `tokens`, to know what thresholds mean to it.
+    /// Calibrates thresholds by running the model over `tokens`.
     ///
     /// # Errors
-    /// As [`RouteSample::record`] and [`RouteSample::calibrate`].
+    /// Same errors as [`RouteSample::record`] and [`RouteSample::calibrate`].
     pub fn open(
         runner: &mut dyn ModelRunner,
         router: &dyn LevelRouter,
@@ -61,10 +61,10 @@ impl DualRouting {
         Self::new(sample, asked, highest)
     }
 
-    /// From a sample that is there already.
+    /// Creates dual routing from an existing sample.
     ///
     /// # Errors
-    /// As [`RouteSample::calibrate`].
+    /// Same errors as [`RouteSample::calibrate`].
     pub fn new(
         sample: RouteSample,
         asked: DualOptions,
@@ -76,25 +76,25 @@ impl DualRouting {
         Ok(Self { asked, sample, policy, controller })
     }
 
-    /// What was asked for when the model was opened.
+    /// Returns the options requested when the model was opened.
     pub fn asked(&self) -> DualOptions {
         self.asked
     }
 
-    /// What that means for the rows.
+    /// Returns the policy for those options.
     pub fn policy(&self) -> DualPolicy {
         self.policy
     }
 
-    /// Mean level of the sample under a policy.
+    /// Returns the mean level of the sample under a policy.
     pub fn expected_level(&self, policy: DualPolicy) -> Option<f64> {
         self.sample.mean_level(policy)
     }
 
-    /// The policy that reaches something else.
+    /// Returns the policy for other options.
     ///
     /// # Errors
-    /// As [`RouteSample::calibrate`].
+    /// Same errors as [`RouteSample::calibrate`].
     pub fn calibrate(&self, asked: DualOptions, highest: Level) -> Result<DualPolicy, EngineError> {
         if asked == self.asked && highest == self.policy.highest {
             return Ok(self.policy);
@@ -102,7 +102,7 @@ impl DualRouting {
         calibrated(&self.sample, asked, highest)
     }
 
-    /// The policy of the next step: in elastic mode no lower a threshold than the disk allows.
+    /// Returns the policy of the next step. In elastic mode, its threshold is at least the controller's.
     pub fn of_next_step(&self, policy: DualPolicy) -> DualPolicy {
         match policy.mode {
             LevelMode::Strict => policy,
@@ -114,7 +114,7 @@ impl DualRouting {
         }
     }
 
-    /// Learns from a step of elastic rows.
+    /// Updates the controller with a step of elastic rows.
     pub fn observe(&self, step: StepTimes) {
         whole(self.controller.lock()).observe(step);
     }
@@ -139,7 +139,7 @@ fn calibrated(
     }
 }
 
-/// Thresholds of evenly falling mean levels, from that of the policy on.
+/// Returns thresholds of evenly falling mean levels, starting with the policy's threshold.
 fn concessions(sample: &RouteSample, policy: DualPolicy) -> Result<Vec<Threshold>, EngineError> {
     let highest = sample.mean_level(policy).map_or(0.0, |mean| mean as f32);
     let lowest = f32::from(policy.lowest.bits());

@@ -1,10 +1,9 @@
-//! From a mean level that is asked for to a threshold: what the router of a model chooses on a short
-//! text, at which thresholds that means how many bits.
+//! Threshold calibration: routing recorded on a short text maps thresholds to mean levels.
 //!
-//! A store knows how often its experts are used and how heavily on average. That is not enough: half of
-//! the uses of an expert of the bundled model weigh less than 0.4 of its mean square, one in a hundred
-//! more than 6 times it, and a threshold found from means alone misses the level asked for by up to 0.5
-//! bit. A run over a hundred tokens meets it within 0.05.
+//! The store's mean frequencies and weights of experts are not sufficient. In the bundled model, half of an
+//! expert's uses weigh less than 0.4 of its mean square, and one in a hundred more than 6 times it. A
+//! threshold found from means alone misses the requested level by up to 0.5 bit; a run over a hundred tokens
+//! meets it within 0.05.
 
 use nestling_formats::Invariant;
 use nestling_formats::Level;
@@ -18,21 +17,21 @@ use nestling_core::routing_recorder::Keep;
 use nestling_core::routing_trace::RoutingTrace;
 use nestling_core::runner::ModelRunner;
 
-/// Tokens that a sample is made of.
+/// Number of tokens in a sample.
 pub const SAMPLE_TOKENS: usize = 128;
 
-/// A text of at least that many tokens in any tokenizer, of our own.
+/// Text of at least [`SAMPLE_TOKENS`] tokens in any tokenizer, written for this project.
 pub const SAMPLE_TEXT: &str = include_str!("sample.txt");
 
-/// Plane scores of the experts that the router of a model chose on a text, for its tokens.
+/// Plane scores of the experts that a model's router chose on a text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouteSample {
-    /// Of every (token, expert), by the highest level that is used.
+    /// Scores of each (token, expert) pair, indexed by the highest level in use.
     scores: [Vec<PlaneScores>; Level::ALL.len()],
 }
 
 impl RouteSample {
-    /// From tokens whose experts were chosen elsewhere.
+    /// Creates a sample from tokens whose experts are already chosen.
     pub fn new<'a>(
         tokens: impl Iterator<Item = RoutedToken<'a>>,
         router: &dyn LevelRouter,
@@ -48,11 +47,11 @@ impl RouteSample {
         sample
     }
 
-    /// Runs a model that nobody uses yet over tokens, as one sequence in the first pages; what does
-    /// not fit its context is left out. It is a function of the weights, the router and the tokens.
+    /// Runs an otherwise unused model over tokens, as one sequence in the first pages. Tokens beyond the
+    /// context are ignored. The result depends only on the weights, the router and the tokens.
     ///
     /// # Errors
-    /// As [`ModelRunner::step`].
+    /// Same errors as [`ModelRunner::step`].
     pub fn record(
         runner: &mut dyn ModelRunner,
         router: &dyn LevelRouter,
@@ -70,7 +69,7 @@ impl RouteSample {
             token: *token,
             position,
             sequence: 0,
-            // So that the last layer computes it too.
+            // Makes the last layer compute the row too.
             wants_logits: true,
             levels: LevelPolicy::Fixed(level),
         });
@@ -91,7 +90,7 @@ impl RouteSample {
         result.map(|()| Self::of_trace(&trace, &hidden, router))
     }
 
-    /// Of a trace; `hidden` has what the router saw, of every step and layer, or nothing.
+    /// Builds a sample from a trace. `hidden` has the router inputs of each step and layer, or is empty.
     fn of_trace(trace: &RoutingTrace, hidden: &[Vec<f32>], router: &dyn LevelRouter) -> Self {
         let chosen = trace.shape.experts_per_token.max(1) as usize;
         let layers = trace.steps.iter().flat_map(|step| (0u32..).zip(&step.layers));
@@ -108,17 +107,17 @@ impl RouteSample {
         Self::new(tokens, router)
     }
 
-    /// How many (token, expert) pairs there are.
+    /// Returns the number of (token, expert) pairs.
     pub fn len(&self) -> usize {
         self.scores[0].len()
     }
 
-    /// Whether nothing was chosen: a model without experts, or one of floats.
+    /// Returns whether the sample has no pairs: the model has no experts, or its weights are floats.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Mean level of the sample's pairs in bits; none of none.
+    /// Returns the mean level of the sample's pairs in bits, or `None` if the sample is empty.
     pub fn mean_level(&self, policy: DualPolicy) -> Option<f64> {
         let scores = &self.scores[policy.highest.index()];
         let bits = scores.iter().map(|plane| u64::from(policy.level(plane).bits()));
@@ -126,11 +125,10 @@ impl RouteSample {
         (count > 0).then(|| bits.sum::<u64>() as f64 / count as f64)
     }
 
-    /// The policy with the lowest threshold at which the mean level of the sample is at most
-    /// `mean_level`.
+    /// Returns the policy with the lowest threshold at which the sample's mean level is at most `mean_level`.
     ///
     /// # Errors
-    /// A mean level that is no number or lower than the policy's lowest.
+    /// Returns an error if `mean_level` is NaN or below the policy's lowest level.
     pub fn calibrate(
         &self,
         mean_level: f32,
@@ -148,7 +146,7 @@ impl RouteSample {
         if fits(Threshold::ZERO) {
             return Ok(DualPolicy { threshold: Threshold::ZERO, ..policy });
         }
-        // Bits of numbers ascend with them.
+        // The bits of non-negative floats ascend with their values.
         let (mut low, mut high) = (0, f32::MAX.to_bits());
         while high - low > 1 {
             let middle = low + (high - low) / 2;

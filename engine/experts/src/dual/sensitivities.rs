@@ -1,4 +1,4 @@
-//! The plane scores of every expert.
+//! Plane scores of all experts of a store.
 
 use std::collections::HashMap;
 
@@ -8,20 +8,19 @@ use nestling_formats::{Level, Plane};
 use super::PlaneScores;
 use crate::allocation::{hull, prior_drops};
 
-/// Plane scores of one expert: error that they take away of a token's output, per byte, where
-/// the router's weight is 1.
+/// Plane scores of one expert: error reduction of a token's output per byte, for a router weight of 1.
 ///
-/// Planes that buy little before one that buys much are taken with it: the numbers are slopes of the
-/// lower convex hull of error over bytes, so they never rise from plane to plane.
+/// Scores are slopes of the lower convex hull of error over bytes, so they never increase from plane to
+/// plane. A plane of low value before one of high value is therefore taken together with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExpertScores {
-    /// By the highest level allowed, then by level.
+    /// Slopes indexed by the highest level allowed, then by level.
     slopes: [[f32; 5]; 5],
 }
 
 impl ExpertScores {
-    /// From what each plane takes away and its bytes; the first plane is always used. Numbers that
-    /// make no sense count as nothing taken away.
+    /// Computes scores from each plane's error drop and size; the first plane is always used. Drops that are
+    /// negative or not finite count as 0.
     pub fn new(drops: [f32; 5], bytes: [u64; 5]) -> Self {
         let drops = drops.map(|drop| if drop.is_finite() { f64::from(drop.max(0.0)) } else { 0.0 });
         let slopes = Level::ALL.map(|highest| {
@@ -29,7 +28,7 @@ impl ExpertScores {
             let mut points = Vec::with_capacity(Level::ALL.len());
             for level in Level::ALL.into_iter().filter(|level| *level <= highest) {
                 left -= drops[level.index()];
-                // A plane without bytes is as good as one of a single byte.
+                // A plane without bytes counts as one byte.
                 read += bytes[level.index()].max(1) as f64;
                 points.push((level, read, left));
             }
@@ -44,13 +43,13 @@ impl ExpertScores {
         Self { slopes }
     }
 
-    /// The plane scores for a token that the router gave this weight, where none above
-    /// `highest` is used. No number for a weight that is none, so that it asks for the fewest bytes.
+    /// Returns the plane scores for a token with this router weight, if no plane above `highest` is used. NaN
+    /// weights give NaN scores, which request the fewest bytes.
     pub fn to_token(&self, weight: f32, highest: Level) -> PlaneScores {
         self.slopes[highest.index()].map(|slope| weight * weight * slope)
     }
 
-    /// The scores of the planes of each level, where none above `highest` is used; 0 for the first.
+    /// Returns the scores of each level's plane if no plane above `highest` is used; 0 for the first.
     pub fn slopes(&self, highest: Level) -> [f32; 5] {
         self.slopes[highest.index()]
     }
@@ -63,9 +62,9 @@ pub struct ExpertSensitivities {
 }
 
 impl ExpertSensitivities {
-    /// From what the store measured. An expert without measures gets the mean of those of its
-    /// layer, or of the store; in a store without any, errors fall as those of the nested code do on
-    /// trained experts, equally for all.
+    /// Computes scores from the store's measures. An expert without measures gets the mean of its layer, or
+    /// of the store. A store without any measures uses the prior error drops of the nested code for all
+    /// experts.
     pub fn of_index(index: &Index) -> Self {
         let mut means = Means::default();
         for group in index.groups() {
@@ -83,14 +82,14 @@ impl ExpertSensitivities {
         Self { scores: scores.collect() }
     }
 
-    /// Plane scores of one expert, if they are known.
+    /// Returns the plane scores of one expert, or `None` if they are unknown.
     pub fn expert(&self, layer: u32, expert: u32) -> Option<&ExpertScores> {
         self.scores.get(&(layer, expert))
     }
 }
 
-/// What every plane of an expert takes away, where all that it has were measured and any is worth
-/// something.
+/// Returns the error drop of each plane of an expert. `None` unless all its planes were measured and at least
+/// one drop is positive.
 fn measured(index: &Index, group: &Group) -> Option<[f32; 5]> {
     let mut drops = [0.0; 5];
     for (drop, plane) in drops.iter_mut().zip(Plane::ALL) {
@@ -100,7 +99,7 @@ fn measured(index: &Index, group: &Group) -> Option<[f32; 5]> {
     drops.iter().any(|drop| *drop > 0.0).then_some(drops)
 }
 
-/// Mean drops, by layer and of all.
+/// Mean error drops, by layer and overall.
 #[derive(Default)]
 struct Means {
     layers: HashMap<u32, ([f64; 5], f64)>,

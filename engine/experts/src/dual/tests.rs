@@ -13,7 +13,7 @@ fn scores() -> ExpertScores {
     ExpertScores::new([8.0, 4.0, 1.0, 0.5, 0.1], BYTES)
 }
 
-/// The level of an expert for a token with that weight.
+/// Returns the level of an expert for a token with this weight.
 fn level_of(scores: ExpertScores, weight: f32, threshold: Threshold, highest: Level) -> Level {
     DualPolicy::up_to(highest, threshold).level(&scores.to_token(weight, highest))
 }
@@ -85,7 +85,7 @@ fn numbers_that_make_no_sense_ask_for_little() {
     assert_eq!(Threshold::from_bits(Threshold::new(0.3).bits()), Some(Threshold::new(0.3)));
 }
 
-/// Plays the trained router of a model: its levels are in the first numbers of the hidden state.
+/// A mock trained router, whose levels are the first numbers of the hidden state.
 struct Trained;
 
 impl LevelRouter for Trained {
@@ -153,7 +153,8 @@ fn the_controller_gives_way_while_steps_wait_and_comes_back() {
     seen = (0..60).map(|_| controller.observe(computing)).collect();
     assert!(seen.is_sorted_by(|a, b| a >= b) && seen.last() == steps.first(), "{seen:?}");
     let place = controller.clone();
-    // Nothing was read, so nothing else could have been saved; nothing was measured, nothing is learnt.
+    // A higher threshold does not help if no bytes were read, and a step without measurements changes
+    // nothing.
     controller.observe(StepTimes { read_bytes: 0, ..waiting });
     controller.observe(StepTimes::default());
     assert_eq!(controller, place);

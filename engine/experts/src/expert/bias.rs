@@ -1,13 +1,13 @@
-//! Biases of a layer's experts, read from where the experts come from.
+//! Biases of a layer's experts.
 
 use super::source::ExpertSource;
 use nestling_core::backend::ExpertBiases;
 use nestling_core::error::EngineError;
 
-/// Biases of the experts of a layer; none if they have none.
+/// Reads the biases of a layer's experts, or returns `None` if it has none.
 ///
 /// # Errors
-/// Biases that cannot be read, or do not have the size that the configuration says.
+/// Returns an error if the biases cannot be read or do not have the configured size.
 pub fn expert_biases(
     source: &dyn ExpertSource,
     layer: u32,

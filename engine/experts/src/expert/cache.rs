@@ -1,8 +1,8 @@
-//! Which experts are resident, and at which levels they are used.
+//! The experts of a model: resident experts and the levels at which they are used.
 //!
-//! Every expert is loaded when the model is opened, or they are streamed within a budget.
-//! [`ExpertCache::request`] and [`PendingExperts::next`] are where a step waits for those that are
-//! missing; nothing else in the graph knows.
+//! All experts are loaded when the model is opened, or they are streamed within a budget. A step waits for
+//! misses only in [`ExpertCache::request`] and [`PendingExperts::next`]; the rest of the graph does not
+//! depend on streaming.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,22 +27,20 @@ use nestling_core::weights::ActivationMode;
 /// The experts of a model on a device.
 pub struct ExpertCache<B: Backend> {
     experts: Experts<B>,
-    /// What is left to the device.
+    /// Device-side routing and its pending counts.
     routed: Routed<B>,
-    /// Decides levels under dual routing.
     levels: Arc<dyn LevelRouter>,
     recorder: Arc<RoutingRecorder>,
-    /// Checksums of experts that are used where their file is mapped.
+    /// Checksums of experts used directly from a mapped file.
     #[cfg(not(target_family = "wasm"))]
     checks: Option<MappedChecks>,
     timer: StepTimer,
 }
 
-/// Tells a recorder what steps do; without one, nothing is measured.
+/// Reports activities of steps to a recorder. Without one, nothing is measured.
 #[derive(Debug, Default)]
 struct StepTimer {
     recorder: Option<Arc<Recorder>>,
-    /// When what is done now began.
     since_ns: u64,
 }
 
@@ -51,7 +49,7 @@ impl StepTimer {
         self.since_ns = self.recorder.as_ref().map_or(0, |recorder| recorder.now_ns());
     }
 
-    /// What was done since the last moment was this.
+    /// Records an activity since the last call.
     fn ended(&mut self, what: ActivityKind, layer: u32) {
         if let Some(recorder) = &self.recorder {
             self.since_ns = recorder.add_since(what, layer, self.since_ns);
@@ -60,20 +58,19 @@ impl StepTimer {
 }
 
 enum Experts<B: Backend> {
-    /// All of them; `[layers][experts]`, no experts in a dense layer.
+    /// Resident experts, `[layers][experts]`; empty for dense layers.
     Resident(Vec<Vec<Arc<FeedForward<B>>>>),
     Streamed(Box<StreamedExperts<B>>),
 }
 
-/// Memory that requests reuse.
+/// Buffers that requests reuse.
 pub struct RequestScratch<B: Backend> {
     routing: Routing,
-    /// What the router saw, where a router of levels reads it.
+    /// Router inputs, if the level router reads them.
     hidden: Vec<f32>, // [T, hidden_size]
-    /// Plane scores of one token's experts.
     scores: Vec<PlaneScores>, // [K]
     uses: Vec<ExpertUse>,
-    /// The expert of each use.
+    /// Expert of each use.
     experts: Vec<(u32, ExpertUse)>,
     ready: Vec<PinnedExpert<'static, B>>,
 }
@@ -92,18 +89,18 @@ impl<B: Backend> Default for RequestScratch<B> {
 }
 
 impl<B: Backend> ExpertCache<B> {
-    /// A cache in which every expert is resident.
+    /// Creates a cache in which all experts are resident.
     pub fn resident(layers: Vec<Vec<FeedForward<B>>>) -> Self {
         let recorder = RoutingRecorder::new(layers.iter().map(Vec::len));
         let share = |layer: Vec<FeedForward<B>>| layer.into_iter().map(Arc::new).collect();
         Self::new(Experts::Resident(layers.into_iter().map(share).collect()), recorder)
     }
 
-    /// A cache of the experts of a store that fit a budget.
+    /// Creates a cache that streams a store's experts within a budget.
     ///
     /// # Errors
-    /// A source that is no store; a budget without room for one token's experts of one layer; a
-    /// platform that gives no thread for reads.
+    /// Returns an error if the source is not a store, or a reader thread cannot be started. Also returns an
+    /// error if the budget does not fit one token's experts of one layer.
     pub fn streamed(
         source: Arc<dyn ExpertSource>,
         activations: ActivationMode,
@@ -126,11 +123,11 @@ impl<B: Backend> ExpertCache<B> {
         }
     }
 
-    /// Experts of a mapped store are compared with their checksums before they are used first; all of them now,
-    /// where the device has copies.
+    /// Enables checksum verification of a mapped store's experts. They are verified before first use, or
+    /// immediately if the device copies weights.
     ///
     /// # Errors
-    /// A plane that is damaged.
+    /// Returns an error if a plane is damaged.
     #[cfg(not(target_family = "wasm"))]
     pub fn check_mapped(&mut self, source: Arc<dyn ExpertSource>) -> Result<(), EngineError> {
         let (Experts::Resident(layers), Some(source)) = (&self.experts, source.store_source())
@@ -145,11 +142,11 @@ impl<B: Backend> ExpertCache<B> {
         checks.map_or(Ok(()), |checks| checks.check_all())
     }
 
-    /// From now on the device finds experts by itself where it can, and streamed ones lie in its own
-    /// memory if it has such.
+    /// Enables routing on the device where possible. Streamed experts move to slots in device memory if the
+    /// device has slots.
     ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if device memory is exhausted.
     pub fn enable_device_slots(&mut self, backend: &mut B) -> Result<(), EngineError> {
         self.routed = match &mut self.experts {
             Experts::Resident(layers) => Routed::of(layers, backend)?,
@@ -158,13 +155,13 @@ impl<B: Backend> ExpertCache<B> {
         Ok(())
     }
 
-    /// Has the device compute a layer's experts from a routing that stays there; false where the
-    /// step must wait for them, by [`ExpertCache::request`]. `per_token` is the experts of a row.
+    /// Computes a layer's experts with routing that stays on the device. Returns false if the step must use
+    /// [`ExpertCache::request`] instead. `per_token` is the number of experts per row.
     ///
-    /// Whether it had all of them is known after [`ExpertCache::resolve_misses`].
+    /// Misses are reported later, by [`ExpertCache::resolve_misses`].
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn try_device_routing(
         &mut self,
         layer: usize,
@@ -194,14 +191,15 @@ impl<B: Backend> ExpertCache<B> {
         Ok(true)
     }
 
-    /// Whether the device was asked for experts that it may not have, since this was settled last.
+    /// Returns whether the device computed experts since the last [`ExpertCache::resolve_misses`] that may
+    /// have been missing.
     pub fn may_have_missed(&self) -> bool {
         matches!(self.experts, Experts::Streamed(_)) && self.routed.may_have_missed()
     }
 
-    /// Counts what the device computed by itself, once a buffer was read or the step finished: in all
-    /// layers, or in those before the one that it gives, of which an expert was missing. What that
-    /// layer uses is known to the next [`ExpertCache::request`].
+    /// Accounts for layers routed on the device, after a readback or at the end of the step. Returns the
+    /// first layer with a missing expert, or `None` if all layers were complete. The uses of the returned
+    /// layer are kept for the next [`ExpertCache::request`].
     pub fn resolve_misses(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -217,18 +215,18 @@ impl<B: Backend> ExpertCache<B> {
         })
     }
 
-    /// What decides levels under dual routing.
+    /// Returns the level router of dual routing.
     pub fn level_router(&self) -> Arc<dyn LevelRouter> {
         Arc::clone(&self.levels)
     }
 
-    /// Levels under dual routing are decided by this from now on.
+    /// Sets the level router of dual routing.
     pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
         self.levels = levels;
         self.routed.forget_levels();
     }
 
-    /// Who hears of what steps do from now on.
+    /// Sets the recorder of steps, or removes it.
     pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
         if let Experts::Streamed(streamed) = &mut self.experts {
             streamed.set_recorder(recorder.clone());
@@ -236,7 +234,7 @@ impl<B: Backend> ExpertCache<B> {
         self.timer.recorder = recorder;
     }
 
-    /// What changes the memory of streamed experts.
+    /// Returns the memory control of streamed experts, or `None` if all are resident.
     pub fn memory(&self) -> Option<&Arc<ExpertMemory>> {
         match &self.experts {
             Experts::Resident(_) => None,
@@ -244,10 +242,11 @@ impl<B: Backend> ExpertCache<B> {
         }
     }
 
-    /// Makes the memory what was asked of [`ExpertMemory`]; every request does so too.
+    /// Applies the limits requested through [`ExpertMemory`]. Each request does so too.
     ///
     /// # Errors
-    /// A budget without room for one token's experts of one layer; the old one stays.
+    /// Returns an error if the budget does not fit one token's experts of one layer; the old budget then
+    /// stays.
     pub fn change_memory(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         match &mut self.experts {
             Experts::Resident(_) => Ok(()),
@@ -255,15 +254,15 @@ impl<B: Backend> ExpertCache<B> {
         }
     }
 
-    /// What records the routing of steps.
+    /// Returns the recorder of routing.
     pub fn recorder(&self) -> &Arc<RoutingRecorder> {
         &self.recorder
     }
 
-    /// A step begins.
+    /// Starts a step.
     ///
     /// # Errors
-    /// A mapped file that was changed or cut.
+    /// Returns an error if a mapped file was modified or truncated.
     pub fn begin_step(&mut self) -> Result<(), EngineError> {
         #[cfg(not(target_family = "wasm"))]
         if let Some(checks) = &self.checks {
@@ -278,7 +277,7 @@ impl<B: Backend> ExpertCache<B> {
         Ok(())
     }
 
-    /// What was streamed since this was asked last.
+    /// Returns the streaming statistics since the last call.
     pub fn take_stats(&mut self) -> StreamStats {
         match &mut self.experts {
             Experts::Resident(_) => StreamStats::default(),
@@ -286,11 +285,11 @@ impl<B: Backend> ExpertCache<B> {
         }
     }
 
-    /// Decides the levels of one layer's experts and starts the reads of those that are missing.
-    /// `hidden` is what the router saw.
+    /// Assigns a level to each routed expert of a layer and starts reads for the misses. `hidden` holds the
+    /// router's input, `[T, D]`.
     ///
     /// # Errors
-    /// A failed device; an expert that the layer does not have.
+    /// Returns an error if the device fails or the layer lacks a routed expert.
     pub async fn request<'a>(
         &'a mut self,
         layer: usize,
@@ -322,7 +321,7 @@ impl<B: Backend> ExpertCache<B> {
             PendingExperts { ready, source, layer, uses, levels, spare, timer: &mut self.timer };
         match &mut self.experts {
             Experts::Resident(layers) => {
-                // Default: a layer that is not there has no experts, and each below is refused.
+                // Default: a layer that does not exist has no experts, so each of its uses is refused below.
                 let experts = layers.get(layer as usize).map(Vec::as_slice).unwrap_or_default();
                 for (expert, range) in ranges(sorted) {
                     let weights = experts.get(expert as usize).ok_or_else(|| {
@@ -342,7 +341,7 @@ impl<B: Backend> ExpertCache<B> {
             Experts::Streamed(streamed) => {
                 let late = LatePlanes::of(&rows.policies);
                 let begun = streamed.begin(layer, ranges(sorted), uses, late, encoder);
-                // From here on its end is the request's end.
+                // Dropping the result ends the request from here on.
                 pending.source = PendingSource::Streamed(streamed);
                 begun?;
             }
@@ -351,13 +350,13 @@ impl<B: Backend> ExpertCache<B> {
     }
 }
 
-/// Whether the levels of any row depend on what the router saw.
+/// Returns whether any row's levels depend on the router's input.
 fn reads_hidden(levels: &dyn LevelRouter, rows: &StepRows) -> bool {
     let is_dual = |levels: &LevelPolicy| matches!(levels, LevelPolicy::Dual(_));
     levels.reads_hidden() && rows.policies.iter().any(is_dual)
 }
 
-/// Each expert with the range of its uses.
+/// Returns each expert with the range of its uses.
 fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize>)> + '_ {
     let mut start = 0;
     sorted.chunk_by(|(a, _), (b, _)| a == b).map(move |same| {
@@ -367,8 +366,8 @@ fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize
     })
 }
 
-/// Adds one expert's rows, and the bytes that they read, to a step's statistics; `cut` is the highest
-/// level that its planes make.
+/// Adds one expert's rows and the bytes they read to a step's statistics. `cut` is the highest level that the
+/// expert's planes provide.
 fn count<B: Backend>(
     weights: &FeedForward<B>,
     uses: &[ExpertUse],
@@ -385,34 +384,34 @@ fn count<B: Backend>(
     }
 }
 
-/// The experts of one layer that a step asked for.
+/// The experts of one layer that a step requested.
 pub struct PendingExperts<'a, B: Backend> {
     ready: Vec<PinnedExpert<'a, B>>,
     source: PendingSource<'a, B>,
     layer: u32,
     uses: &'a [ExpertUse],
     levels: Arc<dyn LevelRouter>,
-    /// Gets the memory of `ready` back.
+    /// Allocation of `ready`, returned for reuse.
     spare: &'a mut Vec<PinnedExpert<'static, B>>,
     timer: &'a mut StepTimer,
 }
 
-/// Where the experts come from that have not been given.
+/// Source of the remaining experts.
 enum PendingSource<'a, B: Backend> {
-    /// All are in `ready`.
+    /// All experts are in `ready`.
     Resident,
-    /// As [`PendingSource::Resident`], and they have been given.
+    /// All experts were resident and have been returned.
     Given,
     Streamed(&'a mut StreamedExperts<B>),
 }
 
 impl<'a, B: Backend> PendingExperts<'a, B> {
-    /// Waits for experts that have not been given yet; none once all have been. Those given by the
-    /// call before must have been computed. There are none among them where the CPU has others to
-    /// compute ([`PendingExperts::compute_on_host`]) before anything is waited for.
+    /// Waits for the next experts and returns them, or `None` once all were returned. The experts of the
+    /// previous call must already be computed. Returns an empty slice if the CPU has experts to compute
+    /// ([`PendingExperts::compute_on_host`]) before the next wait.
     ///
     /// # Errors
-    /// A read that failed.
+    /// Returns an error if a read fails.
     pub async fn next(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -443,15 +442,14 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         Ok(if self.ready.is_empty() && !self.has_host_work() { None } else { Some(&self.ready) })
     }
 
-    /// Whether the CPU is to compute experts beside the device.
     fn has_host_work(&self) -> bool {
         matches!(&self.source, PendingSource::Streamed(streamed) if streamed.has_host_work())
     }
 
-    /// Brings what the CPU computes experts from to the host, if it computes any.
+    /// Copies the inputs of experts that the CPU computes to the host, if there are any.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub async fn read_host_inputs(
         &mut self,
         inputs: &B::Buffer, // [T, hidden_size]
@@ -463,11 +461,11 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         }
     }
 
-    /// Computes the experts that the CPU was given, beside those that the device was given before.
-    /// `per_token` is the experts of a row.
+    /// Computes the CPU's experts, while the device computes previously returned ones. `per_token` is the
+    /// number of experts per row.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn compute_on_host(
         &mut self,
         per_token: usize,
@@ -481,15 +479,15 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
         })
     }
 
-    /// Whether it pays to predict the experts of the layer `distance` layers ahead.
+    /// Returns whether predicting the experts of the layer `distance` layers ahead pays off.
     pub fn reads_ahead(&self, distance: usize) -> bool {
         matches!(&self.source, PendingSource::Streamed(streamed) if streamed.reads_ahead(distance))
     }
 
-    /// Reads, while there is nothing else to be read, what a later layer is predicted to want.
+    /// Prefetches the predicted experts of a later layer while the disk is idle.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub async fn read_ahead(
         &mut self,
         layer: usize,
@@ -522,8 +520,8 @@ impl<B: Backend> Drop for PendingExperts<'_, B> {
 }
 
 impl<B: Backend> RequestScratch<B> {
-    /// The rows of every expert that is used, with their levels, experts ascending: a function of
-    /// the routing and of each row's own policy.
+    /// Sorts the uses of a layer by expert, with their levels. The result depends only on the routing and
+    /// each row's policy.
     fn sort(&mut self, layer: usize, rows: &StepRows, levels: &dyn LevelRouter) {
         let Self { routing, hidden, scores, experts, .. } = self;
         experts.clear();

@@ -1,4 +1,4 @@
-//! Weights straight from a Hugging Face checkpoint, unquantized.
+//! Unquantized weights of a Hugging Face checkpoint.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::store::{Matrices, StoreSource};
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ByteRegion, FloatMatrix, MatrixWeights};
 
-/// A checkpoint's own floats, owned or borrowed. Levels mean nothing here.
+/// Source that returns a checkpoint's floats, owned or borrowed. Levels do not apply.
 #[derive(Debug)]
 pub struct CheckpointSource<C = Checkpoint> {
     checkpoint: C,
 }
 
 impl<C: Borrow<Checkpoint>> CheckpointSource<C> {
-    /// Takes weights from an opened checkpoint.
+    /// Creates a source from an opened checkpoint.
     pub fn new(checkpoint: C) -> Self {
         Self { checkpoint }
     }
 
-    /// The checkpoint.
+    /// Returns the checkpoint.
     pub fn checkpoint(&self) -> &Checkpoint {
         self.checkpoint.borrow()
     }
@@ -71,7 +71,6 @@ impl<C: Borrow<Checkpoint> + Send + Sync> ExpertSource for CheckpointSource<C> {
     }
 }
 
-/// The group that a matrix belongs to.
 fn group_of(id: MatrixId) -> Option<GroupId> {
     match (id.kind, id.layer, id.expert) {
         (MatrixKind::Embedding, ..) => Some(GroupId::Embedding),

@@ -1,4 +1,4 @@
-//! Rows of an embedding that stays in its store.
+//! Embedding rows read from a store on demand.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use nestling_core::batch::StepRows;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 
-/// Rows of an embedding that stays in its store: one that is coded row by row, and is not what the
-/// head is made of.
+/// Returns the number of embedding rows that can stay in the store. `None` unless the embedding is coded row
+/// by row and is not shared with the head.
 pub fn rows_that_stay(index: &Index) -> Option<u64> {
     index.group(&GroupId::Head)?;
     let matrix = index.group(&GroupId::Embedding)?.matrices.first()?;
@@ -28,23 +28,23 @@ pub fn rows_that_stay(index: &Index) -> Option<u64> {
     }
 }
 
-/// An embedding of which every step reads the rows of its tokens.
+/// An embedding whose rows are read from the store in each step.
 #[derive(Debug)]
 pub struct EmbeddingRows {
     table: Arc<RowTable>,
-    /// The prefix that each level of the model means.
+    /// Prefix of the codes at each level of the model.
     levels: [Level; 5],
-    /// Who reads; none for whoever asks.
+    /// Reader thread; `None` if rows are read inline.
     #[cfg(not(target_family = "wasm"))]
     reader: Option<RowReader>,
 }
 
 impl EmbeddingRows {
-    /// Reads and verifies the embedding of a store once, and keeps what its rows are checked by.
-    /// None if it cannot be read row by row.
+    /// Reads and verifies the embedding of a store once, and keeps checksums for its rows. Returns `None` if
+    /// it cannot be read row by row.
     ///
     /// # Errors
-    /// An embedding that is damaged or cannot be read; [`EngineError::Thread`].
+    /// [`EngineError::Thread`]. Also returns an error if the embedding is damaged or cannot be read.
     pub(super) fn open(
         store: &Arc<Store>,
         group: &Group,
@@ -72,26 +72,27 @@ impl EmbeddingRows {
         }))
     }
 
-    /// `vocab_size`.
+    /// Returns the number of rows, `vocab_size`.
     pub fn rows(&self) -> usize {
         self.table.rows.rows()
     }
 
-    /// `hidden_size`.
+    /// Returns the row length, `hidden_size`.
     pub fn cols(&self) -> usize {
         self.table.cols()
     }
 
-    /// Bytes that a row is read with.
+    /// Returns the bytes read per row.
     pub fn row_bytes(&self) -> u64 {
         self.table.rows.row_bytes()
     }
 
-    /// Puts the rows of a step's tokens into `out.values`, at the levels of their dense matrices.
+    /// Reads the rows of a step's tokens into `out.values`, at the rows' dense levels.
     ///
     /// # Errors
-    /// [`EngineError::TokenOutOfRange`]; [`EngineError::LevelMissing`]; [`EngineError::Cancelled`];
-    /// a row that cannot be read, takes too long or is not what it was when the model was opened.
+    /// [`EngineError::TokenOutOfRange`], [`EngineError::LevelMissing`] or [`EngineError::Cancelled`]. Also
+    /// returns an error if a row cannot be read, times out or differs from its state when the model was
+    /// opened.
     pub fn read(
         &self,
         rows: &StepRows,

@@ -1,4 +1,4 @@
-//! A model whose embedding and head come from elsewhere than its other weights.
+//! A source whose embedding and head come from another source than the other weights.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::dual::ExpertSensitivities;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 
-/// Attention, feed-forward and floats of `weights`, embedding and head of `tables`: what the judge
-/// measures "weights only" with.
+/// Attention, feed-forward and floats of `weights`, with embedding and head of `tables`. Serves to evaluate
+/// the quantization of layer weights alone ("weights only").
 pub struct FloatTables {
     weights: Arc<dyn ExpertSource>,
     tables: Arc<dyn ExpertSource>,
 }
 
 impl FloatTables {
-    /// Puts the two together.
+    /// Combines two sources.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`] if they are not the same model.
+    /// [`EngineError::Mismatch`] if their configurations differ.
     pub fn new(
         weights: Arc<dyn ExpertSource>,
         tables: Arc<dyn ExpertSource>,

@@ -1,4 +1,4 @@
-//! Checksums of experts that are used where their file is mapped: each plane's before it is used for the first time.
+//! Checksum verification of mapped experts: each plane is verified before its first use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,15 +9,15 @@ use nestling_formats::{Invariant, Level, Plane};
 use super::store::StoreSource;
 use nestling_core::error::EngineError;
 
-/// Up to which level experts were compared with their checksums.
+/// Verified levels of the experts of a mapped store.
 pub(super) struct MappedChecks {
     source: Arc<StoreSource>,
-    /// Levels from the first whose planes were found as they were written.
+    /// Number of levels whose planes were verified.
     checked: Vec<Vec<AtomicU8>>, // [layers][experts]
 }
 
 impl MappedChecks {
-    /// No expert was looked at yet. None for a source that is not mapped.
+    /// Creates the state with no expert verified. Returns `None` if the source is not mapped.
     pub fn new(
         source: Arc<StoreSource>,
         experts_of_layers: impl Iterator<Item = usize>,
@@ -31,10 +31,10 @@ impl MappedChecks {
         Ok(self.source.mapped.as_ref().invariant("checks are of a mapped store")?)
     }
 
-    /// Compares what an expert needs at a level with its checksums, as far as that was not done before.
+    /// Verifies the planes that an expert needs at a level and that are not verified yet.
     ///
     /// # Errors
-    /// A plane that is damaged.
+    /// Returns an error if a plane is damaged.
     pub fn check(&self, layer: u32, expert: u32, level: Level) -> Result<(), EngineError> {
         let checked = self.checked.get(layer as usize).and_then(|layer| layer.get(expert as usize));
         let checked = checked.invariant("experts that are used have an account")?;
@@ -44,11 +44,11 @@ impl MappedChecks {
         }
         let group = self.source.group(&GroupId::expert_of(layer, expert))?;
         let planes_at = |level| self.source.store.index().planes_at(group, level);
-        // Default: below the first level there are no planes, and a level that cannot be had has all.
+        // Default: below the first level there are no planes; an unavailable level counts as all planes.
         let first = before.checked_sub(1).and_then(|last| planes_at(Level::ALL[last])).unwrap_or(0);
         let last = planes_at(level).unwrap_or(Plane::ALL.len()).min(self.source.planes(group));
         for plane in Plane::ALL.into_iter().take(last).skip(first) {
-            // A plane may add nothing to an expert.
+            // An expert may lack an extent for a plane.
             if let Some(extent) = self.source.store.index().extent(group, plane) {
                 self.mapped()?.checked_extent(extent)?;
             }
@@ -57,10 +57,10 @@ impl MappedChecks {
         Ok(())
     }
 
-    /// [`MappedChecks::check`] of all experts, for a device that has copies of them.
+    /// Verifies all experts, for devices that copy weights.
     ///
     /// # Errors
-    /// As [`MappedChecks::check`].
+    /// Same errors as [`MappedChecks::check`].
     pub fn check_all(&self) -> Result<(), EngineError> {
         for (layer, experts) in (0..).zip(&self.checked) {
             for (expert, _) in (0..).zip(experts) {
@@ -70,10 +70,10 @@ impl MappedChecks {
         Ok(())
     }
 
-    /// Whether the files are still those that were mapped.
+    /// Checks that the mapped files are unchanged.
     ///
     /// # Errors
-    /// Files that were written to, cut or replaced.
+    /// Returns an error if a file was written to, truncated or replaced.
     pub fn check_unchanged(&self) -> Result<(), EngineError> {
         Ok(self.mapped()?.check_unchanged()?)
     }

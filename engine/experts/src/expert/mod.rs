@@ -1,4 +1,4 @@
-//! Experts: where they come from and which are resident.
+//! Experts: sources and residency.
 
 pub mod bias;
 pub mod cache;

@@ -1,7 +1,7 @@
-//! Planes in memory of our own: all experts of a layer in one arena, read on several threads.
+//! Planes copied into owned memory: one arena for all experts of a layer, filled by several threads.
 //!
-//! An expert's extents are read and verified one by one, then its planes are copied side by side,
-//! matrix by matrix, P3 and P4 merged into one digit if they are not one already.
+//! An expert's extents are read and verified one at a time. Its planes are then copied side by side, matrix
+//! by matrix. P3 and P4 are merged into one digit if the store does not already hold them merged.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,31 +17,30 @@ use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
 use nestling_core::weights::ByteRegion;
 
-/// Parts begin at cache lines.
+/// Alignment of parts: one cache line.
 const ALIGN: usize = 64;
 
-/// The planes of one matrix: P2, P3, P4, P6, P8, and P3 with P4 merged.
+/// Planes of one matrix: P2, P3, P4, P6, P8, and the merged P3 and P4.
 pub(super) type Planes<T> = [Option<T>; 6];
 
 /// Index of the merged digit in [`Planes`].
 pub(super) const MERGED: usize = 5;
 
-/// Where one plane lies: extent of its group, and bytes within it.
+/// Location of one plane: an extent of its group, and a byte range in it.
 type ExtentRange = (Plane, Range<usize>);
 
-/// What is to be read of one group.
+/// A request to read some planes of one group.
 pub(super) struct GroupRequest<'a> {
     pub group: &'a Group,
-    /// Extents to read, from the first.
+    /// Number of extents to read.
     pub planes: usize,
-    /// Level of each matrix: planes above it are not kept. All that is read, if there are none.
+    /// Level of each matrix; planes above it are discarded. If empty, all planes read are kept.
     pub levels: Vec<Level>,
 }
 
-/// One group: where its planes come from and where they go.
+/// Source and destination ranges of one group's planes.
 struct GroupPlan<'a> {
     group: &'a Group,
-    /// Extents to read.
     planes: usize,
     from: Vec<Planes<ExtentRange>>,
     to: Vec<Planes<Range<usize>>>,
@@ -105,7 +104,7 @@ impl<'a> GroupPlan<'a> {
         Ok(Self { group, planes, from, to, length })
     }
 
-    /// Reads and verifies the group's extents and puts its planes in their places in `out`.
+    /// Reads and verifies the group's extents and copies its planes into `out`.
     fn fill(
         &self,
         store: &Store,
@@ -114,11 +113,11 @@ impl<'a> GroupPlan<'a> {
     ) -> Result<(), EngineError> {
         for (plane, bytes) in Plane::ALL.into_iter().zip(&mut *extents).take(self.planes) {
             let extent = store.extent(self.group, plane);
-            // A present extent lies within the file: this is no more than there is to read.
-            // Default: an extent longer than any memory is refused when it is read.
+            // A present extent is within the file, so this allocates at most the size of the file.
+            // Default: an extent larger than the address space is refused when it is read.
             let length = extent.map_or(0, |extent| usize::try_from(extent.length).unwrap_or(0));
             if bytes.len() != length {
-                // Not from the heap, which would keep what is given back.
+                // Heap memory would be retained after it is freed.
                 *bytes = AlignedBytes::zeroed("an extent", length)?;
             }
             if let Some(extent) = extent {
@@ -156,14 +155,13 @@ fn layout_of(encoding: Encoding) -> Option<Layout> {
     }
 }
 
-/// What [`read_groups`] gives of one group: the planes of each of its matrices.
+/// Planes of each matrix of one group, as returned by [`read_groups`].
 pub(super) type GroupPlanes = Vec<Planes<ByteRegion>>;
 
-/// Reads what is wanted of each group into one arena.
-/// `cancel` is looked at before each group.
+/// Reads the requested planes of each group into one arena. `cancel` is checked before each group.
 ///
 /// # Errors
-/// [`EngineError::Cancelled`]; the first group, by order, that cannot be read or is damaged.
+/// [`EngineError::Cancelled`], or the error of the first group, in order, that cannot be read or is damaged.
 pub(super) fn read_groups(
     store: &Store,
     groups: &[GroupRequest<'_>],
@@ -210,14 +208,14 @@ fn fill_all(
         let mut extents = [(); 5].map(|()| AlignedBytes::empty());
         while !cancel.is_cancelled() {
             let job = whole(jobs.lock()).pop();
-            // Default: all is read.
+            // Default: all groups are taken.
             let Some((index, plan, out)) = job else { return };
             let _ = done[index].set(plan.fill(store, &mut extents, out));
         }
     };
     thread::scope(|scope| {
         for _ in 1..threads.min(plans.len()) {
-            // Without the thread, the others do its part.
+            // If a thread cannot be started, the others do its work.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();

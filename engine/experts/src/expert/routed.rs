@@ -1,5 +1,5 @@
-//! Steps whose experts the device finds by itself, from the routing that stays there: the host does
-//! not wait for it, and counts afterwards what was used.
+//! Steps whose experts the device looks up from a routing that stays in device memory. The host does not wait
+//! for the routing and counts the uses afterwards.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,73 +12,69 @@ use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
 use nestling_core::runner::StepStats;
 
-/// Most rows of such a step. With more, many share an expert, and a host that knows which has them
-/// computed as one.
+/// Maximum number of rows of such a step. With more rows, many share an expert, and the host can compute
+/// shared experts together if it reads the routing.
 const ROWS_MAX: usize = 16;
 
-/// Most uses of a layer: a device compares each with all others.
+/// Maximum number of uses of a layer, because a device compares each use with all others.
 const USES_MAX: usize = 1024;
 
-/// Bits of an expert in what a device notes of a use; the level is above them.
+/// Number of bits of the expert index in a use noted by a device. The level is stored above them.
 const EXPERT_BITS: u32 = 16;
 
-/// Experts by layer.
 type Layers<B> = [Vec<Arc<FeedForward<B>>>];
 
-/// What a device needs for finding experts, and what it was asked.
+/// Expert tables of a device, and the layers it was given in this step.
 pub(super) struct Routed<B: Backend> {
-    /// `[layers]`; empty where the host has to know the routing.
+    /// Expert tables, `[layers]`; empty if the host must read the routing.
     tables: Vec<Option<B::ExpertTable>>,
-    /// What was asked in the step under way, layer after layer.
+    /// Layers given to the device in the current step, in order.
     asked: Vec<Asked>,
-    /// Levels of the rows of all of them.
+    /// Row levels of all layers in `asked`.
     levels: Vec<Level>,
-    /// How many of them were counted.
+    /// Number of layers in `asked` that are already counted.
     counted: usize,
-    /// What the device found.
+    /// Uses that the device noted.
     ids: Vec<u32>,
-    /// A layer of which an expert was missing, and what it uses.
+    /// Layer with a missing expert, and its uses.
     known: Option<(usize, Vec<(u32, ExpertUse)>)>,
-    /// What decides the levels of each layer's uses on the device, where that is known: policies, or
-    /// nothing but rows.
+    /// Source of each layer's levels on the device: `None` if not set, `Some(None)` for the rows' levels,
+    /// else a policy.
     by_weight: Vec<Option<Option<DualPolicy>>>, // [layers]
-    /// Experts of one layer with their uses.
     used: Vec<(u32, ExpertUse)>,
-    /// The uses of one of them.
     uses: Vec<ExpertUse>,
 }
 
-/// Counts the uses of an expert, and gives it.
+/// Counts the uses of an expert and returns the expert.
 pub(super) type Count<'a, B> =
     dyn FnMut(ExpertId, &[ExpertUse]) -> Option<Arc<FeedForward<B>>> + 'a;
 
-/// What a layer's experts are computed from.
+/// Inputs of a layer's experts.
 pub struct RoutedInputs<'a, B: Backend> {
-    /// The experts of each row, with their weights.
+    /// Experts of each row, with their weights.
     pub routing: &'a B::Routing, // [T, K]
-    /// The rows.
+    /// Input rows.
     pub x: &'a B::Buffer, // [T, hidden_size]
 }
 
-/// A layer that a device was asked for.
+/// A layer that was given to the device.
 #[derive(Clone, Debug)]
 struct Asked {
     layer: usize,
-    /// Experts of a row.
     per_token: usize,
-    /// Its rows' levels among those of all.
+    /// Range of its rows' levels in `Routed::levels`.
     levels: Range<usize>,
-    /// Its uses among those of all.
+    /// Range of its uses in `Routed::ids`.
     uses: Range<usize>,
 }
 
 impl<B: Backend> Routed<B> {
-    /// Nothing is left to the device.
+    /// Creates an instance without tables: the host handles all layers.
     pub fn none() -> Self {
         Self::with(Vec::new())
     }
 
-    /// A device finds the experts of these tables.
+    /// Creates an instance for a device with these tables.
     pub fn with(tables: Vec<Option<B::ExpertTable>>) -> Self {
         Self {
             by_weight: vec![Some(None); tables.len()],
@@ -93,10 +89,10 @@ impl<B: Backend> Routed<B> {
         }
     }
 
-    /// Leaves all that it can to the device.
+    /// Creates tables for all layers that the device supports.
     ///
     /// # Errors
-    /// A device whose memory is full.
+    /// Returns an error if device memory is exhausted.
     pub fn of(layers: &Layers<B>, backend: &mut B) -> Result<Self, EngineError> {
         let tables = layers.iter().map(|experts| match experts.is_empty() {
             true => Ok(None),
@@ -105,12 +101,10 @@ impl<B: Backend> Routed<B> {
         Ok(Self::with(tables.collect::<Result<_, _>>()?))
     }
 
-    /// What the device finds experts by.
     pub fn tables(&mut self) -> &mut [Option<B::ExpertTable>] {
         &mut self.tables
     }
 
-    /// A step begins.
     pub fn begin_step(&mut self) {
         self.asked.clear();
         self.levels.clear();
@@ -118,12 +112,13 @@ impl<B: Backend> Routed<B> {
         self.known = None;
     }
 
-    /// Plane scores have changed.
+    /// Invalidates the levels set on the device, after the plane scores changed.
     pub fn forget_levels(&mut self) {
         self.by_weight.fill(None);
     }
 
-    /// Whether the device can find the experts of these rows, and by what their levels go.
+    /// Returns whether the device can look up the experts of these rows. `None` if it cannot; `Some(None)`
+    /// for levels given by the rows; otherwise the policy that chooses levels.
     pub fn takes(
         &self,
         layer: usize,
@@ -144,10 +139,10 @@ impl<B: Backend> Routed<B> {
         is_left.then_some(Some(*policy))
     }
 
-    /// Has the device decide a layer's levels; false if it cannot.
+    /// Sets up the device to choose a layer's levels. Returns false if it cannot.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn set_levels(
         &mut self,
         layer: usize,
@@ -174,10 +169,10 @@ impl<B: Backend> Routed<B> {
         Ok(true)
     }
 
-    /// Has the device compute a layer's experts.
+    /// Submits a layer's experts to the device.
     ///
     /// # Errors
-    /// As [`DeviceRouting::routed_experts`].
+    /// Same errors as [`DeviceRouting::routed_experts`].
     pub fn ask(
         &mut self,
         layer: usize,
@@ -188,7 +183,7 @@ impl<B: Backend> Routed<B> {
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(), EngineError> {
         let Some(Some(table)) = self.tables.get(layer) else { return Ok(()) };
-        // The level of a fixed policy is that of everything.
+        // Experts have the same level as dense matrices under a fixed policy.
         table.routed_experts(encoder, &rows.dense_levels, inputs.routing, inputs.x, out)?;
         let (levels, uses) = self.asked.last().map_or((0, 0), |one| (one.levels.end, one.uses.end));
         self.levels.truncate(levels);
@@ -198,14 +193,13 @@ impl<B: Backend> Routed<B> {
         Ok(())
     }
 
-    /// Whether the device was asked for something that was not counted.
+    /// Returns whether layers were submitted that are not counted yet.
     pub fn may_have_missed(&self) -> bool {
         self.counted < self.asked.len()
     }
 
-    /// Has what the device computed counted by `count`, which gives each expert, and adds it to a
-    /// step's statistics. Gives the layer of which an expert was missing: it and those behind it were
-    /// not computed.
+    /// Counts the layers that the device computed and adds them to a step's statistics. `count` looks up each
+    /// expert. Returns the layer in which an expert was missing; that layer and later ones were not computed.
     pub fn resolve_misses(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -218,7 +212,7 @@ impl<B: Backend> Routed<B> {
         let missed = B::ExpertTable::take_readback(encoder, &mut self.ids);
         let asked = std::mem::take(&mut self.asked);
         let end = missed.unwrap_or(asked.len()).min(asked.len());
-        // Default: a layer that was counted before leaves none to count.
+        // Default: nothing is left to count if the missing layer was counted before.
         for one in asked.get(self.counted..end).unwrap_or_default() {
             self.count(one, stats, count);
         }
@@ -232,14 +226,14 @@ impl<B: Backend> Routed<B> {
         self.known.as_ref().map(|(layer, _)| *layer)
     }
 
-    /// What a layer uses, experts ascending, if that was found when one of them was missing.
+    /// Returns a layer's uses, sorted by expert, if they are known from a miss.
     pub fn take_known(&mut self, layer: usize) -> Option<Vec<(u32, ExpertUse)>> {
         self.known.take().filter(|(known, _)| *known == layer).map(|(_, uses)| uses)
     }
 
-    /// The uses of a layer, experts ascending, in `used`.
+    /// Sorts a layer's uses by expert into `used`.
     fn sort(&mut self, asked: &Asked) {
-        // Default: a device that was lost noted nothing, and says so when something is read.
+        // Default: a lost device noted nothing, and the next read returns the error.
         let ids = self.ids.get(asked.uses.clone()).unwrap_or_default();
         let levels = &self.levels[asked.levels.clone()];
         self.used.clear();

@@ -1,4 +1,4 @@
-//! A thread that reads rows, so that a step does not hang with its disk.
+//! Reader thread for rows, so that a slow disk cannot block a step indefinitely.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
 
-/// How long a step waits before it looks whether it was cancelled.
+/// Interval at which a waiting step checks for cancellation.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Rows that are wanted, with memory for them.
+/// Requested rows, with the memory for their values.
 struct Request {
     number: u64,
     wanted: Vec<WantedRow>,
@@ -30,16 +30,14 @@ struct Reply {
     result: Result<(), EngineError>,
 }
 
-/// What both sides see.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The request that is waited for: others are not worth a read.
+    /// Number of the current request; older ones are not worth reading.
     wanted: AtomicU64,
-    /// Rows that were read.
     read: AtomicU64,
 }
 
-/// Reads rows of one table in a thread.
+/// A thread that reads rows of one table.
 pub(super) struct RowReader {
     shared: Arc<Shared>,
     requests: Option<Sender<Request>>,
@@ -71,8 +69,8 @@ impl RowReader {
     /// Reads `out.wanted` into `out.values`.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; [`EngineError::ReadStalled`] where not a row has come for the
-    /// timeout; what went wrong with a row.
+    /// [`EngineError::Cancelled`], [`EngineError::ReadStalled`] if no row arrived within the timeout, or the
+    /// error of a row.
     pub fn read(
         &self,
         table: &RowTable,
@@ -93,7 +91,7 @@ impl RowReader {
                     (out.wanted, out.values) = (request.wanted, request.values);
                     return result;
                 }
-                // The answer to a step that has given up.
+                // Reply to an earlier request that was abandoned.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(gone()),
                 Err(RecvTimeoutError::Timeout) => {
@@ -121,7 +119,7 @@ impl Drop for RowReader {
     }
 }
 
-/// Answers requests until there can be no more.
+/// Answers requests until the channel closes.
 fn answer(table: &RowTable, shared: &Shared, asked: &Receiver<Request>, answers: &Sender<Reply>) {
     let mut scratch = RowScratch::default();
     while let Ok(mut request) = asked.recv() {

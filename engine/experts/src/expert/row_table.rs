@@ -1,4 +1,4 @@
-//! The rows of an embedding in its store, and those that a step wants.
+//! Rows of an embedding in a store, and the rows requested by a step.
 
 use std::io::ErrorKind;
 
@@ -7,33 +7,31 @@ use nestling_formats::store::{RowError, RowScratch, StoreError, StoredRows};
 
 use nestling_core::error::EngineError;
 
-/// How often a row is tried again after an interruption.
 const RETRIES_MAX: usize = 64;
 
-/// Rows of a step; keeps its memory.
+/// Embedding rows of a step, with reusable memory.
 #[derive(Debug, Default)]
 pub struct EmbeddedRows {
-    /// `[T, hidden_size]`.
+    /// Row values, `[T, hidden_size]`.
     pub values: Vec<f32>,
     pub(super) wanted: Vec<WantedRow>,
     pub(super) scratch: RowScratch,
 }
 
-/// A row, and the prefix of its codes.
+/// A requested row, and the prefix of its codes to decode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedRow {
     pub row: u32,
     pub prefix: Level,
 }
 
-/// The rows themselves.
 #[derive(Debug)]
 pub(super) struct RowTable {
     pub rows: StoredRows,
 }
 
 impl RowTable {
-    /// Puts a row into `out`, `[hidden_size]`; what was interrupted is tried again.
+    /// Reads a row into `out`, `[hidden_size]`. Interrupted reads are retried.
     pub fn read(
         &self,
         wanted: WantedRow,
@@ -53,12 +51,11 @@ impl RowTable {
         }
     }
 
-    /// Elements of a row.
     pub fn cols(&self) -> usize {
         self.rows.cols()
     }
 
-    /// What is said of a row that takes too long.
+    /// Returns the error for a row that timed out.
     #[cfg(not(target_family = "wasm"))]
     pub fn stalled(&self, wanted: Option<&WantedRow>, seconds: f64) -> EngineError {
         let (file, offset, length) =

@@ -1,4 +1,4 @@
-//! What slots for a layer's experts must have room for.
+//! Shape of a slot that fits any expert of a layer.
 
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
 use nestling_formats::{Level, MatrixKind, Plane};
@@ -13,10 +13,10 @@ use nestling_core::weights::ActivationMode;
 const KINDS: [MatrixKind; 3] = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
 
 impl StoreSource {
-    /// What a slot for any expert of a layer must have room for; none for a layer without experts.
+    /// Returns the shape that fits any expert of a layer, or `None` for a layer without experts.
     ///
     /// # Errors
-    /// An expert that is missing, or that differs from the others in more than its planes.
+    /// Returns an error if an expert is missing, or differs from the others in more than its planes.
     pub fn expert_shape(
         &self,
         layer: usize,
@@ -26,7 +26,6 @@ impl StoreSource {
     }
 }
 
-/// The largest of a layer's experts; none for a layer without experts.
 fn of_layer(
     source: &StoreSource,
     layer: usize,
@@ -81,7 +80,7 @@ fn shape_of(
     Ok(MatrixShape { rows: matrix.rows, cols: matrix.cols, form })
 }
 
-/// What both fit; none where they differ in more than planes and tables.
+/// Returns a shape that fits both matrices, or `None` if they differ in more than planes and tables.
 fn larger(one: MatrixShape, other: MatrixShape) -> Option<MatrixShape> {
     use MatrixForm::{Float, Nested};
     let form = match (one.form, other.form) {

@@ -1,4 +1,4 @@
-//! Where the weights of a model come from.
+//! Sources of a model's weights.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,25 +15,25 @@ use crate::reads::ReadOptions;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 
-/// A store or a checkpoint: hands out weights by their place in the graph.
+/// A source of weights (store or checkpoint), addressed by their place in the graph.
 pub trait ExpertSource: Send + Sync {
-    /// The model's hyper-parameters.
+    /// Returns the model's hyper-parameters.
     fn config(&self) -> &ModelConfig;
 
-    /// Highest level of the model that can be asked for; none where weights are floats.
+    /// Returns the highest level of the model available, or `None` for float weights.
     fn level_max(&self) -> Option<Level>;
 
-    /// The matrices of a group, read and checked. The embedding is made for gathers and all others
-    /// for products; a tied head is given too.
+    /// Reads and verifies the matrices of a group. The embedding is laid out for gathers and other matrices
+    /// for products. A tied head is available as a group.
     ///
     /// # Errors
-    /// A group that is missing, damaged or cannot be read.
+    /// Returns an error if the group is missing, damaged or cannot be read.
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError>;
 
-    /// All experts of a layer; `cancel` is looked at before each.
+    /// Reads all experts of a layer. `cancel` is checked before each expert.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; as [`ExpertSource::matrices`].
+    /// [`EngineError::Cancelled`], and the errors of [`ExpertSource::matrices`].
     fn experts(
         &self,
         layer: u32,
@@ -44,34 +44,34 @@ pub trait ExpertSource: Send + Sync {
         read_experts(self, layer, experts, threads, cancel)
     }
 
-    /// Plane scores of the experts; nothing where weights have no planes.
+    /// Returns the plane scores of the experts; empty if weights have no planes.
     fn sensitivities(&self) -> ExpertSensitivities {
         ExpertSensitivities::default()
     }
 
-    /// The embedding, to be read row by row; none where it cannot be.
+    /// Opens the embedding for row-wise reads, or returns `None` if that is not supported.
     ///
     /// # Errors
-    /// An embedding that is damaged or cannot be read.
+    /// Returns an error if the embedding is damaged or cannot be read.
     fn embedding_rows(&self, options: &ReadOptions) -> Result<Option<EmbeddingRows>, EngineError> {
         let _ = options;
         Ok(None)
     }
 
-    /// The float tensors of a layer, or of the model as a whole; row-major.
+    /// Reads the float tensors of a layer, or of the model as a whole. Tensors are row-major.
     ///
     /// # Errors
-    /// As [`ExpertSource::matrices`].
+    /// Same errors as [`ExpertSource::matrices`].
     fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError>;
 
-    /// The store that the weights come from, where planes of experts can be had one by one.
+    /// Returns the store of the weights, if planes of experts can be read individually.
     fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>>;
 }
 
-/// Asks a source for all experts of a layer, one by one, on several threads.
+/// Reads all experts of a layer from a source, one expert at a time, on several threads.
 ///
 /// # Errors
-/// [`EngineError::Cancelled`], or what the first expert that failed gives.
+/// [`EngineError::Cancelled`], or the error of the first expert that failed.
 pub fn read_experts<S: ExpertSource + ?Sized>(
     source: &S,
     layer: u32,
@@ -85,7 +85,7 @@ pub fn read_experts<S: ExpertSource + ?Sized>(
     let work = || {
         loop {
             let expert = next.fetch_add(1, Ordering::Relaxed);
-            // Default: all are read, or nobody waits for them.
+            // Default: all experts are taken, or the read was cancelled.
             let Some(slot) = read.get(expert as usize).filter(|_| !cancel.is_cancelled()) else {
                 return;
             };
@@ -94,7 +94,7 @@ pub fn read_experts<S: ExpertSource + ?Sized>(
     };
     thread::scope(|scope| {
         for _ in 1..threads.min(experts as usize) {
-            // Without the thread, the others do its part.
+            // If a thread cannot be started, the others do its work.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();

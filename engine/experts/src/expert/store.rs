@@ -1,4 +1,4 @@
-//! Weights from a store: read into memory of our own, or used where the file is mapped.
+//! Weights of a store, read into owned memory or used directly from a mapped file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
 
-/// Why every group of an index that was opened has parts.
+/// Reason why each group of an opened index has parts.
 const PARTS: &str = "the sizes of a group's parts were added up when its store was opened";
 
-/// The matrices of one group: an expert's, a layer's, the embedding or the head.
+/// Matrices of one group: an expert, a layer, the embedding or the head.
 #[derive(Clone, Debug)]
 pub struct Matrices {
-    /// The group that they belong to.
+    /// Group of the matrices.
     pub group: GroupId,
-    /// In the order of the source.
+    /// Matrices with their kinds, in source order.
     pub list: Vec<(MatrixKind, MatrixWeights)>,
 }
 
 impl Matrices {
-    /// Takes out the matrix of that kind.
+    /// Removes and returns the matrix of a kind.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`] if the group has none, or one of another size.
+    /// [`EngineError::Mismatch`] if the group has no such matrix, or one of another size.
     pub fn take(
         &mut self,
         kind: MatrixKind,
@@ -53,7 +53,7 @@ impl Matrices {
         Ok(self.list.swap_remove(at).1)
     }
 
-    /// Makes a matrix one of another kind too, without a copy of its weights.
+    /// Adds a matrix under another kind as well, without copying its weights.
     pub fn share(&mut self, kind: MatrixKind, other: MatrixKind) {
         let found = self.list.iter().find(|(found, _)| *found == kind);
         let matrix = found.map(|(_, matrix)| (other, matrix.clone()));
@@ -61,16 +61,16 @@ impl Matrices {
     }
 }
 
-/// Whether what is in a plane P2 was looked at before.
+/// Whether a base plane (P2) was already validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Not yet: scales, steps and tables are checked.
+    /// Not validated: scales and tables are checked.
     Check,
-    /// It was, and its checksum is the same.
+    /// Validated before, with an unchanged checksum.
     Known,
 }
 
-/// Takes weights from a store, at any level that it holds.
+/// Source of weights from a store, at any level that it contains.
 pub struct StoreSource {
     pub(super) store: Arc<Store>,
     #[cfg(not(target_family = "wasm"))]
@@ -81,16 +81,18 @@ pub struct StoreSource {
 }
 
 impl StoreSource {
-    /// Reads and verifies every plane that `level` needs, by default all that are there.
+    /// Creates a source that reads and verifies the planes that `level` needs. The default is the highest
+    /// level in the store.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`]; a configuration that is missing, damaged or not supported.
+    /// [`EngineError::LevelMissing`]. Also returns an error if the configuration is missing, damaged or not
+    /// supported.
     pub fn owned(store: Arc<Store>, level: Option<Level>) -> Result<Self, EngineError> {
         let config = config_of(&store)?;
         Self::owned_as(store, config, level)
     }
 
-    /// [`StoreSource::owned`] of a store whose configuration was read before.
+    /// Works like [`StoreSource::owned`], with a configuration that was read before.
     ///
     /// # Errors
     /// [`EngineError::LevelMissing`].
@@ -110,18 +112,18 @@ impl StoreSource {
         })
     }
 
-    /// Uses the planes where they are mapped. Experts are verified before they are used first, everything else when it
-    /// is bound.
+    /// Creates a source that uses planes from a mapped file. Experts are verified before first use, and all
+    /// other weights when they are bound.
     ///
     /// # Errors
-    /// As [`StoreSource::owned`].
+    /// Same errors as [`StoreSource::owned`].
     #[cfg(not(target_family = "wasm"))]
     pub fn mapped(mapped: MappedStore, level: Option<Level>) -> Result<Self, EngineError> {
         let config = config_of(mapped.store())?;
         Self::mapped_as(mapped, config, level)
     }
 
-    /// [`StoreSource::mapped`] of a store whose configuration was read before.
+    /// Works like [`StoreSource::mapped`], with a configuration that was read before.
     ///
     /// # Errors
     /// [`EngineError::LevelMissing`].
@@ -136,33 +138,32 @@ impl StoreSource {
         Ok(Self { store, mapped: Some(mapped), config, level, allocation: None })
     }
 
-    /// The same weights, no matrix above the level that it was allocated, nor above the level of
-    /// the model that was asked for when the source was made.
+    /// Limits each matrix to its allocated level. The level given when the source was created still applies.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`] for an allocation of another store.
+    /// [`EngineError::Mismatch`] if the allocation belongs to another store.
     pub fn allocated(self, allocation: Arc<Allocation>) -> Result<Self, EngineError> {
         allocation.check(self.store.id())?;
         Ok(Self { allocation: Some(allocation), ..self })
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// How many of an expert's planes, from the first, a level needs.
+    /// Returns the number of an expert's planes, from the first, that a level needs.
     pub fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
         let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return 0 };
-        // Default: of a level that the store cannot make, it has no planes.
+        // Default: a level that the store cannot provide has no planes.
         let planes = self.store.index().planes_at(group, level).unwrap_or(0);
         planes.min(self.planes(group))
     }
 
-    /// The matrices of an expert, made of planes that were read and verified, from the first on.
+    /// Builds the matrices of an expert from its first planes, which were read and verified.
     ///
     /// # Errors
-    /// Planes that do not make the expert.
+    /// Returns an error if the planes do not form the expert.
     pub fn bind_expert(
         &self,
         expert: ExpertId,
@@ -180,10 +181,10 @@ impl StoreSource {
         self.bind_group(group, planes, scan)
     }
 
-    /// What a plane of an expert is made of: planes of matrices, each with its bytes there.
+    /// Returns the byte ranges of the matrix planes in a plane of an expert.
     ///
     /// # Errors
-    /// [`EngineError::Internal`] where the sizes of its parts cannot be added up.
+    /// [`EngineError::Internal`] if the sizes of its parts overflow.
     pub fn plane_parts(
         &self,
         expert: ExpertId,
@@ -200,17 +201,17 @@ impl StoreSource {
         Ok(self.parts_used(group, plane)?.map(part).collect())
     }
 
-    /// How many extents of a group the level, or the allocation, needs.
+    /// Returns the number of a group's extents that the level, or the allocation, needs.
     pub(super) fn planes(&self, group: &Group) -> usize {
-        // Default: of a level that the store cannot make, it has no planes.
+        // Default: a level that the store cannot provide has no planes.
         let planes = self.store.index().planes_at(group, self.level).unwrap_or(0);
         let allocated = self.allocation.as_ref().map(|allocation| allocation.extents(group));
         allocated.map_or(planes, |allocated| allocated.min(planes))
     }
 
-    /// The levels that the matrices of a group were allocated; none without an allocation.
+    /// Returns the allocated levels of a group's matrices; empty without an allocation.
     pub(super) fn allocated_levels(&self, group: &Group) -> &[Level] {
-        // Default: without an allocation, nothing was allocated.
+        // Default: without an allocation, no levels are allocated.
         self.allocation.as_ref().map(|a| a.levels(&group.id)).unwrap_or_default()
     }
 
@@ -219,7 +220,7 @@ impl StoreSource {
         self.store.group(id).ok_or_else(missing)
     }
 
-    /// The matrices of several groups, in memory of our own.
+    /// Reads the matrices of several groups into owned memory.
     pub(super) fn read(
         &self,
         groups: &[&Group],
@@ -237,14 +238,14 @@ impl StoreSource {
         groups.iter().zip(read).map(bind).collect()
     }
 
-    /// The matrices of a group, used in place.
+    /// Returns the matrices of a group, backed by the mapped file.
     #[cfg(not(target_family = "wasm"))]
     pub(super) fn map(&self, mapped: &MappedStore, group: &Group) -> Result<Matrices, EngineError> {
         let mut planes: GroupPlanes = vec![Default::default(); group.matrices.len()];
         for extent in Plane::ALL.into_iter().take(self.planes(group)) {
             let found = self.store.index().extent(group, extent);
             let Some(found) = found.filter(|found| self.store.is_present(found)) else { continue };
-            // Experts are checked before they are used first ([`super::mapped_checks`]).
+            // Experts are verified before first use ([`super::mapped_checks`]).
             let found = match group.id {
                 GroupId::Expert(_) => {
                     mapped.extent(found).invariant("a present extent is mapped")?
@@ -260,8 +261,7 @@ impl StoreSource {
         self.bind_group(group, planes, Scan::Check)
     }
 
-    /// Puts the parts of an extent in their matrices' places; those above an allocated level stay
-    /// out.
+    /// Puts the parts of an extent in their matrices' places, skipping planes above an allocated level.
     pub(super) fn place_parts(
         &self,
         group: &Group,
@@ -285,8 +285,7 @@ impl StoreSource {
         Ok(())
     }
 
-    /// The planes of matrices that an extent of a group holds, without those above an allocated
-    /// level.
+    /// Returns the matrix planes in an extent of a group, without those above an allocated level.
     pub(super) fn parts_used<'a>(
         &'a self,
         group: &'a Group,
@@ -351,8 +350,8 @@ impl StoreSource {
         Ok(MatrixWeights::Nested(make(rows, cols, layout, codec, regions, levels)?))
     }
 
-    /// The prefix of a matrix at each level of the model. A function of the whole store's sections,
-    /// so that a store that was cut gives the same.
+    /// Returns the prefix of a matrix at each level of the model. The result depends on all sections of the
+    /// original store, so a truncated store gives the same.
     pub(super) fn levels(&self, group: &Group, matrix: &Matrix) -> [Level; 5] {
         let mut best = Level::L2;
         Level::ALL.map(|level| {
@@ -363,7 +362,7 @@ impl StoreSource {
     }
 }
 
-/// The level that was asked for, or the highest that the store has.
+/// Returns the requested level, or the highest one in the store.
 fn held_level(store: &Store, level: Option<Level>) -> Result<Level, EngineError> {
     let held = store.level();
     let level = level.unwrap_or(held);

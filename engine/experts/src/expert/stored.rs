@@ -1,4 +1,4 @@
-//! A store as a source of experts.
+//! Implementation of [`ExpertSource`] for stores.
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ impl ExpertSource for StoreSource {
 }
 
 impl StoreSource {
-    /// The head of a store that holds the embedding alone.
+    /// Builds the head from the embedding, for stores with tied weights.
     fn tied_head(&self) -> Result<Matrices, EngineError> {
         let embedding = self.matrices(&GroupId::Embedding)?;
         let mut list = Vec::new();

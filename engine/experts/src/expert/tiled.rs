@@ -1,4 +1,4 @@
-//! A matrix whose rows lie one after the other, in the layout that products read.
+//! Conversion of a row-major matrix to the tiled layout that products read.
 
 use nestling_core::arena::AlignedBytes;
 use nestling_core::error::EngineError;
@@ -10,7 +10,6 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{Invariant, Plane};
 
-/// Codes out of their planes.
 enum Codes {
     Nested(QuantizedMatrix),
     Scaled(ScaledRows, ScaledForm),
@@ -54,7 +53,7 @@ fn nested(view: &NestedView) -> Result<QuantizedMatrix, EngineError> {
     Ok(codes)
 }
 
-/// The same codes in the layout that products read.
+/// Returns the same codes in the tiled layout.
 pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> {
     let view = matrix.view();
     let (rows, cols) = (matrix.rows(), matrix.cols());
@@ -78,7 +77,6 @@ pub(super) fn tiled(matrix: &NestedMatrix) -> Result<NestedMatrix, EngineError> 
     matrix.with_layout(Layout::Tile16, regions)
 }
 
-/// P3 and P4 as one digit.
 pub(super) fn merge(
     rows: usize,
     cols: usize,

@@ -1,11 +1,11 @@
-//! What wakes the thread that waits for its ring.
+//! Wake-up of the thread that waits for its ring.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Wakes the thread that waits for its ring.
+/// An eventfd that wakes the thread waiting for its ring.
 pub(super) struct Bell(OwnedFd);
 
 impl Bell {
@@ -14,7 +14,8 @@ impl Bell {
     }
 
     pub fn ring(&self) {
-        // The same number in any order of bytes. It fails only when it has been rung very often and is heard anyway.
+        // The value is the same in either byte order. The write fails only if the counter is about to
+        // overflow, and then the thread wakes up anyway.
         let _ = rustix::io::write(self.0.as_fd(), &[1; 8]);
     }
 
@@ -22,7 +23,7 @@ impl Bell {
         let _ = rustix::io::read(self.0.as_fd(), &mut [0u8; 8]);
     }
 
-    /// The descriptor that becomes readable when it is rung.
+    /// Returns the descriptor, which becomes readable after [`Bell::ring`].
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

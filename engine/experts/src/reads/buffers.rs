@@ -1,4 +1,4 @@
-//! Memory that planes are read into, used again.
+//! Reusable buffers that planes are read into.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,16 +15,17 @@ use nestling_core::backend::HostPlane;
 use nestling_core::error::EngineError;
 use nestling_core::sync::{Mutex, MutexGuard, whole};
 
-/// Buffers begin at multiples of this and have a multiple of it: what direct reads ask for.
+/// Alignment of buffers and unit of their size in bytes, as required by direct reads.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// From this size on, buffers have pages of the system of their own, large ones on Linux.
+/// Size in bytes from which buffers get separate system pages, huge ones on Linux.
 #[cfg(not(target_family = "wasm"))]
 const OWN_PAGES_BYTES: usize = 128 << 10;
 
-/// Bytes of memory that a plane of `length` bytes takes at the most, wherever it lies in its file.
+/// Returns the maximum memory in bytes that a plane of `length` bytes takes, wherever it is located in its
+/// file.
 pub fn buffer_bytes(length: u64) -> u64 {
-    // A direct read begins and ends at multiples of the disk's blocks.
+    // Direct reads start and end at multiples of the disk's block size.
     length.div_ceil(PAGE_BYTES as u64).saturating_add(1).saturating_mul(PAGE_BYTES as u64)
 }
 
@@ -41,7 +42,7 @@ enum Memory {
 }
 
 impl Memory {
-    /// Buffers of that size, at least one; all but the last take no memory before they are used.
+    /// Allocates one or more buffers of a size. All but the last take no memory before they are used.
     fn new(length: usize) -> io::Result<Vec<Self>> {
         #[cfg(target_os = "linux")]
         if length >= OWN_PAGES_BYTES {
@@ -57,8 +58,7 @@ impl Memory {
         Ok(vec![Self::Pages(pages)])
     }
 
-    /// It is used from now on. Says how many bytes take memory with it that nobody uses, more than
-    /// before or fewer.
+    /// Marks the buffer as used. Returns the change in warm bytes: bytes that take memory but are unused.
     fn fill(&mut self) -> isize {
         match self {
             #[cfg(target_os = "linux")]
@@ -67,8 +67,8 @@ impl Memory {
         }
     }
 
-    /// Gives its bytes back to the system; what is left, if anything, may be used again. Says how many
-    /// bytes that nobody used went with them.
+    /// Releases the buffer's memory to the system. Returns the hollow buffer if it can be reused, and the
+    /// number of warm bytes released with it.
     fn hollow(self) -> (Option<Self>, usize) {
         match self {
             #[cfg(target_os = "linux")]
@@ -80,7 +80,7 @@ impl Memory {
         }
     }
 
-    /// Bytes around it that take memory though nobody uses them.
+    /// Returns the warm bytes around the buffer, which take memory but are unused.
     fn warm(&self) -> usize {
         match self {
             #[cfg(target_os = "linux")]
@@ -110,25 +110,23 @@ impl Memory {
     }
 }
 
-/// Buffers of one [`super::Reads`].
+/// Buffer pool of one [`super::Reads`].
 ///
-/// Free buffers have at most the bytes of the limit, or as many as those that are lent leave of the
-/// total.
+/// Free buffers take at most the larger of the limit and the total minus the lent bytes.
 pub(super) struct BufferPool {
     state: Mutex<PoolState>,
 }
 
 #[derive(Default)]
 struct PoolState {
-    /// By size.
+    /// Free buffers, keyed by size in bytes.
     free: BTreeMap<usize, Vec<Memory>>,
-    /// Buffers without memory until they are used, by size.
+    /// Buffers without memory until they are used, keyed by size in bytes.
     hollow: BTreeMap<usize, Vec<Memory>>,
     #[cfg(target_os = "linux")]
     slabs: Vec<Arc<Slab>>,
     free_bytes: u64,
-    /// Bytes that take memory with buffers beside them. What is cooled may be counted before what was
-    /// warmed: then it is negative for a moment.
+    /// Warm bytes of all slabs. Temporarily negative if cooling is counted before the warming it undoes.
     warm_bytes: i64,
     lent_bytes: u64,
     limit: u64,
@@ -145,7 +143,7 @@ impl BufferPool {
         whole(self.state.lock())
     }
 
-    /// A buffer of at least `length` bytes, which may hold anything.
+    /// Returns a buffer of at least `length` bytes with unspecified contents.
     pub fn take(self: &Arc<Self>, length: usize) -> Result<Buffer, EngineError> {
         let length = length.max(1).checked_next_multiple_of(PAGE_BYTES);
         let length = length.ok_or(EngineError::Limit {
@@ -160,7 +158,7 @@ impl BufferPool {
         }
         let hollow = state.warmest(length);
         drop(state);
-        // Outside of the lock: the system takes its time.
+        // Allocates outside the lock, because system calls are slow.
         let memory = hollow.map_or_else(|| self.make(length), Ok);
         let mut memory = memory.map_err(|source| {
             self.lock().lent_bytes -= length as u64;
@@ -172,7 +170,7 @@ impl BufferPool {
         Ok(Buffer { memory: Some(memory), pool: Arc::clone(self) })
     }
 
-    /// A new buffer; others that were made with it are kept.
+    /// Allocates a new buffer and keeps the others allocated with it.
     fn make(&self, length: usize) -> io::Result<Memory> {
         let mut made = Memory::new(length)?;
         let memory = made.pop().ok_or(io::ErrorKind::OutOfMemory)?;
@@ -185,7 +183,7 @@ impl BufferPool {
         Ok(memory)
     }
 
-    /// Makes a change, then gives the system what is too much.
+    /// Applies a change, then releases excess memory to the system.
     fn settle(&self, change: impl FnOnce(&mut PoolState)) {
         let mut state = self.lock();
         change(&mut state);
@@ -199,8 +197,7 @@ impl BufferPool {
         self.hollow(released);
     }
 
-    /// Gives back neighbours that are only there because huge pages come whole; what is too much
-    /// after that.
+    /// Releases warm bytes, and returns the excess that remains.
     #[cfg(target_os = "linux")]
     fn cool<'a>(
         &'a self,
@@ -234,7 +231,7 @@ impl BufferPool {
         (state, excess)
     }
 
-    /// Gives the memory of buffers back to the system.
+    /// Releases the memory of buffers to the system and keeps the hollow buffers.
     fn hollow(&self, released: Vec<Memory>) {
         for memory in released {
             let length = memory.bytes().len();
@@ -245,7 +242,7 @@ impl BufferPool {
         }
     }
 
-    /// Bytes that are lent, and bytes that are kept.
+    /// Returns the lent bytes and the free bytes.
     pub fn bytes(&self) -> (u64, u64) {
         let state = self.lock();
         (state.lent_bytes, state.free_bytes)
@@ -255,7 +252,7 @@ impl BufferPool {
         self.settle(|state| state.limit = bytes);
     }
 
-    /// Bytes that lent and free buffers may take together.
+    /// Sets the maximum bytes of lent and free buffers together.
     pub fn set_total(&self, bytes: u64) {
         self.settle(|state| state.total = bytes);
     }
@@ -282,26 +279,26 @@ impl PoolState {
         Some(memory)
     }
 
-    /// A buffer without memory; of several one beside buffers that take memory for it.
+    /// Takes a hollow buffer, preferring the one with the most warm bytes.
     fn warmest(&mut self, length: usize) -> Option<Memory> {
         let hollow = self.hollow.get_mut(&length)?;
         if self.warm_bytes <= 0 {
             return hollow.pop();
         }
         let warmest = (0..hollow.len()).max_by_key(|at| hollow[*at].warm())?;
-        // The order of the others stays: the last one is beside the one that was used last.
+        // `remove` keeps the order of the others: the last one is next to the one used last.
         Some(hollow.remove(warmest))
     }
 
-    /// Bytes of free buffers, and beside buffers, that are too many.
+    /// Returns the free and warm bytes that exceed the limits.
     fn excess(&self) -> usize {
         let may = self.limit.max(self.total.saturating_sub(self.lent_bytes));
         let unused = self.free_bytes.saturating_add_signed(self.warm_bytes);
         usize::try_from(unused.saturating_sub(may)).unwrap_or(usize::MAX)
     }
 
-    /// Takes out free buffers, of the size that has most bytes first, so that what is kept becomes
-    /// what is asked for, until they have `bytes` bytes or none is left.
+    /// Takes out free buffers until they have `bytes` bytes or the pool is empty. The size with the most
+    /// bytes is taken first, so that the pool adapts to the sizes in demand.
     fn release(&mut self, bytes: usize) -> Vec<Memory> {
         let mut released = Vec::new();
         let mut sum = 0usize;
@@ -320,25 +317,25 @@ impl PoolState {
     }
 }
 
-/// A buffer that goes back to its pool.
+/// A buffer that returns to its pool when dropped.
 pub(super) struct Buffer {
-    /// None only while it is dropped.
+    /// `None` only during drop.
     memory: Option<Memory>,
     pool: Arc<BufferPool>,
 }
 
 impl Buffer {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // Default: none but the pool has what was dropped.
+        // Default: the memory is only missing during drop.
         self.memory.as_mut().map(Memory::bytes_mut).unwrap_or_default()
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // Default: none but the pool has what was dropped.
+        // Default: the memory is only missing during drop.
         self.memory.as_ref().map(Memory::bytes).unwrap_or_default()
     }
 
-    /// The bytes of a plane that was read to `range`.
+    /// Converts the buffer to a plane whose bytes are in `range`.
     pub fn arrived(self, range: Range<usize>) -> ArrivedPlane {
         ArrivedPlane(Bytes::Read { buffer: self, range })
     }
@@ -352,8 +349,7 @@ impl Drop for Buffer {
     }
 }
 
-/// The bytes of an extent as they were written, from a 64-byte boundary on. Their memory is used
-/// again once this is dropped.
+/// Bytes of an extent as stored, aligned to 64 bytes. The memory is reused after drop.
 pub struct ArrivedPlane(Bytes);
 
 enum Bytes {
@@ -361,12 +357,12 @@ enum Bytes {
         buffer: Buffer,
         range: Range<usize>,
     },
-    /// They were read before, and lay in memory of a device since.
+    /// Bytes read earlier, which were in device memory in between.
     Held(HostPlane),
 }
 
 impl ArrivedPlane {
-    /// Bytes of memory that it takes: those of the extent and what its buffer has more.
+    /// Returns the memory it takes in bytes, including the unused rest of its buffer.
     pub fn memory_bytes(&self) -> u64 {
         match &self.0 {
             Bytes::Read { buffer, .. } => buffer.bytes().len() as u64,
@@ -374,7 +370,7 @@ impl ArrivedPlane {
         }
     }
 
-    /// A plane that is in memory of the host.
+    /// Wraps a plane in host memory.
     pub(crate) fn held(bytes: HostPlane) -> Self {
         Self(Bytes::Held(bytes))
     }

@@ -1,4 +1,4 @@
-//! Reads that a test ends itself, in any order, well or not.
+//! Reads that a test completes manually, in any order, with success or failure.
 
 use std::sync::Arc;
 
@@ -10,14 +10,13 @@ use super::options::{Checks, ReadMethod, ReadOptions};
 use super::shared::{QueuedRead, Shared};
 use nestling_core::error::EngineError;
 
-/// The disk of a test.
 pub(crate) struct DiskByHand {
     shared: Arc<Shared>,
     running: Vec<QueuedRead>,
 }
 
 impl Reads {
-    /// Reads that end when the test says so.
+    /// Opens reads that complete when the test calls [`DiskByHand::finish`].
     pub(crate) fn by_hand(store: Arc<Store>, options: &ReadOptions) -> (Self, DiskByHand) {
         let shared = Arc::new(Shared::new(store, options, Checks::Done));
         let disk = DiskByHand { shared: Arc::clone(&shared), running: Vec::new() };
@@ -26,7 +25,7 @@ impl Reads {
 }
 
 impl DiskByHand {
-    /// Ends one of the reads that a disk would have under way; gives its tag, if there was one.
+    /// Completes one of the reads in flight. Returns its tag, or `None` if there is none.
     pub(crate) fn finish(&mut self, pick: usize, fails: bool) -> Option<u64> {
         let mut state = self.shared.lock();
         while let Some(job) = self.shared.start(&mut state) {

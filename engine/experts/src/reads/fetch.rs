@@ -1,4 +1,4 @@
-//! One read, from the request to checked bytes.
+//! Execution of one read, from the request to verified bytes.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use super::plain::{PlainFiles, Transfer, TransferState, Way};
 use super::shared::{QueuedRead, Shared};
 use nestling_core::error::EngineError;
 
-/// Reads and checks one extent. A storage that panics is an error of this read.
+/// Reads and verifies one extent. A panic in the storage becomes an error of this read.
 pub(super) fn fetch(shared: &Shared, job: &QueuedRead) -> Result<ArrivedPlane, EngineError> {
     let read = AssertUnwindSafe(|| {
         check_present(shared, &job.extent)?;
@@ -27,11 +27,10 @@ pub(super) fn fetch(shared: &Shared, job: &QueuedRead) -> Result<ArrivedPlane, E
     catch_unwind(read).unwrap_or(Err(EngineError::Panicked { what: "a read of the store" }))
 }
 
-/// Whether an extent is there and fits in memory, so that nothing is allocated for one that does
-/// not.
+/// Checks that an extent is present and its size is addressable, before memory is allocated.
 pub(super) fn check_present(shared: &Shared, extent: &Extent) -> Result<(), EngineError> {
     if !shared.store().is_present(extent) {
-        // Says what is absent; nothing is read.
+        // Returns the error of the absent extent; nothing is read.
         shared.store().read_extent_vec(extent)?;
     }
     plane_length(extent).map(|_| ())
@@ -46,7 +45,7 @@ fn plane_length(extent: &Extent) -> Result<usize, EngineError> {
     usize::try_from(extent.length).map_err(|_| limit)
 }
 
-/// Reads past the page cache; none where that is not possible.
+/// Reads past the page cache. Returns `None` if that is not possible.
 #[cfg(target_os = "linux")]
 fn read_direct(shared: &Shared, extent: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
     use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! How fast a disk gives what an engine reads, and which way of reading is best there.
+//! Disk measurement: speed of plane reads by method, depth and size, and the choice of settings.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,40 +14,38 @@ use nestling_core::clock::Moment;
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
 
-/// Random reads begin at multiples of this.
+/// Alignment of random reads in bytes.
 const PLACE_BYTES: u64 = 4096;
 
-/// What is not much slower than the best counts as equal: then fewer reads at a time are better,
-/// since an urgent one waits for less.
+/// Share of the best speed that counts as equal to it. Among equals the lowest depth is best, because urgent
+/// reads wait for fewer others.
 const EQUAL: f64 = 0.97;
 
-/// Share of a store that may be kept in memory while its disk is measured: one over this.
+/// Divisor of the store size that bounds the memory kept while its disk is measured.
 const KEPT_SHARE: u64 = 16;
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasureOptions {
-    /// Bytes of one read, each apart; sizes that the store does not have room for are left out.
+    /// Sizes of a read in bytes, measured separately. Sizes that exceed the store are skipped.
     pub block_bytes: Vec<u64>,
-    /// Reads under way at once.
+    /// Numbers of concurrent reads.
     pub depths: Vec<usize>,
-    /// By which means. Those that the system refuses are left out.
+    /// Read methods. Methods that the system refuses are skipped.
     pub methods: Vec<ReadMethod>,
-    /// Whether the page cache is passed by where that is possible. Otherwise what was read before
-    /// comes from memory and shows nothing of the disk.
+    /// True to bypass the page cache where possible. Otherwise repeated reads come from memory and do not
+    /// measure the disk.
     pub direct: bool,
-    /// About how long each combination is measured.
+    /// Approximate duration of each combination in seconds.
     pub seconds: f64,
-    /// Bytes that are kept before their memory is read into again, at most a small part of the store.
-    /// A virtual disk fills memory that lies in the processor's cache faster than that where planes
-    /// stay.
+    /// Bytes of planes kept before their memory is reused, at most a small part of the store. A virtual disk
+    /// fills memory that is in the CPU's cache faster than memory where planes stay.
     pub kept_bytes: u64,
 }
 
 impl MeasureOptions {
-    /// All methods at a few depths, with the sizes that planes of the store's experts have. Not one
-    /// read at a time: while every core computes, a second one hides how long a thread takes to
-    /// wake.
+    /// Returns settings for all methods at a few depths, with the plane sizes of the store's experts. Depth 1
+    /// is excluded: while all cores compute, a second read hides the wake-up time of a thread.
     pub fn of_store(store: &Store) -> Self {
         Self {
             block_bytes: plane_sizes(store),
@@ -60,47 +58,46 @@ impl MeasureOptions {
     }
 }
 
-/// How fast reads of one kind were.
+/// Speed of one combination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// By which means.
+    /// Read method.
     pub method: ReadMethod,
-    /// Whether the page cache was passed by.
+    /// True if the page cache was bypassed.
     pub direct: bool,
-    /// Reads under way at once.
+    /// Number of concurrent reads.
     pub depth: usize,
-    /// Bytes of one read.
+    /// Size of a read in bytes.
     pub block_bytes: u64,
-    /// Bytes that arrived in a second.
+    /// Bytes read per second.
     pub bytes_per_second: f64,
 }
 
-/// A way of reading that was found best and may be remembered.
+/// The best read settings found, which may be stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadChoice {
-    /// By which means.
+    /// Read method.
     pub method: ReadMethod,
-    /// Whether the page cache is passed by.
+    /// True if the page cache is bypassed.
     pub direct: bool,
-    /// Reads under way at once.
+    /// Number of concurrent reads.
     pub depth: usize,
 }
 
 impl ReadOptions {
-    /// Options that read as was chosen.
+    /// Returns the options with the chosen settings applied.
     #[must_use]
     pub fn chosen(self, choice: &ReadChoice) -> Self {
         Self { method: choice.method, direct: choice.direct, depth: choice.depth, ..self }
     }
 }
 
-/// The mean sizes of the planes that a store's experts have, ascending, without those that differ
-/// little.
+/// Returns the mean plane sizes of a store's experts, ascending, without near duplicates.
 pub fn plane_sizes(store: &Store) -> Vec<u64> {
     sizes(store.index(), |group, plane| store.extent(group, plane))
 }
 
-/// The same for a store of which only the index is there, or planned.
+/// Works like [`plane_sizes`], for a store of which only the index is available, or planned.
 pub fn plane_sizes_of_index(index: &Index) -> Vec<u64> {
     sizes(index, |group, plane| index.extent(group, plane))
 }
@@ -126,11 +123,11 @@ fn sizes<'a>(
     sizes
 }
 
-/// Reads from random places of a store, of a derived one random experts, without checking what arrives,
-/// in every combination of the options. Nothing where the platform has no clock.
+/// Measures random reads of a store in each combination of the options, without verifying them. For derived
+/// stores, reads random experts. Returns an empty list if the platform has no clock.
 ///
 /// # Errors
-/// A read that failed; [`EngineError::Thread`].
+/// [`EngineError::Thread`]. Also returns an error if a read fails.
 pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measured>, EngineError> {
     let mut measured = Vec::new();
     if cfg!(target_family = "wasm") {
@@ -160,8 +157,8 @@ pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measu
     Ok(measured)
 }
 
-/// The way of reading that is best over all sizes: of those that are nearly as fast as the fastest,
-/// the one with the fewest reads at a time. None of nothing.
+/// Chooses the best settings over all sizes: among nearly equal speeds, those with the lowest depth. Returns
+/// `None` for an empty list.
 pub fn choose(measured: &[Measured]) -> Option<ReadChoice> {
     let mut scores: Vec<(ReadChoice, f64, u32)> = Vec::new();
     for one in measured {
@@ -174,7 +171,7 @@ pub fn choose(measured: &[Measured]) -> Option<ReadChoice> {
             None => scores.push((choice, share, 1)),
         }
     }
-    // One that was not measured at every size is no better for that.
+    // Settings that were not measured at all sizes are excluded.
     let sizes = scores.iter().map(|(.., count)| *count).max()?;
     scores.retain(|(.., count)| *count == sizes);
     let best = scores.iter().map(|(_, sum, _)| *sum).fold(0.0, f64::max);
@@ -182,17 +179,16 @@ pub fn choose(measured: &[Measured]) -> Option<ReadChoice> {
     scores.into_iter().map(|(choice, ..)| choice).min_by_key(|choice| choice.depth)
 }
 
-/// Bytes from the start of a store that are there.
+/// Returns the number of bytes present, from the start of the store.
 fn present_bytes(store: &Store) -> u64 {
     let sections = store.index().sections().get(..store.sections_present());
     sections.and_then(|sections| sections.last()).map_or(0, |last| last.end)
 }
 
-/// What is read while a disk is measured.
 enum Places<'a> {
-    /// Any run of bytes.
+    /// Any range of bytes.
     Anywhere { count: u64, block_bytes: u64 },
-    /// Extents of experts: a derived store makes each as a whole.
+    /// Extents of experts, because a derived store builds each as a whole.
     Experts(Vec<&'a Extent>),
 }
 
@@ -222,7 +218,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Bytes per second of random reads.
+/// Returns the bytes per second of random reads.
 fn speed(
     store: &Store,
     reads: &Reads,
@@ -239,7 +235,7 @@ fn speed(
     let ahead = 2 * depth as u64;
     (0..ahead).for_each(&mut submit);
     let mut tag = ahead;
-    // Buffers are made and the disk is at work before the clock starts.
+    // Buffers are allocated and the disk is busy before the clock starts.
     let keep = options.kept_bytes.min(present_bytes(store) / KEPT_SHARE) / block_bytes.max(1);
     let first = ahead + keep.max(ahead);
     let mut kept = VecDeque::new();
@@ -288,7 +284,7 @@ mod tests {
         ];
         let chosen = choose(&table[..6]).unwrap();
         assert_eq!((chosen.method, chosen.depth), (ring, 2));
-        // What was measured at one size alone does not count.
+        // Settings measured at only one size do not count.
         assert_eq!(choose(&table).map(|choice| choice.method), Some(ring));
         assert_eq!(choose(&[]), None);
         let text = serde_json::to_string(&chosen).unwrap();

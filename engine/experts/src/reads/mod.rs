@@ -1,8 +1,7 @@
-//! Reads of planes that run beside computing.
+//! Plane reads that run in parallel with computation.
 //!
-//! [`Reads`] takes requests for extents of one store, reads them in an order that callers choose,
-//! compares every one with its checksum, and hands out the bytes in buffers that it uses again. A
-//! request that fails is an error of its own tag and of nothing else.
+//! [`Reads`] accepts requests for extents of one store and reads them in an order that callers control. It
+//! verifies checksums and returns the bytes in reusable buffers. A failed request only affects its own tag.
 
 #[cfg(target_os = "linux")]
 mod bell;
@@ -50,97 +49,97 @@ use nestling_core::error::EngineError;
 use options::Checks;
 use shared::Shared;
 
-/// One extent to be read.
+/// A request to read one extent.
 #[derive(Clone, Debug)]
 pub struct ReadRequest {
-    /// The caller's name for it, which no other request has that has not come back.
+    /// Caller's identifier, unique among outstanding requests.
     pub tag: u64,
-    /// What to read, of the store that the [`Reads`] was opened with.
+    /// Extent to read, in the store of the [`Reads`].
     pub extent: Extent,
-    /// How soon.
+    /// Urgency of the read.
     pub class: ReadClass,
 }
 
-/// How soon a read is wanted.
+/// Urgency of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadClass {
-    /// A step waits for it, or will.
+    /// A step waits for the read, or will.
     Urgent,
-    /// It may be useful later: started only while no urgent read waits or runs.
+    /// The read may be useful later. It starts only while no urgent read is waiting or running.
     Idle,
-    /// Nobody knows when it will be wanted: started after the idle ones, and not while [`Background::Waits`].
+    /// The time of use is unknown. The read starts after idle ones, and not while [`Background::Waits`].
     Background,
 }
 
 /// Whether background reads start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Background {
-    /// As soon as nothing else is to be read.
+    /// Start when there is nothing else to read.
     #[default]
     Runs,
-    /// Not now: somebody needs the processor or the disk.
+    /// Suspended, because the CPU or the disk is needed.
     Waits,
 }
 
-/// How much of the depth idle reads may take.
+/// Share of the depth available to idle reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IdleDepth {
-    /// Half of it.
+    /// Half of the depth.
     #[default]
     Half,
-    /// All of it.
+    /// The full depth.
     Full,
 }
 
-/// A read that has ended.
+/// A completed read.
 #[derive(Debug)]
 pub struct ReadDone {
     /// Tag of the request.
     pub tag: u64,
-    /// How soon it was wanted at last.
+    /// Urgency of the read at its end.
     pub class: ReadClass,
-    /// The bytes, which have the extent's checksum.
+    /// Verified bytes of the extent, or the error.
     pub result: Result<ArrivedPlane, EngineError>,
-    /// When what happened.
+    /// Times of the read.
     pub timing: ReadTiming,
 }
 
-/// Moments of a read, in nanoseconds since the [`Reads`] was opened. All 0 where there is no clock.
+/// Times of a read in nanoseconds since the [`Reads`] was opened. All 0 without a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTiming {
-    /// When it was submitted.
+    /// Submission time.
     pub queued_ns: u64,
-    /// When it was handed to the system.
+    /// Start time, when the read was given to the system.
     pub started_ns: u64,
-    /// When its bytes were there and checked.
+    /// End time, after verification.
     pub finished_ns: u64,
 }
 
-/// What has been read so far.
+/// Counters of a [`Reads`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounters {
-    /// Reads that have ended, well or not.
+    /// Completed reads, including failed ones.
     pub reads: u64,
-    /// Bytes of the extents that arrived well.
+    /// Bytes of successfully read extents.
     pub bytes: u64,
-    /// Nanoseconds in which at least one read was under way.
+    /// Nanoseconds with at least one read in flight.
     pub busy_ns: u64,
-    /// Reads that ended with an error.
+    /// Failed reads.
     pub errors: u64,
-    /// Reads that landed in memory registered with an io_uring.
+    /// Reads that used memory registered with an io_uring.
     pub staged: u64,
-    /// Reads that were interrupted, cut short or refused, and tried again.
+    /// Retries after reads that were interrupted, short or refused.
     pub retries: u64,
 }
 
-/// Reads extents of one store.
+/// Asynchronous reader of one store's extents.
 ///
-/// Dropping it waits for the reads that are under way, but no longer than a few seconds: one that
-/// hangs in the system is left behind with its buffer.
+/// Drop waits for reads in flight, but only a few seconds: a read that hangs in the system is leaked with its
+/// buffer.
 pub struct Reads {
     shared: Arc<Shared>,
     method: ReadMethod,
-    /// Kept to be dropped.
+    /// Worker threads, joined on drop.
     #[cfg(not(target_family = "wasm"))]
     _workers: Option<workers::Workers>,
 }
@@ -152,7 +151,7 @@ impl std::fmt::Debug for Reads {
 }
 
 impl Reads {
-    /// Makes ready to read from a store.
+    /// Opens a store for reading.
     ///
     /// # Errors
     /// [`EngineError::Thread`].
@@ -160,7 +159,7 @@ impl Reads {
         Self::start(store, options, Checks::Done)
     }
 
-    /// One that reads any place of the store, extent or not.
+    /// Opens a store for reading any byte range without verification.
     fn unchecked(store: Arc<Store>, options: &ReadOptions) -> Result<Self, EngineError> {
         Self::start(store, options, Checks::LeftOut)
     }
@@ -188,29 +187,30 @@ impl Reads {
         })
     }
 
-    /// Asks for a read. Within a class, reads start in the order in which they were submitted.
+    /// Submits a read. Within a class, reads start in submission order.
     pub fn submit(&self, request: ReadRequest) {
         self.shared.submit(request);
     }
 
-    /// Makes an idle or background read urgent, behind the urgent ones that wait; nothing happens if it
-    /// has ended or is urgent.
+    /// Makes an idle or background read urgent, after the waiting urgent ones. Has no effect if it has
+    /// completed or is urgent.
     pub fn promote(&self, tag: u64) {
         self.shared.promote(tag);
     }
 
-    /// Says whether background reads start from now on.
+    /// Sets whether background reads start.
     pub fn set_background(&self, background: Background) {
         self.shared.set_background(background);
     }
 
-    /// Makes a background read an idle one; nothing happens if it has begun or is no background read.
+    /// Makes a background read idle. Has no effect if it has started or is not a background read.
     pub fn hasten(&self, tag: u64) {
         self.shared.hasten(tag);
     }
 
-    /// How many reads may be under way when an idle one starts: half of the depth unless more of them
-    /// are known to be of use, since an urgent one waits for those that have started.
+    /// Sets the number of reads in flight up to which an idle one starts. The default is half of the depth,
+    /// because urgent reads wait for reads that have started. More pays off only if most idle reads are
+    /// useful.
     pub fn set_idle_depth(&self, idle: IdleDepth) {
         self.shared.set_idle_depth(match idle {
             IdleDepth::Half => 0,
@@ -218,40 +218,40 @@ impl Reads {
         });
     }
 
-    /// Takes a request back. True: it had not started and never will, and no [`ReadDone`] will come;
-    /// otherwise one will, or has.
+    /// Withdraws a request. Returns true if it had not started: then no [`ReadDone`] follows. Otherwise one
+    /// follows or was already returned.
     pub fn withdraw(&self, tag: u64) -> bool {
         self.shared.withdraw(tag)
     }
 
-    /// A read that has ended, if there is one. Where there are no threads, this reads one.
+    /// Returns a completed read, if any. Without threads, performs one read.
     pub fn try_next(&self) -> Option<ReadDone> {
         self.read_inline();
         self.shared.try_next()
     }
 
-    /// A read that has ended, now or later. While nothing was asked for, nothing will come.
+    /// Polls for a completed read. Stays pending while nothing is requested.
     pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<ReadDone> {
         self.read_inline();
         self.shared.poll_next(context)
     }
 
-    /// What has been read so far.
+    /// Returns the read counters.
     pub fn counters(&self) -> ReadCounters {
         self.shared.counters()
     }
 
-    /// The moment that times are counted from.
+    /// Returns the origin of read times.
     pub(crate) fn opened(&self) -> Moment {
         self.shared.opened
     }
 
-    /// How it reads: never [`ReadMethod::Auto`].
+    /// Returns the actual read method, never [`ReadMethod::Auto`].
     pub fn method(&self) -> ReadMethod {
         self.method
     }
 
-    /// Whether all reads go past the page cache.
+    /// Returns whether all reads bypass the page cache.
     pub fn is_direct(&self) -> bool {
         #[cfg(target_os = "linux")]
         let files = self.shared.files.as_ref().is_some_and(plain::PlainFiles::is_direct);
@@ -260,39 +260,39 @@ impl Reads {
         files || self.shared.store().storage().passes_page_cache()
     }
 
-    /// Requests that have not come back: those that wait and those that are read.
+    /// Returns the number of requests that are waiting or in flight, or whose results were not taken.
     pub fn outstanding(&self) -> usize {
         self.shared.outstanding()
     }
 
-    /// Requests that have not come back, without those of the background that have not begun.
+    /// Works like [`Reads::outstanding`], without background requests that have not started.
     pub fn wanted(&self) -> usize {
         self.shared.wanted()
     }
 
-    /// Bytes of memory of all buffers: those that planes lie in, and those kept for the next ones.
-    /// The sum never passes the most that planes, with those under way, have taken at once.
+    /// Returns the bytes of buffers that hold planes, and of buffers kept for reuse. Their sum never exceeds
+    /// the peak of planes and reads in flight.
     pub fn memory_bytes(&self) -> (u64, u64) {
         self.shared.pool.bytes()
     }
 
-    /// Sets how many bytes of unused buffers may be kept.
+    /// Sets the maximum bytes of unused buffers.
     pub fn set_pool_bytes(&self, bytes: u64) {
         self.shared.pool.set_limit(bytes);
     }
 
-    /// Bytes that planes and unused buffers may take together, with memory registered with a ring; as
-    /// many unused buffers are kept as planes leave.
+    /// Sets the maximum bytes of planes, unused buffers and memory registered with a ring. Unused buffers may
+    /// take the part not taken by planes.
     pub fn set_memory_bytes(&self, bytes: u64) {
         self.shared.pool.set_total(bytes.saturating_sub(self.shared.staging_bytes()));
     }
 
-    /// Gives all unused buffers back to the system.
+    /// Releases all unused buffers to the system.
     pub fn trim(&self) {
         self.shared.pool.trim();
     }
 
-    /// Reads one extent now if nobody else would and none has come.
+    /// Performs one read inline, if the method is inline and no result is waiting.
     fn read_inline(&self) {
         if self.method == ReadMethod::Inline
             && let Some(job) = self.shared.start_inline()

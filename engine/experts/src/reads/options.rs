@@ -1,27 +1,26 @@
-//! How reads are done.
+//! Read settings.
 
 use std::time::Duration;
 
 use nestling_core::wire;
 use serde::{Deserialize, Serialize};
 
-/// How often one read is tried again after an interruption.
 pub(super) const RETRIES_MAX: usize = 64;
 
-/// How a [`super::Reads`] reads.
+/// Settings of a [`super::Reads`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReadOptions {
-    /// By which means of the system.
+    /// Read method.
     pub method: ReadMethod,
-    /// Most reads under way at once; at least 1.
+    /// Maximum number of concurrent reads; at least 1.
     pub depth: usize,
-    /// Whether reads go past the page cache where the file system lets them.
+    /// True to bypass the page cache where the file system allows it.
     pub direct: bool,
-    /// How long a read may take before it counts as failed; none is for ever.
+    /// Time after which a read counts as failed; `None` disables the timeout.
     #[serde(with = "wire::seconds")]
     pub timeout: Option<Duration>,
-    /// Most bytes of unused buffers that are kept for the next reads.
+    /// Maximum bytes of unused buffers kept for reuse.
     pub pool_bytes: u64,
 }
 
@@ -37,19 +36,20 @@ impl Default for ReadOptions {
     }
 }
 
-/// By which means of the system a [`super::Reads`] reads. The bytes are the same by all.
+/// System interface used by a [`super::Reads`]. All methods return the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReadMethod {
-    /// The best that there is.
+    /// The best method available.
     Auto,
-    /// One thread with an io_uring. Linux alone, and refused in some containers: then as `Threads`.
+    /// One thread with an io_uring. Only on Linux, and refused in some containers: falls back to `Threads`.
     #[serde(rename = "io_uring")]
     IoUring,
-    /// As many threads as reads under way.
+    /// One thread per concurrent read.
     Threads,
-    /// Whoever asks for the next read that has ended. All that there is without threads.
+    /// Reads run on the caller's thread, when it takes the next completed read. The only method without
+    /// threads.
     Inline,
 }
 
@@ -64,10 +64,10 @@ impl std::fmt::Display for ReadMethod {
     }
 }
 
-/// Whether what arrives is compared with its checksum.
+/// Whether reads are verified with checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checks {
     Done,
-    /// For places that are no extents.
+    /// No verification, because byte ranges are not extents.
     LeftOut,
 }

@@ -1,4 +1,4 @@
-//! The plain files of a store, past the page cache where the file system lets us.
+//! Plain files of a store, read past the page cache where the file system allows it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,65 +14,64 @@ use super::options::RETRIES_MAX;
 use nestling_core::error::EngineError;
 use std::sync::Arc;
 
-/// Bytes that every plane must begin at a multiple of, in memory.
+/// Alignment of a plane in memory, in bytes.
 const PLANE_ALIGNMENT: u64 = 64;
 
-/// Blocks that disks ask direct reads to begin and end at, as they are tried; ascending.
+/// Block sizes to try for direct reads, ascending.
 const BLOCKS: [usize; 2] = [512, 4096];
 
-/// A store's files.
 pub(super) struct PlainFiles {
     parts: Vec<PlainPart>,
 }
 
-/// A run of the store's bytes in one file.
+/// A range of the store's bytes in one file.
 struct PlainPart {
-    /// Where the run lies in the store.
+    /// Byte range in the store.
     range: Range<u64>,
-    /// Where it begins in the file.
+    /// Byte offset in the file.
     offset: u64,
     cached: File,
     direct: Option<DirectFile>,
 }
 
-/// A file that is read past the page cache, in whole blocks.
+/// A file opened for direct reads in whole blocks.
 struct DirectFile {
     file: File,
     block: usize,
 }
 
-/// Where an extent lies.
+/// Location of an extent in a file.
 pub(super) struct FileRange<'a> {
     pub file: &'a File,
-    /// Its number among [`PlainFiles::descriptors`].
+    /// Index in [`PlainFiles::descriptors`].
     pub number: u32,
-    /// Where the read begins in the file, at a multiple of `block`.
+    /// Byte offset of the read in the file, a multiple of `block`.
     pub offset: u64,
     /// Bytes to read, in whole blocks.
     pub length: usize,
-    /// Which of those are the extent's.
+    /// Range of the extent in the bytes read.
     pub plane: Range<usize>,
     pub block: usize,
 }
 
-/// Which of the system's ways into a file.
+/// Access path into a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Past the page cache where that is possible, else through it.
+    /// Direct if possible, otherwise cached.
     Best,
-    /// Past the page cache or not at all.
+    /// Direct only.
     Direct,
     /// Through the page cache.
     Cached,
 }
 
 impl PlainFiles {
-    /// None if the store does not lie in plain files.
+    /// Opens the store's files. Returns `None` if the store is not in plain files.
     pub fn open(store: &Store, direct: bool) -> Option<Self> {
         Self::open_in_blocks(store, if direct { &BLOCKS } else { &[] })
     }
 
-    /// Past the page cache in blocks of the first of these sizes that the disk takes.
+    /// Opens the files for direct reads with the first block size that the disk accepts.
     fn open_in_blocks(store: &Store, blocks: &[usize]) -> Option<Self> {
         let mut parts: Vec<PlainPart> = Vec::new();
         for part in store.storage().files() {
@@ -86,12 +85,10 @@ impl PlainFiles {
         (end > 0 && end == store.storage().len()).then_some(Self { parts })
     }
 
-    /// Whether all of it is read past the page cache.
     pub fn is_direct(&self) -> bool {
         self.parts.iter().all(|part| part.direct.is_some())
     }
 
-    /// All files.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let of_part = |part: &PlainPart| {
             let cached = part.cached.as_raw_fd();
@@ -100,7 +97,7 @@ impl PlainFiles {
         self.parts.iter().flat_map(of_part).collect()
     }
 
-    /// Where an extent lies; none if it cannot be read this way.
+    /// Returns the location of an extent, or `None` if it cannot be read this way.
     pub fn place(&self, extent: &Extent, way: Way) -> Option<FileRange<'_>> {
         let end = extent.offset.checked_add(extent.length)?;
         let holds = |part: &&PlainPart| part.range.start <= extent.offset && end <= part.range.end;
@@ -118,9 +115,9 @@ impl PlainFiles {
 }
 
 impl DirectFile {
-    /// None where the file system refuses, when opening or when reading.
+    /// Opens a file for direct reads. Returns `None` if the file system refuses to open or read it.
     fn open(part: &FilePart<'_>, blocks: &[usize]) -> Option<Self> {
-        // The file that is open, whatever has its name by now.
+        // Reopens the open file itself, even if its name refers to another file meanwhile.
         let path = format!("/proc/self/fd/{}", part.file.as_raw_fd());
         let flags = OFlags::DIRECT.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -152,36 +149,33 @@ impl DirectFile {
 }
 
 impl FileRange<'_> {
-    /// A buffer for the whole read.
     pub fn buffer(&self, pool: &Arc<BufferPool>) -> Result<Buffer, EngineError> {
         pool.take(self.length)
     }
 }
 
-/// A read that may take several calls of the system.
+/// State of a read that may take several system calls.
 #[derive(Clone, Debug)]
 pub(super) struct Transfer {
-    /// Where it begins in the file.
+    /// Byte offset of the read in the file.
     offset: u64,
     length: usize,
-    /// The bytes that matter.
+    /// Range of the plane in the bytes read.
     plane: Range<usize>,
     block: usize,
-    /// Bytes that are there, in whole blocks.
+    /// Bytes read, in whole blocks.
     done: usize,
     retries: usize,
 }
 
-/// What follows from one call of the system.
+/// Outcome of one system call.
 #[derive(Debug)]
 pub(super) enum TransferState {
-    /// All that matters is there.
+    /// All bytes of the plane were read.
     Complete,
-    /// Another call is needed.
     Again,
-    /// The system does not read this file in this way.
+    /// The system does not support this access path for the file.
     Refused,
-    /// It cannot be read.
     Failed(io::Error),
 }
 
@@ -197,17 +191,16 @@ impl Transfer {
         }
     }
 
-    /// Where the next call begins in the file, and what it fills of the buffer.
+    /// Returns the file offset of the next call, and the range of the buffer that it fills.
     pub fn next(&self) -> (u64, Range<usize>) {
         (self.offset + self.done as u64, self.done..self.length)
     }
 
-    /// The bytes that matter.
     pub fn plane(&self) -> Range<usize> {
         self.plane.clone()
     }
 
-    /// Takes what one call answered: how many bytes it read.
+    /// Processes the result of one call: the number of bytes read.
     pub fn advance(&mut self, answer: io::Result<usize>) -> TransferState {
         let count = match answer {
             Ok(count) => count,
@@ -219,7 +212,7 @@ impl Transfer {
         }
         let done = reached - reached % self.block;
         if done == self.done {
-            // Not a block more: the file has ended.
+            // Less than one block was read: the file has ended.
             return TransferState::Failed(io::ErrorKind::UnexpectedEof.into());
         }
         self.done = done;
@@ -249,14 +242,14 @@ mod tests {
     use crate::reads::options::ReadOptions;
     use crate::reads::tests::shared;
 
-    /// The extents of the bundled store begin at multiples of 512.
+    /// The extents of the bundled store are aligned to 512 bytes.
     #[test]
     fn disks_of_large_blocks_give_the_same_bytes() {
         let shared = shared(&ReadOptions::default());
         let store = shared.store();
         let Some(files) = PlainFiles::open_in_blocks(store, &[4096]).filter(PlainFiles::is_direct)
         else {
-            // A file system without direct reads.
+            // The file system does not support direct reads.
             return;
         };
         let pool = Arc::new(BufferPool::new(0));

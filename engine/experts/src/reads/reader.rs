@@ -1,11 +1,11 @@
-//! A thread that reads one plane after another.
+//! Reader thread: performs one read at a time.
 
 use super::fetch::fetch;
 use super::shared::Shared;
 
 use nestling_core::sync::whole;
 
-/// Reads one job after another.
+/// Performs queued reads until the queue is closed.
 pub(super) fn read_until_closed(shared: &Shared) {
     let mut state = shared.lock();
     while !state.closing {

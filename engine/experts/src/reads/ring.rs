@@ -1,5 +1,5 @@
 #![expect(unsafe_code, reason = "the kernel writes into buffers while they are under way")]
-//! One thread with an io_uring, which starts the next read before it checks the last one.
+//! Reader thread with an io_uring, which starts the next read before it verifies the last one.
 
 use std::io;
 use std::ops::Range;
@@ -23,17 +23,16 @@ use super::staging::{Staging, StagingBuffer, copy_past_cache};
 use super::threads::Threads;
 use nestling_core::error::EngineError;
 
-/// Reads that the kernel may hold for each that is under way: the others were given up.
+/// Reads that the kernel may hold per unit of depth, including abandoned ones.
 const HELD_MAX: usize = 4;
 
-/// Most bytes of one call.
 const CALL_BYTES_MAX: usize = 1 << 30;
 
-/// Marks what is no read.
+/// User data of entries that are not reads.
 const BELL: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
-/// Starts the thread. False where the store does not lie in plain files, or the system refuses.
+/// Starts the thread. Returns false if the store is not in plain files, or the system refuses.
 pub(super) fn start(shared: &Arc<Shared>, threads: &Threads) -> Result<bool, EngineError> {
     if shared.files.is_none() {
         return Ok(false);
@@ -44,7 +43,7 @@ pub(super) fn start(shared: &Arc<Shared>, threads: &Threads) -> Result<bool, Eng
         let ready = Bell::new().and_then(|bell| Ok((bell, new_ring(thread_shared.depth)?)));
         let ready = ready.ok().filter(|(_, ring)| ring.params().is_feature_ext_arg());
         let ready = ready.map(|(bell, ring)| (bell, Known::register(&thread_shared, &ring), ring));
-        // It is waited for below.
+        // The receiver waits below.
         let _ = answer.send(ready.is_some());
         if let Some((bell, known, ring)) = ready {
             run(&thread_shared, thread_shared.set_bell(bell), ring, known);
@@ -60,19 +59,18 @@ fn new_ring(depth: usize) -> io::Result<IoUring> {
     modern.build(entries).or_else(|_| IoUring::new(entries))
 }
 
-/// What a ring knows, so that the kernel does not look it up for every read.
+/// Resources registered with a ring, which save the kernel a lookup for each read.
 struct Known {
     staging: Option<Staging>,
-    /// The store's files.
     files: bool,
 }
 
 impl Known {
-    /// As much as the system allows.
+    /// Registers as much as the system allows.
     fn register(shared: &Shared, ring: &IoUring) -> Self {
         let staging = Staging::register(ring, shared.longest_read(), 2 * shared.depth);
         shared.set_staging_bytes(staging.as_ref().map_or(0, Staging::bytes));
-        // Default: storage that is no file has no descriptors.
+        // Default: storage without files has no descriptors.
         let files = shared.files.as_ref().map(PlainFiles::descriptors).unwrap_or_default();
         Self { staging, files: ring.submitter().register_files(&files).is_ok() }
     }
@@ -86,7 +84,7 @@ fn run(shared: &Arc<Shared>, bell: &Bell, ring: IoUring, known: Known) {
     if matches!(ended, Ok(Ok(()))) {
         return;
     }
-    // The ring is of no use any more, but the files are.
+    // The ring failed, but the files are still readable.
     ring.abandon();
     drop(ring);
     for job in &shared.unfinished() {
@@ -95,7 +93,7 @@ fn run(shared: &Arc<Shared>, bell: &Bell, ring: IoUring, known: Known) {
     read_until_closed(shared);
 }
 
-/// A read that the kernel has.
+/// A read held by the kernel.
 struct Flight {
     job: QueuedRead,
     transfer: Transfer,
@@ -103,11 +101,10 @@ struct Flight {
     file: FileName,
 }
 
-/// Where the bytes of a read come.
+/// Destination of a read's bytes.
 enum Landing {
-    /// To be copied from there.
+    /// Staging memory, copied afterwards.
     Staged(StagingBuffer),
-    /// Where they stay.
     Final(Buffer),
 }
 
@@ -120,14 +117,14 @@ impl Landing {
     }
 }
 
-/// What the kernel knows a file by.
+/// File reference as passed to the kernel.
 #[derive(Clone, Copy)]
 enum FileName {
     Descriptor(RawFd),
     Registered(u32),
 }
 
-/// What has come back and is not checked yet.
+/// A completed read that is not verified yet.
 struct Arrived {
     job: QueuedRead,
     result: Result<(Landing, Transfer), io::Error>,
@@ -137,22 +134,22 @@ struct Ring<'a> {
     ring: IoUring,
     shared: &'a Shared,
     bell: &'a Bell,
-    /// By the number that the kernel gives back.
+    /// In-flight reads, indexed by io_uring user data.
     flights: Vec<Option<Flight>>,
     known: Known,
-    /// What the kernel answered: number and result.
+    /// Completions: user data and result.
     events: Vec<(u64, i32)>,
     arrived: Vec<Arrived>,
 }
 
 impl Ring<'_> {
-    /// Reads until the end. An error means that the ring does not work.
+    /// Reads until the queue is closed. An error means that the ring failed.
     fn run(&mut self) -> io::Result<()> {
         self.listen()?;
         while self.start_jobs()? {
             self.wait()?;
             self.collect()?;
-            // The disk has something to do while the bytes are checked.
+            // Keeps the disk busy while bytes are verified.
             let open = self.start_jobs()?;
             self.ring.submit().map(|_| ()).or_else(passing)?;
             self.finish_arrived();
@@ -164,21 +161,21 @@ impl Ring<'_> {
         Ok(())
     }
 
-    /// Asks the kernel to say when the bell rings.
+    /// Requests a completion when the bell rings.
     fn listen(&mut self) -> io::Result<()> {
         let events = u32::from(PollFlags::IN.bits());
         let poll = opcode::PollAdd::new(Fd(self.bell.fd()), events).build();
-        // SAFETY: it names no memory, and the bell outlives the ring, which borrows it.
+        // SAFETY: the entry names no memory, and the bell outlives the ring, which borrows it.
         unsafe { self.push(&poll.user_data(BELL)) }
     }
 
-    /// Hands the kernel an entry; one that fails was not handed over.
+    /// Submits an entry to the kernel. An entry whose submission fails was not submitted.
     ///
     /// # Safety
-    /// What the entry names must be there, and used by nobody else, until the kernel has answered it or
-    /// the ring is gone: memory that is written to, buffers and files by their numbers, descriptors.
+    /// All memory, registered buffers, files and descriptors named by the entry must stay valid. Nobody else
+    /// may use them until the kernel has completed the entry or the ring is gone.
     unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: the caller's promise is the one that the ring asks for.
+        // SAFETY: the caller upholds the requirements of the submission queue.
         let pushed = unsafe { self.ring.submission().push(entry) };
         if pushed.is_ok() {
             return Ok(());
@@ -188,7 +185,7 @@ impl Ring<'_> {
         unsafe { self.ring.submission().push(entry) }.map_err(io::Error::other)
     }
 
-    /// Hands the kernel the next call of a read.
+    /// Submits the next call of a read.
     fn push_flight(&mut self, slot: usize) -> io::Result<()> {
         let Some(flight) = self.flights.get_mut(slot).and_then(Option::as_mut) else {
             return Ok(());
@@ -216,13 +213,13 @@ impl Ring<'_> {
                 Read::new(Fd(file), to, length).offset(offset).build()
             }
         };
-        // SAFETY: the memory stays in its slot, and where it is, until the kernel has answered: `answer`
-        // alone takes flights out, `abandon` forgets them, and `drop` waits for them. The files are the
-        // store's, which `shared` keeps open for longer than the ring lives.
+        // SAFETY: the memory stays valid in its slot until the kernel has completed the call: only `answer`
+        // removes flights, `abandon` leaks them, and `drop` waits for them. The files belong to the store,
+        // which `shared` keeps open for longer than the ring lives.
         unsafe { self.push(&read.user_data(slot as u64)) }
     }
 
-    /// Starts what may start; says whether there is more to come.
+    /// Starts reads while possible. Returns false if the queue is closed.
     fn start_jobs(&mut self) -> io::Result<bool> {
         while let Some(slot) = self.flights.iter().position(Option::is_none) {
             let mut state = self.shared.lock();
@@ -246,7 +243,7 @@ impl Ring<'_> {
         Ok(true)
     }
 
-    /// None if the extent does not lie in one file.
+    /// Prepares a read. Returns `None` if the extent is not in one file.
     fn prepare(&mut self, job: &QueuedRead, way: Way) -> Result<Option<Flight>, EngineError> {
         check_present(self.shared, &job.extent)?;
         let files = self.shared.files.as_ref();
@@ -265,7 +262,7 @@ impl Ring<'_> {
         Ok(Some(Flight { job: job.clone(), transfer: Transfer::new(&place), landing, file }))
     }
 
-    /// Waits for an answer, or until it is time to look for stalls.
+    /// Waits for a completion, or until the next check for stalls.
     fn wait(&mut self) -> io::Result<()> {
         let busy = self.flights.iter().any(Option::is_some);
         let period = self.shared.timeout.filter(|_| busy).map(|timeout| timeout / 4);
@@ -278,7 +275,7 @@ impl Ring<'_> {
         waited.map(|_| ()).or_else(passing)
     }
 
-    /// Takes the kernel's answers; reads that are not at their end go on.
+    /// Processes completions. Reads that are not complete continue.
     fn collect(&mut self) -> io::Result<()> {
         let mut events = std::mem::take(&mut self.events);
         events.extend(self.ring.completion().map(|event| (event.user_data(), event.result())));
@@ -325,14 +322,14 @@ impl Ring<'_> {
         Ok(())
     }
 
-    /// The kernel writes there no more, and nobody reads.
+    /// Frees a destination that is not used by the kernel or a reader.
     fn release(&mut self, landing: Landing) {
         if let (Landing::Staged(area), Some(staging)) = (landing, &mut self.known.staging) {
             staging.give(area);
         }
     }
 
-    /// Reads again what cannot be read past the page cache.
+    /// Retries a read through the page cache after a direct read was refused.
     fn read_cached(&mut self, slot: usize, flight: Flight) -> io::Result<()> {
         let job = flight.job;
         self.release(flight.landing);
@@ -352,7 +349,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Checks what has arrived and hands it out.
+    /// Verifies completed reads and returns them.
     fn finish_arrived(&mut self) {
         let store = self.shared.store();
         for Arrived { job, result } in std::mem::take(&mut self.arrived) {
@@ -365,7 +362,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Checks a plane's bytes, and brings them to where they stay.
+    /// Verifies a plane's bytes and moves them to their final buffer.
     fn keep(
         &mut self,
         extent: &Extent,
@@ -394,7 +391,7 @@ impl Ring<'_> {
         Ok(buffer.arrived(0..bytes.len()))
     }
 
-    /// Gives up reads that take too long; the kernel keeps their buffers until it lets go.
+    /// Abandons reads that exceed the timeout. The kernel holds their buffers until it completes them.
     fn give_up_stalled(&mut self) -> io::Result<()> {
         let Some(timeout) = self.shared.timeout else { return Ok(()) };
         let limit_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -415,11 +412,11 @@ impl Ring<'_> {
 
     fn cancel(&mut self, slot: usize) -> io::Result<()> {
         let cancel = opcode::AsyncCancel::new(slot as u64).build();
-        // SAFETY: it names nothing but the number of a read.
+        // SAFETY: the entry names no memory, only the number of a read.
         unsafe { self.push(&cancel.user_data(CANCEL)) }
     }
 
-    /// Lets go of everything while the kernel may still write: the buffers are never used again.
+    /// Leaks all buffers that the kernel may still write to, so that they are never reused.
     fn abandon(&mut self) {
         self.arrived.clear();
         for flight in self.flights.iter_mut().filter_map(Option::take) {
@@ -429,7 +426,7 @@ impl Ring<'_> {
 }
 
 impl Drop for Ring<'_> {
-    /// Waits until the kernel has let go of every buffer.
+    /// Waits until the kernel has released all buffers.
     fn drop(&mut self) {
         for slot in 0..self.flights.len() {
             if self.flights[slot].is_some() && self.cancel(slot).is_err() {
@@ -452,7 +449,7 @@ impl Drop for Ring<'_> {
     }
 }
 
-/// Errors of waiting that mean nothing.
+/// Ignores transient errors of waiting.
 fn passing(error: io::Error) -> io::Result<()> {
     let timed_out = error.raw_os_error() == Some(rustix::io::Errno::TIME.raw_os_error());
     let passes = matches!(
@@ -480,12 +477,12 @@ mod tests {
         let extents = bundled_extents(shared.store(), 12);
         thread::scope(|scope| {
             let (bell, Ok(ring)) = (Bell::new().unwrap(), new_ring(shared.depth)) else {
-                // This system gives no rings.
+                // This system does not support io_uring.
                 return;
             };
             let known = Known::register(&shared, &ring);
-            // What is no ring refuses every call.
-            // SAFETY: the ring's file stays open, and is closed by the ring alone.
+            // Replaces the ring's descriptor, so that each of its calls fails.
+            // SAFETY: the ring's file stays open, and only the ring closes it.
             let fd = unsafe { OwnedFd::from_raw_fd(ring.as_raw_fd()) };
             let mut fd = ManuallyDrop::new(fd);
             rustix::io::dup2(File::open("/dev/null").unwrap(), &mut fd).unwrap();

@@ -1,4 +1,4 @@
-//! What callers and readers share: the queue, what is under way, what has ended.
+//! State shared by callers and readers: queued, running and completed reads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,18 +32,17 @@ pub(super) struct Shared {
     store: Arc<Store>,
     checks: Checks,
     pub pool: Arc<BufferPool>,
-    /// The store's files, to be read without the storage.
+    /// The store's files, for reads that bypass its storage.
     #[cfg(target_os = "linux")]
     pub files: Option<PlainFiles>,
-    /// Most reads under way.
     pub depth: usize,
     #[cfg(not(target_family = "wasm"))]
     pub timeout: Option<Duration>,
     pub opened: Moment,
     state: Mutex<State>,
-    /// There may be something to start, or the end has come.
+    /// Signals that a read may start, or the end.
     pub work: Condvar,
-    /// Something is outstanding where nothing was, or the end has come.
+    /// Signals the first outstanding read after an idle time, or the end.
     pub watch: Condvar,
     retries: AtomicU64,
     staged: AtomicU64,
@@ -56,19 +55,19 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub queue: Queue,
     pub running: Vec<QueuedRead>,
-    /// Reads whose bytes are there and are being checked.
+    /// Reads whose bytes have arrived and are being verified.
     checking: Vec<QueuedRead>,
     done: VecDeque<ReadDone>,
     wakers: Vec<Waker>,
     counters: ReadCounters,
-    /// When the first of the reads that are under way started.
+    /// Start of the current busy period.
     busy_since: u64,
     pub closing: bool,
-    /// Whether somebody looks for stalls from time to time and must not be woken for it.
+    /// True while a watcher checks for stalls periodically and needs no wake-up.
     pub watching: bool,
-    /// Whether the bell must be rung when there is something to start.
+    /// True if the bell must ring when a read can start.
     pub wants_bell: bool,
-    /// Reads under way with which idle ones still start; half of the depth while it is 0.
+    /// Maximum number of reads in flight for idle ones to start; 0 stands for half of the depth.
     idle_depth: usize,
     background: Background,
 }
@@ -100,7 +99,7 @@ impl Shared {
         &self.store
     }
 
-    /// Most bytes of a buffer that a plane of an expert is read into.
+    /// Returns the maximum buffer size for a plane of an expert.
     #[cfg(target_os = "linux")]
     pub fn longest_read(&self) -> usize {
         let groups = self.store.index().groups().iter();
@@ -112,7 +111,6 @@ impl Shared {
         longest.and_then(|longest| usize::try_from(longest).ok()).unwrap_or(0)
     }
 
-    /// Compares an extent's bytes with its checksum.
     pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
         match self.checks {
             Checks::Done => self.store.check(extent, bytes),
@@ -124,7 +122,6 @@ impl Shared {
         whole(self.state.lock())
     }
 
-    /// Nanoseconds since the start.
     pub fn now_ns(&self) -> u64 {
         Moment::now().nanoseconds_since(self.opened)
     }
@@ -148,7 +145,7 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// Lets whoever reads know that it is over.
+    /// Signals the end to all readers.
     #[cfg(not(target_family = "wasm"))]
     pub fn close(&self) {
         let mut state = self.lock();
@@ -257,7 +254,6 @@ impl Shared {
         self.staging_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that reads land in before they come to where they stay.
     pub fn staging_bytes(&self) -> u64 {
         self.staging_bytes.load(Ordering::Relaxed)
     }
@@ -267,20 +263,20 @@ impl Shared {
         self.staged.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A job to be read at once by the caller, unless a finished one waits.
+    /// Starts a read for the caller, unless a completed one is waiting.
     pub fn start_inline(&self) -> Option<QueuedRead> {
         let mut state = self.lock();
         if state.done.is_empty() { self.start(&mut state) } else { None }
     }
 
-    /// The next job, which is under way from now on.
+    /// Starts the next read, if one may start.
     pub fn start(&self, state: &mut State) -> Option<QueuedRead> {
         if state.closing || state.running.len() >= self.depth {
             return None;
         }
         let urgent = state.running.iter().any(|job| job.class == ReadClass::Urgent);
         let full = match state.idle_depth {
-            // So that an urgent read can start at once.
+            // Keeps capacity for an urgent read to start immediately.
             0 => state.running.len() >= self.depth.div_ceil(2),
             most => state.running.len() >= most,
         };
@@ -298,7 +294,7 @@ impl Shared {
         Some(job)
     }
 
-    /// Ends a job that was started. The result of one that was given up before is dropped.
+    /// Completes a read. The result of an abandoned read is dropped.
     pub fn finish(&self, job: &QueuedRead, result: Result<ArrivedPlane, EngineError>) {
         let now = self.now_ns();
         let mut state = self.lock();
@@ -312,8 +308,8 @@ impl Shared {
         }
     }
 
-    /// Notes that the bytes of a job are there, so that another one may start. False for one that
-    /// was given up before.
+    /// Notes that a read's bytes have arrived, so that another may start. Returns false if the read was
+    /// abandoned.
     pub fn landed(&self, job: &QueuedRead) -> bool {
         let now = self.now_ns();
         let mut state = self.lock();
@@ -324,14 +320,14 @@ impl Shared {
         known
     }
 
-    /// Jobs that were started and have not ended.
+    /// Returns the started reads that are not complete.
     #[cfg(target_os = "linux")]
     pub fn unfinished(&self) -> Vec<QueuedRead> {
         let state = self.lock();
         state.running.iter().chain(&state.checking).cloned().collect()
     }
 
-    /// Ends jobs that were taken out.
+    /// Completes removed reads with an error.
     #[cfg(not(target_family = "wasm"))]
     pub fn give_up(&self, jobs: &[QueuedRead], error: impl Fn(&QueuedRead) -> EngineError) {
         let now = self.now_ns();
@@ -343,7 +339,7 @@ impl Shared {
     }
 }
 
-/// Wakes those who wait. They may do anything at once, so not under the lock.
+/// Releases the lock and wakes all waiters, which may call back immediately.
 fn wake(mut state: MutexGuard<'_, State>) {
     let wakers = std::mem::take(&mut state.wakers);
     drop(state);
@@ -351,7 +347,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
 }
 
 impl State {
-    /// Whether this job was under way; it is not any more.
+    /// Stops a running read and returns whether it was running.
     fn stop(&mut self, ticket: u64, now_ns: u64) -> bool {
         let Some(place) = self.running.iter().position(|job| job.ticket == ticket) else {
             return false;
@@ -379,8 +375,8 @@ impl State {
         self.done.push_back(ReadDone { tag: job.tag, class: job.class, result, timing });
     }
 
-    /// Takes out the jobs that are given up: those under way for longer than the limit and, where
-    /// no reader is left, those that have waited for longer.
+    /// Takes out stalled reads: running longer than the limit or, if no reader is left, waiting longer than
+    /// the limit.
     #[cfg(not(target_family = "wasm"))]
     pub fn take_stalled(
         &mut self,
@@ -401,7 +397,6 @@ impl State {
     }
 }
 
-/// What is said of a read that has taken too long.
 #[cfg(not(target_family = "wasm"))]
 pub(super) fn stall(shared: &Shared, job: &QueuedRead, timeout: Duration) -> EngineError {
     EngineError::ReadStalled {
@@ -412,10 +407,9 @@ pub(super) fn stall(shared: &Shared, job: &QueuedRead, timeout: Duration) -> Eng
     }
 }
 
-/// A request on its way.
 #[derive(Clone, Debug)]
 pub(super) struct QueuedRead {
-    /// Number that no other job of the same [`super::Reads`] ever has.
+    /// Number that is unique within a [`super::Reads`].
     pub ticket: u64,
     pub tag: u64,
     pub extent: Extent,
@@ -424,7 +418,6 @@ pub(super) struct QueuedRead {
     pub started_ns: u64,
 }
 
-/// Requests that have not started.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     urgent: VecDeque<QueuedRead>,
@@ -445,7 +438,6 @@ impl Queue {
         }
     }
 
-    /// The next one to start.
     pub fn pop(&mut self, idle: IdleReads) -> Option<QueuedRead> {
         self.urgent.pop_front().or_else(|| match idle {
             IdleReads::Wait => None,
@@ -456,7 +448,7 @@ impl Queue {
         })
     }
 
-    /// Whether something was made urgent.
+    /// Makes a request urgent. Returns whether it was queued as idle or background.
     pub fn promote(&mut self, tag: u64) -> bool {
         let job = take(&mut self.idle, tag).or_else(|| take(&mut self.background, tag));
         let Some(mut job) = job else { return false };
@@ -465,7 +457,6 @@ impl Queue {
         true
     }
 
-    /// Makes one of the background idle.
     pub fn hasten(&mut self, tag: u64) {
         if let Some(mut job) = take(&mut self.background, tag) {
             job.class = ReadClass::Idle;
@@ -473,13 +464,13 @@ impl Queue {
         }
     }
 
-    /// Whether it was there.
+    /// Removes a request. Returns whether it was queued.
     pub fn withdraw(&mut self, tag: u64) -> bool {
         let mut queues = [&mut self.urgent, &mut self.idle, &mut self.background].into_iter();
         queues.any(|queue| take(queue, tag).is_some())
     }
 
-    /// All that have waited since before `queued_ns`.
+    /// Takes out all requests queued before `queued_ns`.
     #[cfg(not(target_family = "wasm"))]
     pub fn take_older(&mut self, queued_ns: u64) -> Vec<QueuedRead> {
         let mut taken = Vec::new();
@@ -504,12 +495,12 @@ impl Queue {
     }
 }
 
-/// Whether idle reads may start.
+/// Which non-urgent reads may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleReads {
     Wait,
     May,
-    /// And background reads after them.
+    /// Idle reads, then background reads.
     AndBackground,
 }
 

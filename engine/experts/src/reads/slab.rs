@@ -1,12 +1,11 @@
 #![expect(unsafe_code, reason = "buffers share one mapping, so that they share its huge pages")]
-//! Buffers of one size side by side in huge pages.
+//! Buffers of one size, adjacent in huge pages.
 //!
-//! A disk is handed a buffer as runs of contiguous memory: of one in small pages, a plane of 1.3 MB
-//! is 310 runs, more than many disks take in one request, of one in huge pages two.
+//! A disk receives a buffer as runs of contiguous memory. In small pages a plane of 1.3 MB is 310 runs, more
+//! than many disks accept in one request; in huge pages it is two.
 //!
-//! A huge page comes whole with the first buffer that touches it, so that buffers beside it, which
-//! nobody uses, take memory as well: *warm* bytes. They are counted, used before others, and given
-//! back where memory is short.
+//! The first buffer that touches a huge page allocates all of it. Unused neighbours in the page then take
+//! memory as well: *warm* bytes. They are counted, reused before others, and released when memory is short.
 
 use std::io;
 use std::ops::{Range, RangeInclusive};
@@ -16,44 +15,42 @@ use nestling_core::sync::{Mutex, MutexGuard, whole};
 
 use memmap2::{Advice, MmapMut, MmapRaw, UncheckedAdvice};
 
-/// Bytes of a huge page.
+/// Size of a huge page in bytes.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// About how many bytes buffers are made for at once.
+/// Approximate bytes of buffers allocated together.
 const SLAB_BYTES: usize = 16 << 20;
 
-/// Memory of several buffers.
 pub(super) struct Slab {
     map: MmapRaw,
-    /// Where the first buffer begins: at a huge page.
+    /// Offset of the first buffer in the mapping, at a huge page.
     start: usize,
-    /// Bytes of each.
+    /// Size of each buffer in bytes.
     size: usize,
     pages: Mutex<Pages>,
 }
 
-/// What of a slab takes memory.
+/// Memory use of a slab.
 struct Pages {
-    /// Buffers in use.
+    /// True for buffers in use.
     solid: Vec<bool>, // [buffers]
-    /// Huge pages that came whole: what no buffer in use has of them is warm.
+    /// True for huge pages allocated as a whole: their bytes outside buffers in use are warm.
     whole: Vec<bool>, // [huge pages]
 }
 
-/// Memory of one buffer, which nobody else has.
 pub(super) struct SlabBuffer {
     slab: Arc<Slab>,
     index: usize,
 }
 
-/// Buffers of `size` bytes each, the first one last. They take no memory before they are used.
+/// Allocates buffers of `size` bytes each, in descending order. They take no memory before they are used.
 pub(super) fn pieces(size: usize) -> io::Result<Vec<SlabBuffer>> {
     let count = (SLAB_BYTES / size.max(1)).max(1);
     let bytes =
         size.checked_mul(count).and_then(|bytes| bytes.checked_next_multiple_of(HUGE_BYTES));
     let bytes = bytes.and_then(|bytes| bytes.checked_add(HUGE_BYTES));
     let map = MmapMut::map_anon(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
-    // Without huge pages all works as well.
+    // Huge pages are optional.
     let _ = map.advise(Advice::HugePage);
     let start = map.as_ptr().align_offset(HUGE_BYTES).min(HUGE_BYTES);
     let huge_pages = (size * count).div_ceil(HUGE_BYTES);
@@ -67,18 +64,18 @@ impl Slab {
         whole(self.pages.lock())
     }
 
-    /// Bytes of a buffer, counted from the first.
+    /// Returns the byte range of a buffer, relative to the first buffer.
     fn range(&self, index: usize) -> Range<usize> {
         index * self.size..(index + 1) * self.size
     }
 
-    /// The huge pages that a buffer lies in.
+    /// Returns the huge pages that a buffer overlaps.
     fn pages_of(&self, index: usize) -> RangeInclusive<usize> {
         let range = self.range(index);
         range.start / HUGE_BYTES..=(range.end - 1) / HUGE_BYTES
     }
 
-    /// What the buffers have of a huge page, and whether they are in use.
+    /// Returns the parts of buffers in a huge page, and whether each buffer is in use.
     fn parts<'a>(
         &'a self,
         pages: &'a Pages,
@@ -93,7 +90,7 @@ impl Slab {
         })
     }
 
-    /// Warm bytes of a huge page.
+    /// Returns the warm bytes of a huge page.
     fn warm(&self, pages: &Pages, page: usize) -> usize {
         if !pages.whole[page] {
             return 0;
@@ -102,7 +99,7 @@ impl Slab {
         HUGE_BYTES - solid.map(|(range, _)| range.len()).sum::<usize>()
     }
 
-    /// Gives the warm bytes of a huge page back, and says how many.
+    /// Releases the warm bytes of a huge page and returns their number.
     fn cool_page(&self, pages: &mut Pages, page: usize) -> usize {
         let warm = self.warm(pages, page);
         if warm > 0 {
@@ -116,19 +113,19 @@ impl Slab {
         warm
     }
 
-    /// Gives all warm bytes back to the system, and says how many.
+    /// Releases all warm bytes to the system and returns their number.
     pub fn cool(&self) -> usize {
         let mut pages = self.lock();
         (0..pages.whole.len()).map(|page| self.cool_page(&mut pages, page)).sum()
     }
 
-    /// Gives bytes of buffers that nobody uses back to the system.
+    /// Releases unused bytes to the system.
     fn give_back(&self, range: Range<usize>) {
         if range.is_empty() {
             return;
         }
-        // SAFETY: these bytes belong to no buffer, or to one that is not in use, which the lock of
-        // `pages` keeps so; zeros are bytes too.
+        // SAFETY: these bytes belong to no buffer, or to one that is not in use, which the lock of `pages`
+        // guarantees. Zeros are valid bytes.
         let _ = unsafe {
             let offset = self.start + range.start;
             self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, range.len())
@@ -137,41 +134,37 @@ impl Slab {
 }
 
 impl SlabBuffer {
-    /// Where it lies.
     pub fn slab(&self) -> &Arc<Slab> {
         &self.slab
     }
 
-    /// Where it begins in the mapping.
     fn offset(&self) -> usize {
         self.slab.start + self.index * self.slab.size
     }
 
-    /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `pieces` made the mapping, which is never written to but through pieces, long
-        // enough for `start` and all of them, and each index once; so nobody else has these bytes.
+        // SAFETY: `pieces` made the mapping long enough for `start` and all buffers, and created each index
+        // once. The mapping is only written through its buffers, so nobody else has these bytes.
         unsafe {
             std::slice::from_raw_parts(self.slab.map.as_ptr().add(self.offset()), self.slab.size)
         }
     }
 
-    /// Its bytes, to fill.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; this piece is borrowed for as long as the slice lives.
+        // SAFETY: as in `bytes`; this buffer is borrowed for as long as the slice lives.
         unsafe {
             let first = self.slab.map.as_mut_ptr().add(self.offset());
             std::slice::from_raw_parts_mut(first, self.slab.size)
         }
     }
 
-    /// Warm bytes of the huge pages that it lies in.
+    /// Returns the warm bytes of the huge pages that the buffer overlaps.
     pub fn warm(&self) -> usize {
         let pages = self.slab.lock();
         self.slab.pages_of(self.index).map(|page| self.slab.warm(&pages, page)).sum()
     }
 
-    /// It is used from now on. Says how many warm bytes there are more, or fewer.
+    /// Marks the buffer as used. Returns the change in warm bytes.
     pub fn fill(&mut self) -> isize {
         let slab = Arc::clone(&self.slab);
         let mut pages = slab.lock();
@@ -188,7 +181,7 @@ impl SlabBuffer {
         let first = self.index * slab.size;
         for page in slab.pages_of(self.index) {
             more += slab.warm(&pages, page) as isize;
-            // Under the lock, so that the page comes before its other bytes are given back.
+            // Touched under the lock, so that the page is allocated before its other bytes are released.
             if let Some(byte) = self.bytes_mut().get_mut((page * HUGE_BYTES).saturating_sub(first))
             {
                 *byte = 0;
@@ -197,8 +190,8 @@ impl SlabBuffer {
         more
     }
 
-    /// Gives its memory back to the system, with the warm bytes beside it; it holds zeros from now
-    /// on. Says how many warm bytes there are fewer.
+    /// Releases the buffer's memory and adjacent warm bytes to the system, which zeroes it. Returns the
+    /// number of warm bytes released.
     pub fn hollow(&mut self) -> usize {
         let mut pages = self.slab.lock();
         let around = self.slab.pages_of(self.index);
@@ -250,10 +243,10 @@ mod tests {
             }
             let cooled = all[1].hollow() as isize;
             assert!((0..=warm).contains(&cooled));
-            // What is left of it is in huge pages that the hollow one does not lie in.
+            // The remaining warm bytes are in huge pages that the hollow buffer does not overlap.
             assert_eq!(slab.cool() as isize, warm - cooled);
             assert_eq!(slab.cool(), 0);
-            // Its huge pages have other buffers, or came anew.
+            // The buffer's huge pages contain other buffers, or are allocated again.
             let again = all[1].fill();
             assert!(again >= 0);
             all.iter_mut().take(3).for_each(|piece| piece.bytes_mut().fill(7));

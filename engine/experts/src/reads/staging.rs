@@ -1,37 +1,34 @@
 #![expect(unsafe_code, reason = "the kernel is told of memory, and stores pass the CPU's caches")]
-//! Areas that reads land in before their bytes are copied to where they stay.
+//! Staging areas: memory that reads fill before their bytes are copied to the final buffer.
 //!
-//! They are few, so that they are still in the processor's cache when they are checked, and so that the
-//! system lets them be pinned and registered with a ring: it then finds their pages once and not with
-//! every read.
+//! The areas are few, so that they are still in the CPU's cache when they are verified. They can also be
+//! pinned and registered with a ring, so that the kernel looks up their pages only once.
 
 use io_uring::IoUring;
 
 use super::buffers::PAGE_BYTES;
 use super::slab::{self, SlabBuffer};
 
-/// Most bytes of all areas: what systems let everybody pin.
+/// Maximum bytes of all areas: the amount that systems let unprivileged users pin.
 const STAGING_BYTES: usize = 8 << 20;
 
-/// Fewer areas than this are of no use: one is read while another is copied.
+/// Minimum number of useful areas: one is read while another is copied.
 const AREAS_MIN: usize = 2;
 
-/// Areas that nobody uses.
 pub(super) struct Staging {
-    /// The one that was used last is last.
+    /// Free areas, the last used one last.
     free: Vec<StagingBuffer>,
     area_bytes: usize,
 }
 
-/// Memory that the ring knows.
+/// Memory registered with the ring.
 pub(super) struct StagingBuffer {
-    /// Its number there.
     pub index: u16,
     pub piece: SlabBuffer,
 }
 
 impl Staging {
-    /// At most so many areas for reads of so many bytes; none where the system refuses.
+    /// Registers up to `areas` areas of `area_bytes` bytes. Returns `None` if the system refuses.
     pub fn register(ring: &IoUring, area_bytes: usize, areas: usize) -> Option<Self> {
         let area_bytes = area_bytes.checked_next_multiple_of(PAGE_BYTES)?.max(PAGE_BYTES);
         let mut pieces = slab::pieces(area_bytes).ok()?;
@@ -40,29 +37,28 @@ impl Staging {
         while pieces.len() >= AREAS_MIN {
             let vectors: Vec<_> =
                 pieces.iter_mut().map(|piece| vector(piece.bytes_mut())).collect();
-            // SAFETY: the kernel keeps these pages until the ring is gone, and writes to them only for
-            // reads that name an area, which whoever starts them keeps.
+            // SAFETY: the kernel keeps these pages until the ring is gone, and only writes to them for reads
+            // that name an area. The reader that starts such a read keeps the area.
             if unsafe { ring.submitter().register_buffers(&vectors) }.is_ok() {
                 let areas = (0..).zip(pieces).map(|(index, piece)| StagingBuffer { index, piece });
                 return Some(Self { free: areas.collect(), area_bytes });
             }
-            // The limit of what may be pinned is lower.
+            // The limit of pinned memory is lower.
             pieces.pop();
         }
         None
     }
 
-    /// Bytes of all areas.
     pub fn bytes(&self) -> u64 {
         (self.free.len() * self.area_bytes) as u64
     }
 
-    /// An area for a read, if it is long enough and one is free.
+    /// Takes a free area for a read, if it is long enough.
     pub fn take(&mut self, length: usize) -> Option<StagingBuffer> {
         if length <= self.area_bytes { self.free.pop() } else { None }
     }
 
-    /// Nothing is read into this area any more.
+    /// Returns an area after use.
     pub fn give(&mut self, area: StagingBuffer) {
         self.free.push(area);
     }
@@ -72,8 +68,8 @@ fn vector(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
 }
 
-/// Copies bytes past the CPU's caches where it can: what is written is not read into them first,
-/// and what lies there stays. `to` is as long as `from`.
+/// Copies bytes with non-temporal stores where available. The destination is not loaded into the cache, and
+/// cached data is not evicted. `to` must be as long as `from`.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn copy_past_cache(from: &[u8], to: &mut [u8]) {
     use std::arch::x86_64::*;
@@ -86,7 +82,7 @@ pub(super) fn copy_past_cache(from: &[u8], to: &mut [u8]) {
     let (lines, rest) = from[head..].as_chunks::<LINE>();
     let (to_lines, to_rest) = to[head..].as_chunks_mut::<LINE>();
     for (line, to) in lines.iter().zip(to_lines) {
-        // SAFETY: both have 64 bytes, and `to` begins at a multiple of 64. Every x86-64 has these instructions.
+        // SAFETY: both have 64 bytes, and `to` is aligned to 64. All x86-64 CPUs have these instructions.
         unsafe {
             let (from, to) = (line.as_ptr().cast::<__m128i>(), to.as_mut_ptr().cast::<__m128i>());
             _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD).cast());
@@ -95,16 +91,15 @@ pub(super) fn copy_past_cache(from: &[u8], to: &mut [u8]) {
             }
         }
     }
-    // SAFETY: every x86-64 has it. Others see the bytes in the order of what follows only after it.
+    // SAFETY: all x86-64 CPUs have this instruction. It orders the non-temporal stores before later ones.
     unsafe { _mm_sfence() };
     to_rest.copy_from_slice(rest);
 }
 
-/// How far ahead memory is asked for.
+/// Prefetch distance in bytes.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 1024;
 
-/// Copies bytes. `to` is as long as `from`.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn copy_past_cache(from: &[u8], to: &mut [u8]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
@@ -119,11 +114,11 @@ mod tests {
     #[test]
     fn areas_are_lent_once_and_only_for_reads_that_they_hold() {
         let Ok(ring) = IoUring::new(8) else {
-            // This system gives no rings.
+            // This system does not support io_uring.
             return;
         };
         let Some(mut staging) = Staging::register(&ring, 3 * PAGE_BYTES - 9, 4) else {
-            // It does not let this user pin 48 KiB.
+            // This user may not pin 48 KiB.
             return;
         };
         assert!(staging.take(3 * PAGE_BYTES + 1).is_none());

@@ -13,20 +13,19 @@ use super::options::{Checks, ReadOptions};
 use super::shared::{IdleReads, Queue, Shared};
 use super::{ReadClass, ReadRequest};
 
-/// The state of reads of the bundled store, without anybody who reads.
+/// Returns the read state of the bundled store, without a reader.
 pub(super) fn shared(options: &ReadOptions) -> Shared {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nestling-storyteller.nest");
     Shared::new(Arc::new(Store::open(path).unwrap()), options, Checks::Done)
 }
 
-/// Some extents of experts.
 pub(super) fn bundled_extents(store: &Store, count: usize) -> Vec<Extent> {
     let experts = store.groups().iter().filter(|group| matches!(group.id, GroupId::Expert(_)));
     let extents = experts.filter_map(|group| store.extent(group, Plane::P3).cloned());
     extents.take(count).collect()
 }
 
-/// Asks for extents and waits for all of them.
+/// Submits reads of extents and waits for all of them.
 pub(super) fn all_arrive(shared: &Shared, extents: &[Extent]) {
     for (tag, extent) in (0..).zip(extents) {
         shared.submit(ReadRequest { tag, extent: extent.clone(), class: ReadClass::Urgent });
@@ -112,7 +111,7 @@ fn buffers_are_used_again_and_free_ones_stay_within_their_limit() {
     assert_eq!(other.bytes_mut().len(), 50 * PAGE_BYTES);
     let (lent, free) = pool.bytes();
     assert_eq!((lent, free), (50 * PAGE_BYTES as u64, most));
-    // Of the size that has most, some go.
+    // Releases buffers of the size with the most bytes.
     pool.set_limit(60 * PAGE_BYTES as u64);
     assert_eq!(pool.bytes().1, 4 * PAGE_BYTES as u64);
     pool.set_limit(PAGE_BYTES as u64);

@@ -1,4 +1,4 @@
-//! Threads that are joined when what they work for is dropped.
+//! Threads that are joined when their owner is dropped.
 
 use std::sync::Mutex;
 use std::thread::{self, JoinHandle};
@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
 
-/// How long dropping waits for reads that are under way.
+/// Time to wait for running reads on drop.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Those that run.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -28,7 +27,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Joins all that end in time; the rest keep what they use alive until they end.
+    /// Joins all threads that end in time. The others keep their resources alive until they end.
     pub fn join(&self) {
         let deadline = Instant::now() + GRACE;
         let mut pause = Duration::from_micros(50);
@@ -39,7 +38,7 @@ impl Threads {
                 pause = (pause * 2).min(Duration::from_millis(10));
             }
             if handle.is_finished() {
-                // A reader has nothing to say; what panics within one is a result of its read.
+                // The result is ignored: a panic within a read is already reported as its result.
                 let _ = handle.join();
             }
         }

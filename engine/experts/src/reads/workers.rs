@@ -1,4 +1,4 @@
-//! Threads that read, and one that looks after them.
+//! Reader threads and the watcher that replaces stalled ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::threads::Threads;
 use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
 
-/// Most threads that replace those whose read hangs, for each of the depth.
+/// Maximum number of replacement threads for stalled reads, per unit of depth.
 const REPLACEMENTS_MAX: usize = 2;
 
 /// Threads of one [`super::Reads`].
@@ -21,7 +21,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts threads for a method, or for [`ReadMethod::Threads`] where that is refused.
+    /// Starts threads for a method, or for [`ReadMethod::Threads`] if the system refuses the method.
     pub fn start(shared: &Arc<Shared>, method: ReadMethod) -> Result<Self, EngineError> {
         #[cfg(target_os = "linux")]
         return Self::start_with(shared, method, super::ring::start);
@@ -29,7 +29,7 @@ impl Workers {
         Self::start_with(shared, method, |_, _| Ok(false))
     }
 
-    /// The same; `start_ring` says whether the system gave a ring.
+    /// Works like [`Workers::start`]. `start_ring` returns whether the system supports a ring.
     fn start_with(
         shared: &Arc<Shared>,
         method: ReadMethod,
@@ -52,7 +52,6 @@ impl Workers {
         Ok(workers)
     }
 
-    /// What they read by.
     pub fn method(&self) -> ReadMethod {
         self.method
     }
@@ -70,7 +69,7 @@ fn spawn_reader(threads: &Threads, shared: &Arc<Shared>) -> Result<(), EngineErr
     threads.spawn("nestling-read", move || read_until_closed(&shared))
 }
 
-/// Gives up reads that take too long, and replaces their threads.
+/// Abandons stalled reads and replaces their threads, until the queue is closed.
 fn watch_until_closed(shared: &Arc<Shared>, threads: &Threads, timeout: Duration) {
     let limit_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
     let period = (timeout / 4).max(Duration::from_millis(1));
@@ -93,7 +92,7 @@ fn watch_until_closed(shared: &Arc<Shared>, threads: &Threads, timeout: Duration
         let replaced = stalled.len().min(replacements);
         replacements -= replaced;
         for _ in 0..replaced {
-            // Without a thread more, reads go on with those that are left.
+            // If no thread can be started, reads continue on the others.
             let _ = spawn_reader(threads, shared);
         }
         state = shared.lock();

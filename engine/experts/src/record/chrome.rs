@@ -1,4 +1,4 @@
-//! A recording in the Trace Event format, which Perfetto and Chrome's `about:tracing` show.
+//! Export of a recording in the Trace Event format, for Perfetto and Chrome's `about:tracing`.
 
 use std::io::{self, Write};
 
@@ -7,19 +7,18 @@ use serde_json::{Value, json};
 use super::{Activity, ActivityKind, Recording, StepRecord};
 use crate::reads::ReadClass;
 
-/// The process that everything belongs to.
 const PROCESS: u32 = 1;
 
-/// Rows of the picture: steps, then what the step did, then reads that overlap one another.
+/// Thread ids of the trace: steps, compute, then one id per lane of overlapping reads.
 const STEPS: usize = 1;
 const COMPUTE: usize = 2;
 const READS: usize = 3;
 
 impl Recording {
-    /// Writes it as JSON.
+    /// Writes the recording as Trace Event JSON.
     ///
     /// # Errors
-    /// A failed write.
+    /// Returns an error if a write fails.
     pub fn write_chrome_trace(&self, mut out: impl Write) -> io::Result<()> {
         let (lanes, lane_count) = self.lanes();
         write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
@@ -39,8 +38,8 @@ impl Recording {
         out.flush()
     }
 
-    /// The row of every activity, and how many rows reads take: a read goes to the first row where
-    /// the one before it has ended.
+    /// Returns the thread id of each activity and the number of read lanes. A read goes to the first lane
+    /// whose previous read has ended.
     fn lanes(&self) -> (Vec<usize>, usize) {
         let is_read = |activity: &Activity| matches!(activity.what, ActivityKind::Read { .. });
         let mut rows = vec![COMPUTE; self.activities.len()];
@@ -68,7 +67,7 @@ fn row_name(row: usize, name: &str) -> Value {
     })
 }
 
-/// One box, in microseconds.
+/// Builds a complete event ("X"). Times are written in microseconds.
 fn boxed(
     name: String,
     category: &str,

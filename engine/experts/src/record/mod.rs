@@ -1,8 +1,7 @@
-//! What a model does while it runs, kept for whoever asks: when it computed, waited and read, and
-//! what every step did.
+//! Recording of a model's activity: compute, waits and reads on a timeline, and a record per step.
 //!
-//! Without a [`Recorder`] nothing is collected and nothing is measured. With one, memory is bounded:
-//! what comes after the bound is counted and dropped.
+//! Nothing is collected or measured without a [`Recorder`]. With one, memory is bounded: entries beyond the
+//! limits are dropped and counted.
 
 mod chrome;
 #[cfg(test)]
@@ -16,80 +15,80 @@ use nestling_core::clock::Moment;
 use nestling_core::stream_stats::StreamStats;
 use nestling_core::sync::whole;
 
-/// How much is kept.
+/// Capacity limits of a recorder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordOptions {
-    /// Most activities of the timeline.
+    /// Maximum number of activities.
     pub activities_max: usize,
-    /// Most steps.
+    /// Maximum number of steps.
     pub steps_max: usize,
 }
 
-/// Something that took time.
+/// An interval on the timeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Activity {
-    /// What.
+    /// Kind of activity.
     pub what: ActivityKind,
-    /// The layer that it belongs to.
+    /// Layer that the activity belongs to.
     pub layer: u32,
-    /// Nanoseconds from the recorder's beginning to when it began.
+    /// Start time, in nanoseconds since the recorder was created.
     pub start_ns: u64,
-    /// Nanoseconds from the recorder's beginning to when it ended.
+    /// End time, in nanoseconds since the recorder was created.
     pub end_ns: u64,
 }
 
-/// What took time.
+/// Kind of an [`Activity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivityKind {
-    /// All that a layer computes before its experts; of the first layer what comes before it too.
+    /// Dense computation of a layer before its experts. For the first layer, includes everything before it.
     Dense,
     /// Experts that were computed together.
     Experts {
-        /// How many.
+        /// Number of experts.
         count: u32,
     },
-    /// Nothing could be computed before a read ended; finding and binding experts is part of it.
+    /// Time without anything to compute until a read ended. Includes finding and binding experts.
     Wait,
-    /// A plane was read.
+    /// A read of one plane.
     Read {
-        /// The plane.
+        /// Plane that was read.
         plane: PlaneId,
-        /// Its bytes; 0 if it failed.
+        /// Bytes read; 0 if the read failed.
         bytes: u64,
-        /// How soon it was wanted.
+        /// Urgency of the read.
         class: ReadClass,
-        /// Nanoseconds that it waited before it began.
+        /// Time in the queue before the read started, in nanoseconds.
         queued_ns: u64,
     },
 }
 
-/// What one step did.
+/// Record of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepRecord {
     /// Rows of the step.
     pub rows: usize,
-    /// Nanoseconds from the recorder's beginning to when it began.
+    /// Start time, in nanoseconds since the recorder was created.
     pub start_ns: u64,
-    /// Nanoseconds from the recorder's beginning to when it ended.
+    /// End time, in nanoseconds since the recorder was created.
     pub end_ns: u64,
-    /// What was done to have its experts there.
+    /// Streaming statistics of the step.
     pub streaming: StreamStats,
 }
 
-/// Everything that was kept.
+/// All entries that a recorder collected.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {
-    /// In the order in which they ended; reads in the order in which the step met them.
+    /// Activities, ordered by end time. Reads are ordered by when the step took their results.
     pub activities: Vec<Activity>,
-    /// Activities that there was no room for.
+    /// Number of activities dropped for lack of capacity.
     pub activities_dropped: u64,
     /// Steps, in order.
     pub steps: Vec<StepRecord>,
-    /// Steps that there was no room for.
+    /// Number of steps dropped for lack of capacity.
     pub steps_dropped: u64,
 }
 
-/// Collects what the models that it is given to do. Shared; two are equal if they are the same one.
+/// Collector of activities and steps, shared by models. Equality is identity.
 #[derive(Debug)]
 pub struct Recorder {
     options: RecordOptions,
@@ -104,17 +103,17 @@ impl PartialEq for Recorder {
 }
 
 impl Recorder {
-    /// Begins to count time.
+    /// Creates an empty recorder. All its times count from this call.
     pub fn new(options: RecordOptions) -> Self {
         Self { options, origin: Moment::now(), state: Mutex::new(Recording::default()) }
     }
 
-    /// What was kept since this was asked last.
+    /// Returns the entries collected since the last call and clears them.
     pub fn take(&self) -> Recording {
         std::mem::take(&mut *self.lock())
     }
 
-    /// Nanoseconds since the beginning.
+    /// Returns the nanoseconds since the recorder was created.
     pub fn now_ns(&self) -> u64 {
         Moment::now().nanoseconds_since(self.origin)
     }
@@ -132,7 +131,7 @@ impl Recorder {
         }
     }
 
-    /// Adds a read, whose times are counted from `opened` on.
+    /// Adds a read whose times are relative to `opened`.
     pub(crate) fn add_read(
         &self,
         plane: PlaneId,
@@ -151,7 +150,7 @@ impl Recorder {
         });
     }
 
-    /// Adds what a step cost.
+    /// Adds a step.
     pub fn add_step(&self, step: StepRecord) {
         if self.options.steps_max == 0 {
             return;
@@ -164,7 +163,7 @@ impl Recorder {
         }
     }
 
-    /// Adds what began at `start_ns` and ends now; gives the moment.
+    /// Adds an activity that started at `start_ns` and ends at the present. Returns its end time.
     pub fn add_since(&self, what: ActivityKind, layer: u32, start_ns: u64) -> u64 {
         let end_ns = self.now_ns();
         self.add(Activity { what, layer, start_ns, end_ns });
@@ -172,7 +171,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
-        // Every critical section leaves whole entries, so a poisoned lock is usable.
+        // A critical section leaves complete entries, so a poisoned lock is usable.
         whole(self.state.lock())
     }
 }

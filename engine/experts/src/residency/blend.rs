@@ -1,29 +1,28 @@
-//! How much to trust each of several memories: the shares with which they would have predicted the
-//! uses of the last steps best, by least squares.
+//! Weights for several frequency memories, fitted by least squares to predict the uses of recent steps.
 
-/// Memories of different length.
+/// Number of memories, which differ in length.
 pub(super) const MEMORIES: usize = 4;
 
 /// Tokens after which an observation counts half.
 const HALF_LIFE: f64 = 512.0;
 
-/// What the share of a memory shorter than the first must exceed to count: less may be chance.
+/// Minimum weight of memories shorter than the first; smaller ones may be due to chance.
 const DOUBT: f64 = 0.02;
 
-/// Rounds of coordinate descent: the equations are few, and change little from step to step.
+/// Rounds of coordinate descent. Few suffice: the equations are few and change little between steps.
 const ROUNDS: usize = 8;
 
-/// Shares of memories in an estimate, none of them negative.
+/// Non-negative weights of the memories in an estimate.
 #[derive(Clone, Debug)]
 pub(super) struct Blend {
     shares: [f64; MEMORIES],
-    /// Sums of products of what the memories said, and of that with what came.
+    /// Sums of products of the memories' rates, and of these with the observed rates.
     products: [[f64; MEMORIES]; MEMORIES],
     outcomes: [f64; MEMORIES],
 }
 
 impl Blend {
-    /// Begins with these shares, held as firmly as observations of the squared rates `weight`.
+    /// Creates weights that count like observations with squared rates of `weight`.
     pub fn new(shares: [f64; MEMORIES], weight: f64) -> Self {
         let mut products = [[0.0; MEMORIES]; MEMORIES];
         for (at, row) in products.iter_mut().enumerate() {
@@ -32,7 +31,7 @@ impl Blend {
         Self { shares, products, outcomes: shares.map(|share| share * weight.max(1e-9)) }
     }
 
-    /// The memories said `rates`, and `rate` came.
+    /// Adds an observation: the memories predicted `rates`, and `rate` was observed.
     pub fn observe(&mut self, rates: [f64; MEMORIES], rate: f64) {
         for (row, a) in self.products.iter_mut().zip(rates) {
             row.iter_mut().zip(rates).for_each(|(sum, b)| *sum += a * b);
@@ -40,14 +39,14 @@ impl Blend {
         self.outcomes.iter_mut().zip(rates).for_each(|(sum, a)| *sum += a * rate);
     }
 
-    /// `tokens` went by: what was observed before them counts less.
+    /// Decays earlier observations by `tokens` tokens.
     pub fn fade(&mut self, tokens: f64) {
         let kept = libm::exp2(-tokens / HALF_LIFE);
         self.products.iter_mut().flatten().for_each(|sum| *sum *= kept);
         self.outcomes.iter_mut().for_each(|sum| *sum *= kept);
     }
 
-    /// Adapts the shares to what was observed.
+    /// Fits the weights to the observations.
     pub fn solve(&mut self) {
         for _ in 0..ROUNDS {
             for at in 0..MEMORIES {
@@ -62,7 +61,7 @@ impl Blend {
         }
     }
 
-    /// The estimate.
+    /// Returns the weighted estimate.
     pub fn of(&self, rates: [f64; MEMORIES]) -> f64 {
         rates.iter().zip(self.shares).map(|(rate, share)| rate * share).sum()
     }

@@ -1,29 +1,29 @@
-//! What happened in a cache since it was made.
+//! Counters of a cache since its creation.
 
 use super::{PLANES, PlaneState};
 
-/// Uses and bytes by plane. A use is one expert in one step, however many rows it has there.
+/// Uses and bytes by plane. A use is one expert in one step, for any number of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidencyCounters {
     /// Uses that found the plane resident.
     pub hits: [u64; PLANES],
-    /// Of those, the first ones of planes that a prefetch had brought.
+    /// First hits of prefetched planes, included in `hits`.
     pub prefetch_hits: [u64; PLANES],
-    /// Uses that found it being read: a prefetch that had not ended.
+    /// Uses that found the plane still being read.
     pub late: [u64; PLANES],
-    /// Uses that found it absent.
+    /// Uses that found the plane absent.
     pub misses: [u64; PLANES],
-    /// Bytes of the uses that found their plane resident.
+    /// Bytes of hits.
     pub hit_bytes: [u64; PLANES],
-    /// Bytes of those that did not.
+    /// Bytes of uses that did not find the plane resident.
     pub missed_bytes: [u64; PLANES],
     /// Bytes admitted by predictions.
     pub prefetched_bytes: [u64; PLANES],
-    /// Planes that were evicted.
+    /// Number of evicted planes.
     pub evicted: [u64; PLANES],
-    /// Planes that were needed and found no room.
+    /// Required planes that were refused for lack of space.
     pub refused: u64,
-    /// The most bytes that were counted at one time.
+    /// Maximum number of bytes in use.
     pub bytes_peak: u64,
 }
 
@@ -52,7 +52,7 @@ impl ResidencyCounters {
         }
     }
 
-    /// What happened since `earlier`, an older copy of the same counters; the peak stays as it is.
+    /// Returns the difference to `earlier`, an older copy of the same counters. The peak is kept.
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |mut now: [u64; PLANES], before: [u64; PLANES]| {
             now.iter_mut().zip(before).for_each(|(now, before)| *now = now.saturating_sub(before));
@@ -72,7 +72,7 @@ impl ResidencyCounters {
         }
     }
 
-    /// Share of the bytes of all uses that was resident, 0 to 1; 1 where nothing was used.
+    /// Returns the resident share of the bytes of all uses, 0 to 1; 1 without uses.
     pub fn byte_hit_rate(&self) -> f64 {
         let hit: u64 = self.hit_bytes.iter().sum();
         let missed: u64 = self.missed_bytes.iter().sum();

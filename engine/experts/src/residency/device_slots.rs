@@ -1,10 +1,10 @@
-//! Experts in slots of one size, on devices: an expert takes a slot with its first plane and leaves it
-//! with its last, so whole experts leave, and it is slots that are counted.
+//! Residency of experts in device slots of one size. An expert occupies a slot from its first plane to its
+//! last, so whole experts are evicted, and slots are counted instead of bytes.
 
 use super::{Admission, PlaneId, Residency, plane_at};
 
 impl Residency {
-    /// At most so many experts are held from now on, one at least; bytes limit nothing any more.
+    /// Limits the cache to this number of experts, at least one. Bytes are not limited any further.
     pub fn set_slot_capacity(&mut self, capacity: usize, evicted: &mut Vec<PlaneId>) {
         let capacity = capacity.max(1);
         self.slot_capacity = Some(capacity);
@@ -16,7 +16,7 @@ impl Residency {
         }
     }
 
-    /// Lets go of experts, those of the lowest scores, until they were so many bytes.
+    /// Evicts experts with the lowest scores until `bytes` are freed.
     pub(super) fn shed_slots(&mut self, bytes: u64, evicted: &mut Vec<PlaneId>) {
         let target = self.used_bytes.saturating_sub(bytes);
         while self.used_bytes > target
@@ -26,7 +26,7 @@ impl Residency {
         }
     }
 
-    /// A slot for a plane's expert, if it has none yet.
+    /// Frees a slot for a plane's expert, unless it already has one.
     pub(super) fn make_slot_room(
         &mut self,
         id: PlaneId,
@@ -47,7 +47,7 @@ impl Residency {
         true
     }
 
-    /// Takes all planes of an expert out of the books, from the top.
+    /// Removes all planes of an expert, from the top.
     fn evict_expert(&mut self, victim: PlaneId, evicted: &mut Vec<PlaneId>) {
         let (_, number) = self.table.plane(victim);
         let slot = self.slots[number];

@@ -1,9 +1,9 @@
-//! The default policy: expected reuse, from long and short memories of what was used.
+//! Default eviction policy: expected reuse, estimated from long and short memories of uses.
 //!
-//! Where tokens are independent the best estimate of an expert's rate is its share of all uses so
-//! far; in a text the last tokens say more. Both are remembered, and mixed with the shares that
-//! would have predicted the last steps best. Counts are kept for every expert, resident or not, and
-//! begin with what calibration found.
+//! An expert's share of all uses is the best estimate of its rate if tokens are independent. In a text,
+//! recent tokens are more informative. Both are recorded and combined with the weights that would have
+//! predicted recent steps best. Counts are kept for all experts, resident or not, and start from the
+//! calibration's frequencies.
 
 use std::sync::Arc;
 
@@ -15,27 +15,27 @@ use super::blend::{Blend, MEMORIES};
 use super::policy::{EvictionPolicy, RetentionGoal};
 use super::table::{BOOKS, ExpertTable, PlaneId};
 
-/// Counts are scaled down when the growth that stands for their decay reaches this.
+/// Growth at which counts are scaled down. Growing increments replace the decay of old counts.
 const GROWTH_MAX: f64 = 1e12;
 
-/// Half-lives that one step can last: enough to forget everything.
+/// Maximum number of half-lives per step, enough to forget everything.
 const HALF_LIVES_MAX: f64 = 60.0;
 
-/// Tokens of observation that the shares of [`FrequencyOptions`] count as.
+/// Tokens of observation that the initial weights of [`FrequencyOptions`] count as.
 const SHARES_TOKENS: f64 = 16.0;
 
-/// How [`DecayedFrequency`] estimates.
+/// Settings of [`DecayedFrequency`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FrequencyOptions {
-    /// Tokens after which a use counts half, in each memory.
+    /// Half-life of a use in each memory, in tokens.
     pub half_lives: [f64; MEMORIES],
-    /// Shares of the memories in the estimate, to begin with.
+    /// Initial weights of the memories in the estimate.
     pub shares: [f64; MEMORIES],
-    /// Tokens that calibration's frequencies count as, at the most.
+    /// Maximum number of tokens that calibration's frequencies count as.
     pub prior_tokens: f64,
-    /// Uses per token that a prediction for the same step counts as, at the least.
+    /// Minimum uses per token assumed for an expert predicted for the same step.
     pub predicted_rate: f64,
-    /// What a plane is kept for.
+    /// Goal of retention.
     pub goal: RetentionGoal,
 }
 
@@ -51,29 +51,28 @@ impl Default for FrequencyOptions {
     }
 }
 
-/// Uses of the experts of one layer.
+/// Clock of one layer.
 #[derive(Debug)]
 struct LayerClock {
-    /// Number of its first expert.
+    /// Index of the layer's first expert.
     start: usize,
-    /// What a use counts now, in each memory: more with every token instead of old ones less.
+    /// Increment of a use in each memory. It grows with each token instead of decaying old counts.
     growth: [f64; MEMORIES],
-    /// Tokens so far, counted in the same way.
+    /// Tokens so far, in the same units.
     tokens: [f64; MEMORIES],
 }
 
-/// Uses of one expert.
 #[derive(Clone, Debug)]
 struct ExpertCounts {
     /// Uses of each plane, in each memory.
     by_memory: [[f64; PLANES]; MEMORIES],
-    /// Uses since its layer's clock went on.
+    /// Uses since the layer's clock last advanced.
     recent: f64,
-    /// Error that a use of each plane takes away per byte, never rising from one plane to the next.
+    /// Error reduction of each plane per byte and use, never increasing from one plane to the next.
     error_values: [f64; PLANES],
 }
 
-/// Least frequently used leaves first, old uses counting less.
+/// Least frequently used eviction with decay of old uses.
 #[derive(Debug)]
 pub struct DecayedFrequency {
     table: Arc<ExpertTable>,
@@ -81,17 +80,17 @@ pub struct DecayedFrequency {
     layers: Vec<LayerClock>,
     experts: Vec<ExpertCounts>,
     blend: Blend,
-    /// The layer whose uses are being told.
+    /// Layer whose uses are being reported.
     current: Option<u32>,
 }
 
 impl DecayedFrequency {
-    /// Begins with the frequencies of the store, or with all experts alike where it has none.
+    /// Creates the policy with the store's frequencies, or equal ones if it has none.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub fn new(table: Arc<ExpertTable>, options: FrequencyOptions) -> Result<Self, OutOfMemory> {
-        // A memory that has run for long counts about 1.44 half-lives of tokens.
+        // A memory saturates at about 1.44 half-lives of tokens.
         let saturated = options.half_lives.map(|tokens| tokens / std::f64::consts::LN_2);
         let prior = saturated.map(|tokens| options.prior_tokens.max(1e-3).min(tokens));
         let mut layers = try_with_capacity(BOOKS, table.layers().len())?;
@@ -118,7 +117,7 @@ impl DecayedFrequency {
         Ok(Self { table, options, layers, experts, blend, current: None })
     }
 
-    /// Expected uses per token.
+    /// Returns the expected uses per token.
     fn rate(&self, number: usize, id: PlaneId) -> f64 {
         let Some(clock) = self.layers.get(id.layer as usize) else { return 0.0 };
         let Some(counts) = self.experts.get(number) else { return 0.0 };
@@ -130,7 +129,7 @@ impl DecayedFrequency {
         self.blend.of(rates)
     }
 
-    /// What a use of a plane is worth per byte.
+    /// Returns the value of a use of a plane per byte.
     fn value(&self, number: usize, plane: Plane) -> f64 {
         match self.options.goal {
             RetentionGoal::Bytes => 1.0,
@@ -141,8 +140,8 @@ impl DecayedFrequency {
         }
     }
 
-    /// All uses of a layer in this step have been told: what the memories had said is compared with
-    /// them, and the layer's clock goes on.
+    /// Ends a layer's uses of the step: compares them with the predictions of the memories and advances the
+    /// layer's clock.
     fn advance(&mut self, layer: u32) {
         let clock = &mut self.layers[layer as usize];
         let count = self.table.layers()[layer as usize].len();
@@ -182,11 +181,11 @@ impl DecayedFrequency {
     }
 }
 
-/// How much more a use of a base counts than one of a refinement, where only the base is waited for.
+/// Weight of a base plane relative to refinements, if late refinements are left out.
 const BASE: f64 = 1e6;
 
-/// Error per byte that each plane takes away, bases before all others; a plane counts no more than those below it, without
-/// which it is nothing.
+/// Returns the error reduction of each plane per byte, with base planes ranked above all others. A plane
+/// counts no more than those below it, because it is useless without them.
 fn error_values(drops: [f32; PLANES], bytes: [u64; PLANES]) -> [f64; PLANES] {
     let mut least = f64::INFINITY;
     let mut values = [0.0; PLANES];
@@ -206,7 +205,7 @@ impl EvictionPolicy for DecayedFrequency {
     }
 
     fn used(&mut self, expert: ExpertId, planes: usize, rows: u32) {
-        // Default: an expert that is not in the table is not kept, so nothing is known of it.
+        // Default: experts outside the table are not cached.
         let Some(number) = self.table.number(expert.layer, expert.expert) else { return };
         if self.current != Some(expert.layer) {
             self.end_layer();

@@ -1,14 +1,14 @@
-//! Which planes of which experts are in memory, under a budget in bytes: books alone, without
-//! reads, threads or clocks.
+//! Residency of expert planes in memory under a budget in bytes. Pure bookkeeping, without reads, threads or
+//! clocks.
 //!
-//! Each plane is absent, being read, or resident. [`Residency`] decides what leaves when another
-//! comes; an [`EvictionPolicy`] gives planes retention scores. Planes of an expert leave from the
-//! top, refinements before the base.
+//! A plane is absent, being read, or resident. [`Residency`] chooses victims for eviction, based on retention
+//! scores of an [`EvictionPolicy`]. Planes of an expert are evicted from the top, refinements before the
+//! base.
 //!
-//! Victims come from a heap by retention score, of the topmost planes where bytes are counted, of whole experts where
-//! slots of a device are. It is built at the first eviction of a step; a score that rose since is noticed when
-//! a plane is popped, so no eviction looks at all experts. RetentionGoal that fell within the step counts from the next
-//! one on.
+//! Victims come from a heap of retention scores. It contains topmost planes if bytes are counted, and whole
+//! experts if device slots are counted. The heap is built at the first eviction of a step. Scores that rose
+//! since are updated when a plane is popped, so no eviction scans all experts. Scores that fell within the
+//! step take effect in the next one.
 
 mod blend;
 mod counters;
@@ -36,48 +36,48 @@ use nestling_core::error::EngineError;
 use policy::plane_at;
 use victims::Victims;
 
-/// Planes of an expert.
+/// Number of planes of an expert.
 pub const PLANES: usize = Plane::ALL.len();
 
-/// Whether a plane is in memory.
+/// State of a plane in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlaneState {
-    /// It is not, or the store has none.
+    /// Absent from memory, or from the store.
     Absent,
-    /// Its bytes are counted, and a read of it is on its way.
+    /// Counted in the budget, and being read.
     Reading,
-    /// It is.
+    /// Available in memory.
     Resident,
 }
 
-/// What may leave for a plane that is to come.
+/// Rule for evictions in favour of a plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// Anything that is not pinned.
+    /// May evict any plane that is not pinned.
     Needed,
-    /// Only what has a lower score than the plane itself: for one that is used if it is there and not
-    /// waited for, so that rare refinements do not cost others their base.
+    /// May only evict planes with a lower score than the plane's own. For planes that are used if resident
+    /// but not waited for, so that rare refinements do not evict base planes.
     Optional,
-    /// Only what has less than half of the plane's own score: for one that is used where it lies until it
-    /// has come, and could be used elsewhere in less time from then on.
+    /// May only evict planes with less than half of the plane's own score. For planes that are usable in
+    /// their present place until they arrive, and faster to use afterwards.
     Promotion,
-    /// Only what has a lower score than a plane that a prediction says will be used in this step.
+    /// May only evict planes with a lower score than a plane predicted for the current step.
     Prefetch,
 }
 
-/// How to keep planes.
+/// Settings of residency.
 pub struct ResidencyOptions {
-    /// Bytes of all planes together.
+    /// Budget for all planes in bytes.
     pub budget_bytes: u64,
-    /// What leaves first.
+    /// Policy that chooses victims.
     pub policy: Box<dyn EvictionPolicy>,
-    /// Share of the budget, 0 to 1, that is divided among the layers; what a layer holds up to its
-    /// part is not taken by others.
+    /// Share of the budget, 0 to 1, reserved in equal parts for the layers. Other layers do not evict planes
+    /// within a layer's part.
     pub floor_share: f64,
 }
 
 impl ResidencyOptions {
-    /// These bytes, and the policy that serves best where nothing is known of the text.
+    /// Returns settings with this budget and the default policy.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -93,57 +93,57 @@ impl std::fmt::Debug for ResidencyOptions {
     }
 }
 
-/// What is known of one expert's planes; bit i stands for plane i.
+/// State of one expert's planes; bit i stands for plane i.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     layer: u32,
     expert: u32,
     resident: u8,
     reading: u8,
-    /// Came by prefetch and has not been used since.
+    /// Planes that were prefetched and not used since.
     prefetched: u8,
     pins: u32,
-    /// The step in which a prediction said that it would be used, if it was not used since.
+    /// Step for which the expert is predicted, unless it was used since.
     expected: u64,
 }
 
 impl Slot {
-    /// The highest plane that has a place in memory.
+    /// Returns the highest plane that is resident or being read.
     fn top(&self) -> Option<usize> {
         let held = u32::from(self.resident | self.reading);
         held.checked_ilog2().map(|top| top as usize)
     }
 
-    /// The plane that could leave now.
+    /// Returns the plane that can be evicted next.
     fn evictable(&self) -> Option<Plane> {
         let top = self.top().filter(|top| self.pins == 0 && self.resident >> top & 1 == 1)?;
         plane_at(top)
     }
 
-    /// Whether all planes could leave now.
+    /// Returns whether all planes can be evicted.
     fn is_evictable(&self) -> bool {
         self.pins == 0 && self.reading == 0 && self.resident != 0
     }
 }
 
-/// The books of the expert cache.
+/// Bookkeeping of the expert cache.
 pub struct Residency {
     table: Arc<ExpertTable>,
     policy: Box<dyn EvictionPolicy>,
     slots: Vec<Slot>,
     budget_bytes: u64,
-    /// Experts that may be held, where slots are counted and not bytes.
+    /// Maximum number of experts, if slots are counted instead of bytes.
     slot_capacity: Option<usize>,
     used_bytes: u64,
-    /// Experts of which a plane is resident or being read.
+    /// Number of experts with a plane that is resident or being read.
     held_experts: usize,
     layer_bytes: Vec<u64>,
-    /// Share of the budget that others may not take from a layer.
+    /// Share of the budget reserved for the layers.
     floor_share: f64,
-    /// Counts from 1.
+    /// Number of the current step, from 1.
     step: u64,
     victims: Victims,
-    /// What was asked of the policy last; before that it is its own.
+    /// Goal last set on the policy; `None` before.
     goal: Option<RetentionGoal>,
     counters: ResidencyCounters,
 }
@@ -155,11 +155,10 @@ impl std::fmt::Debug for Residency {
 }
 
 impl Residency {
-    /// An empty cache.
+    /// Creates an empty cache.
     ///
     /// # Errors
-    /// [`EngineError::ExpertBudget`] if one token's experts of one layer do not fit;
-    /// [`EngineError::Memory`].
+    /// [`EngineError::ExpertBudget`] if one token's experts of one layer do not fit; [`EngineError::Memory`].
     pub fn new(table: Arc<ExpertTable>, options: ResidencyOptions) -> Result<Self, EngineError> {
         check_budget(&table, options.budget_bytes)?;
         let mut slots = try_with_capacity(BOOKS, table.len())?;
@@ -185,19 +184,19 @@ impl Residency {
         })
     }
 
-    /// The experts that may be kept.
+    /// Returns the table of experts.
     pub fn table(&self) -> &Arc<ExpertTable> {
         &self.table
     }
 
-    /// A step of the model begins: predictions of the last one are forgotten, old uses fade.
+    /// Starts a step: discards predictions of the previous step and decays old uses.
     pub fn begin_step(&mut self) {
         self.step += 1;
         self.policy.begin_step();
         self.victims.forget();
     }
 
-    /// What planes are kept for from now on.
+    /// Sets the goal of retention.
     pub fn set_goal(&mut self, goal: RetentionGoal) {
         if self.goal != Some(goal) {
             self.goal = Some(goal);
@@ -206,10 +205,10 @@ impl Residency {
         }
     }
 
-    /// `rows` rows of the step use the first `planes` planes of an expert. To be said once per
-    /// step and expert, before its missing planes are admitted: it counts hits and misses.
+    /// Records that `rows` rows of the step use the first `planes` planes of an expert, and counts hits and
+    /// misses. Must be called once per step and expert, before missing planes are admitted.
     pub fn used(&mut self, layer: u32, expert: u32, planes: usize, rows: u32) {
-        // Default: an expert that is not in the table is not kept.
+        // Default: experts outside the table are not cached.
         let Some(number) = self.table.number(layer, expert) else { return };
         self.policy.used(ExpertId { layer, expert }, planes, rows);
         let entry = &self.table.layers()[layer as usize][expert as usize];
@@ -224,39 +223,39 @@ impl Residency {
         }
         let was_expected = std::mem::take(&mut slot.expected) == self.step;
         if was_expected && self.slot_capacity.is_some() {
-            // Its score is lower from here on.
+            // The expert's score drops when the prediction is fulfilled.
             self.offer(layer, expert);
         }
     }
 
-    /// How many planes of an expert, from the first, are resident.
+    /// Returns the number of an expert's resident planes, from the first.
     pub fn resident(&self, layer: u32, expert: u32) -> usize {
         self.slot(layer, expert).map_or(0, |slot| slot.resident.trailing_ones() as usize)
     }
 
-    /// Whether a plane is resident.
+    /// Returns the state of a plane.
     pub fn state(&self, id: PlaneId) -> PlaneState {
         let slot = self.slot(id.layer, id.expert);
         slot.map_or(PlaneState::Absent, |slot| state(slot, bit(id.plane)))
     }
 
-    /// Keeps an expert's planes from leaving until [`Self::unpin`] was called as often.
+    /// Prevents evictions of an expert's planes until [`Self::unpin`] is called equally often.
     pub fn pin(&mut self, layer: u32, expert: u32) {
         if let Some(slot) = self.slot_mut(layer, expert) {
             slot.pins = slot.pins.saturating_add(1);
         }
     }
 
-    /// Takes one [`Self::pin`] back.
+    /// Undoes one [`Self::pin`].
     pub fn unpin(&mut self, layer: u32, expert: u32) {
-        // Default: an expert that is not in the table is not kept.
+        // Default: experts outside the table are not cached.
         let Some(slot) = self.slot_mut(layer, expert) else { return };
         slot.pins = slot.pins.saturating_sub(1);
         self.offer(layer, expert);
     }
 
-    /// A prediction says that the expert will be used before the step ends: until then, or until
-    /// it is used, its score is no lower than what a prefetch may take.
+    /// Notes that the expert is predicted to be used in this step. Until it is used or the step ends,
+    /// prefetches cannot evict it.
     pub fn expect(&mut self, layer: u32, expert: u32) {
         let step = self.step;
         if let Some(slot) = self.slot_mut(layer, expert) {
@@ -264,11 +263,12 @@ impl Residency {
         }
     }
 
-    /// Makes room for a plane that is to be read, naming in `evicted` what has to leave at once.
+    /// Reserves space for a plane to be read. Planes that must be evicted immediately are appended to
+    /// `evicted`.
     ///
-    /// True if the plane's bytes are counted and it is [`PlaneState::Reading`] now. False if it was
-    /// not absent, if the store has none or a plane before it is absent, or if there is no room: all
-    /// that might leave is pinned or being read, or, for a prefetch, has as high a score.
+    /// Returns true if the plane is counted and [`PlaneState::Reading`]. Returns false if it was not absent,
+    /// the store lacks it, a lower plane is absent, or there is no space. There is no space if all candidates
+    /// are pinned, being read, or too valuable for the admission.
     pub fn admit(&mut self, id: PlaneId, admission: Admission, evicted: &mut Vec<PlaneId>) -> bool {
         let Some(bytes) = self.absent_bytes(id) else { return false };
         if admission == Admission::Prefetch {
@@ -298,9 +298,9 @@ impl Residency {
         true
     }
 
-    /// The plane has been read.
+    /// Marks a plane as read.
     pub fn arrived(&mut self, id: PlaneId) {
-        // Default: an expert that is not in the table is not kept.
+        // Default: experts outside the table are not cached.
         let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
         let bit = bit(id.plane);
         if slot.reading & bit != 0 {
@@ -310,9 +310,9 @@ impl Residency {
         }
     }
 
-    /// The plane could not be read, or is no longer wanted: it is absent again.
+    /// Marks a plane as absent, after its read failed or was abandoned.
     pub fn failed(&mut self, id: PlaneId) {
-        // Default: an expert that is not in the table is not kept.
+        // Default: experts outside the table are not cached.
         let Some(slot) = self.slot_mut(id.layer, id.expert) else { return };
         if slot.reading & bit(id.plane) != 0 {
             self.forget(id);
@@ -320,11 +320,11 @@ impl Residency {
         }
     }
 
-    /// Changes the budget. What is pinned or being read leaves later, when it can. Where slots are
-    /// counted, nothing leaves before [`Residency::set_slot_capacity`].
+    /// Changes the budget. Planes that are pinned or being read are evicted later. If slots are counted,
+    /// nothing is evicted before [`Residency::set_slot_capacity`].
     ///
     /// # Errors
-    /// [`EngineError::ExpertBudget`], and nothing has changed.
+    /// [`EngineError::ExpertBudget`]; the budget is then unchanged.
     pub fn set_budget(
         &mut self,
         bytes: u64,
@@ -343,8 +343,8 @@ impl Residency {
         Ok(())
     }
 
-    /// Gives `bytes` back at once, or all that is neither pinned nor being read: refinements of all
-    /// experts before any base. The budget stays.
+    /// Evicts `bytes` immediately, or everything that is neither pinned nor being read. Refinements of all
+    /// experts go before any base plane. The budget is unchanged.
     pub fn shed(&mut self, bytes: u64, evicted: &mut Vec<PlaneId>) {
         if self.slot_capacity.is_some() {
             return self.shed_slots(bytes, evicted);
@@ -359,7 +359,7 @@ impl Residency {
                 planes.push((base, self.policy.retention_score(id), std::cmp::Reverse(id)));
             }
         }
-        // Of one expert, a plane scores no higher than those below it: they leave from the top.
+        // Planes of an expert never score higher than lower planes, so they are evicted from the top.
         planes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
         for (_, _, std::cmp::Reverse(id)) in planes {
             if self.used_bytes <= target {
@@ -369,9 +369,9 @@ impl Residency {
         }
     }
 
-    /// Lets go of all planes of an expert that is not pinned; those that are being read stay.
+    /// Evicts all resident planes of an expert that is not pinned. Planes being read stay.
     pub fn discard(&mut self, layer: u32, expert: u32, evicted: &mut Vec<PlaneId>) {
-        // Default: an expert that is in use keeps its planes; one that is not in the table has none.
+        // Default: a pinned expert keeps its planes, and an expert outside the table has none.
         let Some(slot) = self.slot(layer, expert).copied().filter(|slot| slot.pins == 0) else {
             return;
         };
@@ -381,17 +381,17 @@ impl Residency {
         }
     }
 
-    /// Bytes that all planes together may take.
+    /// Returns the budget in bytes.
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes
     }
 
-    /// Bytes that they take, those that are being read among them.
+    /// Returns the bytes in use, including planes being read.
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
-    /// What was hit, missed, evicted.
+    /// Returns the counters of hits, misses and evictions.
     pub fn counters(&self) -> ResidencyCounters {
         self.counters
     }
@@ -404,7 +404,7 @@ impl Residency {
         self.slots.get_mut(self.table.number(layer, expert)?)
     }
 
-    /// Bytes of a plane that could be admitted.
+    /// Returns the bytes of a plane that can be admitted.
     fn absent_bytes(&self, id: PlaneId) -> Option<u64> {
         let slot = self.slot(id.layer, id.expert)?;
         let bytes = self.table.entry(id.layer, id.expert)?.plane_bytes[id.plane.index()];

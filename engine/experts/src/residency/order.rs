@@ -1,50 +1,49 @@
-//! In which order missing planes are read, so that neither the disk nor the processor waits.
+//! Order of reads of missing planes, chosen so that neither disk nor CPU is idle.
 //!
-//! Reading and computing are two machines that every job passes one after the other: a plane is
-//! read, then the rows are computed whose level it completes. Planes of an expert are a chain, base
-//! first. Johnson's rule ("Optimal two- and three-stage production schedules", 1954) orders free
-//! jobs so that all is done the soonest; where a chain wants to be read the other way round, its
-//! neighbours merge into one job (Kurisu, "Two-machine scheduling under required precedence among
-//! jobs", 1976), and the rule orders what is left. With planes of one size and a slow disk this is
-//! the "hottest expert, bit first" order of D²MoE (arXiv 2504.15299).
+//! Reading and computing form a two-machine flow shop: a plane is read, then the rows whose level it
+//! completes are computed. Planes of an expert form a chain, base first. Johnson's rule ("Optimal two- and
+//! three-stage production schedules", 1954) minimizes the completion time of independent jobs. If the rule
+//! would reverse neighbours of a chain, they are merged into one job (Kurisu, "Two-machine scheduling under
+//! required precedence among jobs", 1976) and the rule orders the result. With planes of one size and a slow
+//! disk, this is the "hottest expert, bit first" order of D²MoE (arXiv 2504.15299).
 
 use std::cmp::{Ordering, Reverse};
 
 use nestling_formats::Plane;
 
-/// One plane of one expert that is to be read.
+/// A read of one plane of one expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadJob {
-    /// Expert within the layer.
+    /// Index of the expert in its layer.
     pub expert: u32,
-    /// Which plane.
+    /// Plane to read.
     pub plane: Plane,
-    /// Rows that need it.
+    /// Number of rows that need the plane.
     pub rows: u32,
-    /// Nanoseconds that its read takes.
+    /// Estimated read time in nanoseconds.
     pub read_ns: u64,
-    /// Nanoseconds of what can be computed once it is there and not before.
+    /// Time of the computation that the plane unblocks, in nanoseconds.
     pub compute_ns: u64,
 }
 
-/// How jobs are ordered. Every rule keeps the planes of an expert in their order.
+/// Rule for ordering reads. All rules keep the planes of an expert in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OrderRule {
-    /// Johnson's rule, chains merged: the soonest end.
+    /// Johnson's rule with merged chains: earliest completion.
     #[default]
     Johnson,
-    /// Again and again the next plane of the expert that most rows wait for.
+    /// Repeatedly, the next plane of the expert with the most waiting rows.
     HottestFirst,
-    /// By expert: a baseline.
+    /// Order of experts and planes: a baseline.
     ById,
 }
 
-/// Puts jobs in the order in which they are to be read.
+/// Sorts jobs into the order of reading.
 pub fn order(jobs: &mut [ReadJob], rule: OrderRule) {
     ReadOrder::default().sort(jobs, rule);
 }
 
-/// [`order`] with memory that it uses again.
+/// Works like [`order`], with reusable memory.
 #[derive(Debug, Default)]
 pub struct ReadOrder {
     runs: Vec<Run>,
@@ -52,7 +51,7 @@ pub struct ReadOrder {
 }
 
 impl ReadOrder {
-    /// Puts jobs in the order in which they are to be read.
+    /// Sorts jobs into the order of reading.
     pub fn sort(&mut self, jobs: &mut [ReadJob], rule: OrderRule) {
         jobs.sort_unstable_by_key(|job| (job.expert, job.plane));
         match rule {
@@ -77,7 +76,7 @@ impl ReadOrder {
             }
             runs.push(run);
         }
-        // Of equal ones, those of lower numbers first.
+        // Ties are broken by index.
         runs.sort_unstable_by(|a, b| a.compare(b).then(a.start.cmp(&b.start)));
         ordered.clear();
         ordered.extend(runs.iter().flat_map(|run| &jobs[run.start..run.end]));
@@ -85,8 +84,8 @@ impl ReadOrder {
     }
 }
 
-/// When the last job has been computed, the first read beginning at 0 and the processor being busy
-/// with other things until `busy_ns`.
+/// Returns the time at which the last job is computed. The first read starts at 0, and the CPU is busy with
+/// other work until `busy_ns`.
 pub fn makespan_ns(jobs: &[ReadJob], busy_ns: u64) -> u64 {
     let ends = jobs.iter().fold((0u64, busy_ns), |(read, computed), job| {
         let read = read.saturating_add(job.read_ns);
@@ -95,7 +94,8 @@ pub fn makespan_ns(jobs: &[ReadJob], busy_ns: u64) -> u64 {
     ends.1
 }
 
-/// A plane is wanted by no more rows than those before it, so sorting is taking the hottest head.
+/// Sorts by waiting rows. Planes never have more rows than those before them in their chain, so sorting
+/// equals taking the hottest head repeatedly.
 fn hottest_first(jobs: &mut [ReadJob]) {
     let mut least = u32::MAX;
     let mut of = None;
@@ -109,12 +109,12 @@ fn hottest_first(jobs: &mut [ReadJob]) {
     jobs.iter_mut().zip(heads).for_each(|(slot, (_, job))| *slot = job);
 }
 
-/// Neighbours of a chain that are read one after the other as if they were one job.
+/// Consecutive jobs of a chain merged into one job.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Time to read before anything can be computed, less what overlaps within the run.
+    /// Read time before computation can start, minus the overlap within the run.
     read_ns: u64,
-    /// Time to compute after all is read, less the same.
+    /// Compute time after all reads, minus the same overlap.
     compute_ns: u64,
     expert: u32,
     start: usize,
@@ -132,8 +132,8 @@ impl Run {
         }
     }
 
-    /// Johnson's order: what fills the processor's queue first, the quickest to read leading; then
-    /// what empties it, the longest to compute leading.
+    /// Compares by Johnson's rule. Jobs that compute longer than they read come first, by ascending read
+    /// time. The others follow, by descending compute time.
     fn compare(&self, other: &Self) -> Ordering {
         let fills = |run: &Self| run.read_ns < run.compute_ns;
         match (fills(self), fills(other)) {
@@ -169,7 +169,7 @@ mod tests {
         jobs
     }
 
-    /// The best of all orders that keep every expert's planes in theirs.
+    /// Returns the shortest makespan over all orders that respect the chains.
     fn best(left: &mut Vec<ReadJob>, done: &mut Vec<ReadJob>, busy: u64) -> u64 {
         if left.is_empty() {
             return makespan_ns(done, busy);

@@ -1,4 +1,4 @@
-//! Which plane leaves first: the seam between the books and what is believed about the future.
+//! Eviction policies, which score planes by their expected future use.
 
 use std::sync::Arc;
 
@@ -7,48 +7,47 @@ use nestling_formats::{ExpertId, Plane};
 use super::PLANES;
 use super::table::{ExpertTable, PlaneId};
 
-/// What a plane is kept for.
+/// Goal of retaining planes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetentionGoal {
-    /// Bytes that need not be read again: right where every plane that is asked for is waited for.
+    /// Avoid reading bytes again: suits steps that wait for all requested planes.
     #[default]
     Bytes,
-    /// Error that need not be suffered: right where late planes are not waited for. Bases are, so
-    /// they come before all refinements.
+    /// Avoid errors: suits steps that leave out late planes. Base planes are always waited for, so they rank
+    /// above all refinements.
     Error,
 }
 
-/// The retention scores of the planes of experts.
+/// A source of retention scores for planes.
 ///
-/// A policy sees every use, of experts that are resident and of those that are not, so what it
-/// learnt of an expert outlives its eviction (the "ghosts" of other caches).
+/// A policy sees uses of all experts, resident or not, so its knowledge of an expert survives eviction (the
+/// "ghosts" of other caches).
 pub trait EvictionPolicy: Send {
-    /// A step begins: the clock of decay.
+    /// Starts a step, the unit of decay.
     fn begin_step(&mut self) {}
 
-    /// `rows` rows of the step use the first `planes` planes of an expert.
+    /// Records that `rows` rows of the step use the first `planes` planes of an expert.
     fn used(&mut self, expert: ExpertId, planes: usize, rows: u32);
 
-    /// What planes are kept for from now on, where that makes a difference to the policy.
+    /// Sets the goal of retention, if the policy distinguishes goals.
     fn set_goal(&mut self, _goal: RetentionGoal) {}
 
-    /// What a byte of the plane is worth keeping; the lowest score leaves first, and never falls from one
-    /// plane of an expert to the one below it.
+    /// Returns the value of keeping a byte of the plane; the lowest score is evicted first. Must not decrease
+    /// from a plane of an expert to the one below it.
     fn retention_score(&self, plane: PlaneId) -> f64;
 
-    /// The same of a plane that is predicted to be used before the step ends.
+    /// Returns the score of a plane that is predicted to be used in this step.
     fn expected_score(&self, plane: PlaneId) -> f64 {
         self.retention_score(plane)
     }
 }
 
-/// Planes of one expert, by their number.
 type ByPlane = [f64; PLANES];
 
-/// The plane that was used the longest ago leaves first.
+/// Least recently used eviction by plane.
 ///
-/// A baseline. When the experts of one pass through the layers do not fit, it keeps none of them
-/// until they are used again.
+/// A baseline. If the experts of one pass through the layers do not fit, it evicts all of them before they
+/// are used again.
 #[derive(Debug)]
 pub struct LeastRecentlyUsed {
     table: Arc<ExpertTable>,
@@ -57,7 +56,7 @@ pub struct LeastRecentlyUsed {
 }
 
 impl LeastRecentlyUsed {
-    /// Nothing has been used yet.
+    /// Creates the policy without uses.
     pub fn new(table: Arc<ExpertTable>) -> Self {
         let last_used = vec![[0.0; PLANES]; table.len()];
         Self { table, last_used, clock: 0.0 }
@@ -82,7 +81,7 @@ impl EvictionPolicy for LeastRecentlyUsed {
     }
 }
 
-/// A set of planes that stays; all others only pass through.
+/// A fixed set of planes that stays resident; others are evicted first.
 #[derive(Debug)]
 pub struct StaticHotSet {
     table: Arc<ExpertTable>,
@@ -90,14 +89,14 @@ pub struct StaticHotSet {
 }
 
 impl StaticHotSet {
-    /// Keeps the experts that the store says are used most.
+    /// Creates a set of the experts with the highest frequencies in the store.
     pub fn of_frequencies(table: Arc<ExpertTable>) -> Self {
         let frequencies = table.layers().iter().flatten();
         let scores = frequencies.map(|entry| [f64::from(entry.frequency); PLANES]).collect();
         Self { table, scores }
     }
 
-    /// Keeps the planes that were used most: `uses` of every plane of all experts, by layer.
+    /// Creates a set of the most used planes. `uses` has the uses of each plane of all experts, by layer.
     pub fn of_uses(table: Arc<ExpertTable>, uses: Vec<[f64; PLANES]>) -> Self {
         Self { table, scores: uses }
     }
@@ -117,7 +116,6 @@ fn of_plane(table: &ExpertTable, values: &[ByPlane], id: PlaneId) -> f64 {
     values.map_or(0.0, |values| values[id.plane.index()])
 }
 
-/// The plane of that number.
 pub(super) fn plane_at(index: usize) -> Option<Plane> {
     Plane::ALL.get(index).copied()
 }

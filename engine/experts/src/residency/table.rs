@@ -1,4 +1,4 @@
-//! What a cache must know of every expert before it has read any.
+//! Table of all experts of a model: plane sizes and statistics, available before any read.
 
 use crate::store_config::config_of;
 use nestling_formats::memory::try_with_capacity;
@@ -10,60 +10,60 @@ use nestling_import::config::FeedForward;
 use super::PLANES;
 use nestling_core::error::EngineError;
 
-/// What the memory of these books is called.
+/// Name of the bookkeeping memory in error messages.
 pub const BOOKS: &str = "the books of streamed experts";
 
-/// Planes are read in whole blocks of this many bytes, and their memory is counted so.
+/// Size in bytes of the blocks that planes are read in. Memory is counted in whole blocks.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// By how much each plane lowers the output error where a store has no measures: the differences
-/// of -9.5, -15.6, -21.8, -33.7 and -45.7 dB, as measured on trained experts. The first plane
-/// takes away everything that an expert of nothing but zeros would be wrong by.
+/// Reduction of the output error by each plane if a store has no measures: the differences of -9.5, -15.6,
+/// -21.8, -33.7 and -45.7 dB, as measured on trained experts. The first plane's reduction is relative to an
+/// expert of zeros.
 const PRIOR_DROPS: [f32; PLANES] = [0.888, 0.0845, 0.0209, 0.00618, 0.0004];
 
-/// One plane of one expert: what is read, kept and evicted.
+/// One plane of one expert: the unit of reading, caching and eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlaneId {
-    /// Layer.
+    /// Index of the layer.
     pub layer: u32,
-    /// Expert within the layer.
+    /// Index of the expert in its layer.
     pub expert: u32,
-    /// Which plane.
+    /// Plane of the expert.
     pub plane: Plane,
 }
 
 impl PlaneId {
-    /// A plane of an expert.
+    /// Creates the id of a plane of an expert.
     pub fn new(expert: ExpertId, plane: Plane) -> Self {
         Self { layer: expert.layer, expert: expert.expert, plane }
     }
 
-    /// An expert's first planes.
+    /// Returns the ids of an expert's first planes.
     pub fn first(expert: ExpertId, planes: usize) -> impl Iterator<Item = Self> {
         Plane::ALL.into_iter().take(planes).map(move |plane| Self::new(expert, plane))
     }
 
-    /// The expert.
+    /// Returns the id of the expert.
     pub fn expert_id(self) -> ExpertId {
         ExpertId { layer: self.layer, expert: self.expert }
     }
 }
 
-/// What is known of one expert.
+/// Sizes and statistics of one expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertEntry {
-    /// Bytes of memory of each plane; 0 where the store has none.
+    /// Memory of each plane in bytes; 0 if the store lacks it.
     pub plane_bytes: [u64; PLANES],
-    /// By how much each plane lowers the squared error of the expert's output.
+    /// Reduction of the expert's squared output error by each plane.
     pub error_drops: [f32; PLANES],
-    /// Share of tokens that use the expert; 0 where that was not measured.
+    /// Share of tokens that use the expert; 0 if not measured.
     pub frequency: f32,
-    /// Mean square of the weight that the router gives it where it is used.
+    /// Mean square of the expert's router weight over its uses.
     pub weight_square: f32,
 }
 
 impl ExpertEntry {
-    /// Bytes of the first `planes` planes.
+    /// Returns the bytes of the first `planes` planes.
     pub fn bytes(&self, planes: usize) -> u64 {
         self.plane_bytes.iter().take(planes).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
@@ -73,13 +73,13 @@ impl ExpertEntry {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertTable {
     layers: Vec<Vec<ExpertEntry>>,
-    /// Number of the first expert of each layer, and of all.
+    /// Index of the first expert of each layer, followed by the total.
     starts: Vec<usize>,
     experts_per_token: usize,
 }
 
 impl ExpertTable {
-    /// A table of these experts, `experts_per_token` of which a token uses in each layer.
+    /// Creates a table of experts, `experts_per_token` of which a token uses in each layer.
     pub fn new(layers: Vec<Vec<ExpertEntry>>, experts_per_token: usize) -> Self {
         let mut starts = vec![0];
         for layer in &layers {
@@ -88,10 +88,11 @@ impl ExpertTable {
         Self { layers, starts, experts_per_token: experts_per_token.max(1) }
     }
 
-    /// The experts of a store, with the planes that the model of that level needs.
+    /// Creates the table of a store, with the planes that the model of a level needs.
     ///
     /// # Errors
-    /// A configuration that is missing, damaged or not supported; [`EngineError::LevelMissing`].
+    /// [`EngineError::LevelMissing`]. Also returns an error if the configuration is missing, damaged or not
+    /// supported.
     pub fn of_store(store: &Store, level: Level) -> Result<Self, EngineError> {
         if level > store.level() {
             let (asked, held) = (level.bits(), store.level().bits());
@@ -100,7 +101,7 @@ impl ExpertTable {
         Self::of_index(store.index(), &config_of(store)?, level)
     }
 
-    /// The same for a store of which only the index is there, or planned.
+    /// Works like [`ExpertTable::of_store`], for a store of which only the index is available, or planned.
     ///
     /// # Errors
     /// [`EngineError::Mismatch`] if the index lacks an expert; [`EngineError::Memory`].
@@ -133,70 +134,69 @@ impl ExpertTable {
         Ok(Self::new(layers, experts_per_token))
     }
 
-    /// Experts of each layer.
+    /// Returns the experts of each layer.
     pub fn layers(&self) -> &[Vec<ExpertEntry>] {
         &self.layers
     }
 
-    /// One expert.
+    /// Returns one expert, or `None` if it does not exist.
     pub fn entry(&self, layer: u32, expert: u32) -> Option<&ExpertEntry> {
         self.layers.get(layer as usize)?.get(expert as usize)
     }
 
-    /// Experts that a token uses in each layer.
+    /// Returns the number of experts that a token uses in each layer.
     pub fn experts_per_token(&self) -> usize {
         self.experts_per_token
     }
 
-    /// Bytes of all planes of all experts.
+    /// Returns the bytes of all planes of all experts.
     pub fn total_bytes(&self) -> u64 {
         let experts = self.layers.iter().flatten();
         experts.fold(0, |sum, entry| sum.saturating_add(entry.bytes(PLANES)))
     }
 
-    /// Bytes of the experts that one token uses, at the most.
+    /// Returns the maximum bytes of the experts that one token uses.
     pub fn token_bytes(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(self.layer_bytes(layer)))
     }
 
-    /// The least budget that a step can run in: one token's experts of one layer.
+    /// Returns the minimum budget for a step: one token's experts of one layer.
     pub fn least_bytes(&self) -> u64 {
-        // Default: without layers, nothing is kept.
+        // Default: without layers, nothing is cached.
         self.layers.iter().map(|layer| self.layer_bytes(layer)).max().unwrap_or(0)
     }
 
-    /// One token's experts of a layer: the largest.
+    /// Returns the maximum bytes of one token's experts of a layer.
     fn layer_bytes(&self, layer: &[ExpertEntry]) -> u64 {
         let mut bytes: Vec<u64> = layer.iter().map(|entry| entry.bytes(PLANES)).collect();
         bytes.sort_unstable_by(|a, b| b.cmp(a));
         bytes.iter().take(self.experts_per_token).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Experts of all layers.
     pub(super) fn len(&self) -> usize {
         self.starts[self.layers.len()]
     }
 
-    /// Bytes of a plane, and the number of its expert.
+    /// Returns the bytes of a plane, and the index of its expert over all layers.
     ///
     /// # Panics
-    /// If the expert is not in the table.
+    /// Panics if the expert is not in the table.
     pub(super) fn plane(&self, id: PlaneId) -> (u64, usize) {
         let (layer, expert) = (id.layer as usize, id.expert as usize);
         let bytes = self.layers[layer][expert].plane_bytes[id.plane.index()];
         (bytes, self.starts[layer] + expert)
     }
 
-    /// An expert's number among those of all layers.
+    /// Returns the index of an expert over all layers.
     pub(super) fn number(&self, layer: u32, expert: u32) -> Option<usize> {
         self.entry(layer, expert)?;
         Some(self.starts.get(layer as usize)? + expert as usize)
     }
 }
 
-/// What a store says of one expert; `usual` stands in for drops that it lacks.
+/// Reads one expert's entry from the index. `usual` replaces missing error drops.
 fn entry(index: &Index, group: &Group, level: Level, usual: [f32; PLANES]) -> ExpertEntry {
-    // Default: of a level that the store cannot make, it has no planes.
+    // Default: a level that the store cannot provide has no planes.
     let planes = index.planes_at(group, level).unwrap_or(0);
     let mut entry = ExpertEntry {
         plane_bytes: [0; PLANES],
@@ -212,8 +212,8 @@ fn entry(index: &Index, group: &Group, level: Level, usual: [f32; PLANES]) -> Ex
     entry
 }
 
-/// What the store measured: all of an expert's planes, or nothing. An expert that no token of the
-/// calibration chose has measures of zero, which say nothing either.
+/// Returns the measured drops if all of an expert's planes have them. Drops that sum to zero are ignored: no
+/// token of the calibration used the expert.
 fn measured_drops(index: &Index, group: &Group, planes: usize) -> Option<[f32; PLANES]> {
     let mut drops = [0.0; PLANES];
     for plane in Plane::ALL.into_iter().take(planes) {
@@ -223,12 +223,12 @@ fn measured_drops(index: &Index, group: &Group, planes: usize) -> Option<[f32; P
     Some(drops).filter(|drops| drops.iter().sum::<f32>() > 0.0)
 }
 
-/// The mean of what was measured of a layer's experts, or experience where nothing was.
+/// Returns the mean measured drops of a layer's experts, or the prior without measures.
 fn usual_drops(index: &Index, groups: &[&Group], level: Level) -> [f32; PLANES] {
     let mut sum = [0.0; PLANES];
     let mut count = 0.0;
     for group in groups {
-        // Default: of a level that the store cannot make, it has no planes.
+        // Default: a level that the store cannot provide has no planes.
         let planes = index.planes_at(group, level).unwrap_or(0);
         let Some(drops) = measured_drops(index, group, planes) else { continue };
         sum.iter_mut().zip(drops).for_each(|(sum, drop)| *sum += drop);

@@ -4,7 +4,7 @@ const P2: Plane = Plane::P2;
 const P3: Plane = Plane::P3;
 const P4: Plane = Plane::P4;
 
-/// Experts of three planes of 2, 1 and 1 bytes.
+/// Creates a table of experts with three planes of 2, 1 and 1 bytes.
 pub(super) fn table(layers: usize, experts: usize, experts_per_token: usize) -> Arc<ExpertTable> {
     let entry = ExpertEntry {
         plane_bytes: [2, 1, 1, 0, 0],
@@ -25,7 +25,7 @@ fn id(layer: u32, expert: u32, plane: Plane) -> PlaneId {
     PlaneId { layer, expert, plane }
 }
 
-/// Uses an expert's first `planes` planes, reading what is missing; what had to leave.
+/// Uses an expert's first `planes` planes, reading the missing ones, and returns the evicted planes.
 fn fetch(books: &mut Residency, layer: u32, expert: u32, planes: usize) -> Vec<PlaneId> {
     let mut evicted = Vec::new();
     books.used(layer, expert, planes, 1);
@@ -52,7 +52,7 @@ fn planes_leave_from_the_top_and_come_back_one_by_one() {
     assert_eq!(books.used_bytes(), 8);
     assert_eq!(fetch(&mut books, 0, 2, 1), [id(0, 0, P4), id(0, 0, P3)]);
     assert_eq!((books.resident(0, 0), books.resident(0, 1), books.resident(0, 2)), (1, 3, 1));
-    // The upgrade takes the planes that it lacks and no more.
+    // The upgrade only reads the missing planes.
     assert_eq!(fetch(&mut books, 0, 0, 2), [id(0, 1, P4)]);
     let counters = books.counters();
     assert_eq!(counters.hits, [1, 0, 0, 0, 0]);
@@ -90,7 +90,7 @@ fn what_is_pinned_or_being_read_stays() {
     evicted.clear();
     assert!(books.admit(id(0, 2, P2), Admission::Needed, &mut evicted));
     assert_eq!(evicted, [id(0, 0, P2)]);
-    // Both are being read: there is nothing left that could leave.
+    // The planes of experts 1 and 2 are being read, so nothing can be evicted.
     assert!(!books.admit(id(0, 3, P2), Admission::Needed, &mut evicted));
     books.failed(id(0, 1, P2));
     assert_eq!((books.state(id(0, 1, P2)), books.used_bytes()), (PlaneState::Absent, 2));
@@ -110,7 +110,7 @@ fn refinements_wait_for_their_base() {
     books.arrived(id(0, 0, P3));
     assert_eq!(books.resident(0, 0), 0);
     books.failed(id(0, 0, P2));
-    // The base failed after its refinement came: it is read again, and the expert is whole.
+    // The base failed after its refinement arrived. It is read again, and the expert is complete.
     assert!(books.admit(id(0, 0, P2), Admission::Needed, &mut evicted));
     books.arrived(id(0, 0, P2));
     assert_eq!((books.resident(0, 0), books.used_bytes()), (2, 3));
@@ -152,7 +152,7 @@ fn a_prefetch_takes_only_what_is_worth_less() {
     let options = ResidencyOptions { budget_bytes: 8, policy, floor_share: 0.0 };
     let mut books = Residency::new(Arc::clone(&table), options).unwrap();
     let mut evicted = Vec::new();
-    // One expert is used by every token, another was used once.
+    // One expert is used by each token, another was used once.
     fetch(&mut books, 0, 1, 3);
     for _ in 0..20 {
         books.begin_step();
@@ -164,11 +164,11 @@ fn a_prefetch_takes_only_what_is_worth_less() {
     books.arrived(id(1, 0, P2));
     assert!(books.admit(id(1, 1, P2), Admission::Prefetch, &mut evicted));
     books.arrived(id(1, 1, P2));
-    // What is left is the hot expert, and predictions for the same step.
+    // The hot expert and planes predicted for the same step remain.
     assert!(!books.admit(id(1, 2, P2), Admission::Prefetch, &mut evicted));
     books.used(1, 0, 1, 1);
     assert_eq!(books.counters().prefetch_hits, [1, 0, 0, 0, 0]);
-    // In the next step predictions of this one count for nothing.
+    // Predictions of one step are void in the next.
     books.begin_step();
     assert!(books.admit(id(1, 2, P2), Admission::Prefetch, &mut evicted));
 }
@@ -203,12 +203,12 @@ fn what_is_not_waited_for_takes_only_what_is_worth_less() {
     assert!(books.admit(id(0, 1, P3), Admission::Optional, &mut evicted));
     assert_eq!(evicted, [id(0, 0, P4)]);
     books.arrived(id(0, 1, P3));
-    // The plane of worth 1 would cost one of worth 3 its place.
+    // The plane of value 1 would evict one of value 3.
     assert!(!books.admit(id(0, 1, P4), Admission::Optional, &mut evicted));
     assert_eq!((books.resident(0, 0), books.resident(0, 1), evicted.len()), (2, 2, 1));
 }
 
-/// The expert that leaves first where slots are counted, by a look at all of them.
+/// Returns the first expert to evict if slots are counted, by scanning all of them.
 fn first_to_leave(books: &Residency, layer: u32, admission_threshold: f64) -> Option<PlaneId> {
     let mut least: Option<((bool, f64), PlaneId)> = None;
     for slot in books.slots.iter().filter(|slot| slot.is_evictable()) {
@@ -231,7 +231,7 @@ fn first_to_leave(books: &Residency, layer: u32, admission_threshold: f64) -> Op
 fn slots_are_taken_from_the_expert_that_a_look_at_all_finds() {
     const SLOTS: usize = 12;
     let table = table(3, 16, 2);
-    // Within a step its worths only rise.
+    // Scores of this policy only rise within a step.
     let policy = Box::new(LeastRecentlyUsed::new(Arc::clone(&table)));
     let options = ResidencyOptions { budget_bytes: 40, policy, floor_share: 0.5 };
     let mut books = Residency::new(Arc::clone(&table), options).unwrap();
@@ -248,7 +248,7 @@ fn slots_are_taken_from_the_expert_that_a_look_at_all_finds() {
             pinned.drain(..).for_each(|(layer, expert)| books.unpin(layer, expert));
             books.begin_step();
         }
-        // Low numbers are used most.
+        // Low indices are used most.
         let (layer, expert) = (draw(3), draw(16).min(draw(16)));
         let admission = match draw(4) {
             0 => Admission::Prefetch,

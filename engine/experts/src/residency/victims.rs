@@ -1,5 +1,5 @@
-//! Choosing what leaves: topmost planes where bytes are counted, whole experts by their first plane where
-//! slots are.
+//! Choice of victims: topmost planes if bytes are counted, whole experts by their first plane if slots are
+//! counted.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,21 +9,20 @@ use nestling_formats::memory::{OutOfMemory, try_with_capacity};
 
 use super::{Admission, BOOKS, PlaneId, Residency, bit};
 
-/// Planes that could leave by retention score, the lowest first.
+/// Heap of evictable planes by retention score, lowest first.
 #[derive(Debug, Default)]
 pub(super) struct Victims {
-    /// RetentionGoal in ascending bits, and number of the expert.
+    /// Score as ascending bits, and index of the expert.
     heap: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Whether the heap has everything that could leave.
+    /// True if the heap contains all evictable planes.
     built: bool,
-    /// Experts of each layer that were passed over for its floor.
+    /// Experts of each layer that were skipped because of its floor.
     spared: Vec<Vec<usize>>,
-    /// Planes that are to leave together.
     chosen: Vec<PlaneId>,
 }
 
 impl Victims {
-    /// With room for so many experts.
+    /// Creates an empty heap with capacity for this number of experts.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -32,20 +31,20 @@ impl Victims {
         Ok(Self { heap, ..Self::default() })
     }
 
-    /// RetentionGoal may have fallen: the heap is built anew before it is used.
+    /// Invalidates the heap because scores may have fallen. It is rebuilt before its next use.
     pub fn forget(&mut self) {
         self.built = false;
     }
 }
 
-/// Ascending as the numbers are.
+/// Maps a score to bits that ascend with it.
 fn ascending_bits(score: f64) -> u64 {
     let bits = score.to_bits();
     if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
 }
 
 impl Residency {
-    /// An expert may have become one that can lose a plane.
+    /// Adds an expert to the heap if it has become evictable.
     pub(super) fn offer(&mut self, layer: u32, expert: u32) {
         if let Some(number) = self.table.number(layer, expert) {
             self.offer_number(number);
@@ -60,7 +59,7 @@ impl Residency {
         }
     }
 
-    /// Evicts until `bytes` more fit: all that it takes or nothing.
+    /// Evicts until `bytes` more fit. Evicts nothing if they cannot fit.
     pub(super) fn make_room(
         &mut self,
         id: PlaneId,
@@ -91,7 +90,7 @@ impl Residency {
         room
     }
 
-    /// What leaves for a plane has a lower score than this.
+    /// Returns the score below which planes may be evicted for this plane.
     pub(super) fn admission_threshold(&self, id: PlaneId, admission: Admission) -> f64 {
         match admission {
             Admission::Needed => f64::INFINITY,
@@ -101,15 +100,15 @@ impl Residency {
         }
     }
 
-    /// The plane of the lowest score, if that is below `admission_threshold`; planes within the floors of
-    /// layers other than `layer` only where nothing else is left, and never for a prefetch.
+    /// Returns the plane with the lowest score, if it is below `admission_threshold`. Planes within the
+    /// floors of layers other than `layer` are a last resort, and never evicted for a prefetch.
     pub(super) fn victim(
         &mut self,
         layer: Option<u32>,
         admission_threshold: f64,
     ) -> Option<PlaneId> {
         self.build();
-        // Its own layer may take them.
+        // The layer may evict its own protected planes.
         if let Some(layer) = layer {
             self.offer_spared(layer);
         }
@@ -133,30 +132,29 @@ impl Residency {
         if admission_threshold.is_finite() { None } else { self.spared_victim() }
     }
 
-    /// The least of those that floors protect.
+    /// Returns the plane with the lowest score that floors protect.
     fn spared_victim(&mut self) -> Option<PlaneId> {
         let spared = self.victims.spared.iter().flatten();
         let keys = spared.filter_map(|number| Some((self.key(*number)?, *number)));
         self.candidate(keys.min()?.1)
     }
 
-    /// A layer holds more than before: its floor may protect less.
+    /// Reconsiders skipped experts of a layer that has grown, because its floor may protect fewer of them.
     pub(super) fn offer_spared(&mut self, layer: u32) {
         let spared = self.victims.spared.get_mut(layer as usize);
-        // Default: nothing is spared before the heap is built.
+        // Default: nothing is skipped before the heap is built.
         for number in spared.map(std::mem::take).unwrap_or_default() {
             self.offer_number(number);
         }
     }
 
-    /// Takes a plane out of the books and names it.
+    /// Removes a plane, counts the eviction and appends the plane to `evicted`.
     pub(super) fn evict(&mut self, id: PlaneId, evicted: &mut Vec<PlaneId>) {
         self.take(id);
         self.counters.evicted[id.plane.index()] += 1;
         evicted.push(id);
     }
 
-    /// Takes a plane out of the books.
     pub(super) fn forget(&mut self, id: PlaneId) {
         let (bytes, number) = self.table.plane(id);
         let slot = &mut self.slots[number];
@@ -172,7 +170,7 @@ impl Residency {
         }
     }
 
-    /// Takes a resident plane out; what is below it may be next.
+    /// Removes a resident plane and offers the one below it.
     fn take(&mut self, id: PlaneId) {
         self.forget(id);
         self.offer(id.layer, id.expert);
@@ -190,7 +188,7 @@ impl Residency {
         self.offer(id.layer, id.expert);
     }
 
-    /// The score of the plane of an expert that could leave.
+    /// Returns the score of an expert's eviction candidate, as ascending bits.
     fn key(&self, number: usize) -> Option<u64> {
         let slot = self.slots.get(number)?;
         let id = self.candidate(number)?;
@@ -201,7 +199,8 @@ impl Residency {
         Some(ascending_bits(score))
     }
 
-    /// The plane that an expert would lose: its topmost one, or, with all others, its first.
+    /// Returns the plane that represents an expert in the heap: its topmost one, or its first if slots are
+    /// counted.
     fn candidate(&self, number: usize) -> Option<PlaneId> {
         let slot = self.slots.get(number)?;
         let plane = match self.slot_capacity {

@@ -1,4 +1,4 @@
-//! What a model asks of memory and disk, read from its store's index.
+//! Memory and disk demand of a model, read from its store's index.
 
 use nestling_formats::store::{Group, GroupId, Index};
 use nestling_formats::{Level, Plane};
@@ -6,46 +6,46 @@ use nestling_import::{FeedForward, ModelConfig};
 
 use super::usage::supposed_rates;
 
-/// What a model asks for at a level.
+/// Bytes that a model reads at a level, and the use of its experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand {
-    /// The highest level that experts have.
+    /// Highest level of the experts.
     pub level: Level,
-    /// Bytes of weights that every token reads: floats, head, attention. They are always in memory.
+    /// Bytes of dense weights that each token reads: floats, head, attention. They are always in memory.
     pub dense_token_bytes: u64,
-    /// Bytes of keys and values that a token reads; 0 at an empty context.
+    /// Bytes of KV cache that a token reads; 0 at an empty context.
     pub context_bytes: u64,
-    /// Layers in all.
+    /// Total number of layers.
     pub num_layers: usize,
     /// Layers that have experts.
     pub layers: Vec<LayerDemand>,
-    /// Whether use was measured, and not supposed.
+    /// True if expert use was measured, false if it was assumed.
     pub is_measured: bool,
 }
 
-/// The experts of one layer.
+/// Experts of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerDemand {
-    /// Experts that each token is sent to.
+    /// Number of experts per token.
     pub chosen: usize,
-    /// All of them.
+    /// All experts of the layer.
     pub experts: Vec<ExpertDemand>,
 }
 
-/// One expert.
+/// Size and use of one expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExpertDemand {
-    /// Bytes of each plane, 0 where there is none at the level.
+    /// Bytes of each plane; 0 for planes above the level.
     pub plane_bytes: [u64; Plane::ALL.len()],
-    /// The probability that a token uses it.
+    /// Probability that a token uses the expert.
     pub rate: f64,
 }
 
 impl Demand {
-    /// What the model in a store asks for at a level. Where the store does not say how often an
-    /// expert is used, a router of that `skew` is supposed.
+    /// Returns the demand of the model in a store at a level. If the store has no use frequencies, assumes a
+    /// router with the given `skew`.
     pub fn of_store(index: &Index, config: &ModelConfig, level: Level, skew: f64) -> Self {
-        // A token gathers one row of the embedding, unless that is the head too.
+        // A token only gathers one row of the embedding, unless the embedding is also the head.
         let is_read = |group: &&Group| match group.id {
             GroupId::Asset { .. } | GroupId::Expert(_) => false,
             GroupId::Embedding => config.tie_word_embeddings,
@@ -85,22 +85,22 @@ impl Demand {
         demand
     }
 
-    /// The same at a context of so many bytes of keys and values.
+    /// Returns the demand at a context with this many bytes of KV cache.
     #[must_use]
     pub fn at_context(self, context_bytes: u64) -> Self {
         Self { context_bytes, ..self }
     }
 
-    /// Bytes of all experts.
+    /// Returns the bytes of all experts.
     pub fn expert_bytes(&self) -> u64 {
         let experts = self.layers.iter().flat_map(|layer| &layer.experts);
         experts.map(|expert| expert.plane_bytes.iter().sum::<u64>()).sum()
     }
 }
 
-/// Bytes of each plane that a level needs of a group.
+/// Returns the bytes of each plane of a group that a level needs.
 fn plane_bytes(index: &Index, group: &Group, level: Level) -> [u64; Plane::ALL.len()] {
-    // Default: a level that the group does not have takes nothing.
+    // Default: a level that the group lacks takes no bytes.
     let planes = index.planes_at(group, level).unwrap_or(0);
     let mut bytes = [0; Plane::ALL.len()];
     for (plane, bytes) in Plane::ALL.into_iter().zip(&mut bytes).take(planes) {
@@ -109,7 +109,6 @@ fn plane_bytes(index: &Index, group: &Group, level: Level) -> [u64; Plane::ALL.l
     bytes
 }
 
-/// The probability of each expert, and whether that was measured.
 fn rates(groups: &[Option<&Group>], chosen: usize, skew: f64) -> (Vec<f64>, bool) {
     let measured: Option<Vec<f64>> =
         groups.iter().map(|group| group.and_then(|group| group.frequency).map(f64::from)).collect();

@@ -1,24 +1,23 @@
-//! Which planes of which experts stay in memory, and what that makes of a token.
+//! Forecast of resident planes and decoding speed.
 
 use nestling_formats::{Level, Plane};
 
 use super::demand::Demand;
 use super::{COMPUTE_SHARE, LAYER_S, MISSING_OVER_BEST, MachineSpeed, NOT_OVERLAPPED, TOKEN_S};
 
-/// At which levels experts are used: the share of (token, expert) pairs at each, in the order of
-/// [`Level::ALL`]; 1 in all.
+/// Share of (token, expert) pairs at each level, in the order of [`Level::ALL`]. The shares sum to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LevelMix(pub [f64; Level::ALL.len()]);
 
 impl LevelMix {
-    /// Every use at one level.
+    /// Creates a mix with all uses at one level.
     pub fn fixed(level: Level) -> Self {
         let mut shares = [0.0; Level::ALL.len()];
         shares[level.index()] = 1.0;
         Self(shares)
     }
 
-    /// The two levels around a mean, up to `top`.
+    /// Creates a mix of the two levels around a mean, up to `top`.
     pub fn of_mean(mean: f64, top: Level) -> Self {
         let held: Vec<Level> = Level::ALL.into_iter().filter(|level| *level <= top).collect();
         let bits = |level: Level| f64::from(level.bits());
@@ -34,56 +33,54 @@ impl LevelMix {
         Self::fixed(top)
     }
 
-    /// The mean level.
+    /// Returns the mean level.
     pub fn mean(&self) -> f64 {
         Level::ALL.iter().zip(self.0).map(|(level, share)| f64::from(level.bits()) * share).sum()
     }
 
-    /// The share of uses that need a plane.
     fn needs(&self, plane: Plane) -> f64 {
         self.0[plane.index()..].iter().sum()
     }
 }
 
-/// What so many bytes for experts make of a model on a machine.
+/// Predicted performance of a model on a machine, for an expert budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     /// Bytes of experts in memory.
     pub resident_expert_bytes: u64,
-    /// Bytes of experts that stay on disk.
+    /// Bytes of experts that remain on disk.
     pub disk_expert_bytes: u64,
-    /// Share of a token's expert bytes that are in memory when it wants them.
+    /// Share of a token's expert bytes that are resident when needed.
     pub hit_rate: f64,
-    /// Bytes of weights, keys and values that one token reads from memory.
+    /// Bytes of weights and KV cache that a token reads from memory.
     pub token_bytes: f64,
-    /// Bytes that one token reads from disk, as the best fixed choice of experts would have it.
+    /// Bytes that a token reads from disk with the best fixed choice of resident planes.
     pub best_missing_bytes: f64,
-    /// Bytes that one token reads from disk.
+    /// Bytes that a token reads from disk.
     pub missing_bytes: f64,
-    /// Seconds of a token that go into computing.
+    /// Compute time of a token in seconds.
     pub compute_s: f64,
-    /// Seconds of a token that go into reading.
+    /// Read time of a token in seconds.
     pub read_s: f64,
     /// Tokens per second.
     pub tokens_per_s: f64,
 }
 
 impl Forecast {
-    /// Whether everything is in memory.
+    /// Returns whether all experts are in memory.
     pub fn is_whole(&self) -> bool {
         self.disk_expert_bytes == 0
     }
 }
 
-/// One plane of one expert.
 struct ForecastPlane {
     bytes: u64,
-    /// Uses per token that need it.
+    /// Uses per token that need the plane.
     rate: f64,
 }
 
-/// What `expert_bytes` of memory make of a model whose experts are used at the levels of
-/// `mix`.
+/// Predicts the performance of a model whose experts are used at the levels of `mix`, with `expert_bytes` of
+/// memory for experts.
 pub fn forecast(
     demand: &Demand,
     mix: LevelMix,
@@ -91,7 +88,7 @@ pub fn forecast(
     expert_bytes: u64,
 ) -> Forecast {
     let (resident, missing) = split(pieces(demand, mix), expert_bytes);
-    // The sum of nothing is -0.
+    // Adding 0.0 avoids -0.0, the sum of an empty iterator.
     let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() + 0.0;
     let wanted =
         |pieces: &[ForecastPlane]| sum(&mut pieces.iter().map(|p| p.rate * p.bytes as f64));
@@ -123,7 +120,7 @@ pub fn forecast(
     }
 }
 
-/// All planes that are used at all, most wanted first; planes of an expert in their order.
+/// Returns all planes in use, by descending rate. Planes of an expert keep their order.
 fn pieces(demand: &Demand, mix: LevelMix) -> Vec<ForecastPlane> {
     let mut pieces = Vec::new();
     for expert in demand.layers.iter().flat_map(|layer| &layer.experts) {
@@ -138,7 +135,7 @@ fn pieces(demand: &Demand, mix: LevelMix) -> Vec<ForecastPlane> {
     pieces
 }
 
-/// The most wanted pieces that fit, and the others.
+/// Splits planes into the most used ones that fit, and the others.
 fn split(pieces: Vec<ForecastPlane>, mut room: u64) -> (Vec<ForecastPlane>, Vec<ForecastPlane>) {
     pieces.into_iter().partition(|piece| {
         let fits = piece.bytes <= room;
@@ -149,7 +146,7 @@ fn split(pieces: Vec<ForecastPlane>, mut room: u64) -> (Vec<ForecastPlane>, Vec<
     })
 }
 
-/// The highest mean level that reaches a speed with so many bytes for experts; none if level 2 does
+/// Returns the highest mean level that reaches a speed with this expert budget, or `None` if level 2 does
 /// not.
 pub fn mean_level_for(
     demand: &Demand,
@@ -162,12 +159,12 @@ pub fn mean_level_for(
         forecast(demand, mix, machine, expert_bytes).tokens_per_s >= tokens_per_s
     };
     let (low, high) = (f64::from(Level::L2.bits()), f64::from(demand.level.bits()));
-    // In steps of a tenth of a bit, from the top: speed need not rise evenly on the way down.
+    // Searches in steps of 0.1 bit from the top, because speed need not rise monotonically on the way down.
     let steps = ((high - low) * 10.0).round() as u32;
     (0..=steps).map(|step| high - f64::from(step) / 10.0).find(|mean| reaches(*mean))
 }
 
-/// The fewest bytes for experts that reach a speed; none if not even all of them in memory do.
+/// Returns the minimum expert budget in bytes that reaches a speed, or `None` if full residency does not.
 pub fn bytes_for(
     demand: &Demand,
     mix: LevelMix,

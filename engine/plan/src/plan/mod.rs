@@ -1,8 +1,8 @@
-//! How fast a model will decode whose experts share so many bytes of memory.
+//! Decoding speed of a model, predicted for a budget of memory for experts.
 //!
-//! A pure function of what a store holds, how often its experts are used, and how fast the machine
-//! reads memory and disk. It knows no policy: the experts that are kept are those that a best choice
-//! with hindsight would keep, and [`MISSING_OVER_BEST`] is what a running cache adds to that.
+//! The forecast is a pure function of the store's contents, the use of experts, and the machine's memory and
+//! disk speeds. It models no eviction policy: it assumes the best choice of resident experts in hindsight,
+//! and [`MISSING_OVER_BEST`] adds the excess of a running cache.
 
 mod demand;
 mod forecast;
@@ -12,43 +12,43 @@ pub use demand::{Demand, ExpertDemand, LayerDemand};
 pub use forecast::{Forecast, LevelMix, bytes_for, forecast, mean_level_for};
 pub use usage::{DEFAULT_SKEW, supposed_rates};
 
-/// Bytes that a running cache misses, over those that the best fixed choice of experts misses.
+/// Ratio of the bytes missed by a running cache to those missed by the best fixed choice of experts.
 pub const MISSING_OVER_BEST: f64 = 1.15;
 
-/// Share of the memory's bandwidth that decoding reaches; PERF.md has 66 to 91 %.
+/// Share of memory bandwidth that decoding reaches; PERF.md has 66 to 91 %.
 pub const COMPUTE_SHARE: f64 = 0.75;
 
-/// What of the shorter of reading and computing is not hidden behind the longer.
+/// Share of the shorter of reading and computing that does not overlap with the longer.
 pub const NOT_OVERLAPPED: f64 = 0.15;
 
-/// Seconds of a layer that no bytes explain: handing its parts to threads.
+/// Seconds per layer independent of its bytes, spent on distributing work to threads.
 pub const LAYER_S: f64 = 40e-6;
 
-/// Seconds of a token that neither bytes nor layers explain. With [`LAYER_S`] fitted to the bundled
-/// model, which fits in cache.
+/// Seconds per token independent of bytes and layers. Fitted together with [`LAYER_S`] to the bundled model,
+/// which fits in cache.
 pub const TOKEN_S: f64 = 200e-6;
 
-/// How fast a machine moves bytes.
+/// Memory and disk speed of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineSpeed {
-    /// Bytes of memory that all threads together read in a second.
+    /// Bytes per second that all threads together read from memory.
     pub memory_bytes_per_s: f64,
-    /// Bytes that the disk gives in a second, by the size of the reads; sizes ascending.
+    /// Disk speeds, by ascending read size.
     pub disk: Vec<DiskSpeed>,
 }
 
-/// What a disk gives for reads of one size.
+/// Disk speed for reads of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DiskSpeed {
-    /// Bytes of one read.
+    /// Size of a read in bytes.
     pub read_bytes: u64,
     /// Bytes per second.
     pub bytes_per_s: f64,
 }
 
 impl MachineSpeed {
-    /// Bytes per second for reads of that size: between the measured sizes on a straight line over
-    /// the logarithm of the size, beyond them as at the nearest. 0 if nothing was measured.
+    /// Returns the bytes per second for reads of a size. Interpolates linearly over the logarithm of the
+    /// size; beyond the measured sizes, the nearest applies. Returns 0 without measurements.
     pub fn disk_at(&self, read_bytes: u64) -> f64 {
         let after = self.disk.partition_point(|point| point.read_bytes < read_bytes);
         let (before, at) = (self.disk.get(after.wrapping_sub(1)), self.disk.get(after));

@@ -2,7 +2,7 @@ use nestling_formats::Level;
 
 use super::*;
 
-/// 4 layers of 16 experts, 4 chosen; planes of 2, 1 and 1 KiB.
+/// Demand of 4 layers of 16 experts, 4 per token, with planes of 2, 1 and 1 KiB.
 fn demand() -> Demand {
     let rates = supposed_rates(16, 4, 0.5);
     let experts: Vec<ExpertDemand> = rates

@@ -1,17 +1,16 @@
-//! How often experts are used where nobody has measured it.
+//! Assumed use of experts, if it was not measured.
 
-/// Standard deviation of a router's fixed part, where what the token adds to it has about 1, that is
-/// supposed of a model whose routing was not measured.
+/// Assumed standard deviation of a router's fixed biases, relative to a token-dependent part of about 1.
 pub const DEFAULT_SKEW: f64 = 0.5;
 
-/// Standard deviation of what the token adds to a router's logit.
+/// Standard deviation of the token-dependent part of a router's logit.
 const TOKEN_DEVIATION: f64 = 0.9;
 
-/// Halvings of an interval that ends in one number of 64 bits.
+/// Bisection steps that narrow an interval down to one 64-bit float.
 const HALVINGS: usize = 80;
 
-/// For each of a layer's experts, busiest first, the probability that a token is sent to it:
-/// `chosen` in all. The logits are supposed to be Gaussian, with a fixed part of deviation `skew`.
+/// Returns the probability of each expert of a layer, busiest first; they sum to `chosen`. Logits are assumed
+/// to be Gaussian, with a fixed part of standard deviation `skew`.
 pub fn supposed_rates(experts: usize, chosen: usize, skew: f64) -> Vec<f64> {
     let quantile = |rank: usize| normal_quantile(1.0 - (rank as f64 + 0.5) / experts as f64);
     let biases: Vec<f64> = (0..experts).map(|rank| skew * quantile(rank)).collect();
@@ -22,7 +21,7 @@ pub fn supposed_rates(experts: usize, chosen: usize, skew: f64) -> Vec<f64> {
     biases.into_iter().map(|bias| rate(bias, threshold)).collect()
 }
 
-/// Where a statement that is true at the low end becomes false.
+/// Bisects for the point where a predicate that is true at `low` becomes false.
 fn root(mut low: f64, mut high: f64, is_below: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
@@ -31,7 +30,7 @@ fn root(mut low: f64, mut high: f64, is_below: impl Fn(f64) -> bool) -> f64 {
     low
 }
 
-/// The probability that a standard normal number is at most `x`.
+/// Returns the probability that a standard normal variable is at most `x`.
 fn normal(x: f64) -> f64 {
     0.5 * libm::erfc(-x / std::f64::consts::SQRT_2)
 }

@@ -1,5 +1,5 @@
-//! A discrete-event simulation of a model that serves many generations: the scheduler of the engine
-//! ([`nestling_core::schedule`]) on a machine that is made up.
+//! Discrete-event simulation of a model that serves many generations. It drives the engine's scheduler
+//! ([`nestling_core::schedule`]) on a simulated machine.
 
 use nestling_core::kv_cache::pages_for;
 use nestling_core::schedule::{
@@ -8,69 +8,69 @@ use nestling_core::schedule::{
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// What steps cost, and what there is room for.
+/// Cost of steps and memory capacity of a simulated machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServiceMachine {
-    /// Seconds that any step takes.
+    /// Fixed seconds per step.
     pub step_seconds: f64,
-    /// Seconds that the weights of all experts take, of which a step of few rows reads few.
+    /// Seconds to read the weights of all experts. Steps with few rows read a part of them.
     pub expert_seconds: f64,
-    /// Rows whose experts are nearly all of them.
+    /// Number of rows that use about 63 % of the experts (`1 - 1/e`).
     pub expert_rows: f64,
-    /// Seconds that a row takes.
+    /// Seconds per row.
     pub row_seconds: f64,
-    /// How much longer or shorter a step takes by chance, at most: 0.1 for a tenth.
+    /// Maximum random deviation of a step's time, as a share: 0.1 for ten percent.
     pub noise: f64,
-    /// Pages of keys and values.
+    /// Number of KV pages.
     pub pages: usize,
 }
 
 impl ServiceMachine {
-    /// Seconds of a step of so many rows, chance left out.
+    /// Returns the expected seconds of a step with `rows` rows.
     pub fn seconds(&self, rows: usize) -> f64 {
         let experts = 1.0 - (-(rows as f64) / self.expert_rows).exp();
         self.step_seconds + self.expert_seconds * experts + self.row_seconds * rows as f64
     }
 }
 
-/// A generation that is asked for.
+/// A requested generation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
-    /// When.
+    /// Arrival time in seconds.
     pub at: f64,
-    /// Tokens of its prompt, at least 1.
+    /// Number of prompt tokens, at least 1.
     pub prompt: usize,
-    /// Tokens of its answer, at least 1.
+    /// Number of output tokens, at least 1.
     pub answer: usize,
-    /// What is wished for it; the deadline on the clock of the simulation.
+    /// Scheduling preferences; the deadline is in simulated time.
     pub wishes: Wishes,
 }
 
-/// What became of one.
+/// Result of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Served {
-    /// When its first token came.
+    /// Time of the first token.
     pub first_token: f64,
-    /// When its last one did.
+    /// Time of the last token.
     pub end: f64,
-    /// The waits between its tokens while it kept its pages, each as a share of the gap that was in force.
+    /// Gaps between tokens until the first preemption, each as a share of the gap in force.
     pub gaps: Vec<f64>,
-    /// How often it lost its pages.
+    /// Number of preemptions.
     pub preemptions: usize,
-    /// Whether its first token came after the deadline.
+    /// True if the first token came after the deadline.
     pub is_late: bool,
 }
 
-/// What a simulation found.
+/// Result of a simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServiceReport {
-    /// By request.
+    /// Results by request.
     pub served: Vec<Served>,
-    /// Steps.
+    /// Number of steps.
     pub steps: usize,
-    /// Seconds until all had ended.
+    /// Seconds until all generations ended.
     pub seconds: f64,
-    /// Rows that were computed.
+    /// Number of computed rows.
     pub rows: usize,
 }
 
@@ -111,7 +111,8 @@ struct Simulation<'a> {
     now: f64,
 }
 
-/// Serves requests, ordered by when they come, to their ends. Each fits alone in the pages, or it is left out.
+/// Simulates requests, ordered by arrival, until all have ended. Requests that alone exceed the pages are
+/// skipped.
 pub fn serve(
     machine: ServiceMachine,
     limits: ScheduleLimits,
@@ -212,7 +213,8 @@ impl Simulation<'_> {
         self.alive.retain(|one| one.answer_left > 0);
     }
 
-    /// Takes the pages of some rows; false where it cannot, or has just lost its own.
+    /// Allocates pages for rows, preempting others if needed. Returns false if that is impossible or the
+    /// generation itself was preempted.
     fn take(&mut self, Rows { index, rows }: Rows) -> bool {
         if self.alive[index].standing != Standing::Running {
             return false;
@@ -238,7 +240,7 @@ impl Simulation<'_> {
         self.report.served[one.request].preemptions += 1;
     }
 
-    /// It says a token, if all that it has is computed.
+    /// Emits a token if all tokens so far are computed.
     fn say(&mut self, index: usize) {
         let (now, in_force) = (self.now, self.scheduler.gap_in_force());
         let one = &mut self.alive[index];

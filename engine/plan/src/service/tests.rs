@@ -1,7 +1,7 @@
 use super::*;
 use nestling_core::runner::PromptSteps;
 
-/// Qwen3's shape on a small processor: 30 ms, 60 ms for all experts, 4 ms a row.
+/// Qwen3's shape on a small CPU: 30 ms per step, 60 ms for all experts, 4 ms per row.
 const MACHINE: ServiceMachine = ServiceMachine {
     step_seconds: 0.03,
     expert_seconds: 0.06,
@@ -38,7 +38,7 @@ fn request(at: f64, prompt: usize, answer: usize) -> Request {
     Request { at, prompt, answer, wishes: Wishes::default() }
 }
 
-/// Up to 40 requests within 30 s, some with long prompts, priorities, deadlines and groups.
+/// Returns up to 40 requests within 30 s, some with long prompts, priorities, deadlines and groups.
 fn load(seed: u64) -> Vec<Request> {
     let mut random = Random::new(seed);
     let mut requests: Vec<Request> = (0..1 + random.below(40))
@@ -58,7 +58,8 @@ fn load(seed: u64) -> Vec<Request> {
     requests
 }
 
-/// Whatever the load and the pages: all end, the deadlines that were missed and no others are reported, and gaps stay.
+/// All requests end, exactly the missed deadlines are reported, and gaps are kept, for any load and number of
+/// pages.
 #[test]
 fn every_generation_ends_and_lateness_is_told() {
     let mut gaps = Vec::new();
@@ -80,7 +81,7 @@ fn every_generation_ends_and_lateness_is_told() {
     assert!(p99 <= 1.2, "{p99} times the gap in force");
 }
 
-/// Beside a prompt of any length those that are under way keep their pace from the second step on.
+/// Running generations keep their pace beside a long prompt, from its second step on.
 #[test]
 fn a_long_prompt_does_not_widen_gaps() {
     for seed in 0..20 {
@@ -90,7 +91,7 @@ fn a_long_prompt_does_not_widen_gaps() {
         let report = serve(MACHINE, limits(), &requests, seed);
         let worst = report.served.iter().flat_map(|served| &served.gaps).fold(0.0, |a, b| b.max(a));
         assert!(worst < 1.3, "{seed}: {worst}");
-        // What is left of 200 ms beside 8 rows is used.
+        // The prompt uses the rest of the 200 ms beside 8 rows.
         let seconds = report.served[8].first_token - 5.0;
         assert!(seconds < 8000.0 * 0.2 / 18.0, "{seconds}");
     }
@@ -100,7 +101,7 @@ fn a_long_prompt_does_not_widen_gaps() {
 fn deadlines_that_can_be_kept_are_kept() {
     for seed in 0..50 {
         let mut requests: Vec<Request> = (0..10).map(|_| request(0.0, 500, 20)).collect();
-        // The last to come, and the first that is wanted.
+        // Arrives last, and has the only deadline.
         requests.push(Request {
             wishes: Wishes { deadline: Some(8.0), ..Wishes::default() },
             ..request(2.0, 300, 20)
@@ -114,7 +115,7 @@ fn deadlines_that_can_be_kept_are_kept() {
 
 #[test]
 fn low_priorities_are_not_starved() {
-    // More of a high priority than can be served, and one of a low one.
+    // A high-priority load beyond capacity, and one low-priority request.
     let mut requests: Vec<Request> = (0..200)
         .map(|i| Request {
             wishes: Wishes { priority: 1, ..Wishes::default() },
@@ -154,7 +155,7 @@ fn short_prompts_pass_long_ones() {
     assert!(short < 5.0 && short < long && long < second, "{short} {long} {second}");
 }
 
-/// A pool with room for an eighth costs what its smaller steps do, and no tokens that are computed twice.
+/// A pool that fits an eighth of the requests costs smaller steps, but no recomputed tokens.
 #[test]
 fn generations_wait_rather_than_lose_their_pages() {
     let requests: Vec<Request> = (0..64).map(|_| request(0.0, 30, 100)).collect();

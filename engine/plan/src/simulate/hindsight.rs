@@ -1,22 +1,22 @@
-//! What a cache that knows the whole trace, but never changes, would have to read.
+//! Bytes missed by the best static cache in hindsight, for a whole trace.
 
 use super::uses::uses_of;
 use nestling_core::routing_trace::RoutingTrace;
 use nestling_experts::residency::{ExpertTable, PLANES};
 
-/// Planes and bytes of the best static set for a part of a trace.
+/// Result of the best static set for a part of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StaticOptimum {
     /// Bytes that the steps use.
     pub used_bytes: u64,
-    /// Bytes of uses that the set lacks: each plane once per step and use.
+    /// Bytes of uses missing from the set, counted once per plane, step and use.
     pub missed_bytes: u64,
-    /// Uses of each plane of every expert, layer by layer.
+    /// Uses of each plane of each expert, layer by layer.
     pub uses: Vec<[f64; 5]>,
 }
 
-/// The set of planes within `budget_bytes` that misses the fewest bytes over the steps from `from`
-/// on: what [`nestling_experts::residency::StaticHotSet`] would have to be told beforehand.
+/// Computes the planes within `budget_bytes` that miss the fewest bytes over the steps from `from` on. Its
+/// uses are suitable for [`nestling_experts::residency::StaticHotSet`].
 pub fn best_static(
     table: &ExpertTable,
     trace: &RoutingTrace,
@@ -40,7 +40,7 @@ pub fn best_static(
             }
         }
     }
-    // A byte of a plane saves a byte per use; no plane is used more often than those below it.
+    // A resident byte saves one byte per use. No plane is used more often than those below it.
     let bytes = table.layers().iter().flatten().map(|entry| entry.plane_bytes);
     let planes = best.uses.iter().zip(bytes);
     let mut planes: Vec<(f64, u64)> =

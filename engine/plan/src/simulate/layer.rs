@@ -1,4 +1,4 @@
-//! The events of a step: computing, reads that end, experts that become whole.
+//! Events of a step: computation, completed reads, and experts whose planes become complete.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,9 @@ use nestling_core::routing_trace::{LayerRouting, TraceStep};
 use nestling_experts::residency::order::{ReadJob, order};
 use nestling_experts::residency::{Admission, PlaneId, PlaneState, Residency};
 
-/// Seed of the predictions' faults.
+/// Seed of wrong predictions.
 const SEED: u64 = 0x5eed;
 
-/// One simulated engine.
 pub(super) struct Run {
     books: Residency,
     disk: Disk,
@@ -26,8 +25,8 @@ pub(super) struct Run {
     outcome: Outcome,
     evicted: Vec<PlaneId>,
     jobs: Vec<ReadJob>,
-    /// What is read while the disk has nothing else to do, until the next layer asks. Room is made
-    /// when a read begins and not before, or planes would leave for others that never come.
+    /// Planes to read while the disk is idle, until the next layer starts. Each is admitted only when its
+    /// read starts. Otherwise planes would be evicted for reads that never start.
     idle: VecDeque<(PlaneId, Admission)>,
 }
 
@@ -47,7 +46,7 @@ impl Run {
         }
     }
 
-    /// Everything so far.
+    /// Returns the results so far.
     pub fn outcome(&self) -> Outcome {
         Outcome {
             elapsed_ns: self.now,
@@ -79,7 +78,7 @@ impl Run {
         self.spend(self.options.machine.step_ns);
     }
 
-    /// The processor works for a while; reads end beside it.
+    /// Advances the clock by `ns` of computation and delivers reads completed in the meantime.
     fn spend(&mut self, ns: u64) {
         self.now += ns;
         self.deliver();
@@ -100,7 +99,7 @@ impl Run {
         }
     }
 
-    /// The processor waits for a read; false if there is none.
+    /// Waits for the next read. Returns false if there is none.
     fn wait(&mut self) -> bool {
         let Some(end) = self.disk.next_end() else { return false };
         self.outcome.stall_ns += end.saturating_sub(self.now);
@@ -131,20 +130,20 @@ impl Run {
                     blocked = !self.fetch(layer, uses);
                 }
             } else if !self.wait() && !self.unblock(layer, uses) {
-                // Not even one expert fits: the budget was checked, so this does not happen.
+                // Does not happen: the budget was checked to fit one expert.
                 return;
             }
         }
     }
 
-    /// Planes that the expert has of those that are asked for.
+    /// Returns the number of requested planes that the expert has.
     fn planes(&self, layer: u32, used: &Use) -> usize {
         let entry = self.books.table().entry(layer, used.expert);
         let held = entry.map_or(0, |entry| entry.plane_bytes.iter().filter(|b| **b > 0).count());
         used.planes.min(held)
     }
 
-    /// A copy of a lower level is of no use for a higher one, where copies are what is cached.
+    /// Discards a copy of a lower level, if whole experts are cached: it cannot serve a higher level.
     fn replace_copy(&mut self, layer: u32, used: &Use) {
         let resident = self.books.resident(layer, used.expert);
         if self.options.unit == CacheUnit::Experts && resident < used.planes {
@@ -152,7 +151,7 @@ impl Run {
         }
     }
 
-    /// Starts the reads of what is absent; false if not all of it found room.
+    /// Starts reads of absent planes. Returns false if some do not fit.
     fn fetch(&mut self, layer: u32, uses: &[Use]) -> bool {
         let mut jobs = std::mem::take(&mut self.jobs);
         jobs.clear();
@@ -160,7 +159,7 @@ impl Run {
         order(&mut jobs, self.options.order);
         let all = jobs.iter().all(|job| {
             let id = PlaneId { layer, expert: job.expert, plane: job.plane };
-            // What is not waited for must not keep the next layer's bases waiting.
+            // Planes that are not waited for must not delay the next layer's base planes.
             if self.options.late == LatePlanes::Skip && job.plane > Plane::P2 {
                 self.idle.push_back((id, Admission::Optional));
                 return true;
@@ -172,7 +171,7 @@ impl Run {
     }
 
     fn add_jobs(&self, layer: u32, used: &Use, jobs: &mut Vec<ReadJob>) {
-        // Default: what the table does not have needs no reads.
+        // Default: experts outside the table need no reads.
         let Some(entry) = self.books.table().entry(layer, used.expert) else { return };
         let machine = &self.options.machine;
         for plane in Plane::ALL.into_iter().take(used.planes) {
@@ -180,7 +179,7 @@ impl Run {
             if self.books.state(id) != PlaneState::Absent {
                 continue;
             }
-            // Nothing is computed before the last plane is there.
+            // Computation starts only when the last plane has arrived.
             let last = plane.index() + 1 == used.planes;
             let compute_ns =
                 if last { machine.expert_ns(entry.bytes(used.planes), used.rows) } else { 0 };
@@ -207,8 +206,7 @@ impl Run {
         admitted
     }
 
-    /// The first expert that has all its planes; where late ones are not waited for, one that has
-    /// any.
+    /// Returns the first expert with all its planes or, if late planes are skipped, with any.
     fn computable(&self, layer: u32, uses: &[Use]) -> Option<usize> {
         let resident = |used: &Use| self.books.resident(layer, used.expert);
         let whole = uses.iter().position(|used| resident(used) >= used.planes);
@@ -227,8 +225,8 @@ impl Run {
         self.books.unpin(layer, used.expert);
     }
 
-    /// Nothing can be computed, nothing is being read: parts of many experts fill the memory. All
-    /// but the first give way until that one is whole.
+    /// Resolves a deadlock in which parts of many experts fill the memory and nothing is being read. Unpins
+    /// all but the first expert until that one is complete.
     fn unblock(&mut self, layer: u32, uses: &[Use]) -> bool {
         let Some((first, others)) = uses.split_first() else { return false };
         others.iter().for_each(|used| self.books.unpin(layer, used.expert));
@@ -237,9 +235,8 @@ impl Run {
         all
     }
 
-    /// Reads ahead what a prediction of the next layer's experts names.
     fn prefetch(&mut self, layer: u32, next: &[Use]) {
-        // Default: nothing is read ahead unless that is asked for.
+        // Default: prefetching is off unless requested.
         let Some(prefetch) = self.options.prefetch else { return };
         let experts = self.books.table().layers().get(layer as usize).map_or(0, Vec::len);
         let mut predicted = next.to_vec();
@@ -261,7 +258,7 @@ impl Run {
     }
 }
 
-/// Bits of the level that so many planes make.
+/// Returns the bits of the level that this number of planes provides.
 fn bits(planes: usize) -> u64 {
     let level = planes.checked_sub(1).and_then(|last| Level::ALL.get(last));
     level.map_or(0, |level| u64::from(level.bits()))

@@ -1,24 +1,23 @@
-//! Dual routing over a trace: the level of every (row, expert) from its weight, as the engine
-//! decides it, so that one recording serves every mean level.
+//! Dual routing applied to a trace. Assigns a level to each (row, expert) from its weight by the engine's
+//! rule, so that one recording serves all mean levels.
 
 use nestling_formats::Level;
 
 use nestling_core::routing_trace::RoutingTrace;
 use nestling_experts::residency::{ExpertTable, PLANES};
 
-/// Bisections of the threshold.
 const BISECTIONS: usize = 40;
 
-/// Mean level of all (row, expert) pairs of a trace, in bits.
+/// Returns the mean level of all (row, expert) pairs of a trace, in bits.
 pub fn mean_level(trace: &RoutingTrace) -> f64 {
     let levels = trace.steps.iter().flat_map(|step| &step.layers).flat_map(|layer| &layer.levels);
     let (sum, count) = levels.fold((0u64, 0u64), |(s, n), bits| (s + u64::from(*bits), n + 1));
     if count == 0 { 0.0 } else { sum as f64 / count as f64 }
 }
 
-/// Gives every (row, expert) the level at which another plane would take away less error per byte
-/// than a threshold, which is chosen so that the mean level is at most `mean`: the weight's square
-/// times the plane's error drop, per byte. The threshold, for reports.
+/// Assigns levels to a trace so that their mean is at most `mean`, and returns the threshold used. A pair
+/// gets planes until the next one's error reduction per byte is below the threshold. Error reduction is the
+/// squared weight times the plane's error drop.
 pub fn route_levels(trace: &mut RoutingTrace, table: &ExpertTable, mean: f64) -> f64 {
     let gains = Gains::of(table);
     let (mut low, mut high) = (-120.0, 120.0);
@@ -31,7 +30,7 @@ pub fn route_levels(trace: &mut RoutingTrace, table: &ExpertTable, mean: f64) ->
     libm::exp2(high)
 }
 
-/// Error drop per byte of every plane above the first.
+/// Error drop per byte of each plane.
 struct Gains {
     layers: Vec<Vec<[f64; PLANES]>>,
 }

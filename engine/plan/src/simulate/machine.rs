@@ -1,56 +1,56 @@
-//! Machines as a simulation sees them.
+//! Parameters of simulated machines, and the simulated disk.
 
 use std::collections::VecDeque;
 
 use nestling_experts::residency::{PLANES, PlaneId};
 
-/// How fast a machine reads and computes.
+/// Read and compute speed of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// Bytes per second that reads bring, all together.
+    /// Bytes per second of all reads together.
     pub read_bytes_per_second: f64,
-    /// Nanoseconds until the first byte of a read.
+    /// Latency of a read in nanoseconds, until its first byte.
     pub read_latency_ns: u64,
-    /// Reads under way at a time.
+    /// Maximum number of concurrent reads.
     pub read_depth: usize,
-    /// Nanoseconds that computing an expert takes at the least, whatever its level and rows.
+    /// Minimum time to compute an expert in nanoseconds, at any level and for any rows.
     pub expert_ns_min: u64,
-    /// Bytes of expert weights per second that one row is computed with.
+    /// Bytes of expert weights per second when computing one row.
     pub expert_bytes_per_second: f64,
-    /// Nanoseconds that every further row of an expert takes, as a share of its first.
+    /// Time of each further row of an expert, as a share of the first.
     pub further_row_share: f64,
-    /// Nanoseconds of attention, router and other dense parts of a layer, for one row.
+    /// Time of a layer's dense parts (attention, router and others) for one row, in nanoseconds.
     pub dense_layer_ns: u64,
-    /// Nanoseconds of what a step does once: embedding, head, sampling.
+    /// Time of the once-per-step work (embedding, head, sampling) in nanoseconds.
     pub step_ns: u64,
 }
 
 impl Machine {
-    /// Nanoseconds to compute `rows` rows with an expert of that many bytes.
+    /// Returns the nanoseconds to compute `rows` rows with an expert of `bytes` bytes.
     pub fn expert_ns(&self, bytes: u64, rows: u32) -> u64 {
         let first = bytes as f64 / self.expert_bytes_per_second * 1e9;
         let further = self.further_row_share * f64::from(rows.saturating_sub(1));
         self.expert_ns_min.max((first * (1.0 + further)) as u64)
     }
 
-    /// Nanoseconds of a layer's dense parts for `rows` rows.
+    /// Returns the nanoseconds of a layer's dense parts for `rows` rows.
     pub fn dense_ns(&self, rows: u32) -> u64 {
         let further = self.further_row_share * f64::from(rows.saturating_sub(1));
         (self.dense_layer_ns as f64 * (1.0 + further)) as u64
     }
 
-    /// Nanoseconds to bring that many bytes, once a read delivers.
+    /// Returns the nanoseconds to transfer `bytes` bytes, excluding latency.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         (bytes as f64 / self.read_bytes_per_second * 1e9) as u64
     }
 }
 
-/// A disk: latencies of reads overlap up to its depth, their bytes come one after the other.
+/// A simulated disk: read latencies overlap up to the read depth, and transfers are sequential.
 #[derive(Debug)]
 pub(super) struct Disk {
     machine: Machine,
     waiting: VecDeque<(PlaneId, u64)>,
-    /// With the time of their end, which is in the order of their start.
+    /// Reads in flight with their end times, which ascend in start order.
     flying: VecDeque<(PlaneId, u64)>,
     free_at: u64,
     pub busy_ns: u64,
@@ -69,23 +69,22 @@ impl Disk {
         }
     }
 
-    /// Asks for a plane; reads start in the order in which they are asked for.
+    /// Submits a read; reads start in submission order.
     pub fn submit(&mut self, id: PlaneId, bytes: u64, now: u64) {
         self.waiting.push_back((id, bytes));
         self.start(now);
     }
 
-    /// Whether a read would start at once.
+    /// Returns whether a read would start immediately.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.flying.len() < self.machine.read_depth.max(1)
     }
 
-    /// When the next read ends.
     pub fn next_end(&self) -> Option<u64> {
         self.flying.front().map(|(_, end)| *end)
     }
 
-    /// The next read that ended no later than `until`, and when.
+    /// Returns the next read that ended at or before `until`, with its end time.
     pub fn next_done(&mut self, until: u64) -> Option<(PlaneId, u64)> {
         let (id, end) = *self.flying.front().filter(|(_, end)| *end <= until)?;
         self.flying.pop_front();

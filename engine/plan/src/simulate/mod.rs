@@ -1,6 +1,6 @@
-//! A discrete-event simulation of streaming: the cache's own books and orders, driven by a routing
-//! trace, on a machine that is a few numbers. For machines that one does not have, policies that one
-//! wants to compare, and claims that one wants to check.
+//! Discrete-event simulation of streaming: the engine's residency and read order, driven by a routing trace
+//! on a parametrized machine. Used for machines that are not at hand, to compare policies and to check
+//! claims.
 
 mod hindsight;
 mod layer;
@@ -28,54 +28,54 @@ use nestling_experts::residency::{
     ExpertTable, PLANES, Residency, ResidencyCounters, ResidencyOptions,
 };
 
-/// What comes and goes together.
+/// Unit of caching and eviction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheUnit {
-    /// Planes: an expert is upgraded by those that it lacks.
+    /// Planes: upgrading an expert reads only its missing planes.
     #[default]
     Planes,
-    /// Whole experts, each level a copy of its own: another level is read from the beginning, and
-    /// what is evicted leaves as a whole. A copy serves the levels below it too.
+    /// Whole experts: each level is a separate copy, read from the start and evicted as a whole. A copy also
+    /// serves lower levels.
     Experts,
 }
 
-/// What becomes of planes that are not there when the processor has nothing else to do.
+/// Treatment of planes that have not arrived when there is nothing else to compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LatePlanes {
-    /// They are waited for.
+    /// Wait for them.
     #[default]
     Wait,
-    /// Only the base is; their experts are computed with what is there.
+    /// Wait for the base plane only; compute experts with the planes available.
     Skip,
 }
 
-/// Reading ahead for the next layer.
+/// Prefetching for the next layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prefetch {
-    /// Share of the next layer's experts that the prediction names, 0 to 1; the others that it
-    /// names are not used.
+    /// Share of the next layer's experts that are predicted correctly, 0 to 1. The other predictions are
+    /// unused experts.
     pub accuracy: f64,
 }
 
-/// How a simulated engine works.
+/// Settings of a simulated engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimulationOptions {
-    /// What it runs on.
+    /// Simulated machine.
     pub machine: Machine,
     /// Order of reads.
     pub order: OrderRule,
-    /// Reading ahead, if it does.
+    /// Prefetching, if enabled.
     pub prefetch: Option<Prefetch>,
-    /// What comes and goes together.
+    /// Unit of caching and eviction.
     pub unit: CacheUnit,
-    /// Late planes.
+    /// Treatment of late planes.
     pub late: LatePlanes,
-    /// Steps at the beginning that are run and not counted.
+    /// Number of initial steps that are run but not counted.
     pub warm_up: usize,
 }
 
 impl SimulationOptions {
-    /// The engine's own way on a machine: planes, Johnson's order, nothing read ahead.
+    /// Returns the engine's default settings on a machine: planes, Johnson's order, no prefetching.
     pub fn new(machine: Machine) -> Self {
         Self {
             machine,
@@ -88,48 +88,48 @@ impl SimulationOptions {
     }
 }
 
-/// What a simulation measured, after its warm-up.
+/// Results of a simulation, after its warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
-    /// Rows of all steps.
+    /// Number of rows of all steps.
     pub rows: u64,
-    /// Nanoseconds from the first to the last.
+    /// Duration of the steps in nanoseconds.
     pub elapsed_ns: u64,
-    /// Of those, nanoseconds in which the processor waited for a read.
+    /// Part of `elapsed_ns` in which the CPU waited for reads.
     pub stall_ns: u64,
-    /// Of those, nanoseconds in which the disk delivered.
+    /// Transfer time of the disk in nanoseconds.
     pub read_ns: u64,
-    /// Bytes read of each plane, whether or not they were used.
+    /// Bytes read of each plane, including unused ones.
     pub read_bytes: [u64; PLANES],
-    /// Bits asked for, over all experts and steps.
+    /// Sum of requested bits over all uses of experts.
     pub asked_bits: u64,
-    /// Bits that they were computed with.
+    /// Sum of the bits with which the uses were computed.
     pub served_bits: u64,
-    /// Experts of all steps.
+    /// Number of uses: experts over all layers and steps.
     pub expert_uses: u64,
-    /// The books.
+    /// Counters of residency.
     pub counters: ResidencyCounters,
 }
 
 impl Outcome {
-    /// Rows per second.
+    /// Returns the rows per second.
     pub fn tokens_per_second(&self) -> f64 {
         if self.elapsed_ns == 0 { 0.0 } else { self.rows as f64 * 1e9 / self.elapsed_ns as f64 }
     }
 
-    /// Bytes read per row.
+    /// Returns the bytes read per row.
     pub fn read_bytes_per_token(&self) -> f64 {
         self.read_bytes.iter().sum::<u64>() as f64 / self.rows.max(1) as f64
     }
 
-    /// Bytes that were used and not resident.
+    /// Returns the bytes of planes that were not resident when used.
     pub fn missed_bytes(&self) -> u64 {
         self.counters.missed_bytes.iter().sum()
     }
 
-    /// Mean level asked for, and served.
+    /// Returns the mean requested level and the mean served level.
     pub fn mean_levels(&self) -> (f64, f64) {
         let uses = self.expert_uses.max(1) as f64;
         (self.asked_bits as f64 / uses, self.served_bits as f64 / uses)
@@ -153,10 +153,10 @@ impl Outcome {
     }
 }
 
-/// Runs a trace.
+/// Simulates a trace.
 ///
 /// # Errors
-/// [`EngineError::ExpertBudget`]; [`EngineError::Mismatch`] if the table is of another model.
+/// [`EngineError::ExpertBudget`]; [`EngineError::Mismatch`] if the table belongs to another model.
 pub fn simulate(
     trace: &RoutingTrace,
     table: &Arc<ExpertTable>,

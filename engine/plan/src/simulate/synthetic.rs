@@ -1,4 +1,4 @@
-//! Routing that nobody computed: from a seed, as skewed and as steady as one likes.
+//! Synthetic routing traces, generated from a seed with adjustable skew and steadiness.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -7,28 +7,28 @@ use nestling_formats::Level;
 
 use nestling_core::routing_trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep};
 
-/// Spread of what a token adds to the router's logits.
+/// Standard deviation of the token-dependent part of a router's logits.
 const TOKEN_SPREAD: f64 = 0.95;
 
-/// A made-up router: the logit of each expert is a constant, drawn once, plus what the token adds.
+/// A synthetic router. The logit of each expert is a constant, drawn once, plus a token-dependent part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticRouting {
-    /// The model.
+    /// Shape of the model.
     pub shape: TraceShape,
-    /// Spread of the constants: 0 makes all experts alike, 1 makes the hot ones very hot.
+    /// Standard deviation of the constants: 0 makes all experts equally likely, 1 makes a few very busy.
     pub skew: f64,
-    /// How much of what a token adds is what the last one added: 0 for independent tokens.
+    /// Correlation of a token's part of the logits with the previous token's: 0 for independent tokens.
     pub steadiness: f64,
-    /// Steps of one row each.
+    /// Number of steps of one row each.
     pub steps: usize,
-    /// Level of every expert.
+    /// Level of all experts.
     pub level: Level,
-    /// The same seed makes the same trace.
+    /// Random seed; equal seeds give equal traces.
     pub seed: u64,
 }
 
 impl SyntheticRouting {
-    /// Makes the trace.
+    /// Generates the trace.
     pub fn trace(&self) -> RoutingTrace {
         let mut random = Normal::new(self.seed);
         let mut of_experts = |experts: &u32, spread: f64| -> Vec<f64> {
@@ -52,7 +52,7 @@ impl SyntheticRouting {
         RoutingTrace { shape: self.shape.clone(), steps }
     }
 
-    /// The experts of the greatest logits, weighted by their softmax.
+    /// Chooses the experts with the largest logits, weighted by softmax.
     fn choose(&self, constants: &[f64], token: &[f64]) -> LayerRouting {
         let logits = constants.iter().zip(token).map(|(constant, token)| constant + token);
         let mut logits: Vec<(u32, f64)> = (0..).zip(logits).collect();
@@ -69,7 +69,7 @@ impl SyntheticRouting {
     }
 }
 
-/// Normally distributed numbers.
+/// Generator of normally distributed numbers.
 pub(super) struct Normal {
     random: Xoshiro256PlusPlus,
     spare: Option<f64>,
@@ -80,12 +80,12 @@ impl Normal {
         Self { random: Xoshiro256PlusPlus::seed_from_u64(seed), spare: None }
     }
 
-    /// Evenly between 0 and 1.
+    /// Returns a uniform number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Box and Muller's method.
+    /// Returns a standard normal number, by the Box-Muller method.
     pub fn next(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;

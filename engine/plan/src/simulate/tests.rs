@@ -6,7 +6,7 @@ use nestling_experts::residency::{
     StaticHotSet,
 };
 
-/// One byte is one nanosecond to read and a hundredth of that to compute with.
+/// Reading a byte takes one nanosecond, and computing with it a hundredth of that.
 const MACHINE: Machine = Machine {
     read_bytes_per_second: 1e9,
     read_latency_ns: 0,
@@ -66,8 +66,8 @@ fn a_cold_and_a_warm_step_take_what_arithmetic_says() {
     let cold = simulate(&trace, &table, frequency(&table, 3_200_000), options).unwrap();
     let warm = SimulationOptions { warm_up: 1, ..options };
     let warm = simulate(&trace, &table, frequency(&table, 3_200_000), warm).unwrap();
-    // Two steps of dense parts and four experts of 4 us each, and once four reads of 400 us: all but
-    // the last expert are computed beside reads.
+    // Two steps of dense parts and four experts of 4 us each, plus four reads of 400 us once. All but the
+    // last expert are computed during reads.
     let warm_ns = 1000 + 5000 + 4 * 4000;
     assert_eq!(warm.elapsed_ns, warm_ns);
     assert_eq!((warm.stall_ns, warm.missed_bytes(), warm.read_ns), (0, 0, 0));
@@ -90,7 +90,8 @@ fn skewed_and_independent_routing_misses_little_more_than_hindsight() {
         let ratio = |outcome: &Outcome| outcome.missed_bytes() as f64 / best.missed_bytes as f64;
         assert!(ratio(&ours) < 1.15, "1/{part}: {:.3}", ratio(&ours));
         assert!(ratio(&recent) > 1.2, "1/{part}: {:.3}", ratio(&recent));
-        // Told beforehand, the books miss what was computed: but for experts that pass through.
+        // A cache with the optimal static set misses the computed bytes, except for experts that pass
+        // through.
         let set = StaticHotSet::of_uses(Arc::clone(&table), best.uses.clone());
         let told = simulate(&trace, &table, with(set, budget), options).unwrap();
         assert!((0.97..1.05).contains(&ratio(&told)), "1/{part}: {:.3}", ratio(&told));

@@ -1,4 +1,4 @@
-//! The experts of one layer of one step, row by row in a trace, one by one for a cache.
+//! Conversion of a layer's routing from rows, as in a trace, to experts, as in a cache.
 
 use nestling_formats::Level;
 
@@ -8,12 +8,12 @@ use nestling_core::routing_trace::LayerRouting;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Use {
     pub expert: u32,
-    /// Planes that the most demanding row needs.
+    /// Planes needed by the most demanding row.
     pub planes: usize,
     pub rows: u32,
 }
 
-/// Every expert that a layer's rows are sent to, ascending.
+/// Collects the experts that a layer's rows use, in ascending order.
 pub(super) fn uses_of(routing: &LayerRouting, uses: &mut Vec<Use>) {
     uses.clear();
     let entries = routing.ids.iter().zip(&routing.levels);

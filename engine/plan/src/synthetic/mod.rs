@@ -1,11 +1,10 @@
-//! Stores of random weights in the shape of a published model, for measuring speed, memory and
-//! reads. Their text means nothing.
+//! Stores of random weights in the shape of a published model, for measuring speed, memory and reads. Their
+//! output text is meaningless.
 //!
-//! Codes are random bits with sane scales, so a store is written as fast as the disk takes it.
-//! Whatever the family, two things keep a random model's routing from collapsing into the same few experts for every
-//! token: the gains of the norms are small, so that the residual stream stays close to the token's
-//! own embedding, and the router's bias (a Qwen3-MoE router has none of its own) is carried by 32
-//! dimensions in which all embeddings are the same.
+//! Codes are random bits with plausible scales, so a store is written at disk speed. Two measures keep the
+//! random model from routing all tokens to the same few experts. The gains of the norms are small, so that
+//! the residual stream stays close to the token's embedding. Router biases, which a Qwen3-MoE router lacks,
+//! are carried by 32 dimensions in which all embeddings are equal.
 
 mod shapes;
 mod text;
@@ -28,45 +27,46 @@ use values::Values;
 
 pub use shapes::SyntheticShape;
 
-/// What to write.
+/// Settings of a synthetic store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticOptions {
-    /// The shape.
+    /// Shape of the model.
     pub shape: SyntheticShape,
-    /// Level of every matrix but the head, which has at least level 6.
+    /// Level of all matrices except the head, which has at least level 6.
     pub top_level: Level,
-    /// Standard deviation of the routers' fixed biases; what the token adds to a router's logit has
-    /// about 1. With 0 every expert is equally likely.
+    /// Standard deviation of the routers' fixed biases, relative to a token-dependent part of about 1. With
+    /// 0, all experts are equally likely.
     pub router_skew: f64,
-    /// Another seed gives other weights of the same kind.
+    /// Random seed of the weights.
     pub seed: u64,
 }
 
-/// What was written.
+/// Sizes and expert use of a written store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SyntheticReport {
-    /// Bytes of the store.
+    /// Size of the store in bytes.
     pub store_bytes: u64,
-    /// Bytes of weights in it that belong to experts.
+    /// Bytes of expert weights.
     pub expert_bytes: u64,
     /// Bytes of weights that one token reads: dense matrices, head, routers and its experts.
     pub token_bytes: u64,
-    /// Bytes of these that every token reads.
+    /// Part of `token_bytes` that each token reads, without experts.
     pub dense_bytes: u64,
     /// Bytes of one expert.
     pub bytes_per_expert: u64,
-    /// Share of the routes that the busiest 12.5, 25 and 50 % of the experts take, if the token's
-    /// part of each logit is Gaussian; mean over the layers.
+    /// Share of routes taken by the busiest 12.5, 25 and 50 % of the experts, averaged over layers. Assumes
+    /// that the token-dependent part of each logit is Gaussian.
     pub busiest_shares: [f64; 3],
 }
 
-/// Writes a store, replacing what has its name. Memory is bounded by one plane of the largest matrix.
+/// Writes a store, replacing an existing file of that name. Memory use is bounded by one plane of the largest
+/// matrix.
 ///
-/// `progress` hears of bytes written and bytes in all; `cancel` is looked at before each extent.
+/// `progress` receives the bytes written and the total bytes. `cancel` is checked before each extent.
 ///
 /// # Errors
-/// [`EngineError::Cancelled`]; [`EngineError::Store`] for a disk that is full or fails. Nothing is
-/// left behind then.
+/// [`EngineError::Cancelled`], or [`EngineError::Store`] if the disk is full or fails. The partial file is
+/// removed.
 pub fn write_synthetic_store(
     destination: &Path,
     options: &SyntheticOptions,
@@ -91,7 +91,7 @@ pub fn write_synthetic_store(
     }
 }
 
-/// Bytes of the store that [`write_synthetic_store`] would write.
+/// Returns the size in bytes of the store that [`write_synthetic_store`] would write.
 ///
 /// # Errors
 /// [`EngineError::Store`] if no store can hold such a model.
@@ -101,7 +101,7 @@ pub fn synthetic_store_bytes(options: &SyntheticOptions) -> Result<u64, EngineEr
     Ok(plan(options, &config, &assets).index()?.length())
 }
 
-/// A file that the store carries.
+/// A file embedded in the store.
 struct Asset {
     name: &'static str,
     bytes: Vec<u8>,
@@ -141,7 +141,7 @@ fn plan(options: &SyntheticOptions, config: &ModelConfig, assets: &[Asset]) -> S
             _ => groups.push((id, vec![planned])),
         }
     }
-    // Dense matrices of all layers come before the experts.
+    // Dense matrices of all layers precede the experts.
     groups.sort_by_key(|(id, _)| id.expert().is_some());
     for (id, matrices) in groups {
         plan.add_group(id, matrices, Vec::new());
@@ -173,7 +173,7 @@ fn group_of(matrix: &MatrixShape) -> GroupId {
     }
 }
 
-/// Writes every extent; gives the shares of the busiest experts.
+/// Writes all extents and returns the shares of the busiest experts.
 fn fill(
     writer: &StoreWriter,
     mut values: Values<'_>,
@@ -254,7 +254,7 @@ fn report(writer: &StoreWriter, config: &ModelConfig, busiest_shares: [f64; 3]) 
         }
     }
     let bytes_per_expert = expert_bytes / experts.max(1);
-    // Biases of all experts are floats of their layers.
+    // Biases of all experts are stored with the floats of their layers.
     let floats = index.groups().iter().flat_map(|group| &group.tensors);
     let biases: usize = floats.filter(|tensor| tensor.kind.is_of_experts()).map(tensor_bytes).sum();
     let unused_biases = biases as u64 * (experts - used) / experts.max(1);

@@ -2,14 +2,15 @@
 
 use serde_json::{Map, Value};
 
-/// The shape of a model.
+/// Shape of a synthetic model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntheticShape {
-    /// What it is called.
+    /// Name of the model.
     pub name: &'static str,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// What else its `config.json` says of the graph. Source: the files published with the models.
+    /// Keys of `config.json` that define the graph, besides the number of layers. Source: the files published
+    /// with the models.
     pub(super) keys: &'static str,
 }
 
@@ -109,7 +110,7 @@ impl SyntheticShape {
         }"#,
     };
 
-    /// Small enough to try things out.
+    /// Tiny model for quick experiments.
     pub const TINY: Self = Self {
         name: "tiny",
         num_hidden_layers: 2,
@@ -133,16 +134,16 @@ impl SyntheticShape {
         Self::TINY,
     ];
 
-    /// The same with another number of layers.
+    /// Returns the shape with another number of layers.
     #[must_use]
     pub fn with_layers(self, num_hidden_layers: usize) -> Self {
         Self { num_hidden_layers, ..self }
     }
 
-    /// Its `config.json`, with `end_token` at the end of a text.
+    /// Returns the `config.json`, with `end_token` as the end-of-text token.
     ///
     /// # Errors
-    /// Keys that are no JSON object.
+    /// Returns an error if the keys are not a JSON object.
     pub(super) fn config(&self, end_token: u32) -> Result<Value, serde_json::Error> {
         let mut keys: Map<String, Value> = serde_json::from_str(self.keys)?;
         keys.insert("eos_token_id".into(), end_token.into());

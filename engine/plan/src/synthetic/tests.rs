@@ -22,11 +22,11 @@ fn write(options: &SyntheticOptions) -> (Arc<Store>, SyntheticReport) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.nest");
     let report = write_synthetic_store(&path, options, &CancelToken::new(), &mut |_, _| {});
-    // The file stays readable after its folder is gone.
+    // The open file stays readable after its folder is removed.
     (Arc::new(Store::open(&path).unwrap()), report.unwrap())
 }
 
-/// One step over tokens of one sequence from position 0 on.
+/// Runs one step over tokens of one sequence, starting at position 0.
 fn step(store: &Arc<Store>, tokens: impl ExactSizeIterator<Item = u32>) -> StepStats {
     let source: Arc<dyn ExpertSource> =
         Arc::new(StoreSource::owned(Arc::clone(store), None).unwrap());
@@ -71,8 +71,7 @@ fn every_matrix_has_the_top_level_and_the_head_six() {
     }
 }
 
-/// What a token reads, as the plan has it and as a step counts it; and 64 tokens must not all
-/// choose the same experts.
+/// A step reads the planned bytes per token, and 64 tokens do not all choose the same experts.
 #[test]
 fn tokens_read_what_the_report_says_and_choose_different_experts() {
     let (store, report) = write(&options());
@@ -86,7 +85,7 @@ fn tokens_read_what_the_report_says_and_choose_different_experts() {
     assert!(used > 0.7 * all, "64 tokens use only {used} of {all} experts");
 }
 
-/// Parameters that publishers count, in billions, of shapes that are whole models.
+/// Published parameter counts of complete models, in billions.
 #[test]
 fn shapes_are_those_of_published_models() {
     let published = [6.92, 30.5, 15.7, 29.94, 20.91, 80.0];
@@ -98,7 +97,7 @@ fn shapes_are_those_of_published_models() {
     }
 }
 
-/// A small shape with the keys of another changed.
+/// Returns a small shape: another shape with some keys changed.
 fn small(shape: &SyntheticShape, layers: usize, changes: &str) -> SyntheticShape {
     let object = |json: &str| -> serde_json::Map<String, serde_json::Value> {
         serde_json::from_str(json).unwrap()
@@ -109,7 +108,7 @@ fn small(shape: &SyntheticShape, layers: usize, changes: &str) -> SyntheticShape
     SyntheticShape { num_hidden_layers: layers, keys: keys.leak(), ..shape.clone() }
 }
 
-/// Every kind of layer is written, computes numbers, and spreads its tokens over experts.
+/// All kinds of layers are written, compute finite numbers, and spread tokens over experts.
 #[test]
 fn every_family_of_the_shapes_runs() {
     let shapes = [
@@ -152,7 +151,7 @@ fn every_family_of_the_shapes_runs() {
         let (store, report) = write(&SyntheticOptions { shape, ..options() });
         let one = step(&store, [7].into_iter()).weight_bytes as f64;
         let expected = report.token_bytes as f64;
-        // Matrices are small here: steps count neither padding nor biases of experts.
+        // Matrices are small here, and steps count neither padding nor biases of experts.
         assert!((one / expected - 1.0).abs() < 0.05, "{name}: {one} of {expected}");
         let tokens: Vec<u32> = (0..64).map(|token| token * 13).collect();
         let many = step(&store, tokens.into_iter()).weight_bytes as f64;

@@ -9,16 +9,15 @@ use serde_json::{Value, json};
 use super::{Asset, SyntheticShape};
 use nestling_core::error::EngineError;
 
-/// The file that says what the model is.
 const CONFIG: &str = "config.json";
 
-/// The token that ends a text: the one after the 256 bytes.
+/// End-of-text token, which follows the 256 byte tokens.
 const END_TOKEN: u32 = 256;
 
-/// The files of a store of that shape.
+/// Returns the embedded files of a store with this shape.
 ///
 /// # Errors
-/// A shape whose keys are no JSON object.
+/// Returns an error if the shape's keys are not a JSON object.
 pub(super) fn assets(shape: &SyntheticShape) -> Result<Vec<Asset>, EngineError> {
     let asset = |name, json: Value| Asset { name, bytes: json.to_string().into_bytes() };
     let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
@@ -32,14 +31,13 @@ pub(super) fn assets(shape: &SyntheticShape) -> Result<Vec<Asset>, EngineError> 
     ])
 }
 
-/// What `config.json` of these files means.
 pub(super) fn config(assets: &[Asset]) -> Result<ModelConfig, EngineError> {
     let config = assets.iter().find(|asset| asset.name == CONFIG);
     let config = config.invariant("the assets have a configuration")?;
     Ok(ModelConfig::from_json(CONFIG, &config.bytes)?)
 }
 
-/// One token for each byte, in the letters of byte-level BPE, and one that ends a text.
+/// Returns a tokenizer with one token per byte, in the alphabet of byte-level BPE, and an end-of-text token.
 fn tokenizer_json() -> Value {
     let vocabulary: BTreeMap<String, u32> =
         (0..=255u8).map(|byte| (letter(byte).to_string(), u32::from(byte))).collect();
@@ -66,7 +64,7 @@ fn tokenizer_json() -> Value {
     })
 }
 
-/// The letter that stands for a byte: itself where it can be seen, else one above 255.
+/// Returns the letter that represents a byte: itself if visible, else one above 255.
 fn letter(byte: u8) -> char {
     let visible = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     if visible(byte) {

@@ -12,40 +12,39 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::SyntheticOptions;
 
-/// Random bytes that codes are copied from, at random places.
+/// Size of the pool of random bytes, from which codes are copied at random offsets.
 const POOL_BYTES: usize = 32 << 20;
 
-/// Row scale of every matrix but the embedding. Codes and the 16 steps are uniform, which gives
-/// weights a standard deviation of 0.32 times it: 0.02.
+/// Row scale of all matrices except the embedding. Codes and the 16 steps are uniform, so weights have a
+/// standard deviation of 0.32 times the row scale: 0.02.
 const ROW_SCALE: f32 = 0.0632;
 
-/// Gain of the norm before attention: small, so that attention hardly averages the tokens.
+/// Gain of the norm before attention: small, so that attention barely mixes the tokens.
 const ATTENTION_GAIN: f32 = 0.02;
 
 /// Gain of the norm before the experts.
 const FEED_FORWARD_GAIN: f32 = 0.25;
 
-/// Value of the first 32 dimensions of every embedding: the row scale with the largest code. They
+/// Value of the first 32 dimensions of all embeddings: the row scale with the largest code. These dimensions
 /// carry the routers' biases.
 const CONSTANT: f32 = 4.0;
 
-/// Step of all other groups of an embedding: half the row scale, which makes their standard
-/// deviation 1.
+/// Step of all other groups of an embedding: half the row scale, which makes their standard deviation 1.
 const EMBEDDING_STEP: u8 = 8;
 
 /// Root mean square of an embedding, which the norm divides by.
 const EMBEDDING_RMS: f32 = 1.13;
 
-/// Every tap of a convolution over four positions.
+/// Value of all taps of a convolution over four positions.
 const CONVOLUTION_TAP: f32 = 0.25;
 
-/// Decay rate of a DeltaNet head; with a time step of softplus(0), a state halves in two tokens.
+/// Decay rate of a DeltaNet head. With a time step of softplus(0), a state halves in two tokens.
 const DECAY_RATE: f32 = -0.5;
 
-/// Tokens that [`Values::busiest_shares`] is estimated with.
+/// Number of tokens sampled to estimate [`Values::busiest_shares`].
 const SAMPLED_TOKENS: usize = 1000;
 
-/// The codec of all matrices: companded with alpha 0.6, tables as the formula has them.
+/// Returns the codec of all matrices: companding with alpha 0.6, and tables computed from the formula.
 pub(super) fn codec() -> NestedCodec {
     let value = |prefix: usize, count: usize| {
         let position = (2.0 * prefix as f64 + 1.0) / count as f64 - 1.0;
@@ -56,7 +55,7 @@ pub(super) fn codec() -> NestedCodec {
         t3: std::array::from_fn(|prefix| value(prefix, 8)),
         t4: std::array::from_fn(|prefix| value(prefix, 16)),
     };
-    // The constant of the embeddings is the same at these levels.
+    // Makes the constant of the embeddings equal at these levels.
     (tables.t2[3], tables.t3[7], tables.t4[15]) = (127, 127, 127);
     let inputs = InputTransform::None;
     NestedCodec {
@@ -69,13 +68,13 @@ pub(super) fn codec() -> NestedCodec {
     }
 }
 
-/// Where all weights come from, in the order in which a store holds them.
+/// Generator of all weights, in store order.
 pub(super) struct Values<'a> {
     options: &'a SyntheticOptions,
     config: &'a ModelConfig,
     random: Xoshiro256PlusPlus,
     pool: Vec<u8>,
-    /// Shares of the busiest experts, summed over the routers so far, and their number.
+    /// Sums of the busiest shares over the routers so far, and the number of routers.
     shares: ([f64; 3], usize),
 }
 
@@ -87,7 +86,7 @@ impl<'a> Values<'a> {
         Self { options, config, random, pool, shares: ([0.0; 3], 0) }
     }
 
-    /// Fills one plane of a matrix; none if it is not planned as nested.
+    /// Fills one plane of a matrix. Returns `None` if it is not planned as nested.
     pub(super) fn fill_plane(
         &mut self,
         matrix: &Matrix,
@@ -123,7 +122,7 @@ impl<'a> Values<'a> {
         Some(())
     }
 
-    /// Fills a float tensor, as f32.
+    /// Fills a float tensor with f32 values.
     pub(super) fn fill_tensor(&mut self, kind: FloatKind, out: &mut [u8]) {
         let constant = match kind {
             FloatKind::Router => return self.fill_router(out),
@@ -148,8 +147,8 @@ impl<'a> Values<'a> {
         out.as_chunks_mut::<4>().0.iter_mut().for_each(|out| *out = constant.to_le_bytes());
     }
 
-    /// `[E, D]`: a random direction for each expert, of length 1 after the norm's gain, and its
-    /// bias spread over the constant dimensions.
+    /// Fills a router, `[E, D]`: a random direction for each expert, of length 1 after the norm's gain, with
+    /// the expert's bias spread over the constant dimensions.
     fn fill_router(&mut self, out: &mut [u8]) {
         let hidden = self.config.hidden_size;
         let experts = out.len() / (4 * hidden.max(1));
@@ -168,7 +167,6 @@ impl<'a> Values<'a> {
         self.sample_routes(&biases);
     }
 
-    /// Adds one router to the shares of the busiest experts.
     fn sample_routes(&mut self, biases: &[f32]) {
         let chosen = self.config.experts_per_token_max();
         let mut counts = vec![0u32; biases.len()];
@@ -190,7 +188,6 @@ impl<'a> Values<'a> {
         self.shares.1 += 1;
     }
 
-    /// Mean over the routers so far.
     pub(super) fn busiest_shares(&self) -> [f64; 3] {
         self.shares.0.map(|sum| sum / self.shares.1.max(1) as f64)
     }
@@ -205,7 +202,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// One standard normal number, after Box and Muller.
+    /// Returns a standard normal number, by the Box-Muller method.
     fn normal(&mut self) -> f32 {
         let mut uniform = || (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let (radius, angle) = (1.0 - uniform(), uniform());

@@ -1,4 +1,4 @@
-//! Tokens with the highest logits, found where the logits are: those that the logits say.
+//! Argmax tokens computed on the device, compared with the argmax of the logits.
 
 use nestling_core::batch::StepOutputKind;
 use nestling_core::runner::ModelRunner;
@@ -9,7 +9,7 @@ use super::common::{greedy, parts, step_for};
 use super::streamed::expert_bytes;
 use crate::{ModelsDevice, Test, tests};
 
-/// The argmax continuation of a prompt, chosen by the runner; waits of all steps.
+/// Returns the argmax continuation chosen by the runner, and the total waits of its steps.
 fn chosen(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> (Vec<u32>, u64) {
     let among = runner.limits().vocab_size;
     let (mut piece, mut first, mut tokens, mut waits) = (prompt.to_vec(), 0, Vec::new(), 0);
@@ -28,7 +28,7 @@ fn chosen(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> (Vec<u3
     (tokens, waits)
 }
 
-/// With resident experts, with slots for some, where steps miss and are taken up again, and on the CPU.
+/// Covers resident experts, slots for some experts so that steps miss and resume, and the CPU.
 fn tokens_chosen_on_the_device_are_those_of_its_logits<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let prompt = &parts.text[..9];
@@ -47,7 +47,8 @@ fn tokens_chosen_on_the_device_are_those_of_its_logits<D: ModelsDevice>() {
     assert_eq!(chosen(&mut cpu, prompt, 4).0, expected);
 }
 
-/// Tokens that the tokenizer does not know are passed over, and rows are told apart.
+/// Restricts candidates to the first `among` tokens, as for tokenizers with fewer tokens than logits. Each
+/// row has its own result.
 fn each_row_has_its_best_among_the_first_tokens<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let mut runner = parts.runner(device, Int8, None);
@@ -65,7 +66,7 @@ fn each_row_has_its_best_among_the_first_tokens<D: ModelsDevice>() {
     }
 }
 
-/// Hidden rows come beside the same logits and alone, where experts are resident and where steps miss them.
+/// Hidden rows are the same beside logits and alone, with resident experts and with misses.
 fn hidden_rows_come_beside_logits_and_alone<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let rows = (0, &parts.text[..7]);
@@ -87,7 +88,6 @@ fn hidden_rows_come_beside_logits_and_alone<D: ModelsDevice>() {
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![
         tokens_chosen_on_the_device_are_those_of_its_logits::<D>,

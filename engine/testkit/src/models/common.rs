@@ -1,4 +1,4 @@
-//! The bundled model on any backend, and what it computes.
+//! The bundled model on any backend, and helpers for its steps.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,34 +26,33 @@ use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 /// A model, and a text for it.
 pub struct Parts {
     pub source: Arc<dyn ExpertSource>,
-    /// Tokens of the validation text, which no part of the model was made from.
+    /// Tokens of the validation text, which is independent of the model's training and quantization.
     pub text: Vec<u32>,
 }
 
-/// What tests read: the source tree, or a folder laid out like it that NESTLING_TEST_ROOT names, where tests
-/// run on a machine that they were not built on.
+/// Returns the root of the test data: the source tree, or the folder in NESTLING_TEST_ROOT with the same
+/// layout, for tests on another machine than the build machine.
 pub fn root() -> PathBuf {
     let elsewhere = std::env::var_os("NESTLING_TEST_ROOT").map(PathBuf::from);
     elsewhere.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
 }
 
-/// The tiny checkpoint of a family.
+/// Opens the tiny checkpoint of a family.
 pub fn family(name: &str) -> Checkpoint {
     Checkpoint::open(root().join("engine/runtime/tests/data/families").join(name)).unwrap()
 }
 
-/// The bundled store.
 pub fn store_path() -> PathBuf {
     root().join("models/nestling-storyteller.nest")
 }
 
-/// The bundled store, where the source tree has none.
+/// Returns an error message if the bundled store is missing.
 pub fn lacks_store() -> Option<String> {
     let path = store_path();
     (!path.is_file()).then(|| format!("no {}", path.display()))
 }
 
-/// The bundled store at a level, all of it by default.
+/// Opens the bundled store at a level, by default the highest.
 pub fn parts(level: Option<Level>) -> Parts {
     let path = store_path();
     let store = Arc::new(Store::open(&path).unwrap());
@@ -67,10 +66,10 @@ pub fn parts(level: Option<Level>) -> Parts {
     Parts { source: Arc::new(source), text }
 }
 
-/// Tokens of a text: two pages.
+/// Number of tokens in a text: two pages.
 pub const TOKENS: usize = 70;
 
-/// The tiny checkpoint of a family, converted, and a text.
+/// Converts the tiny checkpoint of a family and generates a text.
 pub fn converted(name: &str, folder: &Path) -> Parts {
     let checkpoint = family(name);
     let vocabulary = checkpoint.config().vocab_size as u32;
@@ -82,14 +81,14 @@ pub fn converted(name: &str, folder: &Path) -> Parts {
     Parts { source: Arc::new(source), text }
 }
 
-/// Experts streamed within a budget, read when they are wanted.
+/// Returns options that stream experts within a budget, without prefetching.
 pub fn streaming(budget_bytes: u64, experts: HostExperts) -> StreamOptions {
     let host = HostOptions { experts, threads: 2 };
     StreamOptions { budget_bytes, reads: ReadOptions::default(), prefetch: Prefetch::Off, host }
 }
 
 impl Parts {
-    /// The model on a backend, its experts streamed within a budget where there is one.
+    /// Loads the model on a backend, with streamed experts if there is a budget.
     pub fn runner<B: Backend>(
         &self,
         backend: B,
@@ -99,7 +98,7 @@ impl Parts {
         self.try_runner(backend, activations, expert_budget).unwrap()
     }
 
-    /// The same where it may be refused.
+    /// Works like [`Parts::runner`], but returns errors.
     pub fn try_runner<B: Backend>(
         &self,
         backend: B,
@@ -110,7 +109,7 @@ impl Parts {
         self.try_streamed(backend, activations, streaming)
     }
 
-    /// The same with all that is said of streaming.
+    /// Works like [`Parts::try_runner`], with complete streaming options.
     pub fn try_streamed<B: Backend>(
         &self,
         backend: B,
@@ -138,10 +137,10 @@ impl Parts {
 
 const PAGES: usize = 8;
 
-/// Most rows of a step.
+/// Maximum number of rows of a step.
 pub const ROWS_MAX: usize = 64;
 
-/// Computes the rows that follow `first` positions of the only sequence.
+/// Computes rows from position `first` on, in the only sequence.
 pub fn step(
     runner: &mut dyn ModelRunner,
     rows: (usize, &[u32]),
@@ -150,7 +149,7 @@ pub fn step(
     try_step(runner, rows, wants).unwrap()
 }
 
-/// The same on a device that may fail.
+/// Works like [`step`], but returns errors.
 pub fn try_step(
     runner: &mut dyn ModelRunner,
     rows: (usize, &[u32]),
@@ -159,7 +158,7 @@ pub fn try_step(
     step_for(runner, rows, (StepOutputKind::Logits, wants))
 }
 
-/// The same for other things than logits.
+/// Works like [`try_step`], for other outputs than logits.
 pub fn step_for(
     runner: &mut dyn ModelRunner,
     rows: (usize, &[u32]),
@@ -169,7 +168,7 @@ pub fn step_for(
     computed(runner, rows, (levels, wanted), wants)
 }
 
-/// The same at other levels than the highest.
+/// Works like [`try_step`], for other levels than the highest.
 pub fn try_step_at(
     runner: &mut dyn ModelRunner,
     rows: (usize, &[u32]),
@@ -201,7 +200,7 @@ fn computed(
     Ok(output)
 }
 
-/// Logits of every position of some rows, and the routing that they were computed with.
+/// Returns the logits of each row, and the routing that they were computed with.
 pub fn recorded(runner: &mut dyn ModelRunner, rows: (usize, &[u32])) -> (Vec<f32>, TraceStep) {
     let recorder = runner.routing_recorder().unwrap();
     recorder.start(1);
@@ -209,7 +208,7 @@ pub fn recorded(runner: &mut dyn ModelRunner, rows: (usize, &[u32])) -> (Vec<f32
     (logits, recorder.stop().steps.remove(0))
 }
 
-/// Logits of every position of some rows, computed with this routing.
+/// Returns the logits of each row, computed with a given routing.
 pub fn replayed<B: Backend>(
     runner: &mut Runner<B>,
     rows: (usize, &[u32]),
@@ -219,7 +218,7 @@ pub fn replayed<B: Backend>(
     step(runner, rows, |_| true).logits
 }
 
-/// Logits of every position, computed in pieces of so many rows.
+/// Returns the logits of all positions, computed in chunks of `piece` rows.
 pub fn all_logits(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> Vec<f32> {
     let mut logits = Vec::new();
     for (index, tokens) in tokens.chunks(piece).enumerate() {
@@ -228,14 +227,14 @@ pub fn all_logits(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) ->
     logits
 }
 
-/// One greedily chosen token, and how far its logit is above the next.
+/// A greedily chosen token, and the margin of its logit over the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     pub token: u32,
     pub margin: f32,
 }
 
-/// The argmax continuation.
+/// Returns the argmax continuation.
 pub fn greedy(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> Vec<Choice> {
     let (mut piece, mut first, mut choices) = (prompt.to_vec(), 0, Vec::new());
     while choices.len() < count {
@@ -249,7 +248,7 @@ pub fn greedy(runner: &mut dyn ModelRunner, prompt: &[u32], count: usize) -> Vec
     choices
 }
 
-/// The largest of some logits.
+/// Returns the token with the largest logit.
 pub fn best(logits: &[f32]) -> Choice {
     let mut best = [(0, f32::NEG_INFINITY); 2];
     for (token, &logit) in (0u32..).zip(logits) {

@@ -1,7 +1,7 @@
-//! A tiny checkpoint of every family, on the device against the CPU.
+//! Tiny checkpoints of all families, compared between the device and the CPU.
 //!
-//! Weights are floats, so that devices differ by the rounding of sums alone, and the routing is the
-//! CPU's, so that no near tie of a router is in between.
+//! Weights are floats, so that results only differ by the rounding of sums. The CPU's routing is replayed, so
+//! that near ties of a router have no effect.
 
 use std::sync::Arc;
 
@@ -16,14 +16,13 @@ use nestling_runtime::model::{Runner, RunnerOptions};
 use super::common::{family, recorded, replayed, step};
 use crate::{ModelsDevice, Test, note, tests};
 
-/// A case for each folder of `engine/runtime/tests/data/families`.
+/// Defines a case for each folder of `engine/runtime/tests/data/families`.
 macro_rules! families {
     ($($case:ident: $folder:literal,)*) => {
         $(fn $case<D: ModelsDevice>() {
             has_the_logits_of_the_cpu::<D>($folder);
         })*
 
-        /// The tests of this file.
         pub fn suite<D: ModelsDevice>() -> Vec<Test> {
             tests![$($case::<D>,)*]
         }
@@ -58,12 +57,12 @@ families! {
     solar_open: "solar-open",
 }
 
-/// Rows of a second computation: it reads pages and states that the first pieces left.
+/// Rows of a chunk in the second computation, which reads pages and states left by earlier chunks.
 const PIECE: usize = 23;
 
-/// Most that a logit may differ, as a part of the largest: each of at most four layers adds some ten
-/// sums of at most 128 products, every one off by at most 128 / 16 + 6 roundings of 2^-24, and
-/// norms and gated DeltaNet's states enlarge that some ten times.
+/// Maximum difference of a logit, relative to the largest logit. Each of at most four layers adds about ten
+/// sums of at most 128 products, each off by at most 128 / 16 + 6 roundings of 2^-24. Norms and the states of
+/// gated DeltaNet amplify that about ten times.
 pub const TOLERANCE: f32 = 4.0 * 10.0 * 14.0 * 10.0 / (1 << 24) as f32;
 
 fn load<B: Backend>(
@@ -89,12 +88,12 @@ fn has_the_logits_of_the_cpu<D: ModelsDevice>(name: &str) {
     let off = whole.iter().zip(&expected).fold(0.0, |most: f32, (a, b)| most.max((a - b).abs()));
     note!("{name}: off by {off:e}, logits up to {largest}");
     assert!(off <= TOLERANCE * largest, "{name}: {off} of {largest}");
-    // The same by its own routing, in pieces, is what it says of the whole.
+    // The device's own routing gives equal results in chunks and as a whole.
     let [own, pieces] = [tokens.len(), PIECE].map(|piece| in_pieces(&mut found, &tokens, piece));
     assert!(own == pieces, "{name}: in pieces of {PIECE}");
 }
 
-/// Logits after the last token of each piece of [`PIECE`], computed so many at a time.
+/// Returns the logits after the last token of each chunk of [`PIECE`] rows, computed `piece` rows at a time.
 fn in_pieces(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> Vec<f32> {
     let mut logits = Vec::new();
     for (index, part) in tokens.chunks(piece).enumerate() {
@@ -105,8 +104,8 @@ fn in_pieces(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> Vec<
     logits
 }
 
-/// Cases that are slow without a real device, and whose operations the other families and the CPU's tests of every family
-/// cover.
+/// Cases that are slow without a real device. Their operations are covered by other families and by the CPU's
+/// tests of all families.
 pub const SLOW: &[&str] = &[
     "families::bailing_moe_v2",
     "families::deepseek_v2",

@@ -1,21 +1,20 @@
-//! Teacher-forced logits, with the CPU's routing: a router's near tie that is rounded to another side
-//! would be no error of what computes the logits.
+//! Teacher-forced logits with the CPU's routing. A near tie of a router that rounds the other way would not
+//! be an error of the logits.
 //!
-//! With float activations two devices differ by the rounding of sums alone. With activations in int8
-//! a value that lies between two integers may become either: from the first such value on, devices
-//! differ as far as rounding to int8 itself changes a logit, which the CPU shows in its two modes.
+//! With float activations, two devices only differ by the rounding of sums. With int8 activations, a value
+//! halfway between two integers may round either way. From the first such value on, devices differ by as much
+//! as int8 rounding itself changes a logit, which the CPU's two modes show.
 
 use nestling_core::weights::ActivationMode::{Float, Int8};
 
 use super::common::{all_logits, parts, recorded, replayed};
 use crate::{ModelsDevice, Test, note, tests};
 
-/// Most that a logit may differ with float activations: 8 layers of some ten sums each, of at most a
-/// thousand products; every sum of such a size is off by 1e-6 of what is summed, and logits
-/// are below 30.
+/// Maximum difference of a logit with float activations. Eight layers have about ten sums each, of at most a
+/// thousand products. Each such sum is off by 1e-6 of its magnitude, and logits are below 30.
 const FLOAT_TOLERANCE: f32 = 0.005;
 
-/// Root of the mean of squared differences, and the largest difference.
+/// Returns the root mean square and the maximum of the differences.
 fn distance(a: &[f32], b: &[f32]) -> (f64, f32) {
     assert_eq!(a.len(), b.len());
     let off = a.iter().zip(b).map(|(a, b)| (a - b).abs());
@@ -31,7 +30,7 @@ fn teacher_forced_logits_are_off_by_the_rounding_of_activations<D: ModelsDevice>
     let found = replayed(&mut parts.runner(device, Int8, None), (0, tokens), routing);
     let (off, rounding) = (distance(&found, &int8), distance(&float, &int8));
     note!("off by {off:?}, int8 instead of float on the CPU {rounding:?}");
-    // Both devices round: each is off by as much, if by other roundings.
+    // Both devices round, each with the same error but in different places.
     assert!(off.0 <= rounding.0 * std::f64::consts::SQRT_2, "{off:?} {rounding:?}");
 }
 
@@ -45,7 +44,6 @@ fn teacher_forced_logits_with_float_activations_are_those_of_the_cpu<D: ModelsDe
     assert!(off.1 <= FLOAT_TOLERANCE, "{off:?}");
 }
 
-/// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![
         teacher_forced_logits_are_off_by_the_rounding_of_activations::<D>,

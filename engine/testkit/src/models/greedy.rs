@@ -1,7 +1,7 @@
 //! Free-running greedy text.
 //!
-//! Where two texts part, a choice was nearly even: that of the token, or that of an expert at a token
-//! before, which changes all that follows. Every such place is shown.
+//! Texts diverge at a nearly even choice: of a token, or of an expert at an earlier token, which changes
+//! everything after it. The tests print each such place.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use nestling_core::weights::ActivationMode;
 use super::common::{Choice, Parts, ROWS_MAX, all_logits, best, greedy, parts, recorded};
 use crate::{ModelsDevice, Test, note, tests};
 
-/// Tokens of a prompt. Prompts are taken one after another from the validation text, not chosen.
+/// Number of tokens in a prompt. Prompts are consecutive parts of the validation text.
 const PROMPT: usize = 32;
 
-/// Most that a logit may differ: see `forced.rs` for float activations. With int8 it is what rounding
-/// to int8 changes a logit by, at its largest, on the CPU (PERF.md).
+/// Returns the maximum difference of a logit. For float activations, see `forced.rs`. For int8, the largest
+/// change of a logit by int8 rounding on the CPU (PERF.md).
 fn tolerance(activations: ActivationMode) -> f32 {
     match activations {
         ActivationMode::Float => 0.005,
@@ -26,21 +26,21 @@ fn tolerance(activations: ActivationMode) -> f32 {
     }
 }
 
-/// The first choice that two devices made differently.
+/// First choice that differs between two devices.
 #[derive(Clone, Copy, Debug)]
 enum DifferentChoice {
-    /// That of the token.
+    /// Choice of the token.
     Output,
-    /// That of an expert.
+    /// Choice of an expert.
     Router { position: usize, layer: usize },
 }
 
-/// Where two texts part.
+/// Place where two texts diverge.
 struct Difference {
     /// Token of the continuation.
     at: usize,
     place: DifferentChoice,
-    /// How far the two choices were apart.
+    /// Margin between the two choices.
     margin: f32,
 }
 
@@ -57,17 +57,17 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Routing of every position, `[steps][layers]`.
+/// Returns the routing of all positions, `[steps][layers]`.
 fn routing(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Vec<TraceStep> {
     let pieces = tokens.chunks(ROWS_MAX).enumerate();
     pieces.map(|(index, piece)| recorded(runner, (index * ROWS_MAX, piece)).1).collect()
 }
 
-/// How far two experts were apart of which one device chose the first, the other the second; none
-/// where both chose the same. Weights are a softmax, so the ratio of two is the distance of their
+/// Returns the margin between two experts, of which each device chose a different one. `None` if both chose
+/// the same experts. Weights are a softmax, so the log ratio of two weights is the difference of their
 /// logits.
 fn router_margin(found: (&[u32], &[f32]), expected: (&[u32], &[f32])) -> Option<f32> {
-    // Logits, but for what is common to all of a row.
+    // Logits up to a constant per row.
     let logit = |(ids, weights): (&[u32], &[f32]), id: u32| {
         ids.iter().position(|other| *other == id).map(|at| weights[at].ln())
     };
@@ -80,13 +80,12 @@ fn router_margin(found: (&[u32], &[f32]), expected: (&[u32], &[f32])) -> Option<
     Some((own - other).abs())
 }
 
-/// The experts of a row and their weights.
 fn row_of(layer: &LayerRouting, row: usize) -> (&[u32], &[f32]) {
     let of = row * PER_TOKEN..(row + 1) * PER_TOKEN;
     (&layer.ids[of.clone()], &layer.weights[of])
 }
 
-/// The first choice of experts that differs, by position, then by layer.
+/// Returns the first different choice of experts, by position, then by layer.
 fn first_router(found: &[TraceStep], expected: &[TraceStep]) -> Option<(DifferentChoice, f32)> {
     for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
         for row in 0..expected.layers[0].ids.len() / PER_TOKEN {
@@ -101,16 +100,16 @@ fn first_router(found: &[TraceStep], expected: &[TraceStep]) -> Option<(Differen
     None
 }
 
-/// Experts of a token of the bundled model.
+/// Experts per token of the bundled model.
 const PER_TOKEN: usize = 4;
 
-/// How the device's choices are found.
+/// Method of computing the device's choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChoiceMode {
-    /// One by one, each from those before it.
+    /// One token at a time, each after the device's own earlier tokens.
     Free,
-    /// Many at once, each from the CPU's before it: the same up to the first that differs, since what a
-    /// row gives does not depend on how many are computed together (`residency.rs`).
+    /// Many tokens at once, each after the CPU's earlier tokens. Equal to `Free` up to the first difference,
+    /// because a row's result does not depend on the number of rows in a step (`residency.rs`).
     Forced,
 }
 
@@ -132,7 +131,7 @@ impl ChoiceMode {
     }
 }
 
-/// Where the continuations of a prompt part, if they do.
+/// Returns the place where the continuations of a prompt diverge, if they do.
 fn difference(
     (gpu, way): (&mut dyn ModelRunner, ChoiceMode),
     cpu: &mut dyn ModelRunner,
@@ -149,16 +148,16 @@ fn difference(
     Some(Difference { at, place, margin })
 }
 
-/// Which of so many prompts are asked for: all, or those that `NESTLING_TEST_PROMPTS` names as
-/// `FIRST..END`, for devices that would take hours.
+/// Returns the prompts to run: all, or the range `FIRST..END` in `NESTLING_TEST_PROMPTS`, for devices that
+/// would take hours.
 fn asked(prompts: usize) -> Range<usize> {
     let Ok(asked) = std::env::var("NESTLING_TEST_PROMPTS") else { return 0..prompts };
     let (first, end) = asked.split_once("..").unwrap();
     first.parse().unwrap()..prompts.min(end.parse().unwrap())
 }
 
-/// Texts of so many prompts on both devices: those that differ are shown, and must do so between
-/// choices that are nearly even.
+/// Compares the texts of `prompts` prompts on both devices. Prints the texts that differ, and fails unless
+/// each diverges at a nearly even choice.
 fn compare(
     (parts, device): (&Parts, impl Backend),
     (activations, way): (ActivationMode, ChoiceMode),
@@ -199,7 +198,6 @@ fn greedy_text_with_float_activations_is_that_of_the_cpu<D: ModelsDevice>() {
     compare((&parts, device), (ActivationMode::Float, ChoiceMode::Forced), (32, 64));
 }
 
-/// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![
         greedy_text_is_that_of_the_cpu::<D>,

@@ -1,4 +1,4 @@
-//! A device that is lost, and one that takes its place.
+//! Loss of a device, and its replacement.
 
 use nestling_core::EngineError;
 use nestling_core::weights::ActivationMode::Int8;
@@ -21,7 +21,6 @@ fn a_lost_device_is_an_error_and_a_new_one_answers_the_same<D: ModelsDevice>() {
     assert_eq!(greedy(&mut parts.runner(device, Int8, None), &parts.text[..8], 4), before);
 }
 
-/// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![a_lost_device_is_an_error_and_a_new_one_answers_the_same::<D>,]
 }

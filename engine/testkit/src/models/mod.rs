@@ -1,4 +1,4 @@
-//! The bundled model and a tiny one of every family on a device, against the CPU.
+//! Tests of the bundled model and of a tiny model of each family on a device, against the CPU.
 
 mod best;
 pub mod common;
@@ -15,7 +15,7 @@ use crate::{ModelsDevice, Test};
 
 pub use families::SLOW as SLOW_FAMILIES;
 
-/// All of them.
+/// Returns the tests of all files.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     [
         best::suite::<D>(),

@@ -1,4 +1,4 @@
-//! Streamed experts, prompts in pieces, and steps that do not wait for the routing.
+//! Streamed experts, chunked prompts, and steps that do not wait for the routing.
 
 use nestling_core::weights::ActivationMode::Int8;
 
@@ -10,7 +10,7 @@ fn logits_do_not_depend_on_residency_or_pieces<D: ModelsDevice>() {
     let tokens = &parts.text[..40];
     let resident = || parts.runner(D::again(&device), Int8, None);
     let whole = all_logits(&mut resident(), tokens, 40);
-    // Pieces of so few rows leave it to the device to find their experts.
+    // The device looks up the experts of chunks with so few rows.
     let few = all_logits(&mut resident(), &tokens[..7], 3);
     assert!(whole[..few.len()] == few, "in small pieces");
     let bytes = 4 << 20;
@@ -31,7 +31,6 @@ fn a_step_with_resident_experts_waits_once<D: ModelsDevice>() {
     assert_eq!(found.expert_uses, expected.expert_uses);
 }
 
-/// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![
         logits_do_not_depend_on_residency_or_pieces::<D>,

@@ -1,4 +1,4 @@
-//! Models of scaled integers: GGUF files in stores that hold their blocks exactly, and where they lie.
+//! Models of scaled integers: GGUF files converted to stores with exact blocks, and used in place.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::families::TOLERANCE;
 use super::streamed::expert_bytes;
 use crate::{ModelsDevice, Test, note, tests};
 
-/// Files of several types of blocks: K-quants mixed by layer, MXFP4, latent attention, tied and biased ones.
+/// Files with several block types: K-quants mixed by layer, MXFP4, latent attention, tied and biased weights.
 const FILES: [&str; 4] = ["k-quants", "gpt-oss", "deepseek-v2-lite", "qwen3-moe"];
 
 fn file(name: &str) -> PathBuf {
@@ -40,7 +40,7 @@ fn in_place(name: &str) -> Parts {
     parts(open_in_place(Arc::new(Checkpoint::open(file(name)).unwrap()), Digits::Apart).unwrap())
 }
 
-/// A store of the same blocks, with planes apart.
+/// Converts a file to a store with exact blocks and separate planes.
 fn exact(name: &str, folder: &Path) -> Parts {
     let path = folder.join("exact.nest");
     let mut options = ConvertOptions::default();
@@ -50,7 +50,7 @@ fn exact(name: &str, folder: &Path) -> Parts {
     parts(Store::open(path).unwrap())
 }
 
-/// A model, its experts streamed within a budget where there is one.
+/// Loads a model, with streamed experts if there is a budget.
 fn load<B: Backend>(
     backend: B,
     parts: &Parts,
@@ -69,7 +69,7 @@ fn load<B: Backend>(
     Runner::load(backend, source, &options, &cancel, &mut |_, _| {}).unwrap()
 }
 
-/// With float activations a device is off by the rounding of sums alone.
+/// A device with float activations only differs by the rounding of sums.
 fn weights_of_files_are_those_of_the_cpu<D: ModelsDevice>() {
     let device = D::device();
     let count = D::family_tokens();
@@ -88,7 +88,7 @@ fn weights_of_files_are_those_of_the_cpu<D: ModelsDevice>() {
     }
 }
 
-/// Bits of the logits of a prompt's last token and of tokens after it, at a level.
+/// Returns the bits of the logits of a prompt's last token and of later tokens, at a level.
 fn logits(runner: &mut dyn ModelRunner, tokens: &[u32], level: Level) -> Vec<u32> {
     const PROMPT: usize = 9;
     let levels = LevelPolicy::Fixed(level);
@@ -103,8 +103,8 @@ fn logits(runner: &mut dyn ModelRunner, tokens: &[u32], level: Level) -> Vec<u32
     out
 }
 
-/// Experts in slots of one size, whichever types of blocks their layers have, are those that stay; a file in place is
-/// its store.
+/// Experts in slots of one size give the same bits as resident experts, for any block types in their layers.
+/// A file in place gives the same bits as its store.
 fn streamed_files_have_the_bits_of_resident_ones<D: ModelsDevice>() {
     let device = D::device();
     for name in FILES {
@@ -124,7 +124,7 @@ fn streamed_files_have_the_bits_of_resident_ones<D: ModelsDevice>() {
                 assert!(found == expected, "{name} {what}, {budget:?} of {all}");
             }
         }
-        // Lower levels of a store, whose planes come one by one.
+        // Lower levels of a store, whose planes are read one at a time.
         let mut streamed = load(D::again(&device), &stored, int8, Some(expert_bytes(&stored).1));
         for level in Level::ALL.into_iter().filter(|level| *level < top) {
             let expected = logits(&mut resident, tokens, level);
@@ -133,7 +133,6 @@ fn streamed_files_have_the_bits_of_resident_ones<D: ModelsDevice>() {
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![
         weights_of_files_are_those_of_the_cpu::<D>,

@@ -1,5 +1,5 @@
-//! A device that is taken to be slow is given less at once: launches and submissions are more, and no bit
-//! changes.
+//! A device assumed to be slow gets smaller launches: there are more launches and submissions, with identical
+//! bits.
 
 use nestling_core::backend::BackendCounters;
 use nestling_core::runner::ModelRunner;
@@ -8,7 +8,7 @@ use nestling_core::weights::ActivationMode::Int8;
 use super::common::{converted, step};
 use crate::{ModelsDevice, Test, tests};
 
-/// Bits of logits of some steps of few rows and of many, and what the device did for them.
+/// Returns the bits of the logits of steps with few and many rows, and the device's counters.
 fn bits(runner: &mut dyn ModelRunner, tokens: &[u32]) -> (Vec<u32>, BackendCounters) {
     let (mut bits, mut first) = (Vec::new(), 0);
     let mut all = BackendCounters::default();
@@ -42,7 +42,6 @@ fn slow_devices_compute_the_same_bits<D: ModelsDevice>() {
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![slow_devices_compute_the_same_bits::<D>,]
 }

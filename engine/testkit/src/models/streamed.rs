@@ -1,4 +1,4 @@
-//! Experts in slots of the device: the bits of resident ones, whatever is there and whatever comes.
+//! Experts in device slots give the same bits as resident experts, for any cache contents and any arrivals.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::{ModelsDevice, Test, note, tests};
 
 pub const PROMPT: usize = 9;
 
-/// Bytes of all experts at a level, and the least that a step can do with.
+/// Returns the bytes of all experts at a level, and the minimum budget of a step.
 pub fn expert_bytes(parts: &Parts) -> (u64, u64) {
     let source = Arc::clone(&parts.source).store_source().unwrap();
     let table = ExpertTable::of_store(source.store(), parts.source.level_max().unwrap()).unwrap();
     (table.total_bytes(), table.least_bytes())
 }
 
-/// Bits of the logits of a prompt and of the tokens after it, one by one; what the device did for
-/// each token.
+/// Returns the bits of the logits of a prompt and of each later token, and the device's counters for each
+/// token.
 pub fn run(
     runner: &mut dyn ModelRunner,
     tokens: &[u32],
@@ -58,7 +58,7 @@ fn streamed_gives_the_bits_of_resident_at_every_budget<D: ModelsDevice>() {
             let (cold, counters) = run(&mut streamed, tokens, &mut |_, _| {});
             assert!(cold == expected, "level {level}, {budget} bytes, cold");
             let waits: Vec<_> = counters.iter().map(|one| one.waits).collect();
-            // One for the logits, and one for every layer at the most that lacks experts.
+            // One wait for the logits, and at most one per layer with misses.
             assert!(waits.iter().all(|waits| *waits <= 5), "{waits:?}");
             let (warm, counters) = run(&mut streamed, tokens, &mut |_, _| {});
             assert!(warm == expected, "level {level}, {budget} bytes, warm");
@@ -66,7 +66,7 @@ fn streamed_gives_the_bits_of_resident_at_every_budget<D: ModelsDevice>() {
             let bytes: u64 = counters.iter().map(|one| one.upload_bytes).sum();
             note!("level {level}, {budget} of {all}: waits {waits:?}, {again:?}, {bytes} bytes");
             if budget == all {
-                // All that is asked for is there: nothing is waited for but the logits.
+                // Everything requested is resident: the only wait is for the logits.
                 assert!(counters.iter().all(|one| one.waits == 1 && one.upload_bytes == 0));
                 assert!(counters.iter().all(|one| one.submissions == 1), "{counters:?}");
             } else if budget == least {
@@ -76,12 +76,13 @@ fn streamed_gives_the_bits_of_resident_at_every_budget<D: ModelsDevice>() {
     }
 }
 
-/// Rows of several levels: whoever decides them, and finds the experts, and whatever is there.
+/// Rows of several levels give the same bits, whether the device or the host chooses levels and looks up
+/// experts, and at any budget.
 fn levels_by_weight_are_the_same_from_the_device_and_the_host<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(None));
     let (all, least) = expert_bytes(&parts);
     let slopes = parts.source.sensitivities().expert(0, 0).unwrap().slopes(Level::L8);
-    // What a weight of a quarter reaches level 4 by.
+    // Threshold at which a weight of a quarter reaches level 4.
     let policy = DualPolicy::up_to(Level::L8, Threshold::new(slopes[2] / 16.0));
     let tokens = &parts.text[..17];
     let run = |budget, piece| {
@@ -96,7 +97,7 @@ fn levels_by_weight_are_the_same_from_the_device_and_the_host<D: ModelsDevice>()
         }
         (logits, uses, waits)
     };
-    // With so many rows the host decides.
+    // The host chooses levels if a step has this many rows.
     let (expected, uses, waits) = run(None, 17);
     assert!(waits > 4 && uses.iter().filter(|uses| **uses > 0).count() > 2, "{uses:?}");
     for (budget, piece) in [(None, 4), (Some(all), 5), (Some(least), 10)] {
@@ -107,7 +108,7 @@ fn levels_by_weight_are_the_same_from_the_device_and_the_host<D: ModelsDevice>()
     }
 }
 
-/// Experts with biases, of a checkpoint in floats.
+/// Experts with biases, from a checkpoint of floats.
 fn biases_of_experts_are_found_by_the_device<D: ModelsDevice>() {
     let device = D::device();
     let checkpoint = family("gpt-oss-bf16");
@@ -122,7 +123,7 @@ fn biases_of_experts_are_found_by_the_device<D: ModelsDevice>() {
     assert_eq!(step(&mut runner, (19, &parts.text[19..]), |_| true).stats.device.waits, 1);
 }
 
-/// What is counted of experts does not depend on who finds them.
+/// Statistics of experts do not depend on whether the device or the host looks them up.
 fn uses_are_counted_as_on_the_processor<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let (all, _) = expert_bytes(&parts);
@@ -165,7 +166,7 @@ fn a_budget_that_changes_while_running_changes_no_bit<D: ModelsDevice>() {
     assert!(found == expected);
 }
 
-/// A device that has less memory than experts were promised gives them fewer slots.
+/// A device with less memory than the expert budget allocates fewer slots.
 fn a_device_without_memory_for_all_slots_gives_fewer<D: ModelsDevice>() {
     let (device, parts) = (D::device(), parts(Some(Level::L3)));
     let tokens = &parts.text[..PROMPT + 3];
@@ -178,20 +179,21 @@ fn a_device_without_memory_for_all_slots_gives_fewer<D: ModelsDevice>() {
     assert!(found == expected);
     let memory = streamed.expert_memory().unwrap();
     assert!(memory.used_bytes() < all, "{} of {all}", memory.used_bytes());
-    // What is asked for later is refused as well, and changes nothing.
+    // Later requests are refused as well, and change nothing.
     memory.set_budget(4 * all);
     streamed.change_expert_memory().unwrap();
     let (found, _) = run(&mut streamed, tokens, &mut |_, _| {});
     assert!(found == expected);
 }
 
-/// A store that is damaged or cut while it is read: the step says so, and the next one goes on.
+/// A step returns an error if its store is damaged or truncated while it is read, and the next step
+/// continues.
 fn reads_that_fail_while_a_step_waits_are_errors_of_that_step<D: ModelsDevice>() {
     let device = D::device();
     fail_reads(|parts, budget| parts.runner(device, Int8, Some(budget)));
 }
 
-/// Fails reads of a runner that is made with the least memory for experts that will do.
+/// Makes reads fail in a runner created with the minimum budget for experts.
 pub fn fail_reads<B: Backend>(make: impl FnOnce(&Parts, u64) -> Runner<B>) {
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().join("model.nest");
@@ -224,7 +226,6 @@ pub fn fail_reads<B: Backend>(make: impl FnOnce(&Parts, u64) -> Runner<B>) {
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
     tests![
         streamed_gives_the_bits_of_resident_at_every_budget::<D>,

@@ -1,4 +1,4 @@
-//! Heads that are normed, rotated and stored, and what is gathered from their pages.
+//! Attention: norms, rotation and storage of heads, and reads from their pages.
 
 use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadNorm};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
@@ -10,7 +10,7 @@ use nestling_import::RopePairs;
 use crate::values::{buffer, expect_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
-/// What a case varies.
+/// Parameters of a case.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     heads: (usize, usize, usize),
@@ -21,7 +21,7 @@ pub struct Case {
     rope: (usize, usize),
     window: Option<usize>,
     sinks: bool,
-    /// Of the sequence.
+    /// Number of positions of the sequence.
     pub positions: usize,
 }
 
@@ -41,11 +41,11 @@ const PLAIN: Case = Case {
     rope: (0, 20),
     window: None,
     sinks: false,
-    // Two borders of pages are crossed.
+    // Crosses two page boundaries.
     positions: 150,
 };
 
-/// Positions whose pages are more than a block.
+/// Positions whose pages exceed a block.
 const LONG: usize = 600;
 
 impl Case {
@@ -77,9 +77,10 @@ impl Case {
         }
     }
 
-    /// What attended values may differ by where half floats below 2^-14, the smallest normal one, are
-    /// taken for 0; nothing for other pages. Every element of a key changes a score by that times the
-    /// query's, every value by as much; the logarithm of a weight changes by twice what a score does.
+    /// Returns the tolerance of attended values if half floats below 2^-14, the smallest normal one, are
+    /// flushed to zero; 0 for other page types. Each element of a key changes a score by up to 2^-14 times
+    /// the query's element, and each value changes by up to 2^-14. The logarithm of a weight changes by twice
+    /// the change of a score.
     pub fn subnormal_tolerance(&self, stored: &[f32]) -> f32 {
         if self.dtype != KvDtype::F16 {
             return 0.0;
@@ -90,7 +91,8 @@ impl Case {
         smallest + 2.0 * (2.0 * score).exp_m1() * largest
     }
 
-    /// Everything stored, in steps of so many rows, and what the last step attends to.
+    /// Returns everything stored in steps of the given row counts, and the results of the last step's
+    /// attention.
     pub fn attended<B: Backend>(&self, backend: &mut B, steps: &[usize]) -> [Vec<f32>; 2] {
         let (h, g, d) = self.heads;
         let (values, dtype) = (self.values, self.dtype);
@@ -122,7 +124,7 @@ impl Case {
     }
 }
 
-/// Rows of a sequence, its pages in no order, over all buffers that pages lie in.
+/// Returns rows of a sequence. Its pages are in no order, across all buffers that hold pages.
 fn step_rows(first: usize, end: usize) -> StepRows {
     let rows = (first..end).map(|position| Row {
         token: 0,
@@ -170,10 +172,10 @@ fn attention_is_that_of_the_cpu<D: OperationsDevice>() {
     for case in cases() {
         let found = case.attended(&mut device, &[case.positions]);
         let expected = case.attended(&mut Cpu::new(1), &[case.positions]);
-        // A norm of noise and its weights stay below 2; sums of 24 squares.
+        // A norm of noise and its weights stay below 2; sums have 24 squares.
         expect_close(&format!("heads, {case:?}"), &found[0], &expected[0], |_| 1e-5);
-        // A rotation of values below 2 differs by parts of 1e-6; an integer or half float may then be
-        // the next one, one position in thousands: a step is 2 / 127, or 2^-10, of a value.
+        // Rotated values below 2 differ by about 1e-6. An integer or half float may then round to the next
+        // one, at one position in thousands; a step is 2 / 127, or 2^-10, of a value.
         let step = match case.dtype {
             KvDtype::Int8 => 2.0 / 127.0,
             KvDtype::F16 => 1.0 / 1024.0,
@@ -187,14 +189,14 @@ fn a_row_does_not_depend_on_how_the_prompt_was_cut<D: OperationsDevice>() {
     let mut device = D::device();
     for case in cases() {
         let whole = case.attended(&mut device, &[case.positions]);
-        // The last rows of a long sequence are so few that blocks get workgroups of their own.
+        // The last rows of a long sequence are so few that blocks get separate workgroups.
         let rest = case.positions - 63 - 2 - 1 - 9;
         let cut = case.attended(&mut device, &[63, 2, 1, rest, 8, 1]);
         assert!(whole == cut, "{case:?}");
     }
 }
 
-/// Launches of a step of five rows on a device that does so many multiplications a second.
+/// Returns the launches of a step of five rows on a device.
 fn launches_at(backend: &mut impl Backend) -> u64 {
     backend.take_counters();
     Case { positions: 5, ..PLAIN }.attended(backend, &[5]);
@@ -212,8 +214,8 @@ fn slow_devices_are_given_less_at_once_and_compute_the_same_bits<D: OperationsDe
     }
     let at = |rate| launches_at(&mut D::with_work_rate(&device, rate));
     let least = at(1 << 45);
-    // A row sees a page: 64 positions, 6 heads, 20 elements of keys and of values. In a quarter of a
-    // second two rows are done, or one, or none.
+    // A row sees a page: 64 positions, 6 heads, and 20 elements of keys and of values. A quarter of a second
+    // is enough for two rows, one, or none.
     let row = 64 * 6 * 40;
     assert_eq!(at(4 * 5 * row), least);
     let more = |pieces| least + pieces * D::ATTEND_LAUNCHES;
@@ -223,7 +225,8 @@ fn slow_devices_are_given_less_at_once_and_compute_the_same_bits<D: OperationsDe
     assert_eq!(at(1), more(5 * 6 / D::attended_at_least(6) - 1));
 }
 
-/// What the second of two positions gets whose scores are 0 and this one, their values 0 and 10^38.
+/// Returns the attention result at the second of two positions. Their scores are 0 and `score`, and their
+/// values 0 and 10^38.
 fn weighted(backend: &mut impl Backend, score: f32) -> f32 {
     let case = Case { heads: (1, 1, 4), rope: (2, 2), positions: 2, ..PLAIN };
     let shape = KvShape {
@@ -235,7 +238,7 @@ fn weighted(backend: &mut impl Backend, score: f32) -> f32 {
     };
     let mut pool = backend.kv_pool(&shape).unwrap();
     let heads = AttentionHeads { scale: 1.0, ..case.heads(backend) };
-    // Of each row its query, its key and its value; what is rotated is 0.
+    // A row has a query, a key and a value; the rotated part is 0.
     let mut all = [0.0; 24];
     (all[12], all[16], all[20]) = (1.0, score, 1e38);
     let (mut qkv, rope) = (buffer(backend, 12, &all), buffer(backend, 2, &[1.0, 0.0, 1.0, 0.0]));
@@ -249,8 +252,8 @@ fn weighted(backend: &mut impl Backend, score: f32) -> f32 {
     read(backend, &out)[4]
 }
 
-/// e^x ends between -103.9 and -103.98, where half of the least number is; what is not seen is far below. A
-/// device may end sooner, at the least normal number.
+/// e^x becomes zero between -103.9 and -103.98, at half of the smallest subnormal number. Masked scores are
+/// far below. A device may flush to zero earlier, below the smallest normal number.
 fn weights_end_where_the_least_number_does<D: OperationsDevice>() {
     let mut device = D::device();
     for score in [-103.98, -104.0, -104.1, -1e30, f32::NEG_INFINITY] {
@@ -261,8 +264,8 @@ fn weights_end_where_the_least_number_does<D: OperationsDevice>() {
         let expected = weighted(&mut Cpu::new(1), score);
         let found = weighted(&mut device, score);
         let is_subnormal = score < -87.4;
-        // One least number times 10^38; and what is left of x has the error of 88, rounded, where a device
-        // rounds a fused multiplication and addition twice.
+        // The tolerance covers one smallest number times 10^38. The reduced argument also has the error of
+        // 88, rounded, on devices that round a fused multiply-add twice.
         let close = (found - expected).abs() <= 1.5e-7 + 1e-5 * expected;
         let is_passed = close || (is_subnormal && D::KEEPS_NO_SUBNORMAL && found == 0.0);
         assert!(expected > 0.0 && is_passed, "{score}: {found} is not {expected}");
@@ -293,7 +296,6 @@ fn pages_survive_a_copy_and_a_snapshot<D: OperationsDevice>() {
     assert!(device.write_page(&mut pool, PageId(1), &bytes[1..]).is_err());
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![
         attention_is_that_of_the_cpu::<D>,

@@ -1,4 +1,4 @@
-//! Gated DeltaNet: rows that pass states, whole and in pieces, from one state to another.
+//! Gated DeltaNet: rows that pass states, whole and in chunks, from one state to another.
 
 use nestling_core::EngineError;
 use nestling_core::backend::{Backend, DeltaNet, Encoder};
@@ -19,8 +19,8 @@ const fn shape(
     DeltaNetConfig { num_key_heads, num_value_heads, key_head_dim, value_head_dim, conv_kernel_dim }
 }
 
-/// Values that fill blocks of columns and leave some over, more rows of a state than most workgroups
-/// keep, a convolution that sees one row only.
+/// Values that fill blocks of columns with a remainder, states with more rows than most workgroups hold, and
+/// a convolution over a single row.
 pub const SHAPES: [DeltaNetConfig; 5] = [
     shape([2, 6], [24, 85], 4),
     shape([3, 3], [5, 7], 3),
@@ -29,7 +29,7 @@ pub const SHAPES: [DeltaNetConfig; 5] = [
     shape([1, 1], [1024, 5], 4),
 ];
 
-/// Rows of one sequence: where they begin, how many there are, and the states.
+/// Rows of one sequence: first position, count, and states.
 struct Rows {
     first: usize,
     count: usize,
@@ -77,7 +77,7 @@ impl<'a, B: Backend> Layer<'a, B> {
         let mut floats = |values: &[f32]| backend.upload_floats(values).unwrap();
         let unit = 1.0 / shape.key_head_dim as f32;
         let rates: Vec<f32> = noise(heads, 2).iter().map(|x| -x.abs()).collect();
-        // Beyond 20 on both sides of zero, too.
+        // Includes values beyond 20 on both sides of zero.
         let biases: Vec<f32> = noise(heads, 3).iter().map(|x| 30.0 * x).collect();
         let net = DeltaNet {
             shape,
@@ -93,7 +93,7 @@ impl<'a, B: Backend> Layer<'a, B> {
         Self { backend, net, states }
     }
 
-    /// What comes out of a step; what goes in depends on a row's position and on `seeds`.
+    /// Returns the outputs of a step. Inputs depend on a row's position and on `seeds`.
     fn step(&mut self, sequences: &[Rows], seeds: &[u32]) -> Result<Vec<f32>, EngineError> {
         let (rows, cols) = (step_rows(sequences), self.net.shape.inputs());
         let mut x = Vec::new();
@@ -118,8 +118,8 @@ impl<'a, B: Backend> Layer<'a, B> {
     }
 }
 
-/// Two sequences side by side, of which one leaves two checkpoints, then both a little further; a
-/// third goes on from a checkpoint. What came out, and the states.
+/// Runs two sequences together, one of which leaves two checkpoints, then both a little further. A third
+/// continues from a checkpoint. Returns the outputs and the states.
 pub fn story<B: Backend>(backend: &mut B, shape: DeltaNetConfig) -> [Vec<f32>; 2] {
     let mut layer = Layer::new(backend, shape);
     let first = [Rows::new(0, 9, None, &[(2, 3), (4, 0), (9, 1)]), Rows::in_place(2, 0, 2)];
@@ -136,15 +136,15 @@ fn delta_nets_are_those_of_the_cpu<D: OperationsDevice>() {
     for shape in SHAPES.into_iter().filter(|shape| shape.key_head_dim <= D::KEY_DIM_MAX) {
         let found = story(&mut device, shape);
         let expected = story(&mut Cpu::new(1), shape);
-        // Ten tokens, each of which adds two sums of key_head_dim products, and some thirty
-        // roundings of the convolution, the factors and the norms, in two orders.
+        // Ten tokens, each with two sums of key_head_dim products and about thirty roundings of the
+        // convolution, the factors and the norms, in two orders.
         let keys = shape.key_head_dim as f32;
         let relative = 2.0 * 10.0 * (2.0 * keys + 30.0) * EPSILON;
-        // Keys have the length 1, so what is written to a state is at most the values, below 4,
-        // and what was seen; those add up while the decay is 1.
+        // Keys have length 1. An update of a state is at most the values, below 4, plus the retrieved part,
+        // and updates add up while the decay is 1.
         expect_close(&format!("states, {shape:?}"), &found[1], &expected[1], |_| 8.0 * relative);
-        // What a query sees is a sum whose parts cancel, in the mean to the root of their number; the
-        // norm enlarges what is left.
+        // A query's output is a sum whose terms cancel, on average to the root of their number; the norm
+        // amplifies the rest.
         let cancelled = 4.0 * keys.sqrt();
         expect_close(&format!("{shape:?}"), &found[0], &expected[0], |_| cancelled * relative);
     }
@@ -170,7 +170,7 @@ fn a_prompt_in_pieces_is_the_prompt<D: OperationsDevice>() {
 
 fn slow_devices_pass_fewer_rows_at_once_and_compute_the_same_bits<D: OperationsDevice>() {
     let mut device = D::device();
-    // A row passes 8,192 columns of 24 elements, or as many as there are: three multiplications each.
+    // A row passes at most 8,192 columns of 24 elements, with three multiplications each.
     let row = 3 * 8192 * 24;
     for rate in [1, 4 * 2 * row] {
         let mut slow = D::with_work_rate(&device, rate);
@@ -185,7 +185,7 @@ fn slow_devices_pass_fewer_rows_at_once_and_compute_the_same_bits<D: OperationsD
         drop(layer);
         device.take_counters().dispatches
     };
-    // Two for every piece, and one for all.
+    // Two launches for each chunk, and one for all.
     assert_eq!(at(1 << 45), 3);
     assert_eq!(at(4 * 9 * row), 3);
     assert_eq!(at(4 * 9 * row - 1), 5);
@@ -210,7 +210,6 @@ fn states_that_do_not_fit_are_errors<D: OperationsDevice>() {
     assert!(layer.state(0) == before);
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![
         delta_nets_are_those_of_the_cpu::<D>,

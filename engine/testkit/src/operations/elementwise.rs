@@ -1,4 +1,4 @@
-//! What is done element by element, and with whole rows.
+//! Elementwise operations, and operations on whole rows.
 
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::driver::block_on;
@@ -7,7 +7,7 @@ use nestling_cpu::Cpu;
 use crate::values::{EPSILON, buffer, expect_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
-/// Every operation once, on buffers of this size.
+/// Runs each operation once, on buffers of this size.
 pub fn operations<B: Backend>(
     backend: &mut B,
     rows: usize,
@@ -55,8 +55,8 @@ fn elements_are_those_of_the_cpu<D: OperationsDevice>() {
         let found = operations(&mut device, rows, cols);
         let expected = operations(&mut Cpu::new(1), rows, cols);
         for ((what, found), (_, expected)) in found.iter().zip(&expected) {
-            // The series of exp is the same and within 2 units; a division, 2.5 in WGSL, and three
-            // more roundings follow. Sums are of values below 2.
+            // The series of exp is the same and within 2 units. A division (2.5 units in WGSL) and three more
+            // roundings follow. Sums are of values below 2.
             let tolerance = |x: f32| 2.0 * EPSILON * 16.0 * x.abs().max(2.0);
             expect_close(what, found, expected, tolerance);
         }
@@ -100,7 +100,7 @@ fn rows_outside_are_errors<D: OperationsDevice>() {
     assert!(device.encoder().write_rows(&[0.0; 3], &[1], &mut x).is_err());
 }
 
-/// The column of the largest of every row, among the first ones.
+/// Returns the column of the largest value of each row, among the first `among`.
 fn best_columns<B: Backend>(
     backend: &mut B,
     (cols, among): (usize, usize),
@@ -112,8 +112,8 @@ fn best_columns<B: Backend>(
     found
 }
 
-/// Sizes around those of parts that are looked at side by side, up to vocabularies of models; ties within a part
-/// and across their borders; damage in any of them, also where columns do not count.
+/// Sizes around those of parts that are scanned in parallel, up to vocabularies of models. Includes ties
+/// within a part and across parts, and non-finite values in any of them, also in excluded columns.
 fn the_largest_of_long_rows_is_that_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
     let sizes = [63, 64, 65, 1023, 1024, 1025, 4095, 4096, 4097, 9000, 151_936, 152_064];
@@ -131,7 +131,7 @@ fn the_largest_of_long_rows_is_that_of_the_cpu<D: OperationsDevice>() {
         for (a, b) in places.into_iter().filter(|(_, b)| *b < cols) {
             (values[last + a], values[last + b]) = (2.0, 2.0);
             assert_eq!(same(cols, &values)[rows - 1], Some(a as u32));
-            // One of them does not count, but must be finite.
+            // The value at `b` is excluded, but must be finite.
             assert_eq!(same(b, &values)[rows - 1], Some(a as u32));
             for damage in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 values[last + b] = damage;
@@ -142,8 +142,7 @@ fn the_largest_of_long_rows_is_that_of_the_cpu<D: OperationsDevice>() {
     }
 }
 
-/// Ties, the largest in every place, the smallest numbers, columns that do not count, and values that are
-/// not finite.
+/// Ties, the largest value in each place, the smallest numbers, excluded columns, and non-finite values.
 fn the_first_largest_value_is_that_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
     let mut same = |cols, values: &[f32]| {
@@ -157,7 +156,7 @@ fn the_first_largest_value_is_that_of_the_cpu<D: OperationsDevice>() {
         values[..cols].fill(f32::MIN);
         values[cols - 1] = -1e30;
         assert_eq!(same((cols, cols), &values)[0], Some(cols as u32 - 1));
-        // Both zeros are equal, and below the smallest number.
+        // Positive and negative zero are equal, and below the smallest positive number.
         values[..cols].fill(-0.0);
         values[cols / 2] = 0.0;
         assert_eq!(same((cols, cols), &values)[0], Some(0));
@@ -179,7 +178,6 @@ fn the_first_largest_value_is_that_of_the_cpu<D: OperationsDevice>() {
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![
         elements_are_those_of_the_cpu::<D>,

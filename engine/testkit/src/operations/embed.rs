@@ -32,7 +32,7 @@ fn embed<B: Backend>(backend: &mut B, table: &MatrixWeights, rows: &StepRows) ->
     read(backend, &out)
 }
 
-/// One value times one scale, both exact: the bits are the CPU's.
+/// A single product of a value and a scale, both exact, so the bits equal the CPU's.
 fn rows_of_tables_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
     let floats = [DType::F32, DType::F16, DType::Bf16].map(MatrixForm::Float);
@@ -72,7 +72,7 @@ fn heads<B: Backend>(
 
 fn products_of_heads_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
-    // Tiles that begin in one head and end in the next; elements that follow, and none.
+    // Tiles that span two heads, with and without elements after the inputs.
     let cases = [(3, 20, 40, 8, 2), (2, 16, 32, 0, 1), (5, 7, 33, 3, 9)];
     let scaled = MatrixForm::Scaled(BlockType::Q5_0, ScaledPlanes::Tiled);
     for form in [MatrixForm::Tiled, MatrixForm::Float(DType::F32), scaled] {
@@ -110,7 +110,6 @@ fn products_of_heads_are_those_of_the_cpu<D: OperationsDevice>() {
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![rows_of_tables_are_those_of_the_cpu::<D>, products_of_heads_are_those_of_the_cpu::<D>,]
 }

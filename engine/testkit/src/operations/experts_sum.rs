@@ -1,4 +1,4 @@
-//! What experts gave, summed by the weights of the router's choice.
+//! Sum of the experts' outputs, weighted by the router.
 
 use nestling_core::backend::{Backend, Encoder, EncoderExt, Router};
 use nestling_core::driver::block_on;
@@ -47,7 +47,7 @@ fn rows_of_experts_are_summed_in_the_order_of_their_ranks<D: OperationsDevice>()
             let terms = weights.iter().enumerate().map(|(rank, weight)| (*weight, term(rank)));
             let sum = terms.clone().fold(0.0f32, |sum, (weight, value)| weight.mul_add(value, sum));
             let size: f32 = terms.map(|(weight, value)| (weight * value).abs()).sum();
-            // A product and a sum are rounded for each rank where they are not one, and the last sum.
+            // A rank rounds a product and a sum, unless they are fused, and the final sum rounds.
             let tolerance = EPSILON * (2.0 * per_token as f32 * size + 2.0 * (before.abs() + size));
             let expected = before + sum;
             assert!((found - expected).abs() <= tolerance, "{rows} rows, {index}: {found}");
@@ -55,7 +55,6 @@ fn rows_of_experts_are_summed_in_the_order_of_their_ranks<D: OperationsDevice>()
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![rows_of_experts_are_summed_in_the_order_of_their_ranks::<D>,]
 }

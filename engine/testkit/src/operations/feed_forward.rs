@@ -1,4 +1,4 @@
-//! Feed-forward parts and experts, with every activation.
+//! Feed-forward parts and experts, with all activation functions.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const INT8: ActivationMode = ActivationMode::Int8;
 /// Weights of one feed-forward part.
 struct FeedForwardPart {
     activation: Activation,
-    /// Gate, up, down.
+    /// Gate, up and down.
     matrices: [MatrixWeights; 3],
     /// Seeds of the biases.
     biases: [Option<u32>; 3],
@@ -57,7 +57,7 @@ impl FeedForwardPart {
         (self.matrices[0].cols(), self.matrices[0].rows())
     }
 
-    /// Outputs of gate and up on the CPU.
+    /// Returns the outputs of gate and up on the CPU.
     fn gate_up(&self, levels: &[Level], x: &[f32]) -> [Vec<f32>; 2] {
         let (hidden, inner) = self.sizes();
         [0, 1].map(|index| {
@@ -70,8 +70,8 @@ impl FeedForwardPart {
         })
     }
 
-    /// How far apart the device's outputs may be, `[rows, hidden]`: what gate and up may differ by,
-    /// through the activation, and what down makes of that.
+    /// Returns the tolerance of the device's outputs, `[rows, hidden]`. The tolerances of gate and up pass
+    /// through the activation, and down adds its own.
     fn tolerances(&self, levels: &[Level], x: &[f32], added: f32) -> Vec<f32> {
         let (hidden, inner) = self.sizes();
         let [gate, up] = self.gate_up(levels, x);
@@ -82,7 +82,7 @@ impl FeedForwardPart {
             let apart = magnitudes.each_ref().map(|all| all.tolerance(at / inner, at % inner, 1.0));
             let (value, by_gate, by_up) = self.joined(gate, up);
             values.push(value);
-            // The activation itself rounds about ten times, more for arguments that are not small.
+            // The activation function rounds about ten times, more for arguments that are not small.
             let own = 20.0 * EPSILON * (value.abs() + by_up * up.abs() + by_gate * gate.abs());
             slack.push(by_gate * apart[0] + by_up * apart[1] + own);
         }
@@ -101,7 +101,7 @@ impl FeedForwardPart {
         all.map(|at| down.tolerance(at / hidden, at % hidden, added)).collect()
     }
 
-    /// Value of the activation, and the most that it changes with gate and with up.
+    /// Returns the activation's value, and its maximum derivatives with respect to gate and up.
     fn joined(&self, gate: f32, up: f32) -> (f32, f32, f32) {
         let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
         match self.activation {
@@ -199,7 +199,7 @@ fn router<B: Backend>(backend: &mut B, experts: usize) -> Router<B> {
     }
 }
 
-/// A layer's experts for some rows, in two calls. Gives what was chosen, its levels and all rows.
+/// Computes a layer's experts for some rows, in two calls. Returns the routing and all rows.
 fn experts<B: Backend>(
     backend: &mut B,
     parts: &[FeedForwardPart],
@@ -235,7 +235,7 @@ fn experts<B: Backend>(
     (routing.clone(), read(backend, &out))
 }
 
-/// The uses of an expert, at a level for each.
+/// Returns the uses of an expert, with a level for each.
 fn uses(routing: &Routing, expert: u32) -> Vec<ExpertUse> {
     let places = (0u32..).zip(&routing.expert_ids).filter(|(_, id)| **id == expert);
     places
@@ -247,7 +247,7 @@ fn uses(routing: &Routing, expert: u32) -> Vec<ExpertUse> {
         .collect()
 }
 
-/// Some experts of a layer whose rows are compared with the CPU's.
+/// Compares the rows of a layer's experts with the CPU's.
 fn check_experts(device: &mut impl Backend, activation: Activation, inner: usize, rows: usize) {
     let forms = |index: usize| match index % 3 {
         0 => [MatrixForm::Tiled; 3],
@@ -279,17 +279,17 @@ fn check_experts(device: &mut impl Backend, activation: Activation, inner: usize
 
 fn experts_of_mixed_levels_are_those_of_the_cpu<D: OperationsDevice>() {
     let mut device = D::device();
-    // One row leaves most experts without a use, 200 give each many at every level.
+    // One row leaves most experts without a use; 200 rows give each expert many uses at all levels.
     for rows in [1, 3, 200] {
         check_experts(&mut device, Activation::Silu, 40, rows);
         check_experts(&mut device, CLAMPED, 64, rows);
     }
 }
 
-/// The same products, so the same bits, whoever finds the experts.
+/// The device's lookup of experts gives the same bits as the host's.
 fn experts_that_the_device_finds_are_those_that_the_host_names<D: OperationsDevice>() {
     let mut device = D::device();
-    // Gates and ups of several types of scaled integers, as mixed files have them.
+    // Gate and up of several types of scaled integers, as in mixed files.
     for forms in [[MatrixForm::Merged; 3], [Q4_K, Q5_K, Q6_K], [Q8_0, Q8_0, MatrixForm::Tiled]] {
         finds_as_the_host_names(&mut device, forms);
     }
@@ -333,7 +333,6 @@ fn finds_as_the_host_names(device: &mut impl Backend, forms: [MatrixForm; 3]) {
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![
         feed_forward_parts_are_those_of_the_cpu::<D>,

@@ -1,4 +1,4 @@
-//! Matrices in every form.
+//! Matrices in all storage forms.
 
 use std::sync::Arc;
 
@@ -17,24 +17,24 @@ use nestling_import::gguf::BlockType;
 use super::scaled_matrix::{ScaleBits, ScaledPlanes, scaled};
 use crate::values::{EPSILON, noise};
 
-/// How a matrix lies in memory.
+/// Storage form of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixForm {
     Float(DType),
-    /// Tiles, with P3 and P4 apart.
+    /// Tiles, with P3 and P4 separate.
     Tiled,
     /// Tiles, with P3 and P4 merged.
     Merged,
     RowMajor,
-    /// Tiles whose inputs are rotated.
+    /// Tiles with rotated inputs.
     Rotated,
-    /// Tiles of MXFP4 weights: scales in steps of octaves, no levels above 4.
+    /// Tiles of MXFP4 weights: scales are powers of two, and levels end at 4.
     Octaves,
-    /// Scaled integers of a type of files.
+    /// Scaled integers of a GGUF block type.
     Scaled(BlockType, ScaledPlanes),
 }
 
-/// Weights with deterministic values; nested ones have several tables.
+/// Returns deterministic weights. Nested matrices have several tables.
 pub fn weights(form: MatrixForm, rows: usize, cols: usize, seed: u32) -> MatrixWeights {
     let values = noise(rows * cols, seed);
     match form {
@@ -78,7 +78,7 @@ fn nested(form: MatrixForm, rows: usize, cols: usize, values: &[f32]) -> NestedM
     NestedMatrix::new(rows, cols, layout, Arc::new(codec), regions, Level::ALL).unwrap()
 }
 
-/// The planes of a matrix up to a level.
+/// Returns the planes of a matrix up to a level.
 fn regions(matrix: &QuantizedMatrix, layout: Layout, level: Level) -> PlaneRegions {
     let region = |plane: Plane| {
         let mut bytes = vec![0; plane_bytes(layout, matrix.rows, matrix.cols, plane).unwrap()];
@@ -95,7 +95,7 @@ fn regions(matrix: &QuantizedMatrix, layout: Layout, level: Level) -> PlaneRegio
     }
 }
 
-/// Weights of MXFP4 in whole blocks, whose elements and scales the values choose.
+/// Returns MXFP4 weights in whole blocks, with elements and scales derived from the values.
 fn octaves(rows: usize, cols: usize, values: &[f32]) -> NestedMatrix {
     let mut weights = vec![0.0; rows * cols];
     for (weights, values) in weights.as_chunks_mut::<32>().0.iter_mut().zip(values.chunks(32)) {
@@ -114,7 +114,7 @@ fn octaves(rows: usize, cols: usize, values: &[f32]) -> NestedMatrix {
     matrix.unwrap().at_most_held()
 }
 
-/// A matrix of a backend, with or without a bias.
+/// Uploads a matrix, with or without a bias.
 pub fn linear<B: Backend>(
     backend: &mut B,
     weights: &MatrixWeights,
@@ -126,12 +126,12 @@ pub fn linear<B: Backend>(
     Linear { matrix, bias }
 }
 
-/// What bounds the rounding of products: for each row of activations and of a matrix, the sum of
-/// magnitudes of what is added up.
+/// Error bounds of products: the sum of the magnitudes of all terms, for each row of activations and of the
+/// matrix.
 pub struct Magnitudes {
     rows: usize,
     sums: Vec<f32>, // [rows of activations, rows]
-    /// What values next to a rounding border may make.
+    /// Maximum effect of values next to a rounding boundary.
     borders: Vec<f32>,
     additions: usize,
 }
@@ -141,7 +141,7 @@ impl Magnitudes {
         Self::of_inexact(weights, mode, levels, (x, &vec![0.0; x.len()]))
     }
 
-    /// The same for activations that are known to within `slack`.
+    /// Computes bounds for activations that are known to within `slack`.
     pub fn of_inexact(
         weights: &MatrixWeights,
         mode: ActivationMode,
@@ -168,8 +168,8 @@ impl Magnitudes {
         magnitudes
     }
 
-    /// Both sides round at most twice for each addition and thrice besides, then add what is at most
-    /// `added`, and both may be on different sides of a border.
+    /// Returns the tolerance of one output. Both sides round at most twice per addition and three more times,
+    /// then add at most `added`. Both may be on different sides of a rounding boundary.
     pub fn tolerance(&self, row: usize, col: usize, added: f32) -> f32 {
         let at = row * self.rows + col;
         let roundings = (2 * self.additions + 6) as f32;
@@ -177,9 +177,9 @@ impl Magnitudes {
     }
 }
 
-/// The most that activations are in int8, and by how much each may differ: one unit where it lies as
-/// close to a rounding border as divisions may be off on a device, 3 units in the last place, and
-/// what the group's largest one may differ by, which is its scale.
+/// Returns the maximum magnitudes of int8 activations, and the maximum error of each. A value may be off by
+/// one unit if it is as close to a rounding boundary as a device's division error, 3 units in the last place.
+/// The error of the group's largest value, which is its scale, is added.
 fn int8_inputs(x: &[f32], slack: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let (mut inputs, mut steps) = (Vec::new(), Vec::new());
     for (group, slack) in x.chunks(32).zip(slack.chunks(32)) {
@@ -199,7 +199,7 @@ fn int8_inputs(x: &[f32], slack: &[f32]) -> (Vec<f32>, Vec<f32>) {
     (inputs, steps)
 }
 
-/// Sums that each group of 32 columns adds, without those of minima.
+/// Returns the number of sums per group of 32 columns, excluding those of minima.
 fn sub_blocks(weights: &MatrixWeights) -> usize {
     match weights {
         MatrixWeights::Nested(matrix) => match matrix.codec().form() {

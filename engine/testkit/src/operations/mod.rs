@@ -1,4 +1,4 @@
-//! Every operation of a backend against the CPU, through the engine's traits.
+//! Tests of all operations of a backend against the CPU, through the engine's traits.
 
 pub mod attention;
 pub mod delta_net;
@@ -15,7 +15,7 @@ pub mod scaled_matrix;
 
 use crate::{OperationsDevice, Test};
 
-/// All of them.
+/// Returns the tests of all files.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     [
         attention::suite::<D>(),

@@ -9,7 +9,7 @@ use super::matrices::{MatrixForm, linear, weights};
 use crate::values::{EPSILON, buffer, expect_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
-/// A norm, and the same added to what is there.
+/// Returns a norm, and the norm added to existing values.
 pub fn norms<B: Backend>(backend: &mut B, rows: usize, cols: usize) -> [Vec<f32>; 2] {
     let x = buffer(backend, cols, &noise(rows * cols, 1));
     let mut sum = buffer(backend, cols, &noise(rows * cols, 2));
@@ -28,18 +28,20 @@ fn rms_norms_are_those_of_the_cpu<D: OperationsDevice>() {
     for (rows, cols) in [(1, 1), (2, 7), (3, 64), (5, 65), (1, 200), (2, 2049), (D::ROWS_MANY, 2)] {
         let found = norms(&mut device, rows, cols);
         let expected = norms(&mut Cpu::new(1), rows, cols);
-        // Two sums of squares, each of terms of one sign, in trees at most cols / 16 + 6 deep; the
-        // root halves their error, and four roundings follow.
+        // Two sums of squares, each of terms of one sign, in trees at most cols / 16 + 6 deep. The root
+        // halves their error, and four roundings follow.
         let relative = EPSILON * ((cols / 16 + 6) as f32 + 8.0);
         for (found, expected) in found.iter().zip(&expected) {
-            // What is added to is below 1 and rounds once more; a normed value may be large.
+            // The existing values are below 1, and the addition rounds once more; a normed value may be
+            // large.
             let largest = expected.iter().fold(1.0, |most: f32, value| most.max(value.abs()));
             expect_close(&format!("[{rows}, {cols}]"), found, expected, |_| relative * largest);
         }
     }
 }
 
-/// Once a product has read the rows of a buffer in int8, a norm may make them so itself: the same bits.
+/// After a product has read the rows of a buffer in int8, a norm may produce int8 rows directly, with the
+/// same bits.
 fn rows_in_int8_are_the_same_made_by_the_norm_and_afterwards<D: OperationsDevice>() {
     let mut device = D::device();
     let (rows, cols, outputs) = (3, 200, 40);
@@ -70,7 +72,6 @@ fn sizes_that_differ_are_errors<D: OperationsDevice>() {
     assert!(encoder.write(&[0.0; 9], &mut out).is_err());
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![
         rms_norms_are_those_of_the_cpu::<D>,

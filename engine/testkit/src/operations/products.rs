@@ -1,4 +1,4 @@
-//! Products with matrices in every form, at every level.
+//! Products with matrices in all storage forms, at all levels.
 
 use nestling_core::backend::{Backend, Encoder, Linear, Write};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -11,7 +11,7 @@ use super::scaled_matrix::ScaledPlanes;
 use crate::values::{buffer, expect_rows_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
-/// Two matrices side by side, and the second one added to something.
+/// A product with two matrices side by side, and the same added to existing values.
 struct Case {
     matrices: [MatrixWeights; 2],
     mode: ActivationMode,
@@ -53,7 +53,7 @@ impl Case {
         let magnitudes = [first, second]
             .map(|matrix| Magnitudes::new(matrix, self.mode, &self.levels, &self.x()));
         let width = first.rows() + second.rows();
-        // The first matrix has a bias; sums begin with values below 1.
+        // The first matrix has a bias; sums start with values below 1.
         let tolerance = |added: f32| {
             let magnitudes = &magnitudes;
             move |row: usize, col: usize| match col.checked_sub(first.rows()) {
@@ -66,7 +66,7 @@ impl Case {
     }
 }
 
-/// Rows of all levels, one after another.
+/// Returns levels for `count` rows, cycling through all levels.
 fn mixed(count: usize) -> Vec<Level> {
     Level::ALL.into_iter().cycle().take(count).collect()
 }
@@ -128,12 +128,12 @@ fn products_with_steps_of_octaves_are_those_of_the_cpu<D: OperationsDevice>() {
     }
 }
 
-/// Activations of which a device may make zeros give next to nothing, whatever their integers are.
+/// Activations that a device may flush to zero give almost nothing, whatever their integers are.
 fn subnormal_activations_give_no_more_than_they_are<D: OperationsDevice>() {
     let mut device = D::device();
     let matrix = weights(MatrixForm::Tiled, 40, 200, 3);
     let smallest = f32::MIN_POSITIVE;
-    // Groups of subnormal numbers alone, and zeros among them.
+    // Groups of only subnormal numbers and zeros.
     let x: Vec<f32> =
         noise(3 * 200, 9).iter().map(|x| (x * 4.0).trunc() * smallest / 16.0).collect();
     let input = buffer(&mut device, 200, &x);
@@ -150,7 +150,7 @@ fn subnormal_activations_give_no_more_than_they_are<D: OperationsDevice>() {
     }
 }
 
-/// A matrix with some of the rows of `x`, `[100, cols]`, all at one level.
+/// Multiplies a matrix with some of the rows of `x`, `[100, cols]`, at one level.
 pub fn some_rows(
     backend: &mut impl Backend,
     matrix: &MatrixWeights,
@@ -169,8 +169,8 @@ pub fn some_rows(
     read(backend, &out)
 }
 
-/// One tree of additions for all: kernels for few and many rows, with and without instructions
-/// for int8, however the planes lie.
+/// Kernels for few and many rows, with and without int8 instructions, and with any plane layout use the same
+/// tree of additions.
 fn bits_depend_on_neither_rows_nor_instructions_nor_planes<D: OperationsDevice>() {
     let (mut device, mut plain) = (D::device(), D::plain_device());
     let [tiled, merged, float, scaled] =
@@ -223,20 +223,20 @@ fn slow_devices_multiply_less_at_once_and_compute_the_same_bits<D: OperationsDev
         some_rows(&mut device, &matrix, Level::L4, 0..70);
         device.take_counters().dispatches
     };
-    // 70 rows are counted as 128: two blocks of 64. In a quarter of a second all of that is done, or
-    // 128 rows of the matrix of one block, or nothing.
+    // 70 rows count as 128: two blocks of 64. A quarter of a second is enough for all of that, for 128 matrix
+    // rows of one block, or for nothing.
     let rates = [4 * 300 * 64 * 128, 4 * 128 * 64 * 64, 1];
     assert_eq!(rates.map(at), D::PRODUCT_LAUNCHES);
 }
 
 fn rates_are_measured<D: OperationsDevice>() {
     let device = D::device();
-    // What they are depends on the device; that all of them could be measured does not.
+    // The rates depend on the device; this only checks that they can be measured.
     D::measure_work_rates(&device);
 }
 
-/// Groups so small that their scale is below the least normal number, or their factor above the largest: what
-/// they add is below 127 of the least normal number for each weight, which a device may take for 0.
+/// Groups so small that their scale is subnormal, or their factor overflows. They add less than 127 times the
+/// smallest normal number per weight, which a device may flush to zero.
 fn groups_of_the_least_numbers_stay_as_small<D: OperationsDevice>() {
     let mut device = D::device();
     let matrix = weights(MatrixForm::Tiled, 40, 64, 3);
@@ -254,7 +254,7 @@ fn groups_of_the_least_numbers_stay_as_small<D: OperationsDevice>() {
     }
 }
 
-/// Products of a matrix with these rows.
+/// Multiplies a matrix with these rows.
 fn small_rows(backend: &mut impl Backend, matrix: &MatrixWeights, x: &[f32]) -> Vec<f32> {
     let count = x.len() / matrix.cols();
     let input = buffer(backend, matrix.cols(), x);
@@ -267,7 +267,6 @@ fn small_rows(backend: &mut impl Backend, matrix: &MatrixWeights, x: &[f32]) -> 
     read(backend, &out)
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![
         nested_products_are_those_of_the_cpu::<D>,

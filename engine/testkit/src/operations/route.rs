@@ -1,4 +1,4 @@
-//! The router's choice.
+//! Routing: experts and weights chosen by the router.
 
 use nestling_core::backend::{Backend, Encoder, EncoderExt, Router, Routing};
 use nestling_core::driver::block_on;
@@ -64,10 +64,11 @@ fn experts_and_weights_are_those_of_the_cpu<D: OperationsDevice>() {
     for case in cases() {
         let what = format!("{} of {}, {:?}", case.per_token, case.experts, case.rule);
         let (found, expected) = (case.routing(&mut device), case.routing(&mut Cpu::new(1)));
-        // Logits are sums of 33 products below 1: with these inputs no two scores at the border are
-        // as close as their rounding.
+        // Logits are sums of 33 products below 1. With these inputs, the scores next to the selection
+        // boundary differ by more than their rounding error.
         assert_eq!(found.expert_ids, expected.expert_ids, "{what}");
-        // Logits of size 20 at most, each off by 1e-5: as many parts of a weight.
+        // Logits are at most about 20 and off by 1e-5 each, which changes a weight by the same relative
+        // amount.
         let tolerance = |weight: f32| 3e-5 * weight.abs().max(0.1);
         expect_close(&what, &found.expert_weights, &expected.expert_weights, tolerance);
     }
@@ -75,7 +76,7 @@ fn experts_and_weights_are_those_of_the_cpu<D: OperationsDevice>() {
 
 fn ties_go_to_the_lower_expert_and_nan_is_not_lost<D: OperationsDevice>() {
     let mut device = D::device();
-    // Experts 2, 3 and 4 are equal; the third row is not a number.
+    // Experts 2, 3 and 4 are equal; the third row is NaN.
     let weights = FloatMatrix::from_f32(5, 1, &[0.0, 1.0, 2.0, 2.0, 2.0]).unwrap();
     let router = Router {
         weights: device
@@ -97,7 +98,6 @@ fn ties_go_to_the_lower_expert_and_nan_is_not_lost<D: OperationsDevice>() {
     assert!(routing.expert_weights[4..].iter().all(|weight| weight.is_nan()));
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![
         experts_and_weights_are_those_of_the_cpu::<D>,

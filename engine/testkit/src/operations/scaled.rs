@@ -1,4 +1,4 @@
-//! Scaled integers in every form that files have: the bits of the scalar reference, at every level.
+//! Scaled integers in all forms of GGUF files: identical bits to the scalar reference, at all levels.
 
 use nestling_core::backend::{Backend, Encoder, Linear, Write};
 use nestling_core::batch::StepRows;
@@ -12,8 +12,8 @@ use super::scaled_matrix::{ScaleBits, ScaledPlanes, exact_activations, scaled};
 use crate::values::{buffer, noise, read};
 use crate::{OperationsDevice, Test, tests};
 
-/// A type of every way that kernels go: numbers of bits, sub-blocks of 16 and 32, scales of all types, tables and
-/// integers, minima of spans and of sub-blocks.
+/// Block types that cover all kernel paths: bit widths, sub-blocks of 16 and 32, scales of all types, tables
+/// and integers, minima of spans and of sub-blocks.
 const KINDS: [BlockType; 14] = [
     BlockType::Q4_0,
     BlockType::Q4_1,
@@ -31,7 +31,8 @@ const KINDS: [BlockType; 14] = [
     BlockType::Nvfp4,
 ];
 
-/// Products of two matrices side by side, the first with a bias; the same added to something.
+/// Returns products of two matrices side by side, the first with a bias, and the same added to existing
+/// values.
 fn products<B: Backend>(
     backend: &mut B,
     matrices: &[MatrixWeights; 2],
@@ -53,7 +54,7 @@ fn products<B: Backend>(
     [out, sum].map(|out| bits(read(backend, &out)))
 }
 
-/// The first value that differs.
+/// Describes the first value that differs.
 fn difference(found: &[Vec<u32>; 2], expected: &[Vec<u32>; 2]) -> String {
     let all = found.iter().flatten().zip(expected.iter().flatten());
     let other = all.enumerate().find(|(_, (found, expected))| found != expected);
@@ -69,8 +70,8 @@ const SHAPES: [(usize, usize); 4] = [(16, 32), (17, 40), (3, 300), (37, 1060)];
 
 const LIES: [ScaledPlanes; 3] = [ScaledPlanes::Tiled, ScaledPlanes::Merged, ScaledPlanes::RowMajor];
 
-/// Activations and scales are such that all is exact but the additions: a device that multiplies and adds apart,
-/// or divides with a last place less, has the same bits.
+/// Activations and scales are chosen so that everything but the additions is exact. Devices without fused
+/// multiply-add, or with less precise division, then have the same bits.
 fn products_of_few_rows_have_the_bits_of_the_reference<D: OperationsDevice>() {
     products_have_the_bits_of_the_reference::<D>(&[1, 2, 5]);
 }
@@ -91,7 +92,7 @@ fn products_have_the_bits_of_the_reference<D: OperationsDevice>(counts: &[usize]
                     scaled((other, lies[1]), (rows + 5, cols), 13, ScaleBits::Few),
                 ];
                 let matrices = matrices.map(MatrixWeights::Nested);
-                // A level of its own, or rows of all.
+                // One level, or rows of all levels.
                 let levels: Vec<Level> =
                     (0..count).map(|row| Level::ALL[(row + number + index) % 5]).collect();
                 let x = exact_activations(count, cols, 9);
@@ -135,7 +136,6 @@ fn rows_of_tables_have_the_bits_of_the_reference<D: OperationsDevice>() {
     }
 }
 
-/// The tests of this file.
 pub fn suite<D: OperationsDevice>() -> Vec<Test> {
     tests![
         products_of_few_rows_have_the_bits_of_the_reference::<D>,

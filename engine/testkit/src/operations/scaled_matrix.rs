@@ -1,4 +1,4 @@
-//! Matrices of scaled integers in every form that files have.
+//! Matrices of scaled integers in all forms of GGUF files.
 
 use half::f16;
 use nestling_core::weights::{ByteRegion, NestedMatrix, PlaneRegions};
@@ -11,26 +11,27 @@ use nestling_import::gguf::{BlockType, ScaledBlocks};
 
 use crate::values::noise;
 
-/// How a matrix of scaled integers lies in memory.
+/// Storage layout of a matrix of scaled integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaledPlanes {
-    /// Tiles, with P3 and P4 apart.
+    /// Tiles, with P3 and P4 separate.
     Tiled,
     /// Tiles, with P3 and P4 merged.
     Merged,
     RowMajor,
 }
 
-/// How precise the scales of spans are.
+/// Precision of the scales of spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleBits {
-    /// As half floats are: 11 bits.
+    /// Full precision of half floats: 11 bits.
     All,
     /// Three bits: products with sums of [`exact_activations`] fit into a float.
     Few,
 }
 
-/// Scales in halves, of both signs, one of seven subnormal and one zero; weights are at most about 1.
+/// Returns scales as half floats, of both signs, one of seven subnormal and one zero. Weights are at most
+/// about 1.
 fn halves(count: usize, seed: u32, (largest, bits): (f32, ScaleBits)) -> Vec<u8> {
     let scales = noise(count, seed).into_iter().enumerate().flat_map(|(at, number)| {
         let size = match at % 7 {
@@ -44,7 +45,7 @@ fn halves(count: usize, seed: u32, (largest, bits): (f32, ScaleBits)) -> Vec<u8>
     scales.collect()
 }
 
-/// The byte of a sub-scale.
+/// Returns the byte of a sub-scale.
 fn sub_byte(sub_scale: SubScale, number: u8) -> u8 {
     match sub_scale {
         SubScale::None | SubScale::Nibbles => number,
@@ -59,7 +60,7 @@ fn bytes(count: usize, seed: u32) -> Vec<u8> {
     noise(count, seed).into_iter().map(|number| (number * 127.0 + 127.5) as u8).collect()
 }
 
-/// Random codes and scales of a form.
+/// Returns random codes and scales of a form.
 fn random_rows(
     codec: &ScaledCodec,
     (rows, cols): (usize, usize),
@@ -95,7 +96,7 @@ fn random_rows(
     }
 }
 
-/// A matrix of a type, all of whose levels above the complete codes' mean these.
+/// Returns a matrix of a block type. Levels above the complete codes use the complete codes.
 pub fn scaled(
     (kind, lie): (BlockType, ScaledPlanes),
     (count, cols): (usize, usize),
@@ -129,7 +130,8 @@ pub fn scaled(
     matrix.unwrap().at_most_held()
 }
 
-/// Activations whose groups are small integers and one of 127, times a power of two: int8 takes them as they are.
+/// Returns activations that int8 represents exactly: groups of small integers and one 127, times a power of
+/// two.
 pub fn exact_activations(rows: usize, cols: usize, seed: u32) -> Vec<f32> {
     let mut out = noise(rows * cols, seed);
     for (index, x) in out.chunks_mut(cols).flat_map(|row| row.chunks_mut(32)).enumerate() {

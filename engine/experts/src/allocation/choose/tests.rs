@@ -13,7 +13,7 @@ fn a_convex_curve_is_its_own_hull() {
 
 #[test]
 fn levels_above_the_hull_are_passed_over() {
-    // Level 3 buys little, level 4 much: nobody stops between.
+    // Level 3 gains little and level 4 much, so level 3 is skipped.
     let edges = hull(&points([100.0, 95.0, 10.0, 9.0, 1.0]));
     assert_eq!(edges, [(Level::L4, 45.0), (Level::L8, 2.25)]);
 }

@@ -1,5 +1,5 @@
-//! Where there is room for all experts, those that nobody has wanted yet are read in the background, so that
-//! a model computes before all of it is there.
+//! Background reads of all experts, if the budget holds all of them. The model can compute before its weights
+//! are completely loaded.
 
 use nestling_formats::{ExpertId, InternalError, Plane};
 
@@ -9,8 +9,8 @@ use crate::residency::{Admission, PlaneId, PlaneState};
 use nestling_core::backend::Backend;
 
 impl<B: Backend> StreamedExperts<B> {
-    /// Begins to read all planes of all experts, layer by layer, if that was asked for and none of them
-    /// will have to leave for another. What a layer wants overtakes them.
+    /// Starts reading all planes of all experts, layer by layer. Does nothing unless [`Prefetch::All`] is set
+    /// and the budget holds all planes without evictions. Requests of a layer overtake these reads.
     ///
     /// # Errors
     /// [`InternalError`] for a plane that the store does not have.
@@ -37,22 +37,22 @@ impl<B: Backend> StreamedExperts<B> {
         self.drop_evicted()
     }
 
-    /// A step begins. Where the last one had to wait, reads of the background would take the cores and the disk
-    /// from what this one waits for.
+    /// Suspends background reads at the start of a step, if the previous step had to wait. They would compete
+    /// with urgent reads for cores and disk.
     pub(super) fn hold_background(&self) {
         if self.has_waited {
             self.fetcher.set_background(Background::Waits);
         }
     }
 
-    /// A step has ended, with those misses.
+    /// Resumes background reads at the end of a step with this number of misses.
     pub(super) fn release_background(&mut self, misses: u64) {
         self.has_waited = misses > 0;
         self.fetcher.set_background(Background::Runs);
     }
 
-    /// Takes back the reads of [`StreamedExperts::read_all`] that have not begun: there is no room for all
-    /// planes any more.
+    /// Withdraws reads of [`StreamedExperts::read_all`] that have not started, after the budget became too
+    /// small for all planes.
     pub(super) fn stop_reading_all(&mut self) {
         for id in self.background.drain(..) {
             if self.residency.state(id) == PlaneState::Reading && self.fetcher.withdraw(id) {

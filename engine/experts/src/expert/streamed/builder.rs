@@ -1,4 +1,4 @@
-//! Experts made of planes: from the bytes that were read to what a device computes with.
+//! Construction of device experts from planes.
 
 use std::sync::Arc;
 
@@ -14,19 +14,17 @@ use nestling_core::backend::{
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 
-/// Makes experts of their planes.
 pub(super) struct ExpertBuilder {
     source: Arc<StoreSource>,
     activations: ActivationMode,
-    /// Biases of each layer's experts.
     biases: Vec<Option<ExpertBiases>>, // [layers]
 }
 
 impl ExpertBuilder {
-    /// Of the planes of a store.
+    /// Creates a builder for the planes of a store.
     ///
     /// # Errors
-    /// Biases that cannot be read, or do not have the size that the configuration says.
+    /// Returns an error if biases cannot be read or do not have the configured size.
     pub fn new(source: Arc<StoreSource>, activations: ActivationMode) -> Result<Self, EngineError> {
         let layers = 0..source.config().layers.len() as u32;
         let biases = layers.map(|layer| expert_biases(&*source, layer));
@@ -34,30 +32,26 @@ impl ExpertBuilder {
         Ok(Self { source, activations, biases })
     }
 
-    /// Where the planes come from.
     pub fn source(&self) -> &StoreSource {
         &self.source
     }
 
-    /// The model's hyper-parameters.
     pub fn config(&self) -> &ModelConfig {
         self.source.config()
     }
 
-    /// What the rows are multiplied as.
     pub fn activations(&self) -> ActivationMode {
         self.activations
     }
 
-    /// Biases of each layer's experts.
     pub fn biases(&self) -> &[Option<ExpertBiases>] {
         &self.biases
     }
 
-    /// The expert of these matrices, in memory of the device's choice.
+    /// Builds an expert from matrices, in memory that the device chooses.
     ///
     /// # Errors
-    /// A matrix that is missing or of another size; a failed device.
+    /// Returns an error if a matrix is missing or has another size, or the device fails.
     pub fn bind<B: Backend>(
         &self,
         id: ExpertId,
@@ -66,7 +60,7 @@ impl ExpertBuilder {
     ) -> Result<FeedForward<B>, EngineError> {
         let activations = self.activations;
         self.build::<B>(id, matrices, encoder, |weights, _, encoder| {
-            // Rows that ask for more than is there are computed only where planes may be left out.
+            // Rows may request a level above the planes available only if late planes may be left out.
             let weights = match weights {
                 MatrixWeights::Nested(matrix) => MatrixWeights::Nested(matrix.at_most_held()),
                 float @ MatrixWeights::Float(_) => float,
@@ -75,10 +69,10 @@ impl ExpertBuilder {
         })
     }
 
-    /// The expert of these matrices, in a slot of the device's memory.
+    /// Builds an expert from matrices, in a slot of device memory.
     ///
     /// # Errors
-    /// As [`ExpertBuilder::bind`].
+    /// Same errors as [`ExpertBuilder::bind`].
     pub fn place<B: Backend>(
         &self,
         id: ExpertId,
@@ -126,7 +120,6 @@ impl ExpertBuilder {
     }
 }
 
-/// Hidden and intermediate size of a layer's experts.
 fn sizes_of(config: &ModelConfig, layer: u32) -> (usize, usize) {
     let feed_forward = config.layers.get(layer as usize).map(|layer| layer.feed_forward);
     let intermediate = match feed_forward {

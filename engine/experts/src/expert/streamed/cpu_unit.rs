@@ -1,4 +1,4 @@
-//! The CPU beside a device: what it is given of a layer, and how it computes that.
+//! CPU computation beside a device: the experts assigned to the CPU, and their execution.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use nestling_cpu::kernels::Kernels;
 use nestling_cpu::threads::ThreadPool;
 use nestling_cpu::{Cpu, CpuBuffer};
 
-/// Bytes that the speed of memory is measured with where the CPU has not computed yet.
+/// Number of bytes read to measure memory bandwidth, before the CPU has computed any expert.
 const MEASURED_BYTES: usize = 64 << 20;
 
-/// How the CPU takes part beside a device.
+/// Settings of CPU computation beside a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostOptions {
-    /// Which experts it computes.
+    /// Rule for choosing the experts that the CPU computes.
     pub experts: HostExperts,
-    /// With so many threads.
+    /// Number of CPU threads.
     pub threads: usize,
 }
 
@@ -39,49 +39,45 @@ impl Default for HostOptions {
     }
 }
 
-/// The CPU, and what it is given of the layer under way.
 pub(super) struct CpuUnit {
     rule: HostRule,
     cpu: Cpu,
     work: Vec<CpuExpert>,
-    /// What the experts are computed from and what they give, `[T, D]` and `[T * K, D]`.
+    /// Inputs and outputs of the experts, `[T, D]` and `[T * K, D]`.
     inputs: CpuBuffer,
     outputs: CpuBuffer,
-    /// Only its sizes are looked at.
+    /// Routing of the step. Only its sizes are read.
     routing: Routing,
     /// Rows of `outputs` that were computed.
     rows: Vec<u32>,
-    /// The inputs, then the values of the computed rows one after another.
+    /// The inputs, then the values of the computed rows, concatenated.
     values: Vec<f32>,
     pinned: Vec<PinnedExpert<'static, Cpu>>,
 }
 
-/// An expert that the CPU computes.
 pub(super) struct CpuExpert {
     pub id: ExpertId,
-    /// Planes that it is computed with.
     pub planes: usize,
-    /// Their bytes.
+    /// Bytes of the planes in use.
     pub bytes: u64,
     pub weights: Arc<FeedForward<Cpu>>,
-    /// Its rows in the request's uses.
+    /// Range of its rows in the request's uses.
     pub uses: Range<usize>,
 }
 
-/// What the CPU has computed.
 pub(super) struct CpuRows<'a> {
     /// Rows of the step's outputs.
     pub rows: &'a [u32],
-    /// Their values, one row after another.
+    /// Values of the rows, concatenated.
     pub values: &'a [f32],
     pub seconds: f64,
 }
 
 impl CpuUnit {
-    /// A CPU beside a device that keeps planes in host memory.
+    /// Creates a CPU unit beside a device that keeps planes in host memory.
     ///
     /// # Errors
-    /// None that happens: the CPU has room for any buffer.
+    /// Never in practice: buffers of the CPU always fit.
     pub fn new(
         options: HostOptions,
         link: HostLink,
@@ -106,13 +102,13 @@ impl CpuUnit {
         })
     }
 
-    /// A layer's experts follow.
     pub fn begin_layer(&mut self) {
         self.work.clear();
         self.rule.begin_layer();
     }
 
-    /// Takes an expert that the CPU is faster for, if its planes make one; whether it did.
+    /// Assigns an expert to the CPU if that is faster and its planes form an expert. Returns whether it was
+    /// assigned.
     pub fn takes(
         &mut self,
         candidate: HostCandidate,
@@ -128,7 +124,7 @@ impl CpuUnit {
                 true
             }
             Err(error) => {
-                // What is wrong with it is said where it is brought to the device.
+                // The error is returned when the expert is bound on the device.
                 tracing::debug!(%error, "an expert is not computed by the CPU");
                 self.rule.leave(candidate, before);
                 false
@@ -136,51 +132,49 @@ impl CpuUnit {
         }
     }
 
-    /// The expert made of planes that lie in host memory.
+    /// Builds an expert from planes in host memory.
     ///
     /// # Errors
-    /// Planes that do not make an expert.
+    /// Returns an error if the planes do not form an expert.
     pub fn bind(
         &mut self,
         id: ExpertId,
         planes: &[Arc<ArrivedPlane>],
         builder: &ExpertBuilder,
     ) -> Result<FeedForward<Cpu>, EngineError> {
-        // They come from a device, whose memory is not the reader's that checked them.
+        // The planes came from a device, so the reader's validation does not cover this memory.
         let matrices = builder.source().bind_expert(id, planes, Scan::Check)?;
         builder.bind(id, matrices, &mut self.cpu.encoder())
     }
 
-    /// What it was given and has not computed.
+    /// Returns the assigned experts that are not computed yet.
     pub fn work(&self) -> &[CpuExpert] {
         &self.work
     }
 
-    /// It computes nothing of what it was given.
     pub fn forget_work(&mut self) {
         self.work.clear();
     }
 
-    /// Takes out what it was given.
     pub fn take_work(&mut self) -> Vec<CpuExpert> {
         std::mem::take(&mut self.work)
     }
 
-    /// Uses the memory of what was taken out again.
+    /// Returns the memory of taken work for reuse.
     pub fn recycle(&mut self, mut work: Vec<CpuExpert>) {
         work.clear();
         self.work = work;
     }
 
-    /// Where the inputs are to be put before anything is computed.
+    /// Returns the buffer for the inputs, to be filled before [`CpuUnit::compute`].
     pub fn inputs(&mut self) -> &mut Vec<f32> {
         &mut self.values
     }
 
-    /// Computes what it was given, from its inputs.
+    /// Computes the assigned experts from the inputs.
     ///
     /// # Errors
-    /// Inputs of another shape.
+    /// Returns an error if the inputs have another shape.
     pub fn compute(
         &mut self,
         uses: &[ExpertUse],
@@ -206,7 +200,7 @@ impl CpuUnit {
         Ok(CpuRows { rows: &self.rows, values: &self.values, seconds })
     }
 
-    /// Puts the computed rows of `outputs` one after another.
+    /// Gathers the computed rows of `outputs`, concatenated, into `values`.
     fn gather(&mut self, uses: &[ExpertUse], per_token: usize) {
         let Self { work, outputs, rows, values, .. } = self;
         rows.clear();
@@ -220,7 +214,7 @@ impl CpuUnit {
         }
     }
 
-    /// What it was given took so many seconds, with `rows` rows for each expert.
+    /// Updates the speed estimate: computing `bytes` with `rows` rows per expert took `seconds`.
     pub fn observe(&mut self, bytes: u64, rows: usize, seconds: f64) {
         self.rule.observe(bytes, rows, seconds);
     }

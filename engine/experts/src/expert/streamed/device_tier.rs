@@ -1,5 +1,6 @@
-//! Experts as the device computes with them: made of planes where these arrived, or in slots of the
-//! device's own memory, with tables that say what is there and experts on their way from host memory.
+//! Experts in the form that the device computes with. Experts are bound where their planes arrived, or copied
+//! to slots in device memory. Tables list the resident experts for the device. Some experts may be on their
+//! way from host memory.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,58 +19,57 @@ use nestling_core::backend::{
 };
 use nestling_core::error::EngineError;
 
-/// Why there is a slot for every plane that residency knows.
+/// Reason why each plane known to residency has an entry.
 const KNOWN: &str = "planes are of the experts that the model has";
 
-/// The experts of a device.
 pub(super) struct DeviceTier<B: Backend> {
     builder: Arc<ExpertBuilder>,
     experts: Vec<Vec<ExpertSlot<B>>>, // [layers][experts], no experts in a dense layer
-    /// Where planes lie, if not in memory of the host.
+    /// Slots in device memory; `None` if planes are in host memory.
     memory: Option<DeviceMemory<B>>,
 }
 
-/// The slots of a device, and what the device has to be told of.
+/// Slots of a device, and pending changes to its tables.
 struct DeviceMemory<B: Backend> {
     slots: B::ExpertSlots,
-    /// Slots that nothing is in, the first one last.
+    /// Free slots; the last one is taken first.
     free: Vec<usize>,
-    /// Experts of which a table says something else than is true.
+    /// Experts whose table entry is out of date.
     changed: Vec<ExpertId>,
-    /// Experts of which planes have arrived that are in no slot yet.
+    /// Experts with arrived planes that are not in a slot yet.
     arrived: Vec<ExpertId>,
-    /// Experts on their way from host memory, in the order of their copies.
+    /// Experts being copied from host memory, in the order of their copies.
     promotions: VecDeque<Promotion<B>>,
 }
 
-/// An expert on its way to a slot. Its planes are in host memory until it is there.
+/// An expert being copied to a slot. Its planes stay in host memory until the copies are done.
 struct Promotion<B: Backend> {
     id: ExpertId,
     planes: usize,
     slot: usize,
     weights: FeedForward<B>,
-    /// The end of the copies.
+    /// Fence after the copies.
     fence: CopyFence,
 }
 
-/// An expert that has come from host memory, and how many planes of it.
+/// A promoted expert and its number of planes.
 pub(super) struct Promoted {
     pub id: ExpertId,
     pub planes: usize,
 }
 
 impl<B: Backend> DeviceTier<B> {
-    /// No expert is there yet; `experts` says how many each layer has.
+    /// Creates a tier without resident experts. `experts` gives the number of experts per layer.
     pub fn new(builder: Arc<ExpertBuilder>, experts: impl Iterator<Item = usize>) -> Self {
         let slots = |count| (0..count).map(|_| ExpertSlot::empty()).collect();
         Self { builder, experts: experts.map(slots).collect(), memory: None }
     }
 
-    /// Experts lie in slots of the device's memory from now on, if it has such; gives the tables that
-    /// say which, none for a layer without experts.
+    /// Allocates slots in device memory, if the device supports them. Returns the expert table of each layer,
+    /// `None` for layers without experts.
     ///
     /// # Errors
-    /// A device whose memory has no room for one.
+    /// Returns an error if device memory does not fit one slot.
     pub fn enable_slots(
         &mut self,
         backend: &mut B,
@@ -78,7 +78,7 @@ impl<B: Backend> DeviceTier<B> {
         let Self { builder, experts, .. } = self;
         let shape = |layer| builder.source().expert_shape(layer, builder.activations());
         let Ok(shapes) = (0..experts.len()).map(shape).collect::<Result<Vec<_>, _>>() else {
-            // No slot fits all of them.
+            // The experts have no common slot shape.
             return Ok(Vec::new());
         };
         let Some(slots) = backend.expert_slots(&shapes, budget_bytes)? else {
@@ -96,22 +96,22 @@ impl<B: Backend> DeviceTier<B> {
         Ok(tables)
     }
 
-    /// How many slots the device has, if it has any.
+    /// Returns the number of slots, or `None` without slots.
     pub fn slot_count(&self) -> Option<usize> {
         self.memory.as_ref().map(|memory| memory.slots.count())
     }
 
-    /// Bytes of the slots that something is in, if there are slots.
+    /// Returns the bytes of occupied slots, or `None` without slots.
     pub fn taken_bytes(&self) -> Option<u64> {
         let memory = self.memory.as_ref()?;
         let taken = memory.slots.count().saturating_sub(memory.free.len()) as u64;
         Some(taken * memory.slots.slot_bytes())
     }
 
-    /// How fast slots are filled from host memory; none where evicted planes are not held there.
+    /// Returns the speed of filling slots from host memory. `None` if evicted planes are not kept there.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn host_link(&mut self, backend: &mut B) -> Result<Option<HostLink>, EngineError> {
         match &mut self.memory {
             Some(memory) => memory.slots.host_link(backend),
@@ -119,7 +119,7 @@ impl<B: Backend> DeviceTier<B> {
         }
     }
 
-    /// Experts in slots that will be lost when slots take no more than `bytes`.
+    /// Returns the experts whose slots will be lost when slots are limited to `bytes`.
     pub fn lost_at(&self, bytes: u64) -> Vec<ExpertId> {
         let Some(memory) = &self.memory else { return Vec::new() };
         let kept = memory.slots.kept(bytes);
@@ -130,10 +130,10 @@ impl<B: Backend> DeviceTier<B> {
         lost.collect()
     }
 
-    /// Makes the slots what `bytes` have room for; those of [`DeviceTier::lost_at`] are free.
+    /// Resizes the slots to `bytes`. Slots of experts in [`DeviceTier::lost_at`] must be free.
     ///
     /// # Errors
-    /// A device whose memory has no room for one expert.
+    /// Returns an error if device memory does not fit one expert.
     pub fn resize(&mut self, bytes: u64, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         let Self { experts, memory, .. } = self;
         let Some(memory) = memory else { return Ok(()) };
@@ -148,7 +148,7 @@ impl<B: Backend> DeviceTier<B> {
         slot_of(&mut self.experts, id)
     }
 
-    /// A plane has arrived.
+    /// Adds an arrived plane.
     ///
     /// # Errors
     /// [`InternalError`] for an expert that the model does not have.
@@ -160,14 +160,13 @@ impl<B: Backend> DeviceTier<B> {
         Ok(())
     }
 
-    /// Whether a plane is here.
     #[cfg(test)]
     pub fn holds(&self, id: PlaneId) -> bool {
         self.experts[id.layer as usize][id.expert as usize].holds(id.plane)
     }
 
-    /// Lets go of a plane. If it lay in device memory, gives the expert that it was part of: it can be
-    /// copied from there until something else comes to its slot.
+    /// Evicts a plane. If it was in device memory, returns its expert: the plane can be copied from there
+    /// until its slot is overwritten.
     ///
     /// # Errors
     /// [`InternalError`] for an expert that the model does not have.
@@ -185,10 +184,10 @@ impl<B: Backend> DeviceTier<B> {
         Ok(left)
     }
 
-    /// The expert, made of all planes that have arrived, `planes` at least.
+    /// Returns the expert, built from all planes that have arrived, at least `planes`.
     ///
     /// # Errors
-    /// Planes that do not make an expert; no slot; a failed device.
+    /// Returns an error if the planes do not form an expert, no slot is free, or the device fails.
     pub fn acquire(
         &mut self,
         id: ExpertId,
@@ -206,16 +205,15 @@ impl<B: Backend> DeviceTier<B> {
         }
     }
 
-    /// The expert as the device has it.
     pub fn bound(&self, id: ExpertId) -> Option<&Arc<FeedForward<B>>> {
         let slot = self.experts.get(id.layer as usize)?.get(id.expert as usize)?;
         slot.bound().map(|(weights, _)| weights)
     }
 
-    /// Copies a plane of an expert in device memory to host memory, where that has room for its bytes.
+    /// Copies a plane from device memory to host memory. Returns `None` if host memory lacks space.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn fetch(
         &mut self,
         id: PlaneId,
@@ -228,7 +226,7 @@ impl<B: Backend> DeviceTier<B> {
         memory.slots.fetch_plane(encoder, weights, &parts, bytes)
     }
 
-    /// Puts planes that arrived ahead of their use into their slots.
+    /// Copies prefetched planes into their slots.
     pub fn place_arrived(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), InternalError> {
         let Self { builder, experts, memory } = self;
         let Some(memory) = memory else { return Ok(()) };
@@ -238,7 +236,7 @@ impl<B: Backend> DeviceTier<B> {
                 continue;
             }
             let (slots, free) = (&mut memory.slots, &mut memory.free);
-            // What is wrong with it is said where it is asked for.
+            // The error is returned when the expert is requested.
             if slot.place(id, builder, slots, free, encoder).is_ok() {
                 memory.changed.push(id);
             }
@@ -246,10 +244,10 @@ impl<B: Backend> DeviceTier<B> {
         Ok(())
     }
 
-    /// Tells the tables what has changed.
+    /// Updates the device's tables with pending changes.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn publish(
         &mut self,
         tables: &mut [Option<B::ExpertTable>],
@@ -271,22 +269,21 @@ impl<B: Backend> DeviceTier<B> {
         Ok(())
     }
 
-    /// Whether experts are on their way.
     pub fn has_promotions(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| !memory.promotions.is_empty())
     }
 
-    /// The end of the copies that bring an expert, if it is on its way.
+    /// Returns the fence after an expert's promotion, if one is in progress.
     pub fn promotion_of(&self, id: ExpertId) -> Option<CopyFence> {
         let mut promotions = self.memory.as_ref()?.promotions.iter();
         promotions.find(|promotion| promotion.id == id).map(|promotion| promotion.fence)
     }
 
-    /// Starts copies of an expert's first planes from host memory to a slot, beside the steps and after
-    /// those of `before`; false where it cannot be.
+    /// Starts asynchronous copies of an expert's first planes from host memory to a slot, after the copies
+    /// recorded by `before`. Returns false if the expert cannot be placed.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn promote(
         &mut self,
         id: ExpertId,
@@ -308,7 +305,7 @@ impl<B: Backend> DeviceTier<B> {
             }
             Err(error) => {
                 tracing::debug!(%error, "an expert stays in memory of the host");
-                // Whatever was copied, the next one in that slot comes after it.
+                // The next expert in this slot must wait for copies that were started.
                 memory.slots.completed_copies(encoder, fence)?;
                 Ok(false)
             }
@@ -322,7 +319,7 @@ impl<B: Backend> DeviceTier<B> {
         encoder: &mut B::Encoder<'_>,
     ) -> Result<(usize, FeedForward<B>), EngineError> {
         let memory = self.memory.as_mut().invariant("experts are promoted to slots")?;
-        // The CPU has computed with them.
+        // The CPU has already computed with these planes.
         let matrices = self.builder.source().bind_expert(id, planes, Scan::Known)?;
         let none =
             || EngineError::mismatch("slots of streamed experts", "one that is free", "none");
@@ -334,11 +331,11 @@ impl<B: Backend> DeviceTier<B> {
         placed.map(|weights| (slot, weights))
     }
 
-    /// The latest fence whose copies are done for what is recorded from now on, which waits for those up
-    /// to `awaited`.
+    /// Returns the latest fence whose copies are complete for subsequently recorded work. That work waits for
+    /// copies up to `awaited`.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn completed_copies(
         &mut self,
         awaited: CopyFence,
@@ -348,7 +345,7 @@ impl<B: Backend> DeviceTier<B> {
         memory.slots.completed_copies(encoder, awaited)
     }
 
-    /// Takes in the first expert on its way whose copies are done.
+    /// Completes the oldest promotion if its copies are done.
     ///
     /// # Errors
     /// [`InternalError`] for an expert that the model does not have.
@@ -363,7 +360,7 @@ impl<B: Backend> DeviceTier<B> {
         };
         let Promotion { id, planes, slot, weights, .. } = landed;
         slot_of(experts, id)?.moved_in(slot, weights, planes);
-        // Planes above them may have come meanwhile.
+        // Higher planes may have arrived during the copy.
         memory.arrived.push(id);
         memory.changed.push(id);
         Ok(Some(Promoted { id, planes }))
@@ -378,13 +375,12 @@ fn slot_of<B: Backend>(
     layer.and_then(|layer| layer.get_mut(id.expert as usize)).invariant(KNOWN)
 }
 
-/// One expert's planes, and the expert made of them.
+/// Planes of one expert, and the expert bound to them.
 struct ExpertSlot<B: Backend> {
     planes: [Option<Arc<ArrivedPlane>>; 5],
-    /// The expert of its first planes, and how many they are. A device has these in its own memory,
-    /// and they are not in `planes` any more.
+    /// The bound expert and its number of planes. With slots, these planes are in device memory and not in
+    /// `planes`.
     bound: Option<(Arc<FeedForward<B>>, usize)>,
-    /// Its slot in device memory.
     slot: Option<usize>,
     scan: Scan,
 }
@@ -394,18 +390,16 @@ impl<B: Backend> ExpertSlot<B> {
         Self { planes: Default::default(), bound: None, slot: None, scan: Scan::Check }
     }
 
-    /// A plane has arrived.
     fn put(&mut self, plane: Plane, bytes: ArrivedPlane) {
         self.planes[plane.index()] = Some(Arc::new(bytes));
     }
 
-    /// Whether a plane is here.
     #[cfg(test)]
     fn holds(&self, plane: Plane) -> bool {
         self.planes[plane.index()].is_some()
     }
 
-    /// Lets go of a plane; gives the slot of the device that nothing is in any more.
+    /// Removes a plane. Returns the slot if it became empty.
     fn drop_plane(&mut self, plane: Plane) -> Option<usize> {
         let plane = plane.index();
         self.planes[plane] = None;
@@ -419,33 +413,31 @@ impl<B: Backend> ExpertSlot<B> {
         None
     }
 
-    /// Its slot in device memory.
     fn slot(&self) -> Option<usize> {
         self.slot
     }
 
-    /// The expert lies in a slot of the device, made of so many planes.
+    /// Sets the expert as placed in a slot, built from `planes` planes.
     fn moved_in(&mut self, slot: usize, weights: FeedForward<B>, planes: usize) {
         self.scan = Scan::Known;
         self.slot = Some(slot);
         self.bound = Some((Arc::new(weights), planes));
     }
 
-    /// Whether a plane has arrived that could be put into the device's slot.
+    /// Returns whether an arrived plane could be added to the slot.
     fn has_arrived(&self) -> bool {
         let held = self.bound.as_ref().map_or(0, |(_, held)| *held);
         self.planes.get(held).is_some_and(Option::is_some)
     }
 
-    /// The expert as it is, and how many planes it was made of.
     fn bound(&self) -> Option<(&Arc<FeedForward<B>>, usize)> {
         self.bound.as_ref().map(|(weights, held)| (weights, *held))
     }
 
-    /// The expert, made of as many planes as are there, `planes` at least.
+    /// Returns the expert bound to all planes that have arrived, at least `planes`.
     ///
     /// # Errors
-    /// Planes that do not make an expert.
+    /// Returns an error if the planes do not form an expert.
     fn bind(
         &mut self,
         id: ExpertId,
@@ -466,11 +458,11 @@ impl<B: Backend> ExpertSlot<B> {
         Ok(weights)
     }
 
-    /// The expert in a slot of the device, with all planes that have arrived, which the host forgets. It
-    /// takes a `free` slot if it has none.
+    /// Moves all arrived planes to the expert's slot, taking one from `free` if it has none, and returns the
+    /// expert. The host copies are dropped.
     ///
     /// # Errors
-    /// Planes that do not make an expert; no slot; a failed device.
+    /// Returns an error if the planes do not form an expert, no slot is free, or the device fails.
     fn place(
         &mut self,
         id: ExpertId,

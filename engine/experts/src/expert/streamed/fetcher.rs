@@ -1,8 +1,8 @@
-//! Which planes are read, in what order, and what has arrived: those that a layer misses, those that
-//! later layers are predicted to want, and refinements that nobody waits for.
+//! Plane reads: which planes to read, in which order, and which have arrived. Planes are misses of a layer,
+//! predictions for later layers, or refinements of no urgency.
 //!
-//! It counts no memory: room for a prefetch is asked of the `Residency` that it is lent, and all other
-//! planes are admitted before it is told of them.
+//! The fetcher does no memory accounting. It requests space for prefetches from the borrowed `Residency`; all
+//! other planes are admitted before they are planned.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,44 +25,40 @@ use nestling_core::backend::ExpertUse;
 use nestling_core::error::EngineError;
 use nestling_core::stream_stats::StreamStats;
 
-/// How much faster an expert is computed with than read, about: only orders of reads depend on it.
+/// Approximate ratio of read time to compute time of an expert. It only affects the order of reads.
 const READ_SHARE: u64 = 10;
 
-/// With fewer than this many reads in flight for each of the depth, the disk goes idle before a
-/// layer ends.
+/// Reads in flight per unit of depth below which the disk would be idle before a layer ends.
 const DRY_READS: usize = 2;
 
-/// Rows that are computed in the time of one or two.
+/// Number of rows computed in about the time of one or two.
 const ROWS_TOGETHER: u64 = 4;
 
-/// The reads of streamed experts: what is to be read, what is being read, and what pays.
+/// Reads of streamed experts: planned, in flight and predicted.
 pub(super) struct Fetcher {
     reads: Reads,
     extents: ExtentTable,
-    /// Reads under way at once.
     depth: usize,
-    /// Planes that have room and are to be read, in this order.
+    /// Admitted planes to read, in order.
     planned: Vec<PlaneId>,
-    /// The same with their times, while they are ordered.
+    /// Planned reads with their times, while sorting.
     timed: Vec<ReadJob>,
     order: ReadOrder,
-    /// Planes that nobody waits for and that have no room, to be read while the disk has nothing
-    /// else to do.
+    /// Planes of no urgency that are not admitted yet, to be read while the disk is idle.
     later: VecDeque<PlaneId>,
-    /// Planes that were read for a prediction, until their layer asks.
+    /// Planes read for a prediction whose layer has not started yet.
     predicted: Vec<PlaneId>,
     ahead: ReadAhead,
     recorder: Option<Arc<Recorder>>,
 }
 
-/// A read that has ended.
 pub(super) struct Arrival {
     pub id: PlaneId,
     pub result: Result<ArrivedPlane, EngineError>,
 }
 
 impl Fetcher {
-    /// Nothing is to be read yet.
+    /// Creates a fetcher with an empty queue.
     pub fn new(reads: Reads, extents: ExtentTable, options: &StreamOptions) -> Self {
         reads.set_pool_bytes(0);
         reads.set_memory_bytes(options.budget_bytes);
@@ -80,39 +76,34 @@ impl Fetcher {
         }
     }
 
-    /// Who hears of reads.
     pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
         self.recorder = recorder;
     }
 
-    /// Bytes that planes and unused buffers may take together.
+    /// Sets the maximum bytes of planes and unused buffers together.
     pub fn set_memory_bytes(&self, bytes: u64) {
         self.reads.set_memory_bytes(bytes);
     }
 
-    /// Where planes lie in the store.
     pub fn extents(&self) -> &ExtentTable {
         &self.extents
     }
 
-    /// Whether reads are under way or have ended and were not taken.
+    /// Returns whether any read is in flight or has an unclaimed result.
     pub fn is_busy(&self) -> bool {
         self.reads.outstanding() > 0
     }
 
-    /// Reads that are under way or have ended and were not taken.
     #[cfg(test)]
     pub fn outstanding(&self) -> usize {
         self.reads.outstanding()
     }
 
-    /// A read that has ended, if there is one.
     pub fn try_next(&mut self) -> Option<Arrival> {
         let done = self.reads.try_next()?;
         Some(self.take_in(done))
     }
 
-    /// A read that has ended, now or later.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Arrival> {
         self.reads.poll_next(context).map(|done| self.take_in(done))
     }
@@ -126,58 +117,57 @@ impl Fetcher {
         Arrival { id, result: done.result }
     }
 
-    /// A plane that has room is read next.
+    /// Plans the read of an admitted plane.
     pub fn plan(&mut self, id: PlaneId) {
         self.planned.push(id);
     }
 
-    /// A plane that may be on its way is waited for.
+    /// Raises a plane's read, if it is in flight, to urgent.
     pub fn raise(&self, id: PlaneId) {
         self.reads.promote(tag_of(id));
     }
 
-    /// Whether reads run beside the caller.
+    /// Returns whether reads run on other threads than the caller's.
     pub fn has_threads(&self) -> bool {
         self.reads.method() != ReadMethod::Inline
     }
 
-    /// Says whether background reads start.
     pub fn set_background(&self, background: Background) {
         self.reads.set_background(background);
     }
 
-    /// Takes a planned read back, if it has not begun.
+    /// Withdraws a submitted read. Returns false if it has already started.
     pub fn withdraw(&self, id: PlaneId) -> bool {
         self.reads.withdraw(tag_of(id))
     }
 
-    /// A plane is read when there is time.
+    /// Queues a plane to be read while the disk is idle.
     pub fn plan_later(&mut self, id: PlaneId) {
         self.later.push_back(id);
     }
 
-    /// A plane that is read in the background is read before the others there.
+    /// Raises a plane's background read to idle.
     pub fn hasten(&self, id: PlaneId) {
         self.reads.hasten(tag_of(id));
     }
 
-    /// Lower planes before higher ones among those that are read when there is time.
+    /// Sorts the planes queued by [`Fetcher::plan_later`], lower planes first.
     pub fn sort_later(&mut self) {
         self.later.make_contiguous().sort_by_key(|id| id.plane);
     }
 
-    /// Planes that were to be read when there is time are not.
+    /// Clears the planes queued by [`Fetcher::plan_later`].
     pub fn forget_later(&mut self) {
         self.later.clear();
     }
 
-    /// The next plane to be read when there is time, while there is.
+    /// Returns the next plane queued by [`Fetcher::plan_later`], if the disk has spare depth.
     pub fn take_later(&mut self) -> Option<PlaneId> {
         if self.reads.wanted() < self.depth { self.later.pop_front() } else { None }
     }
 
-    /// Orders the planned reads so that all is read and computed the soonest. An expert is computed
-    /// when the last of its planes is there; times are in bytes read.
+    /// Sorts the planned reads to minimize the time until all experts are computed. An expert is computed
+    /// once its last plane arrives. Times are measured in bytes read.
     pub fn order_for(&mut self, request: &LayerRequest) {
         let Self { planned, timed, order, extents, .. } = self;
         timed.clear();
@@ -197,7 +187,7 @@ impl Fetcher {
         }
     }
 
-    /// Starts the planned reads, but of planes that are nearer than the disk: `recall` takes these in.
+    /// Submits the planned reads, except planes that `recall` takes from a nearer tier than the disk.
     ///
     /// # Errors
     /// [`InternalError`] for a plane that the store does not have.
@@ -217,8 +207,8 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Whether it pays to predict the experts of the layer `distance` layers ahead. Beyond the next one
-    /// it does only where predictions are good and the disk would have nothing to do.
+    /// Returns whether predicting the experts of the layer `distance` layers ahead pays off. Beyond the next
+    /// layer, predictions must be good and the disk would otherwise be idle.
     pub fn pays_to_predict(&self, distance: usize, late: LatePlanes) -> bool {
         if distance <= 1 {
             return self.ahead.is_wanted();
@@ -227,8 +217,8 @@ impl Fetcher {
         self.ahead.is_wanted_further() && late == LatePlanes::WaitFor && is_dry()
     }
 
-    /// Plans reads of what a layer is predicted to want, as far as there is room for it; what has to leave
-    /// is named in `evicted`.
+    /// Plans prefetches for a later layer as far as there is space. Planes to evict are appended to
+    /// `evicted`.
     pub fn plan_ahead(
         &mut self,
         layer: u32,
@@ -260,19 +250,19 @@ impl Fetcher {
             let late = Plane::ALL[awaited..planes].iter().map(|plane| PlaneId::new(id, *plane));
             self.later.extend(late);
         }
-        // In time for the next layer, which this layer's are not any more.
+        // These planes are due for the next layer; planes of the current layer are too late by then.
         self.later.rotate_left(of_this_layer);
         let ahead = self.later.len() - of_this_layer;
         self.later.make_contiguous()[..ahead].sort_by_key(|id| id.plane);
     }
 
-    /// Whether a plane was read for a prediction and its layer has not asked yet.
+    /// Returns whether a plane was read for a prediction whose layer has not started yet.
     pub fn was_predicted(&self, id: PlaneId) -> bool {
         self.predicted.contains(&id)
     }
 
-    /// A layer has asked: predictions for it are judged, and what it does not want is not read any more, if
-    /// its read has not begun.
+    /// Evaluates the predictions for a layer once its request is known. Unneeded reads that have not started
+    /// are withdrawn.
     pub fn judge_predictions(
         &mut self,
         request: &LayerRequest,
@@ -281,7 +271,7 @@ impl Fetcher {
     ) {
         let Self { reads, extents, predicted, ahead, .. } = self;
         let (mut read, mut used) = (0, 0);
-        // Those of later layers are judged when these ask.
+        // Predictions for later layers are evaluated later.
         for id in predicted.extract_if(.., |id| id.layer <= request.layer()) {
             let bytes = extents.bytes(id);
             if request.wants(id) {
@@ -297,23 +287,22 @@ impl Fetcher {
     }
 }
 
-/// One expert's planes in the store.
 #[derive(Debug)]
 struct ExpertExtents {
     extents: [Option<Extent>; Plane::ALL.len()],
-    /// How many of them, from the first, each level needs.
+    /// Number of planes, from the first, that each level needs.
     planes: [usize; Level::ALL.len()],
 }
 
-/// Where the planes of every expert lie, looked up in the store's index once: a step asks hundreds of
-/// times.
+/// Locations of all experts' planes, looked up in the store's index once because each step uses them hundreds
+/// of times.
 #[derive(Debug)]
 pub(super) struct ExtentTable {
     layers: Vec<Vec<ExpertExtents>>, // no experts in a dense layer
 }
 
 impl ExtentTable {
-    /// Of so many experts in each layer.
+    /// Creates the table for this number of experts in each layer.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -342,50 +331,48 @@ impl ExtentTable {
         self.layers.get(id.layer as usize)?.get(id.expert as usize)
     }
 
-    /// How many experts each layer has.
     pub fn experts_of_layers(&self) -> impl Iterator<Item = usize> + '_ {
         self.layers.iter().map(Vec::len)
     }
 
-    /// Experts of one layer.
     pub fn experts_of(&self, layer: u32) -> usize {
         self.layers.get(layer as usize).map_or(0, Vec::len)
     }
 
-    /// Where a plane lies, if the store has it.
+    /// Returns the extent of a plane, if the store has it.
     pub fn extent(&self, id: PlaneId) -> Option<&Extent> {
         let expert = self.expert(id.expert_id())?;
         expert.extents[id.plane.index()].as_ref()
     }
 
-    /// Bytes of a plane; 0 where the store has none.
+    /// Returns the bytes of a plane; 0 if the store lacks it.
     pub fn bytes(&self, id: PlaneId) -> u64 {
         self.extent(id).map_or(0, |extent| extent.length)
     }
 
-    /// Bytes of an expert's first planes.
+    /// Returns the bytes of an expert's first planes.
     pub fn prefix_bytes(&self, id: ExpertId, planes: usize) -> u64 {
         let extents = self.expert(id).map(|expert| &expert.extents);
         let extents = extents.into_iter().flatten().take(planes).flatten();
         extents.map(|extent| extent.length).sum()
     }
 
-    /// The highest level that an expert's first planes make; none without any.
+    /// Returns the highest level that an expert's first planes provide, or `None` without planes.
     pub fn level_of(&self, id: ExpertId, planes: usize) -> Option<Level> {
         let wanted = self.expert(id)?.planes;
         let complete = |level: &Level| (1..=planes).contains(&wanted[level.index()]);
         Level::ALL.into_iter().rfind(complete)
     }
 
-    /// How many of an expert's planes, from the first, its rows need.
+    /// Returns the number of an expert's planes, from the first, that its rows need.
     pub fn planes_wanted(&self, id: ExpertId, rows: &[ExpertUse]) -> usize {
         let Some(expert) = self.expert(id) else { return 0 };
-        // Default: no row needs no plane.
+        // Default: without rows, no planes are needed.
         rows.iter().map(|used| expert.planes[used.level.index()]).max().unwrap_or(0)
     }
 }
 
-/// The number by which reads name a plane. Layers and experts are below 2²⁴ by the limits of
+/// Returns the number that identifies a plane in reads. Layers and experts are below 2²⁴ by the limits of
 /// configurations.
 fn tag_of(id: PlaneId) -> u64 {
     u64::from(id.layer) << 32 | u64::from(id.expert) << 8 | id.plane.index() as u64

@@ -1,101 +1,100 @@
-//! Whether an expert whose planes lie in memory of the host is computed there or brought to the device.
+//! Placement rule for experts whose planes are in host memory: computed by the CPU, or copied to the device.
 //!
-//! By the CPU where
+//! The CPU computes an expert if
 //!
 //! ```text
 //! T_host(m) + activations < max(bytes / link, T_device(m))
 //! ```
 //!
-//! with both sides behind what the layer gave them before. Activations go both ways, and count against
-//! the CPU. A result never depends on the answer.
+//! with both sides starting after the work that the layer already assigned to them. Activations travel both
+//! ways and count against the CPU. The choice never changes a result.
 
 use nestling_core::backend::HostLink;
 use serde::{Deserialize, Serialize};
 
-/// Where streamed experts are computed whose planes lie in memory of the host, beside a device that keeps
-/// planes there. Never changes a result in strict mode.
+/// Placement of streamed experts whose planes are in host memory, beside a device that keeps planes there.
+/// Never changes a result in strict mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostExperts {
-    /// On the device, where their planes are brought.
+    /// The device, after copying the planes.
     Never,
-    /// By the CPU where that takes less time than the way to the device, as measured.
+    /// The CPU if that is faster than copying to the device, as measured.
     #[default]
     WhenFaster,
-    /// By the CPU.
+    /// Always the CPU.
     Always,
-    /// As [`HostExperts::WhenFaster`], with these figures and no others.
+    /// As [`HostExperts::WhenFaster`], with fixed speeds instead of measured ones.
     By(HostSpeeds),
 }
 
-/// What the rule knows.
+/// Speeds that the rule compares.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostSpeeds {
-    /// The way to the device.
+    /// Link from host memory to the device.
     pub link: HostLink,
-    /// Bytes of planes per second that the CPU computes one row with.
+    /// Bytes of planes per second at which the CPU computes one row.
     pub host_bytes_per_s: f64,
 }
 
-/// An expert that could be computed on either side.
+/// An expert that can be computed on either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCandidate {
     /// Bytes of the planes that its rows use.
     pub bytes: u64,
-    /// Rows that use it.
+    /// Number of rows that use it.
     pub rows: usize,
-    /// Bytes of activations of a row, one way.
+    /// Bytes of a row's activations, one way.
     pub row_bytes: u64,
 }
 
-/// Seconds that an expert takes.
+/// Estimated times of an expert in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostTimes {
-    /// The CPU's.
+    /// Compute time on the CPU.
     pub host_s: f64,
-    /// The way of its activations to the host and back, besides the first of a layer's.
+    /// Time to copy activations to the host and back, without the round trip paid once per layer.
     pub activations_s: f64,
-    /// The way of its planes to the device.
+    /// Time to copy the planes to the device.
     pub link_s: f64,
-    /// The device's: it reads the planes at least once.
+    /// Compute time on the device, which reads the planes at least once.
     pub device_s: f64,
 }
 
-/// What a layer's experts were given to, in seconds from when the layer knew them.
+/// Work assigned in a layer, in seconds since the layer's experts were known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostQueues {
-    /// Of the CPU.
+    /// End time of the CPU's work.
     pub host_s: f64,
-    /// Of the way to the device, and the device.
+    /// End time of the copies to the device and its work.
     pub device_s: f64,
 }
 
-/// Classes of rows that the CPU's speed is known for: 1, 2, up to 4, 8 and so on.
+/// Number of row classes with a measured CPU speed: 1, 2, up to 4, 8 and so on.
 const CLASSES: usize = 10;
 
 /// Weight of a new measurement.
 const NEW: f64 = 0.25;
 
-/// Each time that an expert is not given to the CPU it is believed to be so much faster, so that
-/// it is tried again once in a while.
+/// Decay of the measured CPU time each time an expert is not given to the CPU, so that the CPU is retried
+/// occasionally.
 const FORGET: f64 = 0.998;
 
-/// Rows that a CPU takes in about the time of one.
+/// Number of rows that a CPU computes in about the time of one.
 const ROWS_TOGETHER: usize = 2;
 
-/// The rule, and what was measured.
 #[derive(Clone, Debug)]
 pub(super) struct HostRule {
     experts: HostExperts,
     speeds: HostSpeeds,
-    /// Seconds of a byte, for each class of rows that came.
+    /// Measured seconds per byte, by class of rows.
     measured: [Option<f64>; CLASSES],
     queues: HostQueues,
 }
 
-/// The class of so many rows, and how many belong to it.
+/// Returns the class of `rows`, and the number of blocks of that class.
 fn class_of(rows: usize) -> (usize, usize) {
     let class = rows.max(1).next_power_of_two().trailing_zeros() as usize;
     let class = class.min(CLASSES - 1);
@@ -103,13 +102,13 @@ fn class_of(rows: usize) -> (usize, usize) {
 }
 
 impl HostSpeeds {
-    /// What an expert takes on either side, where nothing more of the CPU is known.
+    /// Estimates the times of an expert, without measurements of the CPU.
     pub fn times(&self, expert: HostCandidate) -> HostTimes {
         let blocks = expert.rows.max(1).div_ceil(ROWS_TOGETHER) as f64;
         self.times_of(expert, blocks / self.host_bytes_per_s)
     }
 
-    /// The same, with seconds that the CPU takes for a byte.
+    /// Estimates the times of an expert, with the CPU's seconds per byte.
     fn times_of(&self, expert: HostCandidate, host_s_per_byte: f64) -> HostTimes {
         let HostLink { bytes_per_s, device_bytes_per_s, .. } = self.link;
         let bytes = expert.bytes as f64;
@@ -124,9 +123,9 @@ impl HostSpeeds {
 }
 
 impl HostTimes {
-    /// When the expert is done by the CPU, and by the device, behind what they have to do.
+    /// Returns the completion times on the CPU and on the device, after their queued work.
     pub fn ends(&self, queues: HostQueues, round_trip_s: f64) -> (f64, f64) {
-        // The way there and back is waited for once.
+        // The round trip is paid once per layer.
         let first = if queues.host_s > 0.0 { 0.0 } else { round_trip_s };
         let host = queues.host_s + first + self.activations_s + self.host_s;
         (host, queues.device_s + self.link_s.max(self.device_s))
@@ -134,18 +133,17 @@ impl HostTimes {
 }
 
 impl HostRule {
-    /// A rule with measured speeds, which those of [`HostExperts::By`] replace.
+    /// Creates a rule with measured speeds, which [`HostExperts::By`] overrides.
     pub fn new(experts: HostExperts, measured: HostSpeeds) -> Self {
         let speeds = if let HostExperts::By(given) = experts { given } else { measured };
         Self { experts, speeds, measured: [None; CLASSES], queues: HostQueues::default() }
     }
 
-    /// A layer's experts follow.
     pub fn begin_layer(&mut self) {
         self.queues = HostQueues::default();
     }
 
-    /// Whether the CPU computes an expert.
+    /// Returns whether the CPU computes an expert, and queues it on the chosen side.
     pub fn takes(&mut self, expert: HostCandidate) -> bool {
         match self.experts {
             HostExperts::Never => return false,
@@ -158,20 +156,19 @@ impl HostRule {
         if is_faster {
             self.queues.host_s = host;
         } else {
-            // What is not a number or without an end goes here, too.
+            // Times that are NaN or infinite also choose the device.
             self.queues.device_s = device;
             self.measured[class_of(expert.rows).0].iter_mut().for_each(|known| *known *= FORGET);
         }
         is_faster
     }
 
-    /// What the layer was given so far.
+    /// Returns the work assigned in the layer so far.
     pub fn queues(&self) -> HostQueues {
         self.queues
     }
 
-    /// The device gets an expert that the CPU was to compute and cannot; the layer had been given
-    /// `before` until then.
+    /// Moves an expert that the CPU cannot compute to the device. `before` is the work assigned before it.
     pub fn leave(&mut self, expert: HostCandidate, before: HostQueues) {
         let (_, device_s) = self.times(expert).ends(before, self.speeds.link.round_trip_s);
         self.queues = HostQueues { device_s, ..before };
@@ -182,7 +179,7 @@ impl HostRule {
         if let Some(known) = self.measured[class] {
             return self.speeds.times_of(expert, known * blocks as f64);
         }
-        // Fewer rows take no longer, and more as much longer as they are more.
+        // Extrapolates from fewer rows: time grows at most in proportion to the rows.
         let fewer = (0..class).rev().find_map(|other| {
             Some(self.measured[other]? * (1 << (class - other)) as f64 * blocks as f64)
         });
@@ -192,7 +189,7 @@ impl HostRule {
         }
     }
 
-    /// The CPU computed experts of so many bytes and rows.
+    /// Records that the CPU computed experts of `bytes` bytes and `rows` rows in `seconds`.
     pub fn observe(&mut self, bytes: u64, rows: usize, seconds: f64) {
         let has_figures = matches!(self.experts, HostExperts::By(_));
         if has_figures || bytes == 0 || seconds <= 0.0 {
@@ -210,7 +207,7 @@ mod tests {
     use super::{HostCandidate, HostExperts, HostQueues, HostRule, HostSpeeds, class_of};
     use nestling_core::backend::HostLink;
 
-    /// A link of 10 GB/s, a CPU of 20, a device of 1000.
+    /// Link of 10 GB/s, CPU of 20 GB/s, device of 1000 GB/s.
     const SPEEDS: HostSpeeds = HostSpeeds {
         link: HostLink { bytes_per_s: 1e10, round_trip_s: 2e-5, device_bytes_per_s: 1e12 },
         host_bytes_per_s: 2e10,
@@ -229,7 +226,7 @@ mod tests {
         let mut rule = HostRule::new(HostExperts::By(SPEEDS), SPEEDS);
         assert!(rule.takes(expert(4_000_000, 1)));
         rule.begin_layer();
-        // Of few bytes the way of activations there and back is most.
+        // Transferring activations dominates for few bytes.
         assert!(!rule.takes(expert(100_000, 1)));
         rule.begin_layer();
         // Sixteen rows take eight times as long as one or two.
@@ -249,7 +246,7 @@ mod tests {
         let mut rule = HostRule::new(HostExperts::By(SPEEDS), SPEEDS);
         rule.begin_layer();
         let places: Vec<bool> = (0..6).map(|_| rule.takes(expert(4_000_000, 1))).collect();
-        // 0.22 ms each for the CPU, 0.4 for the link.
+        // 0.22 ms each on the CPU, 0.4 ms on the link.
         assert_eq!(places, [true, false, true, true, false, true]);
     }
 
@@ -261,7 +258,7 @@ mod tests {
         let before = rule.queues();
         assert!(rule.takes(one));
         rule.leave(one, before);
-        // As where the device had one, and the CPU none.
+        // Same as with one expert on the device and an idle CPU.
         assert_eq!(rule.queues(), HostQueues { host_s: 0.0, device_s: 4e-4 });
         let places: Vec<bool> = (0..4).map(|_| rule.takes(one)).collect();
         assert_eq!(places, [true, true, true, false]);
@@ -275,7 +272,7 @@ mod tests {
         };
         assert!(!HostRule::new(HostExperts::Never, SPEEDS).takes(expert(1 << 30, 1)));
         assert!(HostRule::new(HostExperts::Always, nothing).takes(expert(1, 1000)));
-        // Figures that say nothing leave experts to the device.
+        // Zero speeds leave experts to the device.
         assert!(!HostRule::new(HostExperts::WhenFaster, nothing).takes(expert(1 << 20, 1)));
     }
 
@@ -287,7 +284,7 @@ mod tests {
         rule.observe(one.bytes, 1, 1e-2);
         rule.begin_layer();
         assert!(!rule.takes(one));
-        // More rows than were measured are believed to take longer.
+        // More rows than measured are assumed to take longer.
         assert!(!rule.takes(expert(4_000_000, 4)));
         let again = (1..10_000).find(|_| {
             rule.begin_layer();
@@ -300,7 +297,7 @@ mod tests {
         }
         rule.begin_layer();
         assert!(rule.takes(one));
-        // Figures that were given stay.
+        // Given speeds are never updated.
         let mut given = HostRule::new(HostExperts::By(SPEEDS), SPEEDS);
         given.observe(one.bytes, 1, 1.0);
         assert!(given.takes(one));

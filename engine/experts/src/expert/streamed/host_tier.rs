@@ -1,8 +1,8 @@
-//! Streamed experts in host memory, beside a device: the planes that left it, and the experts that the CPU
-//! computes of them while the device does the others. What the CPU gives goes to the device and is summed
-//! there with the rest, in the same order.
+//! Host memory beside a device: holds planes evicted from the device, and computes some experts on the CPU in
+//! parallel with the device. The CPU's results are copied to the device and summed there in the usual order.
 //!
-//! Only int8 products of nested matrices: those sum exactly and give the same bits on either side.
+//! The CPU is only used for int8 products of nested matrices, which sum exactly and give the same bits on
+//! both sides.
 
 use std::sync::Arc;
 
@@ -23,46 +23,46 @@ use nestling_core::stream_stats::StreamStats;
 use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
 
-/// The host memory of a device; empty where there is no device.
+/// Host memory of a device; empty without a device.
 pub(super) struct HostTier<B: Backend> {
     builder: Arc<ExpertBuilder>,
     options: HostOptions,
     planes: PinnedPlanes<B>,
-    /// Who computes experts of which planes lie here.
+    /// CPU that computes experts whose planes are in host memory.
     cpu: Option<CpuUnit>,
 }
 
 impl<B: Backend> HostTier<B> {
-    /// No plane has left a device yet.
     pub fn new(builder: Arc<ExpertBuilder>, options: HostOptions) -> Self {
         Self { builder, options, planes: PinnedPlanes::new(), cpu: None }
     }
 
-    /// Whether the CPU may compute experts and would give the same bits.
+    /// Returns whether the CPU may compute experts with identical bits.
     pub fn may_compute(&self) -> bool {
         self.options.experts != HostExperts::Never
             && self.builder.activations() == ActivationMode::Int8
     }
 
-    /// The CPU computes experts beside a device whose memory is that fast to fill.
+    /// Enables CPU computation beside a device with this link to host memory.
     ///
     /// # Errors
-    /// None that happens: the CPU has room for any buffer.
+    /// Never in practice: buffers of the CPU always fit.
     pub fn enable_cpu(&mut self, link: HostLink) -> Result<(), EngineError> {
         let hidden_size = self.builder.config().hidden_size;
         self.cpu = Some(CpuUnit::new(self.options, link, hidden_size)?);
         Ok(())
     }
 
-    /// A plane has left the device; `weights` says where it lies until something comes to its slot.
+    /// Notes a plane evicted from the device. `weights` locates it until its slot is overwritten.
     pub fn note_evicted(&mut self, id: PlaneId, weights: Arc<FeedForward<B>>) {
         self.planes.note_evicted(id, weights);
     }
 
-    /// Copies planes that left the device, where there is room: before anything comes to their slots.
+    /// Copies evicted planes from the device where there is space. Must run before their slots are
+    /// overwritten.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn demote_evicted(
         &mut self,
         residency: &Residency,
@@ -73,33 +73,31 @@ impl<B: Backend> HostTier<B> {
         self.planes.demote(residency, extents, device, encoder)
     }
 
-    /// Takes a plane out, if it is here.
+    /// Removes and returns a plane, if it is here.
     pub fn take(&mut self, id: PlaneId) -> Option<HostPlane> {
         self.planes.take(id)
     }
 
-    /// An expert's first planes.
     pub fn prefix(&self, id: ExpertId, planes: usize) -> Vec<Arc<ArrivedPlane>> {
         self.planes.prefix(id, planes)
     }
 
-    /// Lets go of planes, the oldest first, until they were so many bytes; says how many they were.
+    /// Releases planes, oldest first, until `bytes` are freed. Returns the bytes freed.
     pub fn shed(&mut self, bytes: u64) -> u64 {
         self.planes.shed(bytes)
     }
 
-    /// An expert's planes stay until it has moved to the device.
+    /// Keeps an expert's planes until it has moved to the device.
     pub fn set_moving(&mut self, id: ExpertId) {
         self.planes.set_moving(id);
     }
 
-    /// An expert has moved to the device.
     pub fn set_moved(&mut self, id: ExpertId) {
         self.planes.set_moved(id);
     }
 
-    /// Leaves experts of a request to the CPU: of those that lie here with all planes that their rows want,
-    /// the ones that it is faster for.
+    /// Assigns experts of a request to the CPU where that is faster. Candidates are experts whose requested
+    /// planes are all in host memory.
     ///
     /// # Errors
     /// [`InternalError`].
@@ -133,15 +131,14 @@ impl<B: Backend> HostTier<B> {
         Ok(())
     }
 
-    /// Whether the CPU was given experts that it has not computed.
     pub fn has_work(&self) -> bool {
         self.cpu.as_ref().is_some_and(|cpu| !cpu.work().is_empty())
     }
 
-    /// Brings what the CPU computes its experts from to the host.
+    /// Copies the inputs of the CPU's experts to the host.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub async fn read_inputs(
         &mut self,
         inputs: &B::Buffer, // [T, hidden_size]
@@ -153,11 +150,11 @@ impl<B: Backend> HostTier<B> {
         }
     }
 
-    /// Computes the experts that the CPU was given, while the device does what it was given, and puts what
-    /// they give into their rows of `out`. `each` hears of every expert.
+    /// Computes the CPU's experts while the device computes its own, and writes the results to their rows of
+    /// `out`. `each` is called for each expert.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn compute(
         &mut self,
         uses: &[ExpertUse],
@@ -188,19 +185,17 @@ impl<B: Backend> HostTier<B> {
         Ok(())
     }
 
-    /// Takes out what the CPU was given.
     pub fn take_work(&mut self) -> Vec<CpuExpert> {
         self.cpu.as_mut().map_or_else(Vec::new, CpuUnit::take_work)
     }
 
-    /// Uses the memory of what was taken out again.
+    /// Returns the memory of taken work for reuse.
     pub fn recycle(&mut self, work: Vec<CpuExpert>) {
         if let Some(cpu) = &mut self.cpu {
             cpu.recycle(work);
         }
     }
 
-    /// The CPU forgets what it was given.
     pub fn end(&mut self) {
         if let Some(cpu) = &mut self.cpu {
             cpu.forget_work();
@@ -209,7 +204,8 @@ impl<B: Backend> HostTier<B> {
     }
 }
 
-/// The expert made of planes that lie in host memory, `planes` at least, which stay while it is busy.
+/// Builds an expert from its planes in host memory, at least `planes`. The planes stay while the expert is
+/// busy.
 fn bind<B: Backend>(
     id: ExpertId,
     planes: usize,

@@ -1,9 +1,9 @@
-//! Experts that are read when they are wanted: planes within a budget.
+//! Experts streamed on demand: planes are read and cached within a budget.
 //!
-//! Four owners, none of which sees into another: `LayerRequest` is what one layer wants,
-//! `Fetcher` reads planes, `DeviceTier` makes experts of them where the device computes, and
-//! `HostTier` holds what left the device and has the CPU compute of it. What is resident and what has
-//! to go is decided by `Residency`. `StreamedExperts` only passes planes between them:
+//! Four components are independent of each other. `LayerRequest` tracks the requirements of one layer,
+//! `Fetcher` reads planes, `DeviceTier` builds experts on the device, and `HostTier` holds planes evicted
+//! from the device and runs the CPU on them. `Residency` decides which planes are resident and which are
+//! evicted. `StreamedExperts` passes planes between the components:
 //!
 //! ```text
 //!            LayerRequest
@@ -14,8 +14,8 @@
 //!                       HostTier ────► rows computed by the CPU
 //! ```
 //!
-//! Nothing here changes a result, but where every row of a step is elastic: an expert is computed when all
-//! the planes that its rows ask for have arrived, whatever the order.
+//! Streaming never changes a result, except in steps whose rows are all elastic. An expert is computed when
+//! all planes that its rows request have arrived, in any order.
 
 mod background;
 mod builder;
@@ -59,23 +59,23 @@ use nestling_core::stream_stats::StreamStats;
 use nestling_core::weights::ActivationMode;
 use request::{ExpertState, LayerRequest, RequestedExpert};
 
-/// Part of a budget that unused buffers may take.
+/// Divisor of the budget that bounds the share of unused buffers.
 const SPARE_SHARE: u64 = 24;
 
-/// How experts are streamed.
+/// Settings of expert streaming.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamOptions {
-    /// Bytes that planes of experts may take.
+    /// Budget for planes of experts, in bytes.
     pub budget_bytes: u64,
-    /// How planes are read.
+    /// Settings of reads.
     pub reads: ReadOptions,
-    /// Whether planes are read before a layer asks for them.
+    /// Prefetch mode.
     pub prefetch: Prefetch,
-    /// Who computes planes that a device keeps in memory of the host.
+    /// Settings of CPU computation on planes in host memory, beside a device.
     pub host: HostOptions,
 }
 
-/// The experts of a model, those within the budget in memory.
+/// Streamed experts of a model.
 pub(super) struct StreamedExperts<B: Backend> {
     request: LayerRequest,
     fetcher: Fetcher,
@@ -83,24 +83,23 @@ pub(super) struct StreamedExperts<B: Backend> {
     host: HostTier<B>,
     residency: Residency,
     memory: Arc<ExpertMemory>,
-    /// Most bytes of unused buffers.
     spare_max: u64,
-    /// Planes that have to go, before they do.
+    /// Planes evicted by residency and not yet dropped.
     evicted: Vec<PlaneId>,
     prefetch: Prefetch,
-    /// Planes that are read before anybody wants them, since there is room for all.
+    /// Planes that are read in the background because the budget holds all.
     background: Vec<PlaneId>,
-    /// Whether the last step missed experts; the first one will.
+    /// True if the previous step had misses; initially true.
     has_waited: bool,
     stats: StreamStats,
 }
 
 impl<B: Backend> StreamedExperts<B> {
-    /// No expert is resident yet.
+    /// Creates streamed experts with none resident.
     ///
     /// # Errors
-    /// A source that is no store; a budget that has no room for one token's experts of one layer;
-    /// a platform that gives no thread for reads.
+    /// Returns an error if the source is not a store, or a reader thread cannot be started. Also returns an
+    /// error if the budget does not fit one token's experts of one layer.
     pub fn open(
         source: Arc<dyn ExpertSource>,
         activations: ActivationMode,
@@ -112,7 +111,6 @@ impl<B: Backend> StreamedExperts<B> {
         Self::with_reads(source, activations, options, reads)
     }
 
-    /// The same over reads that were opened before.
     fn with_reads(
         source: Arc<StoreSource>,
         activations: ActivationMode,
@@ -148,43 +146,40 @@ impl<B: Backend> StreamedExperts<B> {
         })
     }
 
-    /// Who hears of reads.
     pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
         self.fetcher.set_recorder(recorder);
     }
 
-    /// What its memory is changed by.
+    /// Returns the control for changing the memory limits.
     pub fn memory(&self) -> &Arc<ExpertMemory> {
         &self.memory
     }
 
-    /// How many experts each layer has.
     pub fn experts_of_layers(&self) -> impl Iterator<Item = usize> + '_ {
         self.fetcher.extents().experts_of_layers()
     }
 
-    /// How many experts a layer has.
     pub fn experts_of(&self, layer: usize) -> usize {
         self.fetcher.extents().experts_of(layer as u32)
     }
 
-    /// A step begins.
     pub fn begin_step(&mut self) {
         self.residency.begin_step();
         self.hold_background();
     }
 
-    /// What was done since this was asked last: a step has ended.
+    /// Ends a step and returns the statistics since the last call.
     pub fn take_stats(&mut self) -> StreamStats {
         self.release_background(self.stats.expert_misses);
         std::mem::take(&mut self.stats)
     }
 
-    /// Starts one layer's request: counts its uses, pins what is there, reads what is missing.
-    /// `experts` ascend, each with its rows' range in the uses.
+    /// Starts one layer's request: counts uses, pins resident planes and starts reads of misses. `experts`
+    /// ascend, each with the range of its rows in `uses`.
     ///
     /// # Errors
-    /// An expert that the layer does not have; as [`StreamedExperts::change_memory`].
+    /// Returns an error if the layer lacks an expert. Also has the errors of
+    /// [`StreamedExperts::change_memory`].
     pub fn begin(
         &mut self,
         layer: u32,
@@ -216,8 +211,7 @@ impl<B: Backend> StreamedExperts<B> {
         self.pin()
     }
 
-    /// Counts that rows use an expert, before anything is done about planes that are missing; gives how
-    /// many planes they need.
+    /// Counts uses of an expert before its misses are handled. Returns the number of planes its rows need.
     fn count_use(&mut self, id: ExpertId, rows: &[ExpertUse]) -> usize {
         let Self { fetcher, residency, stats, .. } = self;
         let planes = fetcher.extents().planes_wanted(id, rows);
@@ -242,15 +236,16 @@ impl<B: Backend> StreamedExperts<B> {
         planes
     }
 
-    /// Counts the uses of an expert that a device found by itself, and gives it.
+    /// Counts uses of an expert that was routed on the device, and returns the expert.
     pub fn count_found(&mut self, id: ExpertId, rows: &[ExpertUse]) -> Option<Arc<FeedForward<B>>> {
         self.count_use(id, rows);
         self.stats.served_bits += rows.iter().map(|used| u64::from(used.level.bits())).sum::<u64>();
         self.device.bound(id).map(Arc::clone)
     }
 
-    /// Pins what can be, and reads what is missing of it. An expert gets room for all its planes
-    /// or waits until others were computed; those after it wait too, so that it has its turn.
+    /// Pins experts that fit and plans reads of their missing planes. An expert is admitted with all planes
+    /// it must wait for, or waits until others are computed. Later experts then wait too, to prevent
+    /// starvation.
     fn pin(&mut self) -> Result<(), EngineError> {
         if self.request.find(ExpertState::Waiting, 0).is_none() {
             return Ok(());
@@ -290,7 +285,7 @@ impl<B: Backend> StreamedExperts<B> {
         self.submit(ReadClass::Urgent)
     }
 
-    /// Room for the planes of an expert that are missing; false if there is none for one of them.
+    /// Admits the missing planes of an expert. Returns false if one does not fit.
     fn admit(&mut self, id: ExpertId, planes: usize) -> bool {
         let Self { fetcher, residency, evicted, .. } = self;
         PlaneId::first(id, planes).all(|id| match residency.state(id) {
@@ -309,7 +304,7 @@ impl<B: Backend> StreamedExperts<B> {
         })
     }
 
-    /// Starts the planned reads, but of planes that lie in host memory, which are taken in at once.
+    /// Starts the planned reads. Planes found in host memory are taken from there immediately.
     fn submit(&mut self, class: ReadClass) -> Result<(), EngineError> {
         let Self { fetcher, device, host, residency, stats, .. } = self;
         fetcher.submit(class, |id| {
@@ -322,9 +317,9 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    /// Begins reads that nobody waits for, as many as the disk has time for. Room is made when a read
-    /// begins and not before, and only of planes with lower retention scores, or planes would leave for
-    /// others that never come.
+    /// Starts idle reads while the disk has spare depth. A plane is admitted only when its read starts, and
+    /// only by evicting planes with lower retention scores. Otherwise planes would be evicted for reads that
+    /// never start.
     fn read_later(&mut self) -> Result<(), EngineError> {
         while let Some(id) = self.fetcher.take_later() {
             if self.residency.state(id) == PlaneState::Absent
@@ -338,12 +333,12 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    /// Whether it pays to predict the experts of the layer `distance` layers ahead.
+    /// Returns whether predicting the experts of the layer `distance` layers ahead pays off.
     pub fn reads_ahead(&self, distance: usize) -> bool {
         self.fetcher.pays_to_predict(distance, self.request.late())
     }
 
-    /// Reads what a layer is predicted to want, as far as there is room.
+    /// Prefetches a layer's predicted planes as far as there is space.
     ///
     /// # Errors
     /// [`EngineError::Internal`].
@@ -360,11 +355,11 @@ impl<B: Backend> StreamedExperts<B> {
         self.read_later()
     }
 
-    /// Experts whose planes are all there, bound to them; none once all have been given, and none where
-    /// the CPU has experts to compute before anything is waited for.
+    /// Waits for experts whose planes are all resident and appends them to `ready`. Appends none once all
+    /// were returned, or if the CPU has experts to compute before the next wait.
     ///
     /// # Errors
-    /// A read that failed; planes that do not make an expert.
+    /// Returns an error if a read failed or planes do not form an expert.
     pub async fn next<'a>(
         &mut self,
         uses: &'a [ExpertUse],
@@ -388,7 +383,8 @@ impl<B: Backend> StreamedExperts<B> {
             }
             if self.request.all_wait() && !self.fetcher.is_busy() {
                 if self.device.has_promotions() {
-                    // What is on its way takes the room, and may leave once it is there.
+                    // Promotions in progress occupy the space; their planes can be evicted once they are
+                    // complete.
                     self.land_promotions(CopyFence::ALL, encoder)?;
                     continue;
                 }
@@ -402,12 +398,12 @@ impl<B: Backend> StreamedExperts<B> {
         }
     }
 
-    /// Takes in a read; one that failed matters if the layer wants it.
+    /// Handles a completed read. A failure is an error only if the current layer needs the plane.
     fn take_in(&mut self, arrival: Arrival) -> Result<(), EngineError> {
         let Arrival { id, result } = arrival;
         let is_awaited = self.residency.state(id) == PlaneState::Reading;
         match result {
-            // It is not taken in any more if it was given up.
+            // The read was abandoned, so its result is dropped.
             Ok(_) if !is_awaited => Ok(()),
             Ok(plane) => {
                 self.stats.read_bytes[id.plane.index()] += plane.as_ref().len() as u64;
@@ -428,7 +424,7 @@ impl<B: Backend> StreamedExperts<B> {
         }
     }
 
-    /// Takes in reads between requests: those that failed are read again when they are wanted.
+    /// Handles reads completed between requests. Failed ones are repeated when needed.
     fn take_in_unwanted(&mut self) -> Result<(), EngineError> {
         invariant!(self.request.is_done(), "no layer waits for experts");
         while let Some(arrival) = self.fetcher.try_next() {
@@ -437,7 +433,7 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    /// Cuts experts down to the planes that are there, those that have their first.
+    /// Limits pinned experts to the planes that have arrived, if they have their first.
     fn leave_out_late(&mut self) -> Result<(), EngineError> {
         let Self { request, residency, .. } = self;
         let mut from = 0;
@@ -452,7 +448,7 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    /// The highest level that an expert was given at, where planes were left out.
+    /// Returns the highest level of an expert whose late planes were left out.
     pub fn cut(&self, expert: u32) -> Option<Level> {
         self.request.expert(expert).and_then(RequestedExpert::cut)
     }
@@ -495,15 +491,15 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    /// Unpins what was given: it has been computed. So has what the CPU was given, if it has nothing to
-    /// compute any more.
+    /// Unpins the returned experts, which have been computed. Includes the CPU's experts if it has no work
+    /// left.
     fn release(&mut self) {
         let Self { request, host, residency, .. } = self;
         let layer = request.layer();
         request.release(!host.has_work(), |expert| residency.unpin(layer, expert));
     }
 
-    /// Ends a request, whether or not all was given.
+    /// Ends a request, even if experts are still pending.
     pub fn end(&mut self) {
         let Self { request, host, residency, .. } = self;
         let layer = request.layer();
@@ -511,15 +507,14 @@ impl<B: Backend> StreamedExperts<B> {
         host.end();
     }
 
-    /// Whether the CPU was given experts that it has not computed.
     pub fn has_host_work(&self) -> bool {
         self.host.has_work()
     }
 
-    /// Brings what the CPU computes its experts from to the host.
+    /// Copies the inputs of the CPU's experts to the host.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub async fn read_host_inputs(
         &mut self,
         inputs: &B::Buffer, // [T, hidden_size]
@@ -529,10 +524,11 @@ impl<B: Backend> StreamedExperts<B> {
     }
 }
 
-/// Part of a budget that is left to unused buffers. Mixed levels exchange planes of one size for
-/// those of another, whose memory would come in small pages, which a disk fills at half the speed.
+/// Returns the share of a budget reserved for unused buffers. Mixed levels replace planes of one size by
+/// planes of another. Without reuse, new buffers would consist of small memory pages, which the disk fills at
+/// half the speed.
 fn spare_bytes(budget: u64, table: &ExpertTable, most: u64) -> u64 {
-    // Where all planes have room, none is exchanged.
+    // Replacement never happens if all planes fit.
     let total = table.total_bytes();
     let planes = if budget >= total { total } else { table.least_bytes() };
     most.min(budget / SPARE_SHARE).min(budget.saturating_sub(planes))

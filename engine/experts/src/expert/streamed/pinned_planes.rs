@@ -1,5 +1,5 @@
-//! Planes that left memory of a device and lie in pinned host memory: nearer than the disk, and in one of
-//! both places only. How many there are is up to the device's own host memory.
+//! Planes evicted from device memory to pinned host memory. A plane is in one of the two places only. The
+//! device's host-memory limit bounds their number.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use nestling_core::backend::{Backend, FeedForward, HostPlane};
 use nestling_core::error::EngineError;
 use nestling_cpu::Cpu;
 
-/// The planes, and those that leave the device.
+/// Pinned planes, and planes about to leave the device.
 pub(super) struct PinnedPlanes<B: Backend> {
     planes: HashMap<PlaneId, PinnedPlane>,
-    /// Those that came or were used first in front; of some that was not the last time, and some are not
-    /// there any more.
+    /// Planes by time of arrival or last use, oldest in front. May contain outdated entries and planes that
+    /// are gone.
     order: VecDeque<(PlaneId, u64)>,
-    /// Counts how often planes came or were used.
+    /// Counter of arrivals and uses.
     moment: u64,
-    /// Planes whose slots nothing has overwritten yet.
+    /// Evicted planes whose slots are not overwritten yet.
     evicted: Vec<(PlaneId, Arc<FeedForward<B>>)>,
-    /// Experts made of planes that lie here, and of how many.
+    /// Experts bound to pinned planes, with their number of planes.
     bound: HashMap<ExpertId, (Arc<FeedForward<Cpu>>, usize)>,
-    /// Experts that are being computed where they lie.
+    /// Experts being computed by the CPU.
     busy: Vec<ExpertId>,
-    /// Experts that are on their way to the device.
+    /// Experts being copied to the device.
     moving: Vec<ExpertId>,
 }
 
-/// A plane, and the moment when it came or was used.
+/// A plane, and the moment of its arrival or last use.
 struct PinnedPlane {
     plane: HostPlane,
     moment: u64,
@@ -51,33 +51,31 @@ impl<B: Backend> PinnedPlanes<B> {
         }
     }
 
-    /// A plane leaves the device.
+    /// Notes a plane evicted from the device.
     pub fn note_evicted(&mut self, id: PlaneId, weights: Arc<FeedForward<B>>) {
         self.evicted.push((id, weights));
     }
 
-    /// Takes a plane out.
     pub fn take(&mut self, id: PlaneId) -> Option<HostPlane> {
         let kept = self.planes.remove(&id)?;
-        // Who computes with it keeps it.
+        // An expert still in computation keeps its planes alive.
         self.bound.remove(&id.expert_id());
         Some(kept.plane)
     }
 
-    /// How many of an expert's planes lie here, from the first on.
+    /// Returns the number of an expert's planes that are here, from the first.
     pub fn held(&self, id: ExpertId) -> usize {
         PlaneId::first(id, PLANES).take_while(|id| self.planes.contains_key(id)).count()
     }
 
-    /// An expert's first planes, so many of them.
     pub fn prefix(&self, id: ExpertId, planes: usize) -> Vec<Arc<ArrivedPlane>> {
         let pinned = PlaneId::first(id, planes).filter_map(|id| self.planes.get(&id));
         pinned.map(|pinned| Arc::new(ArrivedPlane::held(Arc::clone(&pinned.plane)))).collect()
     }
 
-    /// An expert's first planes are used now, and stay until nothing is busy any more.
+    /// Marks an expert's first planes as used, and keeps them until [`PinnedPlanes::clear_busy`].
     pub fn set_busy(&mut self, id: ExpertId, planes: usize) {
-        // Of an expert the last plane goes first.
+        // An expert's last plane becomes the oldest.
         for plane in Plane::ALL.into_iter().take(planes).rev() {
             let id = PlaneId::new(id, plane);
             if let Some(kept) = self.planes.get_mut(&id) {
@@ -90,33 +88,31 @@ impl<B: Backend> PinnedPlanes<B> {
         self.busy.push(id);
     }
 
-    /// The expert made of its first planes, so many at least, if it was.
     pub fn bound(&self, id: ExpertId, planes: usize) -> Option<Arc<FeedForward<Cpu>>> {
         let (weights, held) = self.bound.get(&id)?;
         (*held >= planes).then(|| Arc::clone(weights))
     }
 
-    /// Keeps the expert made of its first planes as long as these are here.
+    /// Keeps an expert bound to its first planes for as long as these are here.
     pub fn bind(&mut self, id: ExpertId, weights: &Arc<FeedForward<Cpu>>, planes: usize) {
         self.bound.insert(id, (Arc::clone(weights), planes));
     }
 
-    /// An expert's planes stay until it has moved.
+    /// Keeps an expert's planes until it has moved.
     pub fn set_moving(&mut self, id: ExpertId) {
         self.moving.push(id);
     }
 
-    /// An expert has moved to the device.
     pub fn set_moved(&mut self, id: ExpertId) {
         self.moving.retain(|other| *other != id);
     }
 
-    /// Nothing is busy any more.
+    /// Ends the use of all busy experts.
     pub fn clear_busy(&mut self) {
         self.busy.clear();
     }
 
-    /// Lets go of planes, the oldest first, until they were so many bytes; says how many they were.
+    /// Releases planes, oldest first, until `bytes` are freed. Returns the bytes freed.
     pub fn shed(&mut self, bytes: u64) -> u64 {
         let mut gone = 0;
         while gone < bytes
@@ -142,10 +138,10 @@ impl<B: Backend> PinnedPlanes<B> {
         self.take(id)
     }
 
-    /// Copies what leaves the device, before anything else comes to its slots.
+    /// Copies evicted planes to host memory, before their slots are overwritten.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn demote(
         &mut self,
         residency: &Residency,
@@ -159,7 +155,7 @@ impl<B: Backend> PinnedPlanes<B> {
             }
             let fetched = loop {
                 let fetched = device.fetch(id, &weights, extents.bytes(id), encoder)?;
-                // Nothing that went before it is missed more.
+                // Older planes are evicted first: they are the least likely to be used again.
                 if fetched.is_some() || self.drop_oldest().is_none() {
                     break fetched;
                 }
@@ -174,7 +170,7 @@ impl<B: Backend> PinnedPlanes<B> {
         Ok(())
     }
 
-    /// What was taken out or used again leaves its moment behind.
+    /// Compacts the order by removing outdated entries.
     fn forget_moments(&mut self) {
         let Self { planes, order, .. } = self;
         if order.len() > 2 * planes.len() + 16 {

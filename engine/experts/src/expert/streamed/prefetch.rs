@@ -1,42 +1,42 @@
-//! Reading the next layer's experts before it asks for them.
+//! Prefetch control for the experts of later layers.
 //!
-//! The next layer's router on this layer's hidden state names most of the experts that the next
-//! layer will want. They are read only while the disk has nothing else to do, and only while
-//! enough of what is read so is used.
+//! The next layer's router, applied to this layer's hidden state, predicts most of the experts that the next
+//! layer will use. They are read only while the disk is idle, and only while a sufficient share of them is
+//! used.
 
 use serde::{Deserialize, Serialize};
 
 use crate::reads::IdleDepth;
 use nestling_core::stream_stats::StreamStats;
 
-/// Share of prefetched bytes that must be used for reading ahead to go on.
+/// Minimum share of prefetched bytes that must be used for prefetching to continue.
 const USED_SHARE_MIN: f64 = 0.5;
 
-/// Share from which on reads ahead may take the whole depth of the disk, and be for a layer further.
+/// Share of used bytes from which prefetches may use the full read depth and reach one layer further.
 const USED_SHARE_SURE: f64 = 0.9;
 
-/// Weight of the bytes before, each time that a layer asks: a memory of some hundred layers.
+/// Decay of earlier byte counts per layer: a memory of several hundred layers.
 const KEEP: f64 = 0.995;
 
-/// Layers that nothing is read ahead of after it did not pay, before it is tried again.
+/// Number of layers without prefetches after they did not pay off.
 const PAUSE_LAYERS: u32 = 2000;
 
-/// Whether experts are read before a layer asks for them. Never changes a result.
+/// Prefetch mode for experts. Never changes a result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prefetch {
-    /// While it pays.
+    /// Prefetching is enabled while it pays off.
     #[default]
     Auto,
-    /// Never.
+    /// Prefetching is disabled.
     Off,
-    /// Whether or not it pays.
+    /// Prefetching is always enabled.
     Always,
-    /// All experts, from the start, if there is room for all of them; while it pays otherwise.
+    /// All experts are read from the start if the budget holds all of them; otherwise as `Auto`.
     All,
 }
 
-/// Whether prefetches pay.
+/// Statistics that decide whether prefetching pays off.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     mode: Prefetch,
@@ -50,7 +50,7 @@ impl ReadAhead {
         Self { mode, read: 0.0, used: 0.0, pause: 0 }
     }
 
-    /// Whether the next layer's experts are to be predicted.
+    /// Returns whether to predict the next layer's experts.
     pub fn is_wanted(&self) -> bool {
         match self.mode {
             Prefetch::Off => false,
@@ -59,23 +59,22 @@ impl ReadAhead {
         }
     }
 
-    /// How much of the disk's depth they may take.
+    /// Returns the share of the read depth available to prefetches.
     pub fn depth(&self) -> IdleDepth {
         if self.is_sure() { IdleDepth::Full } else { IdleDepth::Half }
     }
 
-    /// Whether experts of the layer after the next one are to be predicted, too, from a state that is
-    /// further from what that layer will see.
+    /// Returns whether to predict the layer after the next one too, from a state that is further from that
+    /// layer's input.
     pub fn is_wanted_further(&self) -> bool {
         self.is_wanted() && (self.is_sure() || self.mode == Prefetch::Always)
     }
 
-    /// Nearly all that was read ahead was used.
     fn is_sure(&self) -> bool {
         self.read > 0.0 && self.used >= self.read * USED_SHARE_SURE
     }
 
-    /// A layer has asked: of the bytes that were read for it, it uses some.
+    /// Evaluates a layer's predictions: `used_bytes` of the `read_bytes` read ahead were used.
     pub fn judge(&mut self, read_bytes: u64, used_bytes: u64, stats: &mut StreamStats) {
         stats.prefetched_bytes += read_bytes;
         stats.prefetch_used_bytes += used_bytes;
@@ -83,7 +82,7 @@ impl ReadAhead {
         self.read = self.read * KEEP + read_bytes as f64;
         self.used = self.used * KEEP + used_bytes as f64;
         if self.read > 0.0 && self.used < self.read * USED_SHARE_MIN && self.is_wanted() {
-            // A fresh start after the pause: what was read by then says nothing any more.
+            // The statistics restart after the pause, because old counts are not representative.
             (self.read, self.used, self.pause) = (0.0, 0.0, PAUSE_LAYERS);
         }
     }

@@ -1,4 +1,4 @@
-//! What one layer wants of streamed experts: a state machine without reads and without a device.
+//! State machine of one layer's request for streamed experts, independent of reads and devices.
 //!
 //! ```text
 //!          want            pin            give            release
@@ -12,10 +12,9 @@
 //!  end: from every state to gone
 //! ```
 //!
-//! *Waiting*: there is no room for its planes yet. *Pinned*: it has room, its planes are there or on
-//! their way. *Given*: the device computes it. *OnCpu*: the CPU computes it where its planes lie.
-//! Experts that are pinned or given keep their planes from leaving; whoever releases them or ends the
-//! request unpins them.
+//! *Waiting*: there is no space for its planes yet. *Pinned*: it has space, and its planes are resident or
+//! being read. *Given*: the device computes it. *OnCpu*: the CPU computes it from planes in host memory.
+//! Planes of pinned and given experts cannot be evicted. Releasing them or ending the request unpins them.
 
 use std::ops::Range;
 
@@ -24,20 +23,20 @@ use nestling_formats::{InternalError, Invariant, Level, invariant};
 use crate::residency::{PlaneId, RetentionGoal};
 use nestling_core::batch::LevelPolicy;
 
-/// Experts that are given at once while others wait for the memory of those that were computed.
+/// Maximum number of experts given at once while others wait for their memory.
 const GIVEN_AT_ONCE: usize = 8;
 
-/// What is done about planes that have not arrived when there is nothing else to compute.
+/// Treatment of planes that are late: not arrived when there is nothing else to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::expert) enum LatePlanes {
-    /// They are waited for.
+    /// Wait for them.
     WaitFor,
-    /// They are left out, P2 never.
+    /// Leave them out, except P2.
     LeaveOut,
 }
 
 impl LatePlanes {
-    /// What planes are kept for.
+    /// Returns the goal that resident planes are scored for.
     pub fn goal(self) -> RetentionGoal {
         match self {
             Self::WaitFor => RetentionGoal::Bytes,
@@ -45,7 +44,7 @@ impl LatePlanes {
         }
     }
 
-    /// How many of the planes that are asked for are waited for.
+    /// Returns the number of requested planes to wait for.
     pub fn awaited(self, planes: usize) -> usize {
         match self {
             Self::WaitFor => planes,
@@ -53,7 +52,7 @@ impl LatePlanes {
         }
     }
 
-    /// Planes are left out where every row of a step allows it.
+    /// Leaves planes out if all rows of a step allow it.
     pub fn of(policies: &[LevelPolicy]) -> Self {
         if policies.iter().all(|levels| levels.leaves_out_late()) {
             Self::LeaveOut
@@ -63,20 +62,18 @@ impl LatePlanes {
     }
 }
 
-/// How far an expert of a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpertState {
-    /// There is no room for its planes yet.
+    /// Waiting for space for its planes.
     Waiting,
-    /// Its planes are there or on their way, and none may leave.
+    /// Resident or being read, and protected from eviction.
     Pinned,
     /// Pinned, and computed by the device.
     Given,
-    /// Computed by the CPU where its planes lie in host memory.
+    /// Computed by the CPU from planes in host memory.
     OnCpu,
 }
 
-/// An expert that a layer wants.
 #[derive(Clone, Debug)]
 pub(super) struct RequestedExpert {
     expert: u32,
@@ -87,22 +84,22 @@ pub(super) struct RequestedExpert {
 }
 
 impl RequestedExpert {
-    /// Its number within the layer.
+    /// Returns the index of the expert in its layer.
     pub fn expert(&self) -> u32 {
         self.expert
     }
 
-    /// Planes that its rows need, from the first, without late ones that were left out.
+    /// Returns the number of planes its rows need, from the first, without late planes that were left out.
     pub fn planes(&self) -> usize {
         self.planes
     }
 
-    /// Its rows in the request's uses.
+    /// Returns the range of its rows in the request's uses.
     pub fn uses(&self) -> Range<usize> {
         self.uses.clone()
     }
 
-    /// The highest level that its planes make, where late ones were left out.
+    /// Returns the highest level of its planes, if late ones were left out.
     pub fn cut(&self) -> Option<Level> {
         self.cut
     }
@@ -112,35 +109,34 @@ impl RequestedExpert {
     }
 }
 
-/// The experts that one layer wants, from its request to the last expert computed.
+/// The experts requested by one layer, until the last one is computed.
 #[derive(Debug)]
 pub(super) struct LayerRequest {
     layer: u32,
     late: LatePlanes,
-    /// Ascending.
+    /// Sorted by expert.
     experts: Vec<RequestedExpert>,
 }
 
 impl LayerRequest {
-    /// Nothing is wanted yet.
     pub fn none() -> Self {
         Self { layer: 0, late: LatePlanes::WaitFor, experts: Vec::new() }
     }
 
-    /// A layer begins to want experts.
+    /// Starts the request of a layer.
     ///
     /// # Errors
-    /// [`InternalError`] while the request before has not ended.
+    /// [`InternalError`] if the previous request has not ended.
     pub fn begin(&mut self, layer: u32, late: LatePlanes) -> Result<(), InternalError> {
         invariant!(self.experts.is_empty(), "the request before has ended");
         (self.layer, self.late) = (layer, late);
         Ok(())
     }
 
-    /// The layer wants the first planes of an expert; experts ascend.
+    /// Adds the first planes of an expert to the request. Experts must ascend.
     ///
     /// # Errors
-    /// [`InternalError`] for an expert that does not follow the one before.
+    /// [`InternalError`] if the expert does not follow the previous one.
     pub fn want(
         &mut self,
         expert: u32,
@@ -154,59 +150,53 @@ impl LayerRequest {
         Ok(())
     }
 
-    /// The layer.
     pub fn layer(&self) -> u32 {
         self.layer
     }
 
-    /// What is done about late planes.
     pub fn late(&self) -> LatePlanes {
         self.late
     }
 
-    /// Whether nothing is wanted any more.
     pub fn is_done(&self) -> bool {
         self.experts.is_empty()
     }
 
-    /// Whether no expert has room.
     pub fn all_wait(&self) -> bool {
         self.experts.iter().all(|one| one.state == ExpertState::Waiting)
     }
 
-    /// The first expert in a state, from a place in the request on.
+    /// Returns the position of the first expert in a state, starting at position `from`.
     pub fn find(&self, state: ExpertState, from: usize) -> Option<usize> {
         let mut later = self.experts.iter().enumerate().skip(from);
         later.find(|(_, one)| one.state == state).map(|(at, _)| at)
     }
 
-    /// An expert by its place in the request.
+    /// Returns an expert by its position in the request.
     ///
     /// # Errors
-    /// [`InternalError`] where there is none.
+    /// [`InternalError`] if the position is out of range.
     pub fn at(&self, at: usize) -> Result<&RequestedExpert, InternalError> {
         self.experts.get(at).invariant("the place is one of the request")
     }
 
-    /// An expert by its number.
     pub fn expert(&self, expert: u32) -> Option<&RequestedExpert> {
         self.experts.iter().find(|one| one.expert == expert)
     }
 
-    /// Experts that the device computes, or will.
+    /// Returns the experts that the device computes, or will compute.
     pub fn of_device(&self) -> impl Iterator<Item = u32> + '_ {
         let of_device = self.experts.iter().filter(|one| one.state != ExpertState::OnCpu);
         of_device.map(|one| one.expert)
     }
 
-    /// Whether a plane is wanted.
     pub fn wants(&self, id: PlaneId) -> bool {
         let wants =
             |one: &RequestedExpert| one.expert == id.expert && one.planes > id.plane.index();
         id.layer == self.layer && self.experts.iter().any(wants)
     }
 
-    /// Most experts that are given at once.
+    /// Returns the maximum number of experts given at once.
     pub fn given_at_once(&self) -> usize {
         let is_crowded = self.find(ExpertState::Waiting, 0).is_some();
         if is_crowded { GIVEN_AT_ONCE } else { usize::MAX }
@@ -222,29 +212,28 @@ impl LayerRequest {
         Ok(one)
     }
 
-    /// An expert that waited has room, and its planes are pinned.
+    /// Moves a waiting expert to *Pinned*. Its planes must have space and be pinned.
     ///
     /// # Errors
-    /// [`InternalError`] for one that did not wait.
+    /// [`InternalError`] if the expert is not waiting.
     pub fn pin(&mut self, at: usize) -> Result<(), InternalError> {
         self.take_from(at, ExpertState::Waiting)?.state = ExpertState::Pinned;
         Ok(())
     }
 
-    /// The CPU computes an expert that waited.
+    /// Moves a waiting expert to *OnCpu*.
     ///
     /// # Errors
-    /// [`InternalError`] for one that did not wait.
+    /// [`InternalError`] if the expert is not waiting.
     pub fn leave_to_cpu(&mut self, at: usize) -> Result<(), InternalError> {
         self.take_from(at, ExpertState::Waiting)?.state = ExpertState::OnCpu;
         Ok(())
     }
 
-    /// A pinned expert does without its late planes: only its first ones are there.
+    /// Limits a pinned expert to its first `there` planes, leaving out late ones.
     ///
     /// # Errors
-    /// [`InternalError`] for one that is not pinned, for rows that wait for every plane, and without
-    /// a plane that is there.
+    /// [`InternalError`] if the expert is not pinned, rows wait for all planes, or no plane is resident.
     pub fn leave_out_late(&mut self, at: usize, there: usize) -> Result<(), InternalError> {
         invariant!(self.late == LatePlanes::LeaveOut, "every row of the step is elastic");
         let one = self.take_from(at, ExpertState::Pinned)?;
@@ -254,10 +243,10 @@ impl LayerRequest {
         Ok(())
     }
 
-    /// The device computes a pinned expert of which so many planes are there.
+    /// Moves a pinned expert with `there` resident planes to *Given*.
     ///
     /// # Errors
-    /// [`InternalError`] for one that is not pinned or lacks planes.
+    /// [`InternalError`] if the expert is not pinned or lacks planes.
     pub fn give(&mut self, at: usize, there: usize) -> Result<(), InternalError> {
         let one = self.take_from(at, ExpertState::Pinned)?;
         invariant!(there >= one.planes, "all planes are there that are waited for");
@@ -265,8 +254,8 @@ impl LayerRequest {
         Ok(())
     }
 
-    /// What was given has been computed, and what the CPU was given if it `cpu_is_done`. Each that was
-    /// pinned is unpinned.
+    /// Removes computed experts: the given ones, and the CPU's if `cpu_is_done`. Calls `unpin` for each
+    /// pinned one.
     pub fn release(&mut self, cpu_is_done: bool, mut unpin: impl FnMut(u32)) {
         self.experts.retain(|one| match one.state {
             ExpertState::Waiting | ExpertState::Pinned => true,
@@ -278,7 +267,7 @@ impl LayerRequest {
         });
     }
 
-    /// The request ends, whatever its experts wait for. Each that was pinned is unpinned.
+    /// Ends the request in any state. Calls `unpin` for each pinned expert.
     pub fn end(&mut self, mut unpin: impl FnMut(u32)) {
         for one in self.experts.drain(..).filter(RequestedExpert::is_pinned) {
             unpin(one.expert);
@@ -341,7 +330,7 @@ mod tests {
         assert_eq!(request.given_at_once(), usize::MAX);
     }
 
-    /// Whether a step of the machine is refused, loudly.
+    /// Returns whether a transition is rejected with an error or a panic.
     fn is_refused(
         late: LatePlanes,
         step: impl Fn(&mut LayerRequest) -> Result<(), InternalError>,

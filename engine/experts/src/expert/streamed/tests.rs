@@ -1,5 +1,5 @@
-//! Requests, arrivals in any order, failed reads, budgets, sheds, late planes and requests that end early, at
-//! random, against a model that knows what was wanted and what the disk did, and nothing else.
+//! Random requests, arrivals in any order, failed reads, budget changes, sheds, late planes and requests that
+//! end early. A model derives the expected results from the requests and the completed reads only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -20,29 +20,28 @@ use crate::expert::store::StoreSource;
 use crate::reads::DiskByHand;
 use crate::residency::ExpertTable;
 
-/// What happens to streamed experts.
 #[derive(Clone, Debug)]
 enum Event {
     Step,
     Request(Request),
-    /// A read ends while no layer waits.
+    /// A read ends between requests.
     Finish(Read),
-    /// The budget becomes this share of all planes, or the least.
+    /// The budget changes to this share of all planes, or the minimum.
     Budget(u8),
-    /// This share of all planes is to go.
+    /// This share of all planes is released.
     Shed(u8),
 }
 
-/// What a layer wants, and what happens meanwhile.
+/// A layer's request, and the events during it.
 #[derive(Clone, Debug)]
 struct Request {
     layer: u8,
     experts: BTreeMap<u8, usize>, // to levels
     is_elastic: bool,
     predicted: BTreeMap<u8, usize>,
-    /// Reads end so while it waits, one after another and from the start again.
+    /// Outcomes of reads while the layer waits, repeated cyclically.
     reads: Vec<Read>,
-    /// It ends after so many calls, whatever is missing.
+    /// Number of calls after which the request ends early.
     ends_after: Option<u8>,
 }
 
@@ -81,16 +80,15 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What must be, of what was wanted and what the disk did.
+/// Expected state, derived from the requests and the completed reads.
 struct Model {
-    /// Bytes of every plane.
     planes: BTreeMap<PlaneId, u64>,
     budget: u64,
     used: u64,
-    /// Planes that ever came from the disk.
+    /// Planes that were ever read from disk.
     came: BTreeSet<PlaneId>,
     came_bytes: u64,
-    /// Of the request: planes of each expert, experts that were given, planes whose read failed.
+    /// Current request: planes of each expert, experts given, and planes whose read failed.
     wanted: BTreeMap<u32, usize>,
     given: BTreeSet<u32>,
     failed: BTreeSet<PlaneId>,
@@ -98,7 +96,6 @@ struct Model {
 }
 
 impl Model {
-    /// A read has ended.
     fn ended(&mut self, id: PlaneId, fails: bool) {
         if fails {
             self.failed.insert(id);
@@ -112,7 +109,7 @@ impl Model {
         id.layer == layer && self.wanted.get(&id.expert).is_some_and(|n| id.plane.index() < *n)
     }
 
-    /// What holds at any time.
+    /// Checks the invariants that always hold.
     fn check(&mut self, experts: &StreamedExperts<Cpu>) {
         let (mut used, mut reading) = (0, 0);
         for (id, bytes) in &self.planes {
@@ -129,7 +126,7 @@ impl Model {
         self.used = used;
     }
 
-    /// What holds while the layer waits: it had every expert that it could have.
+    /// Checks the invariants while a layer waits: all available experts were given.
     fn check_waits(&self, experts: &StreamedExperts<Cpu>) {
         let StreamedExperts { request, residency, .. } = experts;
         assert_eq!(request.find(ExpertState::Given, 0), None, "given and not computed");
@@ -153,15 +150,15 @@ struct Harness {
     source: Arc<StoreSource>,
     builder: ExpertBuilder,
     table: ExpertTable,
-    /// What each expert gives at each level when all of it is in memory.
+    /// Expected outputs of each expert at each level, computed with all planes in memory.
     right: HashMap<(ExpertId, Level), Vec<f32>>,
 }
 
 const ROWS_MAX: usize = 16;
 
 impl Harness {
-    /// Two layers' experts have room and are read when they are wanted; with [`Prefetch::All`], all of
-    /// them have, and are on their way.
+    /// The budget holds the experts of two layers, read on demand. With [`Prefetch::All`] it holds all, and
+    /// their reads are in flight.
     fn new(prefetch: Prefetch) -> Self {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nestling-storyteller.nest");
@@ -209,7 +206,7 @@ impl Harness {
         Self { experts, disk, cpu, inputs, outputs, model, source, builder, table, right }
     }
 
-    /// Each expert's rows, one after another: row `i` is of the `i`th expert.
+    /// Returns a use of each expert: row `i` uses the `i`th expert.
     fn uses(&self, layer: u32, wanted: &BTreeMap<u8, usize>) -> Vec<(u32, ExpertUse)> {
         let count = self.table.layers()[layer as usize].len() as u32;
         let wanted: BTreeMap<u32, usize> =
@@ -234,7 +231,7 @@ impl Harness {
         encoder.experts(ready, &routing, &self.inputs, &mut self.outputs).unwrap();
     }
 
-    /// What an expert gives at a level, by the way of models that are all in memory.
+    /// Returns the expected outputs of an expert at a level, computed with all its planes in memory.
     fn right(&mut self, id: ExpertId, level: Level) -> Vec<f32> {
         if let Some(known) = self.right.get(&(id, level)) {
             return known.clone();
@@ -249,7 +246,7 @@ impl Harness {
         values
     }
 
-    /// An expert was given: once, wanted, with its planes, and it gives the right values.
+    /// Checks a given expert: given once, requested, complete, and with correct outputs.
     fn given(&mut self, layer: u32, pinned: &PinnedExpert<'_, Cpu>, is_elastic: bool) {
         let id = ExpertId { layer, expert: pinned.expert };
         let planes = self.model.wanted[&pinned.expert];
@@ -303,7 +300,7 @@ impl Harness {
         self.model.check(&self.experts);
     }
 
-    /// Has the experts of a request given and computed.
+    /// Waits for and computes the experts of a request.
     fn wait(&mut self, layer: u32, request: &Request, uses: &[ExpertUse]) {
         let mut reads = request.reads.iter().cycle().copied();
         let mut context = Context::from_waker(Waker::noop());
@@ -361,7 +358,7 @@ impl Harness {
         self.model.check(&self.experts);
     }
 
-    /// After the last request nothing is held fast, and every count is that of the model.
+    /// Checks that after the last request nothing is pinned and all counts match the model.
     fn end(&mut self) {
         while self.finish(Read { pick: 0, fails: false }) {}
         self.experts.memory().shed(u64::MAX);
@@ -400,7 +397,7 @@ proptest! {
     }
 }
 
-/// A request of one expert's first plane, whose reads end one by one.
+/// Returns a request of one expert's first plane, with reads that complete in order.
 fn request_of(layer: u8, expert: u8) -> Request {
     let reads = vec![Read { pick: 0, fails: false }];
     let experts = BTreeMap::from([(expert, 0)]);
@@ -415,7 +412,7 @@ fn what_a_layer_wants_overtakes_what_is_read_in_the_background() {
     assert_eq!(harness.experts.fetcher.outstanding(), planes, "all are on their way");
     let (layer, expert) = (harness.table.layers().len() - 1, harness.table.layers()[0].len() - 1);
     harness.request(&request_of(layer as u8, expert as u8));
-    // One is wanted, and as many may have begun as idle reads do at once.
+    // One plane is requested, and up to the idle depth may have started before it.
     assert!(harness.model.came.len() <= 3, "{} planes came first", harness.model.came.len());
     while harness.finish(Read { pick: 0, fails: false }) {}
     harness.request(&request_of(0, 0));

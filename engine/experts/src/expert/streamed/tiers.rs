@@ -1,5 +1,4 @@
-//! What passes between device and host memory: planes that leave the device, those that come back, and the
-//! size of both.
+//! Transfers between device and host memory: evicted planes, promoted experts, and resizing of both tiers.
 
 use nestling_formats::{ExpertId, InternalError, Invariant, Plane, invariant};
 
@@ -11,10 +10,10 @@ use nestling_core::error::EngineError;
 use nestling_cpu::Cpu;
 
 impl<B: Backend> StreamedExperts<B> {
-    /// Experts lie in memory of the device from now on, if it has such memory.
+    /// Moves experts to slots in device memory, if the device supports them.
     ///
     /// # Errors
-    /// A device whose memory has no room for one; experts that no slot fits.
+    /// Returns an error if device memory does not fit one slot, or no slot fits the experts.
     pub fn enable_device_slots(
         &mut self,
         backend: &mut B,
@@ -33,12 +32,11 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(tables)
     }
 
-    /// Computes the experts that the CPU was given, while the device does what it was given, and puts what
-    /// they give into their rows of `out`; those that are used often move to the device. `each` hears of
-    /// every expert.
+    /// Computes the CPU's experts while the device computes its own, and writes the results to their rows of
+    /// `out`. Frequently used experts are promoted to the device. `each` is called for each expert.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn compute_on_host(
         &mut self,
         uses: &[ExpertUse],
@@ -52,7 +50,7 @@ impl<B: Backend> StreamedExperts<B> {
         }
         self.host.compute(uses, per_token, out, encoder, &mut self.stats, each)?;
         let mut computed = self.host.take_work();
-        // What left before is in slots that experts other than these may have.
+        // Copies earlier evictions first, because a promotion may reuse their slots.
         let mut promoted = self.demote_evicted(encoder);
         for one in computed.drain(..) {
             promoted = promoted.and_then(|()| self.promote(one.id, one.planes, encoder));
@@ -62,11 +60,11 @@ impl<B: Backend> StreamedExperts<B> {
         promoted
     }
 
-    /// Has an expert that is wanted much more often than one in a slot take its place. It is there for
-    /// whoever looks when its copies are done ([`StreamedExperts::land_promotions`]).
+    /// Promotes an expert in place of a resident one that is used much less. It becomes visible when its
+    /// copies are done ([`StreamedExperts::land_promotions`]).
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     fn promote(
         &mut self,
         id: ExpertId,
@@ -83,7 +81,7 @@ impl<B: Backend> StreamedExperts<B> {
             return Ok(());
         }
         if !leaves_one {
-            // Slots that others may have next are left before.
+            // Copies evicted planes before their slots can be reused.
             self.demote_evicted(encoder)?;
         }
         let Self { fetcher, device, host, residency, .. } = self;
@@ -100,8 +98,8 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    /// Experts of the request that are on their way and that the device is to compute: what is recorded
-    /// from now on waits for them.
+    /// Makes subsequently recorded work wait for promotions of experts that the device will compute for this
+    /// request.
     pub(super) fn await_promotions(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -115,8 +113,8 @@ impl<B: Backend> StreamedExperts<B> {
         awaited.map_or(Ok(()), |fence| self.land_promotions(fence, encoder))
     }
 
-    /// Takes in experts whose copies are done, and those up to a fence, which what is recorded from now on
-    /// waits for.
+    /// Completes promotions whose copies are done, and promotions up to the fence `awaited`. Subsequently
+    /// recorded work waits for the latter.
     pub(super) fn land_promotions(
         &mut self,
         awaited: CopyFence,
@@ -138,10 +136,10 @@ impl<B: Backend> StreamedExperts<B> {
         Ok(())
     }
 
-    /// Puts what has arrived into slots of the device and tells its tables what has changed.
+    /// Copies arrived planes to slots and updates the device's tables.
     ///
     /// # Errors
-    /// A failed device.
+    /// Returns an error if the device fails.
     pub fn publish(
         &mut self,
         tables: &mut [Option<B::ExpertTable>],
@@ -154,16 +152,17 @@ impl<B: Backend> StreamedExperts<B> {
         self.device.publish(tables, self.fetcher.extents(), encoder)
     }
 
-    /// Makes the memory what [`ExpertMemory`] asks for.
+    /// Applies the limits requested through [`ExpertMemory`].
     ///
     /// # Errors
-    /// A budget without room for one token's experts of one layer; the old one stays.
+    /// Returns an error if the budget does not fit one token's experts of one layer; the old budget then
+    /// stays.
     pub fn change_memory(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         let mut result = Ok(());
         let (wanted, shed) = (self.memory.take_wanted(), self.memory.take_shed());
         if wanted.is_some() || shed > 0 {
             self.stop_reading_all();
-            // What is on its way could not leave.
+            // Planes of a promotion in progress cannot be evicted.
             self.land_promotions(CopyFence::ALL, encoder)?;
         }
         if let Some(wanted) = wanted {
@@ -182,7 +181,6 @@ impl<B: Backend> StreamedExperts<B> {
         result
     }
 
-    /// Makes the slots what a budget has room for.
     fn resize_slots(
         &mut self,
         bytes: u64,
@@ -192,7 +190,7 @@ impl<B: Backend> StreamedExperts<B> {
             return Ok(());
         }
         for id in self.device.lost_at(bytes) {
-            // Planes on their way are not taken in when they come.
+            // Planes being read are dropped when they arrive.
             for id in PlaneId::first(id, Plane::ALL.len()) {
                 if self.residency.state(id) == PlaneState::Reading {
                     self.residency.failed(id);
@@ -209,8 +207,8 @@ impl<B: Backend> StreamedExperts<B> {
         resized
     }
 
-    /// Copies planes that leave the device to host memory, where there is room: before anything is put
-    /// into their slots.
+    /// Copies evicted planes to host memory where there is space. Must run before their slots are
+    /// overwritten.
     pub(super) fn demote_evicted(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -219,7 +217,7 @@ impl<B: Backend> StreamedExperts<B> {
         host.demote_evicted(residency, fetcher.extents(), device, encoder)
     }
 
-    /// Lets go of planes that the bookkeeping has evicted.
+    /// Drops planes that residency has evicted.
     pub(super) fn drop_evicted(&mut self) -> Result<(), InternalError> {
         let Self { device, host, evicted, .. } = self;
         for id in evicted.drain(..) {

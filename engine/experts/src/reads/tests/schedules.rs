@@ -1,5 +1,5 @@
-//! Reads and their buffers under drawn schedules of threads: readers, whoever asks, and whoever gives
-//! up. Built with `--cfg shuttle` alone.
+//! Reads and their buffers under random thread schedules: readers, callers, and the watcher that abandons
+//! reads. Only built with `--cfg shuttle`.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::reads::reader::read_until_closed;
 use crate::reads::shared::{Shared, stall};
 use crate::reads::{ReadClass, ReadDone, ReadRequest};
 
-/// Schedules of each test.
 fn schedules() -> usize {
     let asked = std::env::var("NESTLING_SCHEDULES").ok();
     asked.map_or(1000, |count| count.parse().unwrap())
@@ -25,7 +24,7 @@ fn check(test: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(test, schedules());
 }
 
-/// The bundled store, read into memory once, and what its reads share with nobody else.
+/// Returns the bundled store in memory, and its four shortest expert extents.
 fn stored() -> (Arc<Store>, Vec<Extent>) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
     let storage = Arc::new(MemoryStorage::new("bundled", std::fs::read(path).unwrap()));
@@ -130,7 +129,7 @@ fn a_read_that_is_given_up_while_it_ends_is_told_of_once() {
         let watch = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                // All that is under way takes too long.
+                // All running reads count as stalled.
                 let stalled = shared.lock().take_stalled(shared.now_ns() + 1, 0, false);
                 shared.give_up(&stalled, |job| stall(&shared, job, Duration::ZERO));
                 stalled.len() as u64
@@ -170,8 +169,8 @@ fn closing_ends_readers_wherever_they_are() {
     });
 }
 
-/// Buffers in slabs, which share huge pages, and small ones: what is in a lent buffer stays, whatever
-/// others give back, and all bytes are counted in the end.
+/// Slab buffers, which share huge pages, and small buffers. Lent buffers keep their contents while others are
+/// released, and all bytes are counted at the end.
 #[test]
 fn lent_buffers_keep_their_bytes_while_others_are_given_back() {
     check(|| {
@@ -184,7 +183,7 @@ fn lent_buffers_keep_their_bytes_while_others_are_given_back() {
                         let mut buffer = pool.take(size).unwrap();
                         let bytes = buffer.bytes_mut();
                         let last = bytes.len() - 1;
-                        // A byte of every page, so that a page that is taken away shows.
+                        // One byte per page, so that a released page is detected.
                         bytes.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = number);
                         bytes[last] = number;
                         match number {
