@@ -4,7 +4,7 @@
     python3 scripts/make_config_defaults.py
 
 formats/import/src/config/defaults.json    for every `model_type`: `absent`, the values of absent keys (a key
-    whose default is null is not there), and `not_null`, keys that must not be null
+    whose default is null is not there), `not_null`, keys that must not be null, and `aliases`, other names of keys
 formats/import/tests/data/absent_keys.json  for every tiny checkpoint of engine/runtime/tests/data/families and every
     key of its configuration: the keys that change in the configuration as transformers writes it when
     that one is left out, or null where transformers refuses what is left
@@ -48,6 +48,8 @@ WINDOWED = {"dots1", "qwen2_moe"}
 CLASSES = {"qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel"}
 # Models that transformers has no class of, with the one that theirs is a copy of.
 COPIES = {"kimi_k2": "deepseek_v3"}
+# Families that read a key by both of its names themselves, so that errors name the one in the file.
+READS_ALIASES = {"qwen3_moe", "qwen3_vl_moe_text"}
 # Parts that no test leaves keys out of.
 UNTRIED = {"qwen3_omni_moe", "qwen3_vl_moe"}
 # Stores that were converted from GGUF files leave these out where there is none. Who takes them for
@@ -127,6 +129,11 @@ def defaults(model_type: str, ignored: set[str] = IGNORED) -> dict:
     }
 
 
+def aliases(model_type: str) -> dict:
+    """Returns the other names of keys, each with the name that the family reads."""
+    return {} if model_type in READS_ALIASES else dict(type(AutoConfig.for_model(model_type)).attribute_map)
+
+
 def write(path: pathlib.Path, value: dict) -> None:
     text = json.dumps({"transformers": transformers.__version__} | value, indent=1, sort_keys=True)
     path.write_text(text + "\n", encoding="utf-8")
@@ -166,6 +173,8 @@ def main() -> None:
         print(family, len(entry["absent"]), len(entry["not_null"]), flush=True)
     for model_type in ["gemma4", "qwen3_5_moe", "qwen3_omni_moe_thinker", "qwen3_vl_moe"]:
         table[model_type] = {"absent": defaults(model_type), "not_null": ["tie_word_embeddings"]}
+    for model_type, entry in table.items():
+        entry["aliases"] = aliases(model_type)
     table |= {copy: table[model_type] for copy, model_type in COPIES.items()}
     write(ROOT / "formats" / "import" / "src" / "config" / "defaults.json", {"families": table})
     write(ROOT / "formats" / "import" / "tests" / "data" / "absent_keys.json", {"families": absent})

@@ -85,6 +85,28 @@ impl Fields {
         Self { defaults, ..self }
     }
 
+    /// Returns the fields with members renamed, `(alias, key)` by `(alias, key)`.
+    ///
+    /// # Errors
+    /// Fails if both names are present with different values.
+    pub(crate) fn renamed<'a>(
+        mut self,
+        aliases: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ImportError> {
+        for (alias, key) in aliases {
+            let has = |name: &str| self.given(name).is_some() || self.is_null(name);
+            if has(alias) && has(key) && self.given(alias) != self.given(key) {
+                return Err(self.wrong(alias, format!("the same as `{key}`")));
+            }
+            let is_alone = !has(key);
+            self.members.retain(|(name, _)| is_alone || name != alias);
+            self.nulls.retain(|name| is_alone || name != alias);
+            let names = self.members.iter_mut().map(|(name, _)| name).chain(&mut self.nulls);
+            names.filter(|name| *name == alias).for_each(|name| key.clone_into(name));
+        }
+        Ok(self)
+    }
+
     /// The same with another value of `key` and without some members.
     pub(crate) fn replaced(
         &self,

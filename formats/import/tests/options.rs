@@ -19,12 +19,18 @@ fn tiny(family: &str) -> Value {
 
 /// A configuration with some keys changed; in the text part, where there is one.
 fn with(family: &str, changes: &Value) -> Result<ModelConfig, ImportError> {
+    with_without(family, changes, "")
+}
+
+/// As [`with`], without the key `absent`.
+fn with_without(family: &str, changes: &Value, absent: &str) -> Result<ModelConfig, ImportError> {
     let mut config = tiny(family);
     let part = match config.get("text_config") {
         Some(_) => &mut config["text_config"],
         None => &mut config,
     };
     part.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    part.as_object_mut().unwrap().remove(absent);
     ModelConfig::from_json("config.json", config.to_string().as_bytes())
 }
 
@@ -468,5 +474,39 @@ fn ernie_says_which_layers_are_mixtures() {
     ] {
         let error = refusal("ernie4-5-moe", &json!({ key: value }));
         assert!(error.contains(&format!("`{key}`")), "{key}: {error}");
+    }
+}
+
+/// Other names of keys, from `attribute_map` of transformers 5.23's configurations: the tiny configuration, the other
+/// name, the key, and another value of it.
+const ALIASES: &[(&str, &str, &str, u64)] = &[
+    ("deepseek-v2", "num_experts", "n_routed_experts", 12),
+    ("deepseek-v3", "num_local_experts", "n_routed_experts", 12),
+    ("dots1", "num_local_experts", "n_routed_experts", 12),
+    ("ernie4-5-moe", "num_experts", "moe_num_experts", 5),
+    ("ernie4-5-moe", "num_experts_per_tok", "moe_k", 1),
+    ("glm4-moe", "num_local_experts", "n_routed_experts", 12),
+    ("glm4-moe-lite", "head_dim", "qk_rope_head_dim", 4),
+    ("glm4-moe-lite", "num_local_experts", "n_routed_experts", 12),
+    ("gpt-oss", "num_experts", "num_local_experts", 5),
+    ("minimax-m2", "num_experts", "num_local_experts", 16),
+    ("mixtral", "num_experts", "num_local_experts", 5),
+    ("olmoe", "num_local_experts", "num_experts", 5),
+    ("solar-open", "num_local_experts", "n_routed_experts", 12),
+];
+
+/// A key has the meaning of its other name, and a file in which both differ is refused.
+#[test]
+fn other_names_of_keys_are_read() {
+    for (family, alias, key, value) in ALIASES {
+        let own = with(family, &json!({ *key: value })).unwrap();
+        let other = with_without(family, &json!({ *alias: value }), key).unwrap();
+        assert_eq!(own, other, "{family}: {alias}");
+        assert_eq!(own, with(family, &json!({ *key: value, *alias: value })).unwrap());
+        assert_ne!(own, with(family, &json!({})).unwrap(), "{family}: {key}");
+        for wrong in [json!(value + 1), json!(null)] {
+            let error = refusal(family, &json!({ *key: value, *alias: wrong }));
+            assert!(error.contains(&format!("`{alias}`")), "{family}: {error}");
+        }
     }
 }
