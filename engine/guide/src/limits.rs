@@ -50,6 +50,9 @@ pub(crate) const REASON_CHARS_MAX: usize = 400;
 /// Compiled grammars that a guide keeps, one for each vocabulary and form of tool calls.
 pub(crate) const COMPILED_MAX: usize = 4;
 
+/// Work on the first transitions of a grammar's lexer, in the grammar engine's units of about 100 ns.
+pub(crate) const COMPILE_FUEL: u64 = 1_000_000;
+
 /// Work and memory of one grammar; beyond, it is refused, or its generation ends with an error.
 pub(crate) fn parser_limits() -> ParserLimits {
     ParserLimits {

@@ -3,10 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use llguidance::Matcher;
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::earley::lexerspec::LexerSpec;
 use nestling_runtime::{Constraint, ConstraintError, Starts, TokenMask, Writes};
 
 use crate::error::GuideError;
 use crate::grammar::CheckedGrammar;
+use crate::limits::{COMPILE_FUEL, parser_limits};
 use crate::vocabulary::Vocabulary;
 
 /// A grammar compiled for a vocabulary, at its beginning.
@@ -18,19 +21,43 @@ impl Compiled {
     /// [`GuideError::NotCompiled`] with the words of the grammar engine.
     pub fn new(grammar: &CheckedGrammar, vocabulary: &Vocabulary) -> Result<Self, GuideError> {
         let CheckedGrammar { grammar, what } = grammar;
-        let compile = || Matcher::new(vocabulary.factory.create_parser(grammar.clone()));
+        let compile = || compile(grammar.clone(), vocabulary);
         let compiled = catch_unwind(AssertUnwindSafe(compile));
-        let compiled = compiled.map_err(|_| GuideError::not_compiled(what, "it panicked"))?;
-        match compiled.get_error() {
-            None => Ok(Self(compiled)),
-            Some(reason) => Err(GuideError::not_compiled(what, &reason)),
-        }
+        let compiled = compiled.unwrap_or_else(|_| Err("it panicked".into()));
+        compiled.map(Self).map_err(|reason| GuideError::not_compiled(what, &reason))
     }
 
     /// One of its own for an answer: nothing is shared with other answers, so that none waits for another.
     pub fn begin(&self) -> Matcher {
         self.0.deep_clone()
     }
+}
+
+fn compile(grammar: TopLevelGrammar, vocabulary: &Vocabulary) -> Result<Matcher, String> {
+    let factory = &vocabulary.factory;
+    let (env, limits) = (factory.tok_env().clone(), factory.limits().clone());
+    let internal = GrammarInit::Serialized(grammar).to_internal(Some(env), limits);
+    let (grammar, lexer) = internal.map_err(|error| error.to_string())?;
+    check_first_transitions(&lexer)?;
+    let init = GrammarInit::Internal(grammar, lexer);
+    let matcher = Matcher::new(factory.create_parser_from_init_default(init));
+    matcher.get_error().map_or(Ok(matcher), Err)
+}
+
+/// Computes the lexer's first transitions within [`COMPILE_FUEL`]. The grammar engine computes the same ones without a
+/// limit (llguidance 1.9.1, `Lexer::from`), and an intersection of few regular expressions can take hours.
+fn check_first_transitions(lexer: &LexerSpec) -> Result<(), String> {
+    let mut limits = parser_limits();
+    let mut dfa = lexer.to_regex_vec(&mut limits).map_err(|error| error.to_string())?;
+    dfa.set_fuel(COMPILE_FUEL);
+    let start = dfa.initial_state(&lexer.all_lexemes());
+    for byte in 0..=u8::MAX {
+        dfa.transition(start, byte);
+        if dfa.has_error() {
+            return Err("its regular expressions take too much work".into());
+        }
+    }
+    Ok(())
 }
 
 /// When a grammar begins, and what it writes.

@@ -53,6 +53,20 @@ fn schemas_with_large_automata_are_refused_before_they_are_compiled() {
     }
 }
 
+/// The same automata in Lark's syntax, where the size of the automaton is known only while it is built.
+#[test]
+fn grammars_with_large_automata_are_refused_within_the_fuel_of_a_compilation() {
+    let multiples: Vec<_> = [97, 89, 83, 79].map(|n| json!({ "multipleOf": n })).into();
+    let json = format!("start: %json {}", json!({ "type": "integer", "allOf": multiples }));
+    let wide: Vec<_> = (1..=16).map(|n| format!("/.*a.{{{n}}}b.*/")).collect();
+    let wide = format!("start: WIDE\nWIDE: {}", wide.join(" & "));
+    for grammar in [json, wide] {
+        refused(Guide::lark(&grammar), "too much work");
+    }
+    let few = "start: FEW\nFEW: /.*a.{1}b.*/ & /.*a.{2}b.*/";
+    assert!(Guide::lark(few).is_ok());
+}
+
 #[test]
 fn what_cannot_be_kept_to_is_refused_by_name() {
     for (schema, words) in [
