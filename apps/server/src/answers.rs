@@ -15,6 +15,7 @@ use nestling::{
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::access::Caller;
+use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::prompt::Prompt;
 use crate::server::Served;
@@ -145,14 +146,6 @@ pub(crate) async fn start(
     let pump = Pump::new(Arc::clone(served), begun, &job, sender, permit);
     tokio::spawn(pump.run());
     Ok(Answers { receiver, choices, choices_each, prompt_tokens, open: choices, _stop: stop })
-}
-
-/// Work that would hold up other requests: rendering, tokenizing, waiting for a layer.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| ApiError::internal(format!("a part of the server failed: {error}")))
 }
 
 /// A prompt that several answers share.

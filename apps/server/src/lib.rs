@@ -7,6 +7,7 @@
 mod access;
 mod answer_form;
 mod answers;
+mod blocking;
 mod body;
 mod chat;
 mod completions;

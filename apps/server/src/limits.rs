@@ -14,6 +14,12 @@ pub const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Most headers of a request.
 pub const HEADERS_MAX: usize = 100;
 
+/// Maximum number of requests to one model that are parsed at a time. A schema may take a second to compile.
+pub const READERS_MAX: usize = 4;
+
+/// Maximum time that a request waits until it is parsed.
+pub const READ_WAIT: Duration = Duration::from_secs(10);
+
 /// Deepest nesting of objects and lists in a body.
 pub const JSON_DEPTH_MAX: usize = 64;
 

@@ -8,7 +8,7 @@ use nestling::CancelToken;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use crate::answers::blocking;
+use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::limits::LOAD_TIME;
 use crate::served::{Served, ServedOptions};

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use nestling::{EngineError, ErrorClass};
 
-use crate::answers::blocking;
+use crate::blocking::blocking;
 use crate::describe;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;

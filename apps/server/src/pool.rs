@@ -9,7 +9,7 @@ use nestling::CancelToken;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::answers::blocking;
+use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::limits::LOAD_TIME;
 use crate::metrics::{Loads, Metrics};

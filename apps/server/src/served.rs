@@ -10,7 +10,9 @@ use nestling::{EngineError, ErrorClass, Model};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::blocking::blocking;
 use crate::error::ApiError;
+use crate::limits::{READ_WAIT, READERS_MAX};
 use crate::metrics::Metrics;
 use crate::sessions::IdleSessions;
 
@@ -34,6 +36,8 @@ pub(crate) struct Served {
     pub fingerprint: String,
     pub idle: IdleSessions,
     pub requests: Arc<Semaphore>,
+    /// Bounds how many requests are parsed at a time.
+    readers: Arc<Semaphore>,
     pub choices_max: usize,
     /// How long a reader may take nothing.
     pub write_time: Duration,
@@ -64,12 +68,35 @@ impl Served {
             created: unix_seconds(),
             idle: IdleSessions::new(options.idle_sessions_max),
             requests: Arc::new(Semaphore::new(options.requests_max.max(1))),
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
             choices_max: options.choices_max.max(1),
             write_time: options.write_time,
             metrics,
             stale: AtomicBool::new(false),
             _hold: hold,
         }
+    }
+
+    /// Parses a request and compiles its schemas on a thread that may block. It counts as a request meanwhile, also after
+    /// its client has gone.
+    ///
+    /// # Errors
+    /// Returns the error of `read`, or [`ApiError::busy`] if too many requests are in progress or are being parsed.
+    pub async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = Arc::clone(&self.requests).try_acquire_owned();
+        let permit = permit.map_err(|_| ApiError::busy("too many requests are under way"))?;
+        let place = Arc::clone(&self.readers).acquire_owned();
+        let busy = || ApiError::busy("too many requests are being parsed");
+        let place = tokio::time::timeout(READ_WAIT, place).await.map_err(|_| busy())?;
+        let served = Arc::clone(self);
+        blocking(move || {
+            let _held = (permit, place);
+            read(&served)
+        })
+        .await?
     }
 
     /// Counts an error of the engine, marks the model as stale if only reopening helps, and returns the error for the client.

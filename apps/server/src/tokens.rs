@@ -8,7 +8,7 @@ use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
 use nestling::{EngineError, Model};
 use serde_json::{Value, json};
 
-use crate::answers::blocking;
+use crate::blocking::blocking;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, TEXT_BYTES_MAX, TOKENS_MAX};

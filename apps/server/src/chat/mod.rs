@@ -11,7 +11,7 @@ use std::sync::Arc;
 use axum::response::Response;
 
 use crate::access::Caller;
-use crate::answers::{self, blocking};
+use crate::answers;
 use crate::error::ApiError;
 use crate::events;
 use crate::fields::Fields;
@@ -25,9 +25,8 @@ pub(crate) async fn complete(
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    let reader = Arc::clone(&served);
     // Schemas are compiled here.
-    let request = blocking(move || ChatRequest::read(fields, &reader)).await??;
+    let request = served.read(move |served| ChatRequest::read(fields, served)).await?;
     let ChatRequest { job, stream, include_usage, has_logprobs } = request;
     let answers = answers::start(&served, job, &caller).await?;
     if stream {

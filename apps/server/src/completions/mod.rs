@@ -11,7 +11,7 @@ use nestling::{Event, Finished, TokenEvent};
 use serde_json::Value;
 
 use crate::access::Caller;
-use crate::answers::{self, blocking};
+use crate::answers;
 use crate::error::ApiError;
 use crate::events;
 use crate::fields::Fields;
@@ -26,8 +26,7 @@ pub(crate) async fn complete(
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    let reader = Arc::clone(&served);
-    let request = blocking(move || CompletionRequest::read(fields, &reader)).await??;
+    let request = served.read(move |served| CompletionRequest::read(fields, served)).await?;
     let CompletionRequest { job, stream, include_usage, has_logprobs, echoes } = request;
     let answers = answers::start(&served, job, &caller).await?;
     let choices = Choices { served, has_logprobs, echoes, each: answers.choices_each };

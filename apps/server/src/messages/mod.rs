@@ -16,7 +16,7 @@ use nestling::EngineError;
 use serde_json::json;
 
 use crate::access::Caller;
-use crate::answers::{self, blocking};
+use crate::answers;
 use crate::error::{ApiError, json_response};
 use crate::events;
 use crate::fields::Fields;
@@ -40,9 +40,8 @@ pub(crate) async fn create(
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    let reader = Arc::clone(&served);
     // Schemas are compiled here.
-    let request = blocking(move || MessageRequest::read(fields, &reader)).await??;
+    let request = served.read(move |served| MessageRequest::read(fields, served)).await?;
     let MessageRequest { job, stream } = request;
     let head = Head::new(&served, job.options.stop.clone());
     let answers = answers::start(&served, job, &caller).await?;
@@ -62,12 +61,12 @@ pub(crate) async fn count_tokens(
     served: Arc<Served>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
-    let count = move || {
-        let talk = Talk::take(&mut fields, &served)?;
+    let count = move |served: &Served| {
+        let talk = Talk::take(&mut fields, served)?;
         fields.end()?;
         let refused = |error: EngineError| served.refused(error, "messages");
         let tokens = served.model.conversation_tokens(&talk.conversation).map_err(refused)?;
         Ok(json_response(StatusCode::OK, &json!({ "input_tokens": tokens.len() })))
     };
-    blocking(count).await?
+    served.read(count).await
 }

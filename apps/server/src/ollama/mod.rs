@@ -20,7 +20,7 @@ use axum::response::Response;
 use serde_json::json;
 
 use crate::access::Caller;
-use crate::answers::{self, blocking};
+use crate::answers;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::server::{Models, Server};
@@ -103,9 +103,8 @@ async fn generate(
         return Err(ApiError::no_model(&name, &served.id));
     }
     let loaded = started.elapsed();
-    let reader = Arc::clone(&served);
     // Schemas are compiled here.
-    let request = blocking(move || Request::read(kind, fields, &reader)).await??;
+    let request = served.read(move |served| Request::read(kind, fields, served)).await?;
     let Request { job, stream, keep } = request;
     match (server.models()?, keep) {
         (_, None) | (Models::One(_), Some(Keep(None))) => {}

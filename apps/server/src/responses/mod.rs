@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use crate::access::Caller;
-use crate::answers::{self, blocking};
+use crate::answers;
 use crate::error::{ApiError, json_response};
 use crate::events;
 use crate::fields::Fields;
@@ -28,9 +28,8 @@ pub(crate) async fn create(
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    let reader = Arc::clone(&served);
     // Schemas are compiled here.
-    let request = blocking(move || ResponseRequest::read(fields, &reader)).await??;
+    let request = served.read(move |served| ResponseRequest::read(fields, served)).await?;
     let ResponseRequest { job, stream, echo, has_logprobs } = request;
     let reply = Reply::new(&served, echo, has_logprobs);
     let mut answers = answers::start(&served, job, &caller).await?;
