@@ -84,19 +84,24 @@ fn refuse_each<T, E: Display>(
     large_bytes: usize,
     mut work: impl FnMut() -> Result<T, E>,
 ) {
-    refuse_each_anew(name, large_bytes, || (), |()| work());
+    refuse_each_anew(name, large_bytes, 1, || (), |()| work());
 }
 
-/// Has `work` do without one allocation of `large_bytes` or more, the first, the second and so on, until there are no
-/// more, each time with what `prepare` makes. An allocation that nobody asks for politely ends the process, which
-/// says where.
+/// Returns 7, or 1 if NESTLING_TEST_EVERY_ALLOCATION is set: a step over allocations of work that has hundreds of them.
+fn long_step() -> usize {
+    if std::env::var_os("NESTLING_TEST_EVERY_ALLOCATION").is_some() { 1 } else { 7 }
+}
+
+/// Runs `work` with one failing allocation of `large_bytes` or more: the first, then the one `step` further on, until no
+/// allocation is left. `prepare` makes the input of each run. An infallible allocation aborts the process.
 fn refuse_each_anew<P, T, E: Display>(
     name: &str,
     large_bytes: usize,
+    step: usize,
     mut prepare: impl FnMut() -> P,
     mut work: impl FnMut(P) -> Result<T, E>,
 ) {
-    for at in 1..10_000 {
+    for at in (1..10_000).step_by(step) {
         let prepared = prepare();
         REFUSED.store(at, Ordering::Relaxed);
         LARGE_SEEN.store(0, Ordering::Relaxed);
@@ -108,7 +113,7 @@ fn refuse_each_anew<P, T, E: Display>(
             // What helps, but is not needed, may fail unheard.
             Ok(_) if was_refused => {}
             Ok(_) => {
-                println!("{name}: {} allocations refused", at - 1);
+                println!("{name}: allocations up to {at} refused, every {step}");
                 assert!(at > 1, "{name} has no large allocation");
                 return;
             }
@@ -260,9 +265,9 @@ fn generation() {
     let tokens: Vec<u32> = (0..200).collect();
     // What a draw keeps is bounded by the vocabulary and does not ask.
     let options = GenerateOptions { max_tokens: Some(3), ..GenerateOptions::greedy() };
-    for residence in [Residence::Owned, Residence::Streamed] {
-        let prepare = || opened(residence);
-        refuse_each_anew(&format!("{residence:?} generation"), 48 << 10, prepare, |model| {
+    for (residence, step) in [(Residence::Owned, 1), (Residence::Streamed, long_step())] {
+        let (prepare, name) = (|| opened(residence), format!("{residence:?} generation"));
+        refuse_each_anew(&name, 48 << 10, step, prepare, |model| {
             let generation = model.session().generate(&tokens[..], &options)?;
             for event in generation {
                 event?;
@@ -279,7 +284,7 @@ fn conversion() {
     let prepare = || Checkpoint::open(data("tests/data/gguf/olmoe.gguf")).unwrap();
     let mut options = ConvertOptions::default();
     (options.threads, options.overwrite, options.source_blocks) = (1, true, SourceBlocks::Exact);
-    refuse_each_anew("exact conversion", 9 << 10, prepare, |checkpoint| {
+    refuse_each_anew("exact conversion", 9 << 10, 1, prepare, |checkpoint| {
         convert(&checkpoint, &path, &options, &CancelToken::new(), &mut |_| {}).map(drop)
     });
 }

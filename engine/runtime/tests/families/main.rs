@@ -39,14 +39,20 @@ macro_rules! family {
             }
 
             #[test]
-            fn is_calibrated() {
-                harness::is_calibrated($name);
-            }
-
-            #[test]
             fn keeps_sessions() {
                 harness::keeps_sessions($name);
             }
+        }
+    };
+}
+
+/// Calibration of a family; of most, `.ci/deep` runs it.
+macro_rules! calibration {
+    ($($(#[$ignored:meta])? $module:ident: $name:literal,)*) => {
+        #[cfg(test)]
+        mod is_calibrated {
+            use crate::harness;
+            $(#[test] $(#[$ignored])? fn $module() { harness::is_calibrated($name); })*
         }
     };
 }
@@ -76,3 +82,31 @@ family!(qwen3_next_bias, "qwen3-next-bias");
 family!(qwen3_omni_moe, "qwen3-omni-moe");
 family!(qwen3_vl_moe, "qwen3-vl-moe");
 family!(solar_open, "solar-open");
+
+calibration! {
+    #[ignore = "slow"] bailing_moe_v2: "bailing-moe-v2",
+    #[ignore = "slow"] deepseek_v2: "deepseek-v2",
+    #[ignore = "slow"] deepseek_v2_lite: "deepseek-v2-lite",
+    deepseek_v3: "deepseek-v3",
+    #[ignore = "slow"] dots1: "dots1",
+    #[ignore = "slow"] ernie4_5_moe: "ernie4-5-moe",
+    #[ignore = "slow"] glm4_moe: "glm4-moe",
+    #[ignore = "slow"] glm4_moe_lite: "glm4-moe-lite",
+    gemma4: "gemma4",
+    gpt_oss_mxfp4: "gpt-oss",
+    #[ignore = "slow"] gpt_oss_bf16: "gpt-oss-bf16",
+    #[ignore = "slow"] granite_moe: "granite-moe",
+    #[ignore = "slow"] granite_moe_bias: "granite-moe-bias",
+    #[ignore = "slow"] granite_moe_shared: "granite-moe-shared",
+    #[ignore = "slow"] kimi_k2: "kimi-k2",
+    #[ignore = "slow"] minimax_m2: "minimax-m2",
+    #[ignore = "slow"] mixtral: "mixtral",
+    #[ignore = "slow"] olmoe: "olmoe",
+    #[ignore = "slow"] qwen2_moe: "qwen2-moe",
+    #[ignore = "slow"] qwen3_5_moe: "qwen3-5-moe",
+    qwen3_next: "qwen3-next",
+    #[ignore = "slow"] qwen3_next_bias: "qwen3-next-bias",
+    #[ignore = "slow"] qwen3_omni_moe: "qwen3-omni-moe",
+    #[ignore = "slow"] qwen3_vl_moe: "qwen3-vl-moe",
+    #[ignore = "slow"] solar_open: "solar-open",
+}
