@@ -100,8 +100,9 @@ impl ModelIdentity {
         })
     }
 
-    /// Describes the fields that differ: first the values of `self`, then the values of `other`. Returns `None` if
-    /// all are equal.
+    /// Describes the fields that differ: first the values of `self`, then the values of `other`.
+    ///
+    /// Returns `None` if all are equal.
     pub(crate) fn difference(&self, other: &Self) -> Option<(String, String)> {
         let mut words = (Vec::new(), Vec::new());
         for (one, other) in self.words().into_iter().zip(other.words()) {
