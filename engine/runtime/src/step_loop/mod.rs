@@ -173,8 +173,8 @@ impl Drop for Place {
 pub(crate) enum LoopProgress {
     /// A step was computed, or a generation ended.
     Worked,
-    /// No generation can run until events are read or another one starts. With generations present, the loop
-    /// must poll for cancelled tokens.
+    /// All generations, if any, wait for a reader or for pages. While there are some, the loop must poll for
+    /// cancelled tokens.
     Idle { generations: usize },
     /// The engine was closed, and all generations have ended.
     Closed,

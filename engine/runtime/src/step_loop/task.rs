@@ -193,8 +193,8 @@ impl Task {
         self.done = choice.finish.or(full.then_some(FinishReason::ContextFull));
     }
 
-    /// Fails the generation for an error of its own, such as non-finite logits. Everything computed for it is
-    /// discarded.
+    /// Fails the generation for an error in its results, such as non-finite logits. Everything computed for
+    /// it is discarded.
     pub fn reject(&mut self, error: EngineError) {
         disown_stored(&self.model, &self.sequence);
         self.sequence.disown_computed();
