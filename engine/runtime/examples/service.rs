@@ -1,5 +1,5 @@
-//! Measures the service of many sessions by one model: `cargo run --release -p nestling-runtime --example
-//! service COMMAND`.
+//! Measures the service of many sessions by one model:
+//! `cargo run --release -p nestling-runtime --example service COMMAND`.
 //!
 //! - `synth STORE LAYERS`: writes a store of random weights in Qwen3-30B-A3B's shape, at two bits.
 //! - `gaps STORE SECONDS [DECODERS] [PROMPT]`: gaps between tokens of decoders beside a prompt.

@@ -1,5 +1,5 @@
-//! Prints the tables of the streaming simulator in PERF.md: `streaming
-//! [policies|upgrades|d2moe|machines]...`, by default all.
+//! Prints the tables of the streaming simulator in PERF.md:
+//! `streaming [policies|upgrades|d2moe|machines]...`, by default all.
 //!
 //! The bundled model is run to record its routing. Everything else is generated from seeds.
 #![expect(clippy::print_stdout, reason = "the result is printed")]

@@ -18,8 +18,8 @@ pub struct LatentWeights<B: Backend> {
     pub query_down: Option<(Linear<B>, B::Floats)>,
     /// Projection to queries: H heads of `qk_nope_head_dim + qk_rope_head_dim`.
     pub query: Linear<B>,
-    /// Projection of the hidden state to latent and shared key, `[kv_lora_rank + qk_rope_head_dim,
-    /// hidden_size]`.
+    /// Projection of the hidden state to latent and shared key,
+    /// `[kv_lora_rank + qk_rope_head_dim, hidden_size]`.
     pub latent: Linear<B>,
     /// Projection of the unrotated part of queries to the latent space, per head.
     pub key_up: HeadMatrices<B>,
