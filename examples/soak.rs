@@ -38,7 +38,6 @@ fn answer(
     Ok((text, finished.reason))
 }
 
-/// Returns a pseudo-random number.
 fn next(state: &mut u64) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) as usize

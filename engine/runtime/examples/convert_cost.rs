@@ -131,7 +131,6 @@ fn noise() -> impl Iterator<Item = u64> {
     })
 }
 
-/// Writes a checkpoint of one layer.
 fn synthetic(folder: &Path, experts: u64) -> Result<PathBuf, Box<dyn Error>> {
     let per_token = (experts / 16).max(1);
     let (heads, kv_heads, head_dim) = HEADS;

@@ -232,7 +232,6 @@ fn gpu(read_bytes_per_second: f64, expert_ns_min: u64) -> Machine {
     }
 }
 
-/// Joins `rows` steps of one row into one.
 fn batched(trace: RoutingTrace, rows: usize) -> RoutingTrace {
     let mut steps = Vec::new();
     for chunk in trace.steps.chunks_exact(rows) {

@@ -28,7 +28,6 @@ pub(crate) struct EncodeWorker {
     place: Arc<WorkerPlace>,
 }
 
-/// Permit for the single encoding thread.
 #[derive(Debug, Default)]
 struct WorkerPlace {
     is_taken: Mutex<bool>,
@@ -104,7 +103,6 @@ impl EncodeWorker {
         }
     }
 
-    /// Waits until no encoding thread runs.
     fn take_place(&self, cancel: &CancelToken) -> Result<PlaceGuard, EngineError> {
         let mut is_taken = whole(self.place.is_taken.lock());
         while *is_taken {

@@ -121,7 +121,6 @@ pub(crate) struct EngineCore {
     pub masks: Arc<MaskWorker>,
 }
 
-/// Execution context of the step loop.
 #[derive(Debug)]
 enum Runs {
     OnThread(Mutex<Option<JoinHandle<()>>>),
@@ -199,7 +198,6 @@ impl EngineCore {
         self.inbox.epoch
     }
 
-    /// Registers an open model.
     pub(crate) fn add_model(&self, model: &Arc<ModelCore>) {
         let mut models = whole(self.models.lock());
         models.retain(|model| model.strong_count() > 0);

@@ -9,7 +9,6 @@ use nestling_core::error::EngineError;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 use nestling_text::Message;
 
-/// Result of [`EventBuffer::pop`].
 pub(crate) enum Popped {
     Event { event: Box<Result<Event, EngineError>>, was_full: bool },
     Empty,
@@ -101,12 +100,10 @@ impl EventBuffer {
         self.lock().said.message()
     }
 
-    /// Returns true if the last event was pushed.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().ended
     }
 
-    /// Waits until the last event was pushed.
     pub(crate) fn wait_end(&self) {
         let mut state = self.lock();
         while !state.ended {

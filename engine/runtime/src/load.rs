@@ -89,7 +89,6 @@ impl ModelSource {
         Ok(Self::Checkpoint(Box::new(Checkpoint::open(path)?)))
     }
 
-    /// Returns the store, if the source is one.
     fn store(&self) -> Option<&Arc<Store>> {
         match self {
             Self::Store(store) => Some(store),
@@ -155,7 +154,6 @@ impl ModelSource {
         }
     }
 
-    /// Returns the source of the weights with its identity.
     fn experts(
         self,
         config: &ModelConfig,
@@ -303,7 +301,6 @@ impl Model {
     }
 }
 
-/// Loads the model onto its device.
 fn open_runner<B: Backend>(
     backend: B,
     source: Arc<dyn ExpertSource>,
@@ -364,7 +361,6 @@ fn reserve(engine: &Engine, purpose: Purpose, bytes: u64) -> Result<Reservation,
     })
 }
 
-/// Tokenizer, chat template and generation defaults.
 struct ModelText {
     tokenizer: Option<Tokenizer>,
     chat_template: Option<ChatTemplate>,

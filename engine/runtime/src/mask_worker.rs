@@ -11,10 +11,9 @@ use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 use crate::constraint::{Constraint, ConstraintError};
 use nestling_text::TokenMask;
 
-/// Maximum number of threads. A mask takes a fraction of a millisecond, a step of many generations several.
+/// Maximum number of threads. A mask takes a fraction of a millisecond; all masks of a large step take several.
 const THREADS_MAX: usize = 4;
 
-/// A constraint with its computed mask.
 pub(crate) struct Masked {
     pub constraint: Box<dyn Constraint>,
     pub mask: TokenMask,
@@ -75,7 +74,6 @@ impl Shared {
         whole(self.queue.lock())
     }
 
-    /// Runs jobs until the worker is dropped.
     fn run(&self) {
         let mut queue = self.lock();
         loop {

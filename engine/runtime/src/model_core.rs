@@ -68,7 +68,6 @@ pub struct ModelParts {
     pub plan: Option<MemoryPlan>,
 }
 
-/// An open model.
 pub(crate) struct ModelCore {
     runner: Mutex<Box<dyn ModelRunner>>,
     pub limits: RunnerLimits,
@@ -94,7 +93,6 @@ pub(crate) struct ModelCore {
     /// Status last reported by the step loop.
     pub service: Mutex<ServiceStatus>,
     broken: AtomicBool,
-    /// Control of the memory of streamed experts.
     expert_memory: Option<Arc<ExpertMemory>>,
     experts: Mutex<Option<Reservation>>,
     pub routing_recorder: Option<Arc<RoutingRecorder>>,
@@ -240,7 +238,6 @@ impl ModelCore {
         whole(self.scheduler.lock())
     }
 
-    /// Updates cost model and status after a step.
     pub(crate) fn note_step(&self, step: StepStatus, stats: &StepStats) {
         let mut scheduler = self.scheduler();
         scheduler.costs.measured(step.rows, step.seconds);
@@ -267,7 +264,6 @@ impl ModelCore {
         self.weight_bytes
     }
 
-    /// Returns the bytes of the given numbers of pages and recurrent states.
     pub(crate) fn kv_bytes(&self, pages: usize, states: usize) -> u64 {
         let (page_bytes, state_bytes) = (self.limits.page_bytes, self.limits.state_bytes);
         pages as u64 * page_bytes as u64 + states as u64 * state_bytes as u64
@@ -373,7 +369,6 @@ impl ModelCore {
         slot
     }
 
-    /// Marks a session as most recently used.
     pub(crate) fn touch(&self, slot: &SessionSlot) {
         slot.touch(self.uses.fetch_add(1, Ordering::Relaxed));
     }

@@ -44,7 +44,6 @@ impl SequencePool {
         whole(self.counts.lock())
     }
 
-    /// Returns the number of free pages.
     pub(crate) fn free_pages(&self) -> usize {
         self.lock().pages.free_pages()
     }
@@ -54,27 +53,22 @@ impl SequencePool {
         self.lock().pages.idle_pages()
     }
 
-    /// Adds to the prefix statistics.
     pub(crate) fn note_prefix(&self, status: PrefixStatus) {
         self.lock().prefixes.add(&status);
     }
 
-    /// Returns the prefix statistics.
     pub(crate) fn prefixes(&self) -> PrefixStatus {
         self.lock().prefixes
     }
 
-    /// Returns the number of free recurrent states.
     pub(crate) fn free_states(&self) -> usize {
         self.lock().states.free_states()
     }
 
-    /// Returns whether the model has recurrent layers.
     pub(crate) fn is_recurrent(&self) -> bool {
         self.recurrent
     }
 
-    /// Calls `work` with the allocators locked.
     pub(crate) fn with<T>(
         &self,
         work: impl FnOnce(&mut PageAllocator, &mut StateAllocator) -> T,
@@ -174,7 +168,6 @@ impl Sequence {
         self.table.length()
     }
 
-    /// Returns the tokens still to be computed.
     pub(crate) fn pending(&self) -> &[u32] {
         &self.tokens[self.table.length()..]
     }
@@ -183,7 +176,6 @@ impl Sequence {
         self.table.pages()
     }
 
-    /// Returns the levels used to compute the KV cache.
     pub(crate) fn levels(&self) -> Option<LevelPolicy> {
         self.levels
     }
@@ -316,14 +308,12 @@ impl Sequence {
         self.forget_computed(0);
     }
 
-    /// Removes all tokens from `length` on.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.tokens.truncate(length);
         self.sharing.truncate(length);
         self.forget_computed(length);
     }
 
-    /// Returns the number of recurrent states held.
     pub(crate) fn states(&self) -> usize {
         self.states.count()
     }

@@ -397,7 +397,6 @@ impl Session {
         })
     }
 
-    /// Creates the constraint of the options.
     fn guard(
         &self,
         prompt: &Prompt,
@@ -453,9 +452,7 @@ impl Session {
     }
 }
 
-/// A generation about to start.
 struct Start<'a> {
-    /// The whole new history.
     prompt: Vec<u32>,
     answer: Answer,
     levels: LevelPolicy,
@@ -466,11 +463,9 @@ struct Start<'a> {
     cancel: CancelToken,
     options: &'a GenerateOptions,
     started: Moment,
-    /// Place in the queue.
     place: Place,
 }
 
-/// Returns a random seed, for options without one.
 fn new_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

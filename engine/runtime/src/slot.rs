@@ -15,7 +15,6 @@ pub(crate) enum SlotState {
     Running(CancelToken),
 }
 
-/// Slot of one session's sequence.
 #[derive(Debug)]
 pub(crate) struct SessionSlot {
     state: Mutex<SlotState>,

@@ -294,7 +294,6 @@ impl Header {
     }
 }
 
-/// Checks the magic and the version.
 fn check_start(bytes: &[u8]) -> Result<(), EngineError> {
     if bytes.get(..8) != Some(&MAGIC) {
         return Err(mismatch("first bytes", "NESTSESS", "others"));

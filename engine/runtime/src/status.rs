@@ -101,7 +101,6 @@ impl PageStatus {
 }
 
 impl ServiceStatus {
-    /// Recounts the generations and their pages.
     pub(crate) fn recount(&mut self, claims: impl Iterator<Item = Claim>) {
         (self.running, self.waiting, self.parked) = (0, 0, 0);
         self.pages = PageStatus::default();

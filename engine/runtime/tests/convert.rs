@@ -45,7 +45,6 @@ fn whole(name: &str, directory: &Path) -> Vec<u8> {
     fs::read(&path).unwrap()
 }
 
-/// Decodes a matrix of a store at a level.
 fn decode(store: &Store, id: &GroupId, kind: MatrixKind, level: Level) -> Vec<f32> {
     let group = store.group(id).unwrap();
     let number = group.matrices.iter().position(|matrix| matrix.kind == kind).unwrap();

@@ -144,7 +144,6 @@ fn large_allocations_may_fail() {
     conversion();
 }
 
-/// Opens, verifies and reads a store.
 fn store() {
     refuse_each("store", 4 << 10, || {
         let store = Store::open(bundled())?;
@@ -257,7 +256,6 @@ fn opened(residence: Residence) -> Model {
     Model::open(&engine, bundled(), &options, &mut |_| {}, &CancelToken::new()).unwrap()
 }
 
-/// Computes a prompt and some tokens.
 fn generation() {
     let tokens: Vec<u32> = (0..200).collect();
     // Sampling buffers are bounded by the vocabulary, and their allocation is infallible.

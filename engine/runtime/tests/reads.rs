@@ -30,7 +30,6 @@ fn options(method: ReadMethod) -> ReadOptions {
     ReadOptions { method, ..ReadOptions::default() }
 }
 
-/// Returns the first extents of experts in the file.
 fn extents(store: &Store, count: usize) -> Vec<Extent> {
     let experts = store.groups().iter().filter(|g| matches!(g.id, GroupId::Expert { .. }));
     let extents = experts.filter_map(|group| store.extent(group, Plane::P2).cloned());

@@ -422,7 +422,6 @@ fn the_history_can_be_gone_on_from_without_anything_new() {
     assert_eq!(parts, whole);
 }
 
-/// Returns the path of the demo model's checkpoint.
 fn demo() -> PathBuf {
     let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/demo-model/hf");
     let path = std::env::var_os("NESTLING_DEMO_HF").map_or(beside, PathBuf::from);

@@ -6,7 +6,6 @@ use nestling_import::{AttentionBias, AttentionConfig, ModelConfig, OutputGate};
 use super::floats::Floats;
 use nestling_core::error::EngineError;
 
-/// Biases of the projections that have one.
 pub(super) struct AttentionBiases(Vec<(MatrixKind, Vec<f32>)>);
 
 impl AttentionBiases {
@@ -53,7 +52,6 @@ impl AttentionBiases {
         Ok(Self(list))
     }
 
-    /// Returns the bias of one projection, if it has one.
     pub(super) fn of(&self, kind: MatrixKind) -> Option<&[f32]> {
         let found = self.0.iter().find(|(of, _)| *of == kind);
         found.map(|(_, bias)| bias.as_slice())

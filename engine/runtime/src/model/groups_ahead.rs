@@ -92,7 +92,6 @@ impl<'a> GroupsAhead<'a> {
         }
     }
 
-    /// Reads groups until none is left.
     fn read(&self) {
         let mut state = self.lock();
         while !state.closed {

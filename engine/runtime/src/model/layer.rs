@@ -44,7 +44,6 @@ pub(super) struct Step<'a, B: Backend> {
     pub output: &'a mut StepOutput,
 }
 
-/// A model's graph applied to one batch.
 pub(super) struct Graph<'a, 'e, B: Backend + 'e> {
     pub w: &'a Weights<B>,
     pub eps: f32,
@@ -212,7 +211,6 @@ pub(super) fn predict<B: Backend>(
     enc.route(router, &act.ahead, &mut act.predicted)
 }
 
-/// Adds the weighted sum of the expert outputs.
 fn add_experts<B: Backend>(
     enc: &mut B::Encoder<'_>,
     lw: &LayerWeights<B>,

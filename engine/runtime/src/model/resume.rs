@@ -15,7 +15,6 @@ use nestling_experts::expert::{ExpertCache, RoutedInputs};
 /// Maximum number of layers between a layer and the layer whose experts are predicted.
 const PREFETCH_DISTANCE_MAX: usize = 2;
 
-/// Computes one batch.
 pub(super) async fn forward<B: Backend>(
     w: &Weights<B>,
     experts: &mut ExpertCache<B>,
@@ -60,7 +59,6 @@ impl Resume {
         *self = Self { missed: Some(missed), interval: (2 * since).max(1), recorded: 0 };
     }
 
-    /// Returns the first layer that is not fully computed.
     fn first(&self) -> usize {
         // Default: without a miss, no layer is computed yet.
         self.missed.unwrap_or(0)
@@ -77,7 +75,6 @@ impl Resume {
     }
 }
 
-/// One pass of a batch through the layers.
 struct Pass<'a, 'e, B: Backend + 'e> {
     graph: Graph<'a, 'e, B>,
     experts: &'a mut ExpertCache<B>,

@@ -441,12 +441,10 @@ impl<B: Backend> ModelRunner for Runner<B> {
     }
 }
 
-/// Returns the pools of all layers with pages.
 fn pages_of<B: Backend>(memory: &mut [LayerMemory<B>]) -> impl Iterator<Item = &mut B::KvPool> {
     memory.iter_mut().filter_map(|layer| layer.pages().ok())
 }
 
-/// Returns the pools of all layers with states.
 fn states_of<B: Backend>(memory: &mut [LayerMemory<B>]) -> impl Iterator<Item = &mut B::StatePool> {
     memory.iter_mut().filter_map(|layer| layer.states().ok())
 }

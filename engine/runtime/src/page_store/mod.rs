@@ -64,7 +64,6 @@ pub struct PageStore {
     inner: Arc<StoreHandle>,
 }
 
-/// The store with its writer thread.
 struct StoreHandle {
     shared: Arc<SharedStore>,
     reads: PageReads,
@@ -252,7 +251,6 @@ impl PageStore {
         self.inner.shared.remove(name);
     }
 
-    /// Returns true if both handles refer to the same store.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }

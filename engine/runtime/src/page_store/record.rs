@@ -16,12 +16,9 @@ const HASH_BYTES: usize = 16;
 /// Domain separator hashed first, so that names cannot equal hashes of other programs.
 const DOMAIN: &[u8] = b"nestling stored page 1";
 
-/// Kind of stored contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StoredKind {
-    /// A KV page.
     Page,
-    /// A recurrent state.
     State,
 }
 
@@ -106,7 +103,6 @@ pub(super) fn frame(kind: StoredKind, name: &PageName, contents: &[u8]) -> Frame
     Frame { header, hash: hash.digest128().to_le_bytes() }
 }
 
-/// Header and checksum of a record.
 pub(super) struct Frame {
     pub header: [u8; HEADER_BYTES],
     pub hash: [u8; HASH_BYTES],

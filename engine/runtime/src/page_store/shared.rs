@@ -55,7 +55,6 @@ pub(super) struct Counts {
     pub failed: u64,
 }
 
-/// Work of the writer thread.
 #[derive(Default)]
 pub(super) struct Queue {
     writes: VecDeque<Write>,

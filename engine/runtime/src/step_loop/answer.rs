@@ -75,7 +75,6 @@ pub(super) struct Choice {
     pub finish: Option<FinishReason>,
 }
 
-/// Results of a step for one generation.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Log-probabilities and hidden rows of the prompt.

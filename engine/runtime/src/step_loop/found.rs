@@ -18,7 +18,6 @@ use nestling_formats::InternalError;
 /// Minimum number of logits for waking threads to share the work.
 const SHARED_LOGITS_MIN: usize = 1 << 16;
 
-/// One generation's part of the outputs.
 struct Work<'a> {
     task: &'a mut Task,
     /// Index of its share in the plan.
@@ -37,7 +36,6 @@ struct Rows<'a> {
     hidden: std::slice::ChunksExact<'a, f32>,
 }
 
-/// Outputs of one row.
 struct FoundRow<'a> {
     logits: Option<&'a mut [f32]>, // [vocab_size]
     best: Option<u32>,
@@ -96,7 +94,6 @@ fn for_each<T: Send>(
     }
 }
 
-/// Assigns the output rows to the generations.
 fn share_out<'a>(tasks: &'a mut [Task], plan: &Plan, output: &'a mut StepOutput) -> Vec<Work<'a>> {
     let rows = plan.batch.rows.iter().filter(|row| row.wants_logits).count();
     let hidden_size = output.hidden.len() / rows.max(1);

@@ -15,7 +15,6 @@ use crate::constraint::{
 use crate::mask_worker::{MaskWorker, Masked};
 use nestling_text::TokenMask;
 
-/// Location of the constraint.
 enum Held {
     Here(Box<dyn Constraint>),
     /// Sent to a worker thread, which computes its mask.
@@ -34,7 +33,6 @@ enum Place {
     Active,
 }
 
-/// Effect of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Observed {
     /// Set if the answer's text starts. Later markers have no meaning.
@@ -43,7 +41,6 @@ pub(super) struct Observed {
     pub done: bool,
 }
 
-/// Arguments of [`Guard::new`].
 pub(crate) struct GuardParts<'a> {
     pub source: &'a dyn ConstraintSource,
     pub tokenizer: Option<&'a Tokenizer>,
@@ -56,7 +53,6 @@ pub(crate) struct GuardParts<'a> {
     pub cache: &'a ConstraintCache,
 }
 
-/// A constraint in use by a generation.
 pub(crate) struct Guard {
     held: Held,
     workers: Arc<MaskWorker>,

@@ -187,7 +187,6 @@ pub(crate) struct StepLoop {
     tasks: Vec<Task>,
     /// Compute threads, also used for sampling.
     pool: Arc<ThreadPool>,
-    /// Start time of the engine.
     epoch: Moment,
 }
 
@@ -197,7 +196,6 @@ impl StepLoop {
         Self { inbox, tasks: Vec::new(), pool, epoch }
     }
 
-    /// Runs turns until the engine is closed.
     pub(crate) fn run(mut self) {
         loop {
             let asked = self.inbox.lock().settle_asked;

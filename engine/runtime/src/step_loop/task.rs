@@ -170,7 +170,6 @@ impl Task {
         whole(self.model.service.lock()).late += u64::from(self.stats.is_late);
     }
 
-    /// Applies the chosen tokens.
     fn take(&mut self, choice: Choice) {
         let now = Moment::now();
         if self.first_token.is_none() {

@@ -44,7 +44,6 @@ pub fn directory(name: &str) -> PathBuf {
     data("families").join(name)
 }
 
-/// Returns the sequences of the golden file.
 fn sequences(name: &str) -> Vec<Vec<u32>> {
     let golden = golden_json(&directory(&format!("{name}-golden")).join("golden.json"));
     golden["sequences"].as_array().unwrap().iter().map(token_list).collect()

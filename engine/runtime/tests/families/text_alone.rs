@@ -32,7 +32,6 @@ fn text_tensors(file: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()
 }
 
-/// Writes the text part of a family's checkpoint.
 fn write_text_alone(name: &str, class: &str, folder: &Path) {
     let source = directory(name);
     for entry in fs::read_dir(&source).unwrap() {

@@ -11,7 +11,6 @@ use nestling_formats::store::{FileStorage, Storage, StorageChanged, Store};
 /// Fault of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The read is delayed.
     Delay(Duration),
     /// The read fails with an error of this kind.
     Error(io::ErrorKind),
@@ -32,11 +31,8 @@ struct Plan {
     count: u64,
     /// Number of the read from which on all fail, as if the disk had vanished.
     gone_from: Option<u64>,
-    /// Offsets of the reads, in order.
     offsets: Vec<u64>,
-    /// Set while reads are held.
     held: bool,
-    /// Number of held reads.
     waiting: usize,
 }
 

@@ -23,7 +23,6 @@ fn made(name: &str, path: &Path, options: &ConvertOptions) -> ConvertReport {
     convert(&checkpoint, path, options, &CancelToken::new(), &mut |_| {}).unwrap()
 }
 
-/// Returns the highest level of a matrix in a group.
 fn top(store: &Store, id: &GroupId, kind: MatrixKind) -> Level {
     let group = store.groups().iter().find(|group| group.id == *id).unwrap();
     let matrix = group.matrices.iter().find(|matrix| matrix.kind == kind).unwrap();

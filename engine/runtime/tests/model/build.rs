@@ -33,7 +33,6 @@ pub struct Recipe {
 /// Codec of the matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
-    /// The nested code.
     Nested,
     /// Scaled integers, in a different form for each kind of matrix.
     Scaled,
@@ -48,7 +47,6 @@ impl Default for Recipe {
     }
 }
 
-/// Contents of one group.
 struct Content {
     id: GroupId,
     matrices: Vec<(MatrixKind, MatrixId, usize, usize)>,

@@ -27,7 +27,6 @@ struct Language {
     rarity: u32,
     /// True to report single allowed tokens as forced.
     forces: bool,
-    /// Minimum number of tokens.
     least: usize,
     /// Number of tokens after which the output is done.
     most: usize,

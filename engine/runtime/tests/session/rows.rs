@@ -9,7 +9,6 @@ use nestling_runtime::{
 /// Prompt token with its log-probability and the best tokens at its position.
 type Scored = (u32, Option<f32>, Vec<(u32, f32)>);
 
-/// Outputs of a generation.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
     scored: Vec<Scored>,
