@@ -100,7 +100,7 @@ impl Chat {
         Ok(&mut self.conversation)
     }
 
-    /// Returns the tool calls of the last answer without a reply.
+    /// Returns the last answer's tool calls that have no reply yet.
     ///
     /// For an answer in progress, the returned calls are complete, but more may follow.
     pub fn open_calls(&self) -> Vec<ToolCall> {

@@ -36,8 +36,9 @@ const PROGRAM_BYTES_MAX: u64 = 32 << 20;
 /// Divisor of the budget: maximum share of the uncounted memory.
 const PROGRAM_SHARE: u64 = 24;
 
-/// Bytes retained per row of the embedding if experts are streamed: scale, checksum and a share of the tile's
-/// data, rounded up.
+/// Bytes retained per row of the embedding if experts are streamed.
+///
+/// They are the f16 scale (2), the hash (8), and a sixteenth of the tile's table number, rounded up.
 const ROW_BYTES: u64 = 11;
 
 /// Rows per step with memory for logits: one for each decoding session.

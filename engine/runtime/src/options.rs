@@ -77,7 +77,7 @@ pub enum Driver {
 /// Options for opening a model.
 ///
 /// In serde form, missing fields take their default, unknown fields are an error, and levels are numbers of
-/// bits. Fields that hold code (`level_router`, `page_store`, `recorder`) are neither read nor written.
+/// bits. Fields that hold code (`level_router`, `page_store`, `recorder`) cannot be read or written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelOptions {
@@ -261,8 +261,7 @@ pub struct GenerateOptions {
     /// Constraint on the output. Tokens that it does not allow are never chosen, on any device.
     ///
     /// An output cut off by `max_tokens` may be incomplete, as [`crate::FinishReason::Length`] reports; so
-    /// may one ended by a stop string. The field holds code: serde skips it when reading and fails to write
-    /// it.
+    /// may one ended by a stop string. The field holds code, so serde can neither read nor write it.
     #[serde(
         skip_deserializing,
         skip_serializing_if = "Option::is_none",
@@ -271,7 +270,7 @@ pub struct GenerateOptions {
     pub constraint: Option<Arc<dyn ConstraintSource>>,
     /// Maximum number of unread events before the generation pauses.
     pub events_max: usize,
-    /// Priority: generations with a greater number run first and are preempted last.
+    /// Priority: generations with a greater value run first and are preempted last.
     ///
     /// The priority of a waiting generation rises with time. Never changes a result.
     pub priority: i8,

@@ -220,8 +220,9 @@ impl Sequence {
         }
     }
 
-    /// Takes over shared pages, and a recurrent state, computed earlier for the same tokens. At most the
-    /// first `most` tokens are considered.
+    /// Takes over shared pages, and a recurrent state, computed earlier for the same tokens.
+    ///
+    /// At most the first `most` tokens are considered.
     pub(crate) fn adopt(&mut self, most: usize) -> PrefixStatus {
         let mut status = PrefixStatus::default();
         let (own, wanted) = (self.table.length() / PAGE_POSITIONS, most / PAGE_POSITIONS);

@@ -46,7 +46,7 @@ impl Session {
     /// Waits for the step that is running, but never blocks other steps for longer than the copy of one page.
     ///
     /// # Errors
-    /// Fails with [`EngineError::SessionBusy`] while a generation runs, and if the device fails.
+    /// Fails with [`EngineError::SessionBusy`] while a generation runs, or with an error of the device.
     pub fn snapshot(&self, contents: SnapshotContents) -> Result<Vec<u8>, EngineError> {
         let parked = Parked::of(self, contents)?;
         let mut bytes = try_with_capacity("a snapshot", parked.bytes(self.core()))?;

@@ -175,8 +175,9 @@ struct Missing {
 }
 
 impl Missing {
-    /// Finds the longest known prefix and holds the part in the pool. Returns `None` if loading would save
-    /// nothing.
+    /// Finds the longest known prefix, and holds its pages that are in the pool.
+    ///
+    /// Returns `None` if loading would save nothing.
     fn find(
         core: &ModelCore,
         store: &PageStore,

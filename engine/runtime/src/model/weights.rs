@@ -90,7 +90,7 @@ pub struct SharedWeights<B: Backend> {
 impl<B: Backend> Weights<B> {
     /// Returns the bytes that a step reads, excluding experts: each matrix once per level of its rows.
     ///
-    /// The last layer computes only its mixer for rows without requested logits.
+    /// For rows without requested logits, the last layer reads only its mixer.
     pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
         let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
         let bytes_of = |level: Level| {
