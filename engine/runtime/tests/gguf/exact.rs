@@ -75,7 +75,7 @@ fn every_weight_of_a_block_is_that_of_the_file() {
     }
 }
 
-/// With float activations, the logits equal llama.cpp's on the file.
+/// Logits with float activations match llama.cpp on the same file.
 #[test]
 fn logits_of_exact_stores_are_those_of_llama_cpp() {
     for name in MODELS {

@@ -28,7 +28,7 @@ fn store(name: &str, digits: Digits) -> Arc<Store> {
     Arc::new(open_in_place(checkpoint(name), digits).unwrap())
 }
 
-/// With float activations, the logits equal a float model's with the file's decoded weights, bit for bit.
+/// Logits with float activations equal a float model's with the decoded weights, bit for bit.
 #[test]
 fn a_file_in_place_has_the_logits_of_its_weights() {
     let options = RunnerOptions { activations: ActivationMode::Float, ..RunnerOptions::default() };

@@ -91,7 +91,7 @@ fn a_generation_is_a_future_of_its_answer() {
     }
 }
 
-/// Readers compute if the engine has no thread. Other futures run after each step at the latest.
+/// Readers compute if the engine has no thread. They yield to other futures after each step.
 #[test]
 fn a_reader_that_computes_leaves_the_executor_to_others() {
     let engine = caller_engine();
