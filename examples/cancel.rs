@@ -1,4 +1,4 @@
-//! Stopping a generation from another thread: `cargo run --release --example cancel [MODEL]`.
+//! Cancels a generation from another thread: `cargo run --release --example cancel [MODEL]`.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 mod bundled;
@@ -10,7 +10,7 @@ use nestling::{Event, GenerateOptions};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = nestling::open(bundled::model_path())?;
     let mut session = model.session();
-    // Without end tokens it would write until its context is full.
+    // Without end tokens, the output continues until the context is full.
     let options = GenerateOptions { ignore_end: true, ..Default::default() };
     let generation = session.generate("The storm came up in the night, and", &options)?;
     let cancel = generation.cancel_token();
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("\n({:?} after {tokens} tokens, {late:?} after it was asked)", finished.reason);
     }
 
-    // Dropping the handle cancels too, and the session can go on at once. Options are never used up.
+    // Dropping the handle cancels too, and the session is usable immediately. Options can be reused.
     session.truncate(0)?;
     drop(session.generate("Once more:", &options)?);
     println!("(the session holds {} tokens)", session.tokens()?.len());

@@ -7,17 +7,17 @@ use std::io::{BufRead, Write};
 
 use nestling::{Chat, Conversation, Event, FinishReason, GenerateOptions};
 
-/// Tokens that are kept free for an answer.
+/// Number of tokens reserved for an answer.
 const ANSWER_TOKENS: usize = 200;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = nestling::open(bundled::model_path())?;
     let chat = Chat::new(model.session(), Conversation::default());
-    // A conversation that has grown too long goes on without its oldest turns.
+    // Once the conversation is too long, its oldest turns are left out of the prompt.
     let mut chat = chat.dropping_old_turns(ANSWER_TOKENS);
     let options = GenerateOptions { max_tokens: Some(ANSWER_TOKENS), ..Default::default() };
     for line in std::io::stdin().lock().lines() {
-        // The session finds by itself what it has computed before: only new tokens cost time.
+        // The session reuses what it has computed before: only new tokens cost time.
         let answer = chat.send(line?, &options)?;
         if chat.dropped_messages() > 0 {
             println!("({} old messages are left out)", chat.dropped_messages());

@@ -1,6 +1,6 @@
-//! One beginning, several ends: `cargo run --release --example fork_session [MODEL]`.
+//! Continues one prefix in several ways: `cargo run --release --example fork_session [MODEL]`.
 //!
-//! A fork shares what was computed until it goes its own way, so the beginning is computed once.
+//! Forks share computed pages until they diverge, so the prefix is computed once.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 mod bundled;
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let options = GenerateOptions { sampling, max_tokens: Some(30), ..Default::default() };
         session.fork()?.generate(Input::History, &options)
     });
-    // All three are started before the first is read: they share every step.
+    // All three are started before the first is read, so that they share all steps.
     for end in ends.collect::<Result<Vec<_>, _>>()? {
         let (text, finished) = end.into_answer()?;
         println!("…{text}\n  ({} of its prompt was computed)", finished.stats.prompt_tokens);

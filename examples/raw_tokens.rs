@@ -1,4 +1,4 @@
-//! Token ids in, token ids and log-probabilities out:
+//! Token ids as input, token ids and log-probabilities as output:
 //! `cargo run --release --example raw_tokens [MODEL]`.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 

@@ -1,7 +1,8 @@
-//! `cargo run --release --example soak [MINUTES] [STORE]`: answers for as long as is said, from a
-//! model whose experts do not fit, while its memory grows, shrinks and is shed, and answers are
-//! cancelled; every answer that ends is compared with that of a model all in memory. Prints how
-//! much memory the process takes, once a minute.
+//! Long-running test of streamed experts: `cargo run --release --example soak [MINUTES] [STORE]`.
+//!
+//! The experts of the model do not fit in memory. While it generates, its budget grows and shrinks, experts
+//! are evicted, and generations are cancelled. Each completed output is compared with that of a resident
+//! model. The memory of the process is printed once a minute.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;
@@ -37,13 +38,12 @@ fn answer(
     Ok((text, finished.reason))
 }
 
-/// A number that looks random.
 fn next(state: &mut u64) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) as usize
 }
 
-/// Resident memory of this process in KiB, where the system tells.
+/// Returns the resident memory of this process in KiB, if the system reports it.
 fn resident_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut state, mut answers, mut cancelled, mut changes) = (7, 0u64, 0u64, 0u64);
     let (begun, mut told) = (Instant::now(), Duration::ZERO);
     while begun.elapsed() < Duration::from_secs(minutes * 60) {
-        // Between a sixteenth and all of the experts.
+        // A budget between a sixteenth and all of the experts.
         let budget = whole / 16 * (1 + next(&mut state) as u64 % 16);
         model.set_expert_budget(budget)?;
         if next(&mut state).is_multiple_of(3) {

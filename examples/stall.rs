@@ -1,6 +1,8 @@
-//! `cargo run --release --example stall [MODEL] [SECONDS] [THREADS]`: how long others wait for a token
-//! while somebody starts generations with prompts of 5 MB, as text and as a message, against the same
-//! without. Every page is taken all the time, so that each answer needs those of sessions at rest.
+//! Measures stalls by long prompts: `cargo run --release --example stall [MODEL] [SECONDS] [THREADS]`.
+//!
+//! The program measures the gaps between tokens with and without another thread that starts generations with
+//! prompts of 5 MB, as text and as a message. All pages are taken throughout, so that each output needs pages
+//! of sessions at rest.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 mod bundled;
@@ -15,9 +17,9 @@ use nestling::{
 };
 
 const PROMPT_BYTES: usize = 5_000_000;
-/// More than the pages are enough for.
+/// More sessions than there are pages for.
 const SESSIONS_AT_REST: usize = 8;
-/// Both are measured in turns, so that what else the machine does is in both.
+/// The two cases alternate, so that other load on the machine affects both.
 const ROUNDS: u32 = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -57,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Milliseconds between two tokens.
+/// Gaps between two tokens, in milliseconds.
 #[derive(Debug)]
 struct Gaps {
     worst: f64,
@@ -73,11 +75,11 @@ impl Gaps {
     }
 }
 
-/// What a reader of tokens sees for so long.
+/// Measures the gaps seen by a reader of tokens for the duration `time`.
 fn gaps(model: &Model, time: Duration) -> Result<Vec<f64>, EngineError> {
     let (mut gaps, begun) = (Vec::new(), Instant::now());
     let options = GenerateOptions {
-        // The second page is wanted in the middle of it.
+        // The second page is needed in the middle of the output.
         max_tokens: Some(100),
         ignore_end: true,
         token_events: true,
@@ -103,7 +105,7 @@ fn gaps(model: &Model, time: Duration) -> Result<Vec<f64>, EngineError> {
     Ok(gaps)
 }
 
-/// Starts generations with prompts that no context holds, until it is told to stop.
+/// Starts generations with prompts longer than any context, until `stop` is set.
 fn long_prompts(
     model: &Model,
     stop: &AtomicBool,
@@ -114,7 +116,7 @@ fn long_prompts(
     let message = vec![Message::user(text.as_str())];
     let mut session = model.session();
     while !stop.load(Ordering::Relaxed) {
-        // A history, so that the session holds pages that others need.
+        // A short history, so that the session holds pages that others need.
         let few = GenerateOptions { max_tokens: Some(1), ..GenerateOptions::greedy() };
         session.truncate(0)?;
         session

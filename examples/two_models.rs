@@ -1,5 +1,4 @@
-//! Two models in one engine, under one memory budget:
-//! `cargo run --release --example two_models [MODEL]`.
+//! Two models in one engine with one memory budget: `cargo run --release --example two_models [MODEL]`.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 mod bundled;
@@ -17,14 +16,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let options = ModelOptions { level, ..Default::default() };
         Model::open(&engine, &path, &options, &mut |_| {}, &CancelToken::new())
     };
-    // The first part of a store is a smaller model; a checkpoint has one level only.
+    // The first sections of a store are a smaller model. A checkpoint has only one level.
     let is_store = matches!(ModelSource::at(&path)?, ModelSource::Store(_));
     let whole = open(None)?;
     let small = open(is_store.then_some(Level::L2))?;
     let budget = engine.budget();
     println!("{} of {:?} bytes are in use", budget.used_bytes(), budget.total_bytes());
 
-    // Both write at once; neither changes what the other says.
+    // Both generate at the same time. Neither affects the other's output.
     let options = GenerateOptions { max_tokens: Some(40), ..GenerateOptions::greedy() };
     let prompt = "The ship left the harbour";
     let first = whole.session().generate(prompt, &options)?;
@@ -32,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("whole: {prompt}{}", first.into_text()?);
     println!("small: {prompt}{}", second.into_text()?);
 
-    // What does not fit is refused before anything is loaded.
+    // A model that does not fit is rejected before anything is loaded.
     budget.set_total_bytes(Some(budget.used_bytes() + 1));
     match open(None) {
         Err(refusal @ (EngineError::Budget(_) | EngineError::MemoryTooSmall(_))) => {

@@ -1,4 +1,4 @@
-//! A model, opened step by step.
+//! Step-by-step opening of a model.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,14 @@ use nestling_runtime::{Engine, EngineOptions, Model, ModelOptions, OpenProgress}
 use crate::device::Device;
 use crate::{OpenOptions, open_in, open_with};
 
-/// Opens a model, on an engine of its own unless it is given one: what is not said is as [`crate::open`] does it.
+/// Options for opening a model. Unset options have the same defaults as [`crate::open`].
 ///
-/// Four budgets bound memory, all in bytes: that of *memory* is for everything of the engine's models, that of the
-/// *device* for what lies in a GPU's memory; within them, that of *weights* chooses levels of single matrices, and that
-/// of *experts* ([`Model::set_expert_budget`]) is what streamed experts keep of the rest.
+/// The model gets a new engine unless [`Builder::in_engine`] sets one. Four budgets in bytes limit memory:
+/// - The *memory* budget limits everything that the engine's models use.
+/// - The *device* budget limits a GPU's memory.
+/// - Within them, the *weight* budget chooses the levels of single matrices.
+/// - The *expert* budget ([`Model::set_expert_budget`]) is the part of the rest that streamed experts may
+///   use.
 ///
 /// ```no_run
 /// use nestling::{Builder, CancelToken, Device};
@@ -42,7 +45,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Of what [`crate::open`] opens.
+    /// Creates a builder for a model path, as accepted by [`crate::open`].
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
@@ -53,51 +56,56 @@ impl Builder {
         }
     }
 
-    /// What computes; the best that there is unless this is said.
+    /// Sets the compute device. The default is the best one available.
     pub fn device(mut self, device: Device) -> Self {
         self.options.device.device = device;
         self
     }
 
-    /// Bytes that weights, keys and values and scratch may take together ([`EngineOptions::memory_budget`]); what the
-    /// system says is free unless this is said, and `u64::MAX` for no limit.
+    /// Sets the budget in bytes for weights, KV cache and scratch memory together
+    /// ([`EngineOptions::memory_budget`]).
+    ///
+    /// The default is the memory that the system reports as free, less a margin. `u64::MAX` means no limit.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.options.engine.memory_budget = Some(bytes);
         self
     }
 
-    /// Bytes of a GPU's memory that the model may use ([`crate::DeviceOptions::device_budget`]).
+    /// Sets the budget in bytes for a GPU's memory ([`crate::DeviceOptions::device_budget`]).
     pub fn device_budget(mut self, bytes: u64) -> Self {
         self.options.device.device_budget = Some(bytes);
         self
     }
 
-    /// Bytes that weights may take, each matrix at a level of its own ([`ModelOptions::weight_budget`]).
+    /// Sets the budget in bytes for weights, which gives each matrix its own level
+    /// ([`ModelOptions::weight_budget`]).
     pub fn weight_budget(mut self, bytes: u64) -> Self {
         self.options.model.weight_budget = Some(bytes);
         self
     }
 
-    /// Bits of every weight to use; all that are there unless this is said.
+    /// Sets the level of all weights. The default is the highest level of the model.
     pub fn level(mut self, level: Level) -> Self {
         self.options.model.level = Some(level);
         self
     }
 
-    /// Most tokens of one session; what the model was trained for, at most 8192, unless this is said.
+    /// Sets the maximum number of tokens per session. The default is the trained context length, at most
+    /// 8192.
     pub fn context_length(mut self, tokens: usize) -> Self {
         self.options.model.context_length = Some(tokens);
         self
     }
 
-    /// Threads that compute; one for each core unless this is said.
+    /// Sets the number of compute threads. The default is one per core.
     pub fn threads(mut self, threads: usize) -> Self {
         self.options.engine.threads = Some(threads);
         self
     }
 
-    /// In this engine, whose threads and memory budget its models share, in place of one of its own: what is said of
-    /// an engine's memory and threads has no meaning then.
+    /// Opens the model in an existing engine, whose models share its threads and memory budget.
+    ///
+    /// The builder's options for an engine's memory and threads are then ignored.
     pub fn in_engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
         self
@@ -115,13 +123,14 @@ impl Builder {
         self
     }
 
-    /// Hears of every layer that is there, on the thread that opens the model.
+    /// Sets a callback that is called after each layer, on the thread that opens the model.
     pub fn progress(mut self, progress: impl FnMut(OpenProgress) + Send + 'static) -> Self {
         self.progress = Box::new(progress);
         self
     }
 
-    /// Stops the opening between two layers once `cancel` is used. The model does not hear of it afterwards.
+    /// Cancels the opening between two layers once `cancel` is triggered. Later cancellation does not affect
+    /// the model.
     pub fn cancel(mut self, cancel: &CancelToken) -> Self {
         self.cancel = cancel.child();
         self
@@ -130,7 +139,7 @@ impl Builder {
     /// Opens the model.
     ///
     /// # Errors
-    /// As [`crate::open_with`].
+    /// Fails as [`crate::open_with`] does.
     pub fn open(self) -> Result<Model, EngineError> {
         let Self { path, options, engine, mut progress, cancel } = self;
         match engine {
@@ -139,11 +148,14 @@ impl Builder {
         }
     }
 
-    /// [`Builder::open`] on a thread of its own, so that nobody waits; it needs no runtime. Dropped before it is done,
-    /// it stops between two layers. Where there are no threads, its first poll does the work.
+    /// Works as [`Builder::open`] without blocking, on a separate thread and without requiring an async
+    /// runtime.
+    ///
+    /// Dropping the future stops the opening between two layers. On platforms without threads, its first poll
+    /// does the work.
     ///
     /// # Errors
-    /// As [`crate::open_with`]; [`EngineError::Thread`].
+    /// Fails as [`crate::open_with`] does, or with [`EngineError::Thread`].
     pub async fn open_async(mut self) -> Result<Model, EngineError> {
         let cancel = self.cancel.child();
         self.cancel = cancel.clone();
@@ -159,7 +171,7 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// Tells work that nobody waits for any more.
+/// Cancels the work of a dropped future.
 struct CancelOnDrop(CancelToken);
 
 impl Drop for CancelOnDrop {
@@ -208,7 +220,7 @@ mod tests {
         assert!(matches!(builder().cancel(&cancel).open(), Err(EngineError::Cancelled)));
         let cancel = CancelToken::new();
         let waits = cancel.clone();
-        // The first layer waits until the future is gone.
+        // The first layer blocks until the future is dropped.
         let (gone, told) = std::sync::mpsc::channel::<()>();
         let (end, ended) = std::sync::mpsc::channel();
         let progress = move |_| {
@@ -220,7 +232,7 @@ mod tests {
         assert!(polled.is_pending());
         drop(opening);
         drop(gone);
-        // The channel closes without a word of the second layer, or of few.
+        // The channel closes before the second layer, or soon after it.
         let heard = ended.iter().count();
         assert!(heard <= 2, "{heard} layers after the drop");
         assert!(!cancel.is_cancelled(), "the caller's own token is left alone");

@@ -1,4 +1,4 @@
-//! What computes: named, opened, and given models.
+//! Compute devices: parsing, opening, and passing their backends to models.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,20 +13,21 @@ use nestling_cuda::{CudaBackend, CudaDeviceChoice, CudaDeviceError, CudaError, C
 #[cfg(feature = "wgpu")]
 use nestling_wgpu::{AdapterChoice, AdapterError, WgpuBackend, WgpuError, WgpuOptions};
 
-/// Backends for GPUs that this build has.
+/// Number of GPU backends in this build.
 const BACKENDS: usize = cfg!(feature = "cuda") as usize + cfg!(feature = "wgpu") as usize;
 
-/// What computes.
+/// A compute device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {
-    /// The best that this build and the machine have: a GPU, or the processor where there is none.
-    /// Never software that pretends to be a GPU.
+    /// The best device of this build and machine: a GPU, or otherwise the CPU.
+    ///
+    /// Software emulation of a GPU is never chosen.
     #[default]
     Auto,
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// A GPU of NVIDIA's through CUDA.
+    /// An NVIDIA GPU through CUDA.
     #[cfg(feature = "cuda")]
     Cuda(CudaDeviceChoice),
     /// A GPU through Vulkan, Metal or Direct3D 12.
@@ -34,27 +35,27 @@ pub enum Device {
     Wgpu(AdapterChoice),
 }
 
-/// A text that names no device of this build.
+/// Error for a text that names no device of this build.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// No device has such a name.
+    /// Unknown device name.
     #[error(
         "`{text}` is no device; the devices are auto, cpu, cuda, wgpu, and both with :INDEX or :NAME"
     )]
     Unknown {
-        /// What was given.
+        /// Text that was parsed.
         text: String,
     },
-    /// A device that this build does not have.
+    /// Device without a backend in this build.
     #[error("this build has no {device} backend")]
     NotBuilt {
-        /// Which.
+        /// Name of the device.
         device: String,
     },
 }
 
-/// `auto`, `cpu`, `cuda` or `wgpu`; the last two with `:INDEX` or `:NAME`.
+/// Parses `auto`, `cpu`, `cuda` or `wgpu`, the last two optionally with `:INDEX` or `:NAME`.
 impl FromStr for Device {
     type Err = DeviceError;
 
@@ -99,28 +100,27 @@ impl fmt::Display for Device {
     }
 }
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Which.
+    /// Device to open.
     pub device: Device,
-    /// Bytes of a GPU's memory that models may use ([`OpenDevice::memory_budget`]); none for what it
-    /// has. Without meaning for the processor.
+    /// Budget in bytes for a GPU's memory ([`OpenDevice::memory_budget`]). `None` means all of it. Ignored
+    /// for the CPU.
     pub device_budget: Option<u64>,
-    /// Folder where compiled shaders and kernels are kept from one start to the next; none to compile them
-    /// every time.
+    /// Directory that caches compiled shaders and kernels between runs. `None` compiles them at each start.
     pub pipeline_cache: Option<PathBuf>,
 }
 
-/// A device, ready for a model.
+/// An opened device, ready for a model.
 #[non_exhaustive]
 pub enum OpenDevice {
-    /// The processor.
+    /// The CPU.
     Cpu {
-        /// Why no GPU computes, where one was looked for.
+        /// Reason why no GPU is used, if one was looked for.
         reason: Option<String>,
     },
-    /// A GPU of NVIDIA's.
+    /// An NVIDIA GPU.
     #[cfg(feature = "cuda")]
     Cuda(Box<CudaBackend>),
     /// A GPU.
@@ -132,8 +132,7 @@ impl DeviceOptions {
     /// Opens the device.
     ///
     /// # Errors
-    /// [`EngineError::Device`] for a device that was asked for by name and is not there, or that
-    /// refuses.
+    /// Fails with [`EngineError::Device`] if a device requested by name is unavailable or cannot be opened.
     pub fn open(&self) -> Result<OpenDevice, EngineError> {
         match &self.device {
             Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
@@ -145,7 +144,7 @@ impl DeviceOptions {
         }
     }
 
-    /// CUDA before other GPUs, and those before the processor.
+    /// Opens the best device: CUDA first, then other GPUs, then the CPU.
     fn best(&self) -> OpenDevice {
         let errors: [EngineError; BACKENDS] = [
             #[cfg(feature = "cuda")]
@@ -162,11 +161,12 @@ impl DeviceOptions {
         OpenDevice::Cpu { reason: why_none(&errors) }
     }
 
-    /// What computes in place of a device that refuses a model: another backend or the processor, where
-    /// the device was chosen and not named and another one may do what it cannot.
+    /// Returns a substitute for a device that rejected a model: another backend or the CPU.
+    ///
+    /// Only an automatically chosen device is replaced, and only if another one may support the model.
     ///
     /// # Errors
-    /// The error, where nothing else may compute.
+    /// Returns `error` if there is no substitute.
     pub fn instead(
         &self,
         refusing: &OpenDevice,
@@ -213,7 +213,7 @@ impl DeviceOptions {
     }
 }
 
-/// Why no GPU computes, from what each backend said: what went wrong, or else that there is none.
+/// Returns the reason why no GPU is used: the backends' failures, or otherwise that no GPU was found.
 fn why_none(errors: &[EngineError]) -> Option<String> {
     let failed: Vec<_> =
         errors.iter().filter(|error| !is_absence(error)).map(ToString::to_string).collect();
@@ -224,7 +224,7 @@ fn why_none(errors: &[EngineError]) -> Option<String> {
     }
 }
 
-/// Whether an error says no more than that the machine has no GPU.
+/// Returns true if an error only states that the machine has no GPU.
 fn is_absence(error: &EngineError) -> bool {
     let EngineError::Device(error) = error else { return false };
     #[cfg(feature = "cuda")]
@@ -239,22 +239,22 @@ fn is_absence(error: &EngineError) -> bool {
     false
 }
 
-/// Something that is done with whatever backend a device has.
+/// Generic operation over the backend of a device.
 pub trait WithBackend {
-    /// What comes of it.
+    /// Result of the operation.
     type Output;
 
-    /// Does it, with as many backends of one device as it asks for.
+    /// Runs the operation. Each call of `backend` returns another backend of the same device.
     fn with<B: Backend>(self, backend: impl FnMut() -> Result<B, EngineError>) -> Self::Output;
 }
 
 impl OpenDevice {
-    /// Whether it is the processor.
+    /// Returns true for the CPU.
     pub fn is_cpu(&self) -> bool {
         matches!(self, Self::Cpu { .. })
     }
 
-    /// What it is, for people.
+    /// Returns the human-readable name of the device.
     pub fn name(&self) -> String {
         match self {
             Self::Cpu { .. } => "the processor".into(),
@@ -265,9 +265,10 @@ impl OpenDevice {
         }
     }
 
-    /// What an engine may use for models on this device: `host`, and no more than the device has or
-    /// was allowed. Weights that lie in a GPU's memory pass through the host's, and streamed experts
-    /// are in both.
+    /// Returns the memory budget of an engine for models on this device: `host`, limited by the device's
+    /// memory.
+    ///
+    /// Weights in a GPU's memory pass through host memory, and streamed experts are stored in both.
     pub fn memory_budget(&self, host: Option<u64>) -> Option<u64> {
         match self {
             Self::Cpu { .. } => host,
@@ -278,13 +279,14 @@ impl OpenDevice {
         }
     }
 
-    /// Lets models that are opened from now on keep experts for which a GPU has no room in the host's
-    /// memory, so that they do not come from the disk again: in half of what an engine may use there.
-    /// Only a GPU of NVIDIA's does.
+    /// Lets models opened later cache in host memory the experts that do not fit a GPU's memory.
+    ///
+    /// They are then not read from disk again. The cache takes half of the engine's host budget. Only CUDA
+    /// devices support it.
     pub fn keep_in_host(&self, host: Option<u64>) {
         match self {
             #[cfg(feature = "cuda")]
-            // Default: without a limit of its own, the host keeps none of them.
+            // Default: without a host budget, no experts are cached.
             Self::Cuda(gpu) => gpu.set_host_bytes(host.unwrap_or(0) / 2),
             _ => {
                 let _ = host;
@@ -292,7 +294,7 @@ impl OpenDevice {
         }
     }
 
-    /// Gives its backends to `user`, and those of `cpu` where the processor computes.
+    /// Runs `user` with the device's backend. `cpu` creates the backend of the CPU.
     pub fn give<U: WithBackend>(&self, mut cpu: impl FnMut() -> Cpu, user: U) -> U::Output {
         match self {
             Self::Cpu { .. } => user.with(|| Ok(cpu())),
@@ -303,10 +305,10 @@ impl OpenDevice {
         }
     }
 
-    /// Opens a model on it.
+    /// Opens a model on the device.
     ///
     /// # Errors
-    /// As [`Model::open_source`]; what the device refuses.
+    /// Fails as [`Model::open_source`] does, or with an error of the device.
     pub fn open_model(
         &self,
         engine: &Engine,
@@ -371,7 +373,7 @@ mod tests {
         assert_eq!(why_none(&[old(), absent()]).unwrap(), old().to_string());
     }
 
-    /// Any adapter; none without one.
+    /// Opens any adapter. Fails if there is none.
     #[cfg(feature = "wgpu")]
     fn software() -> Result<OpenDevice, EngineError> {
         let device = Device::Wgpu(AdapterChoice::Index(0));

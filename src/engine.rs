@@ -1,4 +1,4 @@
-//! The engine's parts, each from the crate that it lives in.
+//! Re-exports of the engine's parts from their crates.
 
 #[cfg(feature = "convert")]
 pub use nestling_convert::{calibrate, convert, in_place, judge};

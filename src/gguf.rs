@@ -1,4 +1,4 @@
-//! GGUF files where they lie.
+//! GGUF files run in place.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,19 +14,20 @@ use nestling_runtime::{ModelOptions, ModelSource, Residence};
 
 use crate::device::OpenDevice;
 
-/// Whether a file says that it is one.
+/// Returns true if a file starts with the GGUF magic.
 pub fn is_gguf(path: &Path) -> bool {
     let mut magic = [0; 4];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
     read.is_ok() && magic == *b"GGUF"
 }
 
-/// The store that a file is, without one being written, and how it is opened: the CPU computes with P3 and P4 as one
-/// digit, and before all experts are there.
+/// Opens a GGUF file as a store in place, and returns it with adapted model options.
+///
+/// On the CPU, P3 and P4 are merged into one digit, and the model opens before all experts are read.
 ///
 /// # Errors
-/// [`EngineError::Import`] and [`EngineError::Store`] for files that are damaged or of no family;
-/// [`EngineError::NotAModel`] for what cannot run in place.
+/// Fails with [`EngineError::Import`] or [`EngineError::Store`] if the file is damaged or its model family is
+/// not supported. Fails with [`EngineError::NotAModel`] if it cannot run in place.
 pub fn source_at(
     path: &Path,
     device: &OpenDevice,

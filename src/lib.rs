@@ -1,7 +1,7 @@
 //! Runs Mixture-of-Experts language models from one bit-nested store.
 //!
-//! This is the crate that applications depend on: it opens models on the best device that the
-//! build has, and passes on what [`engine`] and [`nestling_formats`] offer.
+//! This is the crate that applications depend on. It opens models on the best device of the build, and
+//! re-exports the API of [`engine`] and [`nestling_formats`].
 
 mod builder;
 mod device;
@@ -45,34 +45,38 @@ use std::path::Path;
 
 use system::{MemoryState, SystemFiles};
 
-/// How [`open_with`] opens a model.
+/// Options of [`open_with`].
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// What computes.
+    /// Options of the device.
     pub device: DeviceOptions,
-    /// The engine that is started for the model. Without [`EngineOptions::memory_budget`], the system
-    /// is asked what is free ([`MemoryState::default_budget`]); `u64::MAX` is no limit.
+    /// Options of the engine started for the model.
+    ///
+    /// Without [`EngineOptions::memory_budget`], the budget is the system's free memory less a margin
+    /// ([`MemoryState::default_budget`]). `u64::MAX` means no limit.
     pub engine: EngineOptions,
-    /// The model.
+    /// Options of the model.
     pub model: ModelOptions,
 }
 
-/// Opens a model with all defaults, on the best device that takes it and an engine of its own: a
-/// `.nest` store, the folder of a Hugging Face checkpoint, or with the feature `convert` a GGUF file where it lies.
+/// Opens a model with default options, on the best device that supports it and in a new engine.
 ///
-/// It stays within the memory that the system says is free, less a margin: a store that is larger is
-/// streamed. Where the system does not say (so far all but Linux), there is no limit.
+/// The path is a `.nest` store, the directory of a Hugging Face checkpoint or, with the feature `convert`, a
+/// GGUF file, which runs in place. Memory use is limited to the system's free memory less a margin, and a
+/// larger store is streamed. There is no limit if the system does not report its free memory, which so far
+/// only Linux does.
 ///
 /// # Errors
-/// As [`OpenDevice::open_model`].
+/// Fails as [`OpenDevice::open_model`] does.
 pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
     open_with(path, &OpenOptions::default(), &mut |_| {}, &CancelToken::new())
 }
 
-/// [`open`] with options. `progress` hears of every layer; `cancel` stops it between two of them.
+/// Opens a model as [`open`] does, with options. `progress` is called after each layer, and `cancel` takes
+/// effect between two layers.
 ///
 /// # Errors
-/// As [`OpenDevice::open_model`].
+/// Fails as [`OpenDevice::open_model`] does.
 pub fn open_with(
     path: impl AsRef<Path>,
     options: &OpenOptions,
@@ -82,7 +86,7 @@ pub fn open_with(
     open_on(&SystemFiles::default(), path.as_ref(), options, progress, cancel)
 }
 
-/// Opens a model within the memory of a system.
+/// Opens a model with a memory budget read from `system`.
 fn open_on(
     system: &SystemFiles,
     path: &Path,
@@ -99,11 +103,12 @@ fn open_on(
     open_started(path, options, host, &start, progress, cancel)
 }
 
-/// [`open_with`] in an engine that is there, so that several models share its threads and its memory budget.
-/// [`OpenOptions::engine`] is not looked at.
+/// Opens a model in an existing engine, so that several models share its threads and memory budget.
+///
+/// [`OpenOptions::engine`] is ignored.
 ///
 /// # Errors
-/// As [`OpenDevice::open_model`].
+/// Fails as [`OpenDevice::open_model`] does.
 pub fn open_in(
     engine: &Engine,
     path: impl AsRef<Path>,
@@ -115,7 +120,7 @@ pub fn open_in(
     open_started(path.as_ref(), options, host, &|_| Ok(engine.clone()), progress, cancel)
 }
 
-/// Opens a model on the first device that takes it, in the engine that `start` gives for that device.
+/// Opens a model on the first device that supports it, in the engine that `start` returns for that device.
 fn open_started(
     path: &Path,
     options: &OpenOptions,
@@ -136,7 +141,7 @@ fn open_started(
     }
 }
 
-/// What lies at a path, and how it is opened on a device.
+/// Opens the source at a path, and returns it with the model options for a device.
 #[cfg(feature = "convert")]
 fn source_at(
     path: &Path,
@@ -172,7 +177,7 @@ struct EmbedRust;
 mod tests {
     use super::*;
 
-    /// Opens the bundled store where a system says that so much memory is free.
+    /// Opens the bundled store on a system that reports `available_kib` KiB of free memory.
     fn open_where(available_kib: u64, memory_budget: Option<u64>) -> Model {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("proc")).unwrap();

@@ -1,8 +1,8 @@
-//! Which model the examples use.
+//! Selection of the model that the examples use.
 
 use std::path::{Path, PathBuf};
 
-/// The first argument, or the store that comes with the source.
+/// Returns the first argument, or the store in the source tree.
 pub fn model_path() -> PathBuf {
     if let Some(path) = std::env::args_os().nth(1) {
         return path.into();

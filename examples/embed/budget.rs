@@ -28,7 +28,7 @@ pub fn run(model: &Path, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     if used() > half {
         return Err(format!("{} bytes in use, {half} were allowed", used()).into());
     }
-    // What does not fit is refused, and nothing has changed.
+    // A budget that is too small is rejected, and nothing changes.
     match model.set_memory_budget(1) {
         Err(EngineError::MemoryHeld { .. }) => Ok(()),
         other => Err(format!("1 byte: {other:?}").into()),

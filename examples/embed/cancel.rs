@@ -1,4 +1,4 @@
-//! Stops an answer from another thread.
+//! Cancels a generation from another thread.
 
 use std::error::Error;
 use std::io::Write;
@@ -11,7 +11,7 @@ use nestling::{Event, FinishReason, GenerateOptions};
 pub fn run(model: &Path, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let model = nestling::open(model)?;
     let mut session = model.session();
-    // It would write until its context is full.
+    // Without end tokens, the output continues until the context is full.
     let options = GenerateOptions { ignore_end: true, ..GenerateOptions::greedy() };
     let answer = session.generate("The storm came up in the night, and", &options)?;
     let cancel = answer.cancel_token();

@@ -1,4 +1,4 @@
-//! Runs a GGUF file where it lies, and prints the tokens that it chooses.
+//! Runs a GGUF file in place, and prints the tokens that it generates.
 
 use std::error::Error;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Seven programs over the library, each of which there is in C and C++ too:
+//! Seven programs that use the library, also available in C and C++:
 //! `cargo run --release --features convert,guide --example embed -- PROGRAM MODEL [...]`.
 
 mod budget;

@@ -1,4 +1,4 @@
-//! A session that goes on in another process.
+//! A session that continues in another process.
 
 use std::error::Error;
 use std::fs;

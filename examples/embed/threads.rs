@@ -1,4 +1,4 @@
-//! Two sessions in two threads write what each writes alone.
+//! Two sessions in two threads generate the same text as each one alone.
 
 use std::error::Error;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Makes a model call a tool, whose arguments keep to its schema, and gives it the result.
+//! Makes a model call a tool with arguments that match its schema, and returns the result to it.
 
 use std::error::Error;
 use std::io::Write;
@@ -32,7 +32,7 @@ pub fn run(model: &Path, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
         }
     }
 
-    // Now it is to answer.
+    // The next turn is an answer without tools.
     chat.conversation_mut()?.tools.clear();
     let options = GenerateOptions { max_tokens: Some(16), ..GenerateOptions::greedy() };
     let answer = chat.reply_to_tools(replies, &options)?.into_text()?;

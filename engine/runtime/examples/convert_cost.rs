@@ -1,11 +1,12 @@
-//! What a calibrated conversion costs: `convert_cost FOLDER [TOKENS] [THREADS]` converts a checkpoint
-//! with the text `calibration.txt` of the program and prints the time and processor time of each
-//! phase, and the peak memory.
+//! Measures the cost of a calibrated conversion.
 //!
-//! `convert_cost synthetic [TOKENS] [THREADS] [EXPERTS]` first makes one layer of random weights with
-//! Qwen3-30B-A3B's shape (hidden 2048, experts of 768, 32 and 4 heads of 128) in a temporary folder.
-//! With fewer than its 128 experts, tokens choose as many fewer of them, so that each expert sees as
-//! many tokens as in the whole layer; the experts' share of the cost then scales with their number.
+//! `convert_cost FOLDER [TOKENS] [THREADS]` converts a checkpoint with the program's text `calibration.txt`.
+//! It prints wall-clock and CPU time of each phase, and the peak memory.
+//!
+//! `convert_cost synthetic [TOKENS] [THREADS] [EXPERTS]` first generates one layer of random weights with
+//! Qwen3-30B-A3B's shape (hidden 2048, experts of 768, 32 and 4 heads of 128) in a temporary directory. With
+//! fewer than its 128 experts, tokens choose proportionally fewer of them, so that each expert sees as many
+//! tokens as in the whole layer. The experts' share of the cost then scales with their number.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Time and processor time of each phase.
+/// Wall-clock and CPU seconds of each phase.
 struct Costs {
     phase: Option<ConvertPhase>,
     since: (Instant, f64),
@@ -93,16 +94,16 @@ impl Costs {
         for (phase, (time, processor)) in &self.spent {
             println!("{phase:12} {time:8.1} s, {processor:8.1} s of processors");
         }
-        // Default: a system without this file says no peak.
+        // Default: without this file, the peak is unknown.
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or("peak unknown");
         println!("{peak}");
     }
 }
 
-/// User time of all threads, where the system says it.
+/// Returns the user CPU time of all threads in seconds, if the system reports it.
 fn processor_seconds() -> f64 {
-    // Default: a system without this file says no time.
+    // Default: without this file, the time is unknown.
     let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     fields.clone().nth(11).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0) / 100.0
@@ -119,7 +120,7 @@ fn text_tokens(checkpoint: &Checkpoint, count: usize) -> Result<Vec<u32>, Box<dy
     Ok(tokens)
 }
 
-/// Deterministic numbers.
+/// Returns a deterministic sequence of pseudo-random numbers.
 fn noise() -> impl Iterator<Item = u64> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     std::iter::repeat_with(move || {
@@ -130,7 +131,6 @@ fn noise() -> impl Iterator<Item = u64> {
     })
 }
 
-/// A checkpoint of one layer.
 fn synthetic(folder: &Path, experts: u64) -> Result<PathBuf, Box<dyn Error>> {
     let per_token = (experts / 16).max(1);
     let (heads, kv_heads, head_dim) = HEADS;
@@ -147,7 +147,7 @@ fn synthetic(folder: &Path, experts: u64) -> Result<PathBuf, Box<dyn Error>> {
     let folder = folder.join("checkpoint");
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("config.json"), config.to_string())?;
-    // Only carried along: the tokens are given as numbers.
+    // Unused, since the tokens are given as numbers.
     fs::write(folder.join("tokenizer.json"), "{}")?;
     let layer = |name: &str| format!("model.layers.0.{name}.weight");
     let mut tensors = vec![
@@ -173,7 +173,7 @@ fn synthetic(folder: &Path, experts: u64) -> Result<PathBuf, Box<dyn Error>> {
     Ok(folder)
 }
 
-/// Norms of ones, matrices of numbers that are about normal, in bfloat16.
+/// Writes tensors in bfloat16: norms of ones, and approximately normal matrices.
 fn write_tensors(path: &Path, tensors: &[(String, Vec<u64>)]) -> Result<(), Box<dyn Error>> {
     let mut header = serde_json::Map::new();
     let mut at = 0;
@@ -194,7 +194,7 @@ fn write_tensors(path: &Path, tensors: &[(String, Vec<u64>)]) -> Result<(), Box<
             let value = match shape.len() {
                 1 => 1.0,
                 _ => {
-                    // The sum of four bytes.
+                    // The sum of four bytes is approximately normal.
                     let bytes = numbers.next().ok_or("the noise has no end")?.to_le_bytes();
                     let sum: f32 = bytes[..4].iter().map(|byte| f32::from(*byte) - 127.5).sum();
                     scale * sum / 148.0

@@ -1,5 +1,7 @@
-//! How fast a disk gives planes: `disk_reads STORE [SECONDS]` reads random places of a store, past the
-//! page cache where the file system lets it, at the sizes and depths of PERF.md's "Disk reads".
+//! Measures the speed of reading planes from disk.
+//!
+//! `disk_reads STORE [SECONDS]` reads random places of a store, bypassing the page cache if the file system
+//! allows it, with the sizes and depths of PERF.md's "Disk reads".
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;

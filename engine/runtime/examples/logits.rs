@@ -1,11 +1,11 @@
-//! Logits of the unquantized path for many checkpoints in one process: what
-//! `scripts/judge_families.py` compares with transformers.
+//! Computes logits of the unquantized path for many checkpoints, which `scripts/judge_families.py` compares
+//! with transformers.
 //!
-//! Every line of the standard input is a job, `{"directory": …, "prompts": [[token, …], …], "out": …}`,
-//! and is answered with one line. `{"positions": N, "vocab_size": V}`: the file `out` holds `[N, V]`
-//! logits as little-endian f32; of every prompt those of all its positions three times, computed
-//! whole, in pieces of 37 tokens, and token by token. Or `{"refused": …, "kind": …}`: what the error
-//! says, and which variant of `ImportError` it is.
+//! Each line of the standard input is a job, `{"directory": …, "prompts": [[token, …], …], "out": …}`,
+//! answered by one line. On success the answer is `{"positions": N, "vocab_size": V}`, and the file `out`
+//! contains `[N, V]` logits as little-endian f32. Each prompt is computed three times: whole, in chunks of 37
+//! tokens, and token by token. Otherwise the answer is `{"refused": …, "kind": …}`, with the error message
+//! and the variant of `ImportError`.
 #![expect(clippy::print_stdout, reason = "the answers are printed")]
 
 use std::error::Error;
@@ -26,10 +26,10 @@ use serde_json::{Value, json};
 
 type Failure = Box<dyn Error>;
 
-/// Tokens of a step, by which every prompt is computed.
+/// Numbers of tokens per step with which each prompt is computed.
 const PIECES: [usize; 3] = [ROWS_MAX, 37, 1];
 
-/// Longest prompt.
+/// Maximum prompt length in tokens.
 const ROWS_MAX: usize = 512;
 
 fn main() -> Result<(), Failure> {
@@ -80,7 +80,7 @@ fn refusal(error: &ImportError) -> Value {
     json!({ "refused": error.to_string(), "kind": kind })
 }
 
-/// Logits of every token, `[tokens, vocab_size]`, computed `rows` tokens at a time.
+/// Returns the logits of all tokens, `[tokens, vocab_size]`, computed `rows` tokens at a time.
 fn logits(runner: &mut dyn ModelRunner, tokens: &[u32], rows: usize) -> Result<Vec<f32>, Failure> {
     let mut allocator = PageAllocator::new(u32::try_from(runner.limits().pages)?);
     let mut pages = PageTable::default();

@@ -1,7 +1,9 @@
-//! What it costs each kind of matrix that one code serves five levels: `nesting_kinds FOLDER
-//! [TOKENS] [EXPERTS]` passes calibration tokens through a checkpoint and codes the matrices of every
-//! layer, and of some of its experts, once nested and once for each level alone, as the converter
-//! does with rotation. Prints `tr(E H Eᵀ)` of nested codes relative to those, as geometric means.
+//! Measures the cost of nested codes for each kind of matrix, compared with a separate code per level.
+//!
+//! `nesting_kinds FOLDER [TOKENS] [EXPERTS]` passes calibration tokens through a checkpoint. It quantizes the
+//! matrices of all layers, and of some experts, once nested and once for each level separately, as the
+//! converter does with rotation. It prints `tr(E H Eᵀ)` of nested codes relative to the separate ones, as
+//! geometric means.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::collections::BTreeMap;
@@ -21,7 +23,7 @@ use nestling_formats::{Level, MatrixId, MatrixKind};
 use nestling_import::Checkpoint;
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 
-/// As `Damping` of a conversion.
+/// Damping of the second moments, as in a conversion.
 const DAMPING: f32 = 0.05;
 
 struct Matrix {
@@ -32,7 +34,7 @@ struct Matrix {
     damped: DampedMoments,
 }
 
-/// Sums of logarithms of ratios for each level, and how many.
+/// Sums of logarithms of ratios for each level, and the number of matrices.
 type Ratios = BTreeMap<String, ([f64; 5], usize)>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -62,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A layer's matrices by what shares a codec, each with the moments of its inputs.
+/// Returns a layer's matrices, grouped by shared codec, with the moments of their inputs.
 fn matrices(
     checkpoint: &Checkpoint,
     calibrator: &Calibrator<'_>,
@@ -109,7 +111,7 @@ fn add(ratios: &mut Ratios, kind: String, matrices: &[Matrix]) -> Result<(), Nes
     Ok(())
 }
 
-/// Logarithms of the errors of all levels, of every matrix.
+/// Returns the logarithms of the errors at all levels, for each matrix.
 fn logs(matrices: &[Matrix], options: &QuantizeOptions) -> Result<Vec<[f64; 5]>, NestedError> {
     let mut fitter = CodecFitter::new(options);
     for matrix in matrices {

@@ -1,10 +1,13 @@
-//! What many sessions get of one model: `cargo run --release -p nestling-runtime --example service COMMAND`.
+//! Measures the service of many sessions by one model:
+//! `cargo run --release -p nestling-runtime --example service COMMAND`.
 //!
-//! - `synth STORE LAYERS`: a store of random weights in Qwen3-30B-A3B's shape, at two bits.
-//! - `gaps STORE SECONDS [DECODERS] [PROMPT]`: the gaps between tokens of decoders beside a prompt.
-//! - `pool STORE PAGES SESSIONS PROMPT ANSWER`: tokens per second of many sessions in so many pages.
-//! - `prefix STORE TOKENS ROUNDS`: the first token of a prompt that nobody had, and of one that begins as it does.
-//! - `restart STORE TOKENS ROUNDS FOLDER`: the same for a prompt whose beginning an earlier engine left on disk.
+//! - `synth STORE LAYERS`: writes a store of random weights in Qwen3-30B-A3B's shape, at two bits.
+//! - `gaps STORE SECONDS [DECODERS] [PROMPT]`: gaps between tokens of decoders beside a prompt.
+//! - `pool STORE PAGES SESSIONS PROMPT ANSWER`: tokens per second of many sessions that share `PAGES` pages.
+//! - `prefix STORE TOKENS ROUNDS`: time to the first token of a new prompt, and of one that shares its
+//!   prefix.
+//! - `restart STORE TOKENS ROUNDS FOLDER`: the same for a prompt whose prefix an earlier engine stored on
+//!   disk.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;
@@ -79,7 +82,7 @@ fn answer(max_tokens: usize) -> GenerateOptions {
     }
 }
 
-/// When the tokens of a generation came, until its end or so long.
+/// Returns the arrival times of a generation's tokens, until its end or `stop`.
 fn arrivals(generation: Generation, stop: Instant) -> Vec<Instant> {
     let mut arrivals = Vec::new();
     for event in generation {
@@ -96,7 +99,7 @@ fn arrivals(generation: Generation, stop: Instant) -> Vec<Instant> {
     arrivals
 }
 
-/// Each round has a beginning of its own, which a first session computes and a second one shares.
+/// Measures prefix sharing: in each round, one session computes a new prefix and another one shares it.
 fn prefix(store: &Path, shared: usize, rounds: usize) -> Done {
     let engine = Engine::new(EngineOptions::default())?;
     let options = ModelOptions {
@@ -124,7 +127,7 @@ fn prefix(store: &Path, shared: usize, rounds: usize) -> Done {
     Ok(())
 }
 
-/// Each round has a beginning of its own, which one engine computes and another one reads.
+/// Measures stored prefixes: in each round, one engine computes a new prefix and another one reads it.
 fn restart(store: &Path, shared: usize, rounds: usize, folder: &Path) -> Done {
     let first_token = |prompt: Vec<u32>| -> Result<_, Box<dyn Error + Send + Sync>> {
         let page_store = PageStore::open(PageStoreOptions {

@@ -1,6 +1,7 @@
-//! Tables of the streaming simulator, as they stand in PERF.md: `streaming [policies|upgrades|d2moe|
-//! machines]...`, by default all. The bundled model is run to record its own routing; everything
-//! else is made from seeds.
+//! Prints the tables of the streaming simulator in PERF.md:
+//! `streaming [policies|upgrades|d2moe|machines]...`, by default all.
+//!
+//! The bundled model is run to record its routing. Everything else is generated from seeds.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;
@@ -26,16 +27,16 @@ use nestling_formats::memory::OutOfMemory;
 
 type Failure = Box<dyn Error>;
 
-/// Bits per weight of the planes, scales among them: group scales in the first.
+/// Bits per weight of the planes, including scales: group scales are part of the first.
 const PLANE_BITS: [f64; 5] = [2.19, 1.0, 1.0, 2.0, 2.0];
 
-/// Error that each plane takes away, of an expert of nothing but zeros.
+/// Error removed by each plane, relative to an expert of zeros.
 const ERROR_DROPS: [f32; 5] = [0.888, 0.0845, 0.0209, 0.00618, 0.0004];
 
-/// Tokens that fill the cache and are not counted.
+/// Number of tokens that fill the cache and are not counted.
 const WARM_UP: usize = 128;
 
-/// This machine's disk and two cores, about; only the tables of times depend on it.
+/// Approximation of the development machine: its disk and two cores. Only the tables of times depend on it.
 const MACHINE: Machine = Machine {
     read_bytes_per_second: 1.5e9,
     read_latency_ns: 120_000,
@@ -67,7 +68,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A model's experts, alike: all planes of `weights` weights.
+/// Returns a table of identical experts, with all planes of `weights` weights.
 fn table(layers: usize, experts: usize, per_token: usize, weights: f64) -> Arc<ExpertTable> {
     let entry = ExpertEntry {
         plane_bytes: PLANE_BITS.map(|bits| (bits * weights / 8.0) as u64),
@@ -86,7 +87,7 @@ fn olmoe() -> Arc<ExpertTable> {
     cut(&table(16, 64, 8, 3.0 * 2048.0 * 1024.0), 3)
 }
 
-/// The same experts with their first planes alone.
+/// Returns the same experts with only their first planes.
 fn cut(table: &ExpertTable, planes: usize) -> Arc<ExpertTable> {
     let layers = table.layers().iter().map(|layer| {
         let mut layer = layer.clone();
@@ -103,7 +104,7 @@ fn routing(table: &ExpertTable, skew: f64, steadiness: f64, steps: usize) -> Rou
     SyntheticRouting { shape, skew, steadiness, steps, level: Level::L4, seed: 3 }.trace()
 }
 
-/// The bundled model's routing while it writes three stories, and its experts up to level 4.
+/// Returns the bundled model's routing while it generates three stories, with its experts up to level 4.
 fn storyteller() -> Result<(RoutingTrace, Arc<ExpertTable>), Failure> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nestling-storyteller.nest");
     let engine = Engine::new(EngineOptions::default())?;
@@ -142,7 +143,7 @@ fn part_of(table: &ExpertTable, part: f64) -> u64 {
     (table.total_bytes() as f64 * part) as u64
 }
 
-/// Missing bytes of policies over those of the best static set with hindsight.
+/// Prints the missed bytes of policies relative to the best static set in hindsight.
 fn policies() -> Result<(), Failure> {
     println!("| routing | budget | hindsight: hit rate | LRU | one long memory | default |");
     println!("|---|---|---|---|---|---|");
@@ -164,7 +165,7 @@ fn policies() -> Result<(), Failure> {
                 let outcome = simulate(trace, table, residency, options)?;
                 Ok(outcome.missed_bytes() as f64 / best.missed_bytes.max(1) as f64)
             };
-            // Memories that hardly differ are one.
+            // Almost equal half-lives act as one.
             let one = FrequencyOptions {
                 half_lives: [4096.0, 4095.0, 4094.0, 4093.0],
                 ..FrequencyOptions::default()
@@ -182,7 +183,7 @@ fn policies() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Planes against whole copies on the bundled model's routing, at equal budgets.
+/// Compares planes with whole copies on the bundled model's routing, at equal budgets.
 fn upgrades() -> Result<(), Failure> {
     println!(
         "\n| mean level | budget | copies: kB per token, byte hit rate | planes | bytes saved |"
@@ -217,7 +218,7 @@ fn upgrades() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A GPU that reads experts from an NVMe disk: D²MoE's RTX 3060, as far as its paper says.
+/// A GPU that reads experts from an NVMe disk: D²MoE's RTX 3060, as far as its paper describes it.
 fn gpu(read_bytes_per_second: f64, expert_ns_min: u64) -> Machine {
     Machine {
         read_bytes_per_second,
@@ -231,7 +232,6 @@ fn gpu(read_bytes_per_second: f64, expert_ns_min: u64) -> Machine {
     }
 }
 
-/// Joins `rows` steps of one row into one.
 fn batched(trace: RoutingTrace, rows: usize) -> RoutingTrace {
     let mut steps = Vec::new();
     for chunk in trace.steps.chunks_exact(rows) {
@@ -248,7 +248,7 @@ fn batched(trace: RoutingTrace, rows: usize) -> RoutingTrace {
     RoutingTrace { shape: trace.shape, steps }
 }
 
-/// One claim's setting: experts, requests at a time, machine.
+/// Setting of one claim: experts, concurrent requests, machine.
 struct Setting {
     table: Arc<ExpertTable>,
     rows: usize,
@@ -256,15 +256,14 @@ struct Setting {
 }
 
 impl Setting {
-    /// Steps of all requests; three levels chosen by their routers' weights.
+    /// Returns the steps of all requests, with three levels chosen by router weights.
     fn trace(&self, mean: f64) -> RoutingTrace {
         let mut trace = routing(&self.table, 0.5, 0.0, self.rows * 96);
         route_levels(&mut trace, &cut(&self.table, 3), mean);
         batched(trace, self.rows)
     }
 
-    /// Whole experts of a fixed width each, 4 bits in the mean, read when they are wanted or when
-    /// they are predicted.
+    /// Simulates whole experts of a fixed width each, 4 bits on average, read on demand or on prediction.
     fn fixed_widths(
         &self,
         budget: u64,
@@ -274,7 +273,7 @@ impl Setting {
         let layers = self.table.layers().iter().map(|layer| {
             let mut layer = layer.clone();
             for (number, entry) in layer.iter_mut().enumerate() {
-                // Of four experts, one at level 6, one at level 2 and two at level 4: 4 in the mean.
+                // Of four experts, one is at level 6, one at level 2 and two at level 4: 4 on average.
                 let planes = [3, 4, 3, 1][number % 4];
                 entry.plane_bytes = [entry.bytes(planes), 0, 0, 0, 0];
             }
@@ -290,7 +289,7 @@ impl Setting {
         Ok(simulate(&self.trace(4.0), &table, keep(&table, budget)?, options)?)
     }
 
-    /// Nested planes, levels 2 to 4, 3.0 in the mean.
+    /// Simulates nested planes of levels 2 to 4, 3.0 on average.
     fn nested(
         &self,
         budget: u64,
@@ -310,7 +309,7 @@ impl Setting {
     }
 }
 
-/// Mixtral 8x7B on 6 GB: 1.39 times EdgeMoE's throughput is claimed.
+/// Mixtral 8x7B on 6 GB: the paper claims 1.39 times EdgeMoE's throughput.
 fn throughput() -> Result<(), Failure> {
     println!(
         "\n| requests | EdgeMoE-like, LRU | EdgeMoE-like | separate copies | nested, by id | hottest first | Johnson | with prefetch | over EdgeMoE-like |"
@@ -344,7 +343,7 @@ fn throughput() -> Result<(), Failure> {
     Ok(())
 }
 
-/// LLaMA-MoE-3.5B: 53 % less peak memory than EdgeMoE is claimed, at no less throughput.
+/// LLaMA-MoE-3.5B: the paper claims 53 % less peak memory than EdgeMoE at no less throughput.
 fn memory() -> Result<(), Failure> {
     println!(
         "\n| requests, disk | EdgeMoE-like: MB of experts, tokens/s | nested: MB for the same speed | less |"
@@ -377,7 +376,7 @@ fn memory() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Qwen3-30B-A3B's shape on machines that we have, and on others.
+/// Prints the predictions for Qwen3-30B-A3B's shape on several machines.
 fn machines() -> Result<(), Failure> {
     let laptop = Machine {
         read_bytes_per_second: 7e9,

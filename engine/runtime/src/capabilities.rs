@@ -1,27 +1,27 @@
-//! What can be asked of a model.
+//! Capabilities of an opened model.
 
 use crate::model_core::ModelCore;
 use nestling_text::OutputFormat;
 
-/// What can be asked of a model, by its files and by how it was opened.
+/// Capabilities of a model, determined by its files and by its open options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// It has a tokenizer: texts are prompts.
+    /// True if the model has a tokenizer, so that it accepts text prompts.
     pub text: bool,
-    /// It has a chat template, too: messages are prompts.
+    /// True if the model also has a chat template, so that it accepts messages.
     pub chat: bool,
-    /// Its chat template has a place for tools. Where it has none, tools are an error.
+    /// True if the chat template supports tools. Otherwise passing tools is an error.
     pub tools: bool,
-    /// What it writes has reasoning before the answer, or may have.
+    /// True if the output may contain reasoning before the answer.
     pub thinking: bool,
-    /// Its chat template can be told whether to reason (`enable_thinking`).
+    /// True if the chat template has a switch for reasoning (`enable_thinking`).
     pub thinking_is_chosen: bool,
-    /// It sees images. No model does yet.
+    /// True if the model accepts images. No model is supported with images yet.
     pub vision: bool,
-    /// Positions that it was trained for.
+    /// Context length that the model was trained for, in tokens.
     pub context_trained: usize,
-    /// Most tokens of one session, as it was opened.
+    /// Maximum number of tokens per session, as set when the model was opened.
     pub context_length: usize,
 }
 

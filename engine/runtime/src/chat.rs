@@ -1,4 +1,4 @@
-//! Conversations that keep their own transcript.
+//! Conversations with a transcript.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::input::Conversation;
 use crate::options::GenerateOptions;
 use crate::session::Session;
 
-/// A conversation over a session: what is sent and what was answered, reasoning and tool calls included.
+/// A conversation in a session, with a transcript of messages, reasoning and tool calls.
 ///
-/// An answer is part of the transcript as far as it came, also when it was cancelled, its handle dropped, or an error
+/// An incomplete answer stays in the transcript, whether it was cancelled, its handle dropped, or an error
 /// ended it.
 ///
 /// ```no_run
@@ -34,70 +34,75 @@ use crate::session::Session;
 pub struct Chat {
     session: Session,
     conversation: Conversation,
-    /// The answer that is not in the conversation yet.
+    /// Answer not yet moved to the conversation.
     answer: Option<Arc<EventBuffer>>,
-    /// Tokens that are kept free for an answer, where old turns may be left out for them.
+    /// Tokens to keep free for the answer by dropping old turns, if enabled.
     reserve: Option<usize>,
     dropped_messages: usize,
 }
 
-/// What goes to the model: the conversation with new messages.
+/// Input of the next generation: the conversation with the new messages.
 struct Prompt {
     conversation: Conversation,
     reserve: Option<usize>,
     options: GenerateOptions,
 }
 
-/// A generation, and how many messages were left out for it.
+/// A started generation with the number of messages dropped to fit it.
 struct Begun {
     generation: Generation,
     dropped_messages: usize,
 }
 
 impl Chat {
-    /// A conversation that goes on in `session`, whose history it becomes. Instructions, tools and what the template
-    /// needs besides are in `conversation`; [`Conversation::default`] has none.
+    /// Creates a conversation that replaces the history of `session`.
+    ///
+    /// `conversation` has the instructions, tools and template variables; [`Conversation::default`] has none.
     pub fn new(session: Session, conversation: Conversation) -> Self {
         Self { session, conversation, answer: None, reserve: None, dropped_messages: 0 }
     }
 
-    /// Leaves the oldest turns out of prompts, as [`crate::Model::fit`] does, where the conversation no longer leaves
-    /// room for `tokens` of an answer. The transcript keeps them. Without this, what does not fit is an error.
+    /// Drops the oldest turns from prompts that leave fewer than `tokens` tokens of context for the answer.
+    ///
+    /// Turns are dropped as [`crate::Model::fit`] does; the transcript keeps them. Without this setting, a
+    /// conversation that does not fit is an error.
     #[must_use]
     pub fn dropping_old_turns(mut self, tokens: usize) -> Self {
         self.reserve = Some(tokens);
         self
     }
 
-    /// Messages that were left out of the last prompt, oldest first.
+    /// Returns the number of messages dropped from the last prompt, oldest first.
     pub fn dropped_messages(&self) -> usize {
         self.dropped_messages
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// All that was said, with the answer under way as far as it has come. It never waits.
+    /// Returns all messages, including the current answer as far as it has arrived. Never blocks.
     pub fn transcript(&self) -> Vec<Message> {
         let mut messages = self.conversation.messages.clone();
         messages.extend(self.said());
         messages
     }
 
-    /// The conversation, to change tools, the template's variables or what was said. What it shares with the old one
-    /// from the start is not computed again.
+    /// Returns the conversation for changes to tools, template variables or messages.
+    ///
+    /// The prefix shared with the old conversation is not recomputed.
     ///
     /// # Errors
-    /// [`EngineError::SessionBusy`].
+    /// Fails with [`EngineError::SessionBusy`] while an answer is being generated.
     pub fn conversation_mut(&mut self) -> Result<&mut Conversation, EngineError> {
         self.settle()?;
         Ok(&mut self.conversation)
     }
 
-    /// Tool calls of the last answer that nobody has replied to. Those of an answer under way are whole, but more may
-    /// come.
+    /// Returns the last answer's tool calls that have no reply yet.
+    ///
+    /// For an answer in progress, the returned calls are complete, but more may follow.
     pub fn open_calls(&self) -> Vec<ToolCall> {
         match self.said() {
             Some(message) => message.tool_calls,
@@ -105,11 +110,11 @@ impl Chat {
         }
     }
 
-    /// Says something, a text as the user, and starts the answer. It takes its time for long texts, as
+    /// Sends a message (text is sent as the user) and starts the answer. Blocks for long texts as
     /// [`Session::generate`] does.
     ///
     /// # Errors
-    /// As [`Session::generate`]; the transcript is then as it was.
+    /// Fails as [`Session::generate`] does. The transcript is then unchanged.
     pub fn send(
         &mut self,
         message: impl Into<Message>,
@@ -119,11 +124,12 @@ impl Chat {
         self.go_on(vec![message.into()], options)
     }
 
-    /// Gives the results of the last answer's tool calls, each a [`Message::tool`], and starts the next answer.
+    /// Sends the results of the last answer's tool calls, each a [`Message::tool`], and starts the next
+    /// answer.
     ///
     /// # Errors
-    /// [`EngineError::ToolReplies`] unless every call has one reply; as [`Session::generate`]. The transcript is then
-    /// as it was.
+    /// Fails with [`EngineError::ToolReplies`] unless each call has exactly one reply, and as
+    /// [`Session::generate`] does. The transcript is then unchanged.
     pub fn reply_to_tools(
         &mut self,
         replies: Vec<Message>,
@@ -134,10 +140,10 @@ impl Chat {
         self.go_on(replies, options)
     }
 
-    /// [`Chat::send`] that never blocks: what takes its time is done on a thread of the engine.
+    /// Works as [`Chat::send`] without blocking: rendering and tokenization run on a thread of the engine.
     ///
     /// # Errors
-    /// As [`Chat::send`]; [`EngineError::Thread`].
+    /// Fails as [`Chat::send`] does, or with [`EngineError::Thread`].
     pub async fn send_async(
         &mut self,
         message: impl Into<Message>,
@@ -148,10 +154,10 @@ impl Chat {
         self.go_on_async(vec![message], options).await
     }
 
-    /// [`Chat::reply_to_tools`] that never blocks.
+    /// Works as [`Chat::reply_to_tools`] without blocking.
     ///
     /// # Errors
-    /// As [`Chat::reply_to_tools`]; [`EngineError::Thread`].
+    /// Fails as [`Chat::reply_to_tools`] does, or with [`EngineError::Thread`].
     pub async fn reply_to_tools_async(
         &mut self,
         replies: Vec<Message>,
@@ -162,7 +168,8 @@ impl Chat {
         self.go_on_async(replies, options).await
     }
 
-    /// What the answer that is not in the conversation yet says; none where there is none, or nothing was said so far.
+    /// Returns the pending answer as a message. Returns `None` if there is no pending answer or it is still
+    /// empty.
     fn said(&self) -> Option<Message> {
         let answer = self.answer.as_ref()?;
         let ended = answer.has_ended();
@@ -173,7 +180,7 @@ impl Chat {
         (ended || !is_empty).then_some(message)
     }
 
-    /// Puts the last answer into the conversation; waits for one that was told to stop.
+    /// Moves the last answer to the conversation, waiting for a cancelled one to end.
     fn settle(&mut self) -> Result<(), EngineError> {
         if let Some(answer) = &self.answer {
             end(&self.session, answer)?;
@@ -246,7 +253,7 @@ impl Prompt {
     }
 }
 
-/// Waits for the end of an answer that was told to stop, or has ended and not said so yet.
+/// Waits for the end of an answer that was cancelled, or that ended without its last event having been sent.
 fn end(session: &Session, answer: &EventBuffer) -> Result<(), EngineError> {
     if !answer.has_ended() {
         session.with(|_| ())?;
@@ -255,7 +262,7 @@ fn end(session: &Session, answer: &EventBuffer) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Calls of the last assistant's message that no message after it replies to.
+/// Returns the tool calls of the last message. Any later message counts as a reply to them.
 fn open_calls(messages: &[Message]) -> &[ToolCall] {
     match messages.last() {
         Some(message) => &message.tool_calls,
@@ -265,7 +272,7 @@ fn open_calls(messages: &[Message]) -> &[ToolCall] {
 
 fn check_replies(calls: &[ToolCall], replies: &[Message]) -> Result<(), EngineError> {
     let mut expected: Vec<&str> = calls.iter().map(|call| call.id.as_str()).collect();
-    // Default: a reply without an id answers no call.
+    // Default: a reply without an id matches no call.
     let ids = replies.iter().map(|reply| reply.tool_call_id.as_deref().unwrap_or_default());
     let mut found: Vec<&str> = ids.collect();
     expected.sort_unstable();

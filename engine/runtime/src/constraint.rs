@@ -1,7 +1,7 @@
-//! What an answer must look like: tokens that may come next, asked for before every choice.
+//! Constraints on the output: before each token is chosen, they define which tokens are allowed.
 //!
-//! The engine knows no grammar. `nestling-guide` implements [`Constraint`] for JSON schemas, regular expressions and
-//! grammars.
+//! The engine itself knows no grammar. `nestling-guide` implements [`Constraint`] for JSON schemas, regular
+//! expressions and grammars.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -13,118 +13,122 @@ use thiserror::Error;
 
 use nestling_text::TokenMask;
 
-/// When a constraint begins.
+/// Position in the output at which a constraint starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Starts {
-    /// With the first token of the answer: there is no reasoning before it. Where a model writes messages in channels,
-    /// with the text of the final one.
+    /// At the first token of the answer, without reasoning before it. For a model that writes messages in
+    /// channels: at the text of the final channel.
     WithAnswer,
-    /// After the reasoning, if there is any; else with the first token.
+    /// After the reasoning, or at the first token if there is none.
     #[default]
     AfterReasoning,
-    /// Behind the marker that opens a tool call, for every call anew. Everything else is free.
+    /// After the marker that opens a tool call, restarted for each call. All other output is unconstrained.
     AtToolCall,
 }
 
-/// What is written under a constraint.
+/// Kind of output produced under a constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Writes {
-    /// The answer's text, in which no marker means anything.
+    /// Answer text, in which markers have no meaning.
     #[default]
     Text,
-    /// Tool calls with their markers.
+    /// Tool calls including their markers.
     Calls,
 }
 
-/// Decides for one generation which tokens may come next.
+/// Decides which tokens a generation may produce next.
 ///
-/// The engine calls [`Self::start`], and then for every token [`Self::mask`] on another thread while the model computes,
-/// and [`Self::accept`]. An error ends the generation: nothing is ever generated without the constraint.
+/// The engine calls [`Self::start`] once. For each token it then calls [`Self::mask`] on another thread while
+/// the model computes, and [`Self::accept`] with the chosen token. An error ends the generation: the engine
+/// never continues without the constraint.
 pub trait Constraint: Send {
-    /// When it begins.
+    /// Returns the position at which the constraint starts.
     fn starts(&self) -> Starts {
         Starts::default()
     }
 
-    /// What is written under it.
+    /// Returns the kind of output produced under the constraint.
     fn writes(&self) -> Writes {
         Writes::default()
     }
 
-    /// Begins, or begins anew at the next tool call, whose name is `call` where the marker says it. False leaves this
-    /// call free.
+    /// Starts the constraint, or restarts it at the next tool call. `call` is the function name if the marker
+    /// contains it. Returns false to leave this call unconstrained.
     ///
     /// # Errors
-    /// What ends the generation.
+    /// An error ends the generation.
     fn start(&mut self, call: Option<&str>) -> Result<bool, ConstraintError>;
 
-    /// Allows in `mask`, which comes empty, the tokens that may come next. Whether the answer may end here is not part
-    /// of it: the engine sets the tokens that end an answer by [`Self::may_end`].
+    /// Sets the allowed tokens in `mask`, which is empty on entry.
+    ///
+    /// The end of the output is not part of it: the engine allows the end-of-sequence tokens according to
+    /// [`Self::may_end`].
     ///
     /// # Errors
-    /// What ends the generation.
+    /// An error ends the generation.
     fn mask(&mut self, mask: &mut TokenMask) -> Result<(), ConstraintError>;
 
-    /// Takes the token that was chosen.
+    /// Advances the constraint by the chosen token.
     ///
     /// # Errors
-    /// A token that was not allowed.
+    /// Returns an error if the token is not allowed.
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
 
-    /// Tokens that must come next, as far as no choice is left; the engine computes them in one step, and gives each to
-    /// [`Self::accept`].
+    /// Returns the tokens that must come next, up to the first choice.
+    ///
+    /// The engine computes them in one step and passes each to [`Self::accept`].
     ///
     /// # Errors
-    /// What ends the generation.
+    /// An error ends the generation.
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         Ok(Vec::new())
     }
 
-    /// Whether what was accepted may be all.
+    /// Returns true if the accepted tokens form a complete output.
     ///
     /// # Errors
-    /// What ends the generation.
+    /// An error ends the generation.
     fn may_end(&mut self) -> Result<bool, ConstraintError>;
 
-    /// Whether it must be all: the answer ends then, without a token that says so.
+    /// Returns true if the output must end here. It then ends without an end-of-sequence token.
     ///
     /// # Errors
-    /// What ends the generation.
+    /// An error ends the generation.
     fn is_done(&mut self) -> Result<bool, ConstraintError> {
         Ok(false)
     }
 }
 
-/// Makes a constraint for every generation whose options name it.
+/// Creates a constraint for each generation whose options refer to it.
 pub trait ConstraintSource: Debug + Send + Sync {
-    /// A constraint that has accepted nothing yet.
+    /// Creates a constraint in its initial state.
     ///
     /// # Errors
-    /// One that cannot be had for this model or this conversation.
+    /// Returns an error if the constraint is not available for this model or conversation.
     fn constraint(
         &self,
         context: &ConstraintContext<'_>,
     ) -> Result<Box<dyn Constraint>, ConstraintError>;
 }
 
-/// What a generation is like that is going to be constrained.
+/// Model and output format of the generation to be constrained.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ConstraintContext<'a> {
-    /// The model's tokenizer, if it has one.
+    /// Tokenizer of the model, if it has one.
     pub tokenizer: Option<&'a Tokenizer>,
-    /// Tokens that may be chosen: ids below.
+    /// Vocabulary size: token ids below it may be chosen.
     pub vocab_size: usize,
-    /// How reasoning and tool calls are marked.
+    /// Markers of reasoning and tool calls.
     pub format: &'a OutputFormat,
-    /// Kept with the model.
+    /// Cache for constraints, stored with the model.
     pub cache: &'a ConstraintCache,
 }
 
 impl<'a> ConstraintContext<'a> {
-    /// Where there is no generation: in tests and measurements.
+    /// Creates a context without a generation, for tests and benchmarks.
     pub fn new(
         tokenizer: Option<&'a Tokenizer>,
         vocab_size: usize,
@@ -135,7 +139,8 @@ impl<'a> ConstraintContext<'a> {
     }
 }
 
-/// What constraints keep with a model: its vocabulary in another form, say. One value of each type.
+/// Values that constraints cache with a model, such as a preprocessed vocabulary. It holds one value per
+/// type.
 #[derive(Default)]
 pub struct ConstraintCache {
     values: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
@@ -148,10 +153,11 @@ impl Debug for ConstraintCache {
 }
 
 impl ConstraintCache {
-    /// The value of a type, which `make` makes where there is none. Whoever asks meanwhile waits for it.
+    /// Returns the cached value of type `T`, creating it with `make` if it is missing. Concurrent callers
+    /// wait for it.
     ///
     /// # Errors
-    /// What `make` says; the next one to ask has it made again.
+    /// Returns the error of `make`. The next caller tries again.
     pub fn get<T: Any + Send + Sync, E>(
         &self,
         make: impl FnOnce() -> Result<T, E>,
@@ -167,46 +173,46 @@ impl ConstraintCache {
     }
 }
 
-/// Why a generation cannot go on under its constraint.
+/// Error of a constraint, which ends its generation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConstraintError {
-    /// It cannot be had here.
+    /// The constraint is not available for this model or conversation.
     #[error("the constraint cannot be had: {reason}")]
     Unavailable {
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// It failed.
+    /// The constraint failed.
     #[error("the constraint failed: {reason}")]
     Failed {
-        /// How.
+        /// Reason.
         reason: String,
     },
-    /// A token that it does not allow.
+    /// A token that the constraint does not allow.
     #[error("the constraint does not allow token {token}")]
     Refused {
-        /// The token.
+        /// Token id.
         token: u32,
     },
-    /// It allows no token, and not the end either.
+    /// The constraint allows neither a token nor the end.
     #[error("the constraint allows no token")]
     NothingAllowed,
-    /// The answer ended before it was complete.
+    /// The output ended before the constraint was satisfied.
     #[error("the answer ended before the constraint was met")]
     Unfinished,
-    /// It panicked.
+    /// The constraint panicked.
     #[error("the constraint panicked")]
     Panicked,
 }
 
 impl ConstraintError {
-    /// A [`Self::Unavailable`].
+    /// Creates a [`Self::Unavailable`] error.
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable { reason: reason.into() }
     }
 
-    /// A [`Self::Failed`].
+    /// Creates a [`Self::Failed`] error.
     pub fn failed(reason: impl Into<String>) -> Self {
         Self::Failed { reason: reason.into() }
     }

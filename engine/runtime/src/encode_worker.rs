@@ -1,4 +1,4 @@
-//! Long texts become tokens on a thread of their own, so that whoever waits can turn away.
+//! Cancellable tokenization of long texts on a separate thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -11,35 +11,34 @@ use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
 use nestling_text::{EncodeOptions, RenderedChat, TextError, Tokenizer};
 
-/// Longest text that is encoded on the caller's thread: a few milliseconds' work.
+/// Maximum length in bytes of a text encoded on the caller's thread. Such a text takes a few milliseconds.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
-/// How often a caller that waits asks whether it is still wanted.
+/// Interval at which a waiting caller checks for cancellation.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Encodes texts for all models of an engine.
 ///
-/// Short texts are encoded at once, on the caller's thread. A long one is encoded on a thread of its own, which is told
-/// to stop when the caller cancels; the caller does not wait until it has. It does stop, between two words, or within
-/// the time that every text is given. Until then the next long text waits, unless it is cancelled: there is never more
-/// than one thread, and so never more than one that nobody waits for.
+/// Short texts are encoded on the caller's thread. A long text is encoded on a separate thread, which is
+/// signalled to stop when the caller cancels. The caller returns without waiting for the thread, which stops
+/// at the next word or at the time limit that applies to every text. Until then the next long text waits,
+/// unless it is cancelled. At most one thread runs at a time, so at most one abandoned encoding runs.
 #[derive(Debug, Default)]
 pub(crate) struct EncodeWorker {
     place: Arc<WorkerPlace>,
 }
 
-/// Room for one thread.
 #[derive(Debug, Default)]
 struct WorkerPlace {
     is_taken: Mutex<bool>,
     freed: Condvar,
 }
 
-/// Held by the thread.
+/// The permit while the thread holds it, released on drop.
 struct PlaceGuard(Arc<WorkerPlace>);
 
 impl EncodeWorker {
-    /// [`Tokenizer::encode`], until `cancel` is used.
+    /// Runs [`Tokenizer::encode`], stopping if `cancel` is triggered.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -56,7 +55,7 @@ impl EncodeWorker {
         self.run(cancel, move |stopped| tokenizer.encode_until(&text, options, stopped))
     }
 
-    /// [`RenderedChat::tokens`], until `cancel` is used.
+    /// Runs [`RenderedChat::tokens`], stopping if `cancel` is triggered.
     pub fn encode_chat(
         &self,
         tokenizer: &Tokenizer,
@@ -71,7 +70,7 @@ impl EncodeWorker {
         self.run(cancel, move |stopped| chat.tokens_until(&tokenizer, stopped))
     }
 
-    /// Runs `work` on a thread; `work` asks what it is given whether to stop.
+    /// Runs `work` on a thread. `work` polls its argument, which returns true once it should stop.
     fn run(
         &self,
         cancel: &CancelToken,
@@ -85,7 +84,7 @@ impl EncodeWorker {
         let spawned = thread.spawn(move || {
             let tokens = work(&|| told.load(Ordering::Relaxed));
             drop(place);
-            // Nobody listens after a cancel.
+            // The receiver is gone after a cancellation.
             drop(sender.send(tokens));
         });
         spawned.map_err(EngineError::Thread)?;
@@ -104,7 +103,6 @@ impl EncodeWorker {
         }
     }
 
-    /// Waits until no thread runs.
     fn take_place(&self, cancel: &CancelToken) -> Result<PlaceGuard, EngineError> {
         let mut is_taken = whole(self.place.is_taken.lock());
         while *is_taken {
@@ -125,12 +123,13 @@ impl Drop for PlaceGuard {
     }
 }
 
-/// Whether a text of so many bytes is encoded on the caller's thread: a short one, and where there are no threads.
+/// Returns true if a text of `bytes` bytes is encoded on the caller's thread: short texts, and all texts
+/// without threads.
 fn is_inline(bytes: usize) -> bool {
     bytes <= INLINE_BYTES_MAX || cfg!(target_family = "wasm")
 }
 
-/// A cancel is the engine's own error.
+/// Converts a text error. A cancellation becomes [`EngineError::Cancelled`].
 pub(crate) fn text_error(error: TextError) -> EngineError {
     match error {
         TextError::TemplateCancelled | TextError::EncodingCancelled => EngineError::Cancelled,

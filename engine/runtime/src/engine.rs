@@ -1,4 +1,4 @@
-//! The engine: the memory budget, the step loop and whoever drives it.
+//! The engine: the memory budget, the step loop and the thread or caller that drives it.
 
 use std::num::NonZero;
 use std::sync::atomic::AtomicUsize;
@@ -21,11 +21,10 @@ use nestling_core::sync::thread::{self, JoinHandle};
 use nestling_core::sync::{Mutex, whole};
 use nestling_cpu::threads::ThreadPool;
 
-/// Owns the threads, the memory budget and the step loop that all its models share. There are no
-/// globals: several engines live side by side.
+/// Owns the threads, the memory budget and the step loop shared by all its models.
 ///
-/// Clones are the same engine. Models, sessions and generations keep it alive, and its threads are
-/// joined when the last of all these handles is dropped.
+/// There is no global state: several engines can coexist. Clones refer to the same engine. Models, sessions
+/// and generations keep it alive. Its threads are joined when the last of these handles is dropped.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) core: Arc<EngineCore>,
@@ -35,7 +34,7 @@ impl Engine {
     /// Starts an engine.
     ///
     /// # Errors
-    /// [`EngineError::Thread`] where the platform gives no thread.
+    /// Fails with [`EngineError::Thread`] if the thread of the step loop cannot be spawned.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
         let inbox = Arc::new(LoopInbox::new());
         let cores = || available_parallelism().map_or(1, NonZero::get);
@@ -72,17 +71,17 @@ impl Engine {
         Ok(Self { core: Arc::new(core) })
     }
 
-    /// The memory budget that all models of this engine share.
+    /// Returns the memory budget shared by all models of this engine.
     pub fn budget(&self) -> &Budget {
         &self.core.budget
     }
 
-    /// The options it was started with.
+    /// Returns the options that the engine was started with.
     pub fn options(&self) -> &EngineOptions {
         &self.core.options
     }
 
-    /// What it is doing: counts of all its models together, and the longest of their times. It waits for no step.
+    /// Returns the status, summed over all models; for times, the maximum. Never waits for a step.
     pub fn status(&self) -> ServiceStatus {
         let mut sum = ServiceStatus::default();
         for model in self.core.models() {
@@ -94,35 +93,34 @@ impl Engine {
         sum
     }
 
-    /// Ends every generation with [`EngineError::EngineClosed`], within one layer, and waits for
-    /// it. No generation can be started afterwards; handles stay valid and may be dropped in any
-    /// order.
+    /// Ends all generations with [`EngineError::EngineClosed`] within one layer, and waits for them to end.
+    ///
+    /// No generation can be started afterwards. Handles stay valid and may be dropped in any order.
     pub fn shutdown(&self) {
         self.core.close();
     }
 }
 
-/// What all handles of an engine share.
+/// State shared by all handles of an engine.
 #[derive(Debug)]
 pub(crate) struct EngineCore {
     inbox: Arc<LoopInbox>,
     runs: Runs,
     pub budget: Budget,
     pub options: EngineOptions,
-    /// The threads that compute, for all models: one step runs at a time.
+    /// Compute threads, shared by all models since one step runs at a time.
     pub pool: Arc<ThreadPool>,
-    /// Turns the long texts of all models into tokens.
+    /// Tokenizer of long texts, shared by all models.
     pub encoder: EncodeWorker,
-    /// Generations that are being started on threads of their own.
+    /// Number of generations being started on threads.
     pub starting: Arc<AtomicUsize>,
     models: Mutex<Vec<Weak<ModelCore>>>,
-    /// Where pages of its models are kept beside memory, each once: what waits to be written is before it is gone.
+    /// Page stores of the models, each once. Pending writes are flushed on drop.
     page_stores: Mutex<Vec<PageStore>>,
-    /// Computes the masks of all constraints.
+    /// Threads that compute the masks of all constraints.
     pub masks: Arc<MaskWorker>,
 }
 
-/// Where the step loop runs.
 #[derive(Debug)]
 enum Runs {
     OnThread(Mutex<Option<JoinHandle<()>>>),
@@ -130,17 +128,17 @@ enum Runs {
 }
 
 impl EngineCore {
-    /// Whether the loop runs by itself; otherwise whoever waits calls [`EngineCore::drive`].
+    /// Returns true if the loop has a thread. Otherwise waiting callers call [`EngineCore::drive`].
     pub(crate) fn drives_itself(&self) -> bool {
         matches!(self.runs, Runs::OnThread(_))
     }
 
-    /// One turn of the loop, unless it runs by itself.
+    /// Runs one turn of the loop, unless it has a thread.
     pub(crate) fn drive(&self) {
         if let Runs::InCalls(step_loop) = &self.runs {
             let mut step_loop = step_loop.lock().unwrap_or_else(|poisoned| {
-                // Somebody panicked within a turn, a waker perhaps. As on a thread of its own, the loop
-                // ends; this turn tells all its generations so.
+                // A turn panicked, perhaps in a waker. As on a thread, the loop ends: this turn reports the
+                // closed engine to all generations.
                 self.inbox.close();
                 poisoned.into_inner()
             });
@@ -152,8 +150,8 @@ impl EngineCore {
         }
     }
 
-    /// Notices what has been cancelled. A loop in calls does it here, if it is not in a turn:
-    /// maybe nobody waits for events any more.
+    /// Processes cancellations. A loop without a thread does so here, unless a turn is running, since
+    /// possibly no caller waits for events.
     pub(crate) fn notice_cancelled(&self) {
         match &self.runs {
             Runs::OnThread(_) => self.inbox.wake(),
@@ -169,10 +167,11 @@ impl EngineCore {
         self.inbox.send(task, place);
     }
 
-    /// A place among those that wait, for a generation of so many tokens and at most so many more.
+    /// Reserves a place in the queue for a generation of `tokens` tokens and at most `tokens_max` more.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] where too many wait; with `at_once`, where it would have to.
+    /// Fails with [`EngineError::Busy`] if the queue is full, or if `at_once` is set and the generation would
+    /// have to wait.
     pub(crate) fn place(
         &self,
         model: &Arc<ModelCore>,
@@ -186,7 +185,7 @@ impl EngineCore {
         let pages_free = status.pages.available();
         let busy = |waiting| EngineError::Busy { waiting, pages_wanted, pages_free };
         let waiting = status.waiting + status.parked;
-        // One that is alone may begin whatever it wants.
+        // A generation without competitors may start at any size.
         let is_short = pages_wanted > pages_free && status.running > 0;
         if at_once && (waiting > 0 || is_short) {
             return Err(busy(waiting));
@@ -194,12 +193,11 @@ impl EngineCore {
         self.inbox.place(self.options.waiting_max.max(1)).map_err(busy)
     }
 
-    /// When the engine started: 0 on its clock.
+    /// Returns the start time of the engine, which is 0 on its clock.
     pub(crate) fn epoch(&self) -> Moment {
         self.inbox.epoch
     }
 
-    /// A model is open.
     pub(crate) fn add_model(&self, model: &Arc<ModelCore>) {
         let mut models = whole(self.models.lock());
         models.retain(|model| model.strong_count() > 0);
@@ -213,7 +211,7 @@ impl EngineCore {
         }
     }
 
-    /// Models that are open. Cloned, so that none is dropped under the lock.
+    /// Returns the open models, cloned so that none is dropped under the lock.
     fn models(&self) -> Vec<Arc<ModelCore>> {
         whole(self.models.lock()).iter().filter_map(Weak::upgrade).collect()
     }
@@ -225,7 +223,7 @@ impl EngineCore {
         status.pages.free = model.pool.free_pages();
         status.pages.idle = model.pool.idle_pages();
         status.prefixes = model.pool.prefixes();
-        // Default: without a store nothing is on disk.
+        // Default: a model without a page store has nothing on disk.
         status.page_store = model.page_store.as_ref().map(PageStore::status).unwrap_or_default();
         status.pages.resting = model.idle_pages();
         status
@@ -239,7 +237,7 @@ impl EngineCore {
         self.inbox.is_closed()
     }
 
-    /// Waits until the loop has let go of everything that ended before this call.
+    /// Waits until the loop has released everything that ended before this call.
     pub(crate) fn settle(&self) {
         match &self.runs {
             Runs::InCalls(_) => self.drive(),
@@ -250,8 +248,8 @@ impl EngineCore {
     fn close(&self) {
         self.inbox.close();
         match &self.runs {
-            // Whoever holds the lock is in a turn, maybe further up this very stack: the next
-            // turn ends it, or the drop of the loop does.
+            // The holder of the lock is in a turn, possibly further up this call stack. The next turn, or the
+            // drop of the loop, ends the generations.
             Runs::InCalls(step_loop) => {
                 if let Ok(mut step_loop) = step_loop.try_lock() {
                     step_loop.turn();
@@ -259,10 +257,10 @@ impl EngineCore {
             }
             Runs::OnThread(handle) => {
                 let handle = whole(handle.lock()).take();
-                // The last handle may be dropped by a waker, on the loop's own thread.
+                // A waker may drop the last handle on the loop's own thread, which cannot join itself.
                 let own = |handle: &JoinHandle<()>| handle.thread().id() == thread::current().id();
                 if let Some(handle) = handle.filter(|handle| !own(handle)) {
-                    // A panic of the loop has been reported to every generation already.
+                    // A panic of the loop was already reported to all generations.
                     drop(handle.join());
                 }
             }
@@ -274,7 +272,7 @@ impl Drop for EngineCore {
     fn drop(&mut self) {
         self.close();
         for store in std::mem::take(&mut *whole(self.page_stores.lock())) {
-            // What is not written in time is computed again.
+            // Writes that miss the flush are dropped: those pages are recomputed later.
             store.flush();
         }
     }

@@ -1,115 +1,122 @@
-//! What a generation tells whoever listens.
+//! Events of a generation.
 
 use nestling_core::backend::BackendCounters;
 use nestling_experts::expert::StreamStats;
 use nestling_text::{Message, MessageContent, ToolCall};
 
-/// One thing that happened in a generation, in order.
+/// An event of a generation. Events arrive in order.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "the large one comes once in a generation")]
 #[non_exhaustive]
 pub enum Event {
-    /// A token was chosen. Comes before the text that it completes, and only where
-    /// [`crate::GenerateOptions::token_events`] or
-    /// [`crate::SamplingOptions::top_logprobs`] ask for it.
+    /// A chosen token, sent before the text that it completes.
+    ///
+    /// Sent only if [`crate::GenerateOptions::token_events`] or [`crate::SamplingOptions::top_logprobs`]
+    /// requests it.
     Token(TokenEvent),
-    /// A token of the prompt, with its log-probability after those before it; the first has none. Before everything
-    /// else, where [`crate::GenerateOptions::prompt_logprobs`] asks for it.
+    /// A prompt token with its log-probability given the tokens before it. The first token has none.
+    ///
+    /// Sent before all other events, if [`crate::GenerateOptions::prompt_logprobs`] requests it.
     PromptToken(TokenEvent),
-    /// A hidden row of the prompt, where [`crate::GenerateOptions::hidden`] asks for it.
+    /// A hidden row of the prompt, if [`crate::GenerateOptions::hidden`] requests it.
     Hidden(HiddenRow),
-    /// More of the answer; always whole characters. The tokens that came since the last text, reasoning or piece of a
-    /// call are those that made it.
+    /// Further text of the answer, always whole characters.
+    ///
+    /// The token events since the last text, reasoning or tool-call event belong to this text.
     Text(String),
-    /// More of the reasoning before the answer.
+    /// Further text of the reasoning before the answer.
     Reasoning(String),
-    /// The model begins to call a tool: its name is known, its arguments follow. It stays a call, whatever follows.
+    /// The start of a tool call: its name is known and its arguments follow. A started call is never
+    /// retracted.
     ToolCallStart {
-        /// Among the calls of the answer, from 0.
+        /// Index among the tool calls of the output, from 0.
         index: usize,
-        /// What the tool's result refers to; unique in the conversation.
+        /// Call id that the tool's result refers to, unique in the conversation.
         id: String,
-        /// The function's name.
+        /// Name of the function.
         name: String,
     },
-    /// More of the arguments of the call that began last.
+    /// Further arguments of the most recently started call.
     ToolCallArguments {
-        /// The call's.
+        /// Index of the call.
         index: usize,
-        /// The pieces of a call are together its [`ToolCall::arguments_text`]. How they are cut means nothing.
+        /// Next part of [`ToolCall::arguments_text`]. Boundaries between parts have no meaning.
         delta: String,
     },
-    /// The call that began last, whole, for those who want no pieces. Where the answer ended within its arguments, or
-    /// they are not what they began as, they are text in place of an object: [`ToolCall::arguments`] is a
-    /// `Value::String` of all that came.
+    /// The completed tool call, for consumers that ignore the deltas.
+    ///
+    /// If the output ended within the arguments, or they are not a valid object, [`ToolCall::arguments`] is a
+    /// `Value::String` of the text received.
     ToolCall(ToolCall),
     /// The last event of a generation that did not fail.
     Finished(Finished),
 }
 
-/// A token, and how likely it was.
+/// A token with its probability.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TokenEvent {
     /// Token id.
     pub token: u32,
-    /// The bytes that it stands for, which may be part of a character; empty where they are not known by themselves
+    /// Bytes of the token, possibly part of a character. Empty if a token has no bytes independent of context
     /// ([`nestling_text::Tokenizer::token_bytes`]).
     pub bytes: Vec<u8>,
-    /// Natural logarithm of its probability before any sampling option, where asked for.
+    /// Natural logarithm of the token's probability before any sampling option, if requested.
     pub log_prob: Option<f32>,
-    /// The likeliest tokens with theirs, likeliest first; as many as were asked for.
+    /// The requested number of likeliest tokens with their log-probabilities, likeliest first.
     pub top: Vec<(u32, f32)>,
 }
 
-/// The last layer's output for one token of a prompt, after the last norm: what logits are made of.
+/// A hidden row: output of the last layer for one prompt token, after the final norm. Logits are computed
+/// from it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct HiddenRow {
-    /// Its position.
+    /// Position of the token.
     pub position: usize,
-    /// Its values.
+    /// Elements of the row.
     pub values: Vec<f32>, // [hidden_size]
 }
 
-/// Why a generation ended.
+/// Reason for the end of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// The model ended its turn, or wrote a stop string.
+    /// The model ended its turn, or produced a stop string.
     Stop,
-    /// `max_tokens` were generated.
+    /// `max_tokens` tokens were generated.
     Length,
-    /// The context has no room for another token.
+    /// The context is full.
     ContextFull,
     /// The model ended its turn with a tool call.
     ToolCalls,
-    /// It was cancelled.
+    /// The generation was cancelled.
     Cancelled,
 }
 
-/// How a generation ended.
+/// Result of a completed generation.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Finished {
-    /// Why.
+    /// Reason for the end.
     pub reason: FinishReason,
-    /// Which stop string ended it, by its place in [`crate::GenerateOptions::stop`]; none where something else did.
+    /// Index in [`crate::GenerateOptions::stop`] of the stop string that ended the output, if one did.
     pub stop: Option<usize>,
-    /// Tokens used.
+    /// Token counts.
     pub usage: Usage,
-    /// Time used.
+    /// Timings and resource usage.
     pub stats: Stats,
-    /// The seed that tokens were drawn with.
+    /// Seed used for sampling.
     pub seed: u64,
-    /// All that was said, reasoning and tool calls too, as the message that goes on with a conversation.
+    /// Message that continues the conversation, with reasoning and tool calls.
     pub message: Message,
 }
 
 impl Finished {
-    /// Adds a generation that went on where this one ended, with [`Input::History`] after
-    /// [`Session::shift`]: the sum is what one long generation would have reported, and its time
-    /// is time of generated tokens.
+    /// Adds the result of a generation that continued this one, with [`Input::History`] after
+    /// [`Session::shift`].
+    ///
+    /// The sum equals the result of one long generation. The time of the added part counts as decode time.
     ///
     /// [`Input::History`]: crate::Input::History
     /// [`Session::shift`]: crate::Session::shift
@@ -118,7 +125,7 @@ impl Finished {
         add(&mut self.message, next.message);
         self.usage.completion_tokens += next.usage.completion_tokens;
         let (sum, next_stats) = (&mut self.stats, next.stats);
-        // The step that ended the earlier part's last token gives the first one of this part.
+        // The first token of this part comes from the step that also took the last token of the earlier part.
         sum.decode_tokens += next.usage.completion_tokens;
         sum.decode_seconds += next_stats.prompt_seconds + next_stats.decode_seconds;
         sum.steps += next_stats.steps;
@@ -134,32 +141,32 @@ impl Finished {
     }
 }
 
-/// Tokens that a generation used.
+/// Token counts of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Tokens of the whole prompt, what the session already held included.
+    /// Tokens of the whole prompt, including those cached in the session.
     pub prompt_tokens: usize,
-    /// Of these, how many were held already and not computed again.
+    /// Prompt tokens that were cached and not recomputed.
     pub cached_tokens: usize,
-    /// Tokens generated.
+    /// Generated tokens.
     pub completion_tokens: usize,
 }
 
 impl Usage {
-    /// Prompt and generated tokens.
+    /// Returns the sum of prompt and generated tokens.
     pub fn total_tokens(&self) -> usize {
         self.prompt_tokens + self.completion_tokens
     }
 }
 
-/// What a generation did, and how long it took. Times are wall clock, 0 where there is no clock.
+/// Work and timings of a generation. Times are wall-clock seconds, 0 if no clock is available.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Prompt tokens computed.
     pub prompt_tokens: usize,
-    /// Seconds from the start to the first token's logits.
+    /// Seconds from the start to the logits of the first token.
     pub prompt_seconds: f64,
     /// Tokens generated after the first.
     pub decode_tokens: usize,
@@ -167,40 +174,39 @@ pub struct Stats {
     pub decode_seconds: f64,
     /// Seconds from the call to the first token.
     pub time_to_first_token_seconds: f64,
-    /// Whether the first token came after [`crate::GenerateOptions::deadline`], or not at all.
+    /// True if the first token came after [`crate::GenerateOptions::deadline`], or never.
     pub is_late: bool,
-    /// How often it lost its pages to others, and computed its tokens again.
+    /// Number of preemptions, after each of which the tokens were recomputed.
     pub preemptions: u32,
-    /// Steps that the generation took part in.
+    /// Number of steps that included the generation.
     pub steps: usize,
-    /// (Token, expert) pairs computed at each level, in the order of `Level::ALL`, in those steps;
-    /// other generations that shared them included.
+    /// (Token, expert) pairs computed at each level in those steps, in the order of `Level::ALL`. Includes
+    /// other generations in the same steps.
     pub expert_uses: [u64; 5],
-    /// Bytes of weights that those steps read; other generations that shared them included.
+    /// Weight bytes read by those steps. Includes other generations in the same steps.
     pub weight_read_bytes: u64,
-    /// What those steps did to have streamed experts there; other generations that shared them
-    /// included.
+    /// Expert streaming of those steps. Includes other generations in the same steps.
     pub streaming: StreamStats,
-    /// What those steps gave a device to do; other generations that shared them included.
+    /// Device work submitted by those steps. Includes other generations in the same steps.
     pub device: BackendCounters,
-    /// Bytes of weights that the model holds.
+    /// Bytes of weights held by the model.
     pub weight_bytes: u64,
-    /// Bytes of keys and values that the session holds at the end.
+    /// Bytes of the session's KV cache at the end.
     pub kv_bytes: u64,
 }
 
 impl Stats {
-    /// Prompt tokens per second.
+    /// Returns the prompt speed in tokens per second.
     pub fn prompt_tokens_per_second(&self) -> f64 {
         rate(self.prompt_tokens, self.prompt_seconds)
     }
 
-    /// Generated tokens per second, the first left out.
+    /// Returns the decode speed in tokens per second, excluding the first token.
     pub fn decode_tokens_per_second(&self) -> f64 {
         rate(self.decode_tokens, self.decode_seconds)
     }
 
-    /// Mean bits that experts were computed with; none where levels mean nothing.
+    /// Returns the mean bits used for experts. Returns `None` if the model has no levels.
     pub fn mean_level(&self) -> Option<f64> {
         let uses: u64 = self.expert_uses.iter().sum();
         let bits = nestling_formats::Level::ALL.into_iter().zip(self.expert_uses);
@@ -210,7 +216,7 @@ impl Stats {
 }
 
 impl Stats {
-    /// Mean bits that the levels of experts asked for: what was served where nothing was late.
+    /// Returns the mean bits requested for experts, which equals [`Self::mean_level`] if no plane was late.
     pub fn asked_mean_level(&self) -> Option<f64> {
         let uses: u64 = self.expert_uses.iter().sum();
         match self.streaming.asked_bits {
@@ -220,7 +226,7 @@ impl Stats {
     }
 }
 
-/// Adds what an answer says further to what it said.
+/// Appends the output of a continuation to a message.
 fn add(said: &mut Message, more: Message) {
     let texts = [&said.content, &more.content].into_iter().flatten().map(MessageContent::text);
     let texts: Vec<String> = texts.collect();
@@ -266,7 +272,7 @@ mod tests {
         assert_eq!(whole.message, Message::assistant("5 3 "));
     }
 
-    /// Cancelled before its first token: what was generated earlier is still reported.
+    /// Cancelled before its first token: the earlier output is still reported.
     #[test]
     fn a_part_without_tokens_leaves_the_rest() {
         let mut whole = part(FinishReason::ContextFull, 5);

@@ -1,4 +1,4 @@
-//! The bounded buffer between the step loop and the handle of a generation.
+//! The bounded event buffer between the step loop and the handle of a generation.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -9,14 +9,13 @@ use nestling_core::error::EngineError;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 use nestling_text::Message;
 
-/// What [`EventBuffer::pop`] found.
 pub(crate) enum Popped {
     Event { event: Box<Result<Event, EngineError>>, was_full: bool },
     Empty,
     End,
 }
 
-/// Events between the step loop and the handle.
+/// Bounded queue of events from the step loop to a generation's handle.
 #[derive(Debug)]
 pub(crate) struct EventBuffer {
     state: Mutex<BufferState>,
@@ -28,11 +27,11 @@ pub(crate) struct EventBuffer {
 struct BufferState {
     events: VecDeque<Result<Event, EngineError>>,
     waker: Option<Waker>,
-    /// What the events so far say, read or not.
+    /// Output of all events pushed, read or unread.
     said: Said,
-    /// No event comes after those that are there.
+    /// Set once the last event was pushed.
     ended: bool,
-    /// Nobody reads any more.
+    /// Set once the handle was dropped. Later events are discarded.
     closed: bool,
 }
 
@@ -42,7 +41,7 @@ impl EventBuffer {
         Self { state, changed: Condvar::new(), events_max: events_max.max(1) }
     }
 
-    /// Whether the next step's events may be added. One step's events always fit.
+    /// Returns true if the events of another step may be pushed. Events of one step always fit.
     pub(crate) fn has_room(&self) -> bool {
         let state = self.lock();
         state.closed || state.events.len() < self.events_max
@@ -64,7 +63,7 @@ impl EventBuffer {
         let waker = state.waker.take();
         drop(state);
         self.changed.notify_all();
-        // Outside the lock: a waker is foreign code.
+        // Woken outside the lock, since a waker is foreign code.
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -85,7 +84,8 @@ impl EventBuffer {
         Popped::Empty
     }
 
-    /// Waits for an event; none after the last. Also says whether the buffer was full.
+    /// Waits for an event and returns it with a flag that is true if the buffer was full. Returns `None`
+    /// after the last event.
     pub(crate) fn pop_wait(&self) -> Option<(Result<Event, EngineError>, bool)> {
         let mut state = self.lock();
         while state.events.is_empty() && !state.ended {
@@ -95,17 +95,15 @@ impl EventBuffer {
         state.events.pop_front().map(|event| (event, was_full))
     }
 
-    /// What the events so far say.
+    /// Returns the output up to the present as a message.
     pub(crate) fn message(&self) -> Message {
         self.lock().said.message()
     }
 
-    /// Whether nothing comes any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().ended
     }
 
-    /// Waits until nothing comes any more.
     pub(crate) fn wait_end(&self) {
         let mut state = self.lock();
         while !state.ended {

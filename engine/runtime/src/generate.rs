@@ -1,4 +1,4 @@
-//! A running generation: the handle that its events are read from.
+//! The handle of a running generation.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use crate::event_buffer::{EventBuffer, Popped};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 
-/// A generation under way: its events as a blocking iterator, as a stream of any runtime
-/// ([`Generation::into_stream`]), or its whole answer as a future (`generation.await`).
+/// A running generation: a blocking iterator of events, a stream ([`Generation::into_stream`]), or a future
+/// of the whole output (`generation.await`).
 ///
-/// Dropping it cancels the generation. The events that nobody has read yet are bounded; a
-/// generation whose buffer is full waits, and the others go on.
+/// Dropping it cancels the generation. Unread events are buffered up to a limit. A generation whose buffer is
+/// full pauses; others continue.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the generation"]
 pub struct Generation {
@@ -24,21 +24,23 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Asks for a stop, which comes within one layer; the last event then is
-    /// [`crate::FinishReason::Cancelled`], unless the generation had ended already.
+    /// Requests cancellation, which takes effect within one layer.
+    ///
+    /// The last event is then [`crate::FinishReason::Cancelled`], unless the generation had already ended.
     pub fn cancel(&self) {
         self.cancel.cancel();
         self.engine.notice_cancelled();
     }
 
-    /// A token that cancels this generation.
+    /// Returns a token that cancels this generation.
     pub fn cancel_token(&self) -> CancelToken {
         self.cancel.clone()
     }
 
-    /// The next event if there is one, for loops that draw between two looks: `Ready(None)` after the last, `Pending`
-    /// where none is there yet. It never waits; where the engine has no thread of its own ([`crate::Driver::Caller`]),
-    /// a call that finds no event computes one step for the next one.
+    /// Returns the next event without blocking, for loops that poll between frames.
+    ///
+    /// Returns `Ready(None)` after the last event and `Pending` if no event is available yet. If the engine
+    /// has no thread ([`crate::Driver::Caller`]), a call that finds no event computes one step.
     ///
     /// ```no_run
     /// # use std::task::Poll;
@@ -57,11 +59,11 @@ impl Generation {
         found
     }
 
-    /// [`Generation::try_next`] that also wakes whoever waits once there is an event: a runtime's task, or a window
-    /// that is to be drawn again, through a [`std::task::Wake`] of its own.
+    /// Works as [`Generation::try_next`], and wakes the task once an event is available.
     ///
-    /// Where the engine has no thread of its own, a poll that finds no event computes one step, wakes its task and
-    /// gives control back.
+    /// The waker may belong to a runtime's task or, through a custom [`std::task::Wake`], to a window to be
+    /// redrawn. If the engine has no thread, a poll that finds no event computes one step, wakes its task and
+    /// returns.
     pub fn poll_event(
         &mut self,
         context: &mut Context<'_>,
@@ -69,7 +71,7 @@ impl Generation {
         let found = self.pop(Some(context.waker()));
         if found.is_pending() && !self.engine.drives_itself() {
             self.engine.drive();
-            // Even if there is an event now: whoever waits beside this one has its turn.
+            // Woken even if an event is available by then, so that other tasks run in between.
             context.waker().wake_by_ref();
         }
         found
@@ -88,23 +90,23 @@ impl Generation {
         }
     }
 
-    /// The events as a stream for any runtime.
+    /// Converts the generation to a stream of events, usable with any runtime.
     pub fn into_stream(self) -> EventStream {
         EventStream { generation: self }
     }
 
-    /// Waits for the end and gives the answer's text, without reasoning.
+    /// Waits for the end and returns the text of the answer, without reasoning.
     ///
     /// # Errors
-    /// What made the generation fail.
+    /// Returns the error that ended the generation.
     pub fn into_text(self) -> Result<String, EngineError> {
         Ok(self.into_answer()?.0)
     }
 
-    /// Waits for the end and gives the answer's text and how it ended.
+    /// Waits for the end and returns the text of the answer with the [`Finished`] event.
     ///
     /// # Errors
-    /// What made the generation fail.
+    /// Returns the error that ended the generation.
     pub fn into_answer(mut self) -> Result<(String, Finished), EngineError> {
         let mut answer = String::new();
         for event in self.by_ref() {
@@ -121,7 +123,7 @@ impl Generation {
 impl Iterator for Generation {
     type Item = Result<Event, EngineError>;
 
-    /// The next event; waits for it. None after the last.
+    /// Waits for the next event. Returns `None` after the last.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if self.engine.drives_itself() {
@@ -144,17 +146,17 @@ impl IntoFuture for Generation {
     type Output = Result<(String, Finished), EngineError>;
     type IntoFuture = AnswerFuture;
 
-    /// The whole answer, as [`Generation::into_answer`] gives it, without blocking a thread.
+    /// Returns a future of the result of [`Generation::into_answer`], which does not block a thread.
     fn into_future(self) -> AnswerFuture {
         AnswerFuture { events: self.into_stream(), text: String::new() }
     }
 }
 
-/// The events of a generation as a stream for any runtime; see [`Generation::into_stream`].
+/// Events of a generation as a stream; see [`Generation::into_stream`].
 ///
-/// Where the engine has no thread of its own ([`crate::Driver::Caller`]), a poll that finds no event
-/// computes one step, wakes its task and gives control back, so that other futures of the same
-/// executor run between two steps. Dropping it cancels the generation.
+/// If the engine has no thread ([`crate::Driver::Caller`]), a poll that finds no event computes one step,
+/// wakes its task and returns, so that other futures of the same executor run between two steps. Dropping the
+/// stream cancels the generation.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the generation"]
 pub struct EventStream {
@@ -162,12 +164,12 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// As [`Generation::cancel`].
+    /// Cancels as [`Generation::cancel`] does.
     pub fn cancel(&self) {
         self.generation.cancel();
     }
 
-    /// As [`Generation::cancel_token`].
+    /// Returns the same token as [`Generation::cancel_token`].
     pub fn cancel_token(&self) -> CancelToken {
         self.generation.cancel_token()
     }
@@ -181,7 +183,7 @@ impl futures_core::Stream for EventStream {
     }
 }
 
-/// A whole answer that is being generated: `generation.await`. Dropping it cancels the generation.
+/// Future of the whole output: `generation.await`. Dropping it cancels the generation.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the generation"]
 pub struct AnswerFuture {

@@ -1,40 +1,41 @@
-//! What tells a model, and the way to compute it, from every other one.
+//! Model identity: everything besides tokens and levels that the KV cache depends on.
 
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::weights::ActivationMode;
 use sha2::{Digest, Sha256};
 
-/// Bytes of an identity.
+/// Length of an encoded identity in bytes.
 pub(crate) const IDENTITY_BYTES: usize = 56;
 
-/// What a page looks like: another one for every change of it.
+/// Version of the page contents. Increment it with every change of the layout.
 const PAGE_VERSION: u8 = 2;
 
-/// What keys, values and recurrent states depend on besides tokens and their levels: snapshots and shared pages
-/// carry it.
+/// Identity of a model and its arithmetic, stored in snapshots and in the keys of shared pages.
+///
+/// The KV cache and recurrent states depend on it besides tokens and levels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelIdentity {
-    /// The store or the checkpoint.
+    /// Hash of the store or checkpoint.
     pub source: u128,
-    /// The levels of single matrices, where the model was opened with such; else 0.
+    /// Hash of the allocation of levels to single matrices. 0 without an allocation.
     pub allocation: u128,
-    /// What decides levels under dual routing; 0 without it.
+    /// Hash of the level router of dual routing. 0 without dual routing.
     pub level_router: u128,
-    /// Bits of the highest level; 0 for weights that have none.
+    /// Bits of the highest level. 0 for weights without levels.
     pub level: u8,
-    /// How nested matrices are multiplied.
+    /// Arithmetic used for nested matrices.
     pub activation_mode: ActivationMode,
-    /// How keys and values are kept.
+    /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
-    /// [`nestling_core::Backend::PAGE_KIND`].
+    /// Page layout of the backend: [`nestling_core::Backend::PAGE_KIND`].
     pub page_kind: u8,
-    /// Whether angles are those of a long context.
+    /// True if the long-context RoPE angles are used.
     pub long_angles: bool,
 }
 
 impl ModelIdentity {
-    /// The three hashes, little-endian; level, activation mode, type of keys and values, kind of pages, angles, version
-    /// of pages, 0, 0.
+    /// Encodes the identity: the three hashes in little-endian order, then one byte each for level,
+    /// activation mode, KV type, page kind, angles and page version, then two zero bytes.
     pub(crate) fn to_bytes(self) -> [u8; IDENTITY_BYTES] {
         let mode = match self.activation_mode {
             ActivationMode::Int8 => 0,
@@ -56,7 +57,7 @@ impl ModelIdentity {
         bytes
     }
 
-    /// In short, for keys of pages: half of the SHA-256 over the bytes.
+    /// Returns the first half of the SHA-256 of the encoded identity, used in page keys.
     pub(crate) fn digest(self) -> u128 {
         let hash: [u8; 32] = Sha256::digest(self.to_bytes()).into();
         let mut half = [0; 16];
@@ -64,7 +65,7 @@ impl ModelIdentity {
         u128::from_le_bytes(half)
     }
 
-    /// What [`Self::to_bytes`] made; none for other bytes.
+    /// Decodes the output of [`Self::to_bytes`]. Returns `None` if the bytes are invalid.
     pub(crate) fn from_bytes(bytes: &[u8; IDENTITY_BYTES]) -> Option<Self> {
         let (hashes, last) = bytes.as_chunks::<16>();
         let &[source, allocation, level_router] = hashes else { return None };
@@ -99,7 +100,9 @@ impl ModelIdentity {
         })
     }
 
-    /// What of this one differs from `other`, in words, and the same of `other`; none where nothing does.
+    /// Describes the fields that differ: first the values of `self`, then the values of `other`.
+    ///
+    /// Returns `None` if all are equal.
     pub(crate) fn difference(&self, other: &Self) -> Option<(String, String)> {
         let mut words = (Vec::new(), Vec::new());
         for (one, other) in self.words().into_iter().zip(other.words()) {
@@ -144,7 +147,7 @@ mod tests {
     use nestling_core::kv_cache::KvDtype;
     use nestling_core::weights::ActivationMode;
 
-    /// Each differs from the first in one field alone.
+    /// Identities that each differ from the first in one field.
     fn identities() -> Vec<ModelIdentity> {
         let first = ModelIdentity { source: 1, level: 8, ..ModelIdentity::default() };
         vec![
@@ -187,7 +190,7 @@ mod tests {
         for at in 49..IDENTITY_BYTES {
             let mut bytes = whole;
             bytes[at] = 77;
-            // The kind of pages may be any.
+            // Any page kind is valid.
             assert_eq!(ModelIdentity::from_bytes(&bytes).is_some(), at == 51, "{at}");
         }
     }

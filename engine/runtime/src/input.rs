@@ -1,4 +1,4 @@
-//! What a session is asked to go on from.
+//! Inputs that start a generation.
 
 use serde_json::{Map, Value};
 
@@ -8,56 +8,59 @@ use nestling_text::{Message, OutputFormat, SpecialText, TemplateTime, ToolSchema
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Input {
-    /// The history as it is.
+    /// Continues the session's history unchanged.
     History,
-    /// A whole conversation, from its first message: it becomes the session's history. What it
-    /// shares with the old history from the start is not computed again.
+    /// A whole conversation, from its first message, that replaces the session's history. The prefix shared
+    /// with the old history is not recomputed.
     Messages(Conversation),
-    /// Text that is added to the history as it is.
+    /// Text appended to the history.
     Text(String),
-    /// Tokens that are added to the history.
+    /// Tokens appended to the history.
     Tokens(Vec<u32>),
-    /// What [`crate::Model::prompt`] made: it becomes the session's history, as a whole conversation does.
+    /// A prompt from [`crate::Model::prompt`], which replaces the session's history as a whole conversation
+    /// does.
     Prompt(Prompt),
 }
 
-/// A prompt as the whole history that it makes, and how the answer to it is read. Of one model: to another one its
-/// tokens mean other words.
+/// A tokenized prompt with the format for parsing its output.
+///
+/// It replaces the whole history of a session. It is valid only for the model that encoded it.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub(crate) tokens: Vec<u32>,
     pub(crate) format: OutputFormat,
-    /// Number of the next tool call of the conversation.
+    /// Index of the next tool call in the conversation.
     pub(crate) next_call: usize,
 }
 
 impl Prompt {
-    /// The history that it makes.
+    /// Returns the tokens of the prompt.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 }
 
-/// A conversation, and what its chat template needs besides.
+/// Messages with the other arguments of the chat template.
 #[derive(Clone, Debug)]
 pub struct Conversation {
-    /// The messages, oldest first.
+    /// Messages, oldest first.
     pub messages: Vec<Message>,
     /// Tools that the model may call.
     pub tools: Vec<ToolSchema>,
-    /// Further variables of the template, such as `enable_thinking`.
+    /// Additional template variables, such as `enable_thinking`.
     pub template_arguments: Map<String, Value>,
-    /// The time for templates that print a date; without one such templates fail.
+    /// Current time for templates that print a date. Such templates fail if it is `None`.
     pub now: Option<TemplateTime>,
-    /// What the text of special tokens inside messages becomes: words, unless told otherwise, so
-    /// that nobody's text can end a message or pose as somebody else.
+    /// Treatment of special-token text inside messages.
+    ///
+    /// The default encodes it as ordinary text, so that message content cannot end a message or forge a role.
     pub special_text: SpecialText,
-    /// End with the start of an assistant message, so that the model answers.
+    /// True to append the header of an assistant message, so that the model answers.
     pub add_generation_prompt: bool,
 }
 
 impl Conversation {
-    /// A conversation without tools.
+    /// Creates a conversation without tools.
     pub fn new(messages: impl Into<Vec<Message>>) -> Self {
         Self {
             messages: messages.into(),

@@ -1,15 +1,15 @@
-//! Levels of keys and values as bytes: in snapshots and in the keys of shared pages.
+//! Byte encoding of level policies, used in snapshots and in the keys of shared pages.
 
 use nestling_core::batch::LevelPolicy;
 use nestling_experts::dual::{DualPolicy, LevelMode, Threshold};
 use nestling_formats::Level;
 
-/// How levels were chosen: one for all, by dual routing in strict mode, in elastic mode.
+/// Encodings of the policy kind: a fixed level, dual routing in strict mode, dual routing in elastic mode.
 const FIXED: u8 = 0;
 const STRICT: u8 = 1;
 const ELASTIC: u8 = 2;
 
-/// Highest and lowest level, how they were chosen, 0; and the threshold.
+/// Returns the bytes `[highest, lowest, kind, 0]` and the bits of the threshold.
 pub(crate) fn encode_levels(levels: LevelPolicy) -> ([u8; 4], u32) {
     match levels {
         LevelPolicy::Fixed(level) => ([level.bits(), level.bits(), FIXED, 0], 0),
@@ -23,7 +23,7 @@ pub(crate) fn encode_levels(levels: LevelPolicy) -> ([u8; 4], u32) {
     }
 }
 
-/// What [`encode_levels`] made; none for other bytes.
+/// Decodes the output of [`encode_levels`]. Returns `None` if the bytes are invalid.
 pub(crate) fn decode_levels(
     [highest, lowest, kind, _]: [u8; 4],
     threshold: u32,

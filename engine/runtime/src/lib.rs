@@ -1,4 +1,4 @@
-//! Model graphs, the loop that batches sessions into steps, sessions and generations.
+//! Model graphs, the step loop that batches sessions, sessions and generations.
 
 pub mod capabilities;
 pub mod chat;

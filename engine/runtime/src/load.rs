@@ -1,4 +1,4 @@
-//! Opening a model: from a path or an opened source to a runner on a device.
+//! Opening of models: from a path or an opened source to a runner on a device.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,14 +35,15 @@ use nestling_experts::expert::{
 use nestling_text::SamplingParams;
 use nestling_text::{ChatTemplate, Tokenizer};
 
-/// What a model is opened from. The text that comes out of a store is the same in both forms.
+/// Source of a model's weights. Both forms of a store produce the same output.
 #[non_exhaustive]
 pub enum ModelSource {
-    /// A store whose weights are read into memory and verified.
+    /// A store with weights that are read into memory and verified.
     Store(Arc<Store>),
-    /// A store whose weights are used where its file is mapped, experts verified before they are
-    /// used first: it starts sooner, and its memory is the system's to give and take, so it does not
-    /// count in the budget.
+    /// A memory-mapped store with weights used directly from the mapping. Experts are verified before their
+    /// first use.
+    ///
+    /// It opens faster. The operating system manages its memory, so it does not count towards the budget.
     #[cfg(not(target_family = "wasm"))]
     Mapped(MappedStore),
     /// A Hugging Face checkpoint, run unquantized.
@@ -63,10 +64,11 @@ impl std::fmt::Debug for ModelSource {
 }
 
 impl ModelSource {
-    /// The source at a path: a store, or a checkpoint's folder.
+    /// Opens the source at a path: a store file or a checkpoint's directory.
     ///
     /// # Errors
-    /// [`EngineError::NotAModel`] where there is neither; a source that is damaged.
+    /// Fails with [`EngineError::NotAModel`] if the path is neither, and returns an error if the source is
+    /// damaged.
     pub fn at(path: impl AsRef<Path>) -> Result<Self, EngineError> {
         let path = path.as_ref();
         let not_a_model = |reason: &str| {
@@ -87,7 +89,6 @@ impl ModelSource {
         Ok(Self::Checkpoint(Box::new(Checkpoint::open(path)?)))
     }
 
-    /// The store, if it is one.
     fn store(&self) -> Option<&Arc<Store>> {
         match self {
             Self::Store(store) => Some(store),
@@ -97,7 +98,6 @@ impl ModelSource {
         }
     }
 
-    /// The model's configuration.
     fn config(&self) -> Result<ModelConfig, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => Ok(checkpoint.config().clone()),
@@ -114,7 +114,7 @@ impl ModelSource {
         }
     }
 
-    /// The levels of single matrices that fit a budget, where there is one.
+    /// Chooses the levels of single matrices for the weight budget, if one is set.
     fn allocate(&self, options: &ModelOptions) -> Result<Option<Arc<Allocation>>, EngineError> {
         let (Some(store), Some(budget)) = (self.store(), options.weight_budget) else {
             return Ok(None);
@@ -124,7 +124,7 @@ impl ModelSource {
         Ok(Some(Arc::new(allocation::choose(store.index(), &options)?)))
     }
 
-    /// What goes where of the memory that the engine has left.
+    /// Plans the memory within the engine's unreserved budget.
     fn memory_plan(
         &self,
         engine: &Engine,
@@ -145,7 +145,7 @@ impl ModelSource {
                 if matches!(&first, Ok(plan) if plan.residence != PlannedResidence::Streamed) {
                     return first;
                 }
-                // Models that are on their way out give their memory back first.
+                // Models being closed release their memory first.
                 engine.core.settle();
                 plan(available())
             }
@@ -154,7 +154,6 @@ impl ModelSource {
         }
     }
 
-    /// Where the weights come from, and what tells them from all others.
     fn experts(
         self,
         config: &ModelConfig,
@@ -185,7 +184,7 @@ impl ModelSource {
     }
 }
 
-/// Cheap to know: where the files lie and how large they are, not what is in them.
+/// Hashes the directory and the size of the weights. Cheap, since file contents are not read.
 fn checkpoint_identity(checkpoint: &Checkpoint) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(checkpoint.directory().as_os_str().as_encoded_bytes());
@@ -193,25 +192,25 @@ fn checkpoint_identity(checkpoint: &Checkpoint) -> u128 {
     hash.digest128()
 }
 
-/// How far opening a model has come.
+/// Progress of opening a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenProgress {
-    /// Parts that are loaded: layers, and what belongs to no layer.
+    /// Number of parts loaded: layers, and parts outside the layers.
     pub parts_done: usize,
-    /// Parts in all.
+    /// Total number of parts.
     pub parts_total: usize,
 }
 
 impl Model {
-    /// Opens a store, or a checkpoint's folder, on the processor.
+    /// Opens a store or a checkpoint's directory on the CPU.
     ///
-    /// `progress` hears of every layer; `cancel` stops it between two of them.
+    /// `progress` is called after each layer. `cancel` takes effect between two layers.
     ///
     /// # Errors
-    /// [`EngineError::NotAModel`]; a source that is damaged or of a kind that is not supported;
-    /// [`EngineError::Budget`] before anything is loaded, for what the memory budget has no room
-    /// for; [`EngineError::Cancelled`].
+    /// Fails with [`EngineError::NotAModel`], with [`EngineError::Budget`] before loading if the memory
+    /// budget is exceeded, or with [`EngineError::Cancelled`]. Returns an error if the source is damaged or
+    /// not supported.
     pub fn open(
         engine: &Engine,
         path: impl AsRef<Path>,
@@ -222,10 +221,10 @@ impl Model {
         Self::open_source(engine, ModelSource::at(path)?, options, progress, cancel)
     }
 
-    /// Opens a source that has been opened already, on the processor.
+    /// Opens a model on the CPU from an opened source.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// Fails as [`Model::open`] does.
     pub fn open_source(
         engine: &Engine,
         source: ModelSource,
@@ -237,10 +236,10 @@ impl Model {
         Self::open_source_on(cpu, engine, source, options, progress, cancel)
     }
 
-    /// Opens a source that has been opened already, on any backend.
+    /// Opens a model on any backend from an opened source.
     ///
     /// # Errors
-    /// As [`Model::open`]; what the backend refuses.
+    /// Fails as [`Model::open`] does, or with an error of the backend.
     pub fn open_source_on<B: Backend>(
         backend: B,
         engine: &Engine,
@@ -254,7 +253,7 @@ impl Model {
         let config = source.config()?;
         let plan = source.memory_plan(engine, options, &config, allocation.as_deref())?;
         if let Some(store) = source.store() {
-            // Where memory is short, a second copy in the page cache would take it from others.
+            // With little memory, a second copy in the page cache would displace useful data.
             let is_short = plan.residence == PlannedResidence::Streamed;
             store.storage().pass_page_cache(is_short && options.reads.direct);
         }
@@ -302,7 +301,6 @@ impl Model {
     }
 }
 
-/// The model on its device.
 fn open_runner<B: Backend>(
     backend: B,
     source: Arc<dyn ExpertSource>,
@@ -337,7 +335,7 @@ fn open_runner<B: Backend>(
     Runner::load(backend, source, &runner_options, cancel, &mut report)
 }
 
-/// The runner with its dual routing, where that was asked for and levels mean something.
+/// Returns the runner with its dual routing, if requested and the weights have levels.
 fn with_dual<B: Backend>(
     mut runner: Runner<B>,
     options: &ModelOptions,
@@ -355,7 +353,7 @@ fn with_dual<B: Backend>(
     Ok((Box::new(runner), Some(dual)))
 }
 
-/// Takes bytes from the budget; models that are on their way out give theirs back first.
+/// Reserves bytes of the budget, waiting first for closing models to release theirs if necessary.
 fn reserve(engine: &Engine, purpose: Purpose, bytes: u64) -> Result<Reservation, BudgetExceeded> {
     engine.budget().reserve(purpose, bytes).or_else(|_| {
         engine.core.settle();
@@ -363,7 +361,6 @@ fn reserve(engine: &Engine, purpose: Purpose, bytes: u64) -> Result<Reservation,
     })
 }
 
-/// What turns text into tokens, and how its makers want it sampled.
 struct ModelText {
     tokenizer: Option<Tokenizer>,
     chat_template: Option<ChatTemplate>,
@@ -406,7 +403,7 @@ fn sampling_of(defaults: &GenerationDefaults) -> SamplingParams {
     }
 }
 
-/// Whether the context is one that angles of its own were made for.
+/// Returns whether the context is so long that long-context RoPE angles apply.
 fn has_long_angles(runner: &dyn ModelRunner) -> bool {
     let context = runner.limits().context_max;
     let ropes = runner.config().layers.iter().filter_map(|layer| layer.mixer.rope());
@@ -416,7 +413,7 @@ fn has_long_angles(runner: &dyn ModelRunner) -> bool {
     })
 }
 
-/// What pages depend on besides the weights.
+/// Returns the model identity, completed by everything else that pages depend on.
 fn identity_of(
     weights: ModelIdentity,
     options: &ModelOptions,
@@ -424,9 +421,9 @@ fn identity_of(
     page_kind: u8,
 ) -> ModelIdentity {
     ModelIdentity {
-        // Default: 0 stands for no router.
+        // Default: 0 means no router.
         level_router: options.level_router.as_ref().map_or(0, |router| router.identity()),
-        // Default: 0 stands for weights without levels.
+        // Default: 0 means weights without levels.
         level: runner.limits().level_max.map_or(0, |level| level.bits()),
         activation_mode: options.activation_mode,
         kv_dtype: options.kv_dtype,

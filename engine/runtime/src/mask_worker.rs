@@ -1,4 +1,4 @@
-//! Masks are computed on threads of their own, while the model computes the step that they are for.
+//! Threads that compute masks while the model computes the step.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,14 +11,13 @@ use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 use crate::constraint::{Constraint, ConstraintError};
 use nestling_text::TokenMask;
 
-/// Most threads. A mask takes a fraction of a millisecond, a step of many generations several.
+/// Maximum number of threads. A mask takes a fraction of a millisecond; all masks of a large step take several.
 const THREADS_MAX: usize = 4;
 
-/// A constraint that was asked for its mask.
 pub(crate) struct Masked {
     pub constraint: Box<dyn Constraint>,
     pub mask: TokenMask,
-    /// Whether the answer may end, or what went wrong.
+    /// True if the output may end here, or the error of the constraint.
     pub may_end: Result<bool, ConstraintError>,
 }
 
@@ -29,7 +28,7 @@ struct Job {
 }
 
 impl Job {
-    /// Foreign code: a panic is an error of this constraint alone.
+    /// Computes the mask. Constraints are foreign code, so a panic is an error of this constraint alone.
     fn run(self) {
         let Self { mut constraint, mut mask, done } = self;
         mask.forbid_all();
@@ -38,12 +37,12 @@ impl Job {
             constraint.may_end()
         }));
         let may_end = computed.unwrap_or(Err(ConstraintError::Panicked));
-        // Nobody waits for a generation that has ended.
+        // The receiver is gone if the generation has ended.
         drop(done.send(Masked { constraint, mask, may_end }));
     }
 }
 
-/// Computes masks for all generations of an engine, on threads that start with the first ones.
+/// Computes masks for all generations of an engine, on threads started on demand.
 #[derive(Debug, Default)]
 pub(crate) struct MaskWorker {
     shared: Arc<Shared>,
@@ -75,7 +74,6 @@ impl Shared {
         whole(self.queue.lock())
     }
 
-    /// Runs jobs until the worker is dropped.
     fn run(&self) {
         let mut queue = self.lock();
         loop {
@@ -95,7 +93,7 @@ impl Shared {
 }
 
 impl MaskWorker {
-    /// Has a mask computed; where no thread can be had, at once.
+    /// Starts computing a mask. Computes it on the caller's thread if no thread can be spawned.
     pub fn compute(&self, constraint: Box<dyn Constraint>, mask: TokenMask) -> Receiver<Masked> {
         let (done, masked) = sync_channel(1);
         let job = Job { constraint, mask, done };
@@ -114,7 +112,7 @@ impl MaskWorker {
         masked
     }
 
-    /// Whether a thread takes jobs, the first of which this may start.
+    /// Returns true if at least one thread runs, and starts the first one if necessary.
     fn has_threads(&self) -> bool {
         let is_empty = whole(self.threads.lock()).is_empty();
         if is_empty && !cfg!(target_family = "wasm") {
@@ -142,7 +140,7 @@ impl Drop for MaskWorker {
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
         for thread in whole(self.threads.lock()).drain(..) {
-            // A panic of a job has been told already.
+            // A panic of a job was reported already.
             drop(thread.join());
         }
     }

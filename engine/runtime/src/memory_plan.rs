@@ -1,5 +1,5 @@
-//! What goes where: one budget in bytes, divided among dense weights, experts, keys and values,
-//! and scratch, before anything is loaded.
+//! Memory planning: divides one budget among dense weights, experts, KV cache and scratch memory before
+//! loading.
 
 use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{Level, Plane};
@@ -16,87 +16,89 @@ use nestling_experts::allocation::{self, Allocation, Counting};
 use nestling_experts::expert::rows_that_stay;
 use nestling_experts::residency::ExpertTable;
 
-/// Longest context that is made room for unless more is asked for.
+/// Maximum context length unless the options set one.
 const CONTEXT_DEFAULT_MAX: usize = 8192;
 
-/// Shortest context that is chosen for want of memory.
+/// Minimum context length chosen when memory is short.
 const CONTEXT_DEFAULT_MIN: usize = 512;
 
-/// Part of a budget that keys and values of the chosen context may take where experts are streamed.
+/// Divisor of the budget: maximum share of the KV cache of the chosen context if experts are streamed.
 const KV_SHARE: u64 = 16;
 
-/// Part of a budget that a step's activations may take where experts are streamed.
+/// Divisor of the budget: maximum share of a step's activations if experts are streamed.
 const SCRATCH_SHARE: u64 = 32;
 
-/// Most bytes that are kept free for what nobody counts: code, tokenizer, tables, the allocator's
-/// slack. Of a process that streams OLMoE's shape it is 45 MB of memory and 11 MB of mapped code.
+/// Maximum bytes kept free for uncounted memory: code, tokenizer, tables, allocator slack.
+///
+/// A process that streams OLMoE's shape has 45 MB of such memory and 11 MB of mapped code.
 const PROGRAM_BYTES_MAX: u64 = 32 << 20;
 
-/// Part of a budget that this may take.
+/// Divisor of the budget: maximum share of the uncounted memory.
 const PROGRAM_SHARE: u64 = 24;
 
-/// What is kept of a row of the embedding where experts are streamed: its scale and its checksum, and
-/// what its tile names, rounded up.
+/// Bytes retained per row of the embedding if experts are streamed.
+///
+/// They are the f16 scale (2), the hash (8), and a sixteenth of the tile's table number, rounded up.
 const ROW_BYTES: u64 = 11;
 
-/// Rows of a step whose logits there is room for: one for each session that decodes.
+/// Rows per step with memory for logits: one for each decoding session.
 const LOGIT_ROWS: u64 = 32;
 
-/// Rows of a prompt that pass one layer before the next where experts are streamed, so that an
-/// expert is read once for all of them.
+/// Maximum prompt rows per step if experts are streamed. All of them pass one layer before the next, so that
+/// each expert is read once.
 const STREAMED_ROWS_MAX: usize = 4096;
 
-/// Bytes of a model that is to be opened.
+/// Planned memory of a model in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryPlan {
-    /// Whether experts are streamed.
+    /// Residence of the experts.
     pub residence: PlannedResidence,
-    /// Weights that every token uses, and all experts where they are not streamed.
+    /// Weights used by all tokens, plus all experts if they are not streamed.
     pub weight_bytes: u64,
-    /// Planes of experts that are held at a time; 0 where all are loaded before the model is open.
+    /// Budget for planes of streamed experts. 0 if all experts are loaded before the model is open.
     pub expert_bytes: u64,
-    /// All planes of experts at the model's level.
+    /// Size of all planes of experts at the model's level.
     pub expert_bytes_total: u64,
-    /// Pages of keys and values, and recurrent states.
+    /// KV pages and recurrent states.
     pub kv_bytes: u64,
     /// Activations of a step.
     pub scratch_bytes: u64,
-    /// Kept free for what the process has beside; 0 where experts are not streamed.
+    /// Memory kept free for the rest of the process. 0 if experts are not streamed.
     pub program_bytes: u64,
-    /// Most tokens of a session.
+    /// Maximum number of tokens per session.
     pub context_length: usize,
-    /// Pages of keys and values of all sessions.
+    /// Number of KV pages of all sessions.
     pub kv_pages: usize,
-    /// Recurrent states of all sessions; 0 for a model without recurrent layers.
+    /// Number of recurrent states of all sessions. 0 for a model without recurrent layers.
     pub states: usize,
-    /// Most rows of a step.
+    /// Maximum number of rows per step.
     pub rows_max: usize,
 }
 
-/// Where experts are while a model runs.
+/// Planned residence of the experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlannedResidence {
-    /// In memory, all of them.
+    /// All experts in memory.
     Resident,
-    /// Some in memory, within a budget.
+    /// Planes in memory as far as a budget allows.
     Streamed,
-    /// In memory in the end, all of them; read while the model runs.
+    /// All experts in memory eventually, read while the model runs.
     Lazy,
 }
 
 impl MemoryPlan {
-    /// Bytes of everything.
+    /// Returns the sum of all parts in bytes.
     pub fn total_bytes(&self) -> u64 {
         let held = [self.weight_bytes, self.expert_bytes, self.kv_bytes, self.scratch_bytes];
         held.iter().fold(self.program_bytes, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Divides `available` bytes, all that the budget has left, for a store.
+    /// Plans the memory of a store within `available` bytes, the unreserved part of the budget.
     ///
     /// # Errors
-    /// [`EngineError::MemoryTooSmall`] where experts are streamed and not even one token's of one
-    /// layer fit; it names the least that would do.
+    /// Fails with [`EngineError::MemoryTooSmall`] if experts are streamed and those of one token and layer do
+    /// not fit. The error reports the minimum.
     pub fn of_store(
         store: &Store,
         config: &ModelConfig,
@@ -108,10 +110,10 @@ impl MemoryPlan {
         Self::of_index(store.index(), config, level, options, allocation, available)
     }
 
-    /// The same for a store of which only the index is there, or planned, at one of its levels.
+    /// Plans the memory of a store at one of its levels, given only its index.
     ///
     /// # Errors
-    /// As [`Self::of_store`].
+    /// Fails as [`Self::of_store`] does.
     pub fn of_index(
         index: &Index,
         config: &ModelConfig,
@@ -129,7 +131,7 @@ impl MemoryPlan {
         let dense = |group: &&Group| weights(group) && !is_expert(group);
         let widened = index.groups().iter().map(float_bytes::widened).sum::<u64>();
         let dense = bytes_of(&mut index.groups().iter().filter(dense)).saturating_add(widened);
-        // Memory of our own holds the planes that are used; streamed extents come whole.
+        // Memory allocated here holds only the planes in use; streamed extents are read whole.
         let weight_bytes = match allocation {
             Some(given) => allocation::weight_bytes(index, given, Counting::Memory),
             None => dense.saturating_add(experts),
@@ -160,12 +162,12 @@ impl MemoryPlan {
         Self::streamed(config, options, available, dense, &table, resident)
     }
 
-    /// The plan of a resident model whose experts are read while it runs, beside such dense weights.
+    /// Returns the plan of a resident model with experts read while it runs.
     fn lazy(self, weight_bytes: u64, expert_bytes: u64) -> Self {
         Self { residence: PlannedResidence::Lazy, weight_bytes, expert_bytes, ..self }
     }
 
-    /// As many experts as have room beside such dense weights.
+    /// Plans streamed experts within the memory left beside the dense weights.
     fn streamed(
         config: &ModelConfig,
         options: &ModelOptions,
@@ -182,11 +184,12 @@ impl MemoryPlan {
             |room: &Room| dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes);
         let mut room = Room::streamed(config, options, available);
         if available.saturating_sub(rest(&room)) < least {
-            // The least that is possible, and what a refusal names.
+            // The minimum possible, which an error reports.
             room = Room::streamed(config, options, 0);
         }
         let rest = rest(&room);
-        // In memory, planes take whole blocks: of a tiny store, one token's may be more than all.
+        // Planes occupy whole blocks in memory: in a tiny store, the planes of one token may exceed the
+        // total.
         let expert_bytes = available.saturating_sub(rest);
         let expert_bytes = expert_bytes.min(resident.expert_bytes_total.max(least));
         if expert_bytes < least {
@@ -215,8 +218,7 @@ impl MemoryPlan {
         })
     }
 
-    /// What a model takes whose weights are all loaded, or none of our memory where they are
-    /// mapped.
+    /// Plans a model with all weights loaded. `weight_bytes` is 0 if they are mapped.
     pub(crate) fn resident(
         config: &ModelConfig,
         options: &ModelOptions,
@@ -239,22 +241,22 @@ impl MemoryPlan {
     }
 }
 
-/// What is kept free in the least budget that holds so many bytes.
+/// Returns the program share of the smallest budget that leaves `bytes` for the rest.
 fn program_bytes_beside(bytes: u64) -> u64 {
-    // The least b with b - b / PROGRAM_SHARE >= bytes is this much more.
+    // The smallest b with b - b / PROGRAM_SHARE >= bytes exceeds bytes by this much.
     PROGRAM_BYTES_MAX.min(bytes.saturating_sub(1) / (PROGRAM_SHARE - 1))
 }
 
-/// Bytes of the extents of a group that a level, or an allocation, needs.
+/// Returns the bytes of a group's extents that a level or an allocation uses.
 fn group_bytes(index: &Index, group: &Group, level: Level, allocation: Option<&Allocation>) -> u64 {
-    // Default: a level that the store has no section for takes no planes.
+    // Default: a level without a section in the store uses no planes.
     let planes = index.planes_at(group, level).unwrap_or(0);
     let planes = allocation.map_or(planes, |given| given.extents(group).min(planes));
     let extents = Plane::ALL.into_iter().take(planes);
     extents.filter_map(|plane| index.extent(group, plane)).map(|extent| extent.length).sum()
 }
 
-/// What a model's sessions need of memory.
+/// Memory required by the sessions of a model.
 struct Room {
     context_length: usize,
     kv_pages: usize,
@@ -265,7 +267,7 @@ struct Room {
 }
 
 impl Room {
-    /// Beside weights that fit: two sessions of the default context.
+    /// Plans sessions beside resident weights: two of the default context length.
     fn resident(config: &ModelConfig, options: &ModelOptions) -> Self {
         let trained = config.max_position_embeddings;
         let context_length = match options.context_length {
@@ -276,8 +278,10 @@ impl Room {
         Self::with(config, options, context_length, kv_tokens, options.rows_max)
     }
 
-    /// Beside experts that do not: a context that leaves room for them, and as many rows a step as
-    /// a part of the budget bounds.
+    /// Plans sessions beside streamed experts.
+    ///
+    /// The context is shortened to leave memory for experts, and the rows per step are limited by a share of
+    /// the budget.
     fn streamed(config: &ModelConfig, options: &ModelOptions, available: u64) -> Self {
         let trained = config.max_position_embeddings;
         let mut context_length = match options.context_length {
@@ -325,14 +329,14 @@ fn kv_bytes(config: &ModelConfig, dtype: KvDtype, pages: usize) -> u64 {
     (KvShape::model_page_bytes(config, dtype) as u64).saturating_mul(pages as u64)
 }
 
-/// Floats of a row in the buffers of all kinds of mixers: what goes in, and what comes out with the
-/// angles.
+/// Returns the floats per row in the mixers' buffers, for the widest mixer kind: inputs, and outputs
+/// including the angles.
 fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
     let kinds = config.distinct(|layer| {
         Some(match &layer.mixer {
             TokenMixer::Attention(attention) => attention_floats(attention),
             TokenMixer::Latent(latent) => latent_floats(latent),
-            // What was convolved, decays and betas are held beside the projections.
+            // Convolution outputs, decays and betas are held beside the projections.
             TokenMixer::DeltaNet(shape) => (shape.inputs(), 3 * shape.value_dim()),
         })
     });
@@ -352,11 +356,11 @@ fn latent_floats(latent: &LatentConfig) -> (usize, usize) {
     let query_latents = latent.q_lora_rank.map_or(0, |rank| 2 * rank);
     let absorbed = heads * latent.key_dim();
     let attended = heads * (latent.kv_lora_rank + latent.v_head_dim);
-    // The first is counted twice: once more for what products with heads gather.
+    // `scratch_bytes` counts the first sum twice: per-head products gather a second copy.
     (queries.max(absorbed), query_latents + queries + latent.key_dim() + attended)
 }
 
-/// Bytes of the activations of one step.
+/// Returns the bytes of the activations of one step.
 fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let (qkv, attended) = mixer_floats(config);
     let experts = config.layers.iter().map(|layer| match layer.feed_forward {
@@ -371,17 +375,18 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let inner = experts.iter().fold(0, |most, (_, width)| most.max(*width));
     let hidden_rows = 6 + per_token;
     let floats = hidden_rows * config.hidden_size + 2 * qkv + attended;
-    // Inputs of products as int8, with a scale and a sum for every 32 of them.
+    // Inputs of products as int8, with a scale and a sum per 32 values.
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
-    // The same beside each other: for every use of an expert its inputs, and those of one product.
+    // The same, gathered: the inputs of each expert use, and those of one product.
     let widest = inner.max(attended).max(config.hidden_size);
     let packed = (per_token * config.hidden_size + widest) * 5 / 4;
     let logits = 4 * LOGIT_ROWS * config.vocab_size as u64;
     logits.saturating_add(rows.saturating_mul((4 * floats + int8 + packed) as u64))
 }
 
-/// What the biases of all experts take a second time where experts are streamed: beside the
-/// tables of their layers, every expert that is there has its own.
+/// Returns the bytes of the second copy of the expert biases if experts are streamed.
+///
+/// The layer's tables hold the first copy, and each resident expert holds its own.
 fn bound_biases(config: &ModelConfig) -> u64 {
     if config.expert_bias == ExpertBias::Absent {
         return 0;

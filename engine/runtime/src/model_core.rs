@@ -1,4 +1,4 @@
-//! What handles and step loop share of an open model.
+//! State of an open model shared by its handles and the step loop.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -29,46 +29,45 @@ use nestling_experts::expert::{ExpertMemory, RoutingRecorder};
 use nestling_text::SamplingParams;
 use nestling_text::{ChatTemplate, Tokenizer};
 
-/// How long one layer of a step may take: a cancelled generation stops within a layer.
+/// Maximum seconds per layer of a step. Cancellation takes effect between layers.
 const LAYER_SECONDS_MAX: f64 = 0.1;
 
-/// What a model is made of, besides its graph; see [`crate::Model::from_parts`].
+/// Components of a model; see [`crate::Model::from_parts`].
 pub struct ModelParts {
     /// The model on its device.
     pub runner: Box<dyn ModelRunner>,
-    /// What computes, for people.
+    /// Human-readable name of the device.
     pub device: String,
-    /// What tells it from every other model and way to compute it: snapshots carry it.
+    /// Identity of the model and its arithmetic, stored in snapshots.
     pub identity: ModelIdentity,
-    /// Text to tokens and back, where the model has one.
+    /// Tokenizer, if the model has one.
     pub tokenizer: Option<Tokenizer>,
-    /// Messages to text, where the model has one.
+    /// Chat template, if the model has one.
     pub chat_template: Option<ChatTemplate>,
-    /// How tokens are chosen unless a generation says otherwise.
+    /// Default sampling parameters.
     pub sampling: SamplingParams,
-    /// Tokens that end an answer.
+    /// Token ids that end the output.
     pub end_tokens: Vec<u32>,
-    /// Most tokens of a session.
+    /// Maximum number of tokens per session.
     pub context_length: usize,
-    /// Bytes of weights that are held.
+    /// Bytes of weights held in memory.
     pub weight_bytes: u64,
-    /// Levels of single matrices, where the model was opened with such.
+    /// Levels of single matrices, if the model was opened with a weight budget.
     pub allocation: Option<Arc<Allocation>>,
-    /// Dual routing, where the model was opened with it.
+    /// Dual routing, if the model was opened with it.
     pub dual: Option<DualRouting>,
-    /// Whether sessions share what was computed for the same beginning.
+    /// Sharing of computed prefixes among sessions.
     pub prefixes: Prefixes,
-    /// Where what they share is kept beside memory.
+    /// Page store on disk for shared prefixes.
     pub page_store: Option<PageStore>,
-    /// What was taken from the budget.
+    /// Reservations from the memory budget.
     pub reservations: Vec<Reservation>,
-    /// What was taken for streamed experts: it can change while the model runs.
+    /// Reservation for streamed experts, which can be resized while the model runs.
     pub experts: Option<Reservation>,
-    /// How the memory was divided, where a budget was.
+    /// Division of the memory budget, if the model was opened with a plan.
     pub plan: Option<MemoryPlan>,
 }
 
-/// An open model.
 pub(crate) struct ModelCore {
     runner: Mutex<Box<dyn ModelRunner>>,
     pub limits: RunnerLimits,
@@ -82,7 +81,7 @@ pub(crate) struct ModelCore {
     pub chat_template: Option<ChatTemplate>,
     pub sampling: SamplingParams,
     pub end_tokens: Vec<u32>,
-    /// What constraints keep with the model.
+    /// Values that constraints cache with the model.
     pub constraint_cache: ConstraintCache,
     context_length: usize,
     weight_bytes: u64,
@@ -91,21 +90,20 @@ pub(crate) struct ModelCore {
     slots: Mutex<Vec<Weak<SessionSlot>>>,
     uses: AtomicU64,
     scheduler: Mutex<Scheduler>,
-    /// What the step loop last said of itself.
+    /// Status last reported by the step loop.
     pub service: Mutex<ServiceStatus>,
     broken: AtomicBool,
-    /// What changes the memory of streamed experts.
     expert_memory: Option<Arc<ExpertMemory>>,
     experts: Mutex<Option<Reservation>>,
     pub routing_recorder: Option<Arc<RoutingRecorder>>,
     pub plan: Option<MemoryPlan>,
-    /// Given back after everything else is gone.
+    /// Last field, so that the bytes are released after everything else is dropped.
     _reservations: Vec<Reservation>,
 }
 
 impl ModelCore {
     /// # Errors
-    /// [`EngineError::Limit`] where not even one session fits in the pools.
+    /// Fails with [`EngineError::Limit`] if the pools are too small for a single session.
     pub(crate) fn new(parts: ModelParts, gap_target: Duration) -> Result<Self, EngineError> {
         let limits = parts.runner.limits();
         let context_length = parts.context_length.min(limits.context_max);
@@ -163,11 +161,12 @@ impl ModelCore {
         })
     }
 
-    /// Held for a whole step: taken after every other lock, and never with one taken after it.
+    /// Locks the runner for a whole step. Take this lock after all others, and no other lock while holding
+    /// it.
     ///
     /// # Errors
-    /// [`EngineError::ModelBroken`], also where somebody who held it panicked: the runner may be half way
-    /// through anything.
+    /// Fails with [`EngineError::ModelBroken`], also if an earlier holder panicked, which leaves the runner
+    /// in an unknown state.
     pub(crate) fn lock_runner(&self) -> Result<MutexGuard<'_, Box<dyn ModelRunner>>, EngineError> {
         let runner = self.runner.lock();
         if runner.is_err() {
@@ -179,15 +178,15 @@ impl ModelCore {
         }
     }
 
-    /// Gives streamed experts another budget, at once where no step is under way.
+    /// Sets the budget of streamed experts in bytes, once no step is running.
     ///
     /// # Errors
-    /// As [`crate::Model::set_expert_budget`].
+    /// Fails as [`crate::Model::set_expert_budget`] does.
     pub(crate) fn set_expert_budget(&self, bytes: u64) -> Result<(), EngineError> {
         // Default: resident experts have no budget.
         let Some(memory) = &self.expert_memory else { return Ok(()) };
         let mut reservation = whole(self.experts.lock());
-        // Default: what reserved nothing is resized to nothing.
+        // Default: without a reservation there is nothing to resize.
         let Some(reservation) = reservation.as_mut() else { return Ok(()) };
         let before = reservation.bytes();
         if bytes > before {
@@ -196,29 +195,29 @@ impl ModelCore {
         let mut runner = self.lock_runner()?;
         memory.set_budget(bytes);
         let changed = runner.change_expert_memory();
-        // Given back only when the bytes are free; to shrink never fails.
+        // Released only once the bytes are free. Shrinking a reservation never fails.
         let _ = reservation.resize(if changed.is_ok() { bytes } else { before });
         changed
     }
 
-    /// Lets go of `bytes` of streamed experts: at once, or at the next layer of a step under way.
+    /// Evicts `bytes` of streamed experts: immediately, or at the next layer of a running step.
     pub(crate) fn shed_experts(&self, bytes: u64) {
         if let Some(memory) = &self.expert_memory {
             memory.shed(bytes);
             if let Ok(mut runner) = self.runner.try_lock() {
-                // Shedding alone cannot fail.
+                // Shedding without a new budget cannot fail.
                 let _ = runner.change_expert_memory();
             }
         }
     }
 
-    /// Bytes that streamed experts may take.
+    /// Returns the budget of streamed experts in bytes.
     pub(crate) fn expert_reservation(&self) -> Option<u64> {
         let reservation = whole(self.experts.lock());
         reservation.as_ref().map(Reservation::bytes)
     }
 
-    /// Bytes of streamed experts that are held.
+    /// Returns the bytes of streamed experts in memory.
     pub(crate) fn expert_bytes(&self) -> Option<u64> {
         self.expert_memory.as_ref().map(|memory| memory.used_bytes())
     }
@@ -231,13 +230,14 @@ impl ModelCore {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Whose turn it is, and how many rows a step takes. How a prompt is cut never changes a result, so a clock
-    /// may decide it. Held for moments, with no other lock taken after it.
+    /// Locks the scheduler, which decides priority order and rows per step.
+    ///
+    /// The division of a prompt into chunks never changes a result, so it may depend on a clock. Hold the
+    /// lock briefly and take no other lock while holding it.
     pub(crate) fn scheduler(&self) -> MutexGuard<'_, Scheduler> {
         whole(self.scheduler.lock())
     }
 
-    /// Learns from a step.
     pub(crate) fn note_step(&self, step: StepStatus, stats: &StepStats) {
         let mut scheduler = self.scheduler();
         scheduler.costs.measured(step.rows, step.seconds);
@@ -250,7 +250,8 @@ impl ModelCore {
         (service.last_step, service.gap_in_force) = (step, gap_in_force);
     }
 
-    /// Generations that the recurrent states are enough for: each reads one and writes another.
+    /// Returns the maximum number of running generations. With recurrent layers each reads one state and
+    /// writes another.
     pub(crate) fn running_max(&self) -> usize {
         if self.limits.states == 0 { usize::MAX } else { self.limits.states / 2 }
     }
@@ -263,14 +264,13 @@ impl ModelCore {
         self.weight_bytes
     }
 
-    /// Bytes of that many pages and recurrent states.
     pub(crate) fn kv_bytes(&self, pages: usize, states: usize) -> u64 {
         let (page_bytes, state_bytes) = (self.limits.page_bytes, self.limits.state_bytes);
         pages as u64 * page_bytes as u64 + states as u64 * state_bytes as u64
     }
 
     /// # Errors
-    /// [`EngineError::TokenOutOfRange`] for the first token that the vocabulary does not have.
+    /// Fails with [`EngineError::TokenOutOfRange`] for the first token outside the vocabulary.
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
         let vocab_size = self.limits.vocab_size;
         match tokens.iter().find(|&&token| token as usize >= vocab_size) {
@@ -280,7 +280,7 @@ impl ModelCore {
     }
 
     /// # Errors
-    /// [`EngineError::ContextFull`] for a history that is longer than the context.
+    /// Fails with [`EngineError::ContextFull`] if the history is longer than the context.
     pub(crate) fn check_length(&self, length: usize) -> Result<(), EngineError> {
         if length > self.context_length {
             let (limit, wanted) = (self.context_length as u64, length as u64);
@@ -289,17 +289,17 @@ impl ModelCore {
         Ok(())
     }
 
-    /// The levels of a generation.
+    /// Returns the level policy of a generation.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`] for a level that is not loaded; dual routing of a model that
-    /// was not opened with it, or at a mean level below the lowest.
+    /// Fails with [`EngineError::LevelMissing`] if the level is not loaded. Returns an error for dual routing
+    /// if the model was opened without it, or if the mean level is below the lowest.
     pub(crate) fn levels(
         &self,
         asked: Option<Level>,
         dual: Option<DualOptions>,
     ) -> Result<LevelPolicy, EngineError> {
-        // Default: where weights are floats, levels mean nothing.
+        // Default: levels are ignored for float weights.
         let Some(held) = self.limits.level_max else { return Ok(LevelPolicy::Fixed(Level::L8)) };
         let highest = asked.unwrap_or(held);
         if highest > held {
@@ -319,14 +319,14 @@ impl ModelCore {
         }
     }
 
-    /// The bytes that a token stands for by itself; none where they are not known.
+    /// Returns the bytes of a token. Empty if they depend on context or the model has no tokenizer.
     pub(crate) fn token_bytes(&self, token: u32) -> Vec<u8> {
         let bytes = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.token_bytes(token));
-        // Default: other vocabularies do not say.
+        // Default: other tokens have no known bytes.
         bytes.map(<[u8]>::to_vec).unwrap_or_default()
     }
 
-    /// Who shares pages with a generation.
+    /// Returns the scope within which a generation shares pages, if sharing is enabled.
     pub(crate) fn prefix_scope(
         &self,
         levels: LevelPolicy,
@@ -340,7 +340,7 @@ impl ModelCore {
         }
     }
 
-    /// The levels of the next step's rows.
+    /// Returns the level policy for the rows of the next step.
     pub(crate) fn levels_now(&self, levels: LevelPolicy) -> LevelPolicy {
         match (levels, &self.dual) {
             (LevelPolicy::Dual(policy), Some(dual)) => LevelPolicy::Dual(dual.of_next_step(policy)),
@@ -348,10 +348,10 @@ impl ModelCore {
         }
     }
 
-    /// Learns from a step that took so long how far elastic rows may go.
+    /// Updates elastic dual routing after a step that took `seconds`.
     pub(crate) fn observe(&self, batch: &Batch, stats: &StepStats, seconds: f64) {
         let elastic = batch.rows.iter().any(|row| row.levels.leaves_out_late());
-        // Default: only elastic rows are learned from.
+        // Default: steps without elastic rows are not observed.
         let Some(dual) = self.dual.as_ref().filter(|_| elastic) else { return };
         let (total_ns, stall_ns) = ((seconds * 1e9) as u64, stats.streaming.wait_ns);
         let compute_ns = total_ns.saturating_sub(stall_ns);
@@ -359,7 +359,7 @@ impl ModelCore {
         dual.observe(StepTimes { stall_ns, compute_ns, read_bytes });
     }
 
-    /// A place for a session, known to [`ModelCore::reclaim_idle`].
+    /// Creates the slot of a session and registers it for [`ModelCore::reclaim_idle`].
     pub(crate) fn add_slot(&self, sequence: Sequence) -> Arc<SessionSlot> {
         let slot = Arc::new(SessionSlot::new(sequence));
         self.touch(&slot);
@@ -369,24 +369,25 @@ impl ModelCore {
         slot
     }
 
-    /// Notes that a session is in use.
     pub(crate) fn touch(&self, slot: &SessionSlot) {
         slot.touch(self.uses.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// Pages of sessions at rest, those that several share counted for each.
+    /// Returns the pages of sessions at rest. A shared page counts once for each session.
     pub(crate) fn idle_pages(&self) -> usize {
         self.slots().iter().map(|slot| slot.resting_pages()).sum()
     }
 
-    /// Cloned, so that no slot is dropped, and no sequence with it, under the lock.
+    /// Returns the slots, cloned so that no slot or sequence is dropped under the lock.
     fn slots(&self) -> Vec<Arc<SessionSlot>> {
         let slots = whole(self.slots.lock());
         slots.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Takes the pages of the session at rest that was unused for longest; false if none has any.
-    /// Never waits: a session that somebody is at work on right now keeps its pages.
+    /// Releases the pages of the least recently used session at rest. Returns false if no such session has
+    /// pages.
+    ///
+    /// Never blocks: locked sessions keep their pages.
     pub(crate) fn reclaim_idle(&self) -> bool {
         let slots = self.slots();
         let mut idle: Vec<_> = slots.iter().filter(|slot| slot.resting_pages() > 0).collect();

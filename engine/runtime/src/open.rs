@@ -1,4 +1,4 @@
-//! Models: opened, shared, and turned from messages and text to tokens.
+//! Open models, and the conversion of messages and text to prompt tokens.
 
 use std::sync::Arc;
 
@@ -23,121 +23,124 @@ use nestling_text::{
     TextError, Tokenizer, ToolCall,
 };
 
-/// An open model. Clones are the same model; its memory goes back to the budget when the last
-/// clone, session and generation is gone.
+/// An open model. Clones refer to the same model.
+///
+/// Its memory returns to the budget once the last clone, session and generation is dropped.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) core: Arc<ModelCore>,
     pub(crate) engine: Arc<EngineCore>,
 }
 
-/// A conversation as the text of a prompt, and how the answer to it is read.
+/// A rendered conversation with the format of the expected output.
 struct Rendered {
     text: RenderedChat,
     format: OutputFormat,
     next_call: usize,
 }
 
-/// A conversation that fits, and what it cost.
+/// A conversation shortened to fit the context.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Fitted {
-    /// What is left.
+    /// The shortened conversation.
     pub conversation: Conversation,
-    /// Messages that were left out, oldest first.
+    /// Number of messages dropped, oldest first.
     pub dropped_messages: usize,
-    /// Tokens of the prompt that is left.
+    /// Number of prompt tokens after shortening.
     pub prompt_tokens: usize,
 }
 
 impl Model {
-    /// A model from parts that were made elsewhere: another device, a test.
+    /// Creates a model from its components, for other devices and for tests.
     ///
     /// # Errors
-    /// [`EngineError::Limit`] where the runner has fewer pages than one session needs.
+    /// Fails with [`EngineError::Limit`] if the pools of the runner are too small for a single session.
     pub fn from_parts(engine: &Engine, parts: ModelParts) -> Result<Self, EngineError> {
         let core = Arc::new(ModelCore::new(parts, engine.core.options.gap_target)?);
         engine.core.add_model(&core);
         Ok(Self { core, engine: Arc::clone(&engine.core) })
     }
 
-    /// The engine that it runs on.
+    /// Returns the engine of this model.
     pub fn engine(&self) -> Engine {
         Engine { core: Arc::clone(&self.engine) }
     }
 
-    /// Its hyper-parameters.
+    /// Returns the hyper-parameters.
     pub fn config(&self) -> &ModelConfig {
         &self.core.config
     }
 
-    /// What its runner can do.
+    /// Returns the limits of the runner.
     pub fn limits(&self) -> RunnerLimits {
         self.core.limits
     }
 
-    /// Most tokens of one session.
+    /// Returns the maximum number of tokens per session.
     pub fn context_length(&self) -> usize {
         self.core.context_length()
     }
 
-    /// What can be asked of it.
+    /// Returns the capabilities.
     pub fn capabilities(&self) -> Capabilities {
         Capabilities::of(&self.core)
     }
 
-    /// What computes, for people.
+    /// Returns the human-readable name of the device.
     pub fn device_name(&self) -> &str {
         &self.core.device
     }
 
-    /// Bytes of weights that are held.
+    /// Returns the bytes of weights held in memory.
     pub fn weight_bytes(&self) -> u64 {
         self.core.weight_bytes()
     }
 
-    /// How the memory was divided when the model was opened; none for one made from parts.
+    /// Returns the division of the memory budget. Returns `None` for a model created from parts without a
+    /// plan.
     pub fn memory_plan(&self) -> Option<&MemoryPlan> {
         self.core.plan.as_ref()
     }
 
-    /// Records which experts the model's steps use, when it is asked to; none for a model that
-    /// routes nothing.
+    /// Returns the recorder of routing traces. Returns `None` for a model without routers.
     pub fn routing_recorder(&self) -> Option<&Arc<RoutingRecorder>> {
         self.core.routing_recorder.as_ref()
     }
 
-    /// Bytes of experts that are in memory now; none where they are not streamed.
+    /// Returns the bytes of experts in memory. Returns `None` if experts are not streamed.
     pub fn expert_bytes(&self) -> Option<u64> {
         self.core.expert_bytes()
     }
 
-    /// Gives streamed experts another budget, in bytes, taken from the engine's. It waits for the
-    /// step under way. In strict mode it changes no result. Without effect where experts are not
+    /// Sets the budget of streamed experts in bytes, taken from the engine's budget.
+    ///
+    /// Waits for the running step. Never changes a result in strict mode. Has no effect if experts are not
     /// streamed.
     ///
     /// # Errors
-    /// [`EngineError::Budget`] where the engine's budget has no room for it, and
-    /// [`EngineError::ExpertBudget`] where one token's experts of one layer do not fit; nothing has
-    /// changed then.
+    /// Fails with [`EngineError::Budget`] if the engine's budget is exceeded, or with
+    /// [`EngineError::ExpertBudget`] if the experts of one token and layer do not fit. The budget is then
+    /// unchanged.
     pub fn set_expert_budget(&self, bytes: u64) -> Result<(), EngineError> {
         self.core.set_expert_budget(bytes)
     }
 
-    /// Gives the engine another memory budget, in bytes, and streamed experts of this model what it
-    /// leaves: it may be called at any time, and waits for the step under way. In strict mode it
-    /// changes no result. Experts that are not streamed give nothing back.
+    /// Sets the engine's memory budget in bytes, and gives the streamed experts of this model the remainder.
+    ///
+    /// May be called at any time and waits for the running step. Never changes a result in strict mode.
+    /// Experts that are not streamed release no memory.
     ///
     /// # Errors
-    /// [`EngineError::MemoryHeld`] for less than what the engine's models hold without the streamed
-    /// experts of this one, and one token's of one layer where it has such; nothing has changed then.
+    /// Fails with [`EngineError::MemoryHeld`] if `bytes` is less than the memory held without this model's
+    /// streamed experts, plus the minimum for them. The budget is then unchanged.
     pub fn set_memory_budget(&self, bytes: u64) -> Result<(), EngineError> {
         let budget = &self.engine.budget;
         let before = budget.total_bytes();
-        // First of all, so that nobody takes what is to be given back.
+        // Set first, so that no other reservation takes the bytes to be released.
         budget.set_total_bytes(Some(bytes));
         let experts = self.core.expert_reservation();
-        // Default: resident experts are held as all else is.
+        // Default: resident experts are held like other weights.
         let others = budget.used_bytes().saturating_sub(experts.unwrap_or(0));
         let changed = match experts {
             None if others > bytes => Err(EngineError::MemoryHeld { asked: bytes, held: others }),
@@ -159,56 +162,59 @@ impl Model {
         changed
     }
 
-    /// For a system short of memory: lets go of `bytes` of streamed experts, those that are missed
-    /// least, at the latest before the next layer is computed. They come back as they are used.
+    /// Evicts `bytes` of streamed experts, for a system short of memory.
+    ///
+    /// The experts with the lowest retention scores are evicted, no later than before the next layer. They
+    /// are read again on use.
     pub fn shed_experts(&self, bytes: u64) {
         self.core.shed_experts(bytes);
     }
 
-    /// Levels of single matrices, where the model was opened with a budget for weights.
+    /// Returns the levels of single matrices, if the model was opened with a weight budget.
     pub fn allocation(&self) -> Option<&Allocation> {
         self.core.allocation.as_deref()
     }
 
-    /// Dual routing, where the model was opened with it.
+    /// Returns the dual routing, if the model was opened with it.
     pub fn dual(&self) -> Option<&DualRouting> {
         self.core.dual.as_ref()
     }
 
-    /// Pages of keys and values that nobody holds.
+    /// Returns the number of free KV pages.
     pub fn free_pages(&self) -> usize {
         self.core.pool.free_pages()
     }
 
-    /// Recurrent states that nobody holds; 0 for a model without recurrent layers.
+    /// Returns the number of free recurrent states. 0 for a model without recurrent layers.
     pub fn free_states(&self) -> usize {
         self.core.pool.free_states()
     }
 
-    /// Its tokenizer, if it has one.
+    /// Returns the tokenizer, if the model has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.core.tokenizer.as_ref()
     }
 
-    /// Its chat template, if it has one.
+    /// Returns the chat template, if the model has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.core.chat_template.as_ref()
     }
 
-    /// How tokens are chosen unless a generation says otherwise.
+    /// Returns the default sampling parameters.
     pub fn default_sampling(&self) -> &SamplingParams {
         &self.core.sampling
     }
 
-    /// Tokens that end an answer.
+    /// Returns the token ids that end the output.
     pub fn end_tokens(&self) -> &[u32] {
         &self.core.end_tokens
     }
 
-    /// The tokens of a conversation's prompt.
+    /// Returns the prompt tokens of a conversation.
     ///
     /// # Errors
-    /// A model without tokenizer or chat template; messages that the template refuses.
+    /// Returns an error if the model has no tokenizer or chat template, or if the template rejects the
+    /// messages.
     pub fn conversation_tokens(
         &self,
         conversation: &Conversation,
@@ -216,10 +222,10 @@ impl Model {
         self.conversation_tokens_with_cancel(conversation, &CancelToken::new())
     }
 
-    /// [`Model::conversation_tokens`], stopped by `cancel`.
+    /// Works as [`Model::conversation_tokens`], and stops if `cancel` is triggered.
     ///
     /// # Errors
-    /// As [`Model::conversation_tokens`]; [`EngineError::Cancelled`].
+    /// Fails as [`Model::conversation_tokens`] does, or with [`EngineError::Cancelled`].
     pub fn conversation_tokens_with_cancel(
         &self,
         conversation: &Conversation,
@@ -229,20 +235,20 @@ impl Model {
         self.encode_chat(&rendered.text, cancel)
     }
 
-    /// Leaves out the oldest messages, whole turns of them, until the prompt leaves room for
-    /// `reserve` more tokens. System messages stay, and so does the last turn.
+    /// Drops the oldest turns until the prompt leaves `reserve` tokens of context. System messages and the
+    /// last turn remain.
     ///
     /// # Errors
-    /// [`EngineError::ContextFull`] where the last turn alone is too long; as
-    /// [`Model::conversation_tokens`].
+    /// Fails with [`EngineError::ContextFull`] if the last turn alone is too long, and as
+    /// [`Model::conversation_tokens`] does.
     pub fn fit(&self, conversation: &Conversation, reserve: usize) -> Result<Fitted, EngineError> {
         self.fit_with_cancel(conversation, reserve, &CancelToken::new())
     }
 
-    /// [`Model::fit`], stopped by `cancel`.
+    /// Works as [`Model::fit`], and stops if `cancel` is triggered.
     ///
     /// # Errors
-    /// As [`Model::fit`]; [`EngineError::Cancelled`].
+    /// Fails as [`Model::fit`] does, or with [`EngineError::Cancelled`].
     pub fn fit_with_cancel(
         &self,
         conversation: &Conversation,
@@ -264,12 +270,14 @@ impl Model {
         }
     }
 
-    /// Messages, text or tokens as the prompt of a session without history, with room for `reserve` more tokens: for
-    /// whoever wants to see its tokens before they are computed, or computes them more than once. What is too long by
-    /// its bytes alone is not tokenized.
+    /// Converts messages, text or tokens to the prompt of a new session, leaving `reserve` tokens of context.
+    ///
+    /// Useful to inspect the tokens before they are computed, or to compute them several times. Input that is
+    /// too long by its byte length alone is rejected without tokenization.
     ///
     /// # Errors
-    /// [`EngineError::ContextFull`]; [`EngineError::Cancelled`]; as [`crate::Session::generate`].
+    /// Fails with [`EngineError::ContextFull`] or [`EngineError::Cancelled`], and as
+    /// [`crate::Session::generate`] does.
     pub fn prompt(
         &self,
         input: impl Into<Input>,
@@ -283,8 +291,9 @@ impl Model {
         self.core.tokenizer.as_ref().ok_or(EngineError::NoTokenizer)
     }
 
-    /// The history after `input`, given that before it, with room for `reserve` more tokens. What is
-    /// too long by its bytes alone is not tokenized.
+    /// Returns the history after `input`, starting from `history`, leaving `reserve` tokens of context.
+    ///
+    /// Input that is too long by its byte length alone is rejected without tokenization.
     pub(crate) fn prompt_tokens(
         &self,
         input: Input,
@@ -310,7 +319,7 @@ impl Model {
                 let tokenizer = self.require_tokenizer()?;
                 self.check_room(tokens.len() + tokenizer.least_tokens(&text), reserve)?;
                 tracing::debug!(bytes = text.len(), "tokenizes a prompt");
-                // Begin tokens and the like belong to the start of a history only.
+                // Special tokens such as BOS are added only at the start of a history.
                 let add_special_tokens = tokens.is_empty();
                 let options =
                     EncodeOptions { add_special_tokens, special_text: SpecialText::Parse };
@@ -323,7 +332,7 @@ impl Model {
     }
 
     /// # Errors
-    /// [`EngineError::ContextFull`] for a prompt without room for `reserve` more tokens.
+    /// Fails with [`EngineError::ContextFull`] unless the prompt leaves `reserve` tokens of context.
     fn check_room(&self, tokens: usize, reserve: usize) -> Result<(), EngineError> {
         self.core.check_length(tokens.saturating_add(reserve))
     }
@@ -389,7 +398,7 @@ fn append(tokens: &mut Vec<u32>, more: &[u32]) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Leaves out the oldest user message and the answers to it; false if only one turn is left.
+/// Drops the oldest user message with its answers. Returns false if only one turn is left.
 fn drop_oldest_turn(conversation: &mut Conversation) -> bool {
     use nestling_text::Role;
     let messages = &mut conversation.messages;

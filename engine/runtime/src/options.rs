@@ -1,5 +1,7 @@
-//! Options of engines, models and generations; each kind apart, since they matter at different
-//! times. Every default is a sensible choice: name what differs and take the rest from `default`.
+//! Options of engines, models and generations.
+//!
+//! They are separate types, since they apply at different times. Set the fields that differ and take the rest
+//! from `default`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,24 +22,27 @@ use nestling_experts::expert::{HostExperts, Prefetch};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::record::Recorder;
 
-/// How an engine runs. With serde, what is left out is the default, an unknown field is an error, and times are seconds.
+/// Options of an engine. In serde form, missing fields take their default, unknown fields are an error, and
+/// times are in seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineOptions {
-    /// Threads that compute; none means one for each core. Never changes a result.
+    /// Number of compute threads. `None` means one per core. Never changes a result.
     pub threads: Option<usize>,
-    /// Whether those threads are bound to processors. Never changes a result.
+    /// CPU affinity of the compute threads. Never changes a result.
     pub placement: ThreadPlacement,
-    /// Bytes that weights, keys and values and scratch may take together; none is no limit.
+    /// Budget in bytes for weights, KV cache and scratch memory together. `None` means no limit.
     pub memory_budget: Option<u64>,
-    /// Who runs the step loop.
+    /// Driver of the step loop.
     pub driver: Driver,
-    /// How long generations under way should wait for a token at most while prompts of others are
-    /// computed: prompts are cut to it, or to the nearest that the model allows
+    /// Target for the maximum wait between two tokens of a running generation while other prompts are
+    /// computed.
+    ///
+    /// Prompts are split into chunks that meet this target, or the nearest one possible with the model
     /// ([`crate::ServiceStatus::gap_in_force`]). Never changes a result.
     #[serde(with = "wire::all_seconds")]
     pub gap_target: Duration,
-    /// Generations that may wait for room at once; more are [`EngineError::Busy`].
+    /// Maximum number of waiting generations. Further ones fail with [`EngineError::Busy`].
     ///
     /// [`EngineError::Busy`]: nestling_core::EngineError::Busy
     pub waiting_max: usize,
@@ -58,84 +63,91 @@ impl Default for EngineOptions {
     }
 }
 
-/// Who runs the step loop of an engine.
+/// Driver of an engine's step loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Driver {
     /// A thread of the engine.
     Thread,
-    /// Whoever waits for an event, inside that call. For platforms without threads.
+    /// The caller that waits for an event, within that call. For platforms without threads.
     Caller,
 }
 
-/// How a model is opened.
+/// Options for opening a model.
 ///
-/// With serde, what is left out is the default, an unknown field is an error, and levels are their bits. What is code
-/// (`level_router`, `page_store`, `recorder`) is neither read nor written.
+/// In serde form, missing fields take their default, unknown fields are an error, and levels are numbers of
+/// bits. Fields that hold code (`level_router`, `page_store`, `recorder`) cannot be read or written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelOptions {
-    /// Bits of every weight to use; none means all that the store holds. Without meaning for a
-    /// checkpoint that is run unquantized.
+    /// Level of all weights. `None` means the highest level of the store. Ignored for unquantized
+    /// checkpoints.
     #[serde(with = "options_wire::level")]
     pub level: Option<Level>,
-    /// Bytes that weights may take: every matrix of a store gets a level of its own, at most
-    /// `level`, so that the error is least; see [`nestling_experts::allocation`]. None means one level for
-    /// all. Without meaning for a checkpoint that is run unquantized.
+    /// Budget for weights in bytes, which gives each matrix a level of at most `level` so that the error is
+    /// minimal.
+    ///
+    /// See [`nestling_experts::allocation`]. `None` means one level for all matrices. Ignored for unquantized
+    /// checkpoints.
     pub weight_budget: Option<u64>,
-    /// Levels of each token's experts by dual routing, at most `level`; see [`nestling_experts::dual`]. None
-    /// means one level for all. Without meaning for a checkpoint that is run unquantized.
+    /// Dual routing: levels of at most `level` chosen for each token's experts; see
+    /// [`nestling_experts::dual`].
+    ///
+    /// `None` means one level for all. Ignored for unquantized checkpoints.
     #[serde(with = "options_wire::dual")]
     pub dual: Option<DualOptions>,
-    /// What decides levels under `dual`, a trained router for example; none is the rule that is built
-    /// in. Its identity is part of the model's.
+    /// Level router for `dual`, such as a trained one. `None` means the built-in rule. Its fingerprint is
+    /// part of the model identity.
     #[serde(
         skip_deserializing,
         skip_serializing_if = "Option::is_none",
         serialize_with = "options_wire::no_code"
     )]
     pub level_router: Option<Arc<dyn LevelRouter>>,
-    /// Element type of keys and values.
+    /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
-    /// Most tokens of one session; none means what the model was trained for, at most 8192.
+    /// Maximum number of tokens per session. `None` means the trained context length, at most 8192.
     pub context_length: Option<usize>,
-    /// Tokens whose keys and values all sessions may hold together; none means twice the context
-    /// length. Sessions beyond it wait, or compute their history again.
+    /// Capacity of the KV cache in tokens, for all sessions together. `None` means twice the context length.
+    ///
+    /// Sessions beyond it wait, or recompute their history.
     pub kv_tokens: Option<usize>,
-    /// Recurrent states that all sessions may hold together, for models that have such; none means
-    /// four for every context of `kv_tokens`. A session that is computed holds two at the least, and
-    /// keeps up to two of earlier positions for going back.
+    /// Number of recurrent states for all sessions together, for models with recurrent layers.
+    ///
+    /// `None` means four per context of `kv_tokens`. A running session holds at least two, and retains up to
+    /// two of earlier positions for going back.
     pub recurrent_states: Option<usize>,
-    /// Whether sessions share what was computed for the same beginning. Never changes a result in strict mode.
+    /// Sharing of computed prefixes among sessions. Never changes a result in strict mode.
     pub prefixes: Prefixes,
-    /// Where what is shared is kept beside memory, for later and for other processes; none keeps nothing. Without
-    /// meaning for [`Prefixes::Alone`] and under dual routing in elastic mode. Never changes a result.
+    /// Page store on disk for shared prefixes, for later use and for other processes. `None` stores nothing.
+    ///
+    /// Ignored with [`Prefixes::Alone`] and under dual routing in elastic mode. Never changes a result.
     #[serde(
         skip_deserializing,
         skip_serializing_if = "Option::is_none",
         serialize_with = "options_wire::no_code"
     )]
     pub page_store: Option<PageStore>,
-    /// Most rows of one step. Longer prompts are computed in pieces of at most this many tokens,
-    /// of fewer where a layer would take too long to be cancelled.
+    /// Maximum number of rows per step. Longer prompts are split into chunks of at most this size, or less if
+    /// a layer would take too long to respond to cancellation.
     pub rows_max: usize,
-    /// How nested weights are multiplied.
+    /// Arithmetic used for nested weights.
     pub activation_mode: ActivationMode,
-    /// Where experts are while the model runs. Never changes a result in strict mode.
+    /// Residence of the experts. Never changes a result in strict mode.
     pub residence: Residence,
-    /// How planes of streamed experts are read. Never changes a result.
+    /// Options for reading planes of streamed experts. Never changes a result.
     pub reads: ReadOptions,
-    /// Who hears of what the model does. Never changes a result.
+    /// Recorder of events inside the model. Never changes a result.
     #[serde(
         skip_deserializing,
         skip_serializing_if = "Option::is_none",
         serialize_with = "options_wire::no_code"
     )]
     pub recorder: Option<Arc<Recorder>>,
-    /// Whether they are read before a layer asks for them. Never changes a result.
+    /// Prefetching of streamed experts. Never changes a result.
     pub prefetch: Prefetch,
-    /// Who computes streamed experts that a device keeps in memory of the host. Never changes a result in
+    /// Processor for streamed experts that a device model keeps in host memory. Never changes a result in
     /// strict mode.
     pub host_experts: HostExperts,
 }
@@ -164,41 +176,44 @@ impl Default for ModelOptions {
     }
 }
 
-/// Whether sessions share what was computed for the same beginning of their histories.
+/// Sharing of computed prefixes among the sessions of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Prefixes {
-    /// Pages keep their contents until they are wanted for others, and are found by the tokens that they were
-    /// computed for; except under dual routing in elastic mode, where they depend on more.
+    /// Pages retain their contents until they are reused, and are found by the tokens that they were computed
+    /// for.
+    ///
+    /// Pages under dual routing in elastic mode are not shared, since they depend on more than the tokens.
     #[default]
     Shared,
-    /// Sessions share nothing but what they were forked with.
+    /// Sessions share only the pages that a fork inherits.
     Alone,
 }
 
-/// Where the experts of a store are while its model runs.
+/// Residence of a store's experts while its model runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Residence {
-    /// In memory if all of them fit the engine's budget, streamed otherwise.
+    /// Resident if all experts fit the engine's budget, otherwise streamed.
     #[default]
     Auto,
-    /// In memory, all of them.
+    /// All experts in memory.
     Owned,
-    /// As many planes as the budget has room for; others are read when they are wanted.
+    /// Planes in memory as far as the budget allows; others are read on demand.
     Streamed,
-    /// In memory if all of them fit the engine's budget, streamed otherwise; but a model is open before
-    /// they are there. Those that are wanted are read first, the others while it runs.
+    /// Resident if all experts fit the engine's budget, otherwise streamed, but the model opens before they
+    /// are read.
+    ///
+    /// Experts in demand are read first, the others while the model runs.
     Lazy,
 }
 
-/// How one answer is generated. The same options do for any number of answers: what cancels one
-/// belongs to its [`crate::Generation`].
+/// Options of one generation. They can be reused; cancellation belongs to the [`crate::Generation`].
 ///
-/// With serde, what is left out is the default, and an unknown field is an error; levels are their bits, and times
-/// are seconds.
+/// In serde form, missing fields take their default, unknown fields are an error, levels are numbers of bits,
+/// and times are in seconds.
 ///
 /// ```
 /// use nestling_runtime::GenerateOptions;
@@ -212,66 +227,77 @@ pub enum Residence {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GenerateOptions {
-    /// How tokens are chosen; what it does not say is as the model's own `generation_config.json` has it.
+    /// Sampling settings. Unset fields use the model's `generation_config.json`.
     pub sampling: SamplingOptions,
-    /// Most tokens to generate; none means until the model ends or the context is full. With 0
-    /// the prompt is computed and kept for what comes after.
+    /// Maximum number of tokens to generate. `None` means until the model ends or the context is full.
+    ///
+    /// With 0 the prompt is only computed and cached for later generations.
     pub max_tokens: Option<usize>,
-    /// Texts that end the answer; they are not part of it.
+    /// Stop strings. They end the output and are not part of it.
     pub stop: Vec<String>,
-    /// Tokens that end the answer, besides the model's own.
+    /// Token ids that end the output, in addition to the model's own.
     pub stop_tokens: Vec<u32>,
-    /// Whether the model's own end tokens are tokens like others.
+    /// True to treat the model's end tokens as ordinary tokens.
     pub ignore_end: bool,
-    /// Whether special tokens have a text.
+    /// True to include the text of special tokens in the output.
     pub show_special: bool,
-    /// Whether every token is an event of its own; asking for log-probabilities implies it.
+    /// True to send an event for each token. Requesting log-probabilities implies it.
     pub token_events: bool,
-    /// Log-probabilities of the prompt's tokens, and with each those of so many most likely ones, as
-    /// [`crate::Event::PromptToken`]. The whole prompt is computed then, whatever the session holds of it.
+    /// Number of likeliest tokens to report with the log-probability of each prompt token, as
+    /// [`crate::Event::PromptToken`].
+    ///
+    /// If set, the whole prompt is computed, even if the session has it cached.
     pub prompt_logprobs: Option<usize>,
-    /// Hidden rows of the prompt, as [`crate::Event::Hidden`]: embeddings, with `max_tokens` 0.
+    /// Hidden rows of the prompt to report as [`crate::Event::Hidden`]. With `max_tokens` 0 they serve as
+    /// embeddings.
     pub hidden: Option<HiddenRows>,
-    /// Level to compute with; none means that of the model. The highest under dual routing.
+    /// Level of the computation; under dual routing, the highest. `None` means the level of the model.
     #[serde(with = "options_wire::level")]
     pub level: Option<Level>,
-    /// Levels by dual routing, for a model that was opened with it; none means as it was opened.
+    /// Dual routing settings, for a model opened with it. `None` means the settings that the model was opened
+    /// with.
     #[serde(with = "options_wire::dual")]
     pub dual: Option<DualOptions>,
-    /// What the answer must look like. Tokens that do not fit are never chosen, on any device; an answer that
-    /// `max_tokens` cuts off may be incomplete, and says so ([`crate::FinishReason::Length`]), as may one that a stop
-    /// string ends. It is code, so that serde neither reads nor writes options with one.
+    /// Constraint on the output. Tokens that it does not allow are never chosen, on any device.
+    ///
+    /// An output cut off by `max_tokens` may be incomplete, as [`crate::FinishReason::Length`] reports; so
+    /// may one ended by a stop string. The field holds code, so serde can neither read nor write it.
     #[serde(
         skip_deserializing,
         skip_serializing_if = "Option::is_none",
         serialize_with = "options_wire::no_code"
     )]
     pub constraint: Option<Arc<dyn ConstraintSource>>,
-    /// Events that may wait to be read before the generation pauses.
+    /// Maximum number of unread events before the generation pauses.
     pub events_max: usize,
-    /// Generations with a greater number go first, and lose their pages last. Whoever waits counts for
-    /// more with time. Never changes a result.
+    /// Priority: generations with a greater value run first and are preempted last.
+    ///
+    /// The priority of a waiting generation rises with time. Never changes a result.
     pub priority: i8,
-    /// In how long the first token is wanted. It goes before others of its priority while it can still be in
-    /// time; [`crate::Stats::is_late`] tells of one that was not.
+    /// Deadline for the first token, relative to the call. It precedes others of its priority while it can
+    /// still be met.
+    ///
+    /// [`crate::Stats::is_late`] reports a missed deadline.
     #[serde(with = "wire::seconds")]
     pub deadline: Option<Duration>,
-    /// Whose prefixes it shares: pages that were computed for the same beginning with the same salt are not computed
-    /// again, which is visible in the time of the first token. None shares with all others that have none.
+    /// Salt of the shared prefixes: pages are shared only between generations with the same salt.
+    ///
+    /// Sharing is visible in the time to the first token. Generations without a salt share with each other.
     pub cache_salt: Option<String>,
-    /// Whose generation it is, a user's for example: prompts of one group share what a group without others
-    /// has alone. None is a group of its own.
+    /// Scheduling group, such as a user: prompts of one group together get the share of a single group.
+    ///
+    /// `None` makes the generation a group of one.
     pub group: Option<u64>,
 }
 
-/// Which tokens of a prompt have their hidden rows given.
+/// Selection of the prompt tokens whose hidden rows are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HiddenRows {
-    /// The last one.
+    /// The last token.
     Last,
-    /// All of them. The whole prompt is computed then, whatever the session holds of it.
+    /// All tokens. The whole prompt is computed, even if the session has it cached.
     All,
 }
 
@@ -300,7 +326,7 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Always the likeliest token.
+    /// Returns options for greedy decoding.
     pub fn greedy() -> Self {
         Self { sampling: SamplingOptions::greedy(), ..Self::default() }
     }

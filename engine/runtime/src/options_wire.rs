@@ -1,9 +1,9 @@
-//! Options as serde reads and writes them, where that is not as they are.
+//! Custom serde representations of options.
 
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Biases, of which minus infinity is none: JSON has no word for it.
+/// Logit biases. Minus infinity is serialized as null, since JSON has no infinity.
 pub(crate) mod biases {
     use super::*;
 
@@ -20,13 +20,13 @@ pub(crate) mod biases {
         deserializer: D,
     ) -> Result<Option<Vec<(u32, f32)>>, D::Error> {
         let wire = Option::<Vec<(u32, Option<f32>)>>::deserialize(deserializer)?;
-        // Default: as it is written.
+        // Default: null stands for minus infinity.
         let bias = |(token, bias): (u32, Option<f32>)| (token, bias.unwrap_or(f32::NEG_INFINITY));
         Ok(wire.map(|all| all.into_iter().map(bias).collect()))
     }
 }
 
-/// Levels as their bits.
+/// Levels as their number of bits.
 pub(crate) mod level {
     use super::*;
     use nestling_formats::Level;
@@ -50,7 +50,7 @@ pub(crate) mod level {
     }
 }
 
-/// Dual routing: its mean level, its lowest one and its mode.
+/// Dual routing options: mean level, lowest level and mode.
 pub(crate) mod dual {
     use super::*;
     use nestling_experts::dual::{DualOptions, LevelMode};
@@ -88,7 +88,7 @@ pub(crate) mod dual {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<DualOptions>, D::Error> {
-        // Default: as the model was opened.
+        // Default: the dual routing setting of the opened model.
         let Some(wire) = Option::<Wire>::deserialize(deserializer)? else { return Ok(None) };
         let mode = match wire.mode {
             Mode::Strict => LevelMode::Strict,
@@ -99,7 +99,7 @@ pub(crate) mod dual {
     }
 }
 
-/// Constraints, recorders and the like are code: what has one cannot be written.
+/// Fails for fields that hold code, such as constraints and recorders.
 pub(crate) fn no_code<T, S: Serializer>(_: &T, _: S) -> Result<S::Ok, S::Error> {
     Err(S::Error::custom("options that hold code, as a constraint is, cannot be written"))
 }

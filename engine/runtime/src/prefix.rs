@@ -1,4 +1,4 @@
-//! Which pages of which histories are the same: hashes over everything that keys and values depend on.
+//! Keys of shared prefixes: hashes over everything that the contents of KV pages depend on.
 
 use nestling_core::batch::LevelPolicy;
 use nestling_core::kv_cache::{PAGE_POSITIONS, PrefixKey};
@@ -7,22 +7,24 @@ use sha2::{Digest, Sha256};
 
 use crate::levels::encode_levels;
 
-/// What comes first in every hash, so that it is no other program's.
+/// Domain separator hashed first, so that keys cannot equal hashes of other programs.
 const DOMAIN: &[u8] = b"nestling prefix 2";
 
-/// What the beginning of a history says besides its tokens: whose pages it may share.
+/// Inputs of a page key besides the tokens. Histories share pages only if their scopes are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PrefixScope {
-    /// Digest of the identity of the model and of the way to compute it.
+    /// Digest of the model identity.
     pub identity: u128,
-    /// Levels that keys and values are computed with.
+    /// Levels used to compute the KV cache.
     pub levels: LevelPolicy,
-    /// Those with another one share nothing.
+    /// Salt: histories with different salts share no pages.
     pub salt: Option<String>,
 }
 
 impl PrefixScope {
-    /// The key before the first page; none where pages depend on more than the scope and the tokens.
+    /// Returns the key that precedes the first page.
+    ///
+    /// Returns `None` if the pages depend on more than scope and tokens, as in elastic mode.
     pub fn root(&self) -> Option<PrefixKey> {
         if self.levels.leaves_out_late() {
             return None;
@@ -33,16 +35,18 @@ impl PrefixScope {
         hash.update(self.identity.to_le_bytes());
         hash.update(levels);
         hash.update(threshold.to_le_bytes());
-        // A salt of no bytes is another one than none.
+        // An empty salt differs from no salt.
         hash.update([u8::from(self.salt.is_some())]);
-        // Default: without a salt, nothing is hashed for it.
+        // Default: a missing salt is hashed as zero bytes.
         hash.update(self.salt.as_deref().unwrap_or_default());
         Some(PrefixKey(hash.finalize().into()))
     }
 }
 
-/// Keys of the first whole pages of `tokens`, so many at most, each with all that comes before it; none where the
-/// levels have none, or where there is no memory for them.
+/// Returns the keys of up to `pages` leading whole pages of `tokens`.
+///
+/// Each key covers all tokens before its page. The result is empty if the levels allow no keys or memory is
+/// exhausted.
 pub(crate) fn page_keys(scope: &PrefixScope, tokens: &[u32], pages: usize) -> Vec<PrefixKey> {
     let (whole, _) = tokens.as_chunks::<PAGE_POSITIONS>();
     let whole = &whole[..pages.min(whole.len())];
@@ -58,7 +62,7 @@ pub(crate) fn page_keys(scope: &PrefixScope, tokens: &[u32], pages: usize) -> Ve
     keys
 }
 
-/// The key of a page, after that of the page before it.
+/// Returns the key of the page that follows the page with key `before`.
 pub(crate) fn page_key(before: &PrefixKey, tokens: &[u32; PAGE_POSITIONS]) -> PrefixKey {
     let mut hash = Sha256::new();
     hash.update(before.0);
@@ -66,18 +70,18 @@ pub(crate) fn page_key(before: &PrefixKey, tokens: &[u32; PAGE_POSITIONS]) -> Pr
     PrefixKey(hash.finalize().into())
 }
 
-/// How often prefixes were found.
+/// Hit counts of the shared prefixes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrefixStatus {
-    /// Tokens of prompts in whole pages that a session did not hold itself.
+    /// Prompt tokens looked up: those in whole pages that the session itself did not hold.
     pub asked_tokens: u64,
-    /// Of these, how many were computed for somebody before and not again.
+    /// Prompt tokens found, and therefore not recomputed.
     pub found_tokens: u64,
 }
 
 impl PrefixStatus {
-    /// Share of tokens that were found; none before any was asked for.
+    /// Returns the fraction of tokens found. Returns `None` before the first lookup.
     pub fn hit_rate(&self) -> Option<f64> {
         (self.asked_tokens > 0).then(|| self.found_tokens as f64 / self.asked_tokens as f64)
     }

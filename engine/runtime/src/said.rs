@@ -1,10 +1,10 @@
-//! What an answer says so far, as the message that a transcript holds.
+//! The output of a generation up to the present, as an assistant message.
 
 use nestling_text::{Message, ToolCall};
 
 use crate::event::Event;
 
-/// What the events of an answer say together.
+/// Text, reasoning and tool calls collected from the events of a generation.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     text: String,
@@ -22,7 +22,7 @@ impl Said {
         }
     }
 
-    /// As the assistant's message: without content where it calls tools and says nothing.
+    /// Returns the assistant message. `content` is `None` if the output consists of tool calls without text.
     pub(crate) fn message(&self) -> Message {
         let mut message = Message::assistant(self.text.as_str());
         if self.text.is_empty() && !self.calls.is_empty() {

@@ -1,13 +1,13 @@
-//! The tokens that thresholds of dual routing are calibrated on.
+//! Sample tokens for calibrating the thresholds of dual routing.
 
 use nestling_core::error::EngineError;
 use nestling_experts::dual::{SAMPLE_TEXT, SAMPLE_TOKENS};
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 
-/// The tokens of the sample text; where a model has no tokenizer, numbers that stand for them.
+/// Returns the tokens of the sample text. A model without a tokenizer gets pseudo-random token ids instead.
 ///
 /// # Errors
-/// A tokenizer that fails on them.
+/// Returns an error if the tokenizer fails on the sample text.
 pub fn sample_tokens(
     tokenizer: Option<&Tokenizer>,
     vocab_size: usize,

@@ -1,12 +1,12 @@
-//! How tokens are chosen where it is not as the model says.
+//! Per-request sampling settings that override the model's defaults.
 
 use serde::{Deserialize, Serialize};
 
 use crate::options_wire;
 use nestling_text::SamplingParams;
 
-/// How the next token is chosen: none means the model's own, of `generation_config.json` for example
-/// ([`crate::Model::default_sampling`]).
+/// Sampling settings of a generation. Fields that are `None` use the model's default, for example from
+/// `generation_config.json` ([`crate::Model::default_sampling`]).
 ///
 /// ```
 /// use nestling_runtime::SamplingOptions;
@@ -19,36 +19,36 @@ use nestling_text::SamplingParams;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingOptions {
-    /// [`SamplingParams::temperature`].
+    /// Overrides [`SamplingParams::temperature`].
     pub temperature: Option<f32>,
-    /// [`SamplingParams::top_k`].
+    /// Overrides [`SamplingParams::top_k`].
     pub top_k: Option<usize>,
-    /// [`SamplingParams::top_p`].
+    /// Overrides [`SamplingParams::top_p`].
     pub top_p: Option<f32>,
-    /// [`SamplingParams::min_p`].
+    /// Overrides [`SamplingParams::min_p`].
     pub min_p: Option<f32>,
-    /// [`SamplingParams::repetition_penalty`].
+    /// Overrides [`SamplingParams::repetition_penalty`].
     pub repetition_penalty: Option<f32>,
-    /// [`SamplingParams::presence_penalty`].
+    /// Overrides [`SamplingParams::presence_penalty`].
     pub presence_penalty: Option<f32>,
-    /// [`SamplingParams::frequency_penalty`].
+    /// Overrides [`SamplingParams::frequency_penalty`].
     pub frequency_penalty: Option<f32>,
-    /// [`SamplingParams::logit_bias`]; in serde's data minus infinity is none.
+    /// Overrides [`SamplingParams::logit_bias`]. A bias of minus infinity is serialized as null.
     #[serde(with = "options_wire::biases")]
     pub logit_bias: Option<Vec<(u32, f32)>>,
-    /// [`SamplingParams::seed`].
+    /// Overrides [`SamplingParams::seed`].
     pub seed: Option<u64>,
-    /// [`SamplingParams::top_logprobs`].
+    /// Overrides [`SamplingParams::top_logprobs`].
     pub top_logprobs: Option<usize>,
 }
 
 impl SamplingOptions {
-    /// Always the most likely token.
+    /// Returns options for greedy decoding.
     pub fn greedy() -> Self {
         SamplingParams::greedy().into()
     }
 
-    /// What they mean for a model whose own are these.
+    /// Returns the parameters for a model whose defaults are `own`.
     #[must_use]
     pub fn over(&self, own: &SamplingParams) -> SamplingParams {
         SamplingParams {
@@ -66,7 +66,8 @@ impl SamplingOptions {
     }
 }
 
-/// All of these, whatever the model's own are; but no seed and no log-probabilities in place of the model's.
+/// Sets all fields, so that the model's defaults are ignored. A `seed` or `top_logprobs` of `None` still
+/// falls back to them.
 impl From<SamplingParams> for SamplingOptions {
     fn from(params: SamplingParams) -> Self {
         Self {

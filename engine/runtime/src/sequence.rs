@@ -1,4 +1,4 @@
-//! One token history, the pages that hold its keys and values, and its recurrent states.
+//! A token history with its KV pages and recurrent states.
 
 use std::sync::Arc;
 
@@ -12,11 +12,10 @@ use nestling_core::recurrent::{StateAllocator, StateId, StateTable, StateTrack, 
 use nestling_core::sync::{Mutex, MutexGuard, whole};
 use nestling_formats::memory::{OutOfMemory, try_reserve, try_to_vec};
 
-/// The pages and recurrent states of a model's pools, counted.
+/// Reference-counted pages and recurrent states of a model's pools.
 #[derive(Clone, Debug)]
 pub(crate) struct SequencePool {
     counts: Arc<Mutex<PoolCounts>>,
-    /// Whether the model has recurrent layers.
     recurrent: bool,
 }
 
@@ -28,7 +27,7 @@ struct PoolCounts {
 }
 
 impl SequencePool {
-    /// So many pages and states; a model without recurrent layers has no states.
+    /// Creates a pool. `states` is 0 for a model without recurrent layers.
     pub(crate) fn new(pages: usize, states: usize) -> Self {
         let count = |places: usize| u32::try_from(places).unwrap_or(u32::MAX);
         let counts = PoolCounts {
@@ -39,43 +38,37 @@ impl SequencePool {
         Self { counts: Arc::new(Mutex::new(counts)), recurrent: states > 0 }
     }
 
-    /// The counts, of which nothing is taken where somebody panicked over them; see
+    /// Locks the counts even if they are poisoned. Poisoned counts only release places; see
     /// [`Sequence::extend_computed`].
     fn lock(&self) -> MutexGuard<'_, PoolCounts> {
         whole(self.counts.lock())
     }
 
-    /// Pages that can be taken.
     pub(crate) fn free_pages(&self) -> usize {
         self.lock().pages.free_pages()
     }
 
-    /// Of these, pages that are found again until they are.
+    /// Returns the number of idle pages: free pages whose contents can still be found.
     pub(crate) fn idle_pages(&self) -> usize {
         self.lock().pages.idle_pages()
     }
 
-    /// Counts what was asked for and found.
     pub(crate) fn note_prefix(&self, status: PrefixStatus) {
         self.lock().prefixes.add(&status);
     }
 
-    /// How often prefixes were found.
     pub(crate) fn prefixes(&self) -> PrefixStatus {
         self.lock().prefixes
     }
 
-    /// Recurrent states that can be taken.
     pub(crate) fn free_states(&self) -> usize {
         self.lock().states.free_states()
     }
 
-    /// Whether the model has recurrent layers.
     pub(crate) fn is_recurrent(&self) -> bool {
         self.recurrent
     }
 
-    /// Works on the counts of pages and states.
     pub(crate) fn with<T>(
         &self,
         work: impl FnOnce(&mut PageAllocator, &mut StateAllocator) -> T,
@@ -85,49 +78,49 @@ impl SequencePool {
     }
 }
 
-/// What the next step of a sequence needs.
+/// Requirements of a sequence's next step.
 #[derive(Debug, Default)]
 pub(crate) struct Advance {
-    /// A page that must be copied first.
+    /// Page copy to perform first (copy on write).
     pub copy: Option<PageCopy>,
-    /// The recurrent states that the step reads and writes.
+    /// Recurrent states that the step reads and writes.
     pub states: StateTrack,
 }
 
-/// Tokens in order, and how many of them have keys and values, and a recurrent state, in the pools.
-/// Gives them back when dropped.
+/// A token history with the KV pages and recurrent states of its computed prefix, which are released on drop.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     tokens: Vec<u32>,
     table: PageTable,
-    /// As long as `table` for a model with recurrent layers, empty for others.
+    /// Position and state pairs. Ends at the same length as `table` for a model with recurrent layers,
+    /// otherwise empty.
     states: StateTable,
     pool: SequencePool,
-    /// Levels that the keys and values were computed with.
+    /// Levels used to compute the KV cache.
     levels: Option<LevelPolicy>,
-    /// Who shares its pages.
+    /// Keys for sharing its pages.
     sharing: Sharing,
-    /// The page that the step under way copies from: nobody is to write it before.
+    /// Source page of a copy in the running step, held so that it is not written before.
     copied: Option<PageId>,
 }
 
-/// Under which keys the pages of a sequence are kept and found.
+/// Keys under which the pages of a sequence are kept and found.
 #[derive(Clone, Debug, Default)]
 struct Sharing {
-    /// None shares nothing.
+    /// `None` disables sharing.
     scope: Option<PrefixScope>,
-    /// Keys of whole pages of its tokens, from the first on; those before the first one comes first.
+    /// Key before the first page, followed by the keys of the leading whole pages.
     keys: Vec<PrefixKey>, // [1 + pages]
-    /// Pages that are kept, or were found.
+    /// Number of leading pages that were kept or found.
     kept: usize,
-    /// Its keys and values came from outside: nobody else is given them.
+    /// Set if the KV cache was restored from outside: such pages are never shared.
     is_restored: bool,
 }
 
 impl Sharing {
-    /// Makes the keys of the first so many whole pages of `tokens`, or of fewer where there is no memory for them.
+    /// Computes the keys of the first `pages` whole pages of `tokens`, or fewer if memory is exhausted.
     fn make_keys(&mut self, tokens: &[u32], pages: usize) {
-        // Default: a sequence that shares nothing has no keys.
+        // Default: a sequence without a scope has no keys.
         let Some(scope) = self.scope.as_ref().filter(|_| !self.is_restored) else { return };
         let missing = (pages + 1).saturating_sub(self.keys.len());
         if try_reserve(&mut self.keys, "keys of pages", missing).is_err() {
@@ -145,13 +138,13 @@ impl Sharing {
         }
     }
 
-    /// Keys of the whole pages, as far as they are made.
+    /// Returns the keys computed so far, one per whole page.
     fn keys(&self) -> &[PrefixKey] {
-        // Default: before any key is made, there are none of pages.
+        // Default: before the first computation there are no keys.
         self.keys.get(1..).unwrap_or_default()
     }
 
-    /// Only so many of the tokens stay.
+    /// Drops the keys of pages beyond `tokens` tokens.
     fn truncate(&mut self, tokens: usize) {
         let whole = tokens / PAGE_POSITIONS;
         self.keys.truncate(whole + 1);
@@ -170,12 +163,11 @@ impl Sequence {
         &self.tokens
     }
 
-    /// Tokens whose keys and values are in the pool.
+    /// Returns the number of computed tokens: those with KV cache in the pool.
     pub(crate) fn computed(&self) -> usize {
         self.table.length()
     }
 
-    /// Tokens that the next steps have to compute.
     pub(crate) fn pending(&self) -> &[u32] {
         &self.tokens[self.table.length()..]
     }
@@ -184,7 +176,6 @@ impl Sequence {
         self.table.pages()
     }
 
-    /// Levels that the keys and values were computed with.
     pub(crate) fn levels(&self) -> Option<LevelPolicy> {
         self.levels
     }
@@ -199,12 +190,12 @@ impl Sequence {
         Ok(())
     }
 
-    /// Makes room for so many more tokens, so that adding them asks for no memory.
+    /// Reserves space for `more` tokens, so that adding them does not allocate.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
         try_reserve(&mut self.tokens, "tokens of a session", more)
     }
 
-    /// Makes `tokens` the history; what it shares with the old one from the start stays computed.
+    /// Replaces the history by `tokens`. The common prefix stays computed.
     pub(crate) fn replace(&mut self, tokens: Vec<u32>) {
         let same = self.tokens.iter().zip(&tokens).take_while(|(old, new)| old == new).count();
         self.forget_computed(same);
@@ -212,15 +203,16 @@ impl Sequence {
         self.tokens = tokens;
     }
 
-    /// Computes with these levels from now on: what was computed with others is worth nothing, or
-    /// an answer would depend on what was asked before.
+    /// Sets the levels of future steps.
+    ///
+    /// If they change, everything computed is discarded, since outputs must not depend on earlier requests.
     pub(crate) fn set_levels(&mut self, levels: LevelPolicy) {
         if self.levels.replace(levels) != Some(levels) {
             self.forget_computed(0);
         }
     }
 
-    /// Who shares its pages from now on; none is nobody.
+    /// Sets the scope for sharing pages. `None` disables sharing.
     pub(crate) fn set_scope(&mut self, scope: Option<PrefixScope>) {
         if self.sharing.scope != scope {
             let is_restored = self.sharing.is_restored;
@@ -228,8 +220,9 @@ impl Sequence {
         }
     }
 
-    /// Takes pages, and a recurrent state, that were computed for the same tokens before, of the first `most`
-    /// tokens at most.
+    /// Takes over shared pages, and a recurrent state, computed earlier for the same tokens.
+    ///
+    /// At most the first `most` tokens are considered.
     pub(crate) fn adopt(&mut self, most: usize) -> PrefixStatus {
         let mut status = PrefixStatus::default();
         let (own, wanted) = (self.table.length() / PAGE_POSITIONS, most / PAGE_POSITIONS);
@@ -267,15 +260,17 @@ impl Sequence {
         status
     }
 
-    /// The step has made its copy.
+    /// Releases the source page of a copy once the step has made it.
     fn release_copied(&mut self) {
         if let Some(page) = self.copied.take() {
             self.pool.lock().pages.release(page);
         }
     }
 
-    /// After a step: keeps the pages that are computed in whole to be found by others, and the recurrent state after
-    /// them where there is one. A page that somebody else keeps takes the place of its own.
+    /// Keeps the whole computed pages, and the recurrent state after them, for others to find. Called after a
+    /// step.
+    ///
+    /// If another sequence already keeps a page with the same key, that page replaces the own one.
     pub(crate) fn keep_computed(&mut self) {
         self.release_copied();
         let whole = self.table.length() / PAGE_POSITIONS;
@@ -297,13 +292,13 @@ impl Sequence {
         self.sharing.kept = whole;
     }
 
-    /// Keys of its whole pages that are kept.
+    /// Returns the keys of its kept whole pages.
     pub(crate) fn kept_keys(&self) -> &[PrefixKey] {
         let keys = self.sharing.keys();
         &keys[..self.sharing.kept.min(keys.len())]
     }
 
-    /// Nobody is to find what was computed for it any more, and it is computed again.
+    /// Removes its pages and states from the shared prefixes and discards them, so that they are recomputed.
     pub(crate) fn disown_computed(&mut self) {
         let mut pool = self.pool.lock();
         for &page in self.table.pages() {
@@ -314,19 +309,17 @@ impl Sequence {
         self.forget_computed(0);
     }
 
-    /// Forgets all tokens from `length` on.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.tokens.truncate(length);
         self.sharing.truncate(length);
         self.forget_computed(length);
     }
 
-    /// Recurrent states that it holds.
     pub(crate) fn states(&self) -> usize {
         self.states.count()
     }
 
-    /// Whether nobody else holds a page or a state of the pool.
+    /// Returns whether no other sequence holds a page or state of the pool.
     pub(crate) fn holds_all_that_is_taken(&self) -> bool {
         let pool = self.pool.lock();
         let pages = pool.pages.pages() - pool.pages.free_pages();
@@ -335,13 +328,14 @@ impl Sequence {
         (pages, states) == (own_pages, self.states.count())
     }
 
-    /// The recurrent state after the computed tokens.
+    /// Returns the recurrent state after the computed tokens.
     pub(crate) fn state(&self) -> Option<StateId> {
         self.states.newest()
     }
 
-    /// Leaves what was computed for the first `length` tokens, or, where a recurrent state of that
-    /// position is not kept, for as many as one is kept for; the tokens stay.
+    /// Discards everything computed after the first `length` tokens, and keeps the tokens.
+    ///
+    /// With recurrent layers, falls back to the last retained state at or before `length`.
     pub(crate) fn forget_computed(&mut self, length: usize) {
         self.release_copied();
         let mut pool = self.pool.lock();
@@ -352,18 +346,19 @@ impl Sequence {
         self.sharing.is_restored &= self.table.length() > 0;
     }
 
-    /// Makes room for what is computed of the next `count` pending tokens.
+    /// Allocates pages and states for the next `count` pending tokens.
     ///
     /// # Errors
-    /// [`EngineError::OutOfPages`], [`EngineError::OutOfStates`]; what was computed is still there.
+    /// Fails with [`EngineError::OutOfPages`] or [`EngineError::OutOfStates`]. The computed part is
+    /// unchanged.
     pub(crate) fn advance(&mut self, count: usize) -> Result<Advance, EngineError> {
         self.extend_computed(count, checkpoint_of(self.tokens.len()))
     }
 
-    /// [`Self::advance`] for contents that come from elsewhere, all at once.
+    /// Works as [`Self::advance`] for contents restored from outside, all at once.
     ///
     /// # Errors
-    /// As [`Self::advance`].
+    /// Fails as [`Self::advance`] does.
     pub(crate) fn advance_restored(&mut self, count: usize) -> Result<(), EngineError> {
         self.extend_computed(count, None)?;
         self.sharing.is_restored = true;
@@ -377,7 +372,7 @@ impl Sequence {
     ) -> Result<Advance, EngineError> {
         self.release_copied();
         let before = self.table.length();
-        // Counts that a panic left half changed might give a page to two sequences.
+        // Counts that a panic left half changed might assign a page to two sequences.
         let damaged = |_| EngineError::Panicked { what: "counting the pages of sessions" };
         let mut pool = self.pool.counts.lock().map_err(damaged)?;
         let mut states = StateTrack::default();
@@ -399,10 +394,10 @@ impl Sequence {
         }
     }
 
-    /// A second sequence of the same tokens; pages are shared until one of the two writes.
+    /// Creates a second sequence of the same tokens. Pages are shared until one of the two writes.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Fails with [`OutOfMemory`].
     pub(crate) fn fork(&self) -> Result<Self, OutOfMemory> {
         let tokens = try_to_vec("tokens of a session", &self.tokens)?;
         let mut pool = self.pool.lock();
@@ -413,7 +408,7 @@ impl Sequence {
         Ok(Self { tokens, table, states, pool, levels: self.levels, sharing, copied: None })
     }
 
-    /// A fork that is only read: it keeps no more than the newest recurrent state from others.
+    /// Creates a read-only fork. It holds only the newest recurrent state.
     pub(crate) fn fork_to_read(&self) -> Result<Self, OutOfMemory> {
         let mut fork = self.fork()?;
         fork.states.forget_older(&mut fork.pool.lock().states);

@@ -1,4 +1,4 @@
-//! Sessions: one token history each, and what can be done with it.
+//! Sessions: a token history and the operations on it.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -28,14 +28,14 @@ use nestling_formats::memory::{try_reserve, try_to_vec};
 use nestling_text::Sampler;
 use nestling_text::{OutputParser, StopMatcher};
 
-/// What memory for tokens is asked for.
+/// Name of the allocation in out-of-memory errors.
 const HISTORY: &str = "tokens of a session";
 
-/// One token history of a model, with the keys and values that were computed for it.
+/// A token history of a model, with its KV cache.
 ///
-/// A session has one generation at a time. While one runs, calls that touch the history fail
-/// with [`EngineError::SessionBusy`]; if it has been cancelled or its handle dropped, they wait
-/// until it has stopped, at most one layer.
+/// A session runs one generation at a time. While it runs, calls that access the history fail with
+/// [`EngineError::SessionBusy`]. If the generation was cancelled or its handle dropped, they wait until it
+/// has stopped, at most one layer.
 #[derive(Debug)]
 pub struct Session {
     model: Model,
@@ -43,7 +43,7 @@ pub struct Session {
 }
 
 impl Model {
-    /// A session with an empty history.
+    /// Creates a session with an empty history.
     pub fn session(&self) -> Session {
         Session::new(self.clone(), Sequence::new(self.core.pool.clone()))
     }
@@ -55,32 +55,32 @@ impl Session {
         Self { model, slot }
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The history: prompts and answers, oldest first.
+    /// Returns the history: prompts and outputs, oldest first.
     ///
     /// # Errors
-    /// [`EngineError::SessionBusy`].
+    /// Fails with [`EngineError::SessionBusy`] while a generation runs.
     pub fn tokens(&self) -> Result<Vec<u32>, EngineError> {
         Ok(self.with(|sequence| try_to_vec(HISTORY, sequence.tokens()))??)
     }
 
-    /// Tokens whose keys and values are held.
+    /// Returns the number of tokens in the KV cache.
     ///
     /// # Errors
-    /// [`EngineError::SessionBusy`].
+    /// Fails with [`EngineError::SessionBusy`] while a generation runs.
     pub fn computed_tokens(&self) -> Result<usize, EngineError> {
         self.with(|sequence| sequence.computed())
     }
 
-    /// Adds tokens to the history; the next generation computes them.
+    /// Appends tokens to the history. The next generation computes them.
     ///
     /// # Errors
-    /// Tokens that the vocabulary does not have; [`EngineError::ContextFull`];
-    /// [`EngineError::SessionBusy`]. The history is then as it was.
+    /// Returns an error for tokens outside the vocabulary. Fails with [`EngineError::ContextFull`], or with
+    /// [`EngineError::SessionBusy`] while a generation runs. The history is then unchanged.
     pub fn append(&mut self, tokens: &[u32]) -> Result<(), EngineError> {
         let core = &self.model.core;
         core.check_tokens(tokens)?;
@@ -90,19 +90,18 @@ impl Session {
         })?
     }
 
-    /// Forgets all tokens from `length` on.
+    /// Removes all tokens from position `length` on.
     ///
     /// # Errors
-    /// [`EngineError::SessionBusy`].
+    /// Fails with [`EngineError::SessionBusy`] while a generation runs.
     pub fn truncate(&mut self, length: usize) -> Result<(), EngineError> {
         self.with(|sequence| sequence.truncate(length))
     }
 
-    /// Makes `tokens` the history. What it shares with the old one from the start is not computed
-    /// again.
+    /// Replaces the history by `tokens`. The prefix shared with the old history is not recomputed.
     ///
     /// # Errors
-    /// As [`Session::append`].
+    /// Fails as [`Session::append`] does.
     pub fn replace(&mut self, tokens: Vec<u32>) -> Result<(), EngineError> {
         let core = &self.model.core;
         core.check_tokens(&tokens)?;
@@ -110,11 +109,12 @@ impl Session {
         self.with(|sequence| sequence.replace(tokens))
     }
 
-    /// Makes room in a full context: forgets `discard` tokens after the first `keep`. What stands
-    /// after them moves to other positions and is computed again.
+    /// Frees context space: removes `discard` tokens after the first `keep`.
+    ///
+    /// Later tokens move to other positions and are recomputed.
     ///
     /// # Errors
-    /// [`EngineError::SessionBusy`].
+    /// Fails with [`EngineError::SessionBusy`] while a generation runs.
     pub fn shift(&mut self, keep: usize, discard: usize) -> Result<(), EngineError> {
         self.with(|sequence| {
             let mut tokens = try_to_vec(HISTORY, sequence.tokens())?;
@@ -126,29 +126,28 @@ impl Session {
         })?
     }
 
-    /// A second session with the same history. What was computed is shared until one of the two
-    /// goes another way.
+    /// Creates a second session with the same history. The KV cache is shared until the histories diverge.
     ///
     /// # Errors
-    /// [`EngineError::SessionBusy`].
+    /// Fails with [`EngineError::SessionBusy`] while a generation runs.
     pub fn fork(&self) -> Result<Self, EngineError> {
         let sequence = self.with(|sequence| sequence.fork())??;
         Ok(Self::new(self.model.clone(), sequence))
     }
 
-    /// Goes on from `input`. Everything that can be wrong with it is found before any work.
+    /// Starts a generation that continues from `input`. All input errors are detected before any computation.
     ///
-    /// Messages and text become tokens inside this call, which takes its time for long ones; other
-    /// sessions go on meanwhile, though the engine turns one long text at a time into tokens. What is
-    /// too long by its bytes alone is refused at once.
+    /// Rendering and tokenization run within this call, and block for long inputs. Other sessions continue
+    /// meanwhile, but the engine tokenizes one long text at a time. Input that is too long by its byte length
+    /// alone is rejected immediately.
     ///
-    /// The handle does not borrow the session: both may be moved to other threads, and the
-    /// generation goes on if the session is dropped.
+    /// The handle does not borrow the session. Both may move to other threads, and the generation continues
+    /// if the session is dropped.
     ///
     /// # Errors
-    /// [`EngineError::ContextFull`] for a prompt that leaves no room for an answer; options or
-    /// tokens that make no sense; [`EngineError::SessionBusy`]; [`EngineError::EngineClosed`];
-    /// [`EngineError::Busy`] where as many wait as may. The history is then as it was.
+    /// Fails with [`EngineError::ContextFull`] if the prompt leaves no space for output,
+    /// [`EngineError::SessionBusy`], [`EngineError::EngineClosed`], or [`EngineError::Busy`] if the queue is
+    /// full. Returns an error for invalid options or tokens. The history is then unchanged.
     pub fn generate(
         &mut self,
         input: impl Into<Input>,
@@ -157,12 +156,14 @@ impl Session {
         self.generate_with_cancel(input, options, &CancelToken::new())
     }
 
-    /// [`Session::generate`] for whoever would rather do something else than wait: an error where others wait, or
-    /// where the prompt and some of the answer do not fit in the pages that are free now. What others start at the same
-    /// moment may still take them first.
+    /// Works as [`Session::generate`], but returns an error if the generation would have to wait.
+    ///
+    /// That is the case if other generations wait, or if the prompt and part of the output do not fit the
+    /// free pages. A generation started concurrently may still take those pages first.
     ///
     /// # Errors
-    /// As [`Session::generate`]; [`EngineError::Busy`] with what is short. The history is then as it was.
+    /// Fails as [`Session::generate`] does, or with [`EngineError::Busy`], which reports the shortage. The
+    /// history is then unchanged.
     pub fn try_generate(
         &mut self,
         input: impl Into<Input>,
@@ -171,12 +172,14 @@ impl Session {
         self.begin(input.into(), options, &CancelToken::new(), true)
     }
 
-    /// [`Session::generate`], stopped by `cancel` too: for a token that is there before the
-    /// generation is, and may stop more than that. Without one, [`Generation::cancel_token`] does.
+    /// Works as [`Session::generate`], and also stops if `cancel` is triggered.
+    ///
+    /// Useful for a token that exists before the generation or cancels several operations. Otherwise use
+    /// [`Generation::cancel_token`].
     ///
     /// # Errors
-    /// As [`Session::generate`]; [`EngineError::Cancelled`] if `cancel` is used before the prompt's
-    /// tokens are there. The history is then as it was.
+    /// Fails as [`Session::generate`] does, or with [`EngineError::Cancelled`] if `cancel` is triggered
+    /// before tokenization ends. The history is then unchanged.
     pub fn generate_with_cancel(
         &mut self,
         input: impl Into<Input>,
@@ -186,10 +189,11 @@ impl Session {
         self.begin(input.into(), options, cancel, false)
     }
 
-    /// [`Session::generate`] that never blocks: messages are rendered and texts become tokens on a thread of the
-    /// engine, and so does waiting for a generation that was told to stop. It needs no runtime. Dropped before it is
-    /// done, it cancels what it started, and the history stays as it was. Where there are no threads, its first poll
-    /// does the work.
+    /// Works as [`Session::generate`] without blocking, and without requiring an async runtime.
+    ///
+    /// Rendering, tokenization and the wait for a cancelled generation run on a thread of the engine.
+    /// Dropping the future cancels the start and leaves the history unchanged. On platforms without threads,
+    /// its first poll does the work.
     ///
     /// ```no_run
     /// # use nestling_runtime::{GenerateOptions, Session};
@@ -201,7 +205,8 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As [`Session::generate`]; [`EngineError::Thread`]; [`EngineError::Busy`] where as many start as may wait.
+    /// Fails as [`Session::generate`] does, with [`EngineError::Thread`], or with [`EngineError::Busy`] if
+    /// too many starts are running.
     pub async fn generate_async(
         &mut self,
         input: impl Into<Input>,
@@ -214,7 +219,7 @@ impl Session {
         self.begin_elsewhere(start).await
     }
 
-    /// Starts something on a thread of the engine.
+    /// Runs `begin` on a thread of the engine.
     pub(crate) async fn begin_elsewhere<T: Send + 'static>(
         &mut self,
         begin: impl FnOnce(&mut Self, &CancelToken) -> Result<T, EngineError> + Send + 'static,
@@ -226,7 +231,7 @@ impl Session {
         Starting::new(&engine.starting, most, start)?.await
     }
 
-    /// The same session: for whoever works on it elsewhere while it is borrowed.
+    /// Returns a second handle of the same session, for use on a thread while the session is borrowed.
     pub(crate) fn handle(&self) -> Self {
         Self { model: self.model.clone(), slot: Arc::clone(&self.slot) }
     }
@@ -247,8 +252,8 @@ impl Session {
         if core.is_broken() {
             return Err(EngineError::ModelBroken);
         }
-        // The slot is locked for a moment here and another one below, not while foreign code turns
-        // any amount of text into tokens. Nobody else adds to the history: the session is borrowed.
+        // The slot is locked briefly here and again below, but not while foreign code tokenizes text of any
+        // length. The history cannot change meanwhile, since the session is borrowed.
         let history = self.tokens()?;
         core.touch(&self.slot);
         let tokens_max = options.max_tokens.unwrap_or(usize::MAX);
@@ -270,7 +275,7 @@ impl Session {
         let first_needed = prompt_rows.first_needed(length - 1, answer.tokens_max > 0);
         let scope = core.prefix_scope(levels, options.cache_salt.clone());
         let beginning = &prompt.tokens[..first_needed];
-        // Held until the sequence has found them.
+        // Holds the loaded pages until the sequence has adopted them.
         let _brought = scope.as_ref().and_then(|scope| bring(core, scope, beginning, cancel));
         self.start(Start {
             prompt: prompt.tokens,
@@ -286,7 +291,7 @@ impl Session {
         })
     }
 
-    /// Gives the sequence, with a prompt that has been checked, to the step loop.
+    /// Hands the sequence with a validated prompt to the step loop.
     fn start(&self, start: Start<'_>) -> Result<Generation, EngineError> {
         let Start { mut prompt, answer, levels, scope, prompt_rows, first_needed, .. } = start;
         let Start { cancel, options, started, place, .. } = start;
@@ -295,10 +300,10 @@ impl Session {
         let prompt_tokens = prompt.len();
         let mut state = self.acquire()?;
         if cancel.is_cancelled() {
-            // Whoever asked for it elsewhere may have changed the history since.
+            // After a cancelled asynchronous start, the history may have changed.
             return Err(EngineError::Cancelled);
         }
-        // An answer asks for no memory for its tokens while it is computed.
+        // Reserved in advance, so that adding output tokens does not allocate.
         let room = core.context_length().saturating_sub(prompt_tokens).min(answer.tokens_max);
         try_reserve(&mut prompt, HISTORY, room)?;
         let taken = std::mem::replace(&mut *state, SlotState::Running(cancel.clone()));
@@ -355,7 +360,7 @@ impl Session {
         let core = &self.model.core;
         let sampling = options.sampling.over(&core.sampling);
         let token_events = options.token_events || sampling.top_logprobs.is_some();
-        // What the tokenizer does not know has no text, so it is never chosen.
+        // Token ids unknown to the tokenizer have no text, so they are excluded from sampling.
         let vocab_size = match &core.tokenizer {
             Some(tokenizer) => tokenizer.vocab_size().min(core.limits.vocab_size),
             None => core.limits.vocab_size,
@@ -392,7 +397,6 @@ impl Session {
         })
     }
 
-    /// The constraint that the options name.
     fn guard(
         &self,
         prompt: &Prompt,
@@ -400,7 +404,7 @@ impl Session {
         end_tokens: &[u32],
         options: &GenerateOptions,
     ) -> Result<Option<Box<Guard>>, EngineError> {
-        // Default: nothing constrains the answer.
+        // Default: the output is unconstrained.
         let Some(source) = &options.constraint else { return Ok(None) };
         let guard = Guard::new(GuardParts {
             source: source.as_ref(),
@@ -419,7 +423,7 @@ impl Session {
         &self.model.core
     }
 
-    /// Works on the sequence at rest.
+    /// Calls `work` with the sequence. Fails while a generation runs.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Sequence) -> T) -> Result<T, EngineError> {
         match &mut *self.acquire()? {
             SlotState::Resting(sequence) => Ok(work(sequence)),
@@ -427,7 +431,7 @@ impl Session {
         }
     }
 
-    /// Locks the slot with the sequence in it; waits for a generation that was told to stop.
+    /// Locks the slot once it holds the sequence, waiting for a cancelled generation to stop.
     fn acquire(&self) -> Result<MutexGuard<'_, SlotState>, EngineError> {
         let engine: &EngineCore = &self.model.engine;
         let mut state = self.slot.lock()?;
@@ -448,24 +452,20 @@ impl Session {
     }
 }
 
-/// A generation that is about to start.
 struct Start<'a> {
-    /// The whole history, as it is to be.
     prompt: Vec<u32>,
     answer: Answer,
     levels: LevelPolicy,
     scope: Option<PrefixScope>,
     prompt_rows: PromptRows,
-    /// Position of the first token that is computed whatever is there.
+    /// Position of the first token that must be computed even if it is cached.
     first_needed: usize,
     cancel: CancelToken,
     options: &'a GenerateOptions,
     started: Moment,
-    /// Among those that wait.
     place: Place,
 }
 
-/// A seed for whoever names none.
 fn new_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,4 +1,4 @@
-//! Where a session's sequence is: at rest, or in the step loop.
+//! Location of a session's sequence: at rest in its slot, or owned by the step loop.
 
 use std::sync::LockResult;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,19 +8,18 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 
-/// A session's sequence or, while a generation has it, how to stop that.
+/// A session's sequence or, while a generation runs, the token that cancels that generation.
 #[derive(Debug)]
 pub(crate) enum SlotState {
     Resting(Sequence),
     Running(CancelToken),
 }
 
-/// The place of one session's sequence.
 #[derive(Debug)]
 pub(crate) struct SessionSlot {
     state: Mutex<SlotState>,
     changed: Condvar,
-    /// When it was last used, on the model's own count.
+    /// Last use, on the model's logical clock.
     last_used: AtomicU64,
 }
 
@@ -30,19 +29,20 @@ impl SessionSlot {
         Self { state, changed: Condvar::new(), last_used: AtomicU64::new(0) }
     }
 
-    /// Held for moments only, never while text is rendered or tokenized: whoever ends a generation
-    /// waits for it.
+    /// Locks the slot. Hold the lock briefly and never while rendering or tokenizing, since the end of a
+    /// generation waits for it.
     ///
     /// # Errors
-    /// [`EngineError::Panicked`] if somebody who worked on the sequence did: what it is then, nobody knows.
+    /// Fails with [`EngineError::Panicked`] if an earlier holder panicked, which leaves the sequence in an
+    /// unknown state.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, SlotState>, EngineError> {
         undamaged(self.state.lock())
     }
 
-    /// Waits until something has been put back.
+    /// Waits until a sequence is put back.
     ///
     /// # Errors
-    /// As [`Self::lock`].
+    /// Fails as [`Self::lock`] does.
     pub(crate) fn wait<'a>(
         &self,
         state: MutexGuard<'a, SlotState>,
@@ -63,7 +63,8 @@ impl SessionSlot {
         self.last_used.load(Ordering::Relaxed)
     }
 
-    /// Pages held at rest; none where somebody is at work on the session right now. Never waits.
+    /// Returns the number of pages held at rest. Returns 0 if the slot is locked or a generation runs. Never
+    /// blocks.
     pub(crate) fn resting_pages(&self) -> usize {
         match self.try_lock().as_deref() {
             Some(SlotState::Resting(sequence)) => sequence.pages().len(),
@@ -71,8 +72,9 @@ impl SessionSlot {
         }
     }
 
-    /// Gives up the pages of a sequence at rest; it is computed again when needed. False, without
-    /// waiting, where it is not at rest or somebody is at work on it right now.
+    /// Releases the pages of a sequence at rest, which is recomputed when needed.
+    ///
+    /// Returns false, without blocking, if a generation runs or the slot is locked.
     pub(crate) fn release_pages(&self) -> bool {
         match self.try_lock().as_deref_mut() {
             Some(SlotState::Resting(sequence)) => {
@@ -83,7 +85,7 @@ impl SessionSlot {
         }
     }
 
-    /// None, too, of a damaged one, which keeps what it has until it is dropped.
+    /// Returns `None` also if the lock is poisoned. A poisoned slot keeps its pages until it is dropped.
     fn try_lock(&self) -> Option<MutexGuard<'_, SlotState>> {
         self.state.try_lock().ok()
     }
@@ -126,7 +128,7 @@ mod tests {
         });
         assert!(matches!(slot.lock().err(), Some(EngineError::Panicked { .. })));
         assert_eq!((slot.resting_pages(), slot.release_pages()), (0, false));
-        // Whoever ends a generation does not wait for what it is told.
+        // Ending a generation does not fail on a poisoned slot.
         slot.put_back(Sequence::new(pool));
         assert!(matches!(slot.lock().err(), Some(EngineError::Panicked { .. })));
     }

@@ -1,10 +1,13 @@
-//! Sessions as bytes.
+//! Serialization of sessions.
 //!
-//! Little-endian: magic (8 bytes), version (u32), levels of the pages (4 bytes: highest, lowest, how
-//! they were chosen, 0; all 0 without pages), model identity (56 bytes), tokens (u64), computed tokens
-//! (u64), bytes of a page (u64), bytes of a recurrent state (u64), threshold of the levels (f32), the
-//! tokens (u32 each), the pages of the computed tokens in order and the recurrent state after them,
-//! XXH3-128 of everything before it.
+//! Little-endian layout:
+//! 1. magic (8 bytes), version (u32)
+//! 2. levels of the pages (4 bytes: highest, lowest, kind, 0; all 0 without pages)
+//! 3. model identity (56 bytes)
+//! 4. tokens (u64), computed tokens (u64), bytes of a page (u64), bytes of a recurrent state (u64)
+//! 5. threshold of the levels (f32)
+//! 6. the tokens (u32 each), the pages of the computed tokens in order, the recurrent state after them
+//! 7. XXH3-128 of all preceding bytes
 
 use std::io::{Read, Write};
 
@@ -27,22 +30,23 @@ const VERSION: u32 = 4;
 const HEADER_BYTES: usize = 108;
 const HASH_BYTES: usize = 16;
 
-/// How much of a session a snapshot holds.
+/// Contents of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SnapshotContents {
-    /// The tokens: small, and computed again when the session goes on.
+    /// The tokens only: small, but the KV cache is recomputed when the session resumes.
     Tokens,
-    /// The tokens, and the keys, values and recurrent state that were computed for them.
+    /// The tokens with the KV cache and recurrent state computed for them.
     TokensAndPages,
 }
 
 impl Session {
-    /// The session as bytes, for [`Model::restore`]. Waits for steps that are under way, but never keeps others from
-    /// going on between two pages.
+    /// Serializes the session for [`Model::restore`].
+    ///
+    /// Waits for the step that is running, but never blocks other steps for longer than the copy of one page.
     ///
     /// # Errors
-    /// [`EngineError::SessionBusy`]; a failed device.
+    /// Fails with [`EngineError::SessionBusy`] while a generation runs, or with an error of the device.
     pub fn snapshot(&self, contents: SnapshotContents) -> Result<Vec<u8>, EngineError> {
         let parked = Parked::of(self, contents)?;
         let mut bytes = try_with_capacity("a snapshot", parked.bytes(self.core()))?;
@@ -50,11 +54,13 @@ impl Session {
         Ok(bytes)
     }
 
-    /// [`Session::snapshot`] page by page into a file, for [`Model::read_snapshot`]: no more than one page is in
-    /// memory besides. Give it a [`std::io::BufWriter`].
+    /// Writes a snapshot to a file for [`Model::read_snapshot`], holding one page in memory at a time.
+    ///
+    /// Pass a [`std::io::BufWriter`].
     ///
     /// # Errors
-    /// As [`Session::snapshot`]; [`EngineError::SnapshotFile`], of which half may be written.
+    /// Fails as [`Session::snapshot`] does, or with [`EngineError::SnapshotFile`], in which case the file may
+    /// be incomplete.
     pub fn write_snapshot(
         &self,
         contents: SnapshotContents,
@@ -64,16 +70,16 @@ impl Session {
     }
 }
 
-/// A session whose pages stay what they are while it goes on.
+/// A fork of the session whose pages stay unchanged while the session continues.
 struct Parked {
     sequence: Sequence,
-    /// Tokens whose pages are kept.
+    /// Number of leading tokens whose pages are written.
     computed: usize,
 }
 
 impl Parked {
     fn of(session: &Session, contents: SnapshotContents) -> Result<Self, EngineError> {
-        // A fork keeps the pages while the session itself is free for others.
+        // The fork holds the pages, so that the session itself is not blocked.
         let sequence = session.with(|sequence| sequence.fork_to_read())??;
         let computed = match contents {
             SnapshotContents::Tokens => 0,
@@ -82,7 +88,7 @@ impl Parked {
         Ok(Self { sequence, computed })
     }
 
-    /// Bytes that it takes at most.
+    /// Returns an upper bound of the snapshot's size in bytes.
     fn bytes(&self, core: &ModelCore) -> usize {
         let pages = pages_for(self.computed).saturating_mul(core.limits.page_bytes);
         let contents = pages.saturating_add(core.limits.state_bytes);
@@ -90,7 +96,7 @@ impl Parked {
         fixed.saturating_add(contents)
     }
 
-    /// Takes the runner for one page at a time.
+    /// Writes the snapshot, locking the runner for one page at a time.
     fn write(&self, core: &ModelCore, out: &mut impl Write) -> Result<(), EngineError> {
         let Self { sequence, computed } = self;
         let mut out = Hashed { out, hash: Xxh3::new() };
@@ -121,7 +127,7 @@ impl Parked {
     }
 }
 
-/// What is written, and its hash.
+/// Writer that hashes its output.
 struct Hashed<'a, W> {
     out: &'a mut W,
     hash: Xxh3,
@@ -135,11 +141,13 @@ impl<W: Write> Hashed<'_, W> {
 }
 
 impl Model {
-    /// [`Model::restore`] from a file that [`Session::write_snapshot`] wrote, up to the snapshot's end. What says that
-    /// it is longer than any of this model's is refused before it is read.
+    /// Restores a session from a file written by [`Session::write_snapshot`], reading up to the end of the
+    /// snapshot.
+    ///
+    /// A header with lengths that this model does not allow is rejected before the rest is read.
     ///
     /// # Errors
-    /// As [`Model::restore`]; [`EngineError::SnapshotFile`].
+    /// Fails as [`Model::restore`] does, or with [`EngineError::SnapshotFile`].
     pub fn read_snapshot(&self, input: &mut impl Read) -> Result<Session, EngineError> {
         let mut bytes = vec![0; HEADER_BYTES];
         input.read_exact(&mut bytes).map_err(EngineError::SnapshotFile)?;
@@ -155,7 +163,7 @@ impl Model {
         self.restore(&bytes)
     }
 
-    /// Whether a session of this model has such a snapshot.
+    /// Checks that the header belongs to a session of this model.
     fn check_header(&self, header: &Header) -> Result<(), EngineError> {
         let core = &self.core;
         if let Some((expected, found)) = core.identity.difference(&header.identity) {
@@ -166,12 +174,13 @@ impl Model {
         core.check_length(header.tokens)
     }
 
-    /// The session that [`Session::snapshot`] was called on, with this same model at the same
-    /// level and with the same options for keys and values. What the pools have no room for is
-    /// computed again later.
+    /// Restores a session from [`Session::snapshot`].
+    ///
+    /// The model must have the same identity: the same weights and level and the same KV options. Pages that
+    /// do not fit the pools are recomputed later.
     ///
     /// # Errors
-    /// [`EngineError::Snapshot`] for bytes that are damaged or belong to another model.
+    /// Fails with [`EngineError::Snapshot`] if the bytes are damaged or belong to another model.
     pub fn restore(&self, bytes: &[u8]) -> Result<Session, EngineError> {
         let core = &self.core;
         let header = Header::parse(bytes)?;
@@ -197,7 +206,7 @@ impl Model {
     }
 }
 
-/// What the fixed part of a snapshot says.
+/// Parsed fixed-length part of a snapshot.
 struct Header {
     levels: Option<LevelPolicy>,
     identity: ModelIdentity,
@@ -208,7 +217,7 @@ struct Header {
 }
 
 impl Header {
-    /// Checks everything that does not depend on a model.
+    /// Parses the header and checks everything that does not depend on a model.
     fn parse(bytes: &[u8]) -> Result<Self, EngineError> {
         let size =
             |needed: usize| mismatch("size in bytes", format!("at least {needed}"), bytes.len());
@@ -230,7 +239,7 @@ impl Header {
         Ok(header)
     }
 
-    /// What the fixed part says, of bytes that have as many.
+    /// Parses the fields. `bytes` has at least the length of a header.
     fn fields(bytes: &[u8]) -> Result<Self, EngineError> {
         let level_bytes = array(bytes, 12)?;
         let identity = ModelIdentity::from_bytes(&array(bytes, 16)?);
@@ -250,7 +259,7 @@ impl Header {
         Ok(Self { levels, identity, tokens, computed, page_bytes, state_bytes })
     }
 
-    /// Bytes of tokens, pages and state; none if no memory could hold them.
+    /// Returns the size of tokens, pages and state. Returns `None` on overflow.
     fn content_bytes(&self) -> Option<usize> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
         let pages = pages_for(self.computed).checked_mul(page_bytes)?;
@@ -258,7 +267,7 @@ impl Header {
         tokens_and_pages.checked_add(self.state_size()?)
     }
 
-    /// Bytes of the state, if there is one.
+    /// Returns the size of the recurrent state in bytes, which is 0 if no tokens are computed.
     fn state_size(&self) -> Option<usize> {
         if self.computed == 0 { Some(0) } else { usize::try_from(self.state_bytes).ok() }
     }
@@ -271,7 +280,7 @@ impl Header {
         Ok(tokens)
     }
 
-    /// Pages in order, and the state.
+    /// Returns the pages in order, and the recurrent state.
     fn contents<'a>(
         &self,
         bytes: &'a [u8],
@@ -279,13 +288,12 @@ impl Header {
         let start = HEADER_BYTES + self.tokens * 4;
         let end = bytes.len() - HASH_BYTES;
         let state = end - self.state_size().invariant("the sizes of a parsed header fit memory")?;
-        // Pages of a model without layers that have any are empty, and so is what is cut here.
+        // A model without attention layers has empty pages, and the range cut here is empty too.
         let page_bytes = usize::try_from(self.page_bytes).unwrap_or(usize::MAX).max(1);
         Ok((bytes[start..state].chunks_exact(page_bytes), &bytes[state..end]))
     }
 }
 
-/// Whether it is a snapshot of this version.
 fn check_start(bytes: &[u8]) -> Result<(), EngineError> {
     if bytes.get(..8) != Some(&MAGIC) {
         return Err(mismatch("first bytes", "NESTSESS", "others"));

@@ -1,4 +1,4 @@
-//! Generations that are started elsewhere, so that whoever asks for them never waits.
+//! Background start of generations, so that asynchronous callers never block.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use nestling_core::background::Background;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 
-/// Something that is about to start on a thread of the engine: messages are rendered and texts become tokens there.
+/// A generation being started on an engine thread, which renders messages and encodes text.
 ///
-/// Polling it never waits. Dropping it cancels what it starts.
+/// Polling never blocks. Dropping it cancels the start.
 #[derive(Debug)]
 pub(crate) struct Starting<T> {
     work: Background<Result<T, EngineError>>,
@@ -20,10 +20,11 @@ pub(crate) struct Starting<T> {
 }
 
 impl<T: Send + 'static> Starting<T> {
-    /// Does `start` on a thread, one of at most `most`.
+    /// Runs `start` on a thread. At most `most` starts run at a time.
     ///
     /// # Errors
-    /// [`EngineError::Busy`]; [`EngineError::Thread`].
+    /// Fails with [`EngineError::Busy`] if `most` starts are running, or with [`EngineError::Thread`] if no
+    /// thread can be spawned.
     pub fn new(
         starting: &Arc<AtomicUsize>,
         most: usize,
@@ -58,7 +59,7 @@ impl<T> Drop for Starting<T> {
     }
 }
 
-/// A place among those that start.
+/// A slot in the count of running starts, released on drop.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {

@@ -1,84 +1,86 @@
-//! What an engine is doing, for whoever looks at it.
+//! Status of an engine and its models, for monitoring.
 
 use crate::page_store::PageStoreStatus;
 use crate::prefix::PrefixStatus;
 use nestling_core::StreamStats;
 use nestling_core::schedule::{Claim, Shortage, Standing};
 
-/// What an engine, or one model of it, is doing; a moment ago.
+/// Recent activity of an engine or of one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ServiceStatus {
-    /// Generations whose tokens are computed.
+    /// Generations that are running.
     pub running: usize,
-    /// Generations that have not begun: their prompts and some of their answers do not fit yet.
+    /// Generations that have not started, for lack of pages for their prompts and part of their outputs.
     pub waiting: usize,
-    /// Generations that lost their pages and wait until they are there again.
+    /// Generations that were preempted and wait for pages.
     pub parked: usize,
-    /// Pages of keys and values.
+    /// KV pages.
     pub pages: PageStatus,
-    /// Pages that the next of those that wait lacks.
+    /// Pages missing for the next waiting generation.
     pub short: Option<Shortage>,
-    /// How often a generation lost its pages to another.
+    /// Number of preemptions.
     pub preemptions: u64,
-    /// First tokens that came after their deadline.
+    /// First tokens produced after their deadline.
     pub late: u64,
-    /// Steps that were computed.
+    /// Steps computed.
     pub steps: u64,
-    /// Their rows: tokens of prompts and answers.
+    /// Rows computed: tokens of prompts and outputs.
     pub rows: u64,
-    /// The last one.
+    /// The last step.
     pub last_step: StepStatus,
-    /// What the steps did with experts.
+    /// Expert usage of all steps.
     pub experts: ExpertTotals,
-    /// How often beginnings of prompts were found that others had.
+    /// Hits of shared prefixes.
     pub prefixes: PrefixStatus,
-    /// Pages on disk; of several models, those of each store once.
+    /// Page stores on disk. Models that share a store count it once.
     pub page_store: PageStoreStatus,
-    /// Seconds that generations under way wait for a token at most, as far as the model allows:
-    /// [`crate::EngineOptions::gap_target`], or what the shortest step with a prompt beside them takes.
+    /// Gap target in force, in seconds: the maximum wait between two tokens of a running generation.
+    ///
+    /// It is [`crate::EngineOptions::gap_target`], or the duration of the shortest step with a prompt chunk
+    /// if that is longer.
     pub gap_in_force: f64,
 }
 
-/// Pages by what they are held for.
+/// KV pages by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageStatus {
-    /// All of them.
+    /// All pages.
     pub total: usize,
-    /// Those that can be taken.
+    /// Free pages.
     pub free: usize,
-    /// Of these, those that keep what was computed in them until they are.
+    /// Idle pages: free pages whose contents can still be found.
     pub idle: usize,
-    /// Those of generations that run; what several share is counted for each.
+    /// Pages of running generations. A shared page counts once for each.
     pub running: usize,
-    /// Those of generations that wait.
+    /// Pages of waiting and parked generations.
     pub waiting: usize,
-    /// Those that generations that run are going to take, as far as room is kept for their answers.
+    /// Pages that running generations are still going to take, as far as space is reserved for their outputs.
     pub promised: usize,
-    /// Those of sessions at rest, which lose them where they are wanted; what several share is counted for each.
+    /// Pages of sessions at rest, released on demand. A shared page counts once for each session.
     pub resting: usize,
 }
 
-/// A step.
+/// One step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StepStatus {
-    /// Its rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Its generations.
+    /// Number of generations.
     pub sequences: usize,
-    /// How long it took, what was chosen and said included; 0 where there is no clock.
+    /// Duration in seconds, including sampling and output. 0 if no clock is available.
     pub seconds: f64,
 }
 
-/// What steps did with experts since their model was opened. A step counts once, however many generations share it.
+/// Expert usage since the model was opened. A step shared by several generations counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExpertTotals {
-    /// (Row, expert) pairs by the level that they were computed with.
+    /// (Row, expert) pairs by the level used, in the order of `Level::ALL`.
     pub uses: [u64; 5],
-    /// Hits, misses and reads; zero where experts are not streamed.
+    /// Hits, misses and reads. Zero if experts are not streamed.
     pub streaming: StreamStats,
 }
 
@@ -92,14 +94,13 @@ impl ExpertTotals {
 }
 
 impl PageStatus {
-    /// Pages that a generation could begin with now.
+    /// Returns the number of pages available to a new generation.
     pub fn available(&self) -> usize {
         (self.free + self.resting).saturating_sub(self.promised)
     }
 }
 
 impl ServiceStatus {
-    /// Counts the generations that there are now.
     pub(crate) fn recount(&mut self, claims: impl Iterator<Item = Claim>) {
         (self.running, self.waiting, self.parked) = (0, 0, 0);
         self.pages = PageStatus::default();
@@ -119,7 +120,9 @@ impl ServiceStatus {
         *held += claim.held;
     }
 
-    /// Of several models: counts are sums, times the longest. Stores of pages, which models share, are left out.
+    /// Adds the status of another model: counts are summed, times take the maximum.
+    ///
+    /// `page_store` is left unchanged, since models share stores.
     pub(crate) fn add(&mut self, other: &Self) {
         self.running += other.running;
         self.waiting += other.waiting;

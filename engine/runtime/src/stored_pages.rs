@@ -1,9 +1,10 @@
-//! Pages and recurrent states between a model's pools and its store on disk.
+//! Transfer of KV pages and recurrent states between a model's pools and its page store on disk.
 //!
-//! What a generation computed is offered to the store when it ends or loses its pages: the store reads it out of
-//! the pool when its turn comes, one page at a time between two steps, if it is still there. What a prompt begins with
-//! is brought back before the step loop hears of the generation, on the caller's thread, into pages that no
-//! generation was promised; from there it is found as if another generation had computed it just now.
+//! The pages of a generation are offered to the store when it ends or is preempted. The store reads them from
+//! the pool later, one page at a time between two steps, and skips pages that were reused since. A stored
+//! prefix of a prompt is loaded on the caller's thread before the generation reaches the step loop. It is
+//! loaded into pages not promised to any generation, where it is found as if another generation had just
+//! computed it.
 
 use std::sync::Arc;
 
@@ -16,13 +17,14 @@ use nestling_core::kv_cache::{KeptPlace, PAGE_POSITIONS, PageId, PrefixKey};
 use nestling_core::recurrent::StateId;
 use nestling_core::sync::whole;
 
-/// Bytes that are read before they are written to the pool at once: so long a step waits at most.
+/// Maximum bytes read before they are written to the pool. It bounds the wait of a step.
 const BATCH_BYTES: usize = 64 << 20;
 
-/// Recurrent states that stay for others: one that is brought is read, and another one written, in the next step.
+/// Minimum number of free recurrent states besides a loaded one: the next step reads the loaded state and
+/// writes another.
 const STATES_LEFT: usize = 2;
 
-/// A place of a pool that is kept.
+/// A page or state kept in a pool for shared prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeptPart {
     Page(KeptPlace<PageId>),
@@ -38,7 +40,7 @@ impl KeptPart {
     }
 }
 
-/// What is kept under a key.
+/// Returns the page or state kept under a key.
 fn find(pool: &SequencePool, kind: StoredKind, key: &PrefixKey) -> Option<KeptPart> {
     pool.with(|pages, states| match kind {
         StoredKind::Page => pages.find_kept(key).map(KeptPart::Page),
@@ -46,11 +48,12 @@ fn find(pool: &SequencePool, kind: StoredKind, key: &PrefixKey) -> Option<KeptPa
     })
 }
 
-/// Offers to the store what was computed for a sequence and is kept.
+/// Offers the kept pages and states of a sequence to the store.
 pub(crate) fn offer_kept(model: &Arc<ModelCore>, sequence: &Sequence) {
     // Default: without a store nothing is stored.
     let Some(store) = &model.page_store else { return };
-    // The first page last, since those unused for longest are removed first and are worth nothing without it.
+    // The first page is offered last: the least recently used are removed first, and the others are useless
+    // without it.
     for key in sequence.kept_keys().iter().rev() {
         for kind in [StoredKind::State, StoredKind::Page] {
             if let Some(kept) = find(&model.pool, kind, key) {
@@ -61,7 +64,7 @@ pub(crate) fn offer_kept(model: &Arc<ModelCore>, sequence: &Sequence) {
     }
 }
 
-/// Removes from the store what was computed for a sequence.
+/// Removes the pages and states of a sequence from the store.
 pub(crate) fn disown_stored(model: &ModelCore, sequence: &Sequence) {
     // Default: without a store nothing is stored.
     let Some(store) = &model.page_store else { return };
@@ -73,7 +76,8 @@ pub(crate) fn disown_stored(model: &ModelCore, sequence: &Sequence) {
     }
 }
 
-/// The contents of a place, if it was kept all the time: what is kept is not written.
+/// Reads the contents of a kept place. Returns `None` unless it stayed kept throughout, since kept places are
+/// never written.
 fn read_kept(core: &ModelCore, key: &PrefixKey, kept: KeptPart) -> Option<Vec<u8>> {
     let is_kept = || find(&core.pool, kept.kind(), key) == Some(kept);
     if !is_kept() {
@@ -89,7 +93,7 @@ fn read_kept(core: &ModelCore, key: &PrefixKey, kept: KeptPart) -> Option<Vec<u8
     bytes.ok().filter(|_| is_kept())
 }
 
-/// Pages and states of a prompt that are in the pool for now: nobody takes them for others.
+/// Pages and states of a prompt, held in the pool until the generation adopts them.
 #[derive(Debug)]
 pub(crate) struct Brought {
     pool: SequencePool,
@@ -100,7 +104,7 @@ pub(crate) struct Brought {
 impl Drop for Brought {
     fn drop(&mut self) {
         self.pool.with(|pages, states| {
-            // The last ones first: they are worth nothing without those before them.
+            // The last ones are released first: they are useless without the pages before them.
             self.pages.drain(..).rev().for_each(|page| pages.release(page));
             self.states.drain(..).for_each(|state| states.release(state));
         });
@@ -108,7 +112,7 @@ impl Drop for Brought {
 }
 
 impl Brought {
-    /// Holds what is kept under a key; false if nothing is.
+    /// Holds the page or state kept under a key. Returns false if there is none.
     fn hold(&mut self, kind: StoredKind, key: &PrefixKey) -> bool {
         let Self { pool, pages: held_pages, states: held_states } = self;
         pool.with(|pages, states| match kind {
@@ -126,8 +130,9 @@ impl Brought {
     }
 }
 
-/// Reads from disk what a model's store has of a prompt's beginning and its pool has not, as long as that is faster
-/// than computing it.
+/// Loads the stored prefix of a prompt into the pool, if loading is faster than computing.
+///
+/// Only pages and states missing from the pool are read.
 pub(crate) fn bring(
     core: &ModelCore,
     scope: &PrefixScope,
@@ -155,7 +160,7 @@ pub(crate) fn bring(
     Some(brought)
 }
 
-/// Seconds in which so many tokens of a prompt are computed, by what steps took.
+/// Estimates the seconds for computing `tokens` prompt tokens from measured steps.
 fn seconds_to_compute(core: &ModelCore, tokens: usize) -> Option<f64> {
     let scheduler = core.scheduler();
     let rows = core.limits.rows_max.clamp(1, tokens.max(1));
@@ -163,14 +168,16 @@ fn seconds_to_compute(core: &ModelCore, tokens: usize) -> Option<f64> {
     Some(step * tokens as f64 / rows as f64)
 }
 
-/// Keys of what the store has and the pool has not.
+/// Keys found in the store but not in the pool.
 struct Missing {
     pages: Vec<PrefixKey>,
     state: Option<PrefixKey>,
 }
 
 impl Missing {
-    /// Looks from the first page on; what the pool has is held. None where nothing would be won.
+    /// Finds the longest known prefix, and holds its pages that are in the pool.
+    ///
+    /// Returns `None` if loading would save nothing.
     fn find(
         core: &ModelCore,
         store: &PageStore,
@@ -184,7 +191,7 @@ impl Missing {
         let mut keys = &keys[..count];
         let mut state = None;
         if core.pool.is_recurrent() {
-            // Without the state at its end a beginning is worth nothing.
+            // For recurrent models a prefix is useless without the state at its end.
             let last = keys.iter().rposition(|key| known(StoredKind::State, key))?;
             keys = &keys[..=last];
             let key = keys.last()?;
@@ -216,7 +223,7 @@ impl Missing {
         self.pages.is_empty() && self.state.is_none()
     }
 
-    /// Tokens that need not be computed.
+    /// Returns the number of tokens saved from computation.
     fn tokens(&self) -> usize {
         self.pages.len().max(1) * PAGE_POSITIONS
     }
@@ -227,7 +234,7 @@ impl Missing {
     }
 }
 
-/// Reads some pages, or states, and keeps them in the pool; false if not all of them are there now.
+/// Reads pages or states and keeps them in the pool. Returns false unless all of them are available then.
 fn load_batch(
     core: &ModelCore,
     store: &PageStore,
@@ -248,21 +255,21 @@ fn load_batch(
             PoolPlace::Page(page) => pages.keep(*page, *key),
             PoolPlace::State(state) => states.keep(*state, *key),
         });
-        // Somebody else may have been faster: theirs is found, and this one is empty again when it is let go.
+        // If another thread kept the same key first, its copy is held, and this one is emptied when released.
         brought.hold(kind, key);
     }
     store.used(&names[..written.len()]);
     written.len() == keys.len()
 }
 
-/// A place of a pool that nobody else knows.
+/// A newly allocated place in a pool.
 #[derive(Clone, Copy, Debug)]
 enum PoolPlace {
     Page(PageId),
     State(StateId),
 }
 
-/// Takes places for what was read, and writes it there; those that are written, from the first on.
+/// Allocates places for the contents read and writes them. Returns the leading places that were written.
 fn write_to_pool(
     core: &ModelCore,
     kind: StoredKind,
@@ -282,7 +289,7 @@ fn write_to_pool(
         }
         places.extend(place);
     }
-    // Default: nothing is written to a model that computes no more.
+    // Default: nothing is written to a broken model.
     let Ok(mut runner) = core.lock_runner() else { return Vec::new() };
     let written = places.iter().zip(read).take_while(|(place, page)| {
         let written = match **place {

@@ -1,4 +1,4 @@
-//! A step allocates nothing once steps of its size have been computed.
+//! A step does not allocate once steps of its size have been computed.
 #![expect(unsafe_code, reason = "counts what the allocator is asked for")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -17,27 +17,27 @@ use nestling_formats::Level;
 use nestling_formats::store::Store;
 use nestling_runtime::model::{Runner, RunnerOptions};
 
-/// The system's allocator, counting.
+/// The system's allocator with a counter.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: all calls are forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { System.realloc(memory, layout, size) }
     }
 }
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Rows of `sequences` sequences, each from `first` on, the last row of each wanting logits.
+/// Returns `count` rows from position `first` on for each sequence. The last row of each requests logits.
 fn batch(sequences: u32, first: u32, count: u32, level: Level) -> Batch {
     let pages = |sequence: u32| {
         SequenceRef::of_pages((3 * sequence..3 * sequence + 3).map(PageId).collect())
@@ -81,13 +81,13 @@ fn steps_of_known_size_allocate_nothing() {
         let mut runner =
             Runner::load(Cpu::new(threads), source, &options, &CancelToken::new(), &mut |_, _| {})
                 .unwrap();
-        // A prompt, tokens one by one, and tokens of eight sessions.
+        // A prompt, single tokens, and tokens of eight sessions.
         for (sequences, first, count) in [(1, 0, 100), (1, 100, 1), (8, 100, 1)] {
             if sequences > 1 {
                 allocations(&mut runner, &batch(sequences, 0, 12, Level::L4));
             }
             let step = batch(sequences, if sequences > 1 { 12 } else { first }, count, Level::L4);
-            // Experts of other sizes may be met the first times.
+            // The first repetitions may use experts with other row counts.
             (0..2).for_each(|_| {
                 allocations(&mut runner, &step);
             });

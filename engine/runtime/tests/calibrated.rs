@@ -1,5 +1,5 @@
-//! Calibrated conversion: the same bytes on any number of threads and after interruptions, what the
-//! store says of its experts, texts that are too short.
+//! Calibrated conversion: reproducibility across threads and interruptions, expert statistics, and texts that
+//! are too short.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::fs;
@@ -17,7 +17,7 @@ fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)).unwrap()
 }
 
-/// Deterministic tokens below a limit.
+/// Returns deterministic tokens below `limit`.
 fn tokens(limit: u32) -> Calibration {
     let mut state = 1u32;
     let next = |_| {
@@ -54,13 +54,13 @@ fn threads_change_no_byte_and_calibration_does() {
     }
 }
 
-/// Frequencies of a layer add up to the experts that each token uses; experts that no token chose
-/// are coded all the same.
+/// Frequencies of a layer sum to the number of experts per token. Experts that no token chose are quantized
+/// as well.
 #[test]
 fn the_store_says_how_experts_are_used() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.nest");
-    // One token over and over: most experts are never chosen in the first layer.
+    // A single repeated token: most experts of the first layer are never chosen.
     run("tiny-qwen3-moe", &path, &options(tokens(1), 2)).unwrap();
     let store = Store::open(&path).unwrap();
     let mut layers = std::collections::BTreeMap::<u32, (f32, usize)>::new();
@@ -79,8 +79,8 @@ fn the_store_says_how_experts_are_used() {
     assert!(layers.values().any(|(_, unused)| *unused > 0), "every expert was chosen");
 }
 
-/// What every token uses is measured as experts are: all planes of all matrices, and the first plane
-/// takes most of the error away.
+/// Dense matrices are measured like experts: all planes of all matrices. The first plane removes most of the
+/// error.
 #[test]
 fn planes_of_dense_matrices_are_measured() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn an_interrupted_calibration_goes_on_to_the_same_bytes() {
         let hidden = hidden_file(folder.path());
         if hidden.exists() {
             kept += 1;
-            // A damaged file, and one that is gone, cost time alone.
+            // A damaged or missing file only costs time.
             let mut bytes = fs::read(&hidden).unwrap();
             bytes[40] ^= 1;
             match kept % 3 {
@@ -153,11 +153,11 @@ fn an_interrupted_calibration_goes_on_to_the_same_bytes() {
             seen.push(at);
         });
     let uninterrupted = uninterrupted.unwrap();
-    // What the matrices compute is nearer to the source than the weights are.
+    // The outputs of the matrices are closer to the source than the weights are.
     assert_eq!(report.errors, uninterrupted.errors);
     let (weighted, plain) = (report.errors.weighted().unwrap(), report.errors.overall().unwrap());
     assert!(weighted < plain, "{weighted} {plain}");
-    // The bytes that are counted are those of the checkpoint, each once.
+    // Progress counts the bytes of the checkpoint, each once.
     let mut counted = seen.iter().filter(|at| at.phase == ConvertPhase::Quantizing);
     assert!(counted.clone().is_sorted_by_key(|at| at.done_bytes));
     let last = counted.next_back().unwrap();

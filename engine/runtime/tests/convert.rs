@@ -1,4 +1,4 @@
-//! Conversion: what the store holds, the same bytes always, interruption, refusals.
+//! Conversion: contents of the store, reproducibility, interruption, rejected input.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
 
 use std::fs;
@@ -38,14 +38,13 @@ fn run(
     convert(&checkpoint, destination, options, &CancelToken::new(), &mut |_| {})
 }
 
-/// The bytes of a store of `name`, converted without interruption.
+/// Returns the bytes of a store converted without interruption.
 fn whole(name: &str, directory: &Path) -> Vec<u8> {
     let path = directory.join("whole.nest");
     run(&data(name), &path, &options(|_| {})).unwrap();
     fs::read(&path).unwrap()
 }
 
-/// A matrix of a store at a level, as f32.
 fn decode(store: &Store, id: &GroupId, kind: MatrixKind, level: Level) -> Vec<f32> {
     let group = store.group(id).unwrap();
     let number = group.matrices.iter().position(|matrix| matrix.kind == kind).unwrap();
@@ -110,8 +109,8 @@ fn every_matrix_is_the_checkpoints() {
             let errors = Level::ALL.map(|level| {
                 relative_error(&weights, &decode(&store, &group.id, matrix.kind, level))
             });
-            // Half a cell of a uniform code with that many bits, over three standard deviations,
-            // has a relative error of 3 / 4^bits; a wrong matrix has one of 2.
+            // Half a cell of a uniform code with that many bits, over three standard deviations, has a
+            // relative error of 3 / 4^bits. A wrong matrix has an error of 2.
             for (level, error) in Level::ALL.into_iter().zip(errors) {
                 let bound = 3.0 / 4f64.powi(i32::from(level.bits()));
                 assert!(error < bound, "{id:?} at level {level}: {error} is not under {bound}");
@@ -173,8 +172,8 @@ fn threads_and_repetition_change_no_byte() {
     }
 }
 
-/// Experts hold their checkpoint's neurons in the order asked for, with several tables, and in the
-/// same bytes on any number of threads.
+/// Experts have their checkpoint's neurons in the requested order, with several tables, and the same bytes on
+/// any number of threads.
 #[test]
 fn experts_in_other_orders_with_several_tables() {
     let directory = tempfile::tempdir().unwrap();
@@ -276,7 +275,7 @@ fn a_cancelled_conversion_goes_on_to_the_same_bytes() {
     let report = loop {
         let token = CancelToken::new();
         let mut seen = 0;
-        // Past the hash, and one or two groups further than the last attempt.
+        // Beyond the hash, and one or two groups further than the last attempt.
         let result = convert(&checkpoint, &path, &options(|o| o.threads = 1), &token, &mut |p| {
             seen += usize::from(p.phase == ConvertPhase::Quantizing);
             if seen > 2 {
@@ -295,7 +294,7 @@ fn a_cancelled_conversion_goes_on_to_the_same_bytes() {
     assert!(attempts > 4 && resumed.is_sorted_by(|a, b| a < b), "{resumed:?}");
     assert!(report.resumed_bytes > report.store_bytes / 2);
     assert_eq!(fs::read(&path).unwrap(), expected);
-    // What earlier attempts coded counts as well.
+    // Errors of matrices quantized by earlier attempts are included.
     let uninterrupted =
         run(&data("tiny-qwen3-moe"), &directory.path().join("c.nest"), &options(|_| {})).unwrap();
     assert_eq!(report.errors, uninterrupted.errors);
@@ -306,7 +305,7 @@ fn a_cancelled_conversion_goes_on_to_the_same_bytes() {
     assert_eq!(left.len(), 2, "nothing else is left: {left:?}");
 }
 
-/// The errors of a store that holds less are those of what it holds.
+/// The errors of a smaller store cover exactly its levels.
 #[test]
 fn errors_are_those_of_the_levels_that_are_kept() {
     let directory = tempfile::tempdir().unwrap();
@@ -361,7 +360,7 @@ fn another_checkpoint_is_never_resumed() {
     assert_eq!(fs::read(&path).unwrap(), expected);
 }
 
-/// What the killed processes of the next test run; alone it does nothing.
+/// Body of the processes killed by the next test. Does nothing by default.
 #[test]
 fn child_that_is_killed() {
     let Ok(path) = std::env::var("NESTLING_TEST_CONVERT_TO") else { return };
@@ -388,7 +387,7 @@ fn a_killed_conversion_goes_on_to_the_same_bytes() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // Some records later, at a moment that the journal does not choose.
+        // After some records, at a moment independent of the journal.
         let before = length() + 400;
         while child.try_wait().unwrap().is_none() && length() <= before {
             std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! Every large allocation fails once: the answer is an error that says so, never the end of the process.
+//! Failure of each large allocation in turn: the result is an out-of-memory error, never an abort.
 #![expect(unsafe_code, reason = "an allocator that refuses")]
 #![expect(clippy::print_stdout, reason = "says what it measured")]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -30,26 +30,26 @@ use nestling_runtime::{
 /// The system's allocator, which refuses one large allocation.
 struct Refusing;
 
-/// From this size on an allocation may be refused.
+/// Minimum size in bytes of an allocation that may be refused.
 static LARGE_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// How many such there were, and which of them is refused.
+/// Number of large allocations so far, and the number of the one to refuse.
 static LARGE_SEEN: AtomicUsize = AtomicUsize::new(0);
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether this allocation is the one that is refused.
+/// Returns true if this allocation is the one to refuse.
 fn refuses(bytes: usize) -> bool {
     bytes >= LARGE_BYTES.load(Ordering::Relaxed)
         && LARGE_SEEN.fetch_add(1, Ordering::Relaxed) + 1 == REFUSED.load(Ordering::Relaxed)
 }
 
-// SAFETY: null is what an allocator answers that has nothing left; all else goes to the system's as it came.
+// SAFETY: an allocator may return null when it is out of memory; other calls are forwarded unchanged.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if refuses(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { System.alloc(layout) }
     }
 
@@ -57,12 +57,12 @@ unsafe impl GlobalAlloc for Refusing {
         if refuses(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { System.dealloc(memory, layout) }
     }
 
@@ -70,7 +70,7 @@ unsafe impl GlobalAlloc for Refusing {
         if refuses(size) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { System.realloc(memory, layout, size) }
     }
 }
@@ -78,7 +78,7 @@ unsafe impl GlobalAlloc for Refusing {
 #[global_allocator]
 static ALLOCATOR: Refusing = Refusing;
 
-/// As [`refuse_each_anew`], with nothing to prepare.
+/// Runs [`refuse_each_anew`] without preparation.
 fn refuse_each<T, E: Display>(
     name: &str,
     large_bytes: usize,
@@ -110,7 +110,7 @@ fn refuse_each_anew<P, T, E: Display>(
         LARGE_BYTES.store(usize::MAX, Ordering::Relaxed);
         let was_refused = LARGE_SEEN.load(Ordering::Relaxed) >= at;
         match result {
-            // What helps, but is not needed, may fail unheard.
+            // Optional allocations may fail silently.
             Ok(_) if was_refused => {}
             Ok(_) => {
                 println!("{name}: allocations up to {at} refused, every {step}");
@@ -134,7 +134,7 @@ fn bundled() -> PathBuf {
     data("../../models/nestling-storyteller.nest")
 }
 
-/// One test, so that nothing else allocates meanwhile.
+/// A single test, so that no other thread allocates meanwhile.
 #[test]
 fn large_allocations_may_fail() {
     store();
@@ -147,7 +147,6 @@ fn large_allocations_may_fail() {
     conversion();
 }
 
-/// Opens, verifies and reads a store.
 fn store() {
     refuse_each("store", 4 << 10, || {
         let store = Store::open(bundled())?;
@@ -170,7 +169,7 @@ fn checkpoint() {
     });
 }
 
-/// Reads a GGUF header with as many tokens as some models have.
+/// Reads a GGUF header with a vocabulary of realistic size.
 fn gguf() {
     let path = data("tests/data/gguf/k-quants.gguf");
     let bytes = fs::read(path).unwrap();
@@ -184,12 +183,12 @@ fn gguf() {
     });
 }
 
-/// Loads weights into memory and in place.
+/// Loads weights into memory and mapped.
 fn weights() {
     let load = |is_mapped: bool| {
         let store = Arc::new(Store::open(bundled())?);
         let source: Arc<dyn ExpertSource> = match is_mapped {
-            // SAFETY: nobody writes to the store that comes with the program.
+            // SAFETY: the bundled store is never written.
             true => Arc::new(StoreSource::mapped(unsafe { MappedStore::new(store) }?, None)?),
             false => Arc::new(StoreSource::owned(store, Some(Level::L4))?),
         };
@@ -232,7 +231,7 @@ fn session() {
     });
 }
 
-/// Opens a model whose experts are streamed.
+/// Opens a model with streamed experts.
 fn streamed() {
     let streaming = StreamOptions {
         budget_bytes: 2 << 20,
@@ -252,7 +251,7 @@ fn streamed() {
     });
 }
 
-/// A model of its own for every attempt, so that each begins without the memory that steps keep.
+/// Opens a new model for each attempt, so that no buffers of earlier steps exist.
 fn opened(residence: Residence) -> Model {
     let engine =
         Engine::new(EngineOptions { threads: Some(1), ..EngineOptions::default() }).unwrap();
@@ -260,10 +259,9 @@ fn opened(residence: Residence) -> Model {
     Model::open(&engine, bundled(), &options, &mut |_| {}, &CancelToken::new()).unwrap()
 }
 
-/// Computes a prompt and some tokens.
 fn generation() {
     let tokens: Vec<u32> = (0..200).collect();
-    // What a draw keeps is bounded by the vocabulary and does not ask.
+    // Sampling buffers are bounded by the vocabulary, and their allocation is infallible.
     let options = GenerateOptions { max_tokens: Some(3), ..GenerateOptions::greedy() };
     for (residence, step) in [(Residence::Owned, 1), (Residence::Streamed, long_step())] {
         let (prepare, name) = (|| opened(residence), format!("{residence:?} generation"));
@@ -277,7 +275,7 @@ fn generation() {
     }
 }
 
-/// Converts a file whose scaled integers are kept. What fits nested codes does not ask yet.
+/// Converts a file with exact scaled integers. Fitting of nested codes still allocates infallibly.
 fn conversion() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made.nest");

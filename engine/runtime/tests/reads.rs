@@ -23,14 +23,13 @@ use nestling_testkit::{Suite, keep_note, run, tests};
 
 const METHODS: [ReadMethod; 3] = [ReadMethod::IoUring, ReadMethod::Threads, ReadMethod::Inline];
 
-/// Those that a storage without files knows.
+/// Methods that work on a storage without files.
 const PLAIN_METHODS: [ReadMethod; 2] = [ReadMethod::Threads, ReadMethod::Inline];
 
 fn options(method: ReadMethod) -> ReadOptions {
     ReadOptions { method, ..ReadOptions::default() }
 }
 
-/// The first extents of experts in the file.
 fn extents(store: &Store, count: usize) -> Vec<Extent> {
     let experts = store.groups().iter().filter(|g| matches!(g.id, GroupId::Expert { .. }));
     let extents = experts.filter_map(|group| store.extent(group, Plane::P2).cloned());
@@ -162,7 +161,7 @@ fn idle_reads_never_overtake_urgent_ones() {
     storage.hold();
     submit(&reads, &extents[..1], ReadClass::Urgent);
     storage.wait_for_held(1);
-    // Tags 1 to 4 are idle, then 5 to 8 urgent; 3 is made urgent, 2 taken back.
+    // Tags 1 to 4 are idle, then 5 to 8 urgent. Tag 3 is promoted, tag 2 withdrawn.
     for (tag, extent) in (0..).zip(&extents).skip(1) {
         let class = if tag < 5 { ReadClass::Idle } else { ReadClass::Urgent };
         reads.submit(ReadRequest { tag, extent: extent.clone(), class });
@@ -178,7 +177,7 @@ fn idle_reads_never_overtake_urgent_ones() {
     let started = |tag: u64| done[&tag].timing.started_ns;
     let urgent = [5, 6, 7, 8, 3];
     assert!(urgent.is_sorted_by_key(|tag| started(*tag)), "{:?}", urgent.map(started));
-    // Not the end of the last: that comes with its checksum, when the disk is free again.
+    // Compares starts, not ends: an end includes the checksum, which runs while the disk is free again.
     let last_urgent = urgent.iter().map(|tag| started(*tag)).max().unwrap();
     assert!(started(1) >= last_urgent && started(4) >= last_urgent);
     assert_eq!(reads.outstanding(), 0);
@@ -214,7 +213,7 @@ fn idle_reads_take_the_whole_depth_where_they_may() {
     assert!(collect(&reads, 3).values().all(|done| done.result.is_ok()));
 }
 
-/// Where the system lets this user pin memory; it may refuse rings, too.
+/// Requires permission to pin memory. The system may also refuse io_uring.
 fn planes_that_land_in_registered_memory_are_brought_where_they_stay() {
     let store = Arc::new(Store::open(bundled()).unwrap());
     let extents = extents(&store, 40);
@@ -247,7 +246,7 @@ fn a_stalled_read_is_given_up_and_others_go_on() {
     assert!((1..4).all(|tag| done[&tag].result.is_ok()));
     assert!(done[&3].timing.finished_ns < 500_000_000, "waited for the stalled read");
     drop(done);
-    // Even if every thread hangs, nobody waits for ever.
+    // Even if all threads hang, no caller waits forever.
     storage.plan((0..100).map(|number| (number, stalled)));
     submit(&reads, &extents, ReadClass::Urgent);
     let done = collect(&reads, 4);
@@ -287,7 +286,7 @@ fn planes_outlive_the_reads() {
     assert_eq!(plane.as_ref(), store.read_extent_vec(&extents[0]).unwrap());
 }
 
-/// A copy of the bundled store that a test may spoil.
+/// Returns a copy of the bundled store that a test may damage.
 fn copied() -> (tempfile::TempDir, std::path::PathBuf, Arc<Store>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("copy.nest");
@@ -423,7 +422,7 @@ fn a_disk_has_a_speed_at_the_sizes_of_planes() {
     assert_eq!(reads.method(), choice.method);
 }
 
-/// Says that its bytes lie in the memory of this process, at addresses where there is none.
+/// Storage that claims its bytes are in this process's memory, at unmapped addresses.
 #[cfg(target_os = "linux")]
 struct Unreadable {
     bytes: nestling_formats::store::FileStorage,
@@ -473,7 +472,7 @@ fn a_completion_with_an_error_is_an_error_of_its_read() {
     assert_eq!((reads.counters().errors, reads.outstanding()), (10, 0));
 }
 
-/// Why rings cannot be tested here.
+/// Returns the reason why io_uring cannot be tested here.
 fn lacks_rings() -> Option<String> {
     let store = Arc::new(Store::open(bundled()).unwrap());
     let reads = Reads::open(store, &options(ReadMethod::IoUring)).unwrap();

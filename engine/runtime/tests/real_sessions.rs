@@ -1,4 +1,4 @@
-//! Sessions on a real, if tiny, model: what text comes out must not depend on how it is computed.
+//! Sessions on a tiny real model: the output must not depend on the way it is computed.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ fn greedy(max_tokens: usize) -> GenerateOptions {
     }
 }
 
-/// Tokens, and log-probabilities where they were asked for, to the last bit.
+/// Returns the tokens with the bits of their log-probabilities, if requested.
 fn read(generation: Generation) -> Vec<(u32, Option<u32>)> {
     let mut tokens = Vec::new();
     for event in generation {
@@ -52,7 +52,7 @@ fn read(generation: Generation) -> Vec<(u32, Option<u32>)> {
     tokens
 }
 
-/// Greedy decoding with log-probabilities: equal ones mean equal logits, bit for bit.
+/// Returns options for greedy decoding with log-probabilities: equal ones mean bit-identical logits.
 fn exact(max_tokens: usize) -> GenerateOptions {
     let mut options = greedy(max_tokens);
     options.sampling.top_logprobs = Some(4);
@@ -64,7 +64,7 @@ fn prompt(model: &Model, seed: usize, length: usize) -> Vec<u32> {
     (0..length).map(|i| ((i * 37 + seed * 101 + i * i * 3) % vocab_size) as u32).collect()
 }
 
-/// A store of the tiny checkpoint, with the folder that it lives in.
+/// Converts the tiny checkpoint to a store. Also returns its directory.
 fn store() -> (tempfile::TempDir, Arc<Store>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.nest");
@@ -149,7 +149,7 @@ fn alone_and_in_a_batch_are_the_same() {
     let together: Vec<_> = together.into_iter().map(read).collect();
     assert_eq!(alone, together);
     assert!(alone.iter().all(|tokens| tokens.len() == 24));
-    // Nothing is asked of logits but which is highest.
+    // Greedy decoding without log-probabilities gives the same tokens.
     for (prompt, exact) in prompts.iter().zip(alone) {
         let tokens = read(model.session().generate(prompt.clone(), &greedy(24)).unwrap());
         assert!(tokens.iter().map(|token| token.0).eq(exact.iter().map(|token| token.0)));
@@ -185,7 +185,7 @@ fn a_fork_a_snapshot_and_a_kept_prefix_equal_computing_afresh() {
     let snapshot = session.snapshot(SnapshotContents::TokensAndPages).unwrap();
     let mut fork = session.fork().unwrap();
     let mut restored = model.restore(&snapshot).unwrap();
-    // The fork writes first: it must not disturb the session that it shares pages with.
+    // The fork writes first. It must not change the pages shared with the session.
     read(fork.generate(prompt(&model, 4, 9), &greedy(9)).unwrap());
     fork.truncate(90).unwrap();
     for session in [&mut session, &mut fork, &mut restored] {
@@ -193,7 +193,7 @@ fn a_fork_a_snapshot_and_a_kept_prefix_equal_computing_afresh() {
     }
 }
 
-/// Gives every expert its first plane alone; stands for one of several routers.
+/// Stands for one of several routers: uses only the first plane of all experts.
 struct LowestLevel(u128);
 
 impl LevelRouter for LowestLevel {
@@ -322,7 +322,7 @@ fn a_memory_budget_below_what_is_held_is_refused_with_that_number() {
     model.set_memory_budget(held).unwrap();
     assert_eq!(engine.budget().total_bytes(), Some(held));
 
-    // Of a streamed model, the least that would do: one byte less does not.
+    // Minimum of a streamed model: one byte less is rejected.
     let memory_budget = Some(64 << 20);
     let engine = Engine::new(EngineOptions { memory_budget, ..EngineOptions::default() }).unwrap();
     let options = ModelOptions { residence: Residence::Streamed, ..ModelOptions::default() };
@@ -351,7 +351,7 @@ fn a_model_that_is_open_before_its_experts_are_there_says_the_same() {
         let plan = *model.memory_plan().unwrap();
         assert!(plan.total_bytes() <= memory_budget.unwrap_or(u64::MAX));
         let first = read(model.session().generate(vec![1, 2, 3], &greedy(12)).unwrap());
-        // Less memory ends what is read in the background.
+        // Less memory stops the background reads.
         let experts = plan.expert_bytes / 2;
         if plan.residence == PlannedResidence::Lazy {
             model.set_memory_budget(plan.total_bytes() - experts).unwrap();
@@ -363,7 +363,7 @@ fn a_model_that_is_open_before_its_experts_are_there_says_the_same() {
     let lazy = answer(Residence::Lazy, None);
     assert_eq!(lazy.0.residence, PlannedResidence::Lazy);
     assert_eq!((&lazy.1, &lazy.2), (&first, &second));
-    // Without room for all, experts are streamed.
+    // Without memory for all experts, they are streamed.
     let less = lazy.0.total_bytes() - lazy.0.expert_bytes / 4;
     let streamed = answer(Residence::Lazy, Some(less));
     assert_eq!(streamed.0.residence, PlannedResidence::Streamed);
@@ -386,7 +386,7 @@ fn text_comes_out_as_the_tokenizer_would_write_it() {
     }
     assert_eq!(text, model.tokenizer().unwrap().decode(&tokens, false).unwrap());
 
-    // A stop string ends it before it is written, wherever tokens begin.
+    // A stop string ends the output before its first character, wherever tokens start.
     let (middle, _) = text.char_indices().nth(text.chars().count() / 2).unwrap();
     let stop: String = text[middle..].chars().take(3).collect();
     options.stop = vec![stop.clone()];
@@ -422,7 +422,6 @@ fn the_history_can_be_gone_on_from_without_anything_new() {
     assert_eq!(parts, whole);
 }
 
-/// The demo model's checkpoint.
 fn demo() -> PathBuf {
     let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/demo-model/hf");
     let path = std::env::var_os("NESTLING_DEMO_HF").map_or(beside, PathBuf::from);
@@ -450,7 +449,7 @@ fn cancelling_the_demo_model_in_a_long_prompt() {
         times.push(start.elapsed());
     }
     println!("cancelled within {times:?}");
-    // The median: other programs may have the processor for a while.
+    // The median, since other programs may occupy the CPU for a while.
     times.sort_unstable();
     assert!(times[times.len() / 2] < Duration::from_millis(250), "{times:?}");
 }

@@ -1,5 +1,7 @@
-//! Conversions by seed: stopped anywhere, with what they left cut, lengthened and changed, and gone on
-//! with by another number of threads; the store has the same bytes as that of one attempt.
+//! Seeded simulation of interrupted conversions.
+//!
+//! Each attempt stops at a random point, its files are truncated, extended or changed, and the next attempt
+//! uses another number of threads. The final store equals that of a single attempt.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
 
 use std::fs;
@@ -10,7 +12,7 @@ use nestling_convert::convert::{ConvertError, ConvertOptions, convert};
 use nestling_core::CancelToken;
 use nestling_import::Checkpoint;
 
-/// xorshift64*: the same on every machine.
+/// xorshift64*, the same on all machines.
 struct Random(u64);
 
 impl Random {
@@ -27,7 +29,7 @@ fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(families.join(name)).unwrap()
 }
 
-/// One attempt, stopped after so many pieces of work; says whether it came to its end.
+/// Runs one attempt, cancelled after `pieces` progress reports. Returns true if it completed.
 fn attempt(source: &Checkpoint, path: &Path, threads: usize, pieces: usize) -> bool {
     let mut options = ConvertOptions::default();
     (options.threads, options.overwrite) = (threads, true);
@@ -45,7 +47,7 @@ fn attempt(source: &Checkpoint, path: &Path, threads: usize, pieces: usize) -> b
     }
 }
 
-/// Changes one of the unfinished files.
+/// Damages one of the unfinished files.
 fn damage(folder: &Path, random: &mut Random) {
     let files = ["made.nest.partial", "made.nest.journal"];
     let path = folder.join(files[random.below(2)]);
@@ -75,7 +77,7 @@ fn simulate(seed: u64, source: &Checkpoint, whole: &[u8]) {
     assert!(fs::read(&path).unwrap() == whole, "done, and not the same");
 }
 
-/// Seeds from `NESTLING_FIRST_SEED` on, as many as `NESTLING_SEEDS` says.
+/// Runs `NESTLING_SEEDS` seeds starting at `NESTLING_FIRST_SEED`.
 #[test]
 fn attempts_that_are_stopped_end_in_the_same_bytes_by_seed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! A run whose experts are streamed from a disk that misbehaves: a typed error or the right tokens,
-//! and nothing of it in the next run.
+//! Streaming experts from a faulty disk: a typed error or the right tokens, and no effect on the next run.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
 
 mod faults;
@@ -37,7 +36,7 @@ fn open(store: &Arc<Store>, residence: Residence, reads: ReadOptions) -> Model {
     Model::open_source(&engine, source, &options, &mut |_| {}, &CancelToken::new()).unwrap()
 }
 
-/// Greedy tokens after a short prompt, or why there are none.
+/// Returns greedy tokens after a short prompt, or the error.
 fn run(model: &Model, tokens: usize) -> Result<Vec<u32>, EngineError> {
     let options = GenerateOptions {
         max_tokens: Some(tokens),
@@ -55,7 +54,7 @@ fn run(model: &Model, tokens: usize) -> Result<Vec<u32>, EngineError> {
     Ok(said)
 }
 
-/// A model that holds a third of its experts, and what it should say.
+/// Returns a model with a budget for a third of its experts, and the expected tokens.
 fn streamed(reads: ReadOptions, tokens: usize) -> (Arc<FaultyStorage>, Model, Vec<u32>) {
     let (storage, store) = faulty_store();
     let expected = run(&open(&store, Residence::Owned, ReadOptions::default()), tokens).unwrap();
@@ -83,7 +82,7 @@ fn any_read_of_a_run_may_go_wrong_once() {
         Fault::Panic,
     ];
     let (mut errors, mut right) = (0, 0);
-    // The first reads one by one, then further and further apart.
+    // The first reads one by one, later ones with growing distance.
     let numbers = (0..40).map(|step: u64| step + step * step * reads / 1600);
     for (number, fault) in numbers.zip(faults.into_iter().cycle()) {
         model.shed_experts(u64::MAX);
@@ -103,7 +102,7 @@ fn any_read_of_a_run_may_go_wrong_once() {
             }
             (_, Err(error)) => panic!("read {number}, {fault:?}: {error}"),
         }
-        // What failed is read again when it is wanted again.
+        // The failed read is repeated when its plane is needed again.
         let short = tokens / 8;
         assert_eq!(run(&model, short).unwrap(), expected[..short], "after {number}, {fault:?}");
     }

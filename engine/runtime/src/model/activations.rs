@@ -1,4 +1,4 @@
-//! Buffers of one step.
+//! Activation buffers of a step.
 
 use nestling_formats::{InternalError, Invariant};
 use nestling_import::{DeltaNetConfig, ModelConfig, TokenMixer};
@@ -10,45 +10,45 @@ use super::rope::rope_kinds;
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::error::EngineError;
 
-/// What a step computes in. T = rows of the step.
+/// Activation buffers of a step. T = rows of the step.
 pub struct Activations<B: Backend> {
     /// Residual stream.
     pub x: B::Buffer, // [T, hidden_size]
-    /// The rows of `x` that want logits.
+    /// Rows of `x` with requested logits.
     pub tail: B::Buffer, // [rows with logits, hidden_size]
-    /// A normed `x`.
+    /// `x` after a norm.
     pub normed: B::Buffer, // [T, hidden_size]
-    /// Buffers of attention, for every shape of heads.
+    /// Buffers of attention, one set per head shape.
     pub attention: Vec<AttentionBuffers<B>>,
-    /// Buffers of attention to latents, for every shape of it.
+    /// Buffers of latent attention, one set per shape.
     pub latent: Vec<LatentBuffers<B>>,
-    /// Buffers of gated DeltaNet, for every shape of it.
+    /// Buffers of gated DeltaNet, one set per shape.
     pub delta_nets: Vec<DeltaNetBuffers<B>>,
-    /// Cosines and sines of the positions, for every kind of angles.
+    /// RoPE cosines and sines of the positions, one buffer per kind of angles.
     pub ropes: Vec<B::Buffer>, // [T, dims]
-    /// Those of the rows that want logits.
+    /// The same for the rows with requested logits.
     pub ropes_tail: Vec<B::Buffer>, // [rows with logits, dims]
-    /// What shared experts' outputs are multiplied by.
+    /// Gate values that shared experts' outputs are multiplied by.
     pub gate: B::Buffer, // [T, 1]
-    /// Outputs of shared experts, before that; of any part, before its norm.
+    /// Outputs of shared experts before the gate, or of any branch before its norm.
     pub shared: B::Buffer, // [T, hidden_size]
-    /// What a layer's part gives in all, where that has a norm.
+    /// Sum of a layer's feed-forward branches, in families with norms after them.
     pub branch: B::Buffer, // [T, hidden_size]
-    /// The experts of every row.
+    /// Chosen experts of the rows.
     pub routing: B::Routing, // [T, K]
-    /// What a router with a norm of its own sees; then what the next layer's router would see if
-    /// this layer had no experts.
+    /// Inputs of a router with a separate norm. Then inputs of a later layer's router for prediction,
+    /// computed as if the layers between had no experts.
     pub ahead: B::Buffer, // [T, hidden_size]
-    /// The experts that it would choose.
+    /// Experts predicted for a later layer.
     pub predicted: B::Routing, // [T, K]
-    /// Outputs of the experts, before they are weighted and summed.
+    /// Outputs of the experts before the weighted sum.
     pub expert_rows: B::Buffer, // [T * K, hidden_size]
-    /// Logits of the rows that want them.
+    /// Logits of the rows with requested logits.
     pub logits: B::Buffer, // [rows with logits, vocab_size]
 }
 
 impl<B: Backend> Activations<B> {
-    /// Buffers for steps of up to `rows_max` rows.
+    /// Allocates buffers for steps of up to `rows_max` rows.
     pub fn new(
         backend: &mut B,
         config: &ModelConfig,
@@ -94,7 +94,7 @@ impl<B: Backend> Activations<B> {
 }
 
 impl<B: Backend> Activations<B> {
-    /// Keeps the rows that want logits of what the rest of the last layer reads.
+    /// Reduces the inputs of the rest of the last layer to the rows with requested logits.
     pub fn keep(&mut self, encoder: &mut B::Encoder<'_>, rows: &[u32]) -> Result<(), EngineError> {
         let Self { x, normed, tail, ropes, ropes_tail, .. } = self;
         for buffer in [x, normed] {
@@ -109,7 +109,7 @@ impl<B: Backend> Activations<B> {
     }
 }
 
-/// The shapes of heads that the layers of a model have.
+/// Returns the distinct head shapes of a model's attention layers.
 pub(super) fn attention_shapes(config: &ModelConfig) -> Vec<AttentionShape> {
     config.distinct(|layer| match &layer.mixer {
         TokenMixer::Attention(heads) => Some(attention::shape(heads)),
@@ -117,7 +117,7 @@ pub(super) fn attention_shapes(config: &ModelConfig) -> Vec<AttentionShape> {
     })
 }
 
-/// The shapes of attention to latents that the layers of a model have.
+/// Returns the distinct shapes of a model's latent attention layers.
 pub(super) fn latent_shapes(config: &ModelConfig) -> Vec<LatentShape> {
     config.distinct(|layer| match &layer.mixer {
         TokenMixer::Latent(latent) => Some(latent::shape(latent)),
@@ -125,7 +125,7 @@ pub(super) fn latent_shapes(config: &ModelConfig) -> Vec<LatentShape> {
     })
 }
 
-/// The shapes of gated DeltaNet that the layers of a model have.
+/// Returns the distinct shapes of a model's gated DeltaNet layers.
 pub(super) fn delta_net_shapes(config: &ModelConfig) -> Vec<DeltaNetConfig> {
     config.distinct(|layer| match layer.mixer {
         TokenMixer::DeltaNet(shape) => Some(shape),
@@ -133,10 +133,10 @@ pub(super) fn delta_net_shapes(config: &ModelConfig) -> Vec<DeltaNetConfig> {
     })
 }
 
-/// Where a layer's kind is in the list that buffers and angles are made by.
+/// Returns the index of a layer's kind in the list of buffers or angles.
 ///
 /// # Errors
-/// A kind that is not in the list, which is made from the same configuration.
+/// Returns an error if the kind is missing from the list, which comes from the same configuration.
 pub(super) fn index_of<T: PartialEq>(kinds: &[T], kind: &T) -> Result<usize, InternalError> {
     kinds.iter().position(|found| found == kind).invariant("every layer's kind has its buffers")
 }

@@ -1,4 +1,4 @@
-//! Biases of attention, as its products want them.
+//! Biases of the attention projections.
 
 use nestling_formats::{FloatKind, MatrixKind};
 use nestling_import::{AttentionBias, AttentionConfig, ModelConfig, OutputGate};
@@ -6,14 +6,13 @@ use nestling_import::{AttentionBias, AttentionConfig, ModelConfig, OutputGate};
 use super::floats::Floats;
 use nestling_core::error::EngineError;
 
-/// The bias of each product that has one.
 pub(super) struct AttentionBiases(Vec<(MatrixKind, Vec<f32>)>);
 
 impl AttentionBiases {
-    /// Those of one layer.
+    /// Reads the biases of one layer.
     ///
     /// # Errors
-    /// A bias of another size.
+    /// Returns an error if a bias has the wrong length.
     pub(super) fn read(
         config: &ModelConfig,
         heads: &AttentionConfig,
@@ -43,8 +42,8 @@ impl AttentionBiases {
             list.push((kind, floats.get(bias, keys)?.to_vec()));
         }
         if heads.bias == AttentionBias::All {
-            // What the layer adds is multiplied by this: here the bias, in every step the inputs of
-            // the product.
+            // The residual multiplier applies to the whole output: to the bias here, and to the inputs of the
+            // product in a step.
             let multiplier = config.multipliers.residual;
             let bias = floats.get(FloatKind::OutputBias, config.hidden_size)?;
             let scaled = bias.iter().map(|bias| multiplier * bias).collect();
@@ -53,7 +52,6 @@ impl AttentionBiases {
         Ok(Self(list))
     }
 
-    /// That of one product.
     pub(super) fn of(&self, kind: MatrixKind) -> Option<&[f32]> {
         let found = self.0.iter().find(|(of, _)| *of == kind);
         found.map(|(_, bias)| bias.as_slice())

@@ -1,4 +1,4 @@
-//! Where the rows of tokens come from.
+//! Token embedding, on the device or read from the store.
 
 use nestling_formats::Level;
 
@@ -10,14 +10,14 @@ use nestling_experts::expert::{EmbeddedRows, EmbeddingRows};
 
 /// The token embedding, `[vocab_size, hidden_size]`.
 pub enum Embedding<B: Backend> {
-    /// On the device.
+    /// A matrix on the device.
     Held(B::Matrix),
-    /// In the store, where a step takes a few of its rows.
+    /// A table in the store, of which a step reads the rows it needs.
     Stored(EmbeddingRows),
 }
 
 impl<B: Backend> Embedding<B> {
-    /// Puts the rows of a step's tokens into `x`, `[T, hidden_size]`.
+    /// Writes the embeddings of a step's tokens to `x`, `[T, hidden_size]`.
     pub(super) fn embed(
         &self,
         enc: &mut B::Encoder<'_>,
@@ -35,7 +35,7 @@ impl<B: Backend> Embedding<B> {
         }
     }
 
-    /// Bytes that a row is read with at a level.
+    /// Returns the bytes read per row at a level.
     pub(super) fn row_bytes(&self, level: Level, vocab_size: usize) -> u64 {
         match self {
             Self::Held(table) => B::matrix_bytes(table, level) / vocab_size.max(1) as u64,

@@ -1,4 +1,4 @@
-//! Float tensors of a layer, as they are uploaded.
+//! Float tensors of a layer.
 
 use nestling_formats::FloatKind;
 
@@ -6,7 +6,6 @@ use nestling_core::backend::Backend;
 use nestling_core::error::EngineError;
 use nestling_experts::expert::ExpertSource;
 
-/// The float tensors of a layer.
 pub(super) struct Floats {
     layer: Option<u32>,
     list: Vec<(FloatKind, Vec<f32>)>,

@@ -1,5 +1,6 @@
-//! Groups of weights, read by other threads before the loader asks for them: a device binds one while others are
-//! read, and files that must be transcoded keep every core busy.
+//! Background reads of weight groups, ahead of the loader.
+//!
+//! The device uploads one group while others are read. Files that must be transcoded keep all cores busy.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -11,23 +12,23 @@ use nestling_core::sync::whole;
 use nestling_experts::expert::{ExpertSource, Matrices};
 use nestling_formats::store::GroupId;
 
-/// Most groups that are held for a device which copies them.
+/// Maximum number of groups held in memory for a device that copies them.
 const COPIED_AHEAD_MAX: usize = 2;
 
-/// The groups of a source that are wanted, in this order.
+/// Groups of a source in the order in which the loader takes them.
 pub(super) struct GroupsAhead<'a> {
     source: &'a dyn ExpertSource,
     groups: Vec<GroupId>,
-    /// Most groups that are read and not taken.
+    /// Maximum number of groups read but not yet taken.
     window: usize,
     state: Mutex<State>,
-    /// Something was read or taken, or the end has come.
+    /// Signalled when a group was read or taken, and at the end.
     changed: Condvar,
 }
 
 struct State {
     read: Vec<Group>, // [groups]
-    /// Groups before this one were taken.
+    /// Index after the last group taken.
     taken: usize,
     closed: bool,
 }
@@ -40,8 +41,10 @@ enum Group {
 }
 
 impl<'a> GroupsAhead<'a> {
-    /// Nothing is read yet. Where weights stay in the memory that they are read into, all of them may be read at
-    /// once; elsewhere a few.
+    /// Creates a reader without reading yet.
+    ///
+    /// If the backend uses weights in the memory that they are read into, all groups may be read at once,
+    /// otherwise a few.
     pub fn new<B: Backend>(
         source: &'a dyn ExpertSource,
         groups: Vec<GroupId>,
@@ -57,7 +60,7 @@ impl<'a> GroupsAhead<'a> {
     pub fn run<T>(&self, threads: usize, load: impl FnOnce() -> T) -> T {
         thread::scope(|scope| {
             for _ in 1..threads.min(self.groups.len()) {
-                // Without the thread, the others do its part.
+                // If the thread cannot be spawned, the others take its share.
                 let _ = thread::Builder::new().spawn_scoped(scope, || self.read());
             }
             let _close = CloseOnDrop(self);
@@ -65,7 +68,7 @@ impl<'a> GroupsAhead<'a> {
         })
     }
 
-    /// A group, read before or now.
+    /// Returns a group, waiting for its read or reading it on this thread.
     pub fn take(&self, id: &GroupId) -> Result<Matrices, EngineError> {
         let Some(at) = self.groups.iter().position(|group| group == id) else {
             return self.source.matrices(id);
@@ -76,7 +79,7 @@ impl<'a> GroupsAhead<'a> {
         loop {
             match std::mem::replace(&mut state.read[at], Group::Taken) {
                 Group::Read(result) => return result,
-                // Nobody has begun, or it was taken before.
+                // No thread reads it yet, or it was taken before.
                 Group::Waiting | Group::Taken => {
                     drop(state);
                     return self.source.matrices(id);
@@ -89,7 +92,6 @@ impl<'a> GroupsAhead<'a> {
         }
     }
 
-    /// Reads one group after another until there is none.
     fn read(&self) {
         let mut state = self.lock();
         while !state.closed {
@@ -139,7 +141,7 @@ mod tests {
 
     use super::{EngineError, ExpertSource, GroupId, GroupsAhead, Matrices};
 
-    /// Groups without matrices, and their reads counted; a layer may be one that panics.
+    /// A source of groups without matrices that counts its reads. It can panic at a given layer.
     struct Counted {
         reads: AtomicUsize,
         panics_at: Option<u32>,
@@ -209,7 +211,7 @@ mod tests {
         let source = Counted::new(Some(7));
         let ahead = GroupsAhead::new::<Cpu>(&source, dense(0..8), 2);
         ahead.run(2, || {
-            // The other thread comes to it, since nothing is taken before all else was read.
+            // The other thread reaches it, since the loader takes nothing before all others are read.
             while source.reads.load(Ordering::Relaxed) < 8 {
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! Weights of attention to latents, out of their groups.
+//! Loading of latent attention weights.
 
 use nestling_formats::{FloatKind, MatrixKind};
 use nestling_import::{LatentConfig, ModelConfig};
@@ -64,7 +64,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 }
 
-/// All query heads and the one key.
+/// Returns the head configuration: all query heads share one key head.
 fn latent_heads<B: Backend>(latent: &LatentConfig, norm: B::Floats) -> AttentionHeads<B> {
     AttentionHeads {
         num_attention_heads: latent.num_attention_heads,

@@ -1,5 +1,4 @@
-//! The mathematics of a step, straight down. Which layers are computed when, and what is done about
-//! experts that are missing, is in `resume.rs`.
+//! The forward pass. `resume.rs` decides which layers run when, and handles expert misses.
 //!
 //! ```text
 //! x = embed(tokens)
@@ -23,29 +22,28 @@ use nestling_core::routing_trace::TraceStep;
 use nestling_core::runner::{StepOutput, StepStats};
 use nestling_experts::expert::{EmbeddedRows, RequestScratch};
 
-/// What a step works on: everything that changes.
+/// Mutable state of a step.
 pub(super) struct Step<'a, B: Backend> {
-    /// All rows; every row's keys and values are stored.
+    /// All rows. KV entries are stored for each of them.
     pub rows: &'a mut StepRows,
-    /// Those that want logits.
+    /// Indices of the rows with requested logits.
     pub logit_rows: &'a [u32],
-    /// Cosines and sines of the rows' positions, for every kind of angles.
+    /// RoPE cosines and sines of the rows' positions, one vector per kind of angles.
     pub angles: &'a [Vec<f32>], // [T, dims]
     pub act: &'a mut Activations<B>,
     pub embedded: &'a mut EmbeddedRows,
     pub requests: &'a mut RequestScratch<B>,
     pub predictions: &'a mut RequestScratch<B>,
     pub memory: &'a mut [LayerMemory<B>], // [layers]
-    /// A routing to compute with, in place of what the routers choose.
+    /// Recorded routing to use instead of the routers' choices.
     pub replayed: Option<&'a TraceStep>,
     pub cancel: &'a CancelToken,
     pub stats: &'a mut StepStats,
     pub output_kind: StepOutputKind,
-    /// Gets what is wanted of the rows that want logits.
+    /// Receives the requested outputs.
     pub output: &'a mut StepOutput,
 }
 
-/// A model's graph over one batch.
 pub(super) struct Graph<'a, 'e, B: Backend + 'e> {
     pub w: &'a Weights<B>,
     pub eps: f32,
@@ -54,7 +52,7 @@ pub(super) struct Graph<'a, 'e, B: Backend + 'e> {
 }
 
 impl<B: Backend> Graph<'_, '_, B> {
-    /// The rows of the tokens, and the angles of their positions.
+    /// Computes the embeddings of the tokens, and uploads the angles of their positions.
     pub fn embed(&mut self) -> Result<(), EngineError> {
         let Self { w, enc, step, .. } = self;
         let Step { rows, angles, act, embedded, .. } = step;
@@ -63,7 +61,7 @@ impl<B: Backend> Graph<'_, '_, B> {
         angles.iter().zip(&mut act.ropes).try_for_each(|(angles, rope)| enc.write(angles, rope))
     }
 
-    /// A layer up to the choice of its experts; false if no row wants more than that.
+    /// Computes a layer up to the choice of its experts. Returns false if no row has requested logits.
     pub fn until_experts(&mut self, layer: usize) -> Result<bool, EngineError> {
         let (logit_rows, is_last) = (self.step.logit_rows, self.narrows(layer));
         let tail = is_last.then_some(logit_rows);
@@ -71,7 +69,7 @@ impl<B: Backend> Graph<'_, '_, B> {
         let (lw, eps) = (&w.layers[layer], *eps);
         let Step { rows, act, memory, replayed, .. } = step;
 
-        // What tokens see of each other: x += mix(norm(x)).
+        // Token mixer: x += mix(norm(x)).
         enc.rms_norm(&act.x, &lw.attention_norm, eps, Write::Set, &mut act.normed)?;
         let norm = lw.norms_after.as_ref().map(|norms| (&norms.attention, eps));
         let residual = ResidualAdd { multiplier: w.multipliers.residual, norm };
@@ -82,7 +80,7 @@ impl<B: Backend> Graph<'_, '_, B> {
             return Ok(false);
         }
 
-        // What each token becomes: x += dense(norm(x)) + Σ weight · expert(norm(x)).
+        // Feed-forward part: x += dense(norm(x)) + Σ weight · expert(norm(x)).
         enc.rms_norm(&act.x, &lw.feed_forward_norm, eps, Write::Set, &mut act.normed)?;
         add_dense(enc, lw, &rows.dense_levels, eps, act)?;
         if let Some(router) = &lw.router {
@@ -94,7 +92,7 @@ impl<B: Backend> Graph<'_, '_, B> {
         Ok(true)
     }
 
-    /// The rest of a layer, once its experts are computed.
+    /// Computes the rest of a layer after its experts.
     pub fn after_experts(&mut self, layer: usize) -> Result<(), EngineError> {
         let Self { w, eps, enc, step: Step { rows, act, .. } } = self;
         let lw = &w.layers[layer];
@@ -106,7 +104,7 @@ impl<B: Backend> Graph<'_, '_, B> {
         enc.scale(norms.layer_scalar, &mut act.x)
     }
 
-    /// What is wanted of the rows that want logits.
+    /// Computes the requested outputs of the rows with requested logits.
     pub async fn logits(&mut self) -> Result<(), EngineError> {
         let Self { w, eps, enc, step } = self;
         let Step { rows, act, output, .. } = step;
@@ -133,13 +131,14 @@ impl<B: Backend> Graph<'_, '_, B> {
         }
     }
 
-    /// Whether a layer goes on with the rows that want logits alone: the last one, if these are not all.
+    /// Returns true if the layer continues with a subset of the rows: the last layer, if some rows have no
+    /// requested logits.
     pub fn narrows(&self, layer: usize) -> bool {
         layer + 1 == self.w.layers.len() && self.step.logit_rows.len() < self.step.rows.len()
     }
 }
 
-/// Adds a dense part, or an expert that every token passes:
+/// Adds the dense part or the shared expert:
 ///
 /// ```text
 /// x += dense(norm(x)) + Σ weight · expert(norm(x))
@@ -179,7 +178,7 @@ fn add_dense<B: Backend>(
     }
 }
 
-/// Chooses the experts of every row, and leaves their inputs in `act.normed`.
+/// Routes the rows, and leaves the experts' inputs in `act.normed`.
 pub fn route<B: Backend>(
     enc: &mut B::Encoder<'_>,
     lw: &LayerWeights<B>,
@@ -200,7 +199,7 @@ pub fn route<B: Backend>(
     }
 }
 
-/// The experts that a later layer's router chooses of a state that lacks the layers between.
+/// Predicts the routing of a later layer from the present hidden state, ignoring the layers between.
 pub(super) fn predict<B: Backend>(
     enc: &mut B::Encoder<'_>,
     norm: &B::Floats,
@@ -212,7 +211,6 @@ pub(super) fn predict<B: Backend>(
     enc.route(router, &act.ahead, &mut act.predicted)
 }
 
-/// Adds the outputs of the experts.
 fn add_experts<B: Backend>(
     enc: &mut B::Encoder<'_>,
     lw: &LayerWeights<B>,
@@ -232,7 +230,7 @@ fn add_experts<B: Backend>(
     enc.rms_norm(&act.shared, norm, eps, Write::Add, out)
 }
 
-/// Multiplies by a constant that is 1 in most families.
+/// Multiplies by a constant, which is 1 in most families.
 fn scale<B: Backend>(
     enc: &mut B::Encoder<'_>,
     factor: f32,

@@ -1,4 +1,4 @@
-//! What a layer keeps of all sequences.
+//! KV pages and recurrent states of a layer, for all sequences.
 
 use nestling_import::{LayerConfig, ModelConfig};
 
@@ -7,30 +7,30 @@ use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, KvShape};
 use nestling_core::recurrent::StateShape;
 
-/// What one layer keeps: pages, which grow with a sequence, or states, which do not.
+/// Sequence memory of one layer: pages, which grow with a sequence, or states of fixed size.
 pub enum LayerMemory<B: Backend> {
-    /// Keys and values.
+    /// KV pages.
     Pages(B::KvPool),
     /// Recurrent states.
     States(B::StatePool),
 }
 
-/// How much of it there may be.
+/// Capacity of the sequence memory.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryShape {
-    /// Element type of keys and values.
+    /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
-    /// Pages.
+    /// Number of pages.
     pub pages: usize,
-    /// States.
+    /// Number of states.
     pub states: usize,
 }
 
 impl<B: Backend> LayerMemory<B> {
-    /// Room for what a layer keeps.
+    /// Allocates the memory of one layer.
     ///
     /// # Errors
-    /// A backend whose memory is full.
+    /// Returns an error if the backend is out of memory.
     pub fn new(
         backend: &mut B,
         layer: &LayerConfig,
@@ -46,10 +46,10 @@ impl<B: Backend> LayerMemory<B> {
         }
     }
 
-    /// Room for what every layer keeps.
+    /// Allocates the memory of all layers.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Fails as [`Self::new`] does.
     pub fn of_model(
         backend: &mut B,
         config: &ModelConfig,
@@ -58,10 +58,10 @@ impl<B: Backend> LayerMemory<B> {
         config.layers.iter().map(|layer| Self::new(backend, layer, shape)).collect()
     }
 
-    /// The layer's pages.
+    /// Returns the layer's pages.
     ///
     /// # Errors
-    /// A layer that keeps states.
+    /// Returns an error if the layer has states.
     pub fn pages(&mut self) -> Result<&mut B::KvPool, EngineError> {
         match self {
             Self::Pages(pages) => Ok(pages),
@@ -69,10 +69,10 @@ impl<B: Backend> LayerMemory<B> {
         }
     }
 
-    /// The layer's states.
+    /// Returns the layer's states.
     ///
     /// # Errors
-    /// A layer that keeps pages.
+    /// Returns an error if the layer has pages.
     pub fn states(&mut self) -> Result<&mut B::StatePool, EngineError> {
         match self {
             Self::States(states) => Ok(states),

@@ -1,4 +1,4 @@
-//! What a source's model takes of a device.
+//! Device memory required by a model.
 
 use std::sync::Arc;
 
@@ -10,8 +10,10 @@ use nestling_core::float_bytes;
 use nestling_core::weights::ActivationMode;
 use nestling_experts::expert::{ExpertSource, rows_that_stay};
 
-/// What a source's model needs. Its experts are uploaded before the first step, or `streamed`, with
-/// what their matrices take activations as.
+/// Computes the requirements of a source's model.
+///
+/// `streamed` is the activation mode of streamed experts. If it is `None`, all experts are uploaded before
+/// the first step.
 pub(super) fn model_needs(
     source: &Arc<dyn ExpertSource>,
     streamed: Option<ActivationMode>,
@@ -20,7 +22,7 @@ pub(super) fn model_needs(
     let config = source.config();
     let mut needs =
         ModelNeeds { config, rows_max, weight_bytes: 0, weights: 0, experts: Vec::new() };
-    // Default: a checkpoint is on no device: only stores are counted.
+    // Default: checkpoints do not run on devices, so only stores are counted.
     let Some(source) = Arc::clone(source).store_source() else { return needs };
     let store = source.store();
     let level = source.level_max().unwrap_or(store.level());
@@ -31,7 +33,7 @@ pub(super) fn model_needs(
             GroupId::Asset { .. } => continue,
             GroupId::Expert(_) if streamed.is_some() => continue,
             GroupId::Embedding if is_stored => continue,
-            // A store without a head has the embedding for one.
+            // In a store without a head, the embedding serves as one too.
             GroupId::Embedding if index.group(&GroupId::Head).is_none() => (2, level),
             // An allocation may choose less than the highest level.
             GroupId::Expert(id) => (1, planes_level(source.planes_of(*id, level), level)),
@@ -47,14 +49,14 @@ pub(super) fn model_needs(
     needs
 }
 
-/// The level that so many planes make, no more than another.
+/// Returns the level of the first `planes` planes, at most `most`.
 fn planes_level(planes: usize, most: Level) -> Level {
     Level::ALL.get(planes.saturating_sub(1)).copied().unwrap_or(most).min(most)
 }
 
-/// Bytes of a group at a level, floats as they are loaded, with the codecs of its matrices.
+/// Returns the bytes of a group at a level, including codecs and the widening of floats on load.
 fn group_bytes(index: &Index, group: &Group, level: Level) -> u64 {
-    // Default: a level that the store has no section for takes no planes.
+    // Default: a level without a section in the store uses no planes.
     let planes = Plane::ALL.into_iter().take(index.planes_at(group, level).unwrap_or(0));
     let extents = planes.filter_map(|plane| index.extent(group, plane));
     let codec = |encoding: &Encoding| match encoding {

@@ -1,10 +1,10 @@
-//! The protocol of a step: layer after layer, and again from the experts that a device missed.
+//! Execution of a step: layer after layer, resuming at the experts that the device missed.
 //!
-//! Where a device can, a layer's experts are left to it, recorded as if none could be missing, and nothing is
-//! waited for. Where one was missing, the device skips it and everything after it. That is seen when the host
-//! waits next: at the end, before a layer whose experts need the host, and every few layers while misses are
-//! frequent. The step then resumes at that layer's experts, whose uses are known by then, and the host waits
-//! for them as it does where a device cannot find experts by itself.
+//! Where the device supports it, it looks up a layer's experts itself: the layer is recorded as if all were
+//! resident, and the host does not wait. If an expert is missing, the device skips it and everything after
+//! it. The host detects the miss at its next wait: at the end, before a layer whose experts need the host,
+//! and every few layers while misses are frequent. The step then resumes at that layer's experts, whose uses
+//! are known by then. The host waits for them as it does where a device cannot look up experts.
 
 use super::layer::{Graph, Step, predict};
 use super::weights::Weights;
@@ -12,10 +12,9 @@ use nestling_core::backend::{Backend, Encoder};
 use nestling_core::error::EngineError;
 use nestling_experts::expert::{ExpertCache, RoutedInputs};
 
-/// How many layers ahead experts are predicted at the most.
+/// Maximum number of layers between a layer and the layer whose experts are predicted.
 const PREFETCH_DISTANCE_MAX: usize = 2;
 
-/// Computes one batch.
 pub(super) async fn forward<B: Backend>(
     w: &Weights<B>,
     experts: &mut ExpertCache<B>,
@@ -32,15 +31,16 @@ pub(super) async fn forward<B: Backend>(
     Ok(())
 }
 
-/// Where a step resumes, and how many layers are recorded before the host looks for misses: as long as
-/// these are frequent, what comes after them is recorded in vain.
+/// Layer at which a step resumes, and the interval at which the host checks for misses.
+///
+/// While misses are frequent, long intervals waste the layers recorded after a miss.
 #[derive(Debug)]
 struct Resume {
-    /// The layer whose experts were missing last; everything before them is computed.
+    /// Layer of the last miss. Everything before its experts is computed.
     missed: Option<usize>,
-    /// Layers until the host looks.
+    /// Number of layers until the next check.
     interval: usize,
-    /// Layers left to the device since it looked.
+    /// Number of layers left to the device since the last check.
     recorded: usize,
 }
 
@@ -51,21 +51,20 @@ impl Default for Resume {
 }
 
 impl Resume {
-    /// The step resumes at the experts of a layer. The host looks again after twice as many layers as there
-    /// were since the miss before.
+    /// Resumes at the experts of layer `missed`. The next check comes after twice the distance to the
+    /// previous miss.
     fn rewind(&mut self, missed: usize) {
         // Default: before the first miss, the distance counts from the first layer.
         let since = missed.saturating_sub(self.missed.unwrap_or(0));
         *self = Self { missed: Some(missed), interval: (2 * since).max(1), recorded: 0 };
     }
 
-    /// The first layer that is not computed in whole.
     fn first(&self) -> usize {
         // Default: without a miss, no layer is computed yet.
         self.missed.unwrap_or(0)
     }
 
-    /// One layer more is left to the device; whether the host looks for misses now.
+    /// Counts a layer left to the device. Returns true if the host should check for misses.
     fn is_due(&mut self) -> bool {
         self.recorded += 1;
         if self.recorded < self.interval {
@@ -76,14 +75,13 @@ impl Resume {
     }
 }
 
-/// One batch on its way through the layers.
 struct Pass<'a, 'e, B: Backend + 'e> {
     graph: Graph<'a, 'e, B>,
     experts: &'a mut ExpertCache<B>,
 }
 
 impl<B: Backend> Pass<'_, '_, B> {
-    /// Computes layers from where the step resumes, and the logits. Gives the layer that missed an expert.
+    /// Computes layers from the resume point, and the outputs. Returns the layer of a miss, if any.
     async fn run(&mut self, resume: &mut Resume) -> Result<Option<usize>, EngineError> {
         for layer in resume.first()..self.graph.w.layers.len() {
             if self.graph.step.cancel.is_cancelled() {
@@ -91,7 +89,8 @@ impl<B: Backend> Pass<'_, '_, B> {
             }
             let is_resumed = resume.missed == Some(layer);
             if !is_resumed {
-                // Rows that want no logits are given up, so nothing before may be missing.
+                // The last layer discards rows without requested logits, so earlier misses must be resolved
+                // first.
                 if self.graph.narrows(layer)
                     && let Some(missed) = self.resolve_misses().await?
                 {
@@ -116,13 +115,14 @@ impl<B: Backend> Pass<'_, '_, B> {
         Ok(self.experts.resolve_misses(&mut self.graph.enc, self.graph.step.stats))
     }
 
-    /// Leaves a layer's experts to the device; false where the host must wait for them.
+    /// Leaves a layer's experts to the device. Returns false if the host must wait for them.
     fn try_device_routing(&mut self, layer: usize) -> Result<bool, EngineError> {
         let Self { graph: Graph { w, enc, step, .. }, experts } = self;
         let Some(router) = &w.layers[layer].router else { return Ok(true) };
         let Step { rows, act, replayed, .. } = step;
         if replayed.is_some() && experts.memory().is_some() {
-            // What the host writes takes place whether or not experts were missing before.
+            // The host's write of a replayed routing is executed even after an earlier miss, so the host must
+            // wait.
             return Ok(false);
         }
         let per_token = router.num_experts_per_tok;
@@ -130,7 +130,7 @@ impl<B: Backend> Pass<'_, '_, B> {
         experts.try_device_routing(layer, per_token, rows, inputs, &mut act.expert_rows, enc)
     }
 
-    /// Waits for the device if an expert may have been missing; gives the layer that missed one.
+    /// Waits for the device if a miss is possible. Returns the layer of the miss, if any.
     async fn resolve_misses(&mut self) -> Result<Option<usize>, EngineError> {
         let Self { graph: Graph { enc, step, .. }, experts } = self;
         if !experts.may_have_missed() {
@@ -140,7 +140,7 @@ impl<B: Backend> Pass<'_, '_, B> {
         Ok(experts.resolve_misses(enc, step.stats))
     }
 
-    /// Waits for a layer's experts, and computes those that are there while others come.
+    /// Waits for a layer's experts, and computes those available while others are read.
     async fn compute_experts(&mut self, layer: usize) -> Result<(), EngineError> {
         let Self { graph: Graph { w, eps, enc, step }, experts } = self;
         let Step { rows, act, requests, predictions, cancel, stats, .. } = step;
@@ -173,7 +173,7 @@ impl<B: Backend> Pass<'_, '_, B> {
 mod tests {
     use super::Resume;
 
-    /// Layers after which the host looks, of so many that are left to the device.
+    /// Returns the layers after which the host checks, among the next `layers` layers.
     fn looks(resume: &mut Resume, layers: usize) -> Vec<usize> {
         (resume.first()..resume.first() + layers).filter(|_| resume.is_due()).collect()
     }

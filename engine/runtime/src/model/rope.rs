@@ -1,20 +1,22 @@
-//! Angles of positions.
+//! RoPE angles of positions.
 
 use nestling_import::{Llama3Scaling, ModelConfig, RopeConfig, RopeScaling, YarnScaling};
 
 use nestling_core::batch::StepRows;
 
-/// Rotary angles of one kind. Frequencies and angles are rounded to f32, as in the code that models
-/// are trained with; cosine and sine are then exact but for their last rounding.
+/// Rotary angles of one kind.
+///
+/// Frequencies and angles are rounded to f32, as in the code that models are trained with. Cosines and sines
+/// are computed in f64 and rounded to f32.
 #[derive(Debug)]
 pub struct RopeAngles {
     frequencies: Vec<f32>, // [dims / 2]
-    /// What cosines and sines are multiplied by.
+    /// Multiplier of cosines and sines.
     factor: f32,
 }
 
 impl RopeAngles {
-    /// Frequencies of these options, for a model that is opened with so many positions.
+    /// Computes the frequencies for a model opened with a context of `context` positions.
     pub fn new(rope: &RopeConfig, context: usize) -> Self {
         let wavelength = |i: usize| {
             let exponent = (2 * i) as f32 / rope.dims as f32;
@@ -27,7 +29,7 @@ impl RopeAngles {
             }
             RopeScaling::Proportional { pairs } => {
                 let turned = wavelengths.iter().take(*pairs).map(|w| 1.0 / w);
-                // The others have no angle at any position.
+                // The other pairs are not rotated.
                 let still = std::iter::repeat_n(0.0, wavelengths.len().saturating_sub(*pairs));
                 Self { frequencies: turned.chain(still).collect(), factor: 1.0 }
             }
@@ -56,7 +58,7 @@ impl RopeAngles {
         }
     }
 
-    /// Cosines and sines of each row's position, `[T, dims]`, in place of what `angles` held.
+    /// Fills `angles` with the cosines and sines of the rows' positions, `[T, dims]`.
     pub fn fill(&self, rows: &StepRows, angles: &mut Vec<f32>) {
         angles.clear();
         for &position in &rows.positions {
@@ -69,7 +71,7 @@ impl RopeAngles {
     }
 }
 
-/// A frequency, divided if it turns slowly within the positions of the first training.
+/// Scales a frequency by the Llama 3 rule: reduced if it makes few turns within the original context length.
 fn llama3_frequency(frequency: f32, scaling: &Llama3Scaling) -> f32 {
     let (factor, low) = (scaling.factor as f32, scaling.low_freq_factor as f32);
     let high = scaling.high_freq_factor as f32;
@@ -85,9 +87,9 @@ fn llama3_frequency(frequency: f32, scaling: &Llama3Scaling) -> f32 {
     (1.0 - kept) * frequency / factor + kept * frequency
 }
 
-/// How much of each frequency YaRN keeps: 1 above the fast border, 0 below the slow one.
+/// Returns the share of each frequency that YaRN keeps: 1 above the fast border, 0 below the slow one.
 fn kept_shares(rope: &RopeConfig, yarn: &YarnScaling) -> impl Iterator<Item = f32> + use<> {
-    // The pair that turns so often within the positions of the first training.
+    // Index of the pair that makes `turns` turns within the original context length.
     let border = |turns: f64| {
         let positions = yarn.original_max_position_embeddings as f64;
         let per_turn = positions / (turns * 2.0 * std::f64::consts::PI);
@@ -105,7 +107,7 @@ fn kept_shares(rope: &RopeConfig, yarn: &YarnScaling) -> impl Iterator<Item = f3
     (0..rope.dims / 2).map(move |pair| 1.0 - ((pair as f32 - low) / span).clamp(0.0, 1.0))
 }
 
-/// The kinds of angles that the layers of a model use.
+/// Returns the distinct kinds of angles of a model's layers.
 pub fn rope_kinds(config: &ModelConfig) -> Vec<RopeConfig> {
     config.distinct(|layer| layer.mixer.rope().copied())
 }
@@ -126,7 +128,7 @@ mod tests {
         }
     }
 
-    /// The numbers are `ROPE_INIT_FUNCTIONS["yarn"]` of transformers 5.23 for gpt-oss-120b,
+    /// Expected values: `ROPE_INIT_FUNCTIONS["yarn"]` of transformers 5.23 for gpt-oss-120b,
     /// DeepSeek-V2-Lite, and a short one with whole borders.
     #[test]
     fn yarn_has_the_frequencies_of_transformers() {
@@ -154,8 +156,8 @@ mod tests {
         check(&angles, &[(1, 0.14088625), (2, 0.012703318), (7, 7.3936717e-6)]);
     }
 
-    /// The numbers are `ROPE_INIT_FUNCTIONS["llama3"]`, `["linear"]` (heads of 32 elements) and `["longrope"]` (16) of
-    /// transformers 5.23.
+    /// Expected values: `ROPE_INIT_FUNCTIONS["llama3"]`, `["linear"]` (heads of 32 elements) and
+    /// `["longrope"]` (16) of transformers 5.23.
     #[test]
     fn slower_angles_have_the_frequencies_of_transformers() {
         let scaling = RopeScaling::Llama3(Llama3Scaling {

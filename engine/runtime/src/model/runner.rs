@@ -1,4 +1,4 @@
-//! A model on one device, with the pages of its sequences.
+//! A model on one device, with the sequence memory of its pools.
 
 use std::sync::Arc;
 
@@ -31,27 +31,27 @@ use nestling_experts::expert::{
 };
 use nestling_experts::record::{Recorder, StepRecord};
 
-/// How a model is held.
+/// Options of a runner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunnerOptions {
-    /// Most rows of one step: bounds the scratch memory.
+    /// Maximum number of rows per step. It bounds the scratch memory.
     pub rows_max: usize,
-    /// Pages of keys and values; none for as many as one full context needs.
+    /// Number of KV pages. `None` means enough for one full context.
     pub kv_pages: Option<usize>,
-    /// States of the pool of recurrent states; none for as many as one session needs. Only looked at
-    /// by models that have recurrent layers.
+    /// Number of recurrent states. `None` means enough for one session. Ignored by models without recurrent
+    /// layers.
     pub states: Option<usize>,
-    /// How keys and values are held.
+    /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
-    /// How nested matrices are multiplied.
+    /// Arithmetic used for nested matrices.
     pub activations: ActivationMode,
-    /// Threads that read weights while a model is loaded.
+    /// Number of threads that read weights during loading.
     pub load_threads: usize,
-    /// Positions that a sequence may have; none for what the model was trained with.
+    /// Maximum positions per sequence. `None` means the trained context length.
     pub context_max: Option<usize>,
-    /// How experts are streamed; none where all of them are loaded with the model.
+    /// Streaming of experts. `None` loads all of them with the model.
     pub streaming: Option<StreamOptions>,
-    /// Who hears of what the model does.
+    /// Recorder of events inside the model.
     pub recorder: Option<Arc<Recorder>>,
 }
 
@@ -79,17 +79,17 @@ pub struct Runner<B: Backend> {
     experts: ExpertCache<B>,
     activations: Activations<B>,
     memory: Vec<LayerMemory<B>>, // [layers]
-    /// Bytes of a page in each layer.
+    /// Bytes of a page, for each layer with pages.
     page_bytes: Vec<usize>,
     angles: Vec<RopeAngles>,
     limits: RunnerLimits,
     scratch: StepScratch<B>,
     recorder: Option<Arc<Recorder>>,
-    /// The routing of the next step, where it is not the routers'.
+    /// Routing of the next step, if it is replayed.
     replayed: Option<TraceStep>,
 }
 
-/// Memory of the host that steps reuse.
+/// Host memory reused by steps.
 struct StepScratch<B: Backend> {
     rows: StepRows,
     logit_rows: Vec<u32>,
@@ -97,7 +97,7 @@ struct StepScratch<B: Backend> {
     requests: RequestScratch<B>,
     predictions: RequestScratch<B>,
     embedded: EmbeddedRows,
-    /// What was given back.
+    /// A recycled output.
     output: StepOutput,
 }
 
@@ -116,11 +116,11 @@ impl<B: Backend> Default for StepScratch<B> {
 }
 
 impl<B: Backend> Runner<B> {
-    /// Loads a model. `cancel` is looked at once per expert; `progress` hears of every layer.
+    /// Loads a model. `cancel` is checked once per expert, and `progress` is called after each layer.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; [`EngineError::Limit`] for a model that the device cannot hold;
-    /// weights that are missing, damaged or cannot be read.
+    /// Fails with [`EngineError::Cancelled`], or with [`EngineError::Limit`] if the model exceeds a limit of
+    /// the device. Returns an error for weights that are missing, damaged or unreadable.
     pub fn load(
         mut backend: B,
         source: Arc<dyn ExpertSource>,
@@ -149,7 +149,7 @@ impl<B: Backend> Runner<B> {
             level_max: source.level_max(),
             prompt_steps: match options.streaming {
                 None => PromptSteps::Timed,
-                // What was read stays.
+                // Experts stay in memory once read.
                 Some(StreamOptions { prefetch: Prefetch::All, .. }) => PromptSteps::Timed,
                 Some(_) => PromptSteps::Long,
             },
@@ -198,19 +198,21 @@ impl<B: Backend> Runner<B> {
         })
     }
 
-    /// The next step computes with this routing, in place of what its routers choose: to compare
-    /// devices, of which each may round a near tie to another side.
+    /// Replays a recorded routing in the next step instead of the routers' choices.
+    ///
+    /// Used to compare devices, since devices may round near ties differently.
     pub fn replay(&mut self, routing: TraceStep) {
         self.replayed = Some(routing);
     }
 
-    /// What decides levels under dual routing.
+    /// Returns the router of levels under dual routing.
     pub fn level_router(&self) -> Arc<dyn LevelRouter> {
         self.experts.level_router()
     }
 
-    /// Levels under dual routing are decided by this from now on. It belongs to the identity of the
-    /// model: what was computed with another is worth nothing.
+    /// Sets the router of levels under dual routing.
+    ///
+    /// It is part of the model identity: KV caches computed with another router are invalid.
     pub fn set_level_router(&mut self, levels: Arc<dyn LevelRouter>) {
         self.experts.set_level_router(levels);
     }
@@ -323,8 +325,9 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
     }
 }
 
-/// The sequences with a logit, or a hidden value, that is not finite. A NaN anywhere in a sequence's past reaches
-/// both, since no operation hides one.
+/// Finds the sequences with a non-finite logit or hidden value.
+///
+/// A NaN anywhere in a sequence's past reaches both, since no operation hides one.
 fn failures(batch: &Batch, output: &StepOutput) -> Vec<SequenceFailure> {
     let mut failures: Vec<SequenceFailure> = Vec::new();
     let rows = || batch.rows.iter().filter(|row| row.wants_logits);
@@ -334,7 +337,7 @@ fn failures(batch: &Batch, output: &StepOutput) -> Vec<SequenceFailure> {
     };
     let is_finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
     let are_finite = values.chunks_exact(columns.max(1)).map(is_finite);
-    // Of a step that gives the best tokens there are no logits.
+    // A step that returns the best tokens has no logits.
     let are_finite = are_finite.chain(output.best.iter().map(Option::is_some));
     for (row, is_finite) in rows().zip(are_finite) {
         let sequence = row.sequence as usize;
@@ -438,12 +441,10 @@ impl<B: Backend> ModelRunner for Runner<B> {
     }
 }
 
-/// The pages of all layers that keep any.
 fn pages_of<B: Backend>(memory: &mut [LayerMemory<B>]) -> impl Iterator<Item = &mut B::KvPool> {
     memory.iter_mut().filter_map(|layer| layer.pages().ok())
 }
 
-/// The states of all layers that keep any.
 fn states_of<B: Backend>(memory: &mut [LayerMemory<B>]) -> impl Iterator<Item = &mut B::StatePool> {
     memory.iter_mut().filter_map(|layer| layer.states().ok())
 }

@@ -1,4 +1,4 @@
-//! Weights bound to their place in the graph. No names of tensors beyond this file.
+//! Weights bound to their place in the graph. Tensor names are not used outside this file.
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Level, MatrixKind};
@@ -26,70 +26,71 @@ use nestling_experts::expert::{ExpertCache, expert_biases};
 use nestling_experts::expert::{ExpertSource, Matrices};
 use nestling_experts::reads::ReadOptions;
 
-/// Added to the squared length of a DeltaNet layer's queries and keys.
+/// Epsilon added to the squared L2 norm of a DeltaNet layer's queries and keys.
 const UNIT_EPS: f32 = 1e-6;
 
-/// Everything but the experts.
+/// All weights except the experts.
 pub struct Weights<B: Backend> {
-    /// `[vocab_size, hidden_size]`.
+    /// Token embedding, `[vocab_size, hidden_size]`.
     pub embedding: Embedding<B>,
-    /// One entry per layer.
+    /// Weights of the layers.
     pub layers: Vec<LayerWeights<B>>,
-    /// `[hidden_size]`.
+    /// Norm before the head, `[hidden_size]`.
     pub final_norm: B::Floats,
-    /// One matrix, `[vocab_size, hidden_size]`.
+    /// Head, a single matrix `[vocab_size, hidden_size]`.
     pub head: [Linear<B>; 1],
     /// Constant factors.
     pub multipliers: Multipliers,
-    /// What logits are kept within.
+    /// Soft cap of the logits, if any.
     pub softcap: Option<f32>,
 }
 
-/// One layer.
+/// Weights of one layer.
 pub struct LayerWeights<B: Backend> {
-    /// `[hidden_size]`.
+    /// Norm before the mixer, `[hidden_size]`.
     pub attention_norm: B::Floats,
-    /// What lets tokens see each other.
+    /// Token mixer.
     pub mixer: MixerWeights<B>,
-    /// `[hidden_size]`.
+    /// Norm before the feed-forward part, `[hidden_size]`.
     pub feed_forward_norm: B::Floats,
-    /// A dense feed-forward part, or one that every token passes beside its experts.
+    /// Dense feed-forward part, or the shared expert of a mixture.
     pub shared: Option<SharedWeights<B>>,
-    /// How tokens choose experts; none in a dense layer.
+    /// Router. `None` in a dense layer.
     pub router: Option<Router<B>>,
-    /// `[hidden_size]`, the norm of the router's inputs where it does not see those of experts.
+    /// Norm of the router's inputs, `[hidden_size]`, if they differ from the experts' inputs.
     pub router_norm: Option<B::Floats>,
-    /// Norms after parts, in families that have them.
+    /// Norms after the branches, in families that have them.
     pub norms_after: Option<NormsAfter<B>>,
 }
 
-/// Norms after the parts of a layer, each `[hidden_size]`.
+/// Norms after the branches of a layer, each `[hidden_size]`.
 pub struct NormsAfter<B: Backend> {
-    /// After attention.
+    /// Norm after attention.
     pub attention: B::Floats,
-    /// After all that is fed forward.
+    /// Norm after the sum of the feed-forward branches.
     pub feed_forward: B::Floats,
-    /// After the dense part of a mixture, by itself.
+    /// Norm after the shared expert alone.
     pub shared: Option<B::Floats>,
-    /// Before experts.
+    /// Norm before the experts.
     pub before_experts: Option<B::Floats>,
-    /// After the sum of experts, by itself.
+    /// Norm after the sum of the experts alone.
     pub experts: Option<B::Floats>,
-    /// What the layer's output is multiplied by.
+    /// Factor of the layer's output.
     pub layer_scalar: f32,
 }
 
-/// A feed-forward part that every token passes.
+/// Feed-forward weights applied to all tokens.
 pub struct SharedWeights<B: Backend> {
-    /// Its matrices.
+    /// Matrices.
     pub ffn: FeedForward<B>,
-    /// One row, whose product's sigmoid the output is multiplied by.
+    /// Gate with a single row: its sigmoid multiplies the output.
     pub gate: Option<Linear<B>>,
 }
 
 impl<B: Backend> Weights<B> {
-    /// Bytes that a step reads of everything but experts: each matrix once for each level of its
-    /// rows. The last layer computes no more than keys and values for rows without logits.
+    /// Returns the bytes that a step reads, excluding experts: each matrix once per level of its rows.
+    ///
+    /// For rows without requested logits, the last layer reads only its mixer.
     pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
         let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
         let bytes_of = |level: Level| {
@@ -108,18 +109,18 @@ impl<B: Backend> Weights<B> {
 }
 
 impl<B: Backend> LayerWeights<B> {
-    /// What decides which experts a token takes.
+    /// Returns the router and the norm of its inputs.
     pub fn routing(&self) -> Option<(&B::Floats, &Router<B>)> {
         let norm = self.router_norm.as_ref().unwrap_or(&self.feed_forward_norm);
         self.router.as_ref().map(|router| (norm, router))
     }
 
-    /// The norm of what experts see, where it is not that of a dense part.
+    /// Returns the norm of the experts' inputs, if it differs from the dense part's norm.
     pub fn norm_before_experts(&self) -> Option<&B::Floats> {
         self.norms_after.as_ref().and_then(|norms| norms.before_experts.as_ref())
     }
 
-    /// Bytes of what comes after the mixer.
+    /// Returns the bytes of the layer after the mixer.
     fn rest_bytes(&self, level: Level) -> u64 {
         let shared = self.shared.as_ref().map_or(0, |shared| shared.ffn.read_bytes(level));
         let router = self.router.as_ref();
@@ -127,34 +128,34 @@ impl<B: Backend> LayerWeights<B> {
     }
 }
 
-/// What loading reports: parts done, parts in all.
+/// Progress callback: parts done, total parts.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 
-/// What is done with each layer's feed-forward part.
+/// Callback that loads a layer's feed-forward part.
 type EachLayer<'a, L> =
     &'a mut dyn FnMut(&mut L, u32, FeedForwardConfig) -> Result<(), EngineError>;
 
-/// Where the rows of the embedding are wanted.
+/// Location of the embedding rows.
 #[derive(Clone, Copy)]
 enum Rows<'a> {
     Held,
-    /// In the store, read so.
+    /// Rows in the store, read with these options.
     Stored(&'a ReadOptions),
 }
 
-/// Takes weights from a source to a device, layer by layer.
+/// Loads weights from a source to a device, layer by layer.
 pub struct Loader<'a, B: Backend> {
     pub(super) backend: &'a mut B,
     source: &'a dyn ExpertSource,
     pub(super) activations: ActivationMode,
     threads: usize,
-    /// Groups that are read before they are asked for.
+    /// Groups being read in the background, if any.
     ahead: Option<&'a GroupsAhead<'a>>,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
-    /// One that takes the weights of a source to a device, where nested matrices are multiplied so; as many
-    /// threads read.
+    /// Creates a loader. `activations` is the arithmetic of nested matrices, and `threads` the number of
+    /// reading threads.
     pub fn new(
         backend: &'a mut B,
         source: &'a dyn ExpertSource,
@@ -166,11 +167,11 @@ impl<'a, B: Backend> Loader<'a, B> {
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// Loads all of a model. `cancel` is looked at once per group.
+    /// Loads a whole model. `cancel` is checked once per group.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; weights that cannot be had, do not have the size that the
-    /// configuration says, or that the device cannot hold.
+    /// Fails with [`EngineError::Cancelled`]. Returns an error for weights that are unavailable, do not have
+    /// the size in the configuration, or exceed the device memory.
     pub fn load(
         mut self,
         cancel: &CancelToken,
@@ -187,11 +188,10 @@ impl<B: Backend> Loader<'_, B> {
         Ok((weights, ExpertCache::resident(experts)))
     }
 
-    /// Loads everything but the experts, and leaves the embedding in its store where it can be read
-    /// row by row.
+    /// Loads all weights except the experts. The embedding stays in the store if it can be read by rows.
     ///
     /// # Errors
-    /// As [`Loader::load`].
+    /// Fails as [`Loader::load`] does.
     pub fn load_dense(
         self,
         reads: &ReadOptions,
@@ -209,7 +209,7 @@ impl<B: Backend> Loader<'_, B> {
         ahead.run(threads, || loader.parts(rows, cancel, progress, &mut |_, _, _| Ok(())))
     }
 
-    /// Everything but the experts, which `each_layer` is for.
+    /// Loads all weights except the experts, which are left to `each_layer`.
     fn parts(
         &mut self,
         rows: Rows<'_>,
@@ -222,7 +222,7 @@ impl<B: Backend> Loader<'_, B> {
         let parts = config.num_hidden_layers + 1;
         let (embedding, table) = self.embedding(rows, vocab_size, hidden_size, cancel)?;
         let head = match table {
-            // A tied head of floats is the embedding itself.
+            // A tied float head shares the weights of the embedding.
             Some(table @ MatrixWeights::Float(_)) if config.tie_word_embeddings => table,
             _ => {
                 let mut head = self.group(&GroupId::Head, cancel)?;
@@ -245,7 +245,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Weights { embedding, layers, final_norm, head, multipliers, softcap })
     }
 
-    /// The embedding, and its weights where they are held.
+    /// Loads the embedding. Also returns its weights if they are on the device.
     fn embedding(
         &mut self,
         rows: Rows<'_>,
@@ -275,10 +275,10 @@ impl<B: Backend> Loader<'_, B> {
         }
     }
 
-    /// Everything of a layer but its experts.
+    /// Loads a layer except its experts.
     ///
     /// # Errors
-    /// As [`Loader::load`].
+    /// Fails as [`Loader::load`] does.
     pub fn layer(
         &mut self,
         config: &ModelConfig,
@@ -381,7 +381,8 @@ impl<B: Backend> Loader<'_, B> {
         let conv = floats.get(FloatKind::DeltaConv, channels * kernel)?;
         let by_tap = (0..kernel).flat_map(|tap| conv.iter().skip(tap).step_by(kernel));
         let conv: Vec<f32> = by_tap.copied().collect();
-        // A vector of length 1 is one of mean square 1, divided by the root of its elements.
+        // L2 normalization equals an RMS norm times 1 / sqrt(n) for n elements. Queries are also scaled by 1
+        // / sqrt(n).
         let unit = 1.0 / shape.key_head_dim as f32;
         let [query_norm, key_norm] = [unit, unit.sqrt()].map(|w| vec![w; shape.key_head_dim]);
         let net = DeltaNet {
@@ -406,7 +407,7 @@ impl<B: Backend> Loader<'_, B> {
         floats: &Floats,
     ) -> Result<AttentionHeads<B>, EngineError> {
         let head_dim = heads.head_dim;
-        // Without weights.
+        // The norm of values has no learned weights.
         let has_norm = heads.value_norm == ValueNorm::PerHead;
         let value_norm = has_norm.then(|| self.backend.upload_floats(&vec![1.0; head_dim]));
         let mut norm = |kind, count: usize| -> Result<HeadNorm<B>, EngineError> {
@@ -442,7 +443,7 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    /// A matrix of floats, multiplied with float activations in every mode.
+    /// Uploads a float matrix, multiplied with float activations in all modes.
     fn float_matrix(
         &mut self,
         rows: usize,
@@ -484,7 +485,8 @@ impl<B: Backend> Loader<'_, B> {
         let values = floats.get(FloatKind::Router, num_experts * config.hidden_size)?;
         let weights = self.float_matrix(num_experts, config.hidden_size, values)?;
         let mut rule = config.router;
-        // What experts add to the residual stream is a sum over their weights.
+        // The weighted sum of experts is added to the residual stream, so its multiplier is folded into the
+        // weights.
         rule.scale *= config.multipliers.residual;
         let mut bias = |vector, kind| match vector {
             ExpertVector::Absent => Ok(None),
@@ -506,7 +508,7 @@ impl<B: Backend> Loader<'_, B> {
         feed_forward: FeedForwardConfig,
         floats: &Floats,
     ) -> Result<Option<B::Floats>, EngineError> {
-        // Default: a dense layer has no biases of a router.
+        // Default: a dense layer has no router.
         let FeedForwardConfig::Moe { .. } = feed_forward else { return Ok(None) };
         if config.router.input == RouterInput::Shared {
             return Ok(None);
@@ -564,10 +566,10 @@ impl<B: Backend> Loader<'_, B> {
         (0u32..).zip(groups).map(upload).collect()
     }
 
-    /// A feed-forward part out of its group, with the biases of gate, up and down.
+    /// Loads a feed-forward part from its group. `biases` belong to gate, up and down.
     ///
     /// # Errors
-    /// As [`Loader::load`].
+    /// Fails as [`Loader::load`] does.
     pub fn feed_forward(
         &mut self,
         mut group: Matrices,

@@ -1,4 +1,4 @@
-//! Where stored pages are: the files of a folder, or a stand-in of a test.
+//! Storage of page files: a directory, or a substitute in tests.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -11,77 +11,81 @@ use nestling_formats::{open_own_file, open_regular};
 
 use super::record::PageName;
 
-/// What the name of a stored page ends with.
+/// Suffix of a stored page's file name.
 const ENDING: &str = ".page";
-/// What the name of a page ends with that is being written.
+/// Suffix of a file name while the page is being written.
 const PARTIAL: &str = ".page.partial";
-/// The file that the writer holds locked.
+/// Name of the file that the writer holds locked.
 const LOCK: &str = "lock";
 
-/// A place that keeps pages under names. What is read back is checked by the reader.
+/// Storage of pages by name. The reader verifies the contents.
 pub trait PageFiles: Send + Sync + std::fmt::Debug {
-    /// Takes the place for this writer until it is closed; false where another writer has it, which goes on while this
-    /// one reads. What an earlier writer left unfinished is removed.
+    /// Claims the storage for this writer until it is closed, and removes unfinished writes of earlier
+    /// writers.
+    ///
+    /// Returns false if another writer has the claim. This store may still read.
     ///
     /// # Errors
-    /// Of the system.
+    /// Returns an I/O error of the system.
     fn claim(&self) -> io::Result<bool>;
 
-    /// Everything that is there, in no order.
+    /// Lists all pages, in no particular order.
     ///
     /// # Errors
-    /// Of the system.
+    /// Returns an I/O error of the system.
     fn list(&self) -> io::Result<Vec<PageFile>>;
 
-    /// Whether there is something under a name.
+    /// Returns true if a page of this name exists.
     fn contains(&self, name: &PageName) -> bool;
 
-    /// All bytes of what is under a name, which should be so many.
+    /// Reads a page whose size should be `bytes`.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::InvalidData`] for another size, [`io::ErrorKind::NotFound`] for nothing.
+    /// Fails with [`io::ErrorKind::InvalidData`] if the size differs, [`io::ErrorKind::NotFound`] if the page
+    /// is missing, or another I/O error of the system.
     fn read(&self, name: &PageName, bytes: usize) -> io::Result<Vec<u8>>;
 
-    /// Puts the parts, one behind the other, under a name: all of them or, after an error, none.
+    /// Writes the concatenated parts under a name. After an error, no page of that name is visible.
     ///
     /// # Errors
-    /// Of the system.
+    /// Returns an I/O error of the system.
     fn write(&self, name: &PageName, parts: &[&[u8]]) -> io::Result<()>;
 
-    /// Notes that it was used, for the order in which a later [`Self::list`] is. It may do nothing.
+    /// Updates the time of last use reported by [`Self::list`]. An implementation may do nothing.
     fn touch(&self, name: &PageName);
 
-    /// Removes what is under a name, if it is there.
+    /// Removes a page if it exists.
     ///
     /// # Errors
-    /// Of the system.
+    /// Returns an I/O error of the system.
     fn remove(&self, name: &PageName) -> io::Result<()>;
 }
 
-/// What a place holds under a name.
+/// An entry of the storage.
 #[derive(Clone, Copy, Debug)]
 pub struct PageFile {
-    /// Its name.
+    /// Name of the page.
     pub name: PageName,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// When it was last used, as far as the place knows.
+    /// Time of last use, if the storage records it.
     pub used: SystemTime,
 }
 
-/// The files of one folder, which only its owner may read.
+/// Files of one directory, readable only by their owner.
 #[derive(Debug)]
 pub(super) struct FolderFiles {
     folder: PathBuf,
-    /// Held locked while this process writes.
+    /// Lock file, held locked while this process writes.
     lock: Mutex<Option<File>>,
 }
 
 impl FolderFiles {
-    /// A folder, made if it is not there.
+    /// Opens a directory, creating it if it is missing.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::PermissionDenied`] if other users may write to the folder.
+    /// Fails with [`io::ErrorKind::PermissionDenied`] if other users may write to the directory, or another
+    /// I/O error of the system.
     pub fn open(folder: PathBuf) -> io::Result<Self> {
         let mut builder = DirBuilder::new();
         builder.recursive(true);
@@ -100,7 +104,7 @@ impl FolderFiles {
         self.folder.join(format!("{name}{PARTIAL}"))
     }
 
-    /// Removes what a writer that is gone left half written.
+    /// Removes unfinished files of a writer that no longer runs.
     fn remove_partial(&self) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -114,7 +118,7 @@ impl FolderFiles {
     }
 }
 
-/// Refuses a folder in which other users could place pages of their choice.
+/// Rejects a directory in which other users could place forged pages.
 fn refuse_shared(folder: &std::path::Path) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -130,7 +134,7 @@ fn refuse_shared(folder: &std::path::Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Files that nobody else may read.
+/// Returns options for files that only their owner may read.
 fn own_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -158,8 +162,8 @@ impl PageFiles for FolderFiles {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(false),
-            // A system without locks is used without them: names say what they hold, so two writers only remove
-            // each other's pages.
+            // Filesystems without locks are used without them: since names identify contents, two writers
+            // merely remove each other's pages.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
@@ -174,16 +178,16 @@ impl PageFiles for FolderFiles {
             let entry = entry?;
             let name = entry.file_name();
             let stem = name.to_str().and_then(|name| name.strip_suffix(ENDING));
-            // Default: what has another name is somebody else's.
+            // Default: files with other names do not belong to the store.
             let Some(name) = stem.and_then(PageName::parse) else { continue };
-            // Not of what a link leads to.
+            // Metadata of the entry itself, without following links.
             let metadata = match entry.metadata() {
-                // Somebody else's writer removed it meanwhile.
+                // Removed by the writer of another store in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 metadata => metadata?,
             };
             if metadata.is_file() {
-                // Default: where a system has no such times, all are alike.
+                // Default: without modification times, all files count as equally old.
                 let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
                 files.push(PageFile { name, bytes: metadata.len(), used });
             }
@@ -210,14 +214,14 @@ impl PageFiles for FolderFiles {
         let partial = self.partial(name);
         remove_if_there(&partial)?;
         let written = (|| {
-            // What somebody put in its place meanwhile is not written to.
+            // `create_new` refuses a file or link that another process put there meanwhile.
             let mut file = own_file().create_new(true).open(&partial)?;
             parts.iter().try_for_each(|part| file.write_all(part))
         })();
-        // Not made durable: what a power failure leaves of it is seen by its checksum.
+        // Not synced to disk: the checksum detects pages damaged by a power failure.
         let written = written.and_then(|()| std::fs::rename(&partial, self.path(name)));
         if written.is_err() {
-            // The error that is told of is the first one.
+            // The first error is the one reported.
             let _ = remove_if_there(&partial);
         }
         written
@@ -225,7 +229,7 @@ impl PageFiles for FolderFiles {
 
     fn touch(&self, name: &PageName) {
         if let Ok(file) = open_regular(&self.path(name)) {
-            // It only orders what is removed first after a restart.
+            // Best effort: the time only orders evictions after a restart.
             let _ = file.set_modified(SystemTime::now());
         }
     }

@@ -1,15 +1,15 @@
-//! What a page store holds, and what is removed first.
+//! Index of stored pages, in order of last use.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::files::PageFile;
 use super::record::PageName;
 
-/// Sizes of stored pages by name, in the order in which they were last used.
+/// Sizes of stored pages by name, in order of last use.
 #[derive(Debug, Default)]
 pub(super) struct StoredIndex {
     entries: HashMap<PageName, Entry>,
-    /// Names by when they were last used, oldest first.
+    /// Names by time of last use, oldest first. The keys are values of `uses`.
     by_use: BTreeMap<u64, PageName>,
     bytes: u64,
     uses: u64,
@@ -22,7 +22,7 @@ struct Entry {
 }
 
 impl StoredIndex {
-    /// What is listed, the longest unused first.
+    /// Creates the index of the listed files, ordered by their time of last use.
     pub fn of_files(mut files: Vec<PageFile>) -> Self {
         files.sort_by_key(|file| file.used);
         let mut index = Self::default();
@@ -42,7 +42,7 @@ impl StoredIndex {
         self.entries.contains_key(name)
     }
 
-    /// Adds a page, used just now, in place of one of its name.
+    /// Inserts or replaces a page as the most recently used.
     pub fn insert(&mut self, name: PageName, bytes: u64) {
         self.remove(&name);
         self.uses += 1;
@@ -51,9 +51,9 @@ impl StoredIndex {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Notes a use; false if it is not there.
+    /// Marks a page as most recently used. Returns false if it is missing.
     pub fn touch(&mut self, name: &PageName) -> bool {
-        // Default: what is not there is not used.
+        // Default: a missing page cannot be used.
         let Some(Entry { bytes, .. }) = self.entries.get(name).copied() else { return false };
         self.insert(*name, bytes);
         true
@@ -66,7 +66,7 @@ impl StoredIndex {
         }
     }
 
-    /// Takes out the page that was unused for longest, if `bytes` more than are there would be over `bytes_max`.
+    /// Removes the least recently used page if adding `bytes` bytes would exceed `bytes_max`.
     pub fn pop_oldest(&mut self, bytes: u64, bytes_max: u64) -> Option<PageName> {
         let name = *self.by_use.values().next()?;
         if self.bytes.saturating_add(bytes) <= bytes_max {

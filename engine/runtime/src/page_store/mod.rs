@@ -1,10 +1,10 @@
-//! Pages of keys and values, and recurrent states, outside of memory: what was computed for a beginning is read
-//! back where computing it again would take longer, also by another process later.
+//! Page store: KV pages and recurrent states on disk, keyed by shared prefixes.
 //!
-//! Each is a file of its own under a name that says everything that it depends on, with a checksum over all of it.
-//! What is damaged, missing or cut is not there, and is computed. Writing is done behind the steps by a thread of the
-//! store; what it cannot keep up with is dropped, and what finds no room takes that of what was unused for longest. A
-//! disk that fails pauses the writing, nothing else.
+//! Stored prefixes are read back if that is faster than recomputing them, also by a later process. Each page
+//! is a separate file, with a name that hashes everything it depends on, and a checksum. Damaged or missing
+//! pages count as misses and are recomputed. A thread of the store writes in the background. It drops pages
+//! that it cannot keep up with, and evicts the least recently used ones beyond the budget. A disk failure
+//! pauses only the writing.
 
 mod files;
 mod index;
@@ -26,70 +26,73 @@ pub use record::PageName;
 pub(crate) use record::StoredKind;
 use shared::{Counts, SharedStore};
 
-/// The longest wait for what is being written, in seconds.
+/// Maximum seconds that a flush waits for pending writes.
 const FLUSH_SECONDS_MAX: f64 = 30.0;
 
-/// Where pages are kept on disk, and how many.
+/// Directory and size of a page store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageStoreOptions {
-    /// A folder for nothing else, made if it is not there. What it holds can be turned back into prompts:
-    /// anyone who may read it learns them, and anyone who may write it can change answers.
+    /// Directory used only for the store, created if it is missing.
+    ///
+    /// Its contents can be turned back into prompts. Anyone who can read it learns them, and anyone who can
+    /// write it can change outputs.
     pub directory: PathBuf,
-    /// Bytes that its pages may take; those unused for longest are removed.
+    /// Maximum size of the pages in bytes. The least recently used pages are evicted.
     pub bytes_max: u64,
-    /// When pages are read.
+    /// Policy for reading pages.
     pub reads: PageReads,
 }
 
-/// When pages that are on disk are read in place of being computed.
+/// Policy for reading pages from disk instead of recomputing them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PageReads {
-    /// Where that takes less time, by what reads and steps took so far; always before both were measured.
+    /// Read if it is faster according to measured reads and steps. Always read before both were measured.
     #[default]
     WhenFaster,
-    /// Always.
+    /// Always read.
     Always,
 }
 
-/// Keeps pages on disk for the models that were opened with it ([`crate::ModelOptions::page_store`]). Clones are the
-/// same store.
+/// A page store for the models opened with it ([`crate::ModelOptions::page_store`]). Clones refer to the same
+/// store.
 ///
-/// Several models, and engines, of a process share one store and its budget. Of several stores over one directory, also
-/// of other processes, the first one writes and the others read, until it is closed.
+/// The models and engines of a process can share one store and its budget. If several stores use one
+/// directory, also in other processes, the first one writes until it is closed, and the others only read.
 #[derive(Clone)]
 pub struct PageStore {
     inner: Arc<StoreHandle>,
 }
 
-/// The store, and the thread that writes.
 struct StoreHandle {
     shared: Arc<SharedStore>,
     reads: PageReads,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What a page store holds and did. Recurrent states count as pages.
+/// Contents and activity of a page store. Recurrent states count as pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageStoreStatus {
     /// Pages on disk.
     pub pages: usize,
-    /// Bytes that they take.
+    /// Size of the pages in bytes.
     pub bytes: u64,
-    /// Pages that wait to be written.
+    /// Pages waiting to be written.
     pub queued: usize,
-    /// Pages that were read in place of being computed.
+    /// Pages read instead of recomputed.
     pub hits: u64,
-    /// Pages that were written.
+    /// Pages written.
     pub writes: u64,
-    /// Pages that were not written: too many waited, their memory was wanted for others, or nothing is written.
+    /// Pages dropped instead of written, because the queue was full, their memory was reused, or writing is
+    /// disabled.
     pub dropped: u64,
-    /// Pages that were not what had been written, and were removed.
+    /// Damaged pages, which were removed.
     pub damaged: u64,
-    /// Reads and writes that the system refused.
+    /// Failed reads and writes.
     pub failed: u64,
-    /// Whether pages are written: not while another store has the directory, nor for a while after a write failed.
+    /// True if pages are written. False while another store owns the directory, and for a while after a
+    /// failed write.
     pub is_writing: bool,
 }
 
@@ -108,11 +111,11 @@ impl PageStoreStatus {
 }
 
 impl PageStore {
-    /// Opens a directory.
+    /// Opens a store in a directory.
     ///
     /// # Errors
-    /// [`EngineError::PageStore`] where it cannot be made or read; [`EngineError::Thread`] where the platform gives no
-    /// thread.
+    /// Fails with [`EngineError::PageStore`] if the directory cannot be created or read, or with
+    /// [`EngineError::Thread`] if the writer thread cannot be spawned.
     pub fn open(options: PageStoreOptions) -> Result<Self, EngineError> {
         let PageStoreOptions { directory, bytes_max, reads } = options;
         let failed = |source| EngineError::PageStore { directory: directory.clone(), source };
@@ -121,10 +124,10 @@ impl PageStore {
         Self::start(shared, reads)
     }
 
-    /// A store over a place of another kind.
+    /// Opens a store over another kind of storage.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Fails as [`Self::open`] does.
     pub fn over(
         files: Box<dyn PageFiles>,
         bytes_max: u64,
@@ -143,7 +146,7 @@ impl PageStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What it holds and did. It waits for nothing.
+    /// Returns the status. Never waits for reads or writes.
     pub fn status(&self) -> PageStoreStatus {
         let state = self.inner.shared.lock();
         let Counts { hits, writes, dropped, damaged, failed } = state.counts;
@@ -160,23 +163,24 @@ impl PageStore {
         }
     }
 
-    /// Waits until everything that waits to be written is, at most half a minute; false if it is not then. An engine
-    /// does it when it is dropped.
+    /// Waits up to 30 seconds until all pending pages are written. Returns false on timeout.
+    ///
+    /// An engine flushes its stores when it is dropped.
     pub fn flush(&self) -> bool {
         self.inner.shared.flush(FLUSH_SECONDS_MAX)
     }
 
-    /// Whether a page is there, as far as is known without reading it.
+    /// Returns true if a page exists, as far as is known without reading it.
     pub(crate) fn holds(&self, name: &PageName) -> bool {
         let shared = &self.inner.shared;
         let state = shared.lock();
         let (is_known, is_owner) = (state.index.contains(name), state.is_owner);
         drop(state);
-        // Somebody else may have written it meanwhile.
+        // The writer of another store may have added it since.
         is_known || (!is_owner && shared.files.contains(name))
     }
 
-    /// Whether to read so many bytes that could be computed in so many seconds.
+    /// Returns true if reading `bytes` bytes is preferable to computing for `compute_seconds`.
     pub(crate) fn pays(&self, bytes: u64, compute_seconds: Option<f64>) -> bool {
         let shared = &self.inner.shared;
         match (self.inner.reads, compute_seconds) {
@@ -185,8 +189,8 @@ impl PageStore {
         }
     }
 
-    /// The contents of a page, which has so many bytes; none where it is not there in whole, which costs no more than
-    /// computing it.
+    /// Reads a page with `bytes` bytes of contents. Returns `None` if it is missing or damaged; it is then
+    /// recomputed.
     pub(crate) fn read(
         &self,
         kind: StoredKind,
@@ -211,14 +215,14 @@ impl PageStore {
         let mut state = shared.lock();
         state.speed.measured(record_bytes as u64, seconds);
         if !state.is_owner {
-            // The writer has written it since this store was opened.
+            // The writer of another store has added it since this one was opened.
             state.index.insert(*name, record_bytes as u64);
         }
         drop(state);
         Some(StoredPage { record })
     }
 
-    /// Pages that were read are in use: the first ones matter most, since others are worth nothing without them.
+    /// Marks pages as used, the first one as the most recently: the others are useless without it.
     pub(crate) fn used(&self, names: &[PageName]) {
         let shared = &self.inner.shared;
         let mut state = shared.lock();
@@ -230,8 +234,9 @@ impl PageStore {
         names.iter().rev().for_each(|name| shared.files.touch(name));
     }
 
-    /// Writes a page behind the caller's back. `contents` gives its bytes when its turn comes, on the thread that
-    /// writes; none where they are gone by then.
+    /// Queues a page for writing.
+    ///
+    /// The writer thread calls `contents` later. It returns `None` if the contents are gone by then.
     pub(crate) fn offer(
         &self,
         kind: StoredKind,
@@ -241,12 +246,11 @@ impl PageStore {
         self.inner.shared.offer(kind, name, Box::new(contents));
     }
 
-    /// A page is not to be read any more.
+    /// Removes a page, so that it is never read again.
     pub(crate) fn remove(&self, name: PageName) {
         self.inner.shared.remove(name);
     }
 
-    /// Whether two handles are of the same store.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -265,27 +269,27 @@ impl PartialEq for PageStore {
 }
 
 impl Drop for StoreHandle {
-    /// Nothing waits to be written any more: what waits has the model, which has the store.
+    /// Drops the store when nothing is queued: queued contents hold the model, which holds the store.
     fn drop(&mut self) {
         self.shared.close();
         let handle = whole(self.thread.lock()).take();
-        // The last page may have held the last model.
+        // The last page may have held the last model, so this may run on the writer thread itself.
         let own = |handle: &JoinHandle<()>| handle.thread().id() == thread::current().id();
         if let Some(handle) = handle.filter(|handle| !own(handle)) {
-            // What its panic was about has been told where it was caught.
+            // The panic was reported where it was caught.
             drop(handle.join());
         }
     }
 }
 
-/// A page that was read, and is what was written.
+/// A page read from disk and verified.
 #[derive(Debug)]
 pub(crate) struct StoredPage {
     record: Vec<u8>,
 }
 
 impl StoredPage {
-    /// Its bytes.
+    /// Returns the contents.
     pub fn contents(&self) -> &[u8] {
         record::unframed(&self.record)
     }

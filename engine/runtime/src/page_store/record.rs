@@ -1,7 +1,7 @@
-//! One page or recurrent state as the bytes of a file.
+//! File format of a page or recurrent state.
 //!
-//! Little-endian: magic (8 bytes), version (u32), what it is (u32), its name (32 bytes), bytes of the
-//! contents (u64), 0 (u64), the contents, XXH3-128 of everything before it.
+//! Little-endian: magic (8 bytes), version (u32), kind (u32), name (32 bytes), length of the contents in
+//! bytes (u64), 0 (u64), contents, XXH3-128 of all preceding bytes.
 
 use std::fmt;
 
@@ -13,15 +13,12 @@ const MAGIC: [u8; 8] = *b"NESTPAGE";
 const VERSION: u32 = 1;
 pub(super) const HEADER_BYTES: usize = 64;
 const HASH_BYTES: usize = 16;
-/// What comes first in every name, so that it is no other program's.
+/// Domain separator hashed first, so that names cannot equal hashes of other programs.
 const DOMAIN: &[u8] = b"nestling stored page 1";
 
-/// What was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StoredKind {
-    /// A page of keys and values.
     Page,
-    /// A recurrent state.
     State,
 }
 
@@ -34,14 +31,15 @@ impl StoredKind {
     }
 }
 
-/// The name of a stored page or state: a hash over everything that its contents depend on, the version of this
-/// program among it.
+/// Name of a stored page or state: a hash over everything that its contents depend on, including the program
+/// version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageName([u8; 32]);
 
 impl PageName {
-    /// The name of what is kept under a key in memory. Another version of this program may compute other bits, so it
-    /// has other names.
+    /// Returns the stored name of the page or state kept under a key.
+    ///
+    /// Another program version may compute different bits, so its names differ.
     pub(crate) fn new(kind: StoredKind, key: &PrefixKey) -> Self {
         let mut hash = Sha256::new();
         hash.update(DOMAIN);
@@ -51,7 +49,7 @@ impl PageName {
         Self(hash.finalize().into())
     }
 
-    /// The name that 64 lower-case hexadecimal digits stand for; none for anything else.
+    /// Parses 64 lower-case hexadecimal digits. Returns `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let digit = |digit: u8| match digit {
             b'0'..=b'9' => Some(digit - b'0'),
@@ -82,12 +80,12 @@ impl fmt::Debug for PageName {
     }
 }
 
-/// Bytes of the record of so many bytes of contents; none where no file could have as many.
+/// Returns the size of a record with `contents` bytes of contents. Returns `None` on overflow.
 pub(super) fn record_bytes(contents: usize) -> Option<usize> {
     contents.checked_add(HEADER_BYTES + HASH_BYTES)
 }
 
-/// What stands before and behind the contents of a record.
+/// Returns the header and the checksum of a record.
 pub(super) fn frame(kind: StoredKind, name: &PageName, contents: &[u8]) -> Frame {
     let mut header = [0; HEADER_BYTES];
     let fields: [&[u8]; 5] = [
@@ -105,13 +103,12 @@ pub(super) fn frame(kind: StoredKind, name: &PageName, contents: &[u8]) -> Frame
     Frame { header, hash: hash.digest128().to_le_bytes() }
 }
 
-/// See [`frame`].
 pub(super) struct Frame {
     pub header: [u8; HEADER_BYTES],
     pub hash: [u8; HASH_BYTES],
 }
 
-/// The contents of a record that is whole, is what it should be and has so many bytes; none for all else.
+/// Returns the contents of a record. Returns `None` unless checksum, kind, name and length match.
 pub(super) fn contents<'a>(
     record: &'a [u8],
     kind: StoredKind,
@@ -125,10 +122,10 @@ pub(super) fn contents<'a>(
         .then_some(contents)
 }
 
-/// The contents of a record that [`contents`] found whole.
+/// Returns the contents of a record verified by [`contents`].
 pub(super) fn unframed(record: &[u8]) -> &[u8] {
     let end = record.len().saturating_sub(HASH_BYTES);
-    // Default: a whole record has both ends.
+    // Default: a verified record has header and checksum.
     record.get(HEADER_BYTES..end).unwrap_or_default()
 }
 

@@ -1,5 +1,6 @@
-//! What callers of a page store and its thread share; the thread writes what is offered and removes what is unused
-//! for longest.
+//! State shared by the callers of a page store and its writer thread.
+//!
+//! The thread writes offered pages and evicts the least recently used ones.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -13,17 +14,17 @@ use super::index::StoredIndex;
 use super::record::{PageName, StoredKind, frame, record_bytes};
 use super::speed::ReadSpeed;
 
-/// Pages that may wait to be written: their contents wait in the pools, where they may be taken for others.
+/// Maximum number of queued pages. Their contents stay in the pools until written, and may be reused before.
 const WAITING_MAX: usize = 4096;
 
-/// Seconds without writes after the first failure, and after many in a row.
+/// Seconds without writes after the first failure, and their maximum after repeated failures.
 const PAUSE_SECONDS: f64 = 1.0;
 const PAUSE_SECONDS_MAX: f64 = 300.0;
 
-/// Gives the bytes of a page; none where they are gone.
+/// Function that returns the contents of a page, or `None` if they are gone.
 type Contents = Box<dyn FnOnce() -> Option<Vec<u8>> + Send>;
 
-/// What callers and the thread share.
+/// State shared by callers and the writer thread.
 #[derive(Debug)]
 pub(super) struct SharedStore {
     pub files: Box<dyn PageFiles>,
@@ -38,9 +39,9 @@ pub(super) struct StoreState {
     pub queue: Queue,
     pub counts: Counts,
     pub speed: ReadSpeed,
-    /// Whether this store writes; others of the same place read.
+    /// Set if this store writes. Other stores of the same storage only read.
     pub is_owner: bool,
-    /// Writes are suspended for a while after the place failed.
+    /// Suspension of writes after a failure.
     pub pause: Pause,
     is_closed: bool,
 }
@@ -54,13 +55,12 @@ pub(super) struct Counts {
     pub failed: u64,
 }
 
-/// What the thread has to do.
 #[derive(Default)]
 pub(super) struct Queue {
     writes: VecDeque<Write>,
-    /// Names of `writes`, and of the page that is being written.
+    /// Names of `writes`, and of the page being written.
     names: HashSet<PageName>,
-    /// Removed from the index, and to be removed from the place.
+    /// Pages removed from the index whose files are still to be removed.
     removals: Vec<PageName>,
     is_working: bool,
 }
@@ -71,7 +71,6 @@ struct Write {
     contents: Contents,
 }
 
-/// What the thread does next.
 enum Job {
     Write(Write),
     Remove(Vec<PageName>),
@@ -84,7 +83,7 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// Pages that wait to be written.
+    /// Returns the number of pages queued or being written.
     pub fn waiting(&self) -> usize {
         self.names.len()
     }
@@ -101,10 +100,10 @@ impl Queue {
     }
 }
 
-/// A suspension of writes, twice as long after each failure without a write between.
+/// A suspension of writes, which doubles after each failure without a successful write in between.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
-    /// When it began, and its seconds.
+    /// Start and duration in seconds.
     since: Option<(Moment, f64)>,
 }
 
@@ -113,7 +112,7 @@ impl Pause {
         self.since.is_some_and(|(at, seconds)| Moment::now().seconds_since(at) < seconds)
     }
 
-    /// Begins a suspension and returns its seconds.
+    /// Starts a suspension and returns its duration in seconds.
     fn extend(&mut self) -> f64 {
         let last = self.since.map(|(_, seconds)| 2.0 * seconds);
         // Default: the first failure in a row.
@@ -125,7 +124,7 @@ impl Pause {
 
 impl SharedStore {
     /// # Errors
-    /// Of the system.
+    /// Returns an I/O error of the system.
     pub fn open(files: Box<dyn PageFiles>, bytes_max: u64) -> io::Result<Self> {
         let index = StoredIndex::of_files(files.list()?);
         let state = Mutex::new(StoreState { index, ..StoreState::default() });
@@ -134,16 +133,16 @@ impl SharedStore {
         Ok(store)
     }
 
-    /// Held for moments, never while something is read or written.
+    /// Hold the lock briefly, and never during reads or writes.
     pub fn lock(&self) -> MutexGuard<'_, StoreState> {
         whole(self.state.lock())
     }
 
-    /// Something could not be read.
+    /// Handles a failed read: removes the page from the index, and its file if it is damaged.
     pub fn note_unread(&self, name: &PageName, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::InvalidData => return self.note_damaged(name),
-            // The writer removed it.
+            // The writer of another store removed it.
             io::ErrorKind::NotFound => {}
             _ => {
                 tracing::warn!(%error, "a stored page could not be read");
@@ -159,7 +158,7 @@ impl SharedStore {
         self.remove(*name);
     }
 
-    /// Queues a page unless it is there, is on its way or too many wait.
+    /// Queues a page unless it is stored, queued already, or the queue is full.
     pub fn offer(&self, kind: StoredKind, name: PageName, contents: Contents) {
         let mut state = self.lock();
         if state.index.touch(&name) || state.queue.names.contains(&name) {
@@ -175,7 +174,7 @@ impl SharedStore {
         self.changed.notify_all();
     }
 
-    /// Takes a page out of the index; its file follows.
+    /// Removes a page from the index, and queues the removal of its file.
     pub fn remove(&self, name: PageName) {
         let mut state = self.lock();
         state.index.remove(&name);
@@ -186,7 +185,7 @@ impl SharedStore {
         self.changed.notify_all();
     }
 
-    /// Tries to become the one who writes; what is there may have changed before.
+    /// Tries to become the writer. On success, reloads the index, which an earlier writer may have changed.
     pub fn claim(&self) -> io::Result<bool> {
         if self.lock().is_owner {
             return Ok(true);
@@ -207,7 +206,7 @@ impl SharedStore {
         self.changed.notify_all();
     }
 
-    /// Waits until nothing is left to do; false if that took too long.
+    /// Waits until the queue is empty. Returns false on timeout.
     pub fn flush(&self, seconds_max: f64) -> bool {
         let started = Moment::now();
         let mut state = self.lock();
@@ -222,7 +221,7 @@ impl SharedStore {
         true
     }
 
-    /// Works until the store is closed.
+    /// Runs the writer thread until the store is closed.
     pub fn write_behind(&self) {
         loop {
             let mut state = self.lock();
@@ -253,7 +252,7 @@ impl SharedStore {
                 }
             }
             Job::Write(Write { kind, name, contents }) => {
-                // The contents come from a device; what goes wrong there is not the end of the thread.
+                // The contents come from a device: a panic there must not end the thread.
                 let written = catch_unwind(AssertUnwindSafe(|| self.write(kind, &name, contents)));
                 let mut state = self.lock();
                 state.queue.names.remove(&name);
@@ -273,14 +272,14 @@ impl SharedStore {
         }
     }
 
-    /// False where there is nothing to write, or no room that it may take.
+    /// Writes a page. Returns false if there is nothing to write or the budget is too small.
     fn write(&self, kind: StoredKind, name: &PageName, contents: Contents) -> io::Result<bool> {
         if self.lock().pause.is_on() || !self.claim()? || self.lock().index.contains(name) {
             return Ok(false);
         }
-        // Default: whose memory was taken for others is computed again when it is wanted.
+        // Default: pages reused before their turn are recomputed when needed.
         let Some(contents) = contents() else { return Ok(false) };
-        // Default: no file has so many bytes.
+        // Default: no file can have that many bytes.
         let Some(bytes) = record_bytes(contents.len()) else { return Ok(false) };
         if bytes as u64 > self.bytes_max {
             return Ok(false);
@@ -292,13 +291,13 @@ impl SharedStore {
         Ok(true)
     }
 
-    /// Removes what was unused for longest until so many bytes more are within the budget.
+    /// Evicts the least recently used pages until `bytes` more bytes fit the budget.
     fn make_room(&self, bytes: u64) -> io::Result<()> {
         loop {
             let oldest = self.lock().index.pop_oldest(bytes, self.bytes_max);
             match oldest {
                 Some(name) => match self.files.remove(&name) {
-                    // Another page makes room in its place.
+                    // Evicts another page instead.
                     Err(error) if is_of_name(&error) => self.fail(&name, &error),
                     removed => removed?,
                 },
@@ -307,8 +306,11 @@ impl SharedStore {
         }
     }
 
-    /// Notes a failure. If only this name is unusable, such as for a folder in its place, other pages are written as before.
-    /// Otherwise the place is full, gone or broken: its pages are still read, and writing is suspended for a while.
+    /// Records a failed write or removal.
+    ///
+    /// If only this name is unusable, for example because a directory has it, other pages are still written.
+    /// Otherwise the storage is full, missing or broken: pages are still read, and writing is suspended for a
+    /// while.
     fn fail(&self, name: &PageName, error: &io::Error) {
         let mut state = self.lock();
         state.counts.failed += 1;
@@ -324,7 +326,7 @@ impl SharedStore {
     }
 }
 
-/// Whether an error concerns one name and not the whole place.
+/// Returns true if an error concerns one name and not the whole storage.
 fn is_of_name(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(

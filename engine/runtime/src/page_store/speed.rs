@@ -1,31 +1,32 @@
-//! How fast pages are read.
+//! Measured read speed of the page store.
 
-/// Weight of the newest read in the mean.
+/// Weight of the newest read in the exponential mean.
 const NEWEST: f64 = 0.2;
-/// What is left of the estimate when nothing is read because of it: one slow moment of a disk is not for ever.
+/// Decay of the estimate with each rejected read, so that one slow moment of a disk does not disable reads
+/// forever.
 const DOUBT: f64 = 0.9;
 
-/// Seconds that reads take, as far as they were measured.
+/// Exponential mean of the read times. `None` before the first read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadSpeed {
     seconds_per_byte: Option<f64>,
 }
 
 impl ReadSpeed {
-    /// Learns from a read. One that took no time was not measured.
+    /// Adds a measured read. Reads of zero duration are ignored, since no clock is available.
     pub fn measured(&mut self, bytes: u64, seconds: f64) {
         if bytes == 0 || seconds <= 0.0 {
             return;
         }
         let new = seconds / bytes as f64;
-        // Default: the first read is all that is known.
+        // Default: the first read sets the mean.
         let old = self.seconds_per_byte.unwrap_or(new);
         self.seconds_per_byte = Some(old + NEWEST * (new - old));
     }
 
-    /// Whether so many bytes are read within a time. Where they are not, the next answer is more hopeful.
+    /// Returns true if `bytes` bytes can be read within `seconds`. Each rejection lowers the estimate.
     pub fn pays(&mut self, bytes: u64, seconds: f64) -> bool {
-        // Default: before anything was read, a read is what tells.
+        // Default: before any measurement, reading provides the first one.
         let Some(known) = self.seconds_per_byte else { return true };
         let pays = known * bytes as f64 <= seconds;
         if !pays {

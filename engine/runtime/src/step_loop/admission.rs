@@ -1,4 +1,4 @@
-//! Who has pages: decisions of [`nestling_core::schedule`], carried out.
+//! Admission and preemption: carries out the decisions of [`nestling_core::schedule`].
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::stored_pages::offer_kept;
 use nestling_core::schedule::{Claim, Shortage, Standing, admit, victim};
 use nestling_core::sync::whole;
 
-/// When a step is planned, of which model, and how many models have steps by turns.
+/// Model and time of the step being planned, with the number of models that take turns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now<'a> {
     pub model: &'a Arc<ModelCore>,
     pub models: usize,
-    /// Seconds on the engine's clock.
+    /// Time of the plan, in seconds on the engine's clock.
     pub seconds: f64,
 }
 
@@ -23,7 +23,7 @@ impl Now<'_> {
     }
 }
 
-/// What the generations of a model hold and want, and whose claim each is.
+/// Returns the page claims of a model's generations, with their task indices.
 fn claims(tasks: &[Task], model: &Arc<ModelCore>) -> (Vec<usize>, Vec<Claim>) {
     let of_model =
         |(_, task): &(usize, &Task)| Arc::ptr_eq(&task.model, model) && !task.has_ended();
@@ -31,7 +31,7 @@ fn claims(tasks: &[Task], model: &Arc<ModelCore>) -> (Vec<usize>, Vec<Claim>) {
     all.map(|(index, task)| (index, task.claim())).unzip()
 }
 
-/// Lets generations begin, or go on, that fit. Why the next one does not, if there is one.
+/// Starts or resumes generations that fit. Returns the shortage of the next one that does not, if any.
 pub(super) fn begin(tasks: &mut [Task], now: Now<'_>) -> Option<Shortage> {
     let waits = |task: &Task| now.is_of(task) && task.standing != Standing::Running;
     if !tasks.iter().any(waits) {
@@ -51,7 +51,7 @@ pub(super) fn begin(tasks: &mut [Task], now: Now<'_>) -> Option<Shortage> {
     admission.short
 }
 
-/// Takes the pages of whoever has to leave so that a task goes on; false if that is nobody.
+/// Preempts a generation so that task `needs` can continue. Returns false if there is no victim.
 pub(super) fn preempt(tasks: &mut [Task], needs: usize) -> bool {
     let (indices, claims) = claims(tasks, &tasks[needs].model);
     let needs = indices.iter().position(|&index| index == needs);
@@ -66,7 +66,7 @@ fn park(task: &mut Task) {
     tracing::debug!(pages = task.sequence.pages().len(), "preempted a generation");
     offer_kept(&task.model, &task.sequence);
     task.sequence.forget_computed(0);
-    // One that has not begun loses what its session had.
+    // A waiting generation only releases the pages of its session.
     if task.standing == Standing::Running {
         task.standing = Standing::Parked;
         task.turn.preempt();

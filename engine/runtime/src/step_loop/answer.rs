@@ -1,4 +1,4 @@
-//! From logits to events: one generation's sampling and text.
+//! Sampling and text output of one generation: from logits to events.
 
 use super::guard::Guard;
 use crate::constraint::ConstraintError;
@@ -8,13 +8,13 @@ use nestling_formats::InternalError;
 use nestling_text::{DetokenizeStream, OutputEvent, OutputParser, StopMatcher};
 use nestling_text::{Sampled, Sampler, TokenLogprobs};
 
-/// Tokens to text, stop strings, reasoning and tool calls.
+/// Converts tokens to text, stop strings, reasoning and tool calls.
 #[derive(Debug)]
 pub(crate) struct AnswerText {
     pub decoder: DetokenizeStream,
     pub stops: StopMatcher,
     pub parser: OutputParser,
-    /// No marker means anything (more): what comes is the answer's text.
+    /// Set once markers have no meaning, so that all further text belongs to the answer.
     pub is_raw: bool,
 }
 
@@ -27,7 +27,7 @@ impl AnswerText {
         }
     }
 
-    /// What is held back when everything further is text. A stop string that began before is none.
+    /// Switches to raw text and returns the output held back. A partially matched stop string is not a match.
     fn begin_raw(&mut self) -> Vec<OutputEvent> {
         let held = self.stops.finish();
         let mut events = self.read(&held);
@@ -37,69 +37,70 @@ impl AnswerText {
     }
 }
 
-/// What a generation writes, and when it ends by itself.
+/// Output state of one generation, with its end conditions.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub sampler: Sampler,
-    /// What the answer must look like.
+    /// Constraint on the output.
     pub guard: Option<Box<Guard>>,
-    /// None for a model without a tokenizer.
+    /// `None` for a model without a tokenizer.
     pub text: Option<AnswerText>,
     pub end_tokens: Vec<u32>,
     pub token_events: bool,
     pub tokens_max: usize,
-    /// Tokens chosen so far.
+    /// Number of tokens chosen so far.
     pub tokens: usize,
     pub called_tools: bool,
-    /// A stop string or marker was found: what is held back is not part of the answer.
+    /// Set once a stop string or marker was found. Text held back is then discarded.
     pub stopped: bool,
-    /// The stop string that was found, by its place in the list.
+    /// Index of the stop string found, if any.
     pub stop: Option<usize>,
 }
 
-/// What a step found for a generation.
+/// Output of a step for the last row of a generation.
 #[derive(Debug)]
 pub(crate) enum RowOutput<'a> {
-    /// Logits, which penalties change in place.
+    /// Logits. Penalties are applied in place.
     Logits(&'a mut [f32]), // [vocab_size]
-    /// The token that has the highest one.
+    /// Token with the highest logit.
     Best(u32),
 }
 
-/// Tokens, what they mean, and whether the last of them ended the answer.
+/// Chosen tokens with their events, and the finish reason if the last token ended the output.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    /// The one that was chosen, and those that a constraint forced behind it.
+    /// The sampled token, and the tokens that a constraint forces after it.
     pub tokens: Vec<u32>,
     pub events: Vec<Event>,
     pub finish: Option<FinishReason>,
 }
 
-/// What was made of a step for one generation.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Log-probabilities and hidden rows of its prompt.
+    /// Log-probabilities and hidden rows of the prompt.
     pub events: Vec<Event>,
-    /// What it chose, where it had to.
+    /// Choice of the next token, if the generation chooses one in this step.
     pub choice: Option<Choice>,
 }
 
 impl Answer {
-    /// Tokens that it may still have.
+    /// Returns the number of tokens that may still be generated.
     pub(super) fn tokens_left(&self) -> usize {
         self.tokens_max.saturating_sub(self.tokens)
     }
 
-    /// Among how many first tokens it takes that with the highest logit, where it asks nothing else of logits.
+    /// Returns the vocabulary size for greedy decoding. Returns `None` if the generation needs the logits.
     pub(super) fn takes_best(&self) -> Option<usize> {
         self.sampler.takes_best().filter(|_| self.guard.is_none())
     }
 
-    /// Chooses the token for `position` from what a step found, and takes those that a constraint forces behind it,
-    /// `room` tokens at the most.
+    /// Chooses the token for `position` from a step's output, and adds the tokens that a constraint forces
+    /// after it.
+    ///
+    /// At most `room` tokens are chosen.
     ///
     /// # Errors
-    /// Logits that are no numbers; what a constraint says.
+    /// Returns an error if logits are not finite, or if the constraint fails.
     pub(super) fn choose(
         &mut self,
         found: RowOutput<'_>,
@@ -133,7 +134,6 @@ impl Answer {
         Ok(choice)
     }
 
-    /// Takes one token.
     fn take(
         &mut self,
         token: u32,
@@ -161,19 +161,18 @@ impl Answer {
         Ok(())
     }
 
-    /// Adds a token's text; true if it completed a stop string, a marker that ends the answer, or what a constraint asks
-    /// for.
+    /// Adds a token's text. Returns true if it completed a stop string, an end marker or the constraint.
     fn write(&mut self, token: u32, events: &mut Vec<Event>) -> Result<bool, EngineError> {
         let piece = match &mut self.text {
             Some(text) => text.decoder.push(token).map_err(EngineError::text)?,
-            // Token ids alone were asked for.
+            // Without a tokenizer there is no text.
             None => String::new(),
         };
         let observed = match &mut self.guard {
             Some(guard) => guard.observe(token, &piece).map_err(EngineError::constraint)?,
             None => super::guard::Observed::default(),
         };
-        // Default: token ids alone were asked for.
+        // Default: without a tokenizer there is no text.
         let Some(text) = &mut self.text else { return Ok(observed.done) };
         let shown = text.stops.push(&piece);
         self.stop = shown.stopped;
@@ -193,14 +192,14 @@ impl Answer {
         Ok(self.stopped || observed.done)
     }
 
-    /// What is held back when no more tokens come.
+    /// Returns the output held back until the end.
     pub(super) fn flush(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        // Default: token ids alone were asked for.
+        // Default: without a tokenizer there is no text.
         let Some(text) = &mut self.text else { return events };
         let mut parsed = Vec::new();
         if !self.stopped {
-            // Default: bytes that are no text at the very end are left out.
+            // Default: incomplete UTF-8 at the very end is dropped.
             let rest = text.decoder.finish().unwrap_or_default();
             let shown = text.stops.push(&rest);
             parsed.extend(text.read(&shown.text));

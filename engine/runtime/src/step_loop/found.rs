@@ -1,5 +1,7 @@
-//! What a step found, shared out among its generations: each scores its prompt's rows and chooses its next
-//! token, on all threads where that pays.
+//! Distribution of a step's outputs among its generations.
+//!
+//! Each generation scores its prompt rows and chooses its next token, on all threads if there are enough
+//! logits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,29 +15,27 @@ use nestling_core::runner::StepOutput;
 use nestling_cpu::threads::ThreadPool;
 use nestling_formats::InternalError;
 
-/// Logits from which on threads are woken to share the work.
+/// Minimum number of logits for waking threads to share the work.
 const SHARED_LOGITS_MIN: usize = 1 << 16;
 
-/// One generation's part of the work.
 struct Work<'a> {
     task: &'a mut Task,
-    /// Index of the share.
+    /// Index of its share in the plan.
     share: usize,
     rows: FoundRows<'a>,
     next: Option<RowOutput<'a>>,
-    /// Whether a step gave all that its rows want.
+    /// Set if the step returned everything that its rows requested.
     is_whole: bool,
     outcome: Option<Result<Outcome, EngineError>>,
 }
 
-/// Rows of an output, taken in the order of the batch.
+/// Rows of the outputs, in the order of the batch.
 struct Rows<'a> {
     logits: std::slice::ChunksExactMut<'a, f32>,
     best: std::slice::Iter<'a, Option<u32>>,
     hidden: std::slice::ChunksExact<'a, f32>,
 }
 
-/// One of them.
 struct FoundRow<'a> {
     logits: Option<&'a mut [f32]>, // [vocab_size]
     best: Option<u32>,
@@ -52,7 +52,8 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Computes what a step means for each of its generations, by index of the share; errors of one are its own.
+/// Computes the outcome of a step for each share of the plan. An error of one generation does not affect
+/// others.
 pub(super) fn outcomes(
     tasks: &mut [Task],
     plan: &Plan,
@@ -68,7 +69,7 @@ pub(super) fn outcomes(
     }
     let is_shared = output.logits.len() >= SHARED_LOGITS_MIN;
     let mut works = share_out(tasks, plan, output);
-    // Logits that are no numbers are not looked at.
+    // Outputs of failed generations are not used, since they are not finite.
     works.retain(|work| work.is_whole && outcomes[work.share].is_none());
     let scores = works.iter_mut().flat_map(|work| &mut work.rows.scores);
     let mut scores: Vec<&mut Score<'_>> = scores.collect();
@@ -93,7 +94,6 @@ fn for_each<T: Send>(
     }
 }
 
-/// Gives every generation its rows.
 fn share_out<'a>(tasks: &'a mut [Task], plan: &Plan, output: &'a mut StepOutput) -> Vec<Work<'a>> {
     let rows = plan.batch.rows.iter().filter(|row| row.wants_logits).count();
     let hidden_size = output.hidden.len() / rows.max(1);
@@ -142,7 +142,7 @@ impl<'a> Work<'a> {
     }
 
     fn compute(&mut self) {
-        // Text decoding and constraints are foreign code; what they do to one generation stays there.
+        // Text decoding and constraints are foreign code: a panic ends only its own generation.
         let outcome = catch_unwind(AssertUnwindSafe(|| self.outcome()));
         let panicked = EngineError::Panicked { what: "sampling and decoding its text" };
         self.outcome = Some(outcome.unwrap_or(Err(panicked)));

@@ -1,4 +1,4 @@
-//! One generation's constraint: when it begins, what it allows next, which tokens it forces.
+//! State of one generation's constraint: its start, masks and forced tokens.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,48 +15,44 @@ use crate::constraint::{
 use crate::mask_worker::{MaskWorker, Masked};
 use nestling_text::TokenMask;
 
-/// Where the constraint is.
 enum Held {
     Here(Box<dyn Constraint>),
-    /// Its mask is being computed.
+    /// Sent to a worker thread, which computes its mask.
     Away(Receiver<Masked>),
-    /// It failed, and was dropped.
+    /// Dropped after a failure.
     Gone,
 }
 
-/// How far the answer is.
+/// Progress of the output relative to the constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Before the constraint begins.
+    /// Before the start of the constraint.
     Waiting,
-    /// It has begun, unless the next token opens the reasoning.
+    /// Started, unless the next token opens the reasoning.
     Opening,
     Active,
 }
 
-/// What a token did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Observed {
-    /// The answer's text begins: from here on no marker means anything.
+    /// Set if the answer's text starts. Later markers have no meaning.
     pub begins_text: bool,
-    /// The answer is complete.
+    /// Set if the output is complete.
     pub done: bool,
 }
 
-/// What a guard is made of.
 pub(crate) struct GuardParts<'a> {
     pub source: &'a dyn ConstraintSource,
     pub tokenizer: Option<&'a Tokenizer>,
     pub format: &'a OutputFormat,
     pub vocab_size: usize,
     pub end_tokens: &'a [u32],
-    /// Every token is chosen from logits, forced ones too.
+    /// True if logits are needed for each token, including forced ones.
     pub one_by_one: bool,
     pub workers: Arc<MaskWorker>,
     pub cache: &'a ConstraintCache,
 }
 
-/// A constraint at work.
 pub(crate) struct Guard {
     held: Held,
     workers: Arc<MaskWorker>,
@@ -64,15 +60,15 @@ pub(crate) struct Guard {
     starts: Starts,
     writes: Writes,
     place: Place,
-    /// Reads the output as long as its markers say when the constraint begins.
+    /// Parser of the output, used to find the start of the constraint.
     watcher: OutputParser,
     tokenizer: Option<Tokenizer>,
     ends: Vec<u32>,
-    /// Tokens that must not come before the constraint begins.
+    /// End-of-sequence tokens that are not allowed before the constraint starts.
     early_ends: Vec<u32>,
-    /// Opens the reasoning.
+    /// Token that opens the reasoning.
     opens: Option<u32>,
-    /// Tokens that must come next and have not been accepted.
+    /// Forced tokens not accepted yet.
     forced: VecDeque<u32>,
     one_by_one: bool,
 }
@@ -84,10 +80,10 @@ impl std::fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// A constraint for one answer; its first mask is computed from here on.
+    /// Creates the constraint of one output, and starts computing its first mask.
     ///
     /// # Errors
-    /// What the constraint says.
+    /// Returns the error of the constraint.
     pub(crate) fn new(parts: GuardParts<'_>) -> Result<Self, ConstraintError> {
         let GuardParts { source, tokenizer, format, vocab_size, end_tokens, .. } = parts;
         let context = ConstraintContext { tokenizer, vocab_size, format, cache: parts.cache };
@@ -126,7 +122,7 @@ impl Guard {
         };
         if place != Place::Waiting {
             guard.here()?.start(None)?;
-            // A forced token would leave no choice between it and the reasoning.
+            // A forced token here would exclude the token that opens the reasoning.
             if place == Place::Active {
                 guard.ask_forced()?;
             }
@@ -135,12 +131,12 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Whether the answer's text begins with its first token.
+    /// Returns true if the output starts with the text of the answer.
     pub(crate) fn is_text(&self) -> bool {
         self.place == Place::Active && self.writes == Writes::Text
     }
 
-    /// Has the next mask computed, while the model computes.
+    /// Starts computing the next mask, in parallel with the model.
     pub(super) fn prepare(&mut self) {
         if self.place == Place::Waiting || !self.forced.is_empty() {
             return;
@@ -154,10 +150,11 @@ impl Guard {
         }
     }
 
-    /// The tokens that may come next; none where all may. Waits for the mask.
+    /// Returns the mask of allowed tokens, waiting for it if necessary. Returns `None` if all tokens are
+    /// allowed.
     ///
     /// # Errors
-    /// What the constraint says, and no token that may come.
+    /// Returns the error of the constraint, or [`ConstraintError::NothingAllowed`].
     pub(super) fn mask(&mut self) -> Result<Option<&TokenMask>, ConstraintError> {
         if let Some(token) = self.forced.front() {
             self.mask.forbid_all();
@@ -181,7 +178,7 @@ impl Guard {
         let Held::Away(masked) = std::mem::replace(&mut self.held, Held::Gone) else {
             return Err(ConstraintError::failed("a mask was not asked for"));
         };
-        // Without an answer its thread has gone.
+        // The worker thread is gone if the channel is closed.
         let masked = masked.recv().map_err(|_| ConstraintError::Panicked)?;
         self.mask = masked.mask;
         let may_end = masked.may_end?;
@@ -198,10 +195,11 @@ impl Guard {
         Ok(())
     }
 
-    /// Takes a token of the answer, no end, and its text.
+    /// Processes a token of the output, except end-of-sequence tokens, with its text.
     ///
     /// # Errors
-    /// What the constraint says; an answer that a marker has ended before it began.
+    /// Returns the error of the constraint, or [`ConstraintError::Unfinished`] if a marker ended the output
+    /// before the constraint started.
     pub(super) fn observe(&mut self, token: u32, text: &str) -> Result<Observed, ConstraintError> {
         match self.place {
             Place::Opening if self.opens == Some(token) => {
@@ -227,7 +225,7 @@ impl Guard {
         }
     }
 
-    /// Looks whether the constraint begins behind `text`.
+    /// Checks if the constraint starts after `text`.
     fn watch(&mut self, text: &str) -> Result<Observed, ConstraintError> {
         let events = self.watcher.push(text);
         let place = self.watcher.place();
@@ -242,7 +240,7 @@ impl Guard {
             }
             (Starts::AtToolCall, _) => Ok(Observed::default()),
             (_, OutputPlace::Text { is_final: true }) => {
-                // What the same token wrote behind the marker belongs to the answer.
+                // Text after the marker within the same token belongs to the answer.
                 let events = events.into_iter().chain(self.watcher.finish());
                 let texts = events.filter_map(|event| match event {
                     OutputEvent::Text(text) => Some(text),
@@ -257,7 +255,7 @@ impl Guard {
         }
     }
 
-    /// Begins with text that was written already.
+    /// Starts the constraint with text that was already written.
     fn begin(&mut self, begun: &str) -> Result<Observed, ConstraintError> {
         self.place = Place::Active;
         if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !begun.is_empty()) {
@@ -293,15 +291,15 @@ impl Guard {
         }
     }
 
-    /// The next token that needs no logits.
+    /// Returns the next forced token, unless logits are needed for it.
     pub(super) fn next_forced(&self) -> Option<u32> {
         self.forced.front().copied().filter(|_| !self.one_by_one)
     }
 
-    /// Whether the answer may end where a marker ended it.
+    /// Returns true if the output may end where a marker ended it.
     ///
     /// # Errors
-    /// What the constraint says.
+    /// Returns the error of the constraint.
     pub(super) fn may_end(&mut self) -> Result<bool, ConstraintError> {
         match self.place {
             Place::Waiting => Ok(self.starts == Starts::AtToolCall),

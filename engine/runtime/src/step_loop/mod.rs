@@ -1,7 +1,7 @@
-//! The loop that computes: one step after the other, each for all generations of a model at once.
+//! The step loop: computes one step after another, each for all generations of a model.
 //!
-//! It runs on a thread of the engine, or, where there are no threads, inside the calls of
-//! whoever reads events. It is the only place that moves a sequence that is being computed.
+//! It runs on a thread of the engine or, on platforms without threads, inside the calls that wait for events.
+//! It alone modifies sequences of running generations.
 
 mod admission;
 mod answer;
@@ -35,31 +35,32 @@ use plan::Plan;
 pub(crate) use prompt_rows::PromptRows;
 pub(crate) use task::Task;
 
-/// How long a paused loop may fail to notice a token that was cancelled behind its back.
+/// Interval at which an idle loop checks for tokens cancelled without a wake-up.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
-/// What the loop and the handles share.
+/// State shared by the loop and the handles.
 #[derive(Debug)]
 pub(crate) struct LoopInbox {
     state: Mutex<InboxState>,
     changed: Condvar,
-    /// Stops the step under way when the engine closes.
+    /// Cancels the running step when the engine closes.
     stop: CancelToken,
-    /// When the engine started: 0 on its clock.
+    /// Start time of the engine, which is 0 on its clock.
     pub epoch: Moment,
 }
 
 #[derive(Default)]
 struct InboxState {
     arrivals: VecDeque<Task>,
-    /// Generations on their way, and those that the loop has and that have not begun.
+    /// Reserved places: generations on their way to the loop. `waiting` counts those in the loop that have
+    /// not started.
     places: usize,
     waiting: usize,
     woken: bool,
-    /// Turns asked for by [`LoopInbox::settle`], and how many were done.
+    /// Number of turns requested by [`LoopInbox::settle`], and the last request completed.
     settle_asked: u64,
     settle_done: u64,
-    /// The loop has ended; nobody will read `arrivals`.
+    /// Set once the loop has ended and no longer reads `arrivals`.
     ended: bool,
 }
 
@@ -75,7 +76,7 @@ impl LoopInbox {
         Self { state, changed: Condvar::new(), stop: CancelToken::new(), epoch: Moment::now() }
     }
 
-    /// A place for one more that waits, where fewer than so many do; else how many do.
+    /// Reserves a place in the queue. Returns the queue length as an error if it is at least `waiting_max`.
     pub(crate) fn place(self: &Arc<Self>, waiting_max: usize) -> Result<Place, usize> {
         let mut state = self.lock();
         let waiting = state.places + state.arrivals.len() + state.waiting;
@@ -86,15 +87,15 @@ impl LoopInbox {
         Ok(Place { inbox: Arc::clone(self) })
     }
 
-    /// Generations of a model that the loop has not looked at yet.
+    /// Returns the number of a model's generations that the loop has not taken yet.
     pub(crate) fn arrivals_of(&self, model: &Arc<ModelCore>) -> usize {
         let state = self.lock();
         state.arrivals.iter().filter(|task| Arc::ptr_eq(&task.model, model)).count()
     }
 
-    /// Hands over a generation; one that comes too late ends at once.
+    /// Hands over a generation. It fails immediately if the loop has ended.
     pub(crate) fn send(&self, task: Task, place: Place) {
-        // It counts as an arrival from here on, and for a moment as both.
+        // Released at return: the generation counts twice for a moment, but never zero times.
         let _place = place;
         let mut state = self.lock();
         if state.ended {
@@ -107,19 +108,19 @@ impl LoopInbox {
         self.changed.notify_all();
     }
 
-    /// Makes an idle loop look again.
+    /// Wakes an idle loop.
     pub(crate) fn wake(&self) {
         self.lock().woken = true;
         self.changed.notify_all();
     }
 
-    /// Ends the loop within a layer.
+    /// Ends the loop within one layer.
     pub(crate) fn close(&self) {
         self.stop.cancel();
         self.wake();
     }
 
-    /// Waits for a turn of the loop: what had ended before the call is gone after it.
+    /// Waits for a turn of the loop, which releases everything that ended before the call.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         state.settle_asked += 1;
@@ -135,7 +136,7 @@ impl LoopInbox {
         self.stop.is_cancelled()
     }
 
-    /// Takes what has arrived; it waits until the loop says otherwise.
+    /// Takes the arrived generations. They count as waiting until the loop publishes new counts.
     fn arrivals(&self) -> VecDeque<Task> {
         let mut state = self.lock();
         state.waiting += state.arrivals.len();
@@ -155,7 +156,7 @@ impl LoopInbox {
     }
 }
 
-/// A place among those that wait, kept for a generation on its way to the loop.
+/// A reserved place in the queue, released on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     inbox: Arc<LoopInbox>,
@@ -167,26 +168,25 @@ impl Drop for Place {
     }
 }
 
-/// What one turn of the loop found.
+/// Result of one turn of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoopProgress {
     /// A step was computed, or a generation ended.
     Worked,
-    /// Nothing can go on before somebody reads events or starts a generation. With generations
-    /// there, a cancelled token has to be noticed too.
+    /// All generations, if any, wait for a reader or for pages. While there are some, the loop must poll for
+    /// cancelled tokens.
     Idle { generations: usize },
-    /// The engine was closed; every generation has ended.
+    /// The engine was closed, and all generations have ended.
     Closed,
 }
 
-/// Generations under way, oldest first.
+/// The loop with its generations, oldest first.
 #[derive(Debug)]
 pub(crate) struct StepLoop {
     inbox: Arc<LoopInbox>,
     tasks: Vec<Task>,
-    /// The threads that compute; they share the sampling too.
+    /// Compute threads, also used for sampling.
     pool: Arc<ThreadPool>,
-    /// When the engine started.
     epoch: Moment,
 }
 
@@ -196,7 +196,6 @@ impl StepLoop {
         Self { inbox, tasks: Vec::new(), pool, epoch }
     }
 
-    /// Turns until the engine is closed.
     pub(crate) fn run(mut self) {
         loop {
             let asked = self.inbox.lock().settle_asked;
@@ -223,7 +222,7 @@ impl StepLoop {
         state.woken = false;
     }
 
-    /// At most one step for each model.
+    /// Runs one turn: at most one step per model.
     pub(crate) fn turn(&mut self) -> LoopProgress {
         if self.inbox.is_closed() {
             self.close();
@@ -243,7 +242,7 @@ impl StepLoop {
         }
     }
 
-    /// Models that have a generation, each once.
+    /// Returns the models with generations, each once.
     fn models(&self) -> Vec<Arc<ModelCore>> {
         let mut models: Vec<Arc<ModelCore>> = Vec::new();
         for task in &self.tasks {
@@ -254,8 +253,8 @@ impl StepLoop {
         models
     }
 
-    /// Takes in what has arrived and ends what has been cancelled or has nothing to compute; true
-    /// if any ended.
+    /// Takes arrivals, and ends generations that are cancelled or have nothing to compute. Returns true if
+    /// any ended.
     pub(crate) fn sweep(&mut self) -> bool {
         self.tasks.extend(self.inbox.arrivals());
         let before = self.tasks.len();
@@ -266,14 +265,14 @@ impl StepLoop {
         self.tasks.len() < before
     }
 
-    /// Batch, forward, sample, advance; true if anything happened.
+    /// Computes one step of a model. Returns true if anything changed.
     fn step(&mut self, model: &Arc<ModelCore>, models: usize) -> bool {
         let started = Moment::now();
         let now = Now { model, models, seconds: started.seconds_since(self.epoch) };
         let short = admission::begin(&mut self.tasks, now);
         whole(model.service.lock()).short = short;
         let Some(plan) = Plan::make(&mut self.tasks, now) else {
-            // One that can never go on has failed.
+            // A generation that can never fit has failed.
             return self.end_done();
         };
         let output = self.compute(model, &plan);
@@ -310,21 +309,23 @@ impl StepLoop {
             model.observe(&plan.batch, &output.stats, seconds);
         }
         if let Ok(Err(error)) = &computed {
-            // Weights, keys and values went with a device; what else is wrong after a condition of
-            // the program itself did not hold, nobody knows.
+            // A lost device takes weights and KV cache with it. After a violated internal invariant, the
+            // state is unknown.
             if matches!(error, EngineError::DeviceLost(_)) || error.internal().is_some() {
                 model.mark_broken();
             }
         }
         computed.unwrap_or_else(|_| {
-            // The runner may be half way through anything: it computes no more.
+            // After a panic the runner's state is unknown, so it is not used again.
             model.mark_broken();
             Err(EngineError::ModelBroken)
         })
     }
 
-    /// Gives every generation what was found for it. Events are handed over on this thread alone: a waker may
-    /// drop the last handle of the engine, which joins the others.
+    /// Delivers the outcomes to the generations.
+    ///
+    /// Events are sent only on this thread: a waker may drop the last handle of the engine, which joins the
+    /// other threads.
     fn advance(&mut self, plan: &Plan, output: &mut StepOutput) {
         let outcomes = found::outcomes(&mut self.tasks, plan, output, &self.pool);
         for (share, outcome) in plan.shares.iter().zip(outcomes) {
@@ -336,8 +337,9 @@ impl StepLoop {
         }
     }
 
-    /// Undoes a step that did not happen. An error whose cause is unknown is looked for by
-    /// computing every generation of the step alone.
+    /// Undoes a failed step.
+    ///
+    /// If the cause is unknown, each generation of the step is then computed alone to find the one at fault.
     fn roll_back(&mut self, plan: &Plan, error: EngineError) {
         let alone = plan.shares.len() == 1;
         let cancelled = matches!(error, EngineError::Cancelled);
@@ -349,7 +351,8 @@ impl StepLoop {
                 continue;
             }
             if share.copies_page {
-                // Its page is its own by now, and may be without what was to be copied there.
+                // The page copied on write belongs to this sequence by then, but may lack the copied
+                // contents.
                 let whole = share.computed_before / PAGE_POSITIONS * PAGE_POSITIONS;
                 task.sequence.forget_computed(whole);
             }
@@ -360,7 +363,7 @@ impl StepLoop {
         }
     }
 
-    /// Says how things stand, for whoever looks.
+    /// Publishes the counts of the models.
     fn publish<'a>(&self, models: impl Iterator<Item = &'a Arc<ModelCore>>) {
         for model in models {
             let of_model = self.tasks.iter().filter(|task| Arc::ptr_eq(&task.model, model));
@@ -392,7 +395,7 @@ impl StepLoop {
 }
 
 impl Drop for StepLoop {
-    /// Whatever ends the loop, no reader waits for ever.
+    /// Ends all generations, so that no reader waits forever.
     fn drop(&mut self) {
         self.close();
     }

@@ -1,4 +1,4 @@
-//! Which rows the next step computes.
+//! Planning of steps: the rows of the next batch.
 
 use std::sync::Arc;
 
@@ -15,31 +15,33 @@ use nestling_core::schedule::{Candidate, Standing};
 pub(super) struct Share {
     /// Index of the task.
     pub task: usize,
-    /// Rows of it.
+    /// Number of rows.
     pub rows: usize,
-    /// Tokens that it had computed before.
+    /// Number of tokens computed before the step.
     pub computed_before: usize,
-    /// Whether a token is chosen after its last row.
+    /// True if a token is chosen after the last row.
     pub chooses: bool,
-    /// Whether a page is copied for it before the step.
+    /// True if a page is copied for it before the step.
     pub copies_page: bool,
 }
 
-/// A step, its pages taken.
+/// A planned step with its pages allocated.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub batch: Batch,
     pub shares: Vec<Share>,
     pub copies: Vec<PageCopy>,
-    /// What is wanted of any row.
+    /// Union of the outputs requested for the rows.
     wants: RowWants,
-    /// Rows of prompts of which more than the next token is wanted.
+    /// Number of prompt rows with requested outputs.
     prompt_rows: usize,
 }
 
 impl Plan {
-    /// The next step of a model, as its scheduler chooses: a row for every generation that decodes, and
-    /// rows of prompts in their turn. None if no generation can go on.
+    /// Plans the next step of a model by its scheduler: a row per decoding generation, and prompt chunks in
+    /// priority order.
+    ///
+    /// Returns `None` if no generation can continue.
     pub fn make(tasks: &mut [Task], now: Now<'_>) -> Option<Self> {
         let mut plan = Self::default();
         for index in ready(tasks, now, |task| task.alone) {
@@ -50,7 +52,7 @@ impl Plan {
             }
         }
         for (index, rows) in choose(tasks, now) {
-            // One that stays before this one may just have taken its pages.
+            // A generation earlier in this list may just have preempted it.
             if tasks[index].standing != Standing::Running {
                 continue;
             }
@@ -62,7 +64,9 @@ impl Plan {
         (!plan.shares.is_empty()).then(|| plan.of_kind(tasks))
     }
 
-    /// Those whose turn it is lack what others hold: one of these goes on, or none ever would.
+    /// Plans the first generation that can run.
+    ///
+    /// If those chosen by the scheduler lack pages held by others, this prevents a deadlock.
     fn take_first_that_can(&mut self, tasks: &mut [Task], now: Now<'_>) {
         let most = now.model.scheduler().prompt_rows(0, now.models).max(1);
         for index in ready(tasks, now, |_| true) {
@@ -78,7 +82,7 @@ impl Plan {
         self
     }
 
-    /// Adds so many rows of a task, if there are pages for them.
+    /// Adds up to `rows` rows of a task. Returns false if there are no pages for them.
     fn take(&mut self, tasks: &mut [Task], index: usize, rows: usize, now: Now<'_>) -> bool {
         let wants_many = tasks[index].prompt_rows.wants_many();
         let most = match wants_many {
@@ -98,7 +102,8 @@ impl Plan {
         true
     }
 
-    /// Tokens instead of logits where every generation takes that with the highest.
+    /// Returns the output kind. The device returns tokens instead of logits if all generations decode
+    /// greedily.
     fn output_kind(&self, tasks: &[Task]) -> StepOutputKind {
         match (self.wants.hidden, self.wants.wants_logits()) {
             (true, false) => return StepOutputKind::Hidden,
@@ -114,7 +119,7 @@ impl Plan {
         }
     }
 
-    /// Adds the rows of a task, whose pages and states have been taken already.
+    /// Adds the rows of a task whose pages and states are allocated.
     fn add(&mut self, index: usize, taken: Taken, task: &Task) {
         let sequence = self.batch.sequences.len() as u32;
         let start = taken.computed_before;
@@ -139,14 +144,14 @@ impl Plan {
     }
 }
 
-/// Rows whose pages and states are there.
+/// Rows with allocated pages and states.
 struct Taken {
     rows: usize,
     computed_before: usize,
     advance: Advance,
 }
 
-/// Tasks of a model that can go on, those that stay where others have to leave first.
+/// Returns the tasks of a model that can continue, sorted so that victims of preemption come last.
 fn ready(tasks: &[Task], now: Now<'_>, which: impl Fn(&Task) -> bool) -> Vec<usize> {
     let is_ready = |task: &Task| now.is_of(task) && task.is_ready() && which(task);
     let mut all: Vec<usize> = (0..tasks.len()).filter(|&index| is_ready(&tasks[index])).collect();
@@ -154,9 +159,9 @@ fn ready(tasks: &[Task], now: Now<'_>, which: impl Fn(&Task) -> bool) -> Vec<usi
     all
 }
 
-/// Tasks to step, each with its number of rows; those that stay where others have to leave come first.
+/// Returns the tasks of the next step with their row counts, sorted so that victims of preemption come last.
 fn choose(tasks: &[Task], now: Now<'_>) -> Vec<(usize, usize)> {
-    // Those that are to go alone have just found no pages.
+    // Tasks that must run alone have just failed to get pages.
     let ready = |task: &Task| now.is_of(task) && !task.alone && task.is_ready();
     let all: Vec<usize> = (0..tasks.len()).filter(|&index| ready(&tasks[index])).collect();
     let mut scheduler = now.model.scheduler();
@@ -168,8 +173,10 @@ fn choose(tasks: &[Task], now: Now<'_>) -> Vec<(usize, usize)> {
     chosen
 }
 
-/// Takes the pages and states of the next `rows` tokens of a task. Where a pool is full, sessions at
-/// rest lose theirs first, then generations of lower priority or younger ones; all compute them again when they need them.
+/// Allocates pages and states for the next `rows` tokens of a task.
+///
+/// If a pool is full, sessions at rest are evicted first, then generations of lower priority or later arrival
+/// are preempted. Their tokens are recomputed when needed.
 fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<Taken> {
     let model = Arc::clone(&tasks.get(index)?.model);
     let mut was_alone = false;
@@ -183,12 +190,12 @@ fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<Taken> {
         if model.reclaim_idle() || admission::preempt(tasks, index) {
             continue;
         }
-        // Others go on first; one that is on its way here, or a session that is
-        // just being forked, holds pages too. Only alone it can never go on.
+        // Other generations continue first. Generations on their way here and sessions being forked also hold
+        // pages. Only a task that holds everything by itself can never continue.
         let task = tasks.get_mut(index)?;
         let alone = error.is_full_pool() && task.sequence.holds_all_that_is_taken();
         if alone && !was_alone {
-            // What another thread held may have come back just now.
+            // Checked twice, since another thread may just have released pages.
             was_alone = true;
             continue;
         }

@@ -1,25 +1,25 @@
-//! What is wanted of the rows of a prompt, besides the token that follows it.
+//! Requested outputs of prompt rows, besides the next token.
 
 use crate::event::HiddenRow;
 use crate::options::HiddenRows;
 use nestling_text::{SampleError, TokenLogprobs, logprobs_of};
 
-/// Host memory for the logits of scored prompt rows in one step, in bytes.
+/// Maximum host memory for the logits of scored prompt rows in one step, in bytes.
 const LOGITS_BYTES_MAX: usize = 64 << 20;
 
-/// Rows of prompts whose logits a step may give, at least one.
+/// Returns the maximum number of prompt rows with logits per step, at least 1.
 pub(super) fn logit_rows_max(vocab_size: usize) -> usize {
     (LOGITS_BYTES_MAX / size_of::<f32>() / vocab_size.max(1)).max(1)
 }
 
-/// What is wanted of one row of a step.
+/// Requested outputs of one row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RowWants {
-    /// The log-probability of the prompt's token after it.
+    /// Log-probability of the prompt token after the row.
     pub score: bool,
-    /// Its hidden row.
+    /// Hidden row.
     pub hidden: bool,
-    /// The token that follows.
+    /// Choice of the next token.
     pub choice: bool,
 }
 
@@ -33,22 +33,24 @@ impl RowWants {
     }
 }
 
-/// What a generation wants of its prompt's rows, and how much of it was given.
+/// Requested outputs of a generation's prompt rows, with the progress of their delivery.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PromptRows {
-    /// Log-probabilities of its tokens, with those of so many best ones.
+    /// Number of best tokens to report with each log-probability. `None` requests no log-probabilities.
     pub logprobs: Option<usize>,
     pub hidden: Option<HiddenRows>,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub length: usize,
-    /// Positions of which everything wanted was given. A generation that lost its pages computes them again and asks
-    /// nothing more of them.
+    /// Number of leading rows whose outputs were delivered. After a preemption they are recomputed, but not
+    /// delivered again.
     pub done: usize,
 }
 
 impl PromptRows {
-    /// The first position of `last + 1` whose row is needed: by what is wanted of the prompt, or by the token that
-    /// follows, where one is chosen. `last + 1` if there is none.
+    /// Returns the first position up to `last` whose row must be computed, for prompt outputs or for choosing
+    /// the next token.
+    ///
+    /// Returns `last + 1` if no row is needed.
     pub fn first_needed(&self, last: usize, chooses: bool) -> usize {
         match self.first() {
             Some(first) if self.done < self.length => first.max(self.done).min(last),
@@ -57,7 +59,7 @@ impl PromptRows {
         }
     }
 
-    /// The first position that something is wanted of.
+    /// Returns the first position with requested outputs.
     fn first(&self) -> Option<usize> {
         match (self.logprobs, self.hidden) {
             (Some(_), _) | (_, Some(HiddenRows::All)) => Some(0),
@@ -66,7 +68,7 @@ impl PromptRows {
         }
     }
 
-    /// Whether many rows of a step may be wanted.
+    /// Returns true if outputs of many rows may be requested in one step.
     pub fn wants_many(&self) -> bool {
         self.first() == Some(0) && self.done < self.length
     }
@@ -85,17 +87,17 @@ impl PromptRows {
     }
 }
 
-/// A row of a prompt whose next token is scored.
+/// A prompt row whose next token is scored.
 #[derive(Debug)]
 pub(super) struct Score<'a> {
     pub token: u32,
-    /// Logits before that token.
+    /// Logits of the row, which predict that token.
     pub logits: &'a [f32], // [vocab_size]
-    /// Best ones to give beside it.
+    /// Number of best tokens to report.
     pub top: usize,
-    /// Tokens that exist.
+    /// Number of valid token ids.
     pub vocab_size: usize,
-    /// Once it is computed.
+    /// Result, once it is computed.
     pub found: Option<Result<TokenLogprobs, SampleError>>,
 }
 
@@ -106,7 +108,7 @@ impl Score<'_> {
     }
 }
 
-/// What a step found for the rows of one generation.
+/// Outputs of a step for the rows of one generation.
 #[derive(Debug, Default)]
 pub(super) struct FoundRows<'a> {
     pub scores: Vec<Score<'a>>,

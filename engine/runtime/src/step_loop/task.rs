@@ -21,17 +21,17 @@ use nestling_core::runner::StepStats;
 use nestling_core::schedule::{Candidate, Claim, Standing, Turn};
 use nestling_core::sync::whole;
 
-/// A generation: where its tokens come from and where its events go.
+/// A generation with the sequence it extends and the buffer of its events.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub model: Arc<ModelCore>,
-    /// Gets the sequence back at the end.
+    /// Slot that receives the sequence at the end.
     pub slot: Arc<SessionSlot>,
     pub sequence: Sequence,
     pub buffer: Arc<EventBuffer>,
     pub cancel: CancelToken,
     pub answer: Answer,
-    /// What is wanted of the prompt's rows.
+    /// Requested outputs of the prompt rows.
     pub prompt_rows: PromptRows,
     pub levels: LevelPolicy,
     pub usage: Usage,
@@ -39,34 +39,34 @@ pub(crate) struct Task {
     pub started: Moment,
     pub deadline: Option<Duration>,
     pub first_token: Option<Moment>,
-    /// Its turn among others.
+    /// Scheduling order among generations.
     pub turn: Turn,
     pub standing: Standing,
-    /// A step with others failed: it goes alone, until a step tells whose fault it was.
+    /// Set after a failed step with others: it runs alone, until a step shows which generation is at fault.
     pub alone: bool,
     pub done: Option<FinishReason>,
     pub failed: Option<EngineError>,
 }
 
 impl Task {
-    /// Whether its next tokens can be computed now.
+    /// Returns true if its next tokens can be computed.
     pub fn is_ready(&self) -> bool {
         let runs = self.standing == Standing::Running;
         !self.has_ended() && runs && !self.sequence.pending().is_empty() && self.buffer.has_room()
     }
 
-    /// Whether it only has to be taken away.
+    /// Returns true if it has ended and only has to be removed.
     pub fn has_ended(&self) -> bool {
         self.done.is_some() || self.failed.is_some()
     }
 
-    /// What the scheduler sees of it for the next step.
+    /// Returns its state for the scheduler's choice of rows.
     pub fn candidate(&self) -> Candidate {
         let is_under_way = self.first_token.is_some() && self.sequence.computed() > 0;
         Candidate { turn: self.turn, pending: self.sequence.pending().len(), is_under_way }
     }
 
-    /// What the scheduler sees of its pages.
+    /// Returns its page claim for admission and preemption.
     pub fn claim(&self) -> Claim {
         let tokens = self.sequence.tokens().len();
         let context_left = self.model.context_length().saturating_sub(tokens);
@@ -80,14 +80,14 @@ impl Task {
         }
     }
 
-    /// What is wanted of the row at a position.
+    /// Returns the requested outputs of the row at a position.
     pub(super) fn wants(&self, position: usize) -> RowWants {
         let is_last = position + 1 == self.sequence.tokens().len();
         let choice = is_last && self.answer.tokens_max > 0;
         RowWants { choice, ..self.prompt_rows.wants(position) }
     }
 
-    /// What the token after a position of the prompt is scored by.
+    /// Returns the scoring of the prompt token after a position, if log-probabilities are requested.
     pub(super) fn score<'a>(&self, position: usize, logits: &'a [f32]) -> Option<Score<'a>> {
         let token = *self.sequence.tokens().get(position + 1)?;
         let top = self.prompt_rows.logprobs?;
@@ -95,10 +95,10 @@ impl Task {
         Some(Score { token, logits, top, vocab_size, found: None })
     }
 
-    /// Chooses the next token; what it means is accepted later.
+    /// Chooses the next token. [`Self::accept`] applies the choice later.
     ///
     /// # Errors
-    /// As [`Answer::choose`].
+    /// Fails as [`Answer::choose`] does.
     pub(super) fn choose(&mut self, next: RowOutput<'_>) -> Result<Choice, EngineError> {
         let position = self.sequence.tokens().len();
         let room = self.model.context_length().saturating_sub(position);
@@ -111,19 +111,19 @@ impl Task {
         Ok(choice)
     }
 
-    /// Takes what was computed for others with the same beginning, before it begins or goes on.
+    /// Adopts pages of a shared prefix before the generation starts or resumes.
     pub(super) fn adopt(&mut self) {
         let last = self.sequence.tokens().len().saturating_sub(1);
         let first_needed = self.prompt_rows.first_needed(last, self.answer.tokens_max > 0);
         let PrefixStatus { found_tokens, .. } = self.sequence.adopt(first_needed);
         if self.standing == Standing::Waiting {
-            // What it asked for was counted when it came.
+            // The lookup itself was counted on arrival.
             self.usage.cached_tokens += found_tokens as usize;
             self.model.pool.note_prefix(PrefixStatus { asked_tokens: 0, found_tokens });
         }
     }
 
-    /// Takes the result of a step: `rows` more tokens are computed, and this was made of it.
+    /// Applies the outcome of a step that computed `rows` tokens.
     pub(super) fn accept(&mut self, rows: usize, step: &StepStats, outcome: Outcome) {
         self.alone = false;
         self.sequence.keep_computed();
@@ -145,13 +145,13 @@ impl Task {
         }
     }
 
-    /// Hands over what was wanted of the prompt's rows that are computed.
+    /// Sends the requested outputs of the computed prompt rows.
     fn give_prompt_rows(&mut self, events: Vec<Event>) {
         let is_first = self.prompt_rows.done == 0;
         if let (true, Some(_), Some(&token)) =
             (is_first, self.prompt_rows.logprobs, self.sequence.tokens().first())
         {
-            // Nothing stands before it that could make it likely.
+            // The first token has no predecessor, and therefore no log-probability.
             let bytes = self.model.token_bytes(token);
             let event = TokenEvent { token, bytes, ..TokenEvent::default() };
             self.buffer.push(Ok(Event::PromptToken(event)));
@@ -163,14 +163,13 @@ impl Task {
         self.prompt_rows.done = self.prompt_rows.done.max(computed);
     }
 
-    /// Reports whether its first token's deadline is over.
+    /// Records whether the deadline of the first token was missed.
     fn note_lateness(&mut self) {
         let waited = Moment::now().seconds_since(self.started);
         self.stats.is_late = self.deadline.is_some_and(|most| waited > most.as_secs_f64());
         whole(self.model.service.lock()).late += u64::from(self.stats.is_late);
     }
 
-    /// Takes what it chose.
     fn take(&mut self, choice: Choice) {
         let now = Moment::now();
         if self.first_token.is_none() {
@@ -184,7 +183,7 @@ impl Task {
         }
         choice.tokens.iter().for_each(|token| self.sequence.push(*token));
         self.usage.completion_tokens += choice.tokens.len();
-        // Those behind the first are computed as a prompt is.
+        // Forced tokens after the first are computed like a prompt.
         self.stats.decode_tokens += choice.tokens.len().saturating_sub(1);
         for event in choice.events {
             self.buffer.push(Ok(event));
@@ -193,14 +192,15 @@ impl Task {
         self.done = choice.finish.or(full.then_some(FinishReason::ContextFull));
     }
 
-    /// Fails it for something that its own numbers did: nothing computed is worth keeping.
+    /// Fails the generation for an error in its results, such as non-finite logits. Everything computed for
+    /// it is discarded.
     pub fn reject(&mut self, error: EngineError) {
         disown_stored(&self.model, &self.sequence);
         self.sequence.disown_computed();
         self.failed = Some(error);
     }
 
-    /// Ends it as it was decided.
+    /// Ends the generation with its recorded error or reason.
     pub fn end(mut self) {
         match (self.failed.take(), self.done) {
             (Some(error), _) => self.fail(error),
@@ -208,7 +208,7 @@ impl Task {
         }
     }
 
-    /// Ends it well.
+    /// Ends the generation successfully.
     pub fn finish(mut self, reason: FinishReason) {
         if self.first_token.is_none() {
             self.note_lateness();
@@ -222,7 +222,7 @@ impl Task {
         let seed = self.answer.sampler.seed();
         let (stop, usage, stats) = (self.answer.stop, self.usage, self.stats);
         offer_kept(&self.model, &self.sequence);
-        // The session is free before anybody can hear of it; if it is gone, so are its pages.
+        // The session is free before the end is visible. If its handle is gone, its pages are released.
         self.slot.put_back(self.sequence);
         drop(self.slot);
         for event in events {
@@ -233,7 +233,7 @@ impl Task {
         self.buffer.push(Ok(Event::Finished(finished)));
     }
 
-    /// Ends it with an error.
+    /// Ends the generation with an error.
     pub fn fail(self, error: EngineError) {
         tracing::debug!(%error, "a generation failed");
         offer_kept(&self.model, &self.sequence);

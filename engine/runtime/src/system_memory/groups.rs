@@ -1,26 +1,26 @@
-//! Memory limits of control groups (Linux), version 1 and 2: those of containers and services.
+//! Memory limits of control groups (Linux, versions 1 and 2), as set for containers and services.
 
 use super::SystemFiles;
 use std::path::{Path, PathBuf};
 
-/// Limits at least this high are none: version 1 has a number where nothing is limited.
+/// Lower bound of values that mean "unlimited": version 1 reports a huge number where no limit is set.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// A control group with a limit.
+/// Memory limit of a control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limit {
-    /// Bytes that the group may have.
+    /// Limit of the group in bytes.
     pub limit_bytes: u64,
-    /// Of these, bytes that are free, or hold files that can be read again.
+    /// Free bytes of the group, including its reclaimable page cache.
     pub free_bytes: u64,
 }
 
-/// What files are called in each version.
+/// File names of one control-group version.
 struct Names {
     limit: &'static str,
     usage: &'static str,
-    /// Lines of `memory.stat` that count pages of files.
+    /// Lines of `memory.stat` that count the page cache.
     files: [&'static str; 2],
 }
 
@@ -33,7 +33,7 @@ const V1: Names = Names {
 const V2: Names =
     Names { limit: "memory.max", usage: "memory.current", files: ["inactive_file", "active_file"] };
 
-/// The limit of the program's groups that leaves least, if there is one.
+/// Returns the limit of this process's groups with the least free memory, if any group has a limit.
 pub(super) fn tightest(files: &SystemFiles) -> Option<Limit> {
     let own = files.read("/proc/self/cgroup")?;
     let mounts = files.read("/proc/self/mountinfo")?;
@@ -51,7 +51,7 @@ pub(super) fn tightest(files: &SystemFiles) -> Option<Limit> {
             _ => continue,
         };
         let Some((mount, root)) = mount_of(&mounts, kind) else { continue };
-        // The path is seen from the group that is mounted, where a container has a part alone.
+        // The path is relative to the mounted group: a container may see only part of the hierarchy.
         let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
         let mut group = mount.join(below.strip_prefix("/").unwrap_or(below));
         loop {
@@ -65,12 +65,12 @@ pub(super) fn tightest(files: &SystemFiles) -> Option<Limit> {
     tightest
 }
 
-/// Where the groups' files are, and which group is there.
+/// Returns the mount point of the hierarchy and the group that is mounted there.
 fn mount_of(mounts: &str, kind: &str) -> Option<(PathBuf, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');
-        // Default: a mount without options is none of memory.
+        // Default: a mount without options is not a memory hierarchy.
         let (found, options) = (after.next()?, after.nth(1).unwrap_or_default());
         let is_memory = kind == "cgroup2" || options.split(',').any(|option| option == "memory");
         let fields: Vec<&str> = before.split(' ').collect();
@@ -80,10 +80,10 @@ fn mount_of(mounts: &str, kind: &str) -> Option<(PathBuf, PathBuf)> {
 }
 
 fn limit(files: &SystemFiles, group: &Path, names: &Names) -> Option<Limit> {
-    // "max" is no number.
+    // An unlimited group has the text "max", which does not parse.
     let limit_bytes = files.number(group.join(names.limit)).filter(|limit| *limit < NO_LIMIT)?;
     let usage = files.number(group.join(names.usage))?;
-    // Default: where nothing is said of files, none are counted as free.
+    // Default: without `memory.stat`, no page cache counts as free.
     let stat = files.read(group.join("memory.stat")).unwrap_or_default();
     let of = |line: &str| -> Option<u64> {
         let (name, bytes) = line.split_once(' ')?;

@@ -1,28 +1,29 @@
-//! How much memory there is, and how much of it is free.
+//! Total and available memory of the machine.
 
 use super::SystemFiles;
 use super::groups::{self, Limit};
 
-/// Part of what is free that is left to others.
+/// Divisor of the free memory: one part in `MARGIN` is left to other programs.
 const MARGIN: u64 = 10;
 
-/// Bytes that are left to others at least.
+/// Minimum memory left to other programs, in bytes.
 const MARGIN_MIN: u64 = 256 << 20;
 
-/// The memory of the machine, and of the control groups that the program runs in.
+/// Memory of the machine and of the control groups of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryState {
-    /// Of the machine.
+    /// Total memory of the machine, in bytes.
     pub total_bytes: u64,
-    /// Free, or free as soon as it is wanted.
+    /// Available memory in bytes: free, or reclaimable at once.
     pub available_bytes: u64,
-    /// The tightest limit of a control group.
+    /// Tightest control-group limit, if any.
     pub group: Option<Limit>,
 }
 
 impl MemoryState {
-    /// What the system says now; none where it does not. Only Linux is asked so far.
+    /// Reads the current state. Returns `None` if the system does not report it. Only Linux is supported so
+    /// far.
     pub fn read(files: &SystemFiles) -> Option<Self> {
         let info = files.read("/proc/meminfo")?;
         let of = |name: &str| -> Option<u64> {
@@ -34,12 +35,12 @@ impl MemoryState {
         Some(Self { total_bytes, available_bytes, group: groups::tightest(files) })
     }
 
-    /// Bytes that a program may take now.
+    /// Returns the bytes that a program can allocate at present.
     pub fn free_bytes(&self) -> u64 {
         self.group.map_or(self.available_bytes, |group| group.free_bytes.min(self.available_bytes))
     }
 
-    /// The budget where nobody gave one: what is free, less a margin.
+    /// Returns the default memory budget in bytes: the free memory less a margin.
     pub fn default_budget(&self) -> u64 {
         let free = self.free_bytes();
         free - (free / MARGIN).max(MARGIN_MIN.min(free / 2))

@@ -1,5 +1,6 @@
-//! What the operating system says about memory. Nothing here is asked before a program, or the
-//! facade in its stead, asks it.
+//! Memory limits and usage reported by the operating system.
+//!
+//! The library reads them only when a program, or the facade on its behalf, calls these functions.
 
 mod groups;
 mod memory;
@@ -9,7 +10,9 @@ pub use memory::MemoryState;
 
 use std::path::{Path, PathBuf};
 
-/// The system's own files, below a root that can be set: that of a container, or of a test.
+/// Reader of the system's files, such as `/proc/meminfo`, below a configurable root directory.
+///
+/// A container or a test sets another root.
 #[derive(Clone, Debug)]
 pub struct SystemFiles {
     root: PathBuf,
@@ -22,18 +25,20 @@ impl Default for SystemFiles {
 }
 
 impl SystemFiles {
-    /// Those of a system whose root is this folder.
+    /// Creates a reader whose root directory is `root`.
     pub fn below(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
 
-    /// The text of a file that is named from the root; none where there is no such file.
+    /// Reads the text of the file at an absolute `path`, relative to the root. Returns `None` if it cannot be
+    /// read.
     pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = path.as_ref();
         std::fs::read_to_string(self.root.join(path.strip_prefix("/").unwrap_or(path))).ok()
     }
 
-    /// A file's only number; none where there is no such file, or more in it.
+    /// Reads a file that contains a single number. Returns `None` if the file is missing or contains anything
+    /// else.
     pub fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
         self.read(path)?.trim().parse().ok()
     }

@@ -1,4 +1,4 @@
-//! gpt-oss: what MXFP4 weights become.
+//! gpt-oss: conversion of MXFP4 weights.
 
 use nestling_convert::convert::ConvertOptions;
 use nestling_core::weights::MatrixWeights;
@@ -9,8 +9,9 @@ use nestling_runtime::{MemoryPlan, ModelOptions, PlannedResidence, Residence};
 
 use super::harness;
 
-/// Every expert's weights at level 4 of the store are those of the checkpoint, bit for bit but for
-/// the sign of zero, and nothing above level 4 is stored of them.
+/// Expert weights at level 4 of the store equal the checkpoint's, except for the sign of zero.
+///
+/// The store has no planes of them above level 4.
 #[test]
 fn mxfp4_weights_are_exact_at_level_4() {
     let checkpoint = Checkpoint::open(harness::directory("gpt-oss")).unwrap();
@@ -38,16 +39,17 @@ fn mxfp4_weights_are_exact_at_level_4() {
             }
         }
     }
-    // Attention and tables keep all planes.
+    // Attention matrices and embeddings keep all planes.
     let dense = source.matrices(&GroupId::Dense { layer: 0 }).unwrap();
     let query = dense.list.iter().find(|(kind, _)| *kind == MatrixKind::Query).unwrap();
     let MatrixWeights::Nested(query) = &query.1 else { panic!("queries are nested") };
     assert_eq!(query.view().level(), Level::L8);
 }
 
-/// Floats are held as 32-bit floats, routers as they are stored; where experts are streamed, each of
-/// them has its biases beside the tables of its layer, and the embedding is not held but for 11 bytes
-/// a row.
+/// Memory of float tensors: 32-bit floats, except routers, which keep their stored type.
+///
+/// With streamed experts, each resident expert has a second copy of its biases, and the embedding takes 11
+/// bytes per row.
 #[test]
 fn the_memory_plan_counts_floats_as_they_are_held() {
     let checkpoint = Checkpoint::open(harness::directory("gpt-oss")).unwrap();

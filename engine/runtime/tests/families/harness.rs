@@ -1,4 +1,4 @@
-//! What is asked of every family.
+//! Tests applied to all model families.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,22 +25,25 @@ use nestling_testkit::runners::{
     runners, some_tokens, token_list,
 };
 
-/// Positions whose router was closer to another choice than this are listed, not judged.
+/// Minimum router gap: positions with a smaller gap to another choice are listed, not evaluated.
 const ROUTER_GAP_MIN: f32 = 1e-4;
 
-/// Largest mean divergence of level 8 from the floats, in nats. Int8 activations and 8-bit weights
-/// each err by about 0.4 % of a product's spread; these random models have logits of spread 2 to 6.
+/// Maximum mean divergence of level 8 from the float model, in nats.
+///
+/// Int8 activations and 8-bit weights each have an error of about 0.4 % of a product's spread. These random
+/// models have logits of spread 2 to 6.
 const LEVEL_8_DIVERGENCE_MAX: f64 = 0.02;
 
-/// Most that calibration may add to the divergence of a level. Of random weights, and by so little text, it serves
-/// one family more than another; what misleads the coding adds a multiple.
+/// Maximum factor by which calibration may raise the divergence of a level.
+///
+/// With random weights and little text, its benefit varies between families. Misleading calibration costs a
+/// multiple.
 const CALIBRATED_DIVERGENCE_MAX: f64 = 1.15;
 
 pub fn directory(name: &str) -> PathBuf {
     data("families").join(name)
 }
 
-/// The sequences of the goldens.
 fn sequences(name: &str) -> Vec<Vec<u32>> {
     let golden = golden_json(&directory(&format!("{name}-golden")).join("golden.json"));
     golden["sequences"].as_array().unwrap().iter().map(token_list).collect()
@@ -87,7 +90,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// A store of the family, with the folder that it lives in.
+/// Converts the family's checkpoint to a store. Also returns its directory.
 pub fn store(name: &str, options: &ConvertOptions) -> (tempfile::TempDir, Arc<Store>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.nest");
@@ -100,8 +103,8 @@ pub fn owned(store: &Arc<Store>, level: Option<Level>) -> Arc<dyn ExpertSource> 
     Arc::new(StoreSource::owned(Arc::clone(store), level).unwrap())
 }
 
-/// Prompts whole and token by token, on every set of kernels and with several threads, quantized
-/// and not.
+/// Compares whole prompts with single tokens, all kernels and several thread counts, quantized and
+/// unquantized.
 pub fn has_the_same_bits_however_it_is_computed(name: &str) {
     let (_folder, store) = store(name, &ConvertOptions::default());
     for source in [checkpoint(&directory(name)), owned(&store, None)] {
@@ -117,7 +120,7 @@ pub fn has_the_same_bits_however_it_is_computed(name: &str) {
     }
 }
 
-/// Mean divergence of the second distribution of each row from the first, in nats.
+/// Mean KL divergence of the rows of `other` from the rows of `exact`, in nats.
 fn divergence(exact: &[f32], other: &[f32], vocab_size: usize) -> f64 {
     let log_softmax = |row: &[f32]| -> Vec<f64> {
         let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -169,8 +172,8 @@ pub fn is_converted_and_streamed(name: &str) {
     assert!(found.windows(2).all(|pair| pair[1].1 < pair[0].1), "{name}: {found:?}");
 }
 
-/// Calibration measures how every expert is used, and what it measures reaches the codes: the levels are others than
-/// those of weights that were coded alone, and as good.
+/// Calibration measures the use of all experts and affects the codes: levels differ from uncalibrated ones,
+/// and are as good.
 pub fn is_calibrated(name: &str) {
     let source = checkpoint(&directory(name));
     let vocab_size = source.config().vocab_size;
@@ -217,7 +220,7 @@ fn say(session: &mut nestling_runtime::Session, prompt: &[u32], count: usize) ->
     generation.filter_map(|event| token(event.unwrap())).collect()
 }
 
-/// Append, truncate, fork, snapshot and restore: the same text as a history from its start.
+/// Append, truncate, fork, snapshot and restore: the same output as a history computed from its start.
 pub fn keeps_sessions(name: &str) {
     let (_folder, store) = store(name, &ConvertOptions::default());
     let options = EngineOptions { threads: Some(2), ..EngineOptions::default() };

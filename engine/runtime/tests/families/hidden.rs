@@ -1,4 +1,4 @@
-//! Hidden rows: what transformers' logits are made of.
+//! Hidden rows against the logits of transformers.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use nestling_testkit::runners::{
 
 use crate::harness::directory;
 
-/// A tensor as it lies in a file.
+/// Reads a BF16 tensor from a safetensors file.
 fn bf16_tensor(path: &Path, name: &str) -> Vec<f32> {
     let bytes = std::fs::read(path).unwrap();
     let (length, rest) = bytes.split_first_chunk().unwrap();
@@ -27,7 +27,7 @@ fn bf16_tensor(path: &Path, name: &str) -> Vec<f32> {
     values
 }
 
-/// Multiplied by the head's weights, as they lie in the file, they are the logits of the golden file.
+/// Multiplied by the head's weights from the file, hidden rows yield the logits of the golden file.
 #[test]
 fn hidden_rows_times_the_head_are_the_logits_of_transformers() {
     let name = "olmoe";

@@ -1,7 +1,7 @@
-//! Configurations that no published model has: shapes and switches, keys left out, keys changed. Each
-//! ends in the logits of transformers or in an error that names what is not understood.
+//! Configurations of no published model: unusual shapes and switches, missing keys, changed keys.
 //!
-//! `scripts/make_judged.py` describes the files; checkpoints are made here of their names, shapes and
+//! Each one yields the logits of transformers, or an error that names the unsupported part.
+//! `scripts/make_judged.py` describes the files. The checkpoints are generated here from names, shapes and
 //! seeds.
 
 use std::collections::BTreeMap;
@@ -16,27 +16,27 @@ use serde_json::{Map, Value, json};
 
 use nestling_testkit::runners::{all_logits, checkpoint, data, golden_json, runner, token_list};
 
-/// Largest difference of a logit that passes.
+/// Maximum difference of a logit.
 const LOGIT_TOLERANCE: f32 = 2e-4;
 
-/// One, in the whole numbers that weights are made of.
+/// The value 1.0 in the fixed-point numbers that weights are generated from.
 const UNIT: f32 = (1u32 << 20) as f32;
 
-/// FNV-1a of 64 bits.
+/// 64-bit FNV-1a hash.
 fn key(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |key, byte| {
         (key ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// The last step of splitmix64.
+/// The finalizer of splitmix64.
 fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// The tensor of that name, by `[shape, centre, spread]`.
+/// Generates a tensor by its rule `[shape, centre, spread]`.
 fn values(seed: u64, name: &str, rule: &Value) -> Vec<f32> {
     let number = |at: usize| rule[at].as_i64().unwrap();
     let count: u64 =
@@ -49,7 +49,7 @@ fn values(seed: u64, name: &str, rule: &Value) -> Vec<f32> {
     (0..count).map(value).collect()
 }
 
-/// `{N}` in a name stands for each number below N.
+/// Expands `{N}` in names to all numbers below N.
 fn expanded(tensors: &Value) -> BTreeMap<String, &Value> {
     let mut out = BTreeMap::new();
     for (name, rule) in tensors.as_object().unwrap() {
@@ -80,7 +80,7 @@ fn write_weights(made: &Value, path: &Path) {
     fs::write(path, file).unwrap();
 }
 
-/// The configuration of a case: that of its checkpoint, with keys changed and left out.
+/// Returns the configuration of a case: the checkpoint's, with keys changed and removed.
 fn config(golden: &Value, case: &Value, made: &Value) -> Value {
     let mut config = made["config"].clone();
     let within = golden["text"].as_array().unwrap();
@@ -94,8 +94,7 @@ fn config(golden: &Value, case: &Value, made: &Value) -> Value {
     config
 }
 
-/// What is wrong with a case; none if it is as it should be. `unchanged`: the logits of the
-/// checkpoint without the change.
+/// Returns a description of the fault of a case, if any. `unchanged` has the logits without the change.
 fn fault(golden: &Value, case: &Value, unchanged: &Value, folder: &Path) -> Option<String> {
     if let Some(names) = case["refused"].as_array() {
         return match Checkpoint::open(folder) {
@@ -164,7 +163,7 @@ macro_rules! judged {
             }
         )*
 
-        /// No file is forgotten.
+        /// Checks that all case files are listed.
         #[test]
         fn every_family_is_judged() {
             let mut listed: Vec<_> = [$(concat!(stringify!($family), ".json")),*].into();

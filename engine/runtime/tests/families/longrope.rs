@@ -1,4 +1,4 @@
-//! Angles with factors of their own: those of short contexts and those of long ones.
+//! LongRoPE: separate frequency factors for short and long contexts.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use nestling_testkit::runners::{
 
 use crate::harness::directory;
 
-/// A checkpoint whose angles are scaled so.
+/// Returns a checkpoint with this RoPE scaling.
 fn scaled(scaling: &serde_json::Value) -> (tempfile::TempDir, Arc<dyn ExpertSource>) {
     let folder = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(directory("qwen2-moe")).unwrap() {
@@ -26,7 +26,7 @@ fn scaled(scaling: &serde_json::Value) -> (tempfile::TempDir, Arc<dyn ExpertSour
     (folder, source)
 }
 
-/// The data are of `scripts/make_longrope_goldens.py`.
+/// Golden data come from `scripts/make_longrope_goldens.py`.
 #[test]
 fn short_and_long_contexts_agree_with_transformers() {
     let golden = golden_json(&data("longrope.json"));

@@ -1,5 +1,6 @@
-//! Every family: what transformers computes in float32 from a tiny checkpoint in the published
-//! layout, and the whole path from there to streamed experts and sessions.
+//! All model families: agreement with transformers in float32, conversion, streaming and sessions.
+//!
+//! The checkpoints are tiny and have the published layout.
 
 #[cfg(test)]
 mod gpt_oss;
@@ -16,7 +17,7 @@ mod saved_again;
 #[cfg(test)]
 mod text_alone;
 
-/// The tests of a family, whose data lie in `tests/data/families/<name>` and `<name>-golden`.
+/// Defines the tests of a family, with data in `tests/data/families/<name>` and `<name>-golden`.
 macro_rules! family {
     ($module:ident, $name:literal) => {
         #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Checkpoints as transformers 5 saves them: other names, experts apart, heads of layers by number.
-//! The same bits as from the published layout.
+//! Checkpoints as saved by transformers 5: other names, unfused experts, per-layer head sizes.
+//!
+//! They give the same bits as the published layout.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +13,10 @@ use serde_json::{Map, Value, json};
 use super::harness::directory;
 use nestling_testkit::runners::{all_logits, checkpoint, runner, some_tokens};
 
-/// A tensor: its name, shape and bytes, all of one float type.
+/// Name, shape and bytes of a tensor. All tensors of a file have the same float type.
 type Tensor = (String, Vec<u64>, Vec<u8>);
 
-/// The tensors of a file, each replaced by what `change` makes of it.
+/// Replaces each tensor of a file by the result of `change`.
 fn changed(file: &[u8], change: &dyn Fn(Tensor) -> Vec<Tensor>) -> Vec<u8> {
     let (length, rest) = file.split_at(8);
     let length = u64::from_le_bytes(length.try_into().unwrap()) as usize;
@@ -36,7 +37,8 @@ fn changed(file: &[u8], change: &dyn Fn(Tensor) -> Vec<Tensor>) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()
 }
 
-/// One tensor for each matrix of each expert, as a model is saved that was not loaded from fused ones.
+/// Splits fused experts into one tensor per expert and matrix, as saved by a model that was not loaded from
+/// fused ones.
 fn experts_apart((name, shape, bytes): Tensor) -> Vec<Tensor> {
     let Some((layer, part)) = name.split_once(".experts.") else {
         return vec![(name, shape, bytes)];
@@ -56,20 +58,20 @@ fn experts_apart((name, shape, bytes): Tensor) -> Vec<Tensor> {
     matrices.collect()
 }
 
-/// The text part under its own names, without the others.
+/// Keeps only the text part, under its standalone names.
 fn renamed((name, shape, bytes): Tensor) -> Vec<Tensor> {
     let alone = name.replacen("model.language_model.", "model.", 1);
     let is_text = alone != name || name == "lm_head.weight";
     if is_text { vec![(alone, shape, bytes)] } else { Vec::new() }
 }
 
-/// The text part under the names that it has in the whole model.
+/// Keeps only the text part, under its names in the whole model.
 fn kept((name, shape, bytes): Tensor) -> Vec<Tensor> {
     let is_text = name.starts_with("model.language_model.") || name == "lm_head.weight";
     if is_text { vec![(name, shape, bytes)] } else { Vec::new() }
 }
 
-/// A family's checkpoint with its tensors and its configuration changed computes the same.
+/// Checks that a family's checkpoint gives the same output after changes to tensors and configuration.
 fn computes_the_same(
     family: &str,
     change: &dyn Fn(Tensor) -> Vec<Tensor>,
@@ -100,7 +102,7 @@ fn computes_the_same(
     assert!(logits[0] == logits[1], "{family}");
 }
 
-/// Weight files with an index of what is in them now.
+/// Writes changed weight files with a matching index.
 fn write_weights(
     files: &[std::path::PathBuf],
     change: &dyn Fn(Tensor) -> Vec<Tensor>,
@@ -119,13 +121,13 @@ fn write_weights(
     fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
 }
 
-/// The configuration of the text part of Qwen3.5 alone.
+/// Reduces the configuration to the text part of Qwen3.5.
 fn text_alone(config: &mut Value) {
     *config = config["text_config"].take();
     config["architectures"] = json!(["Qwen3_5MoeForCausalLM"]);
 }
 
-/// What `AutoModelForCausalLM` loads from the whole model and saves.
+/// The form that `AutoModelForCausalLM` loads from the whole model and saves.
 #[test]
 fn text_parts_keep_the_names_of_the_whole_model() {
     computes_the_same("qwen3-5-moe", &kept, &text_alone);
@@ -144,7 +146,7 @@ fn experts_are_apart_in_text_parts() {
     computes_the_same("qwen3-5-moe", &kept_apart, &text_alone);
 }
 
-/// `config.json` as `save_pretrained` of transformers 5.23 writes it.
+/// `config.json` as written by `save_pretrained` of transformers 5.23.
 #[test]
 fn gemma_4_says_heads_layer_by_layer() {
     computes_the_same("gemma4", &|tensor| vec![tensor], &|config| {

@@ -1,4 +1,4 @@
-//! Checkpoints of the text part alone, made of those of whole models: the same bits.
+//! Checkpoints of the text part only, derived from whole models: the same bits.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::harness::directory;
 use nestling_testkit::runners::{all_logits, checkpoint, runner, some_tokens};
 
-/// The file with the tensors of other parts left out and `language_model.` gone from the names.
+/// Removes the tensors of other parts, and `language_model.` from the names.
 fn text_tensors(file: &[u8]) -> Vec<u8> {
     let (length, rest) = file.split_at(8);
     let length = u64::from_le_bytes(length.try_into().unwrap()) as usize;
@@ -32,7 +32,6 @@ fn text_tensors(file: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()
 }
 
-/// Writes the text part of a family's checkpoint.
 fn write_text_alone(name: &str, class: &str, folder: &Path) {
     let source = directory(name);
     for entry in fs::read_dir(&source).unwrap() {

@@ -1,4 +1,4 @@
-//! A storage that misbehaves on command.
+//! A storage with injected faults.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,39 +8,35 @@ use std::time::Duration;
 
 use nestling_formats::store::{FileStorage, Storage, StorageChanged, Store};
 
-/// What goes wrong with a read.
+/// Fault of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It takes longer.
     Delay(Duration),
-    /// It ends with an error of this kind.
+    /// The read fails with an error of this kind.
     Error(io::ErrorKind),
-    /// The end of the file comes too early.
+    /// The file ends too early.
     Short,
-    /// One bit of it is another.
+    /// One bit is flipped.
     Corrupt,
-    /// The file is another.
+    /// The file has changed.
     Changed,
-    /// The code that reads has a bug.
+    /// The reading code panics.
     Panic,
 }
 
 #[derive(Default)]
 struct Plan {
     faults: BTreeMap<u64, Fault>,
-    /// Reads since the plan was made.
+    /// Number of reads since the plan was set.
     count: u64,
-    /// From this read on, all fail: the disk is gone.
+    /// Number of the read from which on all fail, as if the disk had vanished.
     gone_from: Option<u64>,
-    /// Where the reads began, in order.
     offsets: Vec<u64>,
-    /// Whether reads wait.
     held: bool,
-    /// Reads that wait.
     waiting: usize,
 }
 
-/// A file whose reads go wrong as planned.
+/// A file whose reads fail as planned.
 pub struct FaultyStorage {
     inner: FileStorage,
     plan: Mutex<Plan>,
@@ -52,7 +48,7 @@ impl FaultyStorage {
         self.plan.lock().unwrap()
     }
 
-    /// Lets the reads with these numbers, counted from now, go wrong, and no others.
+    /// Plans faults for reads by number, counted from this call. Replaces the previous plan.
     pub fn plan(&self, faults: impl IntoIterator<Item = (u64, Fault)>) {
         self.start(faults.into_iter().collect(), None);
     }
@@ -64,12 +60,12 @@ impl FaultyStorage {
         self.changed.notify_all();
     }
 
-    /// Lets all reads fail from that one on, counted from now.
+    /// Makes all reads fail from a number on, counted from this call.
     pub fn vanish_at(&self, number: u64) {
         self.start(BTreeMap::new(), Some(number));
     }
 
-    /// Lets reads wait until [`Self::release`].
+    /// Holds all reads until [`Self::release`].
     pub fn hold(&self) {
         self.lock().held = true;
     }
@@ -79,7 +75,7 @@ impl FaultyStorage {
         self.changed.notify_all();
     }
 
-    /// Waits until as many reads are held.
+    /// Waits until `count` reads are held.
     pub fn wait_for_held(&self, count: usize) {
         let mut plan = self.lock();
         while plan.waiting < count {
@@ -87,7 +83,7 @@ impl FaultyStorage {
         }
     }
 
-    /// Where the reads since the plan was made began.
+    /// Returns the offsets of the reads since the plan was set.
     pub fn offsets(&self) -> Vec<u64> {
         self.lock().offsets.clone()
     }
@@ -140,12 +136,12 @@ impl Storage for FaultyStorage {
     }
 }
 
-/// The bundled store's file.
+/// Returns the path of the bundled store.
 pub fn bundled() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/nestling-storyteller.nest")
 }
 
-/// The bundled store on such a storage, with no fault planned.
+/// Opens the bundled store on a faulty storage without planned faults.
 pub fn faulty_store() -> (Arc<FaultyStorage>, Arc<Store>) {
     let inner = FileStorage::open(&bundled(), 0, None).unwrap();
     let (plan, changed) = (Mutex::default(), Condvar::new());

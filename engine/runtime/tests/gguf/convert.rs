@@ -1,4 +1,4 @@
-//! Stores of GGUF files: no more bits than the source, the error told, resumed to the same bytes.
+//! Conversion of GGUF files: bits per matrix, reported errors, and resumption with the same bytes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,6 @@ fn made(name: &str, path: &Path, options: &ConvertOptions) -> ConvertReport {
     convert(&checkpoint, path, options, &CancelToken::new(), &mut |_| {}).unwrap()
 }
 
-/// The highest level of a matrix of the first layer.
 fn top(store: &Store, id: &GroupId, kind: MatrixKind) -> Level {
     let group = store.groups().iter().find(|group| group.id == *id).unwrap();
     let matrix = group.matrices.iter().find(|matrix| matrix.kind == kind).unwrap();
@@ -52,7 +51,7 @@ fn every_matrix_has_at_most_the_bits_of_its_source() {
     assert_eq!(store.level(), Level::L4);
     let errors: Vec<_> = report.errors.by_kind().collect();
     let of = |kind, expert| errors.iter().find(|e| (e.0, e.1) == (kind, expert)).unwrap().2;
-    // Two bits of normally distributed weights lose a third, eight next to nothing.
+    // With two bits, normally distributed weights lose a third; with eight, almost nothing.
     let (two, four, six) =
         (of(MatrixKind::Gate, true), of(MatrixKind::Up, true), of(MatrixKind::Head, false));
     assert!(two < 0.4 && four < 0.11 && six < 0.03, "{two} {four} {six}");
@@ -123,7 +122,7 @@ fn an_interrupted_import_goes_on_to_the_same_bytes() {
     assert!(std::fs::read(&whole).unwrap() == std::fs::read(&parts).unwrap());
 }
 
-/// Experts in MXFP4 are kept as they are at level 4, and nothing above it is stored of them.
+/// MXFP4 experts are exact at level 4, and the store has no planes above it.
 #[test]
 fn mxfp4_experts_are_exact_at_level_4() {
     let folder = tempfile::tempdir().unwrap();

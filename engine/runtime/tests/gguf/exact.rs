@@ -1,4 +1,4 @@
-//! Stores of GGUF files whose blocks are stored as they are: the weights of the file, bit for bit.
+//! Exact stores of GGUF files: the file's weights, bit for bit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -69,13 +69,13 @@ fn every_weight_of_a_block_is_that_of_the_file() {
                 assert!(bits(&row) == bits(expected), "{name} {:?} row {index}", shape.id);
             }
         }
-        // Only what is coded has an error.
+        // Only quantized weights have an error.
         assert_eq!(report.errors.known() == 0, coded == 0, "{name} {coded}");
         assert_eq!(report.errors.unknown(), 0, "{name}");
     }
 }
 
-/// With activations that are not rounded, the store says what llama.cpp says of the file.
+/// Logits with float activations match llama.cpp on the same file.
 #[test]
 fn logits_of_exact_stores_are_those_of_llama_cpp() {
     for name in MODELS {
@@ -98,7 +98,7 @@ fn logits_of_exact_stores_are_those_of_llama_cpp() {
         let largest = differences.fold(0.0, f32::max);
         println!("{name}: max |Δlogit| {largest:e}");
         assert!(largest <= tolerance(name), "{name}: {largest}");
-        // Activations of 8 bits, at every level.
+        // Int8 activations, at all levels.
         let mut shipped = runner(Cpu::new(1), &source, &RunnerOptions::default());
         for level in Level::ALL.into_iter().filter(|level| *level <= top) {
             let logits = all_logits(&mut shipped, &tokens, level, 512);
@@ -129,7 +129,7 @@ fn an_interrupted_exact_import_goes_on_to_the_same_bytes() {
     assert!(std::fs::read(&whole).unwrap() == std::fs::read(&parts).unwrap());
 }
 
-/// A level that is asked for bounds exact matrices too: their codes are cut.
+/// A requested level also limits exact matrices, by cutting their codes.
 #[test]
 fn a_top_level_cuts_codes() {
     let folder = tempfile::tempdir().unwrap();

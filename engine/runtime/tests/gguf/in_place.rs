@@ -1,4 +1,4 @@
-//! Files run where they lie: no weight is another than the file's.
+//! GGUF files run in place, with unchanged weights.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn store(name: &str, digits: Digits) -> Arc<Store> {
     Arc::new(open_in_place(checkpoint(name), digits).unwrap())
 }
 
-/// With float activations, the model is that of the file's weights read as numbers, bit for bit.
+/// Logits with float activations equal a float model's with the decoded weights, bit for bit.
 #[test]
 fn a_file_in_place_has_the_logits_of_its_weights() {
     let options = RunnerOptions { activations: ActivationMode::Float, ..RunnerOptions::default() };
@@ -51,7 +51,7 @@ fn a_file_in_place_has_the_logits_of_its_weights() {
     }
 }
 
-/// Any part of an extent is what lies there in the whole.
+/// Parts of an extent equal the same ranges of the whole.
 #[test]
 fn parts_of_extents_are_those_of_the_whole() {
     for (name, digits) in [
@@ -64,7 +64,7 @@ fn parts_of_extents_are_those_of_the_whole() {
         for group in store.groups() {
             let Some(extent) = store.extent(group, Plane::P2) else { continue };
             let whole = store.read_extent_vec(extent).unwrap();
-            // Uneven parts, whose borders move from extent to extent.
+            // Uneven parts with boundaries that differ between extents.
             let step = (whole.len() / 7 + 1).max(3) | 1;
             for (number, expected) in whole.chunks(step).enumerate() {
                 let mut found = vec![0xa5; expected.len()];
@@ -76,7 +76,7 @@ fn parts_of_extents_are_those_of_the_whole() {
     }
 }
 
-/// The digits that the CPU computes with are those of the planes, in the same bytes.
+/// Merged digits equal the digits of separate planes, in the same number of bytes.
 #[test]
 fn merged_digits_are_those_of_planes_apart() {
     let mut merged = 0;
@@ -109,7 +109,7 @@ fn merged_digits_are_those_of_planes_apart() {
     assert!(merged > 100, "{merged}");
 }
 
-/// Experts that are read when they are needed, or in the background, are those that are held.
+/// Experts read on demand or in the background equal resident ones.
 #[test]
 fn a_file_in_place_is_streamed_within_a_budget() {
     for name in ["qwen3-moe", "k-quants", "gpt-oss"] {
@@ -138,7 +138,7 @@ fn a_file_in_place_is_streamed_within_a_budget() {
     }
 }
 
-/// A file that is another one when it is read again is an error, never other weights.
+/// A file that changes between reads is an error, never wrong weights.
 #[test]
 fn a_file_that_changed_is_an_error() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Logits from a file are llama.cpp's own.
+//! Logits of GGUF files against llama.cpp.
 
 use std::sync::Arc;
 
@@ -12,11 +12,12 @@ use nestling_runtime::model::RunnerOptions;
 use super::{MODELS, data, json};
 use nestling_testkit::runners::{LOGIT_TOLERANCE, all_logits, golden_tensors, runner, token_list};
 
-/// llama.cpp looks GELU up in a table of half precision: input and output are rounded to 2^-11 of
-/// themselves in each of 2 layers, and logits are at most 4, what they are capped to.
+/// Tolerance for Gemma's GELU, which llama.cpp looks up in a half-precision table.
+///
+/// Input and output are rounded to a relative 2^-11 in each of 2 layers, and logits are capped to 4.
 const GELU_TOLERANCE: f32 = 2.0 * 2.0 / 2048.0 * 4.0;
 
-/// How far logits of a model may be from llama.cpp's.
+/// Returns the tolerance for the logits of a model.
 pub fn tolerance(name: &str) -> f32 {
     if name == "gemma4" { GELU_TOLERANCE } else { LOGIT_TOLERANCE }
 }
@@ -38,14 +39,13 @@ fn logits_are_those_of_llama_cpp() {
     }
 }
 
-/// The tiny Gemma as published, and what llama.cpp's converter makes of it in BF16: the same model,
-/// bit for bit.
+/// The tiny Gemma as published, and its conversion to BF16 by llama.cpp: the same model, bit for bit.
 #[test]
 fn weights_are_those_of_the_published_layout() {
     let published = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/families/gemma4");
     let published = Checkpoint::open(published).unwrap();
     let found = Checkpoint::open(data("gemma4-bf16.gguf")).unwrap();
-    // Tokens that end a message are named elsewhere in the file.
+    // The end-of-message tokens are stored elsewhere in the file.
     let eos_token_ids = published.config().eos_token_ids.clone();
     assert_eq!(&ModelConfig { eos_token_ids, ..found.config().clone() }, published.config());
     let ends = published.config().eos_token_ids.iter();

@@ -1,4 +1,4 @@
-//! GGUF files that llama.cpp made: tokens and logits are llama.cpp's, and stores come of them.
+//! GGUF files written by llama.cpp: agreement of tokens and logits, and conversion to stores.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod convert;
@@ -9,7 +9,7 @@ mod tokens;
 
 use std::path::PathBuf;
 
-/// The files that scripts/make_gguf_goldens.py writes.
+/// Files written by scripts/make_gguf_goldens.py.
 const MODELS: &[&str] = &[
     "qwen3-moe",
     "k-quants",
@@ -27,7 +27,8 @@ const MODELS: &[&str] = &[
     "qwen3-5-moe",
 ];
 
-/// Files in BF16 of tiny families, of which `formats/import/tests/gguf/published_layout.rs` says that they are the same.
+/// BF16 files of tiny families. `formats/import/tests/gguf/published_layout.rs` verifies that their weights
+/// are unchanged.
 const PUBLISHED: &[&str] = &[
     "bailing-moe-v2-bf16",
     "ernie4-5-moe-bf16",

@@ -1,4 +1,4 @@
-//! Texts in many scripts become the tokens that llama.cpp makes of them.
+//! Tokenization of texts in many scripts, compared with llama.cpp.
 
 use std::path::Path;
 
@@ -43,8 +43,8 @@ fn tokens_are_those_of_llama_cpp() {
     }
 }
 
-/// llama.cpp's own vocabularies of published models, with the tokens that those models' authors'
-/// code makes of difficult texts.
+/// llama.cpp's vocabularies of published models, with the tokens of difficult texts from those models' own
+/// code.
 #[test]
 #[ignore = "reads 60 MB: NESTLING_VOCABULARIES names llama.cpp's folder `models`"]
 fn tokens_of_published_vocabularies() {
@@ -80,7 +80,7 @@ fn tokens_of_published_vocabularies() {
     }
 }
 
-/// A file that names a pre-tokenizer and has one token.
+/// Returns a file with a pre-tokenizer's name and one token.
 fn file_with(pre: &str) -> Vec<u8> {
     let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let key = |name: &str, value: &str| [text(name), vec![8, 0, 0, 0], text(value)].concat();
@@ -100,8 +100,7 @@ fn file_with(pre: &str) -> Vec<u8> {
     .concat()
 }
 
-/// Words of texts in many scripts, as the tokenizers that the models were published with cut them:
-/// `scripts/make_split_goldens.py`.
+/// Words of texts in many scripts, as split by the published tokenizers: `scripts/make_split_goldens.py`.
 #[test]
 fn texts_are_cut_as_published_tokenizers_cut_them() {
     let golden = super::json("splits.json");

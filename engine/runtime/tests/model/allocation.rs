@@ -1,4 +1,4 @@
-//! Mixed levels: one text however they are held, equal to floats of the same levels.
+//! Mixed levels: the same output for all kinds of sources, equal to float weights of the same levels.
 #![expect(unsafe_code, reason = "maps files that the test alone knows")]
 
 use std::path::Path;
@@ -24,7 +24,7 @@ fn open(path: &Path) -> Arc<Store> {
     Arc::new(Store::open(path).unwrap())
 }
 
-/// Levels that differ between experts and between gate, up and down.
+/// Returns an allocation whose levels differ between experts and between gate, up and down.
 fn mixed(store: &Store) -> Allocation {
     Allocation::new(store.index(), Level::L8, |group, place| {
         let number = group.id.expert().map_or(3, |expert| expert as usize) + place;
@@ -32,7 +32,7 @@ fn mixed(store: &Store) -> Allocation {
     })
 }
 
-/// Every matrix decoded to floats at its level.
+/// Source of all matrices decoded to floats at their levels.
 struct Decoded {
     inner: StoreSource,
     allocation: Allocation,
@@ -97,11 +97,11 @@ fn mixed_levels_are_those_of_every_matrix() {
         let found = logits(Arc::new(allocated()), ActivationMode::Float);
         let largest = expected.iter().fold(0f32, |a, b| a.max(b.abs()));
         let difference = expected.iter().zip(&found).fold(0f32, |a, (x, y)| a.max((x - y).abs()));
-        // The same products summed in another order.
+        // The same products, summed in another order.
         assert!(difference <= 1e-4 * largest, "{difference} of {largest}");
         assert!(!same(&logits(Arc::new(source()), ActivationMode::Float), &found));
 
-        // SAFETY: nobody else knows the file, and this test writes it no more.
+        // SAFETY: no other process knows the file, and this test no longer writes it.
         let mapped = unsafe { MappedStore::new(open(&path)) }.unwrap();
         let mapped = StoreSource::mapped(mapped, None).unwrap();
         let mapped = mapped.allocated(Arc::new(allocation.clone())).unwrap();

@@ -1,4 +1,4 @@
-//! Small stores, made from a checkpoint with one codec and no threads.
+//! Small stores, built from a checkpoint with one codec and without threads.
 
 use std::path::{Path, PathBuf};
 
@@ -15,27 +15,26 @@ use nestling_import::checkpoint::Checkpoint;
 
 use super::scaled;
 
-/// How to make a store.
+/// Build options of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
-    /// How many planes `down` of an expert is ahead of gate and up.
+    /// Number of planes by which `down` of an expert is ahead of gate and up.
     pub down_offset: usize,
-    /// Top level of every matrix.
+    /// Top level of all matrices.
     pub top: Level,
-    /// Whether a tied head gets planes of its own.
+    /// True to store separate planes for a tied head.
     pub tied_head: bool,
-    /// Most bytes of one file.
+    /// Maximum bytes of one file.
     pub shard_bytes_max: Option<u64>,
-    /// The codec of every kind of matrix.
+    /// Codec of the matrices.
     pub codes: Codes,
 }
 
-/// Which codec matrices get.
+/// Codec of the matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
-    /// The nested code.
     Nested,
-    /// Scaled integers, of other forms for every kind of matrix.
+    /// Scaled integers, in a different form for each kind of matrix.
     Scaled,
     /// Scaled integers of 8 bits.
     Q8,
@@ -48,7 +47,6 @@ impl Default for Recipe {
     }
 }
 
-/// What one group holds, as floats.
 struct Content {
     id: GroupId,
     matrices: Vec<(MatrixKind, MatrixId, usize, usize)>,
@@ -103,13 +101,13 @@ fn plan_matrix(
     Matrix { kind, rows, cols, encoding: Encoding::Nested { layout, codec, form }, levels }
 }
 
-/// Writes the checkpoint's store; where it can be opened.
+/// Builds the store of a checkpoint and returns its path.
 pub fn build_store(directory: &Path, destination: &Path, recipe: &Recipe) -> PathBuf {
     let config = std::fs::read(directory.join("config.json")).unwrap();
     build_store_with(directory, destination, recipe, &config)
 }
 
-/// Writes the checkpoint's store, with a configuration that may be another.
+/// Builds the store of a checkpoint with another configuration.
 pub fn build_store_with(
     directory: &Path,
     destination: &Path,
@@ -175,7 +173,7 @@ pub fn build_store_with(
     path
 }
 
-/// The codecs of a store: of nested codes, or of every form of scaled integers.
+/// Adds the codecs of a store: one for nested codes, or one per form of scaled integers.
 fn add_codecs(plan: &mut StorePlan, recipe: &Recipe, tables: usize) -> [u32; 5] {
     let mut codecs = [0; 5];
     match recipe.codes {
@@ -189,7 +187,7 @@ fn add_codecs(plan: &mut StorePlan, recipe: &Recipe, tables: usize) -> [u32; 5] 
     codecs
 }
 
-/// What the matrices of a group are made of.
+/// Sources of a group's matrices.
 struct Coding<'a> {
     checkpoint: &'a Checkpoint,
     codes: Codes,

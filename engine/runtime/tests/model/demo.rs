@@ -1,9 +1,10 @@
-//! The demo model's checkpoint, which is too large for the repository: what needs it is ignored, and run by
-//! `.ci/deep` where it is.
+//! The demo model's checkpoint, which is too large for the repository.
+//!
+//! Tests that need it are ignored by default. `.ci/deep` runs them where it exists.
 
 use std::path::{Path, PathBuf};
 
-/// The full demo checkpoint.
+/// Returns the path of the full demo checkpoint.
 pub fn demo_checkpoint() -> PathBuf {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/demo-model/hf");
     let path = std::env::var_os("NESTLING_DEMO_HF").map_or(beside, PathBuf::from);

@@ -1,4 +1,4 @@
-//! Dual routing on a whole model: levels are a function of the token and the expert alone.
+//! Dual routing on a whole model: levels depend only on the token and the expert.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn owned(store: &Arc<Store>) -> Arc<dyn ExpertSource> {
     Arc::new(StoreSource::owned(Arc::clone(store), None).unwrap())
 }
 
-/// Logits of every position, in pieces of `chunk` rows, and the mean level served.
+/// Returns the logits of all positions, computed in chunks of `chunk` rows, and the mean level used.
 fn logits(
     runner: &mut dyn ModelRunner,
     tokens: &[u32],
@@ -124,7 +124,7 @@ fn threshold_zero_is_the_level_itself() {
     assert!(every == four && mean == 4.0);
 }
 
-/// The bundled model, all of it resident or a share of its experts.
+/// Returns the bundled model, resident or with a budget for one part in `share` of its experts.
 fn bundled(share: Option<u64>) -> Runner<Cpu> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nestling-storyteller.nest");
     let store = Arc::new(Store::open(path).unwrap());
@@ -171,7 +171,7 @@ fn elastic_leaves_out_what_is_late_and_says_so() {
     assert_eq!(mean, 4.0, "nothing is late where everything is resident");
     let mut streamed = bundled(Some(4));
     let (found, mean) = logits(&mut streamed, &tokens, LevelPolicy::Dual(elastic), 1);
-    // The first token finds an empty cache: its experts are there with their first planes alone.
+    // The cache is empty at the first token, so only the first planes of its experts are available.
     assert!((2.0..4.0).contains(&mean), "{mean}");
     assert!(found.iter().all(|logit| logit.is_finite()) && found != expected);
     let strict = DualPolicy { mode: LevelMode::Strict, ..elastic };
@@ -179,7 +179,7 @@ fn elastic_leaves_out_what_is_late_and_says_so() {
     assert!(after == expected && mean == 4.0, "what was left out is read when it is waited for");
 }
 
-/// Stands for a trained router: levels follow from the sign of numbers that the experts' router saw.
+/// Stands for a trained router: levels follow from the signs of the experts' router inputs.
 struct Signs;
 
 impl LevelRouter for Signs {
@@ -227,7 +227,7 @@ fn a_sample_of_a_router_that_reads_hidden_states_expects_what_is_served() {
     let policy = DualPolicy::up_to(Level::L4, Threshold::ZERO);
     let expected = sample.mean_level(policy).unwrap();
     let (_, served) = logits(&mut runner, &tokens, LevelPolicy::Dual(policy), 64);
-    // The sample was taken at level 4 throughout, so that hidden states differ a little.
+    // The sample was taken at level 4 throughout, so hidden states differ slightly.
     assert!((expected - served).abs() < 0.1, "{expected} {served}");
 }
 
@@ -243,7 +243,7 @@ fn a_sample_of_nothing_or_nonsense_gives_a_policy_or_an_error() {
     let weights = [f32::NAN, 0.0, -1.0, f32::INFINITY];
     let token = RoutedToken { layer: 0, experts: &[0; 4], weights: &weights, hidden: &[] };
     let odd = RouteSample::new(std::iter::once(token), &router);
-    // Of an expert that nobody measured every plane is used, whatever the threshold.
+    // All planes of an unmeasured expert are used, whatever the threshold.
     let found = odd.calibrate(3.0, policy).unwrap();
     assert_eq!(odd.mean_level(found), Some(4.0));
 }

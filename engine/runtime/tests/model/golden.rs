@@ -1,4 +1,4 @@
-//! The unquantized path against what transformers computes in float32 (`scripts/make_golden.py`).
+//! The unquantized path against transformers in float32 (`scripts/make_golden.py`).
 
 use super::demo::demo_checkpoint;
 use nestling_cpu::Cpu;
@@ -9,10 +9,10 @@ use nestling_testkit::runners::{
     token_list,
 };
 
-/// Positions whose router was closer to another choice than this are listed, not judged.
+/// Minimum router gap: positions with a smaller gap to another choice are listed, not evaluated.
 const ROUTER_GAP_MIN: f32 = 1e-4;
 
-/// Differences of all judged positions, and the positions left out.
+/// Differences over the evaluated positions, and the positions left out.
 #[derive(Default)]
 struct Comparison {
     largest: f32,

@@ -1,4 +1,4 @@
-//! What must never change an output: chunks, batches, encoders, threads, snapshots.
+//! Invariance of outputs under chunks, batches, encoders, threads and snapshots.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use nestling_testkit::runners::{
     Sequence, all_logits, checkpoint, data, runner, runners, some_tokens, step,
 };
 
-/// Sources that every test of this file runs on.
+/// Returns the sources used by all tests of this file.
 fn sources() -> Vec<(&'static str, Arc<dyn ExpertSource>)> {
     ["tiny-qwen3-moe", "tiny-tied"].map(|name| (name, checkpoint(&data(name)))).into()
 }
@@ -60,7 +60,7 @@ fn long_contexts_give_the_same_bits_in_every_chunking() {
             RunnerOptions { kv_dtype, rows_max: 300, context_max, ..RunnerOptions::default() };
         for threads in [1, 3] {
             let mut runner = runner(Cpu::new(threads), &source, &options);
-            // At, before and after the borders of pages, and a token at a time.
+            // At, before and after page boundaries, and token by token.
             for chunk in [300, 64, 63, 65, 129, 1] {
                 let found = bits(&all_logits(&mut runner, &tokens, Level::L4, chunk));
                 let expected = expected.get_or_insert_with(|| found.clone());
@@ -84,7 +84,7 @@ fn a_row_has_the_same_bits_alone_and_among_other_sessions() {
                 .collect();
             let mut allocator = PageAllocator::new(runner.limits().pages as u32);
             let mut sequences = levels.map(Sequence::new);
-            // Prompts in pieces of different lengths, so that prefill and decode rows mix.
+            // Prompt chunks of different lengths, so that prefill and decode rows mix.
             for range in [0..2, 2..3, 3..20, 20..33, 33..70] {
                 let mut batch = Batch::default();
                 let mut wanted = Vec::new();
@@ -161,7 +161,7 @@ fn a_forked_or_restored_page_continues_with_the_same_bits() {
     }
 }
 
-/// A source with one NaN: in the embedding of one token.
+/// A source with a single NaN, in the embedding of one token.
 struct Poisoned {
     inner: Arc<dyn ExpertSource>,
     token: usize,
@@ -210,7 +210,7 @@ fn a_nan_fails_its_own_sequence_and_no_other() {
         let healthy = all_logits(&mut *runner, &[1, 2, 3], Level::L8, 200);
         let mut allocator = PageAllocator::new(4);
         let mut sequences = [(); 2].map(|()| Sequence::new(Level::L8));
-        // The NaN is in a row that wants no logits; it must reach the later rows all the same.
+        // The NaN is in a row without requested logits, but must reach later rows.
         let mut batch = Batch::default();
         sequences[0].push(&[7, 4], |_| false, &mut batch, &mut allocator);
         sequences[1].push(&[1, 2], |_| false, &mut batch, &mut allocator);

@@ -1,4 +1,4 @@
-//! The judge on a whole model: what it must find whatever the weights are.
+//! Evaluation of a whole model: results that must hold for any weights.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ fn divergence_falls_with_every_level_both_ways() {
             assert!(kl(row) > 0.0 && float.kl_median <= float.kl_p99, "{name}: {row:?}");
             assert!([float, int8].iter().all(|found| (0.0..=1.0).contains(&found.top1.mean)));
             assert!(float.kl.standard_error.unwrap() > 0.0);
-            // Everything from the store, and int8 activations, can only add to the error.
+            // Quantizing everything, and int8 activations, can only add to the error.
             assert!(kl_shipped(row) > 0.0, "{name}: {row:?}");
             assert!(row.bits_per_weight > f64::from(row.level.unwrap().bits()), "{row:?}");
         }
@@ -139,7 +139,7 @@ fn allocations_lie_between_the_levels() {
     assert_eq!((kl(level), level.bytes), (kl(two), two.bytes));
     assert_eq!((level.level, two.level, level.shipped), (Some(Level::L2), None, None));
     assert!(kl(two) > kl(down) && kl(down) > kl(four), "{found:?}");
-    // Planes this small take a page of the file each, whatever they hold.
+    // Planes this small occupy a whole page of the file each.
     assert!(two.bytes < down.bytes && down.bytes <= four.bytes);
     assert!(kl(coarse) > kl(four) && coarse.bytes < four.bytes);
     assert_ne!(down.allocation, four.allocation);

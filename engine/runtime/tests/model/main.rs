@@ -1,4 +1,4 @@
-//! Tests of whole models: against outside truth, and against themselves.
+//! Tests of whole models: against external references, and against themselves.
 
 #[cfg(test)]
 mod allocation;

@@ -1,4 +1,4 @@
-//! Mapped stores that are damaged or change: an error before what is wrong is used.
+//! Damaged or changing mapped stores: an error occurs before invalid data is used.
 #![expect(unsafe_code, reason = "maps files that the test alone knows")]
 
 use std::fs;
@@ -20,7 +20,7 @@ use nestling_testkit::runners::{Sequence, data, some_tokens};
 
 use super::build::{Recipe, build_store};
 
-/// What becomes of a model and of a step of it.
+/// Result of loading a model and computing one step.
 enum Outcome {
     NotLoaded(EngineError),
     NotComputed(EngineError),
@@ -32,7 +32,7 @@ fn load<B: nestling_core::backend::Backend>(
     path: &Path,
 ) -> Result<Runner<B>, EngineError> {
     let store = Arc::new(Store::open(path).unwrap());
-    // SAFETY: what changes the file while it is mapped is what the engine is asked to notice before it reads.
+    // SAFETY: a change of the mapped file is the case under test; the engine must notice it before reading.
     let mapped = unsafe { MappedStore::new(store) }.unwrap();
     let source: Arc<dyn ExpertSource> = Arc::new(StoreSource::mapped(mapped, None)?);
     let options = RunnerOptions::default();
@@ -75,7 +75,7 @@ fn damage_is_found_before_it_is_used() {
     for group in store.groups() {
         for extent in Plane::ALL.into_iter().filter_map(|plane| store.extent(group, plane)) {
             let mut bytes = bytes.clone();
-            // The highest bit of a byte in the middle: of codes or of what lies beside them.
+            // The highest bit of a byte in the middle, of codes or of adjacent data.
             bytes[(extent.offset + extent.length / 2) as usize] ^= 0x80;
             fs::write(&damaged, &bytes).unwrap();
             match outcome(Cpu::new(1), &damaged) {
@@ -87,7 +87,7 @@ fn damage_is_found_before_it_is_used() {
                     assert!(is_damage(&error), "{}: {error}", group.id);
                     not_computed += 1;
                 }
-                // An expert that no row of this step uses.
+                // An expert that this step does not use.
                 Outcome::Logits(logits) => {
                     assert!(logits == expected, "{}: other logits", group.id);
                     unused += 1;
@@ -96,7 +96,7 @@ fn damage_is_found_before_it_is_used() {
         }
     }
     assert!(not_loaded > 5 && not_computed > 5, "{not_loaded}, {not_computed}, {unused}");
-    // What has copies of weights looks at all of them first.
+    // Backends that copy weights verify all of them first.
     fs::write(&damaged, {
         let last = store.groups().iter().rev().find_map(|group| store.extent(group, Plane::P8));
         let mut bytes = bytes;

@@ -1,4 +1,4 @@
-//! Stores whose experts take the inputs of `down` rotated: converted, run, and chosen on trial.
+//! Stores whose experts use rotated inputs of `down`: conversion, inference, and selection by trial.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const HIDDEN: usize = 48;
 const INTERMEDIATE: usize = 64;
 const EXPERTS: usize = 4;
 
-/// A checkpoint of two layers of seeded random weights.
+/// Writes a checkpoint of two layers with seeded random weights.
 fn checkpoint(folder: &Path) -> PathBuf {
     let folder = folder.join("checkpoint");
     fs::create_dir_all(&folder).unwrap();
@@ -133,7 +133,7 @@ fn a_rotated_store_has_the_same_bits_on_every_encoder_and_level() {
     };
     let (plain, rotated) = (logits(InputTransform::None), logits(InputTransform::Hadamard));
     assert!(plain.iter().zip(&rotated).all(|(plain, rotated)| plain != rotated));
-    // At level 8 with floats nothing is left of the difference but rounding.
+    // At level 8 with floats, only rounding differs.
     let (plain, rotated) = (&plain[9], &rotated[9]);
     let size = plain.iter().map(|logit| logit.abs()).fold(0.0, f32::max);
     let apart = plain.iter().zip(rotated).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

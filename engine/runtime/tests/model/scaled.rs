@@ -1,4 +1,4 @@
-//! Models of scaled integers: the same bits on every path that runs nested ones.
+//! Models of scaled integers: the same bits on all paths that run nested codes.
 
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ const Q5_1: ScaledForm =
     ScaledForm { bits: 5, span: 1, sub_scale: SubScale::None, minima: Minima::Spans, ..Q4_K };
 const Q8_0: ScaledForm = ScaledForm { bits: 8, minima: Minima::None, ..Q5_1 };
 
-/// The forms of the test, by the names of GGUF types that have them.
+/// Forms under test, named after the GGUF types that use them.
 pub const FORMS: [ScaledForm; 4] = [Q4_K, Q6_K, Q5_1, Q8_0];
 
-/// The level of complete codes of experts, hence of the model.
+/// Level of the experts' complete codes, and therefore of the model.
 const TOP: Level = Level::L6;
 
-/// The form that a kind of matrix gets.
+/// Returns the form of a kind of matrix.
 pub fn form(kind: MatrixKind, codes: Codes) -> ScaledForm {
     if codes == Codes::Q8 {
         return Q8_0;
@@ -51,7 +51,7 @@ pub fn form(kind: MatrixKind, codes: Codes) -> ScaledForm {
     }
 }
 
-/// What the middle code stands for.
+/// Returns the value of the middle code.
 fn zero(form: &ScaledForm) -> i16 {
     match form.minima {
         Minima::None => 1 << (form.bits - 1),
@@ -59,7 +59,7 @@ fn zero(form: &ScaledForm) -> i16 {
     }
 }
 
-/// Complete codes are integers; the values of prefixes are in the middle of what they stand for.
+/// Creates a codec. Complete codes are integers; the value of a prefix is the middle of its range.
 pub fn codec(form: ScaledForm) -> ScaledCodec {
     let value = |prefix: usize, bits: u8| {
         let below = form.bits.saturating_sub(bits);
@@ -81,7 +81,7 @@ pub fn codec(form: ScaledForm) -> ScaledCodec {
     ScaledCodec { form, units: [0; 5], tables, linear }
 }
 
-/// Step and minimum of some weights, the minimum at most 0.
+/// Returns step and minimum of a block of weights. The minimum is at most 0.
 fn range(weights: &[f32], form: &ScaledForm) -> (f32, f32) {
     let least = weights.iter().copied().fold(0.0, f32::min);
     let most = weights.iter().copied().fold(0.0, f32::max);
@@ -91,7 +91,7 @@ fn range(weights: &[f32], form: &ScaledForm) -> (f32, f32) {
     }
 }
 
-/// A matrix as a quantizer that knows nothing better codes it.
+/// Quantizes a matrix by a simple rule.
 pub fn quantize(weights: &[f32], rows: usize, cols: usize, form: &ScaledForm) -> ScaledRows {
     let mut out = ScaledRows { rows, cols, ..ScaledRows::default() };
     let (columns, span) = (usize::from(form.sub_block), usize::from(form.span) * GROUP);
@@ -130,7 +130,7 @@ pub fn quantize(weights: &[f32], rows: usize, cols: usize, form: &ScaledForm) ->
                 }
             }
         }
-        // Sub-blocks beyond the last column.
+        // Padding for sub-blocks beyond the last column.
         let subs = cols.div_ceil(GROUP) * form.sub_blocks();
         for of_blocks in [&mut out.sub_scales, &mut out.sub_minima] {
             if !of_blocks.is_empty() {
@@ -177,7 +177,7 @@ fn every_encoder_gives_the_same_bits_at_every_level_and_chunking() {
     }
 }
 
-/// A store of complete codes says what its checkpoint says, and a coarser level less so.
+/// A store of complete codes has the logits of its checkpoint; lower levels differ more.
 #[test]
 fn scaled_integers_are_the_weights_of_the_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
@@ -203,6 +203,6 @@ fn scaled_integers_are_the_weights_of_the_checkpoint() {
     };
     let distances = Level::ALL.map(distance);
     assert!(distances.is_sorted_by(|coarse, fine| coarse > fine), "{distances:?}");
-    // Tokens that are routed elsewhere are most of what is left (0.087).
+    // Most of the remaining difference comes from tokens routed differently (0.087).
     assert!(distances[4] < 0.1 && distances[0] > 0.5, "{distances:?}");
 }

@@ -1,4 +1,4 @@
-//! Models from stores: one text from every way to hold the same level.
+//! Models from stores: the same output for all sources of one level.
 #![expect(unsafe_code, reason = "maps files that the test alone knows")]
 
 use std::fs;
@@ -29,7 +29,7 @@ fn owned(path: &Path, level: Level) -> Arc<dyn ExpertSource> {
 }
 
 fn mapped(path: &Path, level: Level) -> Arc<dyn ExpertSource> {
-    // SAFETY: nobody else knows the file, and this test writes it no more.
+    // SAFETY: no other process knows the file, and this test no longer writes it.
     let mapped = unsafe { MappedStore::new(open(path)) }.unwrap();
     Arc::new(StoreSource::mapped(mapped, Some(level)).unwrap())
 }
@@ -40,7 +40,7 @@ fn bits(source: &Arc<dyn ExpertSource>, level: Level) -> Vec<u32> {
     all_logits(&mut runner, &tokens, level, 40).iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// The store of a checkpoint, and the same store cut at the end of every section.
+/// Builds the store of a checkpoint, and copies cut at the end of each section.
 fn stores(name: &str, recipe: &Recipe) -> (tempfile::TempDir, Vec<(Level, std::path::PathBuf)>) {
     let directory = tempfile::tempdir().unwrap();
     let whole = directory.path().join("whole.nest");
@@ -94,7 +94,7 @@ fn every_encoder_gives_the_same_bits_at_every_level_and_chunking() {
                 for level in Level::ALL {
                     let mut expected = None;
                     for (encoder, runner) in &mut all {
-                        // The reference is too slow for every chunking.
+                        // The reference is too slow for all chunkings.
                         let chunks: &[usize] =
                             if encoder == "reference" { &[40] } else { &[40, 1, 9] };
                         for &chunk in chunks {
@@ -112,8 +112,8 @@ fn every_encoder_gives_the_same_bits_at_every_level_and_chunking() {
     }
 }
 
-/// Mean square of the difference between two lists of logits, after the mean of each row is taken
-/// away, which no distribution depends on.
+/// Mean square difference of two lists of logits. The mean of each row is subtracted, since no distribution
+/// depends on it.
 fn distance(a: &[f32], b: &[f32]) -> f64 {
     let square = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).powi(2);
     a.iter().zip(b).map(square).sum::<f64>() / a.len() as f64

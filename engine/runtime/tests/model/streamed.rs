@@ -1,4 +1,4 @@
-//! Streamed experts: the same bits as resident ones, whatever the budget does.
+//! Streamed experts: the same bits as resident ones at any budget.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn source(level: Level) -> Arc<dyn ExpertSource> {
     Arc::new(StoreSource::owned(store, Some(level)).unwrap())
 }
 
-/// Bytes of all experts at a level, and the least that a step can do with.
+/// Returns the bytes of all experts at a level, and the minimum for a step.
 fn expert_bytes(level: Level) -> (u64, u64) {
     let table = ExpertTable::of_store(&Store::open(bundled()).unwrap(), level).unwrap();
     (table.total_bytes(), table.least_bytes())
@@ -44,7 +44,7 @@ fn streamed(level: Level, budget_bytes: u64, threads: usize, reads: ReadOptions)
     runner(Cpu::new(threads), &source(level), &options)
 }
 
-/// Logits of a prompt's last row and of the decoded rows after it, and what was streamed.
+/// Returns the logits of a prompt's last row and of the decoded rows, with the streaming statistics.
 fn run(
     runner: &mut dyn ModelRunner,
     tokens: &[u32],
@@ -144,7 +144,7 @@ fn a_recorded_run_replayed_in_the_simulator_hits_as_often() {
     recorder.start(120);
     let (_, stats) = run(&mut small, &tokens, 40, &mut |_, _| {});
     let trace = recorder.stop();
-    // The prompt and 119 tokens; the last one came after the recording was full.
+    // The prompt and 119 tokens. The last token came after the recording was full.
     assert_eq!((trace.steps.len(), trace.rows()), (120, 159));
     let levels = trace.steps.iter().flat_map(|step| &step.layers).flat_map(|layer| &layer.levels);
     assert!(levels.clone().count() > 0 && levels.clone().all(|bits| *bits == level.bits()));
@@ -170,7 +170,7 @@ fn a_recorded_run_replayed_in_the_simulator_hits_as_often() {
     assert!((ran - simulated).abs() < 0.02, "{ran:.3} {simulated:.3}");
     assert!(ran > 0.2, "{ran:.3}");
 
-    // Nothing is recorded that was not asked for.
+    // Recording is off unless requested.
     run(&mut small, &tokens, 40, &mut |_, _| {});
     assert!(recorder.stop().steps.is_empty());
 }
@@ -255,8 +255,7 @@ fn what_was_read_ahead_is_no_hit() {
     assert!((rates[0] - rates[1]).abs() < 0.06, "as many bytes had to be read: {rates:?}");
 }
 
-/// Of a read, how many layers before its own had asked for their experts when it was asked for: 1 for
-/// the next one.
+/// Returns, for each read, the number of layers that it was ahead: 1 for the next layer.
 fn distances(recorder: &Recorder) -> Vec<u32> {
     let recording = recorder.take();
     let mut distances = Vec::new();

@@ -1,4 +1,4 @@
-//! Conversations that keep their own transcript, and calls that never block.
+//! Chats with a transcript, and calls that never block.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -16,7 +16,7 @@ use nestling_runtime::{
 use nestling_text::{ChatTemplate, Message, Role, Tokenizer, ToolSchema};
 use serde_json::json;
 
-/// Every message after the first letter of its role.
+/// Template that renders each message after the first letter of its role.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}";
 
 fn talker(engine: &Engine, runner: FakeRunner) -> Model {
@@ -51,7 +51,7 @@ fn a_chat_says_what_whole_conversations_say() {
             assert_eq!(chat.transcript(), messages, "turn {turn}");
         }
         assert!(chat.open_calls().is_empty());
-        // Said otherwise: an earlier turn is taken back.
+        // An earlier turn is replaced.
         chat.conversation_mut().unwrap().messages.truncate(2);
         drop(chat.send("other", &greedy(3)).unwrap().into_answer().unwrap());
         assert_eq!((chat.transcript().len(), text(&chat.transcript()[2])), (4, "other".into()));
@@ -69,7 +69,7 @@ fn a_prompt_that_was_made_before_is_answered_as_what_it_was_made_of() {
         let (mut whole, mut made) = (model.session(), model.session());
         let expected = whole.generate(input.clone(), &greedy(9)).unwrap().into_text().unwrap();
         let prompt = model.prompt(input, 1, &never).unwrap();
-        // Whatever the session held before.
+        // Independent of the session's previous history.
         made.append(&[7, 7]).unwrap();
         for _ in 0..2 {
             let answer = made.generate(prompt.clone(), &greedy(9)).unwrap().into_text().unwrap();
@@ -100,7 +100,7 @@ fn what_was_said_before_a_stop_is_in_the_transcript() {
         let mut chat = Chat::new(model.session(), Conversation::default());
         let first = [Message::user("abc")];
         let all = whole(&first);
-        // Cancelled, and read to its end.
+        // Cancelled, then read to its end.
         let mut generation = chat.send("abc", &greedy(300)).unwrap();
         let mut read = String::new();
         while read.len() < 5 {
@@ -119,7 +119,7 @@ fn what_was_said_before_a_stop_is_in_the_transcript() {
         assert!(all.starts_with(&said) && said.len() < all.len(), "{said}");
         assert_eq!(finished.message, transcript[1]);
 
-        // Dropped at once: the next turn waits for its end and goes on from what was said.
+        // Dropped immediately: the next turn waits for its end and continues from the output so far.
         drop(chat.send("de", &greedy(300)).unwrap());
         let (answer, _) = chat.send("f", &greedy(9)).unwrap().into_answer().unwrap();
         let transcript = chat.transcript();
@@ -207,7 +207,7 @@ fn an_async_turn_never_blocks() {
         let whole = model.session().generate(vec![Message::user("abc")], &greedy(9)).unwrap();
         assert_eq!(answer.unwrap(), whole.into_text().unwrap());
 
-        // A dropped answer is not waited for inside a poll, and neither is slow text.
+        // Neither a dropped answer nor slow text blocks a poll.
         drop(chat.send("de", &greedy(300)).unwrap());
         let answer = block_on(async { chat.send_async("f", &greedy(5)).await?.await });
         assert_eq!(answer.unwrap().1.usage.completion_tokens, 5);
@@ -215,7 +215,7 @@ fn an_async_turn_never_blocks() {
     }
 }
 
-/// The template takes seconds; the polls do not, and the drop stops it.
+/// The template takes seconds. Polls return immediately, and dropping the future stops it.
 #[test]
 fn a_dropped_start_leaves_the_history_as_it_was() {
     let engine = engine();

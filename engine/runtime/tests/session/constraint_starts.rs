@@ -1,4 +1,4 @@
-//! Constraints that begin after the reasoning, and behind the marker of a tool call.
+//! Constraints that start after the reasoning, or after the marker of a tool call.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 const MARKERS: [&str; 4] = ["<think>", "</think>", "<tool_call>", "</tool_call>"];
 
-/// Letters and markers.
+/// Tokenizer of letters and markers.
 pub fn tokenizer() -> Tokenizer {
     let words = (' '..='~').map(String::from).chain(MARKERS.map(String::from));
     let vocab: serde_json::Map<_, _> = words.zip(0..).map(|(word, id)| (word, id.into())).collect();
@@ -27,7 +27,7 @@ pub fn tokenizer() -> Tokenizer {
     Tokenizer::from_bytes("tokenizer.json", file.to_string().as_bytes()).unwrap()
 }
 
-/// One text and nothing else, from where it begins.
+/// A constraint that allows a single text from its start.
 #[derive(Debug)]
 pub struct Script {
     pub text: &'static str,
@@ -96,7 +96,7 @@ impl Constraint for Reader {
     }
 }
 
-/// What an answer to `template` is, of a model that writes `wanted` as long as nothing keeps it from that.
+/// Returns the output of a model that writes only `wanted` unless the constraint prevents it.
 fn events(template: &str, wanted: &str, script: Script, max_tokens: usize) -> Vec<Event> {
     let engine = engine();
     let (tokenizer, template) = (tokenizer(), ChatTemplate::new(template).unwrap());
@@ -133,7 +133,7 @@ fn texts(events: &[Event]) -> [String; 2] {
 
 #[test]
 fn what_follows_the_reasoning_is_what_the_constraint_says() {
-    // The marker stands in the text too, where it is text.
+    // The marker also occurs in the text, where it has no meaning.
     let script = || Script {
         text: "{\"a\": \"<tool_call>\"}",
         starts: Starts::AfterReasoning,
@@ -143,11 +143,11 @@ fn what_follows_the_reasoning_is_what_the_constraint_says() {
     let all = events(opened, "</think>", script(), 60);
     assert_eq!(texts(&all), ["", script().text]);
     assert_eq!(finished(&all).reason, FinishReason::Stop);
-    // The model closes it never: no answer begins.
+    // The model never closes the reasoning, so no answer starts.
     let all = events(opened, "x", script(), 12);
     assert_eq!(texts(&all), ["x".repeat(12), String::new()]);
     assert_eq!(finished(&all).reason, FinishReason::Length);
-    // Nothing is opened: the answer begins at once.
+    // The template opens no reasoning, so the answer starts immediately.
     let plain = "{{ messages[0].content }}{% if tools %}<tool_call>{% endif %}";
     let all = events(plain, "x", script(), 60);
     assert_eq!(texts(&all), ["", script().text]);
@@ -160,7 +160,7 @@ fn each_tool_call_is_what_the_constraint_says_and_comes_in_pieces() {
         starts: Starts::AtToolCall,
         writes: Writes::Calls,
     };
-    // The marker, the call, and the second one as far as its tokens last.
+    // The marker, the first call, and part of the second one up to the token limit.
     let length = script.text.len() - "</tool_call>".len() + 2;
     let template = "{{ messages[0].content }}{% if tools %}<tool_call>{% endif %}";
     let all = events(template, "<tool_call>", script, length + 35);

@@ -1,4 +1,4 @@
-//! Constraints on a model whose every answer is known.
+//! Constraints on a fake model with known outputs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use nestling_runtime::{
     Finished, GenerateOptions, Generation, Model, SamplingParams, TokenMask,
 };
 
-/// What goes wrong, at the third token.
+/// Fault injected at the third token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Mask,
@@ -20,16 +20,15 @@ enum Fault {
     PanicInAccept,
 }
 
-/// A made-up language: what may follow depends on all that came.
+/// A synthetic language: the allowed tokens depend on the whole history.
 #[derive(Debug, Clone)]
 struct Language {
-    /// One token in so many is allowed; 1 allows all.
+    /// Divisor: one token in `rarity` is allowed; 1 allows all.
     rarity: u32,
-    /// Where only one token is allowed, says so.
+    /// True to report single allowed tokens as forced.
     forces: bool,
-    /// Fewest tokens of an answer.
     least: usize,
-    /// The answer is done after so many.
+    /// Number of tokens after which the output is done.
     most: usize,
     fault: Option<Fault>,
 }
@@ -44,7 +43,7 @@ impl Language {
             return true;
         }
         let sum = history.iter().fold(17_u32, |sum, token| sum.wrapping_mul(31) ^ token);
-        // In runs of five, one place leaves a choice.
+        // In each run of five tokens, one position leaves a choice.
         match history.len() % 5 {
             0 => token < POISON && token.wrapping_add(sum).is_multiple_of(self.rarity),
             _ => token == sum % 150,
@@ -122,7 +121,7 @@ impl Constraint for Reader {
     }
 }
 
-/// Without the tokens that the model takes as faults.
+/// Returns options that exclude the fault tokens of the fake model.
 fn options(language: &Language, sampling: SamplingParams, max_tokens: usize) -> GenerateOptions {
     let mut sampling = sampling;
     sampling.logit_bias.extend((POISON..=PANICS_WHEN_READ).map(|token| (token, f32::NEG_INFINITY)));
@@ -136,7 +135,7 @@ fn options(language: &Language, sampling: SamplingParams, max_tokens: usize) -> 
     }
 }
 
-/// Temperatures, cuts, penalties, biases and log-probabilities in every combination.
+/// Returns all combinations of temperatures, cuts, penalties, biases and log-probabilities.
 fn all_sampling() -> Vec<SamplingParams> {
     let mut all = vec![];
     for temperature in [0.0, 1.0, 2.0] {
@@ -168,10 +167,9 @@ fn all_sampling() -> Vec<SamplingParams> {
     all
 }
 
-/// Tokens with their log-probabilities.
 type Tokens = Vec<(u32, Option<f32>)>;
 
-/// The answer's tokens, and how it ended.
+/// Returns the tokens with their log-probabilities, and the end of the generation.
 fn run(generation: Generation) -> Result<(Tokens, Finished), EngineError> {
     let mut tokens = vec![];
     for event in generation {
@@ -224,7 +222,7 @@ fn whatever_the_sampling_only_what_is_allowed_comes() {
     }
 }
 
-/// With log-probabilities too, for which every token has a step of its own.
+/// Includes log-probabilities, which require a separate step per token.
 #[test]
 fn forced_tokens_are_the_same_in_fewer_steps() {
     let engine = caller_engine();
@@ -298,7 +296,7 @@ fn constrained_rows_have_logits_on_devices_that_choose() {
     assert_eq!(seen.best_rows.load(Ordering::Relaxed), 0);
 }
 
-/// Beside free ones, with fewer pages than all want, so that some are computed again.
+/// Runs beside unconstrained generations, with so few pages that some are preempted.
 #[test]
 fn among_others_it_is_the_same_text() {
     let engine = engine();

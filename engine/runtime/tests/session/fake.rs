@@ -1,6 +1,7 @@
-//! A model without weights: the next token is a hash of the history as it lies in the pages, or of
-//! what recurrent states hold of it, so that every mistake with pages, states, positions or batches
-//! changes what comes out.
+//! A model without weights: the next token is a hash of the history.
+//!
+//! The hash is computed from the contents of the pages or the recurrent states. Any mistake with pages,
+//! states, positions or batches therefore changes the output.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,26 +29,26 @@ const CONFIG: &str = r#"{
 }"#;
 
 pub const VOCAB: usize = 211;
-/// A history with this token gives logits that are no numbers.
+/// Token whose history yields non-finite logits.
 pub const POISON: u32 = 200;
-/// A step with this token fails as a whole, without saying whose fault it was.
+/// Token that fails its whole step without naming a sequence.
 pub const BREAKS_STEP: u32 = 201;
-/// A step with this token panics.
+/// Token that makes its step panic.
 pub const PANICS: u32 = 202;
 
-/// A step with this token loses the device.
+/// Token that loses the device.
 pub const LOSES_DEVICE: u32 = 203;
 
-/// A page with this token cannot be read without a panic.
+/// Token that makes reading its page panic.
 pub const PANICS_WHEN_READ: u32 = 204;
 
-/// What the runner saw, for tests to look at.
+/// Counters of the runner's activity.
 #[derive(Default)]
 pub struct Seen {
     pub steps: AtomicUsize,
     pub rows: AtomicUsize,
     pub logit_rows: AtomicUsize,
-    /// Those of which the highest was enough.
+    /// Rows for which the highest logit sufficed.
     pub best_rows: AtomicUsize,
     pub sequences_max: AtomicUsize,
     pub dropped: AtomicUsize,
@@ -58,12 +59,12 @@ pub struct FakeRunner {
     config: ModelConfig,
     pages: Vec<[u32; PAGE_POSITIONS]>,
     states: Vec<HistoryHash>,
-    /// How long a step takes; it looks at its token every millisecond, as if at every layer.
+    /// Duration of a step, which checks for cancellation each millisecond, as if at each layer.
     pub step_time: Duration,
     pub seen: Arc<Seen>,
 }
 
-/// All that a recurrent state holds of a history: a hash, and of how many tokens.
+/// Contents of a recurrent state: a hash of the history and its number of tokens.
 #[derive(Clone, Copy)]
 struct HistoryHash {
     length: usize,
@@ -80,7 +81,7 @@ impl HistoryHash {
 }
 
 impl FakeRunner {
-    /// A model whose layers are recurrent too.
+    /// Creates a model that also has recurrent layers.
     pub fn recurrent(context_max: usize, rows_max: usize, pages: usize, states: usize) -> Self {
         let mut runner = Self::new(context_max, rows_max, pages);
         (runner.limits.states, runner.limits.state_bytes) = (states, 16);
@@ -184,7 +185,7 @@ impl FakeRunner {
         track.from.map_or(HistoryHash::EMPTY, |state| self.states[state.0 as usize])
     }
 
-    /// Lets a state see one more token, and stores it where the step says.
+    /// Advances a state by one token, and stores it where the step requests.
     fn pass(&mut self, state: &mut HistoryHash, track: &StateTrack, token: u32) {
         state.push(token);
         for to in track.to.iter().filter(|to| to.length == state.length) {
@@ -243,7 +244,7 @@ impl ModelRunner for FakeRunner {
     }
 }
 
-/// The logits after a history: one token stands out.
+/// Returns the logits after a history, in which one token stands out.
 pub fn logits(history: &[u32]) -> Vec<f32> {
     let mut hash = HistoryHash::EMPTY;
     history.iter().for_each(|token| hash.push(*token));
@@ -255,7 +256,7 @@ fn logits_of(hash: u64) -> Vec<f32> {
     (0..VOCAB).map(|token| if token == chosen { 9.0 } else { (token % 7) as f32 * 0.1 }).collect()
 }
 
-/// The hidden row after a history.
+/// Returns the hidden row after a history.
 pub fn hidden(history: &[u32]) -> Vec<f32> {
     let mut hash = HistoryHash::EMPTY;
     history.iter().for_each(|token| hash.push(*token));
@@ -267,7 +268,7 @@ fn hidden_of(history: HistoryHash) -> [f32; 3] {
     [history.length as f32, part(8), part(30)]
 }
 
-/// What greedy decoding of `prompt` must give.
+/// Returns the expected output of greedy decoding.
 pub fn expected(prompt: &[u32], count: usize) -> Vec<u32> {
     let mut history = prompt.to_vec();
     for _ in 0..count {
@@ -285,7 +286,7 @@ pub fn engine() -> Engine {
     Engine::new(EngineOptions::default()).unwrap()
 }
 
-/// An engine that computes inside the calls of whoever waits.
+/// Returns an engine that computes inside the calls of waiting readers.
 pub fn caller_engine() -> Engine {
     Engine::new(EngineOptions { driver: Driver::Caller, ..EngineOptions::default() }).unwrap()
 }
@@ -294,12 +295,12 @@ pub fn model(engine: &Engine, runner: FakeRunner) -> Model {
     model_with(engine, runner, None)
 }
 
-/// A model that reads text.
+/// Returns a model that accepts text.
 pub fn model_with(engine: &Engine, runner: FakeRunner, tokenizer: Option<Tokenizer>) -> Model {
     model_of(engine, runner, tokenizer, None)
 }
 
-/// A model that reads text and messages.
+/// Returns a model that accepts text and messages.
 pub fn model_of(
     engine: &Engine,
     runner: FakeRunner,
@@ -311,7 +312,7 @@ pub fn model_of(
     Model::from_parts(engine, parts).unwrap()
 }
 
-/// A model on a runner that this one is in.
+/// Returns a model on a runner that wraps the fake one.
 pub fn model_on(engine: &Engine, limits: RunnerLimits, runner: Box<dyn ModelRunner>) -> Model {
     Model::from_parts(engine, parts_of(limits, runner)).unwrap()
 }
@@ -359,7 +360,7 @@ pub fn prompt(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| (i * 31 + seed * 17 + i * i * 7) % 199).collect()
 }
 
-/// Waits for something that another thread does; fails after what no machine needs.
+/// Waits for an effect of another thread. Fails after 20 seconds, far longer than any machine needs.
 pub fn eventually(what: &str, condition: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !condition() {
@@ -369,7 +370,7 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// The tokens of a generation, and how it ended.
+/// Returns the tokens of a generation with its end.
 pub fn finish(generation: Generation) -> (Vec<u32>, Finished) {
     let (mut tokens, mut finished) = (Vec::new(), None);
     for event in generation {

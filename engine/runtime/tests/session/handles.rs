@@ -1,4 +1,4 @@
-//! How a generation is read and stopped: as an iterator, a stream, a future.
+//! Reading and stopping a generation: as an iterator, a stream, a future.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn finish(generation: Generation) -> FinishReason {
     finished.reason
 }
 
-/// A waker that counts.
+/// A waker that counts wake-ups.
 struct Wakes(AtomicUsize);
 
 impl std::task::Wake for Wakes {
@@ -55,7 +55,7 @@ fn a_stream_wakes_whoever_polls_it() {
     }
 }
 
-/// The adaptors of both traits are in scope here, and each handle has those of one.
+/// Method resolution of the handles with the adaptors of both traits in scope: each handle has one trait.
 #[test]
 fn iterators_and_streams_are_told_apart() {
     let engine = engine();
@@ -91,8 +91,7 @@ fn a_generation_is_a_future_of_its_answer() {
     }
 }
 
-/// Without a thread of the engine, whoever reads computes: what waits beside it has its turn after
-/// every step at the latest.
+/// Readers compute if the engine has no thread. They yield to other futures after each step.
 #[test]
 fn a_reader_that_computes_leaves_the_executor_to_others() {
     let engine = caller_engine();
@@ -100,7 +99,7 @@ fn a_reader_that_computes_leaves_the_executor_to_others() {
     let seen = Arc::clone(&runner.seen);
     let model = model(&engine, runner);
     let mut stream = model.session().generate(prompt(1, 10), &greedy(40)).unwrap().into_stream();
-    // As a timer: it is ready after so many polls, however often it has to be asked.
+    // Stands for a timer: it becomes ready after 10 polls.
     let mut polls = 0;
     let mut timer = std::future::poll_fn(|context| {
         polls += 1;
@@ -109,7 +108,7 @@ fn a_reader_that_computes_leaves_the_executor_to_others() {
     });
     let ended = block_on(async {
         let read = async { while stream.next().await.is_some() {} };
-        // The reader is asked first every time.
+        // The reader is always polled first.
         select(pin!(read), &mut timer).map(|first| matches!(first, Either::Left(_))).await
     });
     let steps = seen.steps.load(Ordering::Relaxed);
@@ -141,7 +140,7 @@ fn a_token_of_the_callers_stops_what_it_was_given_to_alone() {
     let stopped = session.generate_with_cancel(vec![1], &options, &cancel).unwrap();
     let mut alone = model.session();
     let other = alone.generate(vec![2], &greedy(100)).unwrap();
-    // It waits for a reader, and nobody tells the loop.
+    // The generation waits for a reader, and the cancellation does not wake the loop.
     std::thread::sleep(Duration::from_millis(20));
     cancel.cancel();
     let start = Instant::now();

@@ -1,5 +1,6 @@
-//! Whatever is done to sessions, in whatever order: what they say depends on their history alone,
-//! and no page or recurrent state is ever lost.
+//! Property tests of sessions: for any sequence of operations, output depends only on the history.
+//!
+//! Pages and recurrent states are never leaked.
 
 use super::fake::*;
 use nestling_runtime::{Engine, GenerateOptions, Generation, Input, Session, SnapshotContents};
@@ -37,14 +38,14 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A session, and its generation under way with what it must still say.
+/// A session with its running generation and the remaining expected tokens.
 struct Player {
     session: Session,
     running: Option<(Generation, Vec<u32>)>,
 }
 
 impl Player {
-    /// Reads `count` tokens, or all that are left.
+    /// Reads `count` tokens, or all remaining ones.
     fn read(&mut self, count: usize) {
         let Some((generation, left)) = &mut self.running else { return };
         for _ in 0..count {
@@ -117,7 +118,7 @@ fn play(engine: &Engine, runner: FakeRunner, acts: &[Act]) {
         player.finish();
     }
     drop(players);
-    // Generations whose handles were dropped stop when the loop comes by.
+    // Generations with dropped handles stop at the loop's next turn.
     eventually("everything is free", || (model.free_pages(), model.free_states()) == (7, states));
 }
 

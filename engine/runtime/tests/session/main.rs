@@ -1,4 +1,4 @@
-//! Sessions and the step loop, on a model whose every answer is known.
+//! Sessions and the step loop, on a fake model with known outputs.
 
 #[cfg(test)]
 mod chats;

@@ -1,4 +1,4 @@
-//! Options as serde reads and writes them.
+//! Serde representations of options.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Panics of others while a lock is held: what it guarded is given up, and nobody waits for ever.
+//! Panics while a lock is held: the guarded state is abandoned, and no caller waits forever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -29,14 +29,14 @@ fn a_runner_that_panics_outside_of_a_step_computes_no_more() {
     let started = other.generate(prompt(1, 3), &greedy(1));
     let ended = started.and_then(|generation| generation.into_text());
     assert!(refused(ended.err()));
-    // The tokens need no runner, and the engine's other models have their own.
+    // A snapshot of tokens needs no runner, and other models have separate runners.
     let tokens = session.snapshot(SnapshotContents::Tokens);
     assert!(tokens.is_ok() || refused(tokens.err()));
     let answer = whole.session().generate(prompt(1, 3), &greedy(2)).unwrap();
     assert_eq!(tokens_of(answer), expected(&prompt(1, 3), 2));
 }
 
-/// Panics once it is armed.
+/// A waker that panics once it is armed.
 #[derive(Default)]
 struct Explosive(AtomicBool);
 
@@ -51,7 +51,7 @@ fn a_loop_in_calls_that_a_waker_panics_in_ends_its_generations() {
     let engine = caller_engine();
     let model = model(&engine, FakeRunner::new(256, 16, 16));
     let (mut first, mut second) = (model.session(), model.session());
-    // Longer than a step, so that the first one says nothing yet.
+    // Prompts longer than a step, so that the first one produces no output yet.
     let mut watched = first.generate(prompt(1, 40), &greedy(5)).unwrap().into_stream();
     let mut other = second.generate(prompt(2, 40), &greedy(5)).unwrap();
     let explosive = Arc::new(Explosive::default());
@@ -59,7 +59,7 @@ fn a_loop_in_calls_that_a_waker_panics_in_ends_its_generations() {
     let polled = Pin::new(&mut watched).poll_next(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
     explosive.0.store(true, Ordering::Relaxed);
-    // The end is told of within a look at what was cancelled.
+    // Cancellation sends the last event, which triggers the waker.
     assert!(catch_unwind(AssertUnwindSafe(|| watched.cancel())).is_err());
     let ends: Vec<_> = other.by_ref().filter_map(Result::err).collect();
     assert!(matches!(ends[..], [EngineError::EngineClosed]), "{ends:?}");

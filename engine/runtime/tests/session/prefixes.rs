@@ -1,4 +1,4 @@
-//! What sessions share: pages that were computed for the same beginning.
+//! Shared prefixes: pages computed once for several sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use nestling_runtime::{
     Session, SnapshotContents,
 };
 
-/// What a new session says after a prompt, and how much of that it did not compute.
+/// Returns the output of a new session, with the number of cached prompt tokens.
 fn fresh(model: &Model, prompt: &[u32], options: &GenerateOptions) -> (Vec<u32>, usize) {
     let (tokens, finished) = finish(model.session().generate(prompt.to_vec(), options).unwrap());
     (tokens, finished.usage.cached_tokens)
@@ -26,11 +26,11 @@ fn strangers_with_the_same_beginning_compute_the_rest() {
         let ask = |end: u32| [&shared[..], &[end]].concat();
         assert_eq!(fresh(&model, &ask(7), &greedy(20)), (expected(&ask(7), 20), 0));
         let rows = seen.rows.load(Ordering::Relaxed);
-        // The first is gone, and its pages are free; they hold what they held.
+        // The first session is gone. Its pages are free, but keep their contents.
         assert_eq!(model.free_pages(), 40);
         assert_eq!(fresh(&model, &ask(8), &greedy(20)), (expected(&ask(8), 20), 256));
         assert_eq!(seen.rows.load(Ordering::Relaxed) - rows, 301 - 256 + 19);
-        // Answers are beginnings too.
+        // Outputs are shared as prefixes too.
         let longer = [&ask(8)[..], &expected(&ask(8), 20), &[9]].concat();
         assert_eq!(fresh(&model, &longer, &greedy(5)), (expected(&longer, 5), 320));
         let status = engine.status();
@@ -44,7 +44,7 @@ fn strangers_with_the_same_beginning_compute_the_rest() {
     }
 }
 
-/// Of a prompt that is there in whole, the last token is computed for its logits.
+/// The last page of a fully cached prompt is recomputed for the logits of the last token.
 #[test]
 fn a_prompt_of_whole_pages_computes_what_is_asked_of_it() {
     let engine = engine();
@@ -85,7 +85,7 @@ fn nothing_is_shared_across_salts_levels_or_where_it_is_switched_off() {
     assert_eq!(engine.status().pages.idle, 15, "five beginnings of three pages");
 }
 
-/// A model whose sessions share nothing.
+/// Returns a model without shared prefixes.
 fn alone(engine: &Engine, runner: FakeRunner) -> Model {
     let parts =
         ModelParts { prefixes: Prefixes::Alone, ..parts_of(runner.limits, Box::new(runner)) };
@@ -100,7 +100,7 @@ fn what_was_unused_for_longest_is_taken_first_from_its_end() {
     fresh(&model, &old, &greedy(1));
     fresh(&model, &new, &greedy(1));
     assert_eq!(engine.status().pages.idle, 8);
-    // Five pages more: two were empty, three are the last ones of the older beginning.
+    // Five more pages: two were empty, three come from the end of the older history.
     let other = prompt(6, 300);
     assert_eq!(fresh(&model, &other, &greedy(1)).1, 0);
     assert_eq!(fresh(&model, &new, &greedy(1)), (expected(&new, 1), 256));
@@ -114,14 +114,14 @@ fn a_page_that_others_may_find_is_not_written() {
     let history = prompt(7, 130);
     let mut session = model.session();
     finish(session.generate(history.clone(), &greedy(2)).unwrap());
-    // It goes another way in the middle of a page that it alone holds.
+    // It diverges in the middle of a page that no other session holds.
     session.truncate(100).unwrap();
     let other = [&history[..100], &prompt(8, 50)[..]].concat();
     let (answer, _) = finish(session.generate(prompt(8, 50), &greedy(9)).unwrap());
     assert_eq!(answer, expected(&other, 9));
     assert_eq!(fresh(&model, &history, &greedy(9)), (expected(&history, 9), 128));
     assert_eq!(fresh(&model, &other, &greedy(9)), (expected(&other, 9), 128));
-    // Where no page is left for a copy, the one that is kept goes.
+    // Without a free page for the copy, the kept page is overwritten.
     let small = alone_in_its_pool(&engine);
     let mut session = small.session();
     finish(session.generate(prompt(7, 128), &greedy(0)).unwrap());
@@ -131,7 +131,7 @@ fn a_page_that_others_may_find_is_not_written() {
     assert_eq!(answer, expected(&other, 1));
 }
 
-/// Two pages are all that there is.
+/// Returns a model with only two pages.
 fn alone_in_its_pool(engine: &Engine) -> Model {
     model(engine, FakeRunner::new(128, 32, 2))
 }
@@ -144,13 +144,13 @@ fn recurrent_models_go_on_where_a_state_was_kept() {
     let ask = |end: &[u32]| [&shared[..], end].concat();
     let first = ask(&[7]);
     assert_eq!(fresh(&model, &first, &greedy(20)), (expected(&first, 20), 0));
-    // A state is kept after the last page that ends 16 tokens before the prompt does.
+    // A state is kept after the last page that ends at least 16 tokens before the end of the prompt.
     let second = ask(&[8, 9]);
     assert_eq!(fresh(&model, &second, &greedy(20)), (expected(&second, 20), 256));
     let short = &shared[..200];
     assert_eq!(fresh(&model, short, &greedy(5)), (expected(short, 5), 0));
     assert_eq!(fresh(&model, short, &greedy(5)), (expected(short, 5), 128));
-    // States are few: others take those that are kept.
+    // States are few: other histories take the kept ones.
     for seed in 20..40 {
         let other = prompt(seed, 150);
         assert_eq!(fresh(&model, &other, &greedy(3)).0, expected(&other, 3));
@@ -171,7 +171,7 @@ fn what_is_damaged_or_came_from_outside_is_not_found() {
     let mut session = model.session();
     finish(session.generate(good.clone(), &greedy(1)).unwrap());
     let saved = session.snapshot(SnapshotContents::TokensAndPages).unwrap();
-    // In another model of the same identity, whose cache is empty.
+    // Another model of the same identity, with an empty cache.
     let other = self::model(&engine, FakeRunner::new(512, 32, 24));
     let mut restored = other.restore(&saved).unwrap();
     let (_, finished) = finish(restored.generate(prompt(10, 80), &greedy(5)).unwrap());
@@ -204,8 +204,8 @@ fn one_that_loses_its_pages_finds_what_is_left_of_them() {
     assert!((least..least + 190).contains(&rows), "{rows} rows of at least {least}");
 }
 
-/// Random sessions whose prompts begin alike: each says what it would say alone, and in the end every page
-/// and state is free.
+/// Random sessions with common prefixes: each has the same output as alone, and all pages and states are free
+/// at the end.
 #[test]
 fn sessions_that_begin_alike_say_what_they_would_say_alone() {
     for seed in 0..30u64 {
@@ -240,7 +240,7 @@ fn sessions_that_begin_alike_say_what_they_would_say_alone() {
                 5 if !sessions.is_empty() => {
                     let index = next(sessions.len());
                     let session = &mut sessions[index];
-                    // Busy ones stay as they are.
+                    // Busy sessions are unchanged.
                     let length = session.tokens().map_or(0, |tokens| tokens.len());
                     if session.truncate(next(length + 1)).is_ok()
                         && let Ok(history) = session.tokens()

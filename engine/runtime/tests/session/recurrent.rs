@@ -1,12 +1,13 @@
-//! Sessions of a model with recurrent layers, whose state cannot be cut back: the same answers, and
-//! no more computed again than since the last state that was kept.
+//! Sessions of a model with recurrent layers, whose state cannot be truncated.
+//!
+//! Outputs are unchanged, and at most the tokens since the last retained state are recomputed.
 
 use std::sync::atomic::Ordering;
 
 use super::fake::*;
 use nestling_runtime::{Input, SnapshotContents};
 
-/// Pages and states that nothing here runs out of.
+/// More pages than these tests need.
 const PAGES: usize = 64;
 
 #[test]
@@ -22,13 +23,13 @@ fn a_regenerated_answer_is_the_same_and_computes_little_again() {
     assert_eq!(again, first);
     assert_eq!(finished.usage.cached_tokens, 256, "the end of the page before the prompt's end");
 
-    // What came after the prompt's end is another text now.
+    // The text after the end of the prompt has changed.
     let turn: Vec<u32> = [&history[..290], &[1, 2, 3], &first[..], &[9; 60]].concat();
     session.replace(turn.clone()).unwrap();
     let (answer, finished) = finish(session.generate(Input::History, &greedy(5)).unwrap());
     assert_eq!((answer, finished.usage.cached_tokens), (expected(&turn, 5), 256));
 
-    // Before the oldest checkpoint, all is computed again.
+    // Before the oldest retained state, everything is recomputed.
     session.truncate(200).unwrap();
     assert_eq!(session.computed_tokens().unwrap(), 0);
     let (answer, _) = finish(session.generate(Input::History, &greedy(5)).unwrap());
@@ -88,7 +89,7 @@ fn a_snapshot_carries_the_state() {
     assert_eq!(restored.computed_tokens().unwrap(), 106);
     let (answer, finished) = finish(restored.generate(Input::History, &greedy(8)).unwrap());
     assert_eq!((answer, finished.usage.cached_tokens), (expected(&history, 8), 106));
-    // No state of an earlier position came with it.
+    // The snapshot has no state of an earlier position.
     restored.truncate(90).unwrap();
     assert_eq!(restored.computed_tokens().unwrap(), 0);
     let (answer, _) = finish(restored.generate(Input::History, &greedy(8)).unwrap());
@@ -127,7 +128,7 @@ fn a_step_that_failed_leaves_the_state_that_it_read() {
     assert_eq!(answer, expected(&[history, vec![3]].concat(), 9));
 }
 
-/// Where steps have one row, it is the short prompt's turn, which lacks a state that the long one holds.
+/// Steps have one row: the scheduler chooses the short prompt, which lacks a state held by the long one.
 #[test]
 fn one_that_lacks_a_state_does_not_hold_up_those_who_have_theirs() {
     let engine = caller_engine();

@@ -1,4 +1,4 @@
-//! What is wanted of the rows of a prompt: log-probabilities and hidden rows.
+//! Requested outputs of prompt rows: log-probabilities and hidden rows.
 
 use super::fake::*;
 use nestling_core::EngineError;
@@ -6,10 +6,9 @@ use nestling_runtime::{
     Event, FinishReason, GenerateOptions, Generation, HiddenRows, Input, SamplingParams,
 };
 
-/// A token of a prompt with its log-probability and the best ones at its place.
+/// Prompt token with its log-probability and the best tokens at its position.
 type Scored = (u32, Option<f32>, Vec<(u32, f32)>);
 
-/// What a generation told.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
     scored: Vec<Scored>,
@@ -39,7 +38,7 @@ fn told(generation: Generation) -> Told {
     told
 }
 
-/// Log-probabilities as the formula says, in f64.
+/// Returns log-probabilities computed by the formula in f64.
 fn scored(prompt: &[u32], top: usize) -> Vec<Scored> {
     let mut all = vec![(prompt[0], None, vec![])];
     for end in 1..prompt.len() {
@@ -54,7 +53,8 @@ fn scored(prompt: &[u32], top: usize) -> Vec<Scored> {
     all
 }
 
-/// Log-probabilities below 10, of sums of 211 terms in f64, rounded to f32 once.
+/// Absolute tolerance for log-probabilities below 10, computed from sums of 211 terms in f64 and rounded once
+/// to f32.
 const TOLERANCE: f32 = 2e-6;
 
 fn assert_scored(found: &[Scored], expected: &[Scored]) {
@@ -93,7 +93,7 @@ fn every_token_of_a_prompt_has_its_log_probability() {
             assert_scored(&found.scored, &scored(&prompt, top));
             assert_eq!(found.tokens, expected(&prompt, count));
             assert_eq!(found.reason, Some(FinishReason::Length));
-            // A second time, though all of it is there.
+            // Requested again although all of it is cached.
             let again = told(session.generate(Input::History, &options).unwrap());
             let whole = [&prompt[..], &found.tokens].concat();
             assert_scored(&again.scored, &scored(&whole, top));
@@ -119,7 +119,7 @@ fn hidden_rows_are_those_of_their_tokens() {
     for count in [0, 5] {
         let found = |hidden| {
             let mut session = model.session();
-            // Most of it is there already.
+            // Most of the prompt is cached already.
             drop(told(session.generate(prompt[..66].to_vec(), &greedy(0)).unwrap()));
             session.replace(prompt.clone()).unwrap();
             told(session.generate(Input::History, &options(count, None, Some(hidden))).unwrap())
@@ -135,8 +135,7 @@ fn hidden_rows_are_those_of_their_tokens() {
     }
 }
 
-/// One that takes the best token alone, one that samples, one with scores and one with hidden rows share steps,
-/// and each is as it is alone.
+/// Greedy, sampled, scored and hidden-row generations share steps, and each has the same output as alone.
 #[test]
 fn those_that_want_other_things_share_steps() {
     for engine in [engine(), caller_engine()] {
@@ -161,7 +160,7 @@ fn those_that_want_other_things_share_steps() {
     }
 }
 
-/// One that loses its pages computes its prompt again, and tells of it once.
+/// A preempted generation recomputes its prompt, but sends the prompt events once.
 #[test]
 fn a_preempted_generation_does_not_repeat_itself() {
     let engine = caller_engine();

@@ -1,5 +1,6 @@
-//! The step loop, its inbox, sessions and their handles under drawn schedules of threads. Built with
-//! `--cfg shuttle` alone; what takes part in a schedule is what `nestling_core::sync` names.
+//! The step loop, its inbox, sessions and handles under random thread schedules.
+//!
+//! Built only with `--cfg shuttle`. The primitives in `nestling_core::sync` take part in the schedules.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use nestling_runtime::{
 
 use crate::fake::{FakeRunner, PANICS, expected, greedy, model, prompt, tokens_of};
 
-/// Schedules of each test.
+/// Returns the number of schedules per test.
 fn schedules() -> usize {
     let asked = std::env::var("NESTLING_SCHEDULES").ok();
     asked.map_or(500, |count| count.parse().unwrap())
@@ -19,13 +20,14 @@ fn schedules() -> usize {
 
 fn check(test: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
-    // Steps are computed on the stack of the loop's thread.
+    // Steps run on the stack of the loop's thread.
     config.stack_size = 1 << 20;
     let scheduler = shuttle::scheduler::RandomScheduler::new(schedules());
     shuttle::Runner::new(scheduler, config).run(test);
 }
 
-/// An engine whose threads are those of the schedule: one step loop, nobody who helps it compute.
+/// Returns an engine with a step loop and no further compute threads, so that all threads belong to the
+/// schedule.
 fn engine(driver: Driver) -> Engine {
     Engine::new(EngineOptions { driver, threads: Some(1), ..EngineOptions::default() }).unwrap()
 }
@@ -34,7 +36,7 @@ fn started(session: &mut Session, prompt: &[u32], tokens: usize) -> Generation {
     session.generate(prompt.to_vec(), &greedy(tokens)).unwrap()
 }
 
-/// The tokens of a generation that may have been ended early, and how it ended.
+/// Returns the tokens of a generation that may end early, with the reason.
 fn until_end(generation: Generation) -> (Vec<u32>, Result<FinishReason, EngineError>) {
     let mut tokens = Vec::new();
     for event in generation {
@@ -53,7 +55,7 @@ fn sessions_of_several_threads_say_what_each_would_say_alone() {
     for driver in [Driver::Thread, Driver::Caller] {
         check(move || {
             let engine = engine(driver);
-            // Pages for one of them at a time.
+            // Enough pages for one session at a time.
             let model = model(&engine, FakeRunner::new(128, 8, 2));
             let threads: Vec<_> = (0..3u32)
                 .map(|seed| {
@@ -83,7 +85,7 @@ fn a_cancelled_generation_ends_and_its_session_goes_on() {
             let other = model.session();
             let stopper = thread::spawn(move || {
                 cancel.cancel();
-                // Whoever has the session's engine makes an idle loop look again.
+                // Dropping a session of the engine wakes an idle loop.
                 drop(other);
             });
             stopper.join().unwrap();
@@ -106,7 +108,7 @@ fn dropping_a_generation_gives_its_session_back() {
         let (mut session, prompt) = (model.session(), prompt(4, 5));
         let generation = started(&mut session, &prompt, 9);
         let dropper = thread::spawn(move || drop(generation));
-        // Busy, or waits until the loop has let go; then it is at rest.
+        // Busy, or blocked until the loop has released the session.
         while let Err(error) = session.truncate(1) {
             assert!(matches!(error, EngineError::SessionBusy), "{error}");
             thread::yield_now();
@@ -154,7 +156,7 @@ fn a_step_that_panics_ends_every_generation_of_its_model_and_no_other() {
         for (session, prompt) in sessions.iter_mut().zip(&prompts) {
             match session.generate(prompt.clone(), &greedy(3)) {
                 Ok(generation) => readers.push(thread::spawn(move || until_end(generation))),
-                // The step before has panicked already.
+                // An earlier step has panicked already.
                 Err(error) => assert!(matches!(error, EngineError::ModelBroken), "{error}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Many generations: who waits, who is refused, who goes first, and what an engine says of it.
+//! Many generations: waiting, rejection, priority order and the reported status.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use nestling_runtime::{
 };
 use nestling_text::{ChatTemplate, Message, ToolSchema};
 
-/// Alone, among 16 others of all priorities, cut to steps of every length, and after it lost its pages.
+/// Runs among 16 generations of all priorities, with chunks of various sizes and with preemptions.
 #[test]
 fn a_generation_says_the_same_whatever_is_decided_of_it() {
     let cases = [(1, 200), (40, 200), (40, 40), (200, 24), (1, 24)];
@@ -81,7 +81,7 @@ fn what_is_refused_says_why_and_changes_nothing() {
     let refused = session.try_generate(prompt(4, 1), &greedy(10)).unwrap_err();
     assert!(matches!(refused, EngineError::Busy { waiting: 2, .. }), "{refused}");
     first.next().unwrap().unwrap();
-    // One of the two ends before the first one wants its third page.
+    // One of the two running generations ends before the first one needs its third page.
     assert_eq!((engine.status().waiting, engine.status().short.unwrap().wanted), (1, 2));
     assert_eq!(first.by_ref().count() + 2, 101);
     for (seed, generation) in (2..4).zip(waiting) {
@@ -94,7 +94,7 @@ fn what_is_refused_says_why_and_changes_nothing() {
     assert_eq!(tokens_of(session.try_generate(vec![1], &greedy(5)).unwrap()), expected(&[1], 5));
 }
 
-/// Of those that wait the highest priority begins first, and takes the pages of the lowest.
+/// The waiting generation with the highest priority starts first and preempts the lowest.
 #[test]
 fn priorities_decide_who_begins_and_who_leaves() {
     let engine = caller_engine();
@@ -131,7 +131,7 @@ fn a_deadline_that_was_missed_is_told() {
     assert_eq!(engine.status().late, 1);
 }
 
-/// Beside generations under way a prompt is cut to what the target leaves.
+/// Beside running generations, prompts are split into chunks that meet the gap target.
 #[test]
 fn prompts_are_cut_where_others_decode() {
     let gap_target = Duration::from_millis(4);

@@ -1,6 +1,8 @@
-//! Sessions, snapshots and the step loop by seed: on one thread, so that a seed is one history, with a
-//! runner of which any operation may fail. What is said is a beginning of what must be said, whatever
-//! fails is told of once, and nothing stays taken.
+//! Seeded simulation of sessions, snapshots and the step loop on one thread, with a runner that fails at
+//! random.
+//!
+//! Each output is a prefix of the expected one, each failure is reported once, and all pages and states are
+//! released.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -21,7 +23,7 @@ const PAGES: usize = 7;
 const SESSIONS: usize = 3;
 const ACTS: usize = 14;
 
-/// xorshift64*: the same history on every machine.
+/// xorshift64*, the same on all machines.
 struct Random(u64);
 
 impl Random {
@@ -37,7 +39,7 @@ impl Random {
     }
 }
 
-/// A runner of which one operation in so many fails, before it has done anything or after it.
+/// A runner in which one operation in `one_in` fails, before or after it has taken effect.
 struct Faulty {
     inner: FakeRunner,
     random: Random,
@@ -102,7 +104,7 @@ impl ModelRunner for Faulty {
     }
 }
 
-/// What the runner does wrong, and what no room for all sessions at once means.
+/// Returns true for injected errors, and for pools too small for all sessions.
 fn is_expected(error: &EngineError) -> bool {
     matches!(
         error,
@@ -112,14 +114,14 @@ fn is_expected(error: &EngineError) -> bool {
     )
 }
 
-/// A session, and its generation under way with what it may still say.
+/// A session with its running generation and the remaining possible output.
 struct Player {
     session: Session,
     running: Option<(Generation, Vec<u32>)>,
 }
 
 impl Player {
-    /// Reads so many events, or all.
+    /// Reads up to `events` events.
     fn read(&mut self, events: usize) {
         let Some((generation, left)) = &mut self.running else { return };
         for _ in 0..events {
@@ -187,7 +189,7 @@ fn act(random: &mut Random, model: &Model, players: &mut [Player]) {
     }
 }
 
-/// A session through its bytes, some of which may be damaged.
+/// Restores a session from its snapshot, which may be damaged.
 fn restore(random: &mut Random, model: &Model, players: &mut [Player], (from, to): (usize, usize)) {
     let contents = match random.below(2) {
         0 => SnapshotContents::Tokens,
@@ -232,7 +234,7 @@ fn simulate(seed: u64) {
     }
     players.iter_mut().for_each(Player::finish);
     drop(players);
-    // Dropped generations leave with the loop's next turn.
+    // Dropped generations end at the loop's next turn.
     let mut last = model.session();
     let ended = last.generate(vec![1], &greedy(1)).map(|generation| generation.for_each(drop));
     assert!(ended.is_ok());
@@ -240,10 +242,10 @@ fn simulate(seed: u64) {
     assert_eq!((model.free_pages(), model.free_states()), (PAGES, states));
 }
 
-/// Seeds that failed once: a page that could not be copied for a fork was taken for copied.
+/// Seeds that once failed: a failed page copy of a fork was taken for done.
 const FAILED_ONCE: [u64; 1] = [255];
 
-/// Seeds from `NESTLING_FIRST_SEED` on, as many as `NESTLING_SEEDS` says.
+/// Runs `NESTLING_SEEDS` seeds starting at `NESTLING_FIRST_SEED`.
 #[test]
 fn histories_with_faults_hold_by_seed() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());

@@ -1,4 +1,4 @@
-//! A call that turns text into tokens holds up nobody but its caller.
+//! Tokenization and rendering block only their caller.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,11 +12,10 @@ use nestling_core::{CancelToken, EngineError};
 use nestling_runtime::{Conversation, Input};
 use nestling_text::{ChatTemplate, EncodeOptions, Message, Tokenizer};
 
-/// Longest that a test waits for what must happen.
+/// Timeout of the tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Stops the thread that it listens to where a prompt is about to be tokenized, until it is told to
-/// go on.
+/// Stops its thread before a prompt is tokenized, until it is released.
 struct Latch {
     reached: Sender<()>,
     go_on: Mutex<Receiver<()>>,
@@ -45,15 +44,15 @@ impl Subscriber for Latch {
     fn exit(&self, _: &Id) {}
 }
 
-/// Bytes of the longest token.
+/// Length of the longest token in bytes.
 const TOKEN_BYTES_MAX: usize = 8;
 
-/// Letters are tokens, and so are the bytes of everything else.
+/// Returns a tokenizer with letters and all single bytes as tokens.
 pub fn letters() -> Tokenizer {
     letters_split(None)
 }
 
-/// The same, split by a regular expression.
+/// Returns the same tokenizer with a split by a regular expression.
 fn letters_split(pattern: Option<&str>) -> Tokenizer {
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
     let longest = std::iter::once("z".repeat(TOKEN_BYTES_MAX));
@@ -88,7 +87,7 @@ fn a_prompt_that_is_being_tokenized_holds_up_no_other_session() {
             })
         });
         is_reached.recv_timeout(PATIENCE).unwrap();
-        // Every page is needed here: those of the session that is busy with its prompt too.
+        // This generation needs all pages, including those of the session being tokenized.
         let mut other = model.session().generate(prompt(2, 90), &greedy(150)).unwrap();
         let mut tokens = Vec::new();
         let (sender, events) = channel();
@@ -127,7 +126,7 @@ fn a_text_that_is_too_long_by_its_bytes_is_not_tokenized() {
     assert_eq!(session.tokens().unwrap(), [1, 2, 3]);
 }
 
-/// A cancelled call is back at once, whatever its text does to a template or a tokenizer.
+/// A cancelled call returns promptly, however slow the template or the tokenizer is.
 #[test]
 fn a_cancel_ends_what_turns_text_into_tokens() {
     let engine = engine();
@@ -162,13 +161,13 @@ fn a_cancel_ends_what_turns_text_into_tokens() {
         assert!(matches!(tokens, Err(EngineError::Cancelled)), "{tokens:?}");
     });
     assert!(late < Duration::from_millis(250), "{late:?}");
-    // The worker that nobody waits for ends by itself, and the next text has its turn.
+    // The abandoned worker ends eventually, and the next text is encoded.
     let model = model_of(&engine, runner(), Some(letters()), None);
     let long = model.session().generate("abc ".repeat(10_000), &greedy(1));
     assert!(matches!(long, Err(EngineError::ContextFull { .. }) | Ok(_)), "{long:?}");
 }
 
-/// How long after its cancel `work` ends.
+/// Returns the time from cancellation to the end of `work`.
 fn cancelled_after(time: Duration, work: impl FnOnce(&CancelToken)) -> Duration {
     let cancel = CancelToken::new();
     std::thread::scope(|scope| {

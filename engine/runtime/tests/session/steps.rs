@@ -1,4 +1,4 @@
-//! One thing at a time.
+//! Single behaviours of sessions and the step loop.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,8 +47,8 @@ fn only_the_last_prompt_row_wants_logits() {
     assert_eq!((finished.usage.prompt_tokens, finished.usage.completion_tokens), (100, 1));
 }
 
-/// Where all take the token with the highest logit, a step gives that alone; beside a generation that
-/// wants more, logits. Both give the same tokens.
+/// Steps return only tokens if all generations decode greedily. With any other generation they return
+/// logits.
 #[test]
 fn greedy_generations_ask_for_tokens_alone() {
     let engine = caller_engine();
@@ -67,7 +67,7 @@ fn greedy_generations_ask_for_tokens_alone() {
     assert_eq!(tokens_of(wants_logits), expected(&prompt, 12));
     assert_eq!(best_rows(), 12);
     assert_eq!(tokens_of(wants_best), expected(&prompt, 30));
-    // The other one ended before.
+    // The other generation ended before.
     assert!((12 + 18..12 + 30).contains(&best_rows()), "{}", best_rows());
 }
 
@@ -357,7 +357,7 @@ fn generations_that_do_not_fit_together_take_turns() {
             .iter()
             .map(|prompt| model.session().generate(prompt.clone(), &greedy(120)).unwrap())
             .collect();
-        // Read in the order in which they would starve each other.
+        // Read in an order in which they would starve each other.
         for (prompt, generation) in prompts.iter().zip(generations).rev() {
             assert_eq!(tokens_of(generation), expected(prompt, 120));
         }
@@ -418,7 +418,7 @@ fn a_snapshot_is_written_and_read_where_it_lies() {
                 matches!(cut, EngineError::Snapshot { .. } | EngineError::SnapshotFile(_));
             assert!(is_said, "{cut}");
         }
-        // A count that no session of the model has is refused before anything is read.
+        // A token count that no session of the model can have is rejected before the rest is read.
         let mut long = bytes.clone();
         long[72..80].copy_from_slice(&(1_u64 << 40).to_le_bytes());
         long[80..88].copy_from_slice(&(1_u64 << 40).to_le_bytes());
@@ -427,7 +427,7 @@ fn a_snapshot_is_written_and_read_where_it_lies() {
         let error = model.read_snapshot(&mut rest).unwrap_err();
         assert!(matches!(error, EngineError::ContextFull { .. }), "{error}");
         assert_eq!(rest.len(), long.len() - 108, "the header alone was read");
-        // Whoever cannot write says so.
+        // A failing writer is reported.
         let mut full = &mut [0_u8; 30][..];
         let error = session.write_snapshot(contents, &mut full).unwrap_err();
         assert!(matches!(error, EngineError::SnapshotFile(_)), "{error}");

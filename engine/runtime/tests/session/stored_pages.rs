@@ -1,4 +1,4 @@
-//! Pages on disk: the same answers with and without them, whatever is wrong with the disk.
+//! Pages on disk: outputs are the same with and without them, and under any disk fault.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,11 +14,11 @@ use nestling_runtime::{
     PageReads, PageStore, PageStoreOptions, Prefixes,
 };
 
-/// Bytes of a stored page of the model of these tests: header, tokens, checksum.
+/// Size of a stored page of the fake model in bytes: header, tokens, checksum.
 const RECORD_BYTES: u64 = 64 + 64 * 4 + 16;
 const ROOMY: u64 = 1 << 20;
 
-/// A place in memory, which several stores may share as if it were a folder.
+/// Storage in memory, which several stores can share like a directory.
 #[derive(Clone, Debug, Default)]
 struct MemoryFiles {
     files: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
@@ -27,11 +27,11 @@ struct MemoryFiles {
 
 #[derive(Debug, Default)]
 struct Faults {
-    /// Bytes that fit; none is no limit.
+    /// Free space in bytes; `None` means no limit.
     room: Option<usize>,
     reads_fail: bool,
     writes: usize,
-    /// How long a write takes.
+    /// Duration of a write.
     write_time: Duration,
 }
 
@@ -116,7 +116,7 @@ fn plain() -> FakeRunner {
     FakeRunner::new(1024, 32, 40)
 }
 
-/// What a new session says after a prompt, and how much of that it did not compute.
+/// Returns the output of a new session, with the number of cached prompt tokens.
 fn fresh(model: &Model, prompt: &[u32], options: &GenerateOptions) -> (Vec<u32>, usize) {
     let (tokens, finished) = finish(model.session().generate(prompt.to_vec(), options).unwrap());
     (tokens, finished.usage.cached_tokens)
@@ -150,7 +150,7 @@ fn a_later_engine_finds_what_an_earlier_one_computed() {
             assert_eq!((status.page_store.hits, status.page_store.damaged), (pages as u64, 0));
             assert_eq!(status.prefixes.found_tokens, found as u64);
             assert_eq!(model.free_pages(), 40);
-            // From memory now.
+            // Found in memory this time.
             assert_eq!(fresh(&model, &ask(9), &greedy(3)), (expected(&ask(9), 3), found));
             assert_eq!(store.status().hits, pages as u64);
         }
@@ -185,7 +185,7 @@ fn nothing_is_read_across_models_levels_salts_or_where_it_is_switched_off() {
     assert_eq!(files.count(), 5 * 3, "what was shared with nobody is not there");
 }
 
-/// Whatever a page is damaged to, it is not there; those before it are.
+/// A damaged page counts as missing. The pages before it are used.
 #[test]
 fn damaged_pages_are_computed() {
     let files = MemoryFiles::default();
@@ -202,7 +202,7 @@ fn damaged_pages_are_computed() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (random >> 33) as usize % limit
     };
-    // Every byte of the header and of the checksum, and some of the contents.
+    // All bytes of the header and the checksum, and some of the contents.
     let regions = (0..64).chain(320..336).chain((64..320).step_by(37));
     let flips = regions.map(Some).chain([None; 20]);
     for at in flips {
@@ -222,13 +222,13 @@ fn damaged_pages_are_computed() {
         assert_eq!(answer, expected(&history, 9), "{at:?}");
         assert!(cached < 256 && cached % 64 == 0, "{at:?}: {cached}");
         assert_eq!((store.status().damaged, store.status().failed), (1, 0), "{at:?}");
-        // It was removed, and what was computed in its place is written.
+        // The damaged page was removed, and the recomputed one is written.
         assert!(store.flush());
         assert_eq!(*files.files.lock().unwrap(), whole, "{at:?}");
     }
 }
 
-/// A page of another one's contents under its name is not its page.
+/// A page stored under the name of another page is rejected.
 #[test]
 fn pages_that_change_places_are_not_read() {
     let files = MemoryFiles::default();
@@ -254,7 +254,7 @@ fn what_computed_no_numbers_is_removed() {
     let bad = [&prompt(6, 70)[..], &[POISON], &prompt(7, 60)].concat();
     let (first, store) = (engine(), files.store(ROOMY));
     let model = stored(&first, plain(), &store);
-    // Nothing is asked of its rows, so that nothing is seen.
+    // No output is requested, so the non-finite values go unnoticed.
     fresh(&model, &bad, &greedy(0));
     assert!(store.flush());
     assert_eq!(store.status().pages, 2);
@@ -279,7 +279,7 @@ fn a_disk_that_fails_ends_the_writing_and_nothing_else() {
     assert_eq!(fresh(&model, &other, &greedy(4)).0, expected(&other, 4));
     assert!(store.flush());
     assert_eq!((store.status().writes, store.status().dropped), (3, 1 + 4));
-    // A disk that is gone: what it held is computed.
+    // The disk has vanished: its pages are recomputed.
     files.faults.lock().unwrap().room = None;
     let whole = files.store(ROOMY);
     let model = stored(&engine, plain(), &whole);
@@ -358,7 +358,7 @@ fn what_was_unused_for_longest_makes_room() {
     assert_eq!(fresh(&model, &new, &greedy(1)), (expected(&new, 1), 256));
     assert_eq!(fresh(&model, &old, &greedy(1)), (expected(&old, 1), 128), "its first pages");
     drop((model, engine));
-    // A smaller budget holds from the start.
+    // A smaller budget applies from the start.
     drop(store);
     assert_eq!(files.store(2 * RECORD_BYTES).status().pages, 2);
     assert_eq!(files.count(), 2);
@@ -379,7 +379,7 @@ fn of_two_engines_over_one_directory_one_writes() {
     assert!(reader.flush());
     let status = reader.status();
     assert_eq!((status.is_writing, status.writes, status.dropped, status.hits), (false, 0, 3, 3));
-    // Who is left writes.
+    // The remaining store becomes the writer.
     drop((writes, first, writer));
     fresh(&reads, &other, &greedy(2));
     assert!(reader.flush());
@@ -387,7 +387,7 @@ fn of_two_engines_over_one_directory_one_writes() {
     assert_eq!((status.is_writing, status.pages, status.writes), (true, 6, 3));
 }
 
-/// A page whose memory is wanted before it is written is dropped.
+/// A page reused before it is written is dropped.
 #[test]
 fn writing_never_holds_up_a_step() {
     let files = MemoryFiles::default();
@@ -402,7 +402,7 @@ fn writing_never_holds_up_a_step() {
     let status = store.status();
     assert!(status.dropped > 0, "{status:?}");
     assert_eq!(status.writes + status.dropped, 20 * 6);
-    // What was written is what was computed.
+    // Stored pages match computed ones.
     let other = stored(&engine, FakeRunner::new(512, 64, 8), &store);
     for seed in 20..40 {
         let history = prompt(seed, 400);
@@ -411,7 +411,8 @@ fn writing_never_holds_up_a_step() {
     assert!(store.status().hits > 0 && store.status().damaged == 0);
 }
 
-/// Random prompts that begin alike, in pools and stores that are too small: each says what it would say alone.
+/// Random prompts with common prefixes, in pools and stores that are too small: each has the same output as
+/// alone.
 #[test]
 fn histories_by_seed_say_what_they_would_say_alone() {
     for seed in 0..12u64 {

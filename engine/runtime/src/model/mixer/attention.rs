@@ -9,35 +9,35 @@ use nestling_core::error::EngineError;
 
 /// Weights of one layer's attention.
 pub struct AttentionWeights<B: Backend> {
-    /// Queries, keys, values.
+    /// Query, key and value projections.
     pub qkv: [Linear<B>; 3],
-    /// What the heads give is multiplied by the sigmoid of this product, where there is one.
+    /// Gate projection, if any: its sigmoid multiplies the outputs of the heads.
     pub gate: Option<Linear<B>>,
     /// Shapes and norms of the heads.
     pub heads: AttentionHeads<B>,
-    /// `[hidden_size, num_attention_heads * head_dim]`.
+    /// Output projection, `[hidden_size, num_attention_heads * head_dim]`.
     pub output: Linear<B>,
-    /// Which angles turn the heads.
+    /// Index of the RoPE angles in `Activations::ropes`.
     pub rope: usize,
-    /// Which buffers fit the heads.
+    /// Index of the buffers in `Activations::attention`.
     pub buffers: usize,
 }
 
-/// Buffers of layers whose heads have one shape. T = rows of the step.
+/// Buffers of the layers with one head shape. T = rows of the step.
 pub struct AttentionBuffers<B: Backend> {
-    /// Queries, keys and values side by side.
+    /// Queries, keys and values, concatenated.
     pub qkv: B::Buffer, // [T, (H + 2 G) * head_dim]
-    /// Keys and values of the last layer, where only some rows want logits.
+    /// Keys and values of the last layer, if only some rows have requested logits.
     pub keys_values: B::Buffer, // [T, 2 G * head_dim]
     /// Queries of those rows.
     pub queries: B::Buffer, // [rows with logits, H * head_dim]
-    /// What the heads gathered.
+    /// Outputs of the heads.
     pub attended: B::Buffer, // [T, H * head_dim]
-    /// What that is multiplied by, before its sigmoid.
+    /// Gates before the sigmoid.
     pub gate: B::Buffer, // [T, H * head_dim]
 }
 
-/// What buffers depend on.
+/// Dimensions that determine the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
     heads: usize,
@@ -45,7 +45,7 @@ pub struct AttentionShape {
     head_dim: usize,
 }
 
-/// The shape of a layer's heads.
+/// Returns the head shape of a layer.
 pub fn shape(config: &AttentionConfig) -> AttentionShape {
     AttentionShape {
         heads: config.num_attention_heads,
@@ -55,7 +55,7 @@ pub fn shape(config: &AttentionConfig) -> AttentionShape {
 }
 
 impl<B: Backend> AttentionBuffers<B> {
-    /// Buffers for steps of up to `rows_max` rows.
+    /// Allocates buffers for steps of up to `rows_max` rows.
     pub fn new(
         backend: &mut B,
         shape: AttentionShape,
@@ -82,7 +82,7 @@ pub(super) fn mix<B: Backend>(
     let kv = memory.pages()?;
     observer.inputs(enc, MatrixKind::Query, &act.normed)?;
     if let Some(tail) = tail {
-        // Keys and values of all rows; all else serves the rows with logits alone.
+        // Keys and values are computed for all rows, everything else only for the rows with requested logits.
         let buffers = act.attention.get_mut(w.buffers).ok_or_else(no_buffers)?;
         let rope = act.ropes.get(w.rope).ok_or_else(no_buffers)?;
         let keys_values = &mut buffers.keys_values;

@@ -9,28 +9,28 @@ use nestling_core::error::EngineError;
 
 /// Weights of one layer's gated DeltaNet.
 pub struct DeltaNetWeights<B: Backend> {
-    /// To queries, keys and values; to gates; to beta and alpha.
+    /// Input projections: queries, keys and values; gates; beta and alpha.
     pub inputs: [Linear<B>; 3],
-    /// What is between the projections.
+    /// Parameters of the recurrence between the projections.
     pub net: DeltaNet<B>,
-    /// `[hidden_size, value_dim]`.
+    /// Output projection, `[hidden_size, value_dim]`.
     pub output: Linear<B>,
-    /// Which buffers fit it.
+    /// Index of the buffers in `Activations::delta_nets`.
     pub buffers: usize,
 }
 
-/// Buffers of layers of one shape. T = rows of the step.
+/// Buffers of the layers with one shape. T = rows of the step.
 pub struct DeltaNetBuffers<B: Backend> {
-    /// What the step's inputs were projected to.
+    /// Outputs of the input projections.
     pub projected: B::Buffer, // [T, inputs]
-    /// What the heads gave.
+    /// Outputs of the heads.
     pub gathered: B::Buffer, // [T, value_dim]
-    /// That of the rows that want logits.
+    /// The same for the rows with requested logits.
     pub tail: B::Buffer, // [rows with logits, value_dim]
 }
 
 impl<B: Backend> DeltaNetBuffers<B> {
-    /// Buffers for steps of up to `rows_max` rows.
+    /// Allocates buffers for steps of up to `rows_max` rows.
     pub fn new(
         backend: &mut B,
         shape: &DeltaNetConfig,
@@ -58,7 +58,7 @@ pub(super) fn mix<B: Backend>(
     enc.matmul(&w.inputs, &rows.dense_levels, &act.normed, Write::Set, projected)?;
     enc.delta_net(&w.net, rows, &buffers.projected, states, &mut buffers.gathered)?;
     if let Some(tail) = tail {
-        // States see all rows; what is added serves the rows with logits alone.
+        // States are updated with all rows. The output is computed only for the rows with requested logits.
         if tail.is_empty() {
             return Ok(());
         }

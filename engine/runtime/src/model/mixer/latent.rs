@@ -1,7 +1,8 @@
-//! Attention to latents, as in DeepSeek-V2 (arXiv 2405.04434, section 2.1): pages hold the normed
-//! latent and the rotated shared key of each position, and nothing of the heads. What would turn
-//! latents into keys is multiplied with the queries instead, and what would turn them into values
-//! with what was attended.
+//! Multi-head latent attention, as in DeepSeek-V2 (arXiv 2405.04434, section 2.1).
+//!
+//! Pages hold the normed latent and the rotated shared key of each position, and nothing per head. The
+//! up-projection of keys is applied to the queries instead, and the up-projection of values to the attended
+//! latents.
 
 use nestling_formats::MatrixKind;
 use nestling_import::LatentConfig;
@@ -11,30 +12,31 @@ use nestling_core::backend::{AttentionHeads, Backend, Encoder, HeadMatrices, Lin
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 
-/// Weights of one layer's attention to latents.
+/// Weights of one layer's latent attention.
 pub struct LatentWeights<B: Backend> {
-    /// Hidden state to the latent of queries, and its norm; none where queries have no latent.
+    /// Projection of the hidden state to the query latent, with its norm. `None` if queries have no latent.
     pub query_down: Option<(Linear<B>, B::Floats)>,
-    /// To queries: H heads of `qk_nope_head_dim + qk_rope_head_dim`.
+    /// Projection to queries: H heads of `qk_nope_head_dim + qk_rope_head_dim`.
     pub query: Linear<B>,
-    /// Hidden state to latent and shared key, `[kv_lora_rank + qk_rope_head_dim, hidden_size]`.
+    /// Projection of the hidden state to latent and shared key,
+    /// `[kv_lora_rank + qk_rope_head_dim, hidden_size]`.
     pub latent: Linear<B>,
-    /// The part of queries that is not rotated to the space of latents.
+    /// Projection of the unrotated part of queries to the latent space, per head.
     pub key_up: HeadMatrices<B>,
-    /// Attended latents to values.
+    /// Projection of attended latents to values, per head.
     pub value_up: HeadMatrices<B>,
-    /// H queries for one key, which begins with the latent.
+    /// H query heads for one key head, whose first elements are the latent.
     pub heads: AttentionHeads<B>,
-    /// `[hidden_size, H * v_head_dim]`.
+    /// Output projection, `[hidden_size, H * v_head_dim]`.
     pub output: Linear<B>,
-    /// Which angles turn the heads.
+    /// Index of the RoPE angles in `Activations::ropes`.
     pub rope: usize,
-    /// Which buffers fit.
+    /// Index of the buffers in `Activations::latent`.
     pub buffers: usize,
 }
 
 impl<B: Backend> LatentWeights<B> {
-    /// All matrices.
+    /// Returns all matrices.
     pub fn matrices(&self) -> impl Iterator<Item = &B::Matrix> {
         let query_down = self.query_down.iter().map(|(linear, _)| &linear.matrix);
         let linears = [&self.query, &self.latent, &self.output].map(|linear| &linear.matrix);
@@ -43,30 +45,30 @@ impl<B: Backend> LatentWeights<B> {
     }
 }
 
-/// Buffers of layers of one shape. T = rows of the step, H = heads.
+/// Buffers of the layers with one shape. T = rows of the step, H = heads.
 pub struct LatentBuffers<B: Backend> {
-    /// Latents of queries, and those normed.
+    /// Query latents before and after their norm.
     pub query_latents: [B::Buffer; 2], // [T, q_lora_rank]
     /// Queries.
     pub queries: B::Buffer, // [T, H * (qk_nope_head_dim + qk_rope_head_dim)]
     /// Latent and shared key.
     pub latents: B::Buffer, // [T, kv_lora_rank + qk_rope_head_dim]
-    /// Queries for latents.
+    /// Queries in the latent space.
     pub absorbed: B::Buffer, // [T, H * (kv_lora_rank + qk_rope_head_dim)]
-    /// What the heads gathered.
+    /// Attended latents of the heads.
     pub attended: B::Buffer, // [T, H * kv_lora_rank]
-    /// Its values.
+    /// Values computed from them.
     pub values: B::Buffer, // [T, H * v_head_dim]
 }
 
-/// Columns of the buffers, in their order.
+/// Numbers of columns of the buffers, in field order.
 pub type LatentShape = [usize; 6];
 
-/// The buffers that a layer needs.
+/// Returns the buffer shape of a layer.
 pub fn shape(config: &LatentConfig) -> LatentShape {
     let (heads, key) = (config.num_attention_heads, config.key_dim());
     [
-        // Default: queries that come from no latent have none.
+        // Default: without a query latent, its buffers are empty.
         config.q_lora_rank.unwrap_or(0),
         heads * (config.qk_nope_head_dim + config.qk_rope_head_dim),
         key,
@@ -77,7 +79,7 @@ pub fn shape(config: &LatentConfig) -> LatentShape {
 }
 
 impl<B: Backend> LatentBuffers<B> {
-    /// Buffers for steps of up to `rows_max` rows.
+    /// Allocates buffers for steps of up to `rows_max` rows.
     pub fn new(
         backend: &mut B,
         [query_latents, queries, latents, absorbed, attended, values]: LatentShape,
@@ -110,7 +112,7 @@ pub(super) fn mix<B: Backend>(
     enc.matmul(latent, &rows.dense_levels, &act.normed, Write::Set, &mut buffers.latents)?;
     enc.rope(&w.heads, rows, rope, &mut buffers.latents, Some(kv))?;
     if let Some(tail) = tail {
-        // All else serves the rows with logits alone.
+        // The rest is computed only for the rows with requested logits.
         if tail.is_empty() {
             return Ok(());
         }
@@ -131,7 +133,7 @@ pub(super) fn mix<B: Backend>(
     residual.add(enc, &w.output, &rows.dense_levels, values, &mut act.branch, &mut act.x)
 }
 
-/// Queries of the rows, by way of their latent where they have one.
+/// Computes the queries of the rows, from their latents if the layer has any.
 fn queries<B: Backend>(
     enc: &mut B::Encoder<'_>,
     w: &LatentWeights<B>,

@@ -1,4 +1,4 @@
-//! The part of a layer that lets tokens see others, a file for every kind.
+//! Token mixers: the part of a layer that combines tokens. One file per kind.
 
 pub mod attention;
 pub mod delta_net;
@@ -22,12 +22,12 @@ pub enum MixerWeights<B: Backend> {
     Attention(AttentionWeights<B>),
     /// Attention over latents.
     Latent(LatentWeights<B>),
-    /// A state of fixed size.
+    /// Gated DeltaNet, with a recurrent state of fixed size.
     DeltaNet(DeltaNetWeights<B>),
 }
 
 impl<B: Backend> MixerWeights<B> {
-    /// Bytes that its products read at a level.
+    /// Returns the bytes that its products read at a level.
     pub fn read_bytes(&self, level: Level) -> u64 {
         let bytes = |matrix: &B::Matrix| B::matrix_bytes(matrix, level);
         match self {
@@ -44,31 +44,32 @@ impl<B: Backend> MixerWeights<B> {
     }
 }
 
-/// What a mixer works on.
+/// Arguments of a mixer.
 pub struct MixerArgs<'a, B: Backend> {
-    /// Every row's state is stored.
+    /// Rows of the step. KV entries or states are stored for each of them.
     pub rows: &'a mut StepRows,
-    /// In the last layer, the rows that want more than that, if these are not all.
+    /// Indices of the rows with requested logits. Set in the last layer if some rows have none.
     pub tail: Option<&'a [u32]>,
-    /// `normed` is the input; the output is added to `x`.
+    /// Buffers: the input is `normed`, and the output is added to `x`.
     pub act: &'a mut Activations<B>,
-    /// What the layer keeps.
+    /// Pages or states of the layer.
     pub memory: &'a mut LayerMemory<B>,
-    /// How the output becomes part of the residual stream.
+    /// Addition of the output to the residual stream.
     pub residual: ResidualAdd<'a, B>,
 }
 
-/// How the output of a mixer is added: x += multiplier · W · inputs + bias, or x += norm(W · inputs).
-/// A bias has the multiplier in it since it was loaded.
+/// Addition of a mixer's output: x += multiplier · W · inputs + bias, or x += norm(W · inputs).
+///
+/// The bias was multiplied when it was loaded.
 pub struct ResidualAdd<'a, B: Backend> {
-    /// The output is multiplied by this.
+    /// Multiplier of the output.
     pub multiplier: f32,
-    /// The output's norm with its epsilon, if it has one.
+    /// Norm of the output with its epsilon, if it has one.
     pub norm: Option<(&'a B::Floats, f32)>,
 }
 
 impl<B: Backend> ResidualAdd<'_, B> {
-    /// Adds the product with the output projection.
+    /// Adds the product with the output projection to `x`.
     pub fn add(
         &self,
         enc: &mut B::Encoder<'_>,
@@ -90,9 +91,9 @@ impl<B: Backend> ResidualAdd<'_, B> {
     }
 }
 
-/// Sees the inputs of products.
+/// Observer of the inputs of matrix products, used for calibration.
 pub trait ActivationObserver<B: Backend> {
-    /// The next product of this matrix, and of others with the same inputs, is with `x`.
+    /// Receives the inputs `x` of the next product with this matrix and with others of the same inputs.
     fn inputs(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -103,7 +104,7 @@ pub trait ActivationObserver<B: Backend> {
         Ok(())
     }
 
-    /// The same for matrices of heads, each with the first elements of its own.
+    /// Receives the inputs of per-head matrices. Each head uses the first elements of its part of `x`.
     fn head_inputs(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -116,12 +117,12 @@ pub trait ActivationObserver<B: Backend> {
     }
 }
 
-/// Looks away.
+/// An observer that ignores everything.
 pub struct NoopObserver;
 
 impl<B: Backend> ActivationObserver<B> for NoopObserver {}
 
-/// Adds what a layer's tokens see of each other to the residual stream.
+/// Adds the output of a layer's mixer to the residual stream.
 pub fn mix<B: Backend>(
     enc: &mut B::Encoder<'_>,
     weights: &MixerWeights<B>,
@@ -135,7 +136,7 @@ pub fn mix<B: Backend>(
     }
 }
 
-/// Weights and activations that do not belong together.
+/// Returns the error for weights and activations of different models.
 fn no_buffers() -> EngineError {
     EngineError::mismatch("buffers of a mixer", "those of the layer", "none")
 }
