@@ -12,6 +12,7 @@ const SLOW: &[&str] = &[
     "budget::the_least_budget_is_enough_and_one_byte_less_is_refused",
     "forced::",
     "on_host::bits_do_not_depend_on_where_an_expert_is_computed",
+    "on_host::levels_by_weight_and_rows_of_several_sequences_are_the_same_on_the_host",
     "on_host::what_moves_to_the_device_is_there_later",
     "residency::",
     "scaled::streamed_files_have_the_bits_of_resident_ones",
@@ -21,6 +22,7 @@ const SLOW: &[&str] = &[
     "streamed::biases_of_experts_are_found_by_the_device",
     "streamed::levels_by_weight_are_the_same_from_the_device_and_the_host",
     "streamed::reads_that_fail_while_a_step_waits_are_errors_of_that_step",
+    "tiers::what_leaves_the_device_comes_back_from_the_host",
 ];
 
 fn main() -> std::process::ExitCode {

@@ -10,9 +10,13 @@ use nestling_testkit::models::SLOW_FAMILIES;
 const SLOW: &[&str] = &[
     "best::tokens_chosen_on_the_device_are_those_of_its_logits",
     "biased::slots_are_written_while_another_thread_waits_for_the_device",
+    "biased::streamed_experts_with_biases_give_the_bits_of_resident_ones",
     "budget::",
     "scaled::streamed_files_have_the_bits_of_resident_ones",
+    "slow::",
+    "streamed::a_device_without_memory_for_all_slots_gives_fewer",
     "streamed::levels_by_weight_are_the_same_from_the_device_and_the_host",
+    "uploads::",
 ];
 
 fn main() -> std::process::ExitCode {

@@ -85,20 +85,7 @@ fn a_model_is_served_until_the_system_asks_for_the_end() {
     let mut rest = String::new();
     stream.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("data: [DONE]"), "{rest}");
-    if ignores_hang_up() {
-        // The server inherited that from `nohup`, so it continues.
-        assert!(serving.ask("GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200"));
-        end(&serving.child);
-    }
     assert_eq!(serving.child.wait().unwrap().code(), Some(0));
-}
-
-/// Returns whether this process ignores SIGHUP, the first signal.
-#[cfg(target_os = "linux")]
-fn ignores_hang_up() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 != 0
 }
 
 #[test]

@@ -11,7 +11,6 @@ mod reply;
 mod request;
 mod time;
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;

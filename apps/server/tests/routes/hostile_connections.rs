@@ -116,6 +116,27 @@ fn a_reader_that_takes_nothing_has_its_answer_stopped() {
 }
 
 #[test]
+fn requests_count_while_their_schemas_are_compiled() {
+    let listener = listener(ConnectionLimits::default());
+    let patterns = (1..=8).map(|n| json!({ "pattern": format!("^.*a.{{{n}}}b.*$") }));
+    let schema = json!({ "type": "string", "allOf": patterns.collect::<Vec<_>>() });
+    let named = json!({ "name": "slow", "schema": schema });
+    let format = json!({ "type": "json_schema", "json_schema": named });
+    let body = chat_with(&json!({ "response_format": format })).to_string();
+    let post = |_| {
+        let mut stream = connect(&listener);
+        send(&mut stream, "POST", CHAT, &body);
+        stream
+    };
+    let clients: Vec<TcpStream> = (0..12).map(post).collect();
+    let busy = wait_until(&listener, |status| status["requests_free"] != 256);
+    assert!(busy["requests_free"].as_u64().unwrap() < 256, "{busy}");
+    drop(clients);
+    let after = wait_until(&listener, is_at_rest);
+    assert!(is_at_rest(&after), "{after}");
+}
+
+#[test]
 fn a_connection_too_many_is_told_so_and_those_before_it_go_on() {
     let listener = listener(ConnectionLimits { count_max: 2, ..Default::default() });
     let (mut first, mut second) = (connect(&listener), connect(&listener));

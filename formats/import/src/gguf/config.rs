@@ -30,12 +30,12 @@ fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
             .then_some(SIGMOID),
         said => said,
     };
+    if matches!(metadata.unsigned(&format!("{name}.expert_count")), Ok(None | Some(0))) {
+        let shown: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
+        return Err(ImportError::Dense { file: metadata.file().into(), found: shown });
+    }
     let same = named().find(|family| Some(family.gating) == gating);
     same.or_else(|| named().next()).ok_or_else(|| {
-        let shown: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
-        if metadata.unsigned(&format!("{name}.expert_count")).is_ok_and(|count| count.is_none()) {
-            return ImportError::Dense { file: metadata.file().into(), found: shown };
-        }
         let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.gguf).collect();
         names.dedup();
         ImportError::Unsupported {

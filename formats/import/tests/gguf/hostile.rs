@@ -135,16 +135,23 @@ fn families_and_options_that_are_not_known() {
             .texts("tokenizer.ggml.tokens", &["a", "b"])
             .texts("tokenizer.ggml.merges", &[])
     };
-    let dense = error(file().text("general.architecture", "rwkv6")).to_string();
-    assert!(dense.contains("rwkv6 is a dense model"), "{dense}");
+    // Dense and Mixture-of-Experts models of Llama share a name.
+    for name in ["rwkv6", "llama"] {
+        let none = file().text("general.architecture", name);
+        let zero = none.clone().number(&format!("{name}.expert_count"), 0);
+        for file in [none, zero] {
+            let dense = error(file).to_string();
+            assert!(dense.contains(&format!("{name} is a dense model")), "{dense}");
+        }
+    }
     let experts = file().text("general.architecture", "rwkv6").number("rwkv6.expert_count", 4);
     let said = error(experts).to_string();
     assert!(said.contains("rwkv6") && said.contains("qwen3moe"), "{said}");
     assert!(error(file()).to_string().contains("general.architecture"));
-    let option = file().text("general.architecture", "qwen3moe").number("qwen3moe.new_trick", 1);
+    let qwen = file().text("general.architecture", "qwen3moe").number("qwen3moe.expert_count", 4);
+    let option = qwen.clone().number("qwen3moe.new_trick", 1);
     assert!(error(option).to_string().contains("qwen3moe.new_trick"));
-    let missing = file().text("general.architecture", "qwen3moe");
-    assert!(error(missing).to_string().contains("qwen3moe.context_length"));
+    assert!(error(qwen).to_string().contains("qwen3moe.context_length"));
 }
 
 #[test]
