@@ -97,7 +97,7 @@ fn forget(cli: &mut Cli, id: &str) {
             }
             return;
         }
-        // The other commands give the positional argument precedence themselves.
+        // The remaining commands consult the positional argument first, so nothing has to be reset.
         _ => return,
     };
     match id {
