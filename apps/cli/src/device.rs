@@ -65,7 +65,7 @@ pub fn instead(
     Ok(device)
 }
 
-/// What computes, and why, where that is not what one would hope for.
+/// Announces the compute device and, for a CPU fallback, the reason.
 fn tell(device: &OpenDevice, console: &Console) {
     match device {
         OpenDevice::Cpu { reason: Some(reason) } => {

@@ -75,7 +75,7 @@ pub struct Record<'a> {
     pub loaded: Loaded,
     pub peak_memory: Option<u64>,
     pub is_streamed: bool,
-    /// The device that computes; none for the processor.
+    /// Name of the compute device; `None` for the CPU.
     pub device: Option<&'a str>,
     /// Cost of the warm-up tokens, which the samples exclude.
     pub cold: Option<Spent>,
