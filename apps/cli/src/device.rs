@@ -102,8 +102,8 @@ fn instead_of_missing(gpus: &[AdapterDescription]) -> String {
     }
 }
 
-/// Returns the memory budget of the selected device in bytes and its name, without opening it. Both are
-/// `None` for the CPU.
+/// Returns the memory budget in bytes and the name of the selected GPU, without opening it. The budget is the
+/// smaller one of `host` and the GPU's. Without a GPU, returns `host` and `None`.
 pub fn planned(args: &DeviceArgs, host: Option<u64>) -> Result<(Option<u64>, Option<String>)> {
     let cuda = match &args.device {
         Device::Auto => cuda::device(&cuda::CudaDeviceChoice::Auto).ok(),

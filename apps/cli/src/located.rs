@@ -23,7 +23,7 @@ pub struct NamedModel<'a> {
 /// A model that is available locally.
 pub struct LocatedModel {
     pub path: PathBuf,
-    /// Whether it is the storyteller that comes with the program.
+    /// True for the bundled storyteller.
     pub is_bundled: bool,
 }
 

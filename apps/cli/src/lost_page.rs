@@ -105,7 +105,7 @@ mod tests {
 
     use crate::failure::Exit;
 
-    /// Environment variable with the path of the store that the child process truncates.
+    /// Runs this test again in a child process, which is expected to exit with [`Exit::FileCut`].
     const CHILD: &str = "NESTLING_TEST_CUT_STORE";
 
     /// Runs this test again in a child process, which is expected to end with the signal's status.
