@@ -1,49 +1,49 @@
-//! What a caller hears while a model is brought here: nothing here is printed.
+//! Observer interface for events and progress of downloads and conversions.
 
 use crate::disk::Disk;
 use nestling_formats::Level;
 use std::path::Path;
 
-/// Hears what happens. Its methods are called from the threads that read.
+/// Receiver of events. Its methods are called from the reading threads.
 pub trait Observer: Sync {
-    /// Something that a person may want to know.
+    /// Receives an event that may interest the user.
     fn notice(&self, notice: &Notice<'_>);
 
-    /// A task begins, of `total` parts of which `done` were done before. What is returned hears how
-    /// far it is, and of its end by being dropped.
+    /// Called when a task starts. The task has `total` parts, of which `done` are already complete. The
+    /// returned object receives progress and is dropped at the end of the task.
     fn begin(&self, task: Task, total: u64, done: u64) -> Box<dyn TaskProgress>;
 }
 
-/// Hears how far one task is.
+/// Receiver of the progress of one task.
 pub trait TaskProgress: Send {
-    /// Parts that are done.
+    /// Sets the number of completed parts.
     fn set(&mut self, done: u64);
 
-    /// Parts that are done, of a total that was not known when the task began.
+    /// Sets the number of completed parts and a total that was unknown at the start.
     fn set_of(&mut self, done: u64, total: u64);
 }
 
-/// What takes a while.
+/// A long-running task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Task {
-    /// Bytes are fetched.
+    /// Download, measured in bytes.
     Download,
-    /// Bytes that were fetched are compared with a store's checksums.
+    /// Comparison of downloaded bytes with a store's checksums.
     Check,
-    /// Headers of files are fetched; its parts are files.
+    /// Download of file headers, measured in files.
     Headers,
-    /// Another process fetches the same headers; it has no parts.
+    /// Wait for another process that downloads the same headers; it has no parts.
     WaitForHeaders,
-    /// Another process converts the same model; its total is known once it writes.
+    /// Wait for another process that converts the same model. The total is known once it starts to write.
     WaitForConversion,
 }
 
-/// What happened, or is going to.
+/// An event that has happened or is about to happen.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {
-    /// The Hub does not answer for this reason; the store of the cache is used.
+    /// The Hub is unavailable for this reason, so the cached store is used.
     CachedStore(&'a str),
     /// The GGUF file that was chosen, and its quantization where its name tells.
     GgufFile {
@@ -98,7 +98,7 @@ pub enum Notice<'a> {
     },
 }
 
-/// An observer for callers that want to hear nothing.
+/// An observer that ignores all events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoObserver;
 
