@@ -94,7 +94,7 @@ impl FirstReads {
     fn read(&self, store: &Store) -> Option<Vec<Option<[u8; 16]>>> {
         let path = self.path(store);
         let count = store.index().extents().len();
-        // No more is read than there can be.
+        // Limits the read to the maximum size of a record.
         let limit = HEAD_BYTES + count.saturating_mul(ENTRY_BYTES) + TAIL_BYTES;
         let mut bytes = Vec::new();
         let file = open_own_file(&path, File::options().read(true)).ok()?;

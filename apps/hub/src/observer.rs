@@ -45,55 +45,55 @@ pub enum Task {
 pub enum Notice<'a> {
     /// The Hub is unavailable for this reason, so the cached store is used.
     CachedStore(&'a str),
-    /// The GGUF file that was chosen, and its quantization where its name tells.
+    /// The chosen GGUF file.
     GgufFile {
-        /// Its name in the repository.
+        /// File name in the repository.
         name: &'a str,
-        /// Such as `Q4_K_M`.
+        /// Quantization given in the name, such as `Q4_K_M`.
         quantization: Option<&'a str>,
     },
-    /// Part of the store is here up to this level, and no more was asked for.
+    /// The cached part of the store ends at this level, and no higher level was requested.
     HeldLevel(Level),
-    /// Files that are going to be fetched.
+    /// Upcoming download of files.
     Download {
-        /// Bytes of all of them.
+        /// Size of all files in bytes.
         total_bytes: u64,
-        /// How many there are.
+        /// Number of files.
         files: usize,
-        /// Bytes that are not here yet.
+        /// Number of bytes to download.
         missing_bytes: u64,
-        /// Where they go.
+        /// Destination folder.
         folder: &'a Path,
     },
-    /// About how large the store will be that is made of them, and where.
+    /// Upcoming conversion of the files into a store.
     Conversion {
-        /// Its bytes.
+        /// Estimated size of the store in bytes.
         store_bytes: u64,
-        /// Its folder.
+        /// Folder of the store.
         folder: &'a Path,
     },
-    /// Sections of a store that are going to be fetched.
+    /// Upcoming download of a store's sections.
     Sections {
-        /// Bytes that are not here yet.
+        /// Number of bytes to download.
         missing_bytes: u64,
-        /// Bytes of the whole store.
+        /// Size of the whole store in bytes.
         store_bytes: u64,
-        /// The level that is whole with them.
+        /// Highest level that is complete with these sections.
         level: Option<Level>,
-        /// Where they go.
+        /// Destination folder.
         folder: &'a Path,
     },
-    /// A disk that something is going to be written to.
+    /// Space on a disk that will be written to.
     Disk(&'a Disk),
-    /// Another program downloads this file, and is waited for.
+    /// Wait for another program that downloads this file.
     WaitForFile(&'a str),
-    /// Another process converts the same model, and is waited for.
+    /// Wait for another process that converts the same model.
     WaitForConversion,
-    /// A store of an earlier version that no file is looked up by.
+    /// Store of an earlier version, which no lookup finds.
     OutdatedStore {
-        /// Where it lies.
+        /// Path of the store.
         path: &'a Path,
-        /// Its length.
+        /// Size of the store in bytes.
         bytes: u64,
     },
 }

@@ -177,7 +177,7 @@ pub struct Leftover {
     pub path: PathBuf,
     /// Size in bytes.
     pub bytes: u64,
-    /// Why nothing needs it.
+    /// Reason why it is unused.
     pub why: LeftoverKind,
 }
 
