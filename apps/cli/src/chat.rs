@@ -26,7 +26,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Divisor of the context length that is reserved for the reply when old messages are dropped: a quarter.
+/// Divisor of the context length: at most a quarter of it is reserved for the reply.
 const REPLY_SHARE: usize = 4;
 
 pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
@@ -149,7 +149,6 @@ impl Chat<'_> {
         result
     }
 
-    /// Generates a reply to the transcript.
     fn answer(&mut self) -> Result<()> {
         // One guard for all parts of a reply; between two guards, Ctrl-C would end the program.
         let interrupt = self.interrupt;

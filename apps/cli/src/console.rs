@@ -131,7 +131,6 @@ impl Console {
     }
 }
 
-/// Returns whether standard error is coloured by default.
 fn has_colors() -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");

@@ -186,7 +186,6 @@ fn into_cache(
     Ok(())
 }
 
-/// Files of a conversion.
 struct Files<'a> {
     checkpoint: &'a Path,
     store: &'a Path,
@@ -280,7 +279,6 @@ fn said(trial: &RotationTrial) -> String {
     format!("rotation {chosen}: mean KL on {tokens} tokens kept for it, {}", rows.join(", "))
 }
 
-/// Progress bar of the current phase.
 struct ConvertBar<'a> {
     console: &'a Console,
     task: Option<&'static str>,

@@ -24,7 +24,6 @@ const READAHEAD_MUCH: u64 = 1 << 20;
 /// Speed of random reads in bytes per second that a rotating disk does not reach.
 const DISK_THAT_SEEKS: f64 = 250e6;
 
-/// Collected facts about the machine and the store.
 struct Examined {
     path: PathBuf,
     store: Arc<Store>,

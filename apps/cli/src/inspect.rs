@@ -229,7 +229,6 @@ fn measured(store: &Store) -> (usize, usize) {
     (experts.clone().filter(known).count(), experts.count())
 }
 
-/// Returns the distinct kinds of token mixers in a model's layers.
 fn mixers(config: &ModelConfig) -> Vec<TokenMixer> {
     config.distinct(|layer| Some(layer.mixer))
 }

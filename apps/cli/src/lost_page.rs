@@ -105,10 +105,10 @@ mod tests {
 
     use crate::failure::Exit;
 
-    /// Runs this test again in a child process, which is expected to exit with [`Exit::FileCut`].
+    /// Environment variable with the path of the store that the child process truncates.
     const CHILD: &str = "NESTLING_TEST_CUT_STORE";
 
-    /// Runs this test again in a child process, which is expected to end with the signal's status.
+    /// Runs this test again in a child process, which is expected to exit with [`Exit::FileCut`].
     #[test]
     fn a_store_that_is_cut_under_its_reader_is_named() {
         if let Some(path) = std::env::var_os(CHILD) {

@@ -100,7 +100,6 @@ fn trace_on_output() -> Failure {
         .advise("name a file with --record-trace")
 }
 
-/// Returns true if a path stands for standard output.
 fn is_output(path: &Path) -> bool {
     path == Path::new("-")
 }

@@ -234,7 +234,6 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
     }
 }
 
-/// Opens the page store if one was requested.
 fn page_store(resources: &ResourceArgs) -> Result<Option<PageStore>> {
     let Some(directory) = resources.page_store.clone() else { return Ok(None) };
     let (bytes_max, reads) = (resources.page_store_size.0, PageReads::default());

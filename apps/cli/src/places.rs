@@ -57,7 +57,6 @@ fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// Returns the operating system's cache directory.
 fn system_cache() -> Result<PathBuf> {
     if let Some(path) = variable("XDG_CACHE_HOME") {
         return Ok(path);

@@ -24,7 +24,6 @@ use std::time::Duration;
 /// Maximum size of an API key file in bytes.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Interval at which the main thread checks for the end.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
@@ -145,7 +144,6 @@ pub fn keys(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Returns the host name of this machine.
 fn own_name() -> Option<String> {
     let named = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let named = named.or_else(|| std::env::var("HOSTNAME").ok());

@@ -117,7 +117,6 @@ const PARAMETERS: [&[&str]; 10] = [
     &["stop"],
 ];
 
-/// Maximum number of stop sequences per generation.
 const STOPS_MAX: usize = 64;
 
 fn parse<T: FromStr>(name: &str, value: &str) -> Result<T, String> {

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 /// Lifetime of a listing, since requests may need it often.
 const LISTING_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum number of models in a folder.
 const MODELS_MAX: usize = 10_000;
 
 /// Parts of names of GGUF files that contain no text model.
@@ -188,7 +187,6 @@ fn of_folder(folder: &Path) -> Vec<(String, PathBuf)> {
     named
 }
 
-/// Returns the cached models that need no conversion.
 fn of_caches() -> Vec<(String, PathBuf)> {
     // Default: an empty list without a cache.
     let inventory = hub::caches().map(|caches| Inventory::of(&caches)).unwrap_or_default();

@@ -20,7 +20,6 @@ use std::path::Path;
 /// Maximum number of damaged extents that are listed.
 const DAMAGE_LINES_MAX: usize = 20;
 
-/// Maximum number of names that are listed.
 const NAMES_MAX: usize = 4;
 
 /// Number of bytes after the last tensor that is too large to be padding.
@@ -119,7 +118,6 @@ fn whole_file(path: &Path, file: &InPlaceFile, report: &VerifyReport) -> String 
     text
 }
 
-/// Lists the first names.
 fn first(names: &[&str]) -> String {
     let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
     let names: Vec<_> = names.iter().take(NAMES_MAX).map(|name| printable(name)).collect();

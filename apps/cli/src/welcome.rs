@@ -25,7 +25,6 @@ pub fn print(opened: &Opened, console: &Console) {
     console.line("");
 }
 
-/// Introduction of the bundled model, one paragraph per line.
 const STORYTELLER: &str = "
 This is a small storyteller, brought up on old books. It writes period prose, knows no facts \
 and loses the thread after a sentence or two. Greet it, or give it an opening:

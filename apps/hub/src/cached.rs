@@ -26,7 +26,6 @@ impl Cached<'_> {
         })
     }
 
-    /// Returns a downloaded store.
     fn downloaded(&self) -> Option<Obtained> {
         let commit = known_commit(self.options, self.cache.repository())?;
         let wanted = self.reference.wanted.as_deref();
@@ -39,7 +38,6 @@ impl Cached<'_> {
         Some(self.options.stores.downloaded(self.cache, &commit, &first))
     }
 
-    /// Returns a converted store.
     fn converted(&self, commit: &str) -> Option<Obtained> {
         let wanted = self.reference.wanted.as_deref();
         let of_checkpoint = self.options.stores.converted(self.cache, commit);

@@ -97,7 +97,6 @@ fn several(stores: &[StoreFiles]) -> HubError {
         .advise(format!("name one after a colon: {}", listed(stores)))
 }
 
-/// Lists the first names for an error message.
 fn listed(stores: &[StoreFiles]) -> String {
     let mut names: Vec<String> =
         stores.iter().take(LISTED_MAX).map(|store| store.first().to_owned()).collect();

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, Timeout};
 
-/// Maximum number of redirects per request.
 const REDIRECTS_MAX: usize = 10;
 
 /// Minimum number of bytes that must arrive within [`Limits::silence`].
@@ -206,7 +205,6 @@ pub fn unreadable(what: &str) -> HubError {
         .advise("check HF_ENDPOINT, or try again later")
 }
 
-/// Parses an http or https address with a host.
 fn absolute(text: &str) -> Option<Uri> {
     let uri: Uri = text.parse().ok()?;
     let known = matches!(uri.scheme_str(), Some("http" | "https"));

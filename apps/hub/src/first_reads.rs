@@ -13,10 +13,8 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Magic number of a record.
 const MAGIC: [u8; 8] = *b"NESTFR01";
 
-/// File extension of records.
 const ENDING: &str = "reads";
 
 /// Size in bytes of the head: magic number, id and number of extents.

@@ -77,7 +77,6 @@ impl GgufFiles {
     }
 }
 
-/// Returns true if a part of a name is a quantization.
 fn is_quantization(part: &str) -> bool {
     let letters = part.strip_prefix("IQ").or(part.strip_prefix("TQ")).or(part.strip_prefix('Q'));
     let numbered = letters.is_some_and(|rest| {

@@ -17,13 +17,12 @@ use std::path::Path;
 /// Number of samples per tensor, evenly spaced from its first byte to its last.
 const SAMPLES: u64 = 4;
 
-/// Size of a sample in bytes. Shorter tensors are hashed completely.
+/// Size of a sample in bytes. Tensors of up to [`SAMPLES`] samples are hashed completely.
 const SAMPLE_BYTES: u64 = 4096;
 
 /// Maximum number of characters of a file name that a store's name starts with.
 const STEM_CHARS: usize = 100;
 
-/// Number of bytes of the hash that are used.
 const HASH_BYTES: usize = 16;
 
 /// Identity of a model in a GGUF file or its parts, in one state.

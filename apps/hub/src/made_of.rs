@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a record in bytes.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// Suffix that a record's name adds to that of the store.

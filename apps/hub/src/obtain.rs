@@ -63,7 +63,6 @@ pub fn obtain(
     }
 }
 
-/// A repository with its listing and destination.
 struct Transfer<'a> {
     hub: Hub<'a>,
     cache: &'a RepositoryCache,

@@ -41,7 +41,6 @@ impl Removal {
     }
 }
 
-/// Returns the records of a file in place.
 fn reads_of(model: &CachedModel, caches: &Caches) -> Vec<PathBuf> {
     let folder = caches.reads.folder();
     let uses = caches.uses.all().into_iter().filter(|known| known.path == model.path);

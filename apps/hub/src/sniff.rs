@@ -4,7 +4,6 @@ use crate::bytes::ByteSize;
 use std::io::Read;
 use std::path::Path;
 
-/// Number of bytes that are examined.
 const HEAD_BYTES: u64 = 4096;
 
 /// Kind of a file.

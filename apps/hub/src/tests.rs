@@ -138,7 +138,6 @@ impl Bench {
         self.bodies(name).iter().map(start).collect()
     }
 
-    /// Serves the current files from a new server.
     fn serve_anew(&mut self) {
         self.server = Standin::start("Owner/Small-MoE", COMMIT, self.files.clone());
         self.options.endpoint = self.server.address.clone();
@@ -162,7 +161,6 @@ impl Bench {
         failure
     }
 
-    /// Returns all files in the caches with their lengths.
     fn everything(&self) -> BTreeMap<PathBuf, u64> {
         fn add(folder: &Path, found: &mut BTreeMap<PathBuf, u64>) {
             for entry in std::fs::read_dir(folder).unwrap().flatten() {

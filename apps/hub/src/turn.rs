@@ -6,7 +6,6 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
-/// Polling interval for the lock.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// An exclusive lock, held until it is dropped. The system releases it when the process ends.
@@ -43,7 +42,6 @@ impl Turn {
     }
 }
 
-/// Opens or creates a lock file.
 fn open(path: &Path) -> Result<File> {
     let failed = |error| HubError::file("write", path, error);
     path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;

@@ -77,7 +77,6 @@ fn fetch(
     Ok(Upgraded { sections_before, sections_now: wanted.max(sections_before) })
 }
 
-/// Returns the recorded origin of a store.
 fn remembered(path: &Path) -> Result<Reference> {
     let origin = Origin::of(path).ok_or_else(|| {
         HubError::usage(format!("nothing says where {} came from", path.display()))

@@ -18,10 +18,8 @@ use std::time::{Duration, SystemTime};
 /// Maximum size of a record in bytes. It contains a path and a file name.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
-/// Maximum number of records that are read.
 const RECORDS_MAX: usize = 100_000;
 
-/// Number of bytes of the hash that names a record.
 const NAME_BYTES: usize = 16;
 
 /// Number of attempts and interval for locking a model that another process may be removing.
@@ -34,7 +32,6 @@ pub struct Uses {
     folder: PathBuf,
 }
 
-/// Contents of a record.
 #[derive(Debug, Deserialize, Serialize, PartialEq, Eq)]
 struct Record {
     path: PathBuf,

@@ -167,16 +167,16 @@ pub struct PerplexityArgs {
     #[arg(long, value_name = "BITS", env = "NESTLING_ATTENTION_LEVEL")]
     pub attention_level: Option<LevelArg>,
 
-    /// Evaluate the dequantized weights only, without the production kernels
+    /// Evaluate the decoded weights only, skipping the store as it runs
     #[arg(long, env = "NESTLING_WEIGHTS_ONLY", value_parser = FalseyValueParser::new())]
     pub weights_only: bool,
 
-    /// Memory for the store in production evaluation, such as 20MiB: experts that do not fit are streamed.
+    /// Memory for evaluating the store as it runs, such as 20MiB: experts that do not fit are streamed.
     /// Changes the result only with --elastic [default: everything in memory]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY", conflicts_with = "weights_only")]
     pub memory: Option<ByteSize>,
 
-    /// Skip planes that arrive late, in production evaluation and --mean-levels mixes
+    /// Skip planes that arrive late, in --mean-levels mixes of the store as it runs
     #[arg(long, env = "NESTLING_ELASTIC", value_parser = FalseyValueParser::new())]
     #[arg(requires = "memory")]
     pub elastic: bool,

@@ -310,7 +310,6 @@ struct Loading<'a> {
     cancel: &'a CancelToken,
 }
 
-/// A model loaded on its backend.
 struct LoadedRunner {
     runner: Box<dyn ModelRunner>,
     dual: Option<DualRouting>,

@@ -180,7 +180,6 @@ fn combined(
     openings
 }
 
-/// State of a benchmark run.
 struct Bench<'a> {
     args: &'a BenchArgs,
     console: &'a Console,

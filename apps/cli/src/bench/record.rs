@@ -161,7 +161,6 @@ impl Record<'_> {
         ]
     }
 
-    /// Returns the streaming statistics summed over all samples.
     fn streaming(&self) -> StreamStats {
         let mut all = StreamStats::default();
         self.samples.iter().for_each(|sample| all.add(&sample.streaming));

@@ -96,7 +96,6 @@ fn columns() -> impl Iterator<Item = (&'static str, i32)> {
     COLUMNS.into_iter().chain(DEVICE_COLUMNS)
 }
 
-/// Returns the header of a table with `count` columns.
 fn header(count: usize) -> String {
     let names: Vec<String> = columns().take(count).map(|(name, _)| name.to_owned()).collect();
     let lines = columns().take(count).map(|(_, width)| {

@@ -106,7 +106,6 @@ fn at_one_level(path: &Path, args: &PerplexityArgs, console: &Console) -> Result
     })
 }
 
-/// Inputs of an evaluation.
 struct Judging<'a> {
     args: &'a PerplexityArgs,
     store: &'a Arc<Store>,

@@ -57,7 +57,6 @@ struct PagePoint {
     y: f64,
 }
 
-/// A rectangle of the page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PageArea {
     left: f64,
@@ -80,14 +79,12 @@ impl PageArea {
         width.max(0.0) * height.max(0.0)
     }
 
-    /// Returns true if the rectangle is within the axes.
     fn is_inside(&self) -> bool {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         self.left >= LEFT && self.right <= right && self.top >= TOP && self.bottom <= bottom
     }
 }
 
-/// Placement of labels without overlap.
 #[derive(Default)]
 struct Labels {
     taken: Vec<PageArea>,
@@ -98,17 +95,14 @@ impl Labels {
     const LINE: f64 = 13.0;
     const BELOW: f64 = 3.0;
     const CHARACTER: f64 = 7.2;
-    /// Distance between a point and its label.
     const GAP: f64 = 8.0;
     /// Spacing of the squares that approximate a line.
     const STEP: f64 = 4.0;
 
-    /// Reserves the area of a marker.
     fn avoid_point(&mut self, point: PagePoint) {
         self.taken.push(PageArea::around(point, 5.0));
     }
 
-    /// Reserves the area of a line through points.
     fn avoid_line(&mut self, points: &[PagePoint]) {
         for pair in points.windows(2) {
             let (from, to) = (pair[0], pair[1]);

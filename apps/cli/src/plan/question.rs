@@ -97,7 +97,7 @@ pub fn context_of(memory: &MemoryPlan) -> usize {
     CONTEXT_MAX.min(memory.context_length / 2)
 }
 
-/// Returns the KV cache size in bytes at that context length.
+/// Returns the KV cache size in bytes at the context length of a forecast.
 fn context_bytes(memory: &MemoryPlan) -> u64 {
     let positions = (memory.kv_pages * PAGE_POSITIONS).max(1) as u64;
     memory.kv_bytes / positions * context_of(memory) as u64

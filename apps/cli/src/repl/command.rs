@@ -151,7 +151,6 @@ fn split_word(line: &str) -> (&str, &str) {
     (word, rest.trim())
 }
 
-/// Removes the quotes around a text.
 fn unquote(text: &str) -> &str {
     let inside = |quote| text.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
     inside("\"\"\"").or_else(|| inside("\"")).unwrap_or(text)

@@ -245,7 +245,6 @@ fn with_prompts(lines: &[String]) -> impl Iterator<Item = String> {
     prompts.zip(lines).map(|(prompt, line)| format!("{prompt}{line}"))
 }
 
-/// Prints lines as if they had been typed.
 fn show(lines: &[String]) {
     for line in with_prompts(lines) {
         let _ = writeln!(std::io::stderr(), "{}", printable(&line));
@@ -264,7 +263,6 @@ fn erase(lines: &[String]) {
     }
 }
 
-/// Result of an external editor.
 enum Edited {
     Changed(String),
     Unchanged,
@@ -290,7 +288,6 @@ fn edited(text: &str, console: &Console, interrupt: &Interrupt) -> Option<String
     None
 }
 
-/// Opens a text in the user's editor.
 fn edit_outside(text: &str) -> Result<Edited> {
     let file = tempfile::Builder::new().prefix("nestling-").suffix(".txt").tempfile();
     let folder = std::env::temp_dir();

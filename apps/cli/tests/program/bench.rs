@@ -24,7 +24,6 @@ fn bench(store: &str, more: &[&str]) -> Ran {
     run(&[&line[..], sizes, more].concat())
 }
 
-/// Returns the results of a run with `-o json`.
 fn records(store: &str, more: &[&str]) -> Vec<Value> {
     let json = bench(store, &[&["-o", "json"], more].concat()).ok();
     serde_json::from_str(&json).unwrap()

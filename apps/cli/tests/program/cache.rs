@@ -15,7 +15,6 @@ fn gguf() -> PathBuf {
     crate_path("../../engine/runtime/tests/data/gguf/qwen3-moe.gguf")
 }
 
-/// A GGUF repository and an empty home folder.
 struct Place {
     home: tempfile::TempDir,
     server: Standin,

@@ -176,7 +176,7 @@ fn perplexity_has_the_keys_that_scripts_read() {
     assert_eq!(table.lines().filter(|line| line.contains('%')).count(), 6, "{table}");
 }
 
-/// The perplexity without a reference equals the production perplexity with one.
+/// The perplexity without a reference equals that of the store as it runs, evaluated with one.
 #[test]
 fn perplexity_needs_no_checkpoint() {
     let reference = checkpoint().display().to_string();

@@ -3,7 +3,6 @@
 use super::{Ran, bundled, program, run};
 use serde_json::Value;
 
-/// Runs without GPU drivers.
 fn without_drivers(arguments: &[&str]) -> Ran {
     let mut command = program();
     command.env("VK_DRIVER_FILES", "/no/such.json").env("VK_ICD_FILENAMES", "/no/such.json");

@@ -70,7 +70,6 @@ fn a_dense_model() {
     ran.fails(1, "llama is a dense model; Nestling runs Mixture-of-Experts models only", "OLMoE");
 }
 
-/// Returns a copy of the store with some bytes replaced.
 fn spoiled(name: &str, at: usize, bytes: &[u8]) -> String {
     let mut content = fs::read(store()).unwrap();
     content[at..at + bytes.len()].copy_from_slice(bytes);
@@ -222,7 +221,6 @@ fn a_closed_pipe_ends_with_success_unless_a_file_is_missing_then() {
     assert!(ran.err.contains("closed.json was not written"), "{}", ran.err);
 }
 
-/// Control characters in quoted text are never printed.
 #[test]
 fn no_message_commands_the_terminal() {
     let hostile = "/no/\u{1b}[2J\u{9b}31m\u{7f}such\n  try: sh -c evil.nest";

@@ -15,7 +15,6 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/runtime/tests/data/gguf").join(name)
 }
 
-/// A cache folder for runs of the program.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -39,7 +38,6 @@ impl Home {
         to.display().to_string()
     }
 
-    /// Returns true if any store was made or started.
     fn has_stores(&self) -> bool {
         self.path("cache/stores").exists()
     }
@@ -47,7 +45,6 @@ impl Home {
 
 const SPEEDS: [&str; 6] = ["--memory-speed", "20GB", "--disk-speed", "1GB", "--threads", "1"];
 
-/// Writes a text for evaluation and returns its path.
 fn text() -> String {
     let path = scratch().join("in-place.txt");
     std::fs::write(&path, "The captain looked at the chart and said nothing. ".repeat(12)).unwrap();
@@ -192,7 +189,6 @@ fn small(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// Returns the end of a value of the given type.
 fn value_end(bytes: &[u8], at: usize, kind: u32) -> usize {
     match kind {
         0 | 1 | 7 => at + 1,
@@ -427,7 +423,6 @@ fn options_of_levels_are_told_of() {
     run(&["--load-mode", "mmap"]).fails(1, "without --load-mode mmap", "convert --exact");
 }
 
-/// Runs a chat at a terminal with a background conversion.
 #[cfg(unix)]
 #[test]
 fn a_store_is_made_beside_a_chat_and_used_at_the_next_start() {

@@ -25,7 +25,6 @@ fn the_doctor_says_what_limits_the_machine() {
     }
 }
 
-/// The planned size of a checkpoint's store equals the size of the converted store.
 #[test]
 fn a_planned_store_has_the_size_of_the_converted_one() {
     let folder = super::checkpoint().display().to_string();

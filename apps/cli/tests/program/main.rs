@@ -32,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// Result of a run of the program.
 struct Ran {
     code: Option<i32>,
     out: String,
@@ -50,7 +49,6 @@ impl From<Output> for Ran {
 }
 
 impl Ran {
-    /// Asserts success and returns standard output.
     #[track_caller]
     fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "stderr: {}", self.err);
@@ -91,7 +89,6 @@ fn run(arguments: &[&str]) -> Ran {
     program().args(arguments).output().unwrap().into()
 }
 
-/// Runs the program with text on standard input.
 fn run_with(arguments: &[&str], input: &str) -> Ran {
     let mut command = program();
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -3,7 +3,6 @@
 use super::{Ran, bundled, checkpoint, program, run, run_with, scratch, store};
 use serde_json::Value;
 
-/// Runs a completion with additional options.
 fn complete(model: &str, more: &[&str]) -> Ran {
     let flags = ["run", "-m", model, "-p", "the ship", "-n", "6", "--temp", "0"];
     run(&[&flags[..], more].concat())
@@ -46,7 +45,6 @@ fn a_mean_above_the_highest_level_is_refused() {
     complete(store(), &["--level", "4", "--mean-level", "3.2"]).ok();
 }
 
-/// The requested mean level is printed exactly as typed.
 #[test]
 fn the_bits_that_were_asked_for_are_those_that_were_typed() {
     let ran = complete(bundled(), &["--mean-level", "3.2"]);
@@ -125,7 +123,6 @@ fn text_in_the_place_of_a_model_is_pointed_behind_p() {
     run_with(&["run", "no-such-model"], "the ship").fails(1, "no-such-model", "-p");
 }
 
-/// Messages show sizes in the units of the argument.
 #[test]
 fn sizes_keep_the_units_that_were_typed() {
     for (typed, shown, others) in [("5M", "5.00 MiB", " MB"), ("5MB", "5.00 MB", "MiB")] {

@@ -44,7 +44,6 @@ impl Serving {
         stream
     }
 
-    /// Returns the whole response.
     fn ask(&self, head: &str, body: &str) -> String {
         let mut answer = String::new();
         self.send(head, body).read_to_string(&mut answer).unwrap();

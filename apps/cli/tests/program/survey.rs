@@ -32,7 +32,6 @@ fn nestling(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
     command.args(arguments).output().unwrap().into()
 }
 
-/// Runs a plan with given machine speeds.
 fn plan(server: &Standin, home: &Path, more: &[&str]) -> Ran {
     let fixed = ["plan", "--memory-speed", "10GB", "--disk-speed", "1GB", "--memory", "64MiB"];
     nestling(server, home, &[&fixed[..], more].concat())

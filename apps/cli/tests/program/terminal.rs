@@ -174,7 +174,6 @@ fn ctrl_c_stops_a_reply_and_then_the_program() {
     terminal.expect_end(130);
 }
 
-/// The limit applies to the whole reply, regardless of context shifts.
 #[test]
 fn a_reply_over_several_contexts_has_one_limit() {
     let mut terminal = Terminal::chat(&["--logit-bias", "2-inf,0-inf", "-n", "700"]);

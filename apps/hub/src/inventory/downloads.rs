@@ -7,7 +7,6 @@ use super::{
 use crate::names::is_commit;
 use std::path::{Path, PathBuf};
 
-/// Prefix of model folders in the Hub's cache.
 const START: &str = "models--";
 
 /// Returns all model repositories with at least one downloaded commit.

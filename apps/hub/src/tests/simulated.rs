@@ -54,7 +54,6 @@ impl Bench {
         state.requests.clear();
     }
 
-    /// Modifies a partial file of an earlier attempt.
     fn damage(&self, random: &mut Random) {
         let blobs = self.options.downloads.join("models--Owner--Small-MoE/blobs");
         let parts = std::fs::read_dir(blobs).into_iter().flatten().flatten();

@@ -180,7 +180,6 @@ fn has_text(part: &Value) -> bool {
     part["choices"][0]["text"].as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// Returns the message of an error response.
 fn message(value: &Value) -> Option<String> {
     let error = value.get("error").filter(|error| !error.is_null())?;
     let message = error["message"].as_str().map(str::to_owned);

@@ -19,7 +19,6 @@ pub struct Run {
     pub seconds: f64,
 }
 
-/// State shared by all clients of a load.
 struct Load<'a> {
     client: &'a Client,
     model: &'a str,

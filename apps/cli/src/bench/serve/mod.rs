@@ -21,7 +21,6 @@ use std::path::Path;
 /// Default number of concurrent clients when a request rate is given.
 const CLIENTS: usize = 256;
 
-/// Maximum number of client threads.
 const CLIENTS_MAX: usize = 4096;
 
 pub fn serve(args: &LoadArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
@@ -82,7 +81,6 @@ fn served(client: &Client, args: &LoadArgs) -> Result<Served> {
     })
 }
 
-/// Returns the load levels to measure, in order.
 fn points(args: &WorkArgs) -> Result<Vec<Point>> {
     let listed = args.max_concurrency.as_ref().map(|list| list.0.clone());
     // Default: one client, or enough clients to keep the requested rate.

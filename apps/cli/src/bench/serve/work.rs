@@ -38,7 +38,6 @@ pub fn requests(args: &WorkArgs, load: usize, vocab_size: u32, rate: Option<f64>
 struct Random(SplitMix64);
 
 impl Random {
-    /// Returns a random integer below `count`.
     fn below(&mut self, count: u32) -> u32 {
         ((u64::from(self.0.next_u64() as u32) * u64::from(count)) >> 32) as u32
     }
