@@ -70,7 +70,7 @@ impl Transcript {
             .advise("give the file another name, or write over it with /save -f FILE"));
         }
         let text = format!("{:#}\n", json!({ "messages": self.all() }));
-        // For a symbolic link, the target is replaced.
+        // The target of a symbolic link is replaced.
         let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         replace(&target, text.as_bytes()).map_err(|error| Failure::file("write to", path, &error))
     }
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(Transcript::load(&path).unwrap(), shorter);
         assert!(shorter.save(directory.path(), true).is_err());
         assert!(shorter.save(&directory.path().join("no/such/folder.json"), true).is_err());
-        // No temporary file remains.
+        // Temporary files are removed.
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

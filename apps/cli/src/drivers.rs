@@ -5,7 +5,7 @@
 /// Wayland library print an error for every query. Must be called before any thread is started.
 pub fn quieten() {
     if cfg!(unix) && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-        // SAFETY: no other thread has been started that could read the environment.
+        // SAFETY: threads that could read the environment have not been started yet.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
     }
 }

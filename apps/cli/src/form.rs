@@ -42,7 +42,7 @@ impl Form {
             args.grammar.as_ref().map(|_| "--grammar"),
         ];
         let mut given = given.into_iter().flatten();
-        // Only environment variables can cause this; clap rejects two flags on the command line.
+        // Caused by environment variables only; clap rejects two flags on the command line.
         if let (Some(first), Some(second)) = (given.next(), given.next()) {
             return Err(Failure::usage(format!("{first} cannot be used with {second}"))
                 .advise("unset the environment variable of one of them"));

@@ -92,7 +92,7 @@ fn token(hub: &HubArgs) -> Result<Option<String>> {
         Some(path) => PathBuf::from(path),
         None => places::hub_home()?.join("token"),
     };
-    // Default: no token if the user has not logged in.
+    // Default: empty if the user has not logged in.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty()))
 }

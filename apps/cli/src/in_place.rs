@@ -54,7 +54,7 @@ pub fn open(path: &Path, digits: Digits) -> Result<(Arc<Store>, InPlaceFile)> {
 
 impl Drop for InPlaceFile {
     fn drop(&mut self) {
-        // Without a cache, damage is detected only within this process.
+        // Damage is detected only within this process if there is no cache.
         let _ = self.reads.as_ref().map(|reads| reads.keep(&self.store));
     }
 }

@@ -54,7 +54,7 @@ impl Interrupt {
             })
         };
         let started = std::thread::Builder::new().name("nestling-signals".into()).spawn(listen);
-        // Without the thread, signals keep their previous effect.
+        // Signals keep their previous effect if the thread cannot be started.
         drop(started);
     }
 

@@ -95,7 +95,7 @@ fn several(server: &Server, args: &ServeArgs, console: &Console) -> Result<Strin
     let shelf = Shelf::new(&args.several, &args.model, &args.resources, console)?;
     let count = shelf.list().len();
     let device = device::open(&args.resources.device, console)?;
-    // For other devices, memory is limited by the device, which holds one model at a time.
+    // Memory of another device is limited by the device, which holds one model at a time.
     let memory = Some(memory_budget(args.resources.memory)).filter(|_| device.is_cpu()).flatten();
     let options = PoolOptions { keep_alive: args.several.keep_alive.0, memory_bytes: memory };
     server.set_source(Arc::new(shelf), options);

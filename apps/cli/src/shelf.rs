@@ -31,7 +31,7 @@ pub struct Shelf {
     model: ModelArgs,
     resources: ResourceArgs,
     console: Console,
-    /// Most recent listing and its time.
+    /// Latest listing and its time.
     listing: Mutex<Option<(Instant, BTreeMap<String, Entry>)>>,
 }
 

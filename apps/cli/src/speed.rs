@@ -223,7 +223,7 @@ fn trial_store(path: &Path) -> Option<Arc<Store>> {
 /// Returns the measured reads of the location's sizes, from the cache or by measuring them.
 fn disk(place: &StoreLocation, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
     let name = place.disk_name();
-    // Default: no measurements are known for a new disk.
+    // Default: a new disk has not been measured.
     let held = known.reads.get(&name).map(Vec::as_slice).unwrap_or_default();
     let is_held = |size: &u64| held.iter().any(|one| one.block_bytes == *size);
     if !place.sizes.is_empty() && place.sizes.iter().all(is_held) {
@@ -241,9 +241,8 @@ fn disk(place: &StoreLocation, known: &mut Remembered, console: &Console) -> Res
 
 /// Returns the read options for a streamed store: the fastest method, measured at first use.
 pub fn read_options(store: &Arc<Store>, console: &Console) -> ReadOptions {
-    // Without a measurement, the engine's default options are used.
     let place = StoreLocation::of_store(store);
-    // Default: no measurement, so that the engine's default options are used.
+    // Default: empty if the measurement failed; the engine's default options are then used.
     let measured = disk(&place, &mut Remembered::load(), console).unwrap_or_default();
     match choose(&measured) {
         Some(choice) => ReadOptions::default().chosen(&choice),

@@ -156,7 +156,7 @@ impl Subject {
     /// Returns the missing disk space in bytes.
     pub fn lacking(&self) -> u64 {
         let disks = self.arrival.iter().flat_map(|arrival| &arrival.disks);
-        // Default: no space is missing if nothing has to be written.
+        // Default: 0 if nothing has to be written.
         disks.map(|disk| disk.needed.saturating_sub(disk.free)).max().unwrap_or(0)
     }
 

@@ -45,7 +45,7 @@ impl Default for Limits {
 pub enum Trouble {
     /// Error status of the response.
     Status(u16),
-    /// No response, or an interrupted connection.
+    /// Missing response, or interrupted connection.
     Unreachable(String),
     /// Permanent error that a retry cannot fix.
     Failed(HubError),

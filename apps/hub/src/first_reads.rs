@@ -55,7 +55,7 @@ impl FirstReads {
     /// the number of known extents. A damaged record, or that of another store, is removed and counts as 0.
     pub fn recall(&self, store: &Store) -> usize {
         let known = self.read(store).map(|known| store.expect_checksums(&known).ok());
-        // Default: nothing is known about a file at its first use.
+        // Default: 0 extents are known at the first use of a file.
         known.flatten().unwrap_or(0)
     }
 

@@ -149,7 +149,7 @@ impl Bench {
 
     /// Returns the error of a download with a server fault. The error must occur quickly.
     fn refusal(&mut self, manner: HubFault) -> HubError {
-        // On a loaded machine, the server may be silent for long too.
+        // The server may be silent for long on a loaded machine too.
         if matches!(manner, HubFault::SilentListing | HubFault::SilentFile | HubFault::Trickle) {
             self.options.limits.silence = Duration::from_secs(2);
         }

@@ -183,7 +183,7 @@ pub struct SynthArgs {
     #[arg(short, long, value_name = "OUT.nest", env = "NESTLING_OUTPUT")]
     pub output: PathBuf,
 
-    /// Number of layers, at most those of the model [default: all layers]
+    /// Number of layers, up to the number in the model [default: all layers]
     #[arg(long, value_name = "N", env = "NESTLING_LAYERS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=128))]
     pub layers: Option<u32>,

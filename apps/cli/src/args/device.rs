@@ -1,4 +1,4 @@
-//! Arguments that choose a compute device, and those of `nestling devices`.
+//! Arguments that choose a compute device, and arguments of `nestling devices`.
 
 use super::MachineFormatArgs;
 use crate::bytes::ByteSize;

@@ -21,7 +21,7 @@ pub struct PromptArgs {
     pub system_prompt: Option<String>,
 }
 
-/// Sampling parameters. Defaults are those of the model's `generation_config.json`.
+/// Sampling parameters. Defaults come from the model's `generation_config.json`.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct GenerationArgs {

@@ -1,4 +1,4 @@
-//! Arguments for models on the Hugging Face Hub, and those of `nestling upgrade`.
+//! Arguments for models on the Hugging Face Hub, and arguments of `nestling upgrade`.
 
 use super::LevelArg;
 use clap::Args;

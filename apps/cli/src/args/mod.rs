@@ -120,7 +120,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
-    /// When to use colours: on a terminal, always, or never. NO_COLOR is respected
+    /// Use of colours: auto (on a terminal), always or never. NO_COLOR is respected
     #[arg(long, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
     #[arg(env = "NESTLING_COLOR", global = true)]
     pub color: ColorChoice,

@@ -69,7 +69,7 @@ pub enum Rounding {
     Nearest,
     /// Compensate the error of a weight in the weights after it, separately for each level
     Feedback,
-    /// As feedback, followed by joint refinement of all levels until convergence
+    /// Feedback, then joint refinement of all levels until convergence
     Joint,
 }
 

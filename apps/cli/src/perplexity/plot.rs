@@ -162,7 +162,7 @@ pub fn svg(report: &JudgeReport, model: &str, peers: Option<&PeerSet>) -> String
         points
     };
     let (levels, allocations) = (series(true), series(false));
-    // Default: no points of peers if no peers were given.
+    // Default: empty if no peers were given.
     let others = peers.map(|peers| peers.points.as_slice()).unwrap_or_default();
     let mut all = [levels.as_slice(), allocations.as_slice()].concat();
     all.extend(others.iter().map(|peer| (peer.bits_per_weight, peer.kl_mean)));

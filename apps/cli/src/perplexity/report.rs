@@ -95,7 +95,7 @@ pub fn markdown(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
     out += "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
     let mut rows: Vec<(f64, String)> =
         report.rows.iter().map(|row| (row.bits_per_weight, markdown_row(row))).collect();
-    // Default: no rows of peers if no peers were given.
+    // Default: empty if no peers were given.
     for point in peers.map(|peers| peers.points.as_slice()).unwrap_or_default() {
         let (scheme, bits, kl) = (&point.scheme, point.bits_per_weight, point.kl_mean);
         rows.push((bits, format!("| {scheme} | {bits:.3} | | | | {kl:.5} | | | | | |\n")));

@@ -103,7 +103,7 @@ fn every_list_gives_a_line_and_says_what_it_read() {
 #[test]
 fn what_computes_is_said_once() {
     let line = ["bench", "-m", store(), "--level", "2,4", "-t", "1,2", "-p", "0", "-n", "1", "-r"];
-    // Both streams are merged in the order in which they are written.
+    // The shell merges both streams in the order of writing.
     let script = format!("{} {} 1 2>&1", env!("CARGO_BIN_EXE_nestling"), line.join(" "));
     let mut shell = std::process::Command::new("sh");
     let output = shell.args(["-c", &script]).env("NESTLING_DEVICE", "auto").output().unwrap();

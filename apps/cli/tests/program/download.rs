@@ -114,7 +114,7 @@ fn a_hub_that_misbehaves_is_left() {
         (HubFault::Nowhere, NO_SENSE, "HF_ENDPOINT"),
         (HubFault::Endless, "", ""),
     ];
-    // Most of the time is spent waiting.
+    // The threads mostly wait.
     std::thread::scope(|scope| {
         for (manner, error, advice) in cases {
             scope.spawn(move || {
@@ -122,7 +122,7 @@ fn a_hub_that_misbehaves_is_left() {
                 let server = Standin::start(REPOSITORY, COMMIT, files());
                 server.state.lock().unwrap().manner = manner;
                 let mut command = program();
-                // On a loaded machine, the server may be silent for long too.
+                // The server may be silent for long on a loaded machine too.
                 let seconds = if error.contains("2 s") { "2" } else { "60" };
                 command.env("HF_ENDPOINT", &server.address).env("HF_HUB_DOWNLOAD_TIMEOUT", seconds);
                 command.env("HF_HOME", home.path()).env("NESTLING_CACHE", home.path());

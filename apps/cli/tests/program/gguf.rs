@@ -114,7 +114,7 @@ fn files_that_look_alike_are_models_of_their_own() {
     let bytes = std::fs::read(file("qwen3-moe.gguf")).unwrap();
     let mut tuned = bytes.clone();
     tuned[100_000..].iter_mut().for_each(|byte| *byte ^= 1);
-    // As package managers leave files: with equal name, length and time.
+    // Package managers leave files with equal name, length and time.
     let place = |folder: &str, bytes: &[u8]| {
         let path = scratch().join("alike").join(folder).join("model.gguf");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -134,7 +134,7 @@ fn files_that_look_alike_are_models_of_their_own() {
         ran.ok();
         assert_eq!(stores(&cache).len(), count);
     }
-    // Both stores are known and stay so.
+    // The stores of both files are found again.
     for path in [&a, &b] {
         let ran = convert(path);
         assert!(!ran.err.contains("convert"), "{}", ran.err);

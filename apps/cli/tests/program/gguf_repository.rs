@@ -86,7 +86,7 @@ fn from_a_quantization_to_text() {
 fn another_file_is_another_model() {
     let home = tempfile::tempdir_in(scratch()).unwrap();
     let server = Standin::start(REPOSITORY, COMMIT, files());
-    // Without a named quantization, the largest supported file that fits is chosen.
+    // The largest supported file that fits is chosen by default.
     let ran = run(&server, home.path(), REPOSITORY, &[]);
     assert!(ran.err.contains("Tiny-MoE-Q8_0.gguf (Q8_0)"), "{}", ran.err);
     let largest = ran.ok();

@@ -74,7 +74,7 @@ fn a_file_is_inspected_where_it_lies() {
         let found = (share["tensors"].as_u64().unwrap(), share["bytes"].as_u64().unwrap());
         assert_eq!(sums[share["type"].as_str().unwrap()], found, "{share}");
     }
-    // There is one level, regardless of the block types.
+    // The file has one level, regardless of its block types.
     assert_eq!(shown["levels"].as_array().unwrap().len(), 1);
     assert_eq!(shown["levels"][0]["level"], shown["level"]);
     assert_eq!(shown["chat_template_fault"], Value::Null);
@@ -131,7 +131,7 @@ fn the_doctor_and_bench_take_a_file() {
     assert!(!home.has_stores());
 }
 
-/// All levels of a file are the whole file. Its perplexity equals that of the exact store.
+/// Any requested level uses the whole file. Its perplexity equals that of the exact store.
 #[test]
 fn a_file_is_judged_where_it_lies() {
     let home = Home::new();

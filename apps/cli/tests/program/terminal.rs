@@ -157,7 +157,7 @@ fn lines_that_come_at_once_are_read_one_after_the_other() {
 
 #[test]
 fn ctrl_c_stops_a_reply_and_then_the_program() {
-    // Without its end token this model never ends: the context is shifted again and again.
+    // This model never ends without its end token: the context is shifted again and again.
     let mut terminal = Terminal::chat(&["--logit-bias", "2-inf,0-inf"]);
     terminal.type_in("hello\r");
     terminal.expect("is full: forgetting the oldest");

@@ -49,7 +49,7 @@ fn what_was_read_is_known_in_another_process_and_damage_is_seen() {
     for words in ["damaged since it was first read", "`blk.0.ffn_gate_exps.weight` from byte "] {
         assert!(error.contains(words), "{error}");
     }
-    // Only the damaged extent is refused, and the report lists all damage.
+    // The damaged extent alone is refused, and the report lists all damage.
     let report = third.verify(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
     assert_eq!((report.extents, report.damage.len()), (count, 1));
 }

@@ -90,7 +90,7 @@ fn simulate(seed: u64, bench: &mut Bench) {
         }
     }
     bench.behave_well();
-    // Each attempt over a good connection removes files found to be damaged; there are six files.
+    // An attempt over a good connection removes files found to be damaged; there are six files.
     let mut attempts = (0..7).map(|_| bench.obtain());
     let obtained = attempts.find_map(Result::ok);
     bench.expect_whole(&obtained.expect("over a sound line everything arrives"));

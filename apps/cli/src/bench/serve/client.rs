@@ -167,7 +167,7 @@ impl Client {
 
 impl Outcome {
     fn count(&mut self, usage: &Value) {
-        // Default: most parts contain no usage; the previous value is kept.
+        // Default: the previous value, because most parts contain no usage.
         let number = |value: &Value, before| value.as_u64().unwrap_or(before);
         self.prompt_tokens = number(&usage["prompt_tokens"], self.prompt_tokens);
         self.tokens = number(&usage["completion_tokens"], self.tokens);
