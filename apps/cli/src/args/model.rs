@@ -116,8 +116,7 @@ pub struct ResourceArgs {
     pub kv_type: KvTypeArg,
 
     /// Store the KV pages of prompts in this folder, for preempted sessions and for later starts of the
-    /// program. Whoever can read the folder can learn the prompts; whoever can write to it can change the
-    /// output
+    /// program. Read access to the folder reveals the prompts; write access allows changing the output
     #[arg(long, value_name = "DIR", env = "NESTLING_PAGE_STORE")]
     pub page_store: Option<PathBuf>,
 

@@ -162,7 +162,7 @@ pub struct PerplexityArgs {
     #[arg(long, value_name = "LIST", env = "NESTLING_MEAN_LEVELS", value_delimiter = ',')]
     pub mean_levels: Vec<MeanLevelArg>,
 
-    /// Level of attention and other matrices that every token uses [default: chosen by the level or allocation]
+    /// Level of attention and other matrices that every token uses [default: from level or allocation]
     #[arg(long, value_name = "BITS", env = "NESTLING_ATTENTION_LEVEL")]
     pub attention_level: Option<LevelArg>,
 
