@@ -1,4 +1,4 @@
-//! After a run: what was forecast beside what came of it.
+//! Statistics after a run: the forecast next to the measurement.
 
 use crate::args::{ModelArgs, ResourceArgs, SpeedArgs};
 use crate::bytes::ByteSize;
@@ -17,11 +17,12 @@ use nestling::engine::{FinishReason, Finished, StreamStats};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What a model was expected to do.
+/// Forecast of a run, made before the model was opened.
 pub struct Expected(Option<Answer>);
 
 impl Expected {
-    /// Before the model is opened: measuring memory takes some. None of it for what is no store.
+    /// Computes the forecast. Must run before the model is opened, because measuring memory bandwidth needs
+    /// memory. The forecast is empty if the model is not a store.
     pub fn find(
         model: &ModelArgs,
         resources: &ResourceArgs,
@@ -32,7 +33,7 @@ impl Expected {
             return Ok(Self(None));
         }
         let mut options = model_options(model, resources);
-        // To the decimals that were typed.
+        // Converted through text: as `f64`, the value has exactly the decimals that the user typed.
         let mut mean = model.mean_level.and_then(|mean| mean.to_string().parse().ok());
         let store = open_store_with(path, model.partial)?;
         if store.is_derived() {
@@ -47,7 +48,7 @@ impl Expected {
     }
 }
 
-/// What the tokens after the prompt did.
+/// Measured totals of the decode steps.
 #[derive(Default)]
 struct Fact {
     tokens: u64,
@@ -58,7 +59,7 @@ struct Fact {
 impl Fact {
     fn of(steps: &[StepRecord]) -> Self {
         let mut fact = Self::default();
-        // The first step is the prompt, and what it finds is nobody's steady state.
+        // The first step is the prefill; its cache misses do not represent the steady state.
         for step in steps.iter().skip(1).filter(|step| step.rows == 1) {
             fact.tokens += 1;
             fact.step_ms += step.end_ns.saturating_sub(step.start_ns) as f64 / 1e6;
@@ -77,13 +78,13 @@ impl Fact {
     }
 }
 
-/// Forecast and fact, for a person.
+/// Prints forecast and measurement side by side.
 pub fn print(console: &Console, expected: &Expected, steps: &[StepRecord]) {
     let fact = Fact::of(steps);
     let found = expected.0.as_ref().map(|answer| &answer.forecast);
     let bytes = |bytes: f64| ByteSize(bytes as u64).to_string();
     let line = |name: &str, forecast: Option<String>, fact: String| {
-        // Default: nothing stands where nothing was forecast.
+        // Default: the cell is empty where there is no forecast.
         let forecast = forecast.unwrap_or_default();
         console.line(format_args!("{name:<26} {forecast:>12} {fact:>12}"));
     };
@@ -103,7 +104,7 @@ pub fn print(console: &Console, expected: &Expected, steps: &[StepRecord]) {
     line("stalled per token", idle, format!("{stall:.1} ms"));
 }
 
-/// The same, and every step, for a program.
+/// Returns forecast, totals and all steps as JSON.
 pub fn as_json(
     opened: &Opened,
     finished: &Finished,
@@ -141,7 +142,8 @@ pub fn as_json(
     })
 }
 
-/// As the OpenAI API calls it; what that has no word for has its own.
+/// Returns the finish reason in the OpenAI API's wording, with additional values for reasons that the API
+/// lacks.
 fn finish_reason(reason: &FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
@@ -156,7 +158,7 @@ fn finish_reason(reason: &FinishReason) -> &'static str {
 fn streaming_json(streaming: &StreamStats) -> Value {
     let asked = streaming.asked_bits;
     json!({
-        // What is not streamed is in memory.
+        // A model that is not streamed is entirely in memory.
         "hit_rate": streaming.hit_rate().unwrap_or(1.0),
         "experts_hit": streaming.expert_hits,
         "experts_missed": streaming.expert_misses,

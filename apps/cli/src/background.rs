@@ -1,4 +1,4 @@
-//! A store that is made of a GGUF file while one chats: by one thread that everything else goes before.
+//! Converts a GGUF file into a store during a chat, on one low-priority thread.
 
 use crate::args::CalibrationArgs;
 use crate::console::Console;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The store of a file's own bits that was made in the background, if it is there.
+/// Returns the store that an earlier background conversion made from a GGUF file, if there is one.
 pub fn made_of(path: &Path) -> Option<PathBuf> {
     let cache = hub::store_cache(&CalibrationArgs::default()).ok()?;
-    // To tell which file it is takes longer than to see that no store is there.
+    // Checking for any store first is cheap; identifying the file takes much longer.
     if !is_gguf(path) || !cache.has_exact(path) {
         return None;
     }
@@ -26,13 +26,13 @@ pub fn made_of(path: &Path) -> Option<PathBuf> {
     made.is_converted().then_some(made.store)
 }
 
-/// How far a conversion is, for whoever asks.
+/// Progress of a conversion, shared with its thread.
 #[derive(Default)]
 struct State {
     phase: AtomicU8,
     done: AtomicU64,
     total: AtomicU64,
-    /// How it ended, where that is to be said.
+    /// Final message of the conversion, until it has been shown.
     ended: Mutex<Option<String>>,
 }
 
@@ -41,7 +41,7 @@ const READING: u8 = 1;
 const WRITING: u8 = 2;
 const ENDED: u8 = 3;
 
-/// A conversion under way; it stops when this is dropped, and the next one goes on from there.
+/// A running conversion. Dropping it stops the conversion; the next one resumes at the same place.
 pub struct Background {
     state: Arc<State>,
     cancel: CancelToken,
@@ -50,7 +50,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Begins to make a store of a file, or says why not.
+    /// Starts to convert a file. Prints a warning and returns `None` if the thread cannot be started.
     pub fn begin(path: &Path, console: &Console) -> Option<Self> {
         let (state, cancel) = (Arc::new(State::default()), CancelToken::new());
         let (path, told, stop) = (path.to_owned(), Arc::clone(&state), cancel.clone());
@@ -76,7 +76,7 @@ impl Background {
         }
     }
 
-    /// Where it is, in a few words; how it ended is said once.
+    /// Returns a short progress text. The final message is returned only once.
     pub fn status(&self) -> Option<String> {
         let (done, total) =
             (self.state.done.load(Ordering::Relaxed), self.state.total.load(Ordering::Relaxed));
@@ -93,7 +93,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.cancel.cancel();
-        // It looks at the token before every million weights.
+        // The conversion checks the token at least once per million weights.
         let _ = self.thread.take().map(JoinHandle::join);
         let ended = self.state.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(ended) = ended {
@@ -102,7 +102,7 @@ impl Drop for Background {
     }
 }
 
-/// Why no store was made.
+/// Reason why a conversion stopped early.
 enum Stopped {
     Cancelled,
     Failed(String),
@@ -120,7 +120,7 @@ impl From<HubError> for Stopped {
     }
 }
 
-/// Makes the store, unless it is there or another process makes it; what is to be said of it.
+/// Converts the file unless the store exists or another process is converting it. Returns the final message.
 fn make(path: &Path, state: &State, cancel: &CancelToken) -> Result<Option<String>, Stopped> {
     let failed = |failure: crate::failure::Failure| Stopped::Failed(failure.message);
     let cache: StoreCache = hub::store_cache(&CalibrationArgs::default()).map_err(failed)?;
@@ -156,12 +156,12 @@ fn make(path: &Path, state: &State, cancel: &CancelToken) -> Result<Option<Strin
     }
 }
 
-/// Lets everything else go first: processor time, and with it the disk's, which Linux shares by the
-/// same number where nothing else was asked for. Elsewhere the number is the whole process's.
+/// Lowers the CPU priority of this thread. Linux derives the disk priority from the same number unless one
+/// was set explicitly. On other systems the number applies to the whole process, so nothing is changed.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
-        // A thread whose priority stays is slower company, and no error.
+        // If the priority cannot be lowered, the conversion competes with the chat, which is acceptable.
         let _ = rustix::process::nice(19);
     }
 }

@@ -1,4 +1,4 @@
-//! `nestling list`, `pull`, `rm` and `gc`: what is kept on this machine.
+//! `nestling list`, `pull`, `rm` and `gc`: management of models on this machine.
 
 use crate::args::{CalibrationArgs, GcArgs, ListArgs, PullArgs, RmArgs};
 use crate::bytes::ByteSize;
@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, stdin};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Digits of a commit that are shown.
+/// Number of hexadecimal digits shown of a commit.
 const COMMIT_SHOWN: usize = 8;
 
 pub fn list(args: &ListArgs) -> Result<()> {
@@ -33,7 +33,7 @@ fn as_text(inventory: &Inventory) -> String {
     }
     let mut text = String::new();
     let width = inventory.models.iter().map(|model| model.name.chars().count()).max();
-    // Default: without models there is no table.
+    // Default: the width is unused without models.
     let width = width.unwrap_or(0).max("name".len());
     if !inventory.models.is_empty() {
         let _ =
@@ -64,7 +64,7 @@ fn as_text(inventory: &Inventory) -> String {
     text
 }
 
-/// Where a model is from, and what is to be said of it.
+/// Returns the source of a model and notes about it.
 fn from(model: &CachedModel) -> String {
     let short = |commit: &str| commit.chars().take(COMMIT_SHOWN).collect::<String>();
     let mut words = Vec::new();
@@ -216,7 +216,7 @@ pub fn rm(args: &RmArgs, console: &Console) -> Result<()> {
     write_out(&format!("{} are free now\n", ByteSize(freed)))
 }
 
-/// Whether the person at the keyboard wants it.
+/// Asks the user for confirmation. Fails if standard input is not a terminal.
 fn agrees(console: &Console, bytes: u64) -> Result<bool> {
     if !stdin().is_terminal() {
         return Err(Failure::usage("nobody can be asked whether to remove this")

@@ -1,4 +1,4 @@
-//! The text that conversions are calibrated with.
+//! Calibration texts of conversions.
 
 use crate::args::{CALIBRATION_TOKENS, CalibrationArgs};
 use crate::conversation::read_text;
@@ -13,21 +13,21 @@ use nestling::import::Checkpoint;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
-/// English prose in the public domain; `data/README.md` says where it is from.
+/// Bundled calibration text: English prose in the public domain (sources in `data/README.md`).
 const DEFAULT_TEXT: &str = include_str!("../data/calibration.txt");
 
-/// By the weights alone.
+/// Value of `--calibration` for conversion by the weights alone.
 const NONE: &str = "none";
 
-/// With the default text.
+/// Value of `--calibration` for the bundled text.
 const PROSE: &str = "prose";
 
-/// What tells conversions with the default text and number of tokens from others; raised with them.
+/// Part of the cache key for the bundled text and the default number of tokens. Must change when either does.
 const DEFAULT_NAME: &str = "prose1";
 
-/// What a GGUF file is converted with into the cache. Its bits were chosen by somebody already, and
-/// the first answer should not wait for hours: unless something else was asked for, the weights alone
-/// count.
+/// Returns the calibration settings for converting a GGUF file into the cache. Unless calibration was
+/// requested, none is used: the file is already quantized, and calibration would delay the first response by
+/// hours.
 pub fn of_gguf(args: &CalibrationArgs) -> CalibrationArgs {
     let mut args = args.clone();
     if args.calibration.is_none() && args.calibration_tokens == CALIBRATION_TOKENS {
@@ -36,12 +36,12 @@ pub fn of_gguf(args: &CalibrationArgs) -> CalibrationArgs {
     args
 }
 
-/// Whether nothing was asked for, and the weights alone count for that reason.
+/// Returns true if no calibration was requested and a GGUF file is therefore converted without any.
 pub fn is_lighter(args: &CalibrationArgs) -> bool {
     args.calibration.is_none() && of_gguf(args).calibration.is_some()
 }
 
-/// What the command line says that a checkpoint's conversion is calibrated with.
+/// Returns the calibration of a checkpoint's conversion as given on the command line.
 pub fn calibration(args: &CalibrationArgs, checkpoint: &Checkpoint) -> Result<Calibration> {
     match &args.calibration {
         Some(file) if file.as_os_str() == NONE => Ok(Calibration::None),
@@ -52,7 +52,7 @@ pub fn calibration(args: &CalibrationArgs, checkpoint: &Checkpoint) -> Result<Ca
     }
 }
 
-/// What tells stores of one checkpoint apart that were calibrated with different texts.
+/// Returns the part of a store's cache key that identifies the calibration text.
 pub fn name(args: &CalibrationArgs) -> Result<String> {
     let mut name = match &args.calibration {
         Some(file) if file.as_os_str() == NONE => return Ok(NONE.into()),

@@ -1,4 +1,4 @@
-//! `nestling chat`: the conversation at a terminal.
+//! `nestling chat`: an interactive conversation in a terminal.
 
 use crate::args::{ChatArgs, ModelArgs};
 use crate::background::Background;
@@ -26,13 +26,13 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A quarter of the context is kept for the reply when old messages are left out.
+/// Divisor of the context length: at most a quarter of it is reserved for the reply.
 const REPLY_SHARE: usize = 4;
 
 pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
     expect_model(&args.model, &args.prompt)?;
     let prompt = prompt_text(&args.prompt)?;
-    // A pipe cannot go on talking: what it says is one message.
+    // Input from a pipe is a single message.
     let once = args.single_turn || !std::io::stdin().is_terminal();
     let form = Form::new(&args.form)?;
     let mut opened = opened::open(&args.model, &args.resources, console, interrupt)?;
@@ -70,7 +70,7 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
     chat.talk()
 }
 
-/// Begins to make a store of what is chatted with, where that is a GGUF file.
+/// Starts a background conversion if the chat runs a GGUF file in place.
 fn convert_beside(opened: &mut Opened, console: &Console) {
     match opened.file {
         Some(_) => opened.background = Background::begin(&opened.path, console),
@@ -93,7 +93,7 @@ struct Chat<'a> {
     transcript: Transcript,
     settings: Settings,
     think: Option<bool>,
-    /// Text that `/read` added to the next message.
+    /// Text that `/read` adds to the next message.
     attached: String,
     lines: Lines,
     console: Console,
@@ -102,7 +102,7 @@ struct Chat<'a> {
 }
 
 impl Chat<'_> {
-    /// Reads and answers until the person ends it.
+    /// Reads and answers messages until the user ends the chat.
     fn talk(&mut self) -> Result<()> {
         let mut interrupted = false;
         loop {
@@ -127,7 +127,7 @@ impl Chat<'_> {
                 }
                 Entered::Text(text) => self.turn(&text),
             };
-            // What failed has been said; the chat goes on, unless nobody listens any more.
+            // The error has been printed, and the chat continues unless the output was closed.
             match result {
                 Err(failure) if failure.message.is_empty() => return Err(failure),
                 Err(failure) => self.console.failure(&failure),
@@ -143,15 +143,14 @@ impl Chat<'_> {
         self.transcript.messages.push(Message::user(message));
         let result = self.answer();
         if result.is_err() {
-            // The message that could not be answered can be typed again.
+            // The failed message is removed, so that the user can type it again.
             self.transcript.messages.pop();
         }
         result
     }
 
-    /// Generates a reply to the transcript as it is.
     fn answer(&mut self) -> Result<()> {
-        // One guard for all parts of a reply: between them, Ctrl-C would end the program.
+        // One guard for all parts of a reply; between two guards, Ctrl-C would end the program.
         let interrupt = self.interrupt;
         interrupt.guard(|cancel| self.answer_until(cancel))
     }
@@ -174,7 +173,8 @@ impl Chat<'_> {
             ));
         }
         let mut reply = self.generate(conversation.into(), 0, cancel)?;
-        // What goes on is a new generation, to which its form would be new too.
+        // A continuation is a new generation whose constraint would start again, so constrained replies are
+        // not continued.
         while let Some(generated) =
             reply.filled_the_context().filter(|_| !self.settings.form.is_given())
         {
@@ -199,7 +199,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// A reply, or what follows the tokens of it that were `generated` already.
+    /// Generates a reply, or continues one of which `generated` tokens exist.
     fn generate(&mut self, input: Input, generated: usize, cancel: &CancelToken) -> Result<Reply> {
         let mut options = self.settings.generate_options();
         options.max_tokens = options.max_tokens.map(|most| most.saturating_sub(generated));
@@ -207,7 +207,7 @@ impl Chat<'_> {
         write_reply(generation.map_err(|error| explain(&error))?, &self.console)
     }
 
-    /// Forgets the older half of a full context, so that a reply can go on.
+    /// Discards the older half of a full context, so that a reply can continue.
     fn shift(&mut self, context: usize) -> Result<()> {
         let keep = self.system_tokens().map_err(|error| explain(&error))?;
         let discard = context.saturating_sub(keep).div_ceil(2);
@@ -218,7 +218,8 @@ impl Chat<'_> {
         self.session.shift(keep, discard).map_err(|error| explain(&error))
     }
 
-    /// Tokens at the start of the context that a shift keeps: the system prompt.
+    /// Returns the number of tokens at the start of the context that a shift keeps: those of the system
+    /// prompt.
     fn system_tokens(&self) -> std::result::Result<usize, EngineError> {
         let alone = Transcript { system: self.transcript.system.clone(), messages: vec![] };
         let messages = alone.all();
@@ -280,7 +281,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Whether the model is to reason, where its template asks.
+    /// Enables or disables reasoning. Fails if the template does not support the choice.
     fn set_think(&mut self, think: bool) -> Result<()> {
         let message = Transcript { system: None, messages: vec![Message::user("?")] };
         let prompt = |think| {
@@ -316,7 +317,7 @@ impl Chat<'_> {
         if !self.transcript.drop_reply() {
             return Err(Failure::new("there is no reply to write again"));
         }
-        // The same seed would write the same reply.
+        // The same seed would produce the same reply.
         let seed = &mut self.settings.sampling.seed;
         *seed = seed.map(|seed| seed.wrapping_add(1));
         let result = self.answer();
@@ -326,7 +327,7 @@ impl Chat<'_> {
         result
     }
 
-    /// A saved conversation, or another model.
+    /// Loads a saved conversation or another model.
     fn load(&mut self, path: &Path) -> Result<()> {
         if path.extension().is_some_and(|extension| extension == "json") {
             self.transcript = Transcript::load(path)?;
@@ -350,7 +351,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// What opens the model at a path.
+    /// Returns the model arguments with the path replaced.
     fn arguments_for(&self, path: &Path) -> Result<ModelArgs> {
         let wrong = |problem: &str| {
             Failure::new(format!("cannot load {}: {problem}", path.display())).advise(

@@ -1,4 +1,4 @@
-//! Everything that is written for people: tokens to standard output, all else to standard error.
+//! Console output: generated text on standard output, everything else on standard error.
 
 use crate::args::{ColorChoice, OutputArgs};
 use crate::failure::Failure;
@@ -8,13 +8,13 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
-/// Columns of running text, which is tiring to read in longer lines.
+/// Maximum line width of running text in columns, for readability.
 const TEXT_COLUMNS: usize = 90;
 
-/// How the program speaks, decided once.
+/// Output settings, determined once at the start.
 #[derive(Clone, Debug)]
 pub struct Console {
-    /// Colours on standard error.
+    /// True if standard error is coloured.
     pub colors: bool,
     pub verbose: u8,
     pub quiet: bool,
@@ -51,20 +51,20 @@ impl Console {
         Self { colors, verbose: output.verbose, quiet: output.quiet }
     }
 
-    /// Text in a colour, with nothing else in it that a terminal obeys.
+    /// Wraps text in a colour after removing control characters.
     fn paint(&self, paint: Paint, text: impl Display) -> String {
         let text = printable(&text.to_string());
         if self.colors { format!("{}{text}\x1b[0m", paint.code()) } else { text }
     }
 
-    /// Lines on standard error, broken between words where the terminal is narrow. A closed
-    /// standard error is nobody's failure.
+    /// Prints lines on standard error, wrapped at words for the terminal's width. A closed standard error is
+    /// ignored.
     pub fn line(&self, text: impl Display) {
         let text = wrap::lines(&printable(&text.to_string()), error_columns());
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// The same of running text, which is broken on wide terminals, too.
+    /// Prints running text on standard error, wrapped at [`TEXT_COLUMNS`] even on wider terminals.
     pub fn paragraphs(&self, text: &str) {
         let columns = match error_columns() {
             0 => TEXT_COLUMNS,
@@ -73,21 +73,21 @@ impl Console {
         let _ = writeln!(io::stderr(), "{}", wrap::lines(&printable(text), columns));
     }
 
-    /// Text on standard error, at once and without a line's end.
+    /// Prints text on standard error without a final newline.
     pub fn write(&self, text: impl Display) {
         let _ = write!(io::stderr(), "{}", printable(&text.to_string()));
     }
 
-    /// The same as something said aside.
+    /// Prints dimmed text on standard error without a final newline.
     pub fn write_dim(&self, text: &str) {
         let _ = write!(io::stderr(), "{}", self.paint(Paint::Dim, text));
     }
 
-    /// A title, and what is said beside it.
+    /// Prints a title followed by dimmed details.
     pub fn title(&self, title: &str, details: &str) {
         let whole = wrap::lines(&printable(&format!("{title}  {details}")), error_columns());
         let end = title.len().min(whole.len());
-        // Where the title itself had to be broken, its place in the text is not known.
+        // If the title itself was wrapped, the end of the title in the text is unknown.
         let shown = match whole.starts_with(title) {
             true => self.paint(Paint::Bold, title) + &self.paint(Paint::Dim, &whole[end..]),
             false => self.paint(Paint::Bold, whole),
@@ -95,25 +95,25 @@ impl Console {
         let _ = writeln!(io::stderr(), "{shown}");
     }
 
-    /// A line on standard error that `--quiet` drops.
+    /// Prints a line on standard error unless `--quiet` is set.
     pub fn note(&self, text: impl Display) {
         if !self.quiet {
             self.say(text);
         }
     }
 
-    /// A line on standard error that answers somebody, also under `--quiet`.
+    /// Prints a reply to the user on standard error, even if `--quiet` is set.
     pub fn say(&self, text: impl Display) {
         let text = wrap::lines(&printable(&text.to_string()), error_columns());
         let _ = writeln!(io::stderr(), "{}", self.paint(Paint::Dim, text));
     }
 
-    /// Something that was asked for and does not happen, also under `--quiet`.
+    /// Prints a warning about an option or request without effect, even if `--quiet` is set.
     pub fn warn(&self, text: impl Display) {
         self.labelled(Paint::Warning, "warning:", &text.to_string());
     }
 
-    /// Columns of the terminal behind standard output; 0 where there is none.
+    /// Returns the width of the terminal on standard output in columns, or 0 if it is not a terminal.
     pub fn columns(&self) -> usize {
         columns_of(io::stdout())
     }
@@ -131,14 +131,13 @@ impl Console {
     }
 }
 
-/// Whether there are colours on standard error where nobody says.
 fn has_colors() -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     !plain && io::stderr().is_terminal()
 }
 
-/// What clap says of a command line: help as it is, an error broken between words.
+/// Prints clap's message: help unchanged, errors wrapped at words.
 pub fn print_usage(error: &clap::Error) {
     if !error.use_stderr() {
         let _ = error.print();
@@ -151,7 +150,7 @@ pub fn print_usage(error: &clap::Error) {
     let _ = write!(io::stderr(), "{}", wrap::lines(&text, error_columns()));
 }
 
-/// Columns of the terminal behind standard error; 0 where there is none.
+/// Returns the width of the terminal on standard error in columns, or 0 if it is not a terminal.
 pub fn error_columns() -> usize {
     columns_of(io::stderr())
 }
@@ -166,8 +165,8 @@ fn columns_of(stream: impl std::os::windows::io::AsHandle) -> usize {
     terminal_size::terminal_size_of(stream).map_or(0, |(width, _)| width.0.into())
 }
 
-/// Writes to standard output at once, so that a person or a pipe sees every token as it comes. A
-/// pipe gets every character; a terminal none that would command it.
+/// Writes to standard output and flushes it, so that every token is visible immediately. Control characters
+/// are removed if standard output is a terminal.
 pub fn write_out(text: &str) -> Result<(), Failure> {
     let shown = match io::stdout().is_terminal() {
         true => Cow::Owned(printable(text)),
@@ -175,7 +174,7 @@ pub fn write_out(text: &str) -> Result<(), Failure> {
     };
     let mut out = io::stdout().lock();
     out.write_all(shown.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        // The reader has seen enough, as in `nestling run | head`: no message.
+        // The reader closed the pipe, as in `nestling run | head`: no message.
         io::ErrorKind::BrokenPipe => Failure::output_closed(),
         io::ErrorKind::StorageFull => Failure::new("cannot write the output: the disk is full")
             .advise("free some space or write to another disk"),

@@ -1,4 +1,4 @@
-//! The conversation of a chat: messages, and the file they are saved to.
+//! Transcript of a chat, and its file format.
 
 use crate::failure::{Failure, Result};
 use crate::reply::Reply;
@@ -9,10 +9,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use tempfile::NamedTempFile;
 
-/// Most bytes of a file that `/load` or `/read` takes.
+/// Maximum size in bytes of a file for `/load` or `/read`.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What was said so far; the system prompt stands apart, since it can be changed at any time.
+/// Messages of a chat. The system prompt is separate because it can be changed at any time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
     pub system: Option<String>,
@@ -20,13 +20,13 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// All messages, the system prompt first.
+    /// Returns all messages, the system prompt first.
     pub fn all(&self) -> Vec<Message> {
         let system = self.system.as_deref().filter(|text| !text.is_empty()).map(Message::system);
         system.into_iter().chain(self.messages.iter().cloned()).collect()
     }
 
-    /// The prompt of all messages, with what templates may ask for.
+    /// Returns the conversation with the arguments that chat templates may use.
     pub fn conversation(&self, think: Option<bool>) -> Conversation {
         let mut conversation = Conversation::new(self.all());
         if let Some(think) = think {
@@ -46,7 +46,7 @@ impl Transcript {
         self.messages.push(Message { reasoning, tool_calls, ..Message::assistant(reply.text) });
     }
 
-    /// Forgets the last reply, so that another can be written. False if there is none.
+    /// Removes the last reply, so that it can be regenerated. Returns false if there is none.
     pub fn drop_reply(&mut self) -> bool {
         let replied = self.messages.last().is_some_and(|last| last.role == Role::Assistant);
         if replied {
@@ -55,8 +55,8 @@ impl Transcript {
         replied
     }
 
-    /// Writes the conversation as JSON, in the field names of the OpenAI chat API: whole, or not at
-    /// all. `over_anything`: whether also in the place of a file that is no saved conversation.
+    /// Atomically writes the conversation as JSON, in the field names of the OpenAI chat API. Fails if the
+    /// file exists and is not a saved conversation, unless `over_anything` is set.
     pub fn save(&self, path: &Path, over_anything: bool) -> Result<()> {
         if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
             return Err(Failure::new(format!("{} is no file to write over", path.display()))
@@ -70,7 +70,7 @@ impl Transcript {
             .advise("give the file another name, or write over it with /save -f FILE"));
         }
         let text = format!("{:#}\n", json!({ "messages": self.all() }));
-        // Behind a link, the file that it names.
+        // The target of a symbolic link is replaced.
         let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         replace(&target, text.as_bytes()).map_err(|error| Failure::file("write to", path, &error))
     }
@@ -96,21 +96,21 @@ impl Transcript {
     }
 }
 
-/// Puts a file in the place of another one, or of none, at once. A new one is for its owner alone:
-/// what was said is nobody else's business.
+/// Replaces or creates a file atomically. A new file is readable only by its owner, since conversations are
+/// private.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     if let Ok(data) = std::fs::metadata(path) {
-        // Who may read the file is for its owner to say.
+        // An existing file keeps its permissions.
         file.as_file().set_permissions(data.permissions())?;
     }
     file.persist(path).map(drop).map_err(|error| error.error)
 }
 
-/// A text file of bearable size.
+/// Reads a text file of limited size.
 pub fn read_text(path: &Path) -> Result<String> {
     let failed = |error| Failure::file("read", path, &error);
     let data = std::fs::metadata(path).map_err(failed)?;
@@ -153,7 +153,7 @@ mod tests {
         });
         transcript.save(&path, false).unwrap();
         assert_eq!(Transcript::load(&path).unwrap(), transcript);
-        // Arguments are a JSON text, and an object in older files.
+        // Arguments are a string that contains JSON; older files store an object.
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains(r#""arguments": "{\"zone\":\"UTC\"}""#), "{text}");
         let older = text.replace(r#""{\"zone\":\"UTC\"}""#, r#"{"zone": "UTC"}"#);
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(Transcript::load(&path).unwrap(), shorter);
         assert!(shorter.save(directory.path(), true).is_err());
         assert!(shorter.save(&directory.path().join("no/such/folder.json"), true).is_err());
-        // Nothing else was left.
+        // Temporary files are removed.
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! `nestling convert`: from a Hugging Face checkpoint or a GGUF file to a store.
+//! `nestling convert`: converts a Hugging Face checkpoint or a GGUF file into a store.
 
 use crate::args::{CalibrationArgs, ConvertArgs, Rotation};
 use crate::bytes::ByteSize;
@@ -57,13 +57,13 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
     ))
 }
 
-/// What codes are chosen by. Those that are kept are not chosen: unless something was asked for, the
-/// weights alone count for the others.
+/// Returns the calibration settings. With `--exact`, codes are copied rather than chosen, so the default is
+/// to use no calibration for the remaining matrices.
 fn calibrated(args: &ConvertArgs) -> CalibrationArgs {
     if args.exact { calibration::of_gguf(&args.calibration) } else { args.calibration.clone() }
 }
 
-/// How much of a source was kept as it is.
+/// Describes how many matrices were kept exactly.
 fn kept(errors: &SourceErrors) -> String {
     match errors.known() + errors.unknown() {
         0 => "every matrix is stored exactly as the file has it".into(),
@@ -74,7 +74,7 @@ fn kept(errors: &SourceErrors) -> String {
     }
 }
 
-/// A store of at most that many bytes, of another store or of a checkpoint.
+/// Writes a store of at most `budget` bytes from another store or a checkpoint.
 fn within(
     args: &ConvertArgs,
     budget: u64,
@@ -138,7 +138,7 @@ fn cut(
     Ok((report, allocation))
 }
 
-/// Converts a download, or a GGUF file, into Nestling's cache, if no process has done so.
+/// Converts a download or a GGUF file into Nestling's cache, unless the store already exists.
 pub fn once(
     cache: &StoreCache,
     obtained: &Obtained,
@@ -186,11 +186,10 @@ fn into_cache(
     Ok(())
 }
 
-/// What a conversion reads and writes.
 struct Files<'a> {
     checkpoint: &'a Path,
     store: &'a Path,
-    /// Bytes that will be written beside the store later.
+    /// Number of bytes that will be written next to the store later.
     beside_bytes: u64,
 }
 
@@ -233,8 +232,8 @@ fn run(
     Ok(report)
 }
 
-/// How far what was written is from the source, each matrix at its highest level: root mean squares,
-/// relative.
+/// Describes the error of the written store against the source, each matrix at its highest level. Errors are
+/// relative root mean squares.
 fn told(errors: &SourceErrors) -> Option<String> {
     let plain = 100.0 * errors.overall()?;
     let mut text = match errors.weighted() {
@@ -260,7 +259,7 @@ fn told(errors: &SourceErrors) -> Option<String> {
     Some(text)
 }
 
-/// Errors of each kind of matrix, in brackets.
+/// Lists the errors of each kind of matrix in parentheses.
 fn kinds(errors: impl Iterator<Item = (MatrixKind, bool, f64)>) -> String {
     let shown = errors.map(|(kind, is_expert, error)| {
         let owner = if is_expert { "experts' " } else { "" };
@@ -269,7 +268,7 @@ fn kinds(errors: impl Iterator<Item = (MatrixKind, bool, f64)>) -> String {
     format!(" ({})", shown.collect::<Vec<_>>().join(", "))
 }
 
-/// What rotation was found to do, in one line.
+/// Describes the result of the rotation trial in one line.
 fn said(trial: &RotationTrial) -> String {
     let rows = trial.levels.iter().zip(trial.without.iter().zip(&trial.with));
     let rows: Vec<String> = rows
@@ -280,7 +279,6 @@ fn said(trial: &RotationTrial) -> String {
     format!("rotation {chosen}: mean KL on {tokens} tokens kept for it, {}", rows.join(", "))
 }
 
-/// The bar of what is under way.
 struct ConvertBar<'a> {
     console: &'a Console,
     task: Option<&'static str>,
@@ -291,14 +289,14 @@ impl ConvertBar<'_> {
     fn show(&mut self, at: &ConvertProgress) {
         let task = match at.phase {
             ConvertPhase::Hashing => "hashing",
-            // They take turns, layer by layer.
+            // These phases alternate for each layer.
             ConvertPhase::Calibrating | ConvertPhase::Quantizing => "converting",
             ConvertPhase::Cutting => "copying",
             ConvertPhase::Judging => "judging",
             _ => "finishing",
         };
         if self.task != Some(task) {
-            // The old bar goes before the new one comes.
+            // The previous bar must be removed before the next one is drawn.
             self.bar = None;
             if task == "converting" && at.done_bytes > 0 {
                 let (done, total) = (ByteSize(at.done_bytes), ByteSize(at.total_bytes));

@@ -1,4 +1,4 @@
-//! What computes: opened as the command line says, and `nestling devices`.
+//! Opens the compute device that the command line selects, and implements `nestling devices`.
 
 use crate::args::{DeviceArgs, DevicesArgs};
 use crate::bytes::ByteSize;
@@ -13,7 +13,7 @@ use nestling::{Device, DeviceOptions, EngineError, OpenDevice};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// What CUDA shows, or why nothing.
+/// The CUDA devices, or the reason why there are none.
 type CudaDevices = std::result::Result<Vec<CudaDeviceDescription>, CudaDeviceError>;
 
 fn options(args: &DeviceArgs) -> DeviceOptions {
@@ -24,7 +24,7 @@ fn options(args: &DeviceArgs) -> DeviceOptions {
     }
 }
 
-/// Opens what computes. What it is, is said under `--verbose`; a chat says it in its first screen.
+/// Opens the compute device. It is announced only under `--verbose`; a chat shows it on its welcome screen.
 pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
     let device = options(args).open();
     let device = device.map_err(|error| {
@@ -41,7 +41,8 @@ pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
     Ok(device)
 }
 
-/// What computes in place of a device that refused a model; the error where nothing may.
+/// Opens the device that replaces one which refused a model. Fails with the original error if no replacement
+/// is allowed.
 pub fn instead(
     args: &DeviceArgs,
     refusing: &OpenDevice,
@@ -50,7 +51,7 @@ pub fn instead(
 ) -> Result<OpenDevice> {
     let device = options(args).instead(refusing, error).map_err(|error| {
         let failure = explain(&error);
-        // A named device is not replaced by another one unasked.
+        // A device named by the user is never replaced silently.
         let has_advice = failure.advice.is_some();
         let is_device = matches!(error, EngineError::Device(_) | EngineError::Limit { .. });
         match refusing.is_cpu() || has_advice || !is_device {
@@ -64,7 +65,7 @@ pub fn instead(
     Ok(device)
 }
 
-/// What computes, and why, where that is not what one would hope for.
+/// Announces the compute device and, for a CPU fallback, the reason.
 fn tell(device: &OpenDevice, console: &Console) {
     match device {
         OpenDevice::Cpu { reason: Some(reason) } => {
@@ -75,7 +76,7 @@ fn tell(device: &OpenDevice, console: &Console) {
     }
 }
 
-/// What would do where this device is missing.
+/// Returns advice for an unavailable device.
 fn instead_of(device: &Device) -> String {
     let others = devices();
     match device {
@@ -86,7 +87,7 @@ fn instead_of(device: &Device) -> String {
     }
 }
 
-/// What would do where a device is missing.
+/// Returns advice for an unavailable device, given the GPUs that were found.
 fn instead_of_missing(gpus: &[AdapterDescription]) -> String {
     let cpu = "use the CPU with --device cpu";
     let usable = gpus.iter().filter(|gpu| gpu.refusal.is_none());
@@ -101,8 +102,8 @@ fn instead_of_missing(gpus: &[AdapterDescription]) -> String {
     }
 }
 
-/// Bytes that models may take of the device that would compute, which is not opened, and what GPU it
-/// is; none for the processor.
+/// Returns the memory budget in bytes and the name of the selected GPU, without opening it. The budget is the
+/// smaller one of `host` and the GPU's. Without a GPU, returns `host` and `None`.
 pub fn planned(args: &DeviceArgs, host: Option<u64>) -> Result<(Option<u64>, Option<String>)> {
     let cuda = match &args.device {
         Device::Auto => cuda::device(&cuda::CudaDeviceChoice::Auto).ok(),
@@ -142,7 +143,7 @@ pub fn list(args: &DevicesArgs) -> Result<()> {
     })
 }
 
-/// What `--device` calls it.
+/// Returns the value of `--device` that selects a GPU.
 fn name(gpu: &AdapterDescription) -> String {
     format!("wgpu:{}", gpu.index)
 }
@@ -151,7 +152,7 @@ fn cuda_name(gpu: &CudaDeviceDescription) -> String {
     format!("cuda:{}", gpu.index)
 }
 
-/// The CUDA devices, and why there are none where a driver says more than that it is not there.
+/// Formats the CUDA devices, or the driver's error unless the driver is simply not installed.
 fn cuda_text(found: &CudaDevices) -> String {
     let gpus = match found {
         Ok(gpus) => gpus,

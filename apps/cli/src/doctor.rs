@@ -1,4 +1,4 @@
-//! `nestling doctor`: what limits this machine, and what could be changed.
+//! `nestling doctor`: reports what limits speed on this machine and suggests improvements.
 
 use crate::args::DoctorArgs;
 use crate::bytes::ByteSize;
@@ -18,13 +18,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Readahead from which mapped files are read far more than they are used.
+/// Readahead in bytes from which mapped files cause many unnecessary reads.
 const READAHEAD_MUCH: u64 = 1 << 20;
 
-/// Bytes per second that a disk with moving parts does not reach in random reads.
+/// Speed of random reads in bytes per second that a rotating disk does not reach.
 const DISK_THAT_SEEKS: f64 = 250e6;
 
-/// Everything that was found out.
 struct Examined {
     path: PathBuf,
     store: Arc<Store>,
@@ -37,7 +36,7 @@ struct Examined {
     machine: Machine,
 }
 
-/// Something that a person may want to know or change.
+/// A fact or suggestion for the user.
 #[derive(Debug, PartialEq)]
 struct Finding {
     about: &'static str,
@@ -114,8 +113,8 @@ impl Examined {
         format!("{}{kind}{block}{ahead}", disk.name)
     }
 
-    /// Whether the disk has moving parts. Disks of virtual machines often say so and have none,
-    /// which shows in their speed.
+    /// Returns true if the disk is rotating. Virtual disks often report rotation, so the measured speed is
+    /// checked too.
     fn seeks(&self) -> bool {
         let rotates = self.disk.as_ref().and_then(|disk| disk.rotates) == Some(true);
         let speeds = self.machine.speed.disk.iter().map(|point| point.bytes_per_s);
@@ -158,7 +157,7 @@ impl Examined {
         findings
     }
 
-    /// What decides the speed of this store on this machine.
+    /// Describes the bottleneck for this store on this machine.
     fn limit(&self) -> String {
         let bytes = level_sizes(&self.store);
         let level = self.store.level();

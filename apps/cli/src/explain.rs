@@ -1,4 +1,4 @@
-//! Errors of the library, said to a person with what to do about them.
+//! Converts errors of the library into messages with advice.
 
 use crate::bytes::{ByteSize, Units};
 use crate::failure::{Exit, Failure};
@@ -68,7 +68,7 @@ fn explained(error: &EngineError) -> Failure {
     }
 }
 
-/// The least budget of a GPU's memory that would do, where one was too small.
+/// Returns the smallest sufficient GPU memory budget, if the error says that the budget was too small.
 fn least_of_device(error: &(dyn std::error::Error + 'static)) -> Option<u64> {
     match (error.downcast_ref(), error.downcast_ref()) {
         (Some(error), _) => WgpuError::least_budget(error),
@@ -77,7 +77,7 @@ fn least_of_device(error: &(dyn std::error::Error + 'static)) -> Option<u64> {
     }
 }
 
-/// A budget that not even a model with streamed experts fits in.
+/// Explains a memory budget that is too small even with streamed experts.
 fn too_small(refused: &MemoryTooSmall) -> Failure {
     let units = Units::of_typed(refused.given);
     let show = |bytes| units.show(bytes);
@@ -101,7 +101,7 @@ fn too_small(refused: &MemoryTooSmall) -> Failure {
     ))
 }
 
-/// Keeps the exit code of damage where an error means that.
+/// Sets the exit code for damaged files.
 pub fn damaged(mut failure: Failure) -> Failure {
     failure.exit = Exit::Damaged;
     failure
@@ -142,7 +142,7 @@ pub fn explain_store(error: &StoreError) -> Failure {
     }
 }
 
-/// Whether a store that was cut holds any level as a whole.
+/// Returns true if a truncated store still contains a complete level.
 fn has_a_level(file: &str) -> bool {
     let options = OpenOptions { partial: true, ..OpenOptions::default() };
     Store::open_with(file, &options).is_ok()

@@ -1,41 +1,41 @@
-//! What went wrong, said to a person: one sentence, one piece of advice, one exit code.
+//! Errors as shown to the user: one sentence, one piece of advice and an exit code.
 
 use std::fmt;
 
 pub use nestling_hub::plain;
 
-/// How the program ends. The numbers are part of the interface (`nestling --help` lists them).
+/// Exit codes. The numbers are part of the interface (`nestling --help` lists them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Whoever read standard output has seen enough, as in `nestling run | head`.
+    /// Standard output was closed by its reader, as in `nestling run | head`.
     OutputClosed = 0,
-    /// Something failed.
+    /// General failure.
     Failed = 1,
-    /// The command line is wrong; clap uses the same number.
+    /// Invalid command line; clap uses the same number.
     Usage = 2,
-    /// A store is damaged.
+    /// Damaged store.
     Damaged = 3,
-    /// A file was cut while it was mapped.
+    /// Mapped file that was truncated.
     #[cfg_attr(not(unix), expect(dead_code, reason = "elsewhere a mapped file cannot be cut"))]
     FileCut = 4,
-    /// Ctrl-C.
+    /// Interrupted by Ctrl-C.
     Interrupted = 130,
 }
 
-/// An error on its way to the person at the keyboard.
+/// An error to be shown to the user.
 #[derive(Debug)]
 pub struct Failure {
     pub exit: Exit,
-    /// What happened, as a sentence without the final stop.
+    /// Description of the error, as a sentence without the final full stop.
     pub message: String,
-    /// What to do about it, as a sentence without the final stop.
+    /// Suggested action, as a sentence without the final full stop.
     pub advice: Option<String>,
-    /// Whether more memory would help.
+    /// True if a larger memory budget would help.
     pub lacks_memory: bool,
 }
 
-/// The result of everything that can fail in front of a person.
+/// Result type of all operations that can fail with a message to the user.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
@@ -43,11 +43,11 @@ impl Failure {
         Self { exit: Exit::Failed, message: message.into(), advice: None, lacks_memory: false }
     }
 
-    /// A library's own sentence; what follows its last semicolon is what to do.
+    /// Creates a failure from a library error. Text after the last semicolon becomes the advice.
     pub fn sentence(error: &dyn fmt::Display) -> Self {
         let text = error.to_string();
-        // A file's name or what is in it may have a semicolon, too, but advises nobody. It stands
-        // before a colon or in quotes, and the library's own advice has neither.
+        // File names and contents may include semicolons too. They occur before a colon or in quotes, which
+        // the library's advice never contains.
         let is_advice = |text: &str| !text.contains([':', '`', '"', '/']);
         match text.rsplit_once("; ") {
             Some((message, advice)) if is_advice(advice) => Self::new(message).advise(advice),
@@ -63,12 +63,12 @@ impl Failure {
         Self { exit: Exit::Interrupted, ..Self::new("interrupted") }
     }
 
-    /// Standard output was closed by its reader: end without a word.
+    /// Creates the failure for a standard output closed by its reader, which has no message.
     pub fn output_closed() -> Self {
         Self { exit: Exit::OutputClosed, ..Self::new("") }
     }
 
-    /// A failed operation on a file, with advice where the operating system's code tells enough.
+    /// Describes a failed file operation, with advice for common error codes.
     pub fn file(verb: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Kind;
         let failure = Self::new(format!("cannot {verb} {}: {}", path.display(), plain(error)));

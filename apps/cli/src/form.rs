@@ -1,4 +1,4 @@
-//! The form that answers keep to: by a JSON schema, a regular expression or a grammar.
+//! Output constraints: a JSON schema, a regular expression or a grammar.
 
 use crate::args::FormArgs;
 use crate::console::Console;
@@ -9,7 +9,7 @@ use nestling::guide::{Guide, GuideError};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the command line asks answers to look like.
+/// Constraint given on the command line, if any.
 #[derive(Clone, Debug, Default)]
 pub struct Form(Option<Arc<Asked>>);
 
@@ -17,11 +17,11 @@ pub struct Form(Option<Arc<Asked>>);
 struct Asked {
     guide: Arc<Guide>,
     is_json: bool,
-    /// The option, and what it says.
+    /// Option that requested the constraint, for messages.
     words: String,
 }
 
-// What each form must be; said where one is refused.
+// Advice for invalid constraints.
 const SCHEMA_ADVICE: &str =
     "correct the schema, or leave out what was named: nothing of a schema is ever ignored";
 const REGEX_ADVICE: &str =
@@ -30,10 +30,10 @@ const GRAMMAR_ADVICE: &str =
     "write it in Lark's syntax; the rule `start` is the answer, as in `start: \"yes\" | \"no\"`";
 
 impl Form {
-    /// Compiles what was asked for, before there is a model.
+    /// Compiles the requested constraint before a model is opened.
     ///
     /// # Errors
-    /// What cannot be read or compiled, and two forms at once.
+    /// Returns an error if the constraint cannot be read or compiled, or if two constraints are given.
     pub fn new(args: &FormArgs) -> Result<Self> {
         let given = [
             args.json_schema.as_ref().map(|_| "--json-schema"),
@@ -42,7 +42,7 @@ impl Form {
             args.grammar.as_ref().map(|_| "--grammar"),
         ];
         let mut given = given.into_iter().flatten();
-        // Two variables, that is: the command line itself is refused before.
+        // Caused by environment variables only; clap rejects two flags on the command line.
         if let (Some(first), Some(second)) = (given.next(), given.next()) {
             return Err(Failure::usage(format!("{first} cannot be used with {second}"))
                 .advise("unset the environment variable of one of them"));
@@ -65,7 +65,7 @@ impl Form {
         }
     }
 
-    /// A schema, or the path of one.
+    /// Compiles a schema, given as JSON or as the path of a file.
     fn of_schema(schema: &str) -> Result<Self> {
         let (text, words) = match schema.trim_start().starts_with('{') {
             true => (schema.to_owned(), "--json-schema".into()),
@@ -86,30 +86,30 @@ impl Form {
         }
     }
 
-    /// Whether answers have a form at all.
+    /// Returns true if the output is constrained.
     pub fn is_given(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The option that asked for it.
+    /// Returns the option that requested the constraint.
     pub fn words(&self) -> Option<&str> {
         self.0.as_deref().map(|asked| &*asked.words)
     }
 
-    /// Has a generation keep to it.
+    /// Applies the constraint to a generation.
     pub fn hold(&self, options: &mut GenerateOptions) {
         if let Some(asked) = &self.0 {
             options.constraint = Some(asked.guide.clone());
         }
     }
 
-    /// Says where an answer ended before it was whole.
+    /// Warns if a constrained response ended before it was complete.
     pub fn warn_if_cut(&self, text: &str, reason: &FinishReason, console: &Console) {
-        // Default: what has no form cannot lack a part of it.
+        // Default: an unconstrained response cannot be incomplete.
         let Some(asked) = &self.0 else { return };
         let by = match reason {
             FinishReason::Length | FinishReason::ContextFull => "its length",
-            // A stop string: what ends by itself is whole.
+            // A stop string cut it off; a response that ends by the constraint itself is complete.
             FinishReason::Stop if asked.is_json && !is_json(text) => "a stop string",
             _ => return,
         };
@@ -121,7 +121,7 @@ impl Form {
 }
 
 impl PartialEq for Form {
-    /// Whether both came from the same command line.
+    /// Returns true if both come from the same command line.
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

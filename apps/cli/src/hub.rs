@@ -1,4 +1,4 @@
-//! What the command line and the environment say of the Hub, and how its work is shown.
+//! Hub settings from the command line and the environment, and progress of Hub operations.
 
 use crate::args::{CalibrationArgs, HubArgs};
 use crate::bytes::ByteSize;
@@ -14,7 +14,7 @@ use nestling_hub::{
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where models come from and go to.
+/// Returns the options for downloading and converting models.
 pub fn options(hub: &HubArgs, calibration: &CalibrationArgs) -> Result<HubOptions> {
     let endpoint = std::env::var("HF_ENDPOINT").ok().filter(|text| !text.is_empty());
     let endpoint =
@@ -32,7 +32,7 @@ pub fn options(hub: &HubArgs, calibration: &CalibrationArgs) -> Result<HubOption
     })
 }
 
-/// Where converted stores lie.
+/// Returns the cache of converted stores.
 pub fn store_cache(calibration: &CalibrationArgs) -> Result<StoreCache> {
     let cache = places::nestling_cache()?;
     Ok(StoreCache {
@@ -43,17 +43,17 @@ pub fn store_cache(calibration: &CalibrationArgs) -> Result<StoreCache> {
     })
 }
 
-/// Where is remembered what files in place were when they were read first.
+/// Returns the records of files run in place, as they were when first read.
 pub fn first_reads() -> Result<FirstReads> {
     Ok(FirstReads::new(places::nestling_cache()?.join("reads")))
 }
 
-/// Which models are open, and were.
+/// Returns the records of open and recently used models.
 pub fn uses() -> Result<Uses> {
     Ok(Uses::new(places::nestling_cache()?.join("uses")))
 }
 
-/// Everything that is cached.
+/// Returns all caches.
 pub fn caches() -> Result<Caches> {
     Ok(Caches {
         downloads: places::hub_cache()?,
@@ -71,7 +71,7 @@ fn offline(hub: &HubArgs) -> bool {
     hub.offline || std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !falsey(value.trim()))
 }
 
-/// Whoever has a slow line says so to the Hub's own tools, too.
+/// Returns the network limits. `HF_HUB_DOWNLOAD_TIMEOUT` of the Hub's own tools is respected.
 fn limits() -> Limits {
     let said = std::env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
     let seconds = said.and_then(|text| text.trim().parse::<u32>().ok()).filter(|s| *s > 0);
@@ -82,7 +82,8 @@ fn limits() -> Limits {
     }
 }
 
-/// `--hf-token` or `HF_TOKEN`, else the file that the Hub's own tools write at login.
+/// Returns the access token: `--hf-token` or `HF_TOKEN`, otherwise the file that the Hub's tools write at
+/// login.
 fn token(hub: &HubArgs) -> Result<Option<String>> {
     if let Some(token) = hub.hf_token.as_deref().map(str::trim).filter(|token| !token.is_empty()) {
         return Ok(Some(token.into()));
@@ -91,7 +92,7 @@ fn token(hub: &HubArgs) -> Result<Option<String>> {
         Some(path) => PathBuf::from(path),
         None => places::hub_home()?.join("token"),
     };
-    // Default: where nobody has logged in, there is no token.
+    // Default: empty if the user has not logged in.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty()))
 }

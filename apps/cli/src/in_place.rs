@@ -1,4 +1,4 @@
-//! GGUF files where they lie: opened as stores that are written nowhere.
+//! GGUF files in place: opened as stores without writing a store file.
 
 use crate::args::{CalibrationArgs, LoadModeArg, ModelArgs, ResourceArgs};
 use crate::console::Console;
@@ -15,32 +15,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Whether a file runs where it lies: nothing was asked of its conversion.
+/// Returns true if a file runs in place: it is a GGUF file, and no calibration was requested.
 pub fn is_wanted(path: &Path, asked: &CalibrationArgs) -> bool {
     is_gguf(path) && calibration::is_lighter(asked)
 }
 
-/// A GGUF file that is open where it lies. What was read of it is remembered when it is closed.
+/// A GGUF file that is open in place. Checksums of its extents are saved when it is closed.
 pub struct InPlaceFile {
     pub checkpoint: Arc<Checkpoint>,
-    /// Extents whose checksums were known when it was opened.
+    /// Number of extents whose checksums were known when the file was opened.
     pub known: usize,
     store: Arc<Store>,
-    /// None where there is no cache.
+    /// `None` if there is no cache directory.
     reads: Option<FirstReads>,
 }
 
-/// How P3 and P4 lie for a device: the CPU computes with both as one digit.
+/// Returns the layout of P3 and P4 for a device. The CPU uses merged digits, GPUs separate planes.
 pub fn digits(device: &OpenDevice) -> Digits {
     if device.is_cpu() { Digits::Merged } else { Digits::Apart }
 }
 
-/// Where the experts of a file are: the CPU computes before all of them are planes.
+/// Returns how experts become resident. The CPU starts to compute before all experts have been transcoded.
 pub fn residence(device: &OpenDevice) -> Residence {
     if device.is_cpu() { Residence::Lazy } else { Residence::Auto }
 }
 
-/// The store that a file is, without one being written.
+/// Opens a GGUF file as a store without writing one.
 pub fn open(path: &Path, digits: Digits) -> Result<(Arc<Store>, InPlaceFile)> {
     let checkpoint = Checkpoint::open(path).map_err(|error| explain_import(&error))?;
     let checkpoint = Arc::new(checkpoint);
@@ -54,12 +54,12 @@ pub fn open(path: &Path, digits: Digits) -> Result<(Arc<Store>, InPlaceFile)> {
 
 impl Drop for InPlaceFile {
     fn drop(&mut self) {
-        // Where nothing can be kept, damage is seen within a process alone.
+        // Damage is detected only within this process if there is no cache.
         let _ = self.reads.as_ref().map(|reads| reads.keep(&self.store));
     }
 }
 
-/// Tensors of one type.
+/// Total of the tensors of one type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TypeShare {
     pub tensors: usize,
@@ -67,12 +67,12 @@ pub struct TypeShare {
 }
 
 impl InPlaceFile {
-    /// Where is kept what was read of it, where there is a cache.
+    /// Returns the path of the saved checksums, if there is a cache.
     pub fn reads_file(&self) -> Option<PathBuf> {
         self.reads.as_ref().map(|reads| reads.path(&self.store))
     }
 
-    /// Tensors by type, the type with most bytes first.
+    /// Returns the tensors by type, the type with the most bytes first.
     pub fn types(&self) -> Vec<(&'static str, TypeShare)> {
         let mut shares: BTreeMap<&'static str, TypeShare> = BTreeMap::new();
         for (_, tensor) in self.checkpoint.tensors() {
@@ -85,7 +85,7 @@ impl InPlaceFile {
         shares
     }
 
-    /// Tensors that the model does not use.
+    /// Returns the tensors that the model does not use.
     pub fn unused(&self) -> Vec<&str> {
         let shape = self.checkpoint.shape();
         let mut used = BTreeSet::new();
@@ -101,7 +101,7 @@ impl InPlaceFile {
         names.filter(|name| !used.contains(*name)).collect()
     }
 
-    /// Bytes after the last tensor of each part, padding included.
+    /// Returns the number of bytes after the last tensor of each part, including padding.
     pub fn trailing_bytes(&self) -> u64 {
         let mut ends: BTreeMap<usize, u64> = BTreeMap::new();
         for (_, tensor) in self.checkpoint.tensors() {
@@ -111,10 +111,10 @@ impl InPlaceFile {
         self.checkpoint.weight_bytes().saturating_sub(self.parts_before(&ends))
     }
 
-    /// Bytes of all parts up to the ends of their last tensors.
+    /// Returns the size of all parts up to the ends of their last tensors.
     fn parts_before(&self, ends: &BTreeMap<usize, u64>) -> u64 {
         let parts = self.checkpoint.files().enumerate();
-        // Default: a part without tensors is its header alone.
+        // Default: a part without tensors consists of its header only.
         let end = |(part, path): (usize, &Path)| match ends.get(&part) {
             Some(end) => *end,
             None => path.metadata().map_or(0, |metadata| metadata.len()),
@@ -123,13 +123,13 @@ impl InPlaceFile {
     }
 }
 
-/// The command that makes a store of a file.
+/// Returns advice with the command that converts a file into a store.
 pub fn instead(path: &Path) -> String {
     format!("make a store of it with `nestling convert --exact {} -o OUT.nest`", path.display())
 }
 
-/// Refuses what a file in place cannot do at all, and warns of what has no effect on it: options by
-/// their names, and whether they were given.
+/// Refuses options that a file in place does not support, and warns about options without effect. Each option
+/// is given by its name and whether it was used.
 pub fn check(
     path: &Path,
     refused: &[(&str, bool)],
@@ -155,7 +155,7 @@ pub fn check(
     Ok(())
 }
 
-/// Says what a file in place cannot do that a store can, and refuses what it cannot do at all.
+/// Warns about options without effect on a file in place, and refuses unsupported ones.
 pub fn tell(
     path: &Path,
     model: &ModelArgs,
@@ -182,7 +182,7 @@ pub fn tell(
     Ok(())
 }
 
-/// What a model of a file in place is opened with: it has one level.
+/// Returns the model options for a file in place, which has only one level.
 pub fn options(asked: ModelOptions) -> ModelOptions {
     ModelOptions { level: None, weight_budget: None, dual: None, ..asked }
 }

@@ -1,4 +1,4 @@
-//! `nestling inspect`: what a store holds.
+//! `nestling inspect`: shows the contents of a store.
 
 mod gguf;
 
@@ -199,7 +199,7 @@ fn as_text(path: &Path, store: &Store, config: &ModelConfig) -> String {
            and padding\n"
 }
 
-/// How many matrices of each kind have which level at the top, and what was measured of them.
+/// Formats the number of matrices of each kind by highest level, and their measured errors.
 fn measured_text(store: &Store) -> String {
     let index = store.index();
     let summary = AllocationSummary::of(index, &Allocation::of_level(index, Level::L8));
@@ -219,7 +219,7 @@ fn measured_text(store: &Store) -> String {
     out
 }
 
-/// Experts whose use and errors are in the index, and all experts.
+/// Returns the number of experts with measured frequency and errors, and the number of all experts.
 fn measured(store: &Store) -> (usize, usize) {
     let experts = store.groups().iter().filter(|group| group.id.expert().is_some());
     let known = |group: &&Group| {
@@ -229,7 +229,6 @@ fn measured(store: &Store) -> (usize, usize) {
     (experts.clone().filter(known).count(), experts.count())
 }
 
-/// The kinds of mixers of a model's layers.
 fn mixers(config: &ModelConfig) -> Vec<TokenMixer> {
     config.distinct(|layer| Some(layer.mixer))
 }
@@ -287,7 +286,7 @@ fn mixer_text(mixer: &TokenMixer) -> String {
     text
 }
 
-/// How a store was made: a line for each setting.
+/// Formats the conversion settings of a store, one line for each.
 fn made_with(parameters: &str) -> String {
     let parameters: Value = serde_json::from_str(parameters).unwrap_or(Value::Null);
     let mut lines = Vec::new();
@@ -297,7 +296,7 @@ fn made_with(parameters: &str) -> String {
     shown.collect()
 }
 
-/// The members of an object as `name: value`, those of objects within under both names.
+/// Flattens an object into lines of `name: value`. Names of nested objects are prefixed with the outer name.
 fn settings(name: &str, value: &Value, lines: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
@@ -315,7 +314,7 @@ fn setting(value: &Value) -> String {
     match value {
         Value::Null => "none".into(),
         Value::String(text) => text.clone(),
-        // They were chosen in single precision; their digits beyond it say nothing.
+        // The settings were chosen in single precision; further digits are meaningless.
         Value::Number(number) if number.is_f64() => {
             number.as_f64().map_or(String::new(), |number| (number as f32).to_string())
         }
@@ -324,7 +323,7 @@ fn setting(value: &Value) -> String {
     }
 }
 
-/// A number of weights in three figures.
+/// Formats a number of weights with about three digits.
 pub fn weights_words(weights: u64) -> String {
     let millions = weights as f64 / 1e6;
     match millions {

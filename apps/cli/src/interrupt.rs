@@ -1,21 +1,21 @@
-//! Ctrl-C: the first stops what is being computed, the second ends the program.
+//! Ctrl-C handling: the first press stops the computation, the second ends the program.
 
 use nestling::engine::cancel::CancelToken;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The work that Ctrl-C stops, if any. Cloned into the signal handler.
+/// The computation that Ctrl-C stops, if any. Cloned into the signal handler.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     running: Arc<Mutex<Option<CancelToken>>>,
-    /// Whether a signal has stopped the work.
+    /// True if a signal has stopped the computation.
     is_stopping: Arc<AtomicBool>,
-    /// What stops the work in place of Ctrl-C.
+    /// Token that stops the computation instead of Ctrl-C.
     given: Option<CancelToken>,
 }
 
 impl Interrupt {
-    /// Installs the handler; called once. Without one, Ctrl-C ends the program, which is fine.
+    /// Installs the handler; must be called only once. If it cannot be installed, Ctrl-C ends the program.
     pub fn install() -> Self {
         let interrupt = Self::default();
         let handler = interrupt.clone();
@@ -23,13 +23,13 @@ impl Interrupt {
         interrupt
     }
 
-    /// One that this token stops, and no key.
+    /// Creates an interrupt controlled by a token instead of the keyboard.
     pub fn by(token: &CancelToken) -> Self {
         Self { given: Some(token.clone()), ..Self::default() }
     }
 
-    /// Handles SIGTERM like Ctrl-C from now on, and SIGHUP like the first Ctrl-C unless the program was started to ignore it
-    /// (`nohup`). If the handlers cannot be installed, the signals end the program at once.
+    /// Handles SIGTERM like Ctrl-C, and SIGHUP like the first Ctrl-C unless the program was started to ignore
+    /// it (`nohup`). If the handlers cannot be installed, the signals end the program at once.
     #[cfg(unix)]
     pub fn obey_termination(&self) {
         use tokio::signal::unix::{SignalKind, signal};
@@ -54,17 +54,17 @@ impl Interrupt {
             })
         };
         let started = std::thread::Builder::new().name("nestling-signals".into()).spawn(listen);
-        // Without a thread it stays what it was.
+        // Signals keep their previous effect if the thread cannot be started.
         drop(started);
     }
 
-    /// Elsewhere nobody asks.
+    /// Does nothing: these signals exist only on Unix.
     #[cfg(not(unix))]
     pub fn obey_termination(&self) {}
 
     /// Runs `work` with a token that Ctrl-C cancels.
     pub fn guard<T>(&self, work: impl FnOnce(&CancelToken) -> T) -> T {
-        // Default: one of its own, that Ctrl-C alone cancels.
+        // Default: a new token that only Ctrl-C cancels.
         let token = self.given.clone().unwrap_or_default();
         *self.lock() = Some(token.clone());
         let out = work(&token);
@@ -76,7 +76,8 @@ impl Interrupt {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops the work. A further signal is ignored: terminals and service managers may send SIGHUP twice, or after SIGTERM.
+    /// Stops the computation. A further signal is ignored: terminals and service managers may send SIGHUP
+    /// twice, or after SIGTERM.
     #[cfg(unix)]
     fn hang_up(&self) {
         if !self.is_stopping.load(Ordering::SeqCst) {
@@ -95,7 +96,7 @@ impl Interrupt {
     }
 }
 
-/// Whether SIGHUP is ignored. Where that is unknown it is left as it is.
+/// Returns true if SIGHUP is ignored. If this is unknown, returns true, which leaves the signal unchanged.
 #[cfg(unix)]
 fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").ok();

@@ -1,30 +1,30 @@
-//! How large a store is at each of its levels.
+//! Sizes of a store at each of its levels.
 
 use nestling::Level;
 use nestling::engine::allocation::{Allocation, Counting, bits_per_weight};
 use nestling::formats::store::{Index, Store};
 
-/// One level of a store.
+/// Size of a store at one level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LevelSize {
     pub level: Level,
-    /// Bytes from the beginning of the store that hold the level.
+    /// Length in bytes of the store's prefix that contains the level.
     pub bytes: u64,
-    /// Over attention, feed-forward and expert matrices; scales, tables and padding counted.
+    /// Mean over attention, feed-forward and expert matrices, including scales, tables and padding.
     pub bits_per_weight: f64,
 }
 
-/// The levels that a store has, whether or not they are all present.
+/// Returns the sizes of all levels of a store, including levels that have not been downloaded.
 pub fn level_sizes(store: &Store) -> Vec<LevelSize> {
     let mut sizes = level_sizes_of_index(store.index());
     if store.is_derived() {
-        // Lower levels are read whole, too.
+        // Lower levels of a derived store require reading the whole file too.
         sizes.retain(|size| size.level == store.level());
     }
     sizes
 }
 
-/// The same for a store of which only the index is there, or planned.
+/// Returns the sizes of all levels described by an index; the store itself may be incomplete or only planned.
 pub fn level_sizes_of_index(index: &Index) -> Vec<LevelSize> {
     let of = |level: Level| {
         let section = index.sections().get(index.sections_for(level)?.checked_sub(1)?)?;

@@ -1,41 +1,40 @@
-//! Settings of Linux that decide how fast memory and disk are.
+//! Linux settings that affect the speed of memory and disk.
 
 use nestling::system::SystemFiles;
 use std::path::Path;
 
-/// Whether the system gives large pages to programs that ask: the chosen word of
-/// `always [madvise] never`.
+/// Returns the mode of transparent huge pages: the selected word of `always [madvise] never`.
 pub fn huge_pages(files: &SystemFiles) -> Option<String> {
     let text = files.read("/sys/kernel/mm/transparent_hugepage/enabled")?;
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.into())
 }
 
-/// Whether the system lets programs use io_uring; none where it has no such setting.
+/// Returns true if the system allows io_uring, or `None` if it has no such setting.
 pub fn io_uring_allowed(files: &SystemFiles) -> Option<bool> {
     Some(files.number("/proc/sys/kernel/io_uring_disabled")? == 0)
 }
 
-/// The disk that a file is on.
+/// The disk that stores a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// The system's name for it, such as nvme0n1.
+    /// Device name, such as nvme0n1.
     pub name: String,
-    /// Bytes that the system reads ahead in files, mapped ones too.
+    /// Readahead of the system in bytes; also applies to mapped files.
     pub readahead_bytes: Option<u64>,
-    /// Bytes of the disk's smallest unit.
+    /// Logical block size in bytes.
     pub block_bytes: Option<u64>,
-    /// Whether it has moving parts.
+    /// True for rotating disks.
     pub rotates: Option<bool>,
 }
 
-/// What the system says of the disk with that device number; none for what is no disk of its own,
-/// such as a network's or a file system in memory.
+/// Returns the properties of the disk that stores a file. Returns `None` if there is no local disk, as for
+/// network file systems or file systems in memory.
 #[cfg(target_os = "linux")]
 pub fn disk_of(files: &SystemFiles, path: &Path) -> Option<Disk> {
     use std::os::linux::fs::MetadataExt;
     let device = path.metadata().ok()?.st_dev();
-    // As glibc's gnu_dev_major and gnu_dev_minor.
+    // Same computation as glibc's gnu_dev_major and gnu_dev_minor.
     let major = ((device >> 32) & 0xffff_f000) | ((device >> 8) & 0xfff);
     let minor = ((device >> 12) & 0xffff_ff00) | (device & 0xff);
     disk(files, &format!("{major}:{minor}"))
@@ -51,7 +50,7 @@ fn disk(files: &SystemFiles, number: &str) -> Option<Disk> {
     let place = format!("/sys/dev/block/{number}");
     let event = files.read(format!("{place}/uevent"))?;
     let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
-    // A partition has its disk's queue.
+    // A partition uses the queue of its disk.
     let setting = |name: &str| {
         let own = files.number(format!("{place}/queue/{name}"));
         own.or_else(|| files.number(format!("{place}/../queue/{name}")))

@@ -1,4 +1,4 @@
-//! From a model's name on the command line to the file or folder that it is.
+//! Resolves a model named on the command line to a file or folder.
 
 use crate::args::{CalibrationArgs, DeviceArgs, HubArgs};
 use crate::console::Console;
@@ -10,31 +10,31 @@ use nestling::formats::Level;
 use nestling_hub::{Obtained, Reference, is_gguf};
 use std::path::{Path, PathBuf};
 
-/// A model as the command line names it.
+/// A model as named on the command line.
 pub struct NamedModel<'a> {
     pub path: Option<&'a PathBuf>,
     pub hub: &'a HubArgs,
-    /// What a conversion is calibrated with.
+    /// Calibration settings for a conversion.
     pub calibration: CalibrationArgs,
-    /// The level that a downloaded store needs.
+    /// Level up to which a store is downloaded.
     pub level: Option<Level>,
 }
 
-/// A model that is here.
+/// A model that is available locally.
 pub struct LocatedModel {
     pub path: PathBuf,
-    /// Whether it is the storyteller that comes with the program.
+    /// True for the bundled storyteller.
     pub is_bundled: bool,
 }
 
 impl<'a> NamedModel<'a> {
-    /// A model whose files are looked at and not computed with.
+    /// Creates a name for commands that read the files of a model without computing.
     pub fn of_files(path: Option<&'a PathBuf>, hub: &'a HubArgs) -> Self {
         Self { path, hub, calibration: CalibrationArgs::default(), level: None }
     }
 
-    /// The model that is meant. Downloads where `-hf` says so, and converts a checkpoint, or a GGUF file
-    /// of whose conversion something was asked.
+    /// Locates the model. Downloads it for `-hf`, and converts a checkpoint, or a GGUF file if calibration
+    /// was requested.
     pub fn locate(&self, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
         let located = |path| Ok(LocatedModel { path, is_bundled: false });
         let lighter = calibration::is_lighter(&self.calibration);
@@ -60,7 +60,7 @@ impl<'a> NamedModel<'a> {
     }
 }
 
-/// The store of a GGUF file in the cache; it is made if it is not there.
+/// Returns the cached store of a GGUF file, converting the file if necessary.
 pub fn store_of(
     path: &Path,
     calibration: &CalibrationArgs,
@@ -73,7 +73,7 @@ pub fn store_of(
     Ok(obtained.store)
 }
 
-/// A store that a device computes with: of a GGUF file what it is where it lies.
+/// Opens a store for a device. A GGUF file is opened in place.
 pub fn open_store_on(path: &Path, device: &DeviceArgs, console: &Console) -> Result<OpenedStore> {
     if !is_gguf(path) {
         return open_store(path);

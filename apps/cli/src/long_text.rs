@@ -1,14 +1,14 @@
-//! Texts that are longer than what is tokenized at once.
+//! Tokenizes long texts in chunks.
 
 use nestling::engine::text::{EncodeOptions, TextError, Tokenizer};
 
-/// Bytes that are tokenized at once.
+/// Maximum size in bytes of a chunk that is tokenized at once.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// At least the first `tokens_max` tokens of a text, if it has so many.
+/// Returns at least the first `tokens_max` tokens of a text, or all tokens of a shorter text.
 ///
 /// # Errors
-/// As [`Tokenizer::encode`].
+/// Returns the errors of [`Tokenizer::encode`].
 pub fn encode(
     tokenizer: &Tokenizer,
     text: &str,
@@ -25,7 +25,7 @@ pub fn encode(
     Ok(tokens)
 }
 
-/// A text in pieces of at most `most` bytes, cut where a line begins if that can be.
+/// Splits a text into chunks of at most `most` bytes, at the start of a line if possible.
 fn pieces(mut rest: &str, most: usize) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -37,8 +37,8 @@ fn pieces(mut rest: &str, most: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where a text is cut: behind the last line that ends within `most` bytes and is followed by no
-/// space, which is a border of tokens in every pre-tokenizer.
+/// Returns the index at which to split a text. It is after the last newline within `most` bytes that is not
+/// followed by whitespace, because every pre-tokenizer separates tokens there.
 fn cut(text: &str, most: usize) -> usize {
     if text.len() <= most {
         return text.len();
@@ -49,7 +49,7 @@ fn cut(text: &str, most: usize) -> usize {
     };
     let lines = text[..most].rmatch_indices('\n').map(|(at, _)| at + 1);
     let mut begins = lines.filter(|at| !text[*at..].starts_with(char::is_whitespace));
-    // Default: a text without such lines is cut where it has to be.
+    // Default: a text without such a newline is split at `most` bytes.
     begins.next().unwrap_or(most)
 }
 

@@ -2,13 +2,13 @@
     unix,
     expect(unsafe_code, reason = "a signal handler reads, writes and ends the process")
 )]
-//! What happens when a page of a mapped file is gone: someone cut the file while it was used in place, or its disk
-//! failed. The system says so with SIGBUS, which nothing can be computed after.
+//! SIGBUS handler for mapped files: a page disappears if the file is truncated while in use, or if its disk
+//! fails. The program cannot continue after that.
 
 use nestling::formats::store::MappedStore;
 
-/// Has the end of the process name the store if pages of it are gone. The library installs no handlers; this is the
-/// program's.
+/// Registers a mapped store, so that the handler names it in its message when pages disappear. The library
+/// installs no signal handlers; only this program does.
 pub fn watch(mapped: &MappedStore) {
     #[cfg(unix)]
     for range in mapped.addresses() {
@@ -27,19 +27,19 @@ mod unix {
 
     use crate::failure::Exit;
 
-    /// Files that are told apart; those beyond end the process as files that nobody watches.
+    /// Maximum number of registered files. Further files end the process without a message of their own.
     const FILES_MAX: usize = 256;
 
-    /// A handler has nothing else to look at: each entry is written once, and never moves.
+    /// The only state that the handler reads. Each entry is written once and never moves.
     static FILES: [OnceLock<WatchedFile>; FILES_MAX] = [const { OnceLock::new() }; FILES_MAX];
     static FILES_TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-    /// What was done about the signal before.
+    /// Previous action for the signal.
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
     struct WatchedFile {
         addresses: Range<usize>,
-        /// All that is said, made while memory could be had.
+        /// Complete message, formatted in advance because the handler must not allocate.
         message: String,
     }
 
@@ -55,7 +55,8 @@ mod unix {
         BEFORE.get_or_init(install);
     }
 
-    /// Installs the handler and gives what was there before. Where the system refuses, that stays.
+    /// Installs the handler and returns the previous action. If the system refuses, the previous action stays
+    /// active.
     fn install() -> libc::sigaction {
         // SAFETY: all zeros are a valid `sigaction`: no flags, no signals blocked, the default action.
         let (mut action, mut before): (libc::sigaction, libc::sigaction) =
@@ -63,27 +64,29 @@ mod unix {
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_lost_page;
         action.sa_sigaction = handler as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: both are valid for the call, and the handler only does what a handler may.
+        // SAFETY: both pointers are valid for the call, and the handler is async-signal-safe.
         unsafe { libc::sigaction(libc::SIGBUS, &action, &mut before) };
         before
     }
 
-    /// Calls nothing but `write`, `_exit` and `sigaction`, which a handler may call, and allocates nothing.
+    /// Prints the file's message and exits. Calls only the async-signal-safe functions `write`, `_exit` and
+    /// `sigaction`, and does not allocate.
     extern "C" fn on_lost_page(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
         // SAFETY: the system passes a valid `siginfo_t` to a handler with `SA_SIGINFO`, and SIGBUS has an address.
         let address = unsafe { (*info).si_addr() } as usize;
-        // A later map may lie where one was that is gone.
+        // Searched backwards, because a later mapping may reuse the addresses of an earlier one.
         let mut files = FILES.iter().rev().filter_map(OnceLock::get);
         if let Some(file) = files.find(|file| file.addresses.contains(&address)) {
-            // SAFETY: the message is valid for its length, and never changes; `_exit` takes any status.
+            // SAFETY: the message is valid for its length and never changes; `_exit` accepts any status.
             unsafe {
                 libc::write(libc::STDERR_FILENO, file.message.as_ptr().cast(), file.message.len());
                 libc::_exit(i32::from(Exit::FileCut as u8));
             }
         }
-        // Somebody else's: the same instruction raises the signal again, for whoever was there before.
+        // The address belongs to no registered file. Returning repeats the instruction, and the signal
+        // reaches the previous handler.
         if let Some(before) = BEFORE.get() {
-            // SAFETY: it is what the system gave.
+            // SAFETY: the action was returned by the system.
             unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };
         } else {
             // SAFETY: the default action is always valid.
@@ -102,10 +105,10 @@ mod tests {
 
     use crate::failure::Exit;
 
-    /// Names the store that the child is to cut under itself.
+    /// Environment variable with the path of the store that the child process truncates.
     const CHILD: &str = "NESTLING_TEST_CUT_STORE";
 
-    /// Runs itself again, as a process that may end.
+    /// Runs this test again in a child process, which is expected to exit with [`Exit::FileCut`].
     #[test]
     fn a_store_that_is_cut_under_its_reader_is_named() {
         if let Some(path) = std::env::var_os(CHILD) {

@@ -1,4 +1,4 @@
-//! The `nestling` program: argument handling, terminals, downloads. The work is the library's.
+//! The `nestling` program: command line, terminal output and downloads. The library does the computation.
 
 mod account;
 mod args;
@@ -107,7 +107,7 @@ fn dispatch(command: Command, console: &Console) -> Result<()> {
     }
 }
 
-/// The library's own log, on standard error: nothing unless something is odd, or `-v` asks.
+/// Prints the library's log on standard error: warnings only, more with `-v`.
 fn log(console: &Console) {
     use tracing_subscriber::filter::LevelFilter;
     let level = match console.verbose {

@@ -1,4 +1,4 @@
-//! Recordings of what a model does: timelines, routing traces, the cost of every step.
+//! Recordings of a run: timelines, routing traces and the cost of every step.
 
 use crate::args::{ObserveArgs, StatsArgs};
 use crate::console::{Console, write_out};
@@ -10,13 +10,13 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most activities of a timeline: some hundred tokens of a large model.
+/// Maximum number of activities in a timeline, enough for some hundred tokens of a large model.
 const ACTIVITIES_MAX: usize = 400_000;
 
-/// Most steps whose cost, or routing, is kept.
+/// Maximum number of steps whose cost or routing is recorded.
 const STEPS_MAX: usize = 20_000;
 
-/// What is recorded, and where it is written.
+/// Recorders of a run and their output files.
 pub struct Observer {
     recorder: Option<Arc<Recorder>>,
     timeline: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// `with_steps`: whether the cost of steps is wanted too.
+    /// Creates the recorders. The cost of steps is recorded if `with_steps` is set or a timeline is written.
     pub fn new(args: &ObserveArgs, with_steps: bool) -> Self {
         let timeline = args.timeline.clone();
         let options = RecordOptions {
@@ -35,12 +35,12 @@ impl Observer {
         Self { recorder, timeline, trace: args.record_trace.clone() }
     }
 
-    /// Who is to hear of what the model does.
+    /// Returns the recorder of the model's events.
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.recorder.clone()
     }
 
-    /// Begins to record; what was recorded before is forgotten.
+    /// Starts recording and discards earlier recordings.
     pub fn begin(&self, routing: Option<&Arc<RoutingRecorder>>) {
         if let Some(recorder) = &self.recorder {
             drop(recorder.take());
@@ -50,7 +50,7 @@ impl Observer {
         }
     }
 
-    /// Writes what was recorded; gives the steps.
+    /// Writes the recordings to their files and returns the steps.
     pub fn finish(
         &self,
         routing: Option<&Arc<RoutingRecorder>>,
@@ -79,11 +79,11 @@ impl Observer {
     }
 }
 
-/// The files that a run is to leave behind, found to be writable before the work. What is there
-/// stays until then.
+/// Returns the output files of a run after checking that they are writable. Existing contents stay until the
+/// recordings are written.
 ///
 /// # Errors
-/// A path that cannot be written to; a trace on standard output.
+/// Returns an error if a file is not writable, or if the trace is directed to standard output.
 pub fn checked_files(args: &StatsArgs) -> Result<Vec<PathBuf>> {
     let observe = &args.observe;
     if observe.record_trace.as_deref().is_some_and(is_output) {
@@ -100,14 +100,13 @@ fn trace_on_output() -> Failure {
         .advise("name a file with --record-trace")
 }
 
-/// Whether a file is standard output.
 fn is_output(path: &Path) -> bool {
     path == Path::new("-")
 }
 
 fn check(path: &Path) -> Result<()> {
     let failed = |error| Failure::file("write", path, &error);
-    // Others, such as pipes, are opened once.
+    // Other kinds of files, such as pipes, can be opened only once.
     let is_other = std::fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir());
     if is_output(path) || is_other {
         return Ok(());
@@ -121,7 +120,7 @@ fn check(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes a file, or standard output, which is called `-`; an error names it.
+/// Writes a file, or standard output for the path `-`. Errors name the path.
 pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let failed = |error| Failure::file("write", path, &error);
     if is_output(path) {

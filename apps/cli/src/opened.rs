@@ -1,4 +1,4 @@
-//! From a model's name on the command line to an open model.
+//! Opens the model that the command line names.
 
 use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
 use crate::background::{self, Background};
@@ -30,27 +30,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A model, ready to talk.
+/// A model that is ready to generate.
 pub struct Opened {
     pub model: Model,
     pub path: PathBuf,
-    /// Whether it is the storyteller that comes with the program.
+    /// True for the bundled storyteller.
     pub is_bundled: bool,
-    /// How long opening took.
+    /// Time to open the model.
     pub load: Duration,
-    /// Why no GPU computes, where one was looked for.
+    /// Reason why the CPU computes although a GPU was looked for.
     pub on_cpu: Option<String>,
-    /// Mean bits of experts whose matrices have levels of their own.
+    /// Mean bits of the experts if the matrices have different levels.
     pub allocated_bits: Option<f64>,
-    /// The GGUF file, where it is one in place.
+    /// The GGUF file, if one runs in place.
     pub file: Option<InPlaceFile>,
-    /// What makes a store of it meanwhile.
+    /// Background conversion of the file into a store.
     pub background: Option<Background>,
-    /// Keeps others from removing it.
+    /// Prevents other processes from removing the model's files.
     pub _in_use: Option<Use>,
 }
 
-/// The model that the command line means. Downloads and converts where `-hf` says so.
+/// Locates the model named on the command line. Downloads and converts it for `-hf`.
 pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
     warnings::refuse_contradictions(model)?;
     let named = NamedModel {
@@ -72,7 +72,7 @@ pub fn open(
     open_at(located, model, resources, None, console, interrupt)
 }
 
-/// Opens what was located; a recorder hears of what it does.
+/// Opens a located model. The recorder receives its events.
 pub fn open_at(
     located: LocatedModel,
     model: &ModelArgs,
@@ -113,7 +113,7 @@ pub fn open_at(
     if let Some(reads) = file.as_ref().and_then(InPlaceFile::reads_file) {
         in_use = note_use(&path, Some(&reads))?;
     }
-    // Default: no context was asked for.
+    // Default: 0 if no context length was requested.
     let (asked, given) = (resources.ctx_size.unwrap_or(0), opened.context_length());
     if asked as usize > given {
         console.warn(format_args!("-c {asked} is more than the model was trained for: {given}"));
@@ -138,7 +138,7 @@ pub fn open_at(
     })
 }
 
-/// Notes that a model is open. Without a cache nobody is told.
+/// Records that a model is in use. Without a cache, nothing is recorded.
 fn note_use(path: &Path, reads: Option<&Path>) -> Result<Option<Use>> {
     match hub::uses() {
         Ok(uses) => Ok(uses.begin(path, reads)?),
@@ -154,7 +154,7 @@ fn store_of(source: &ModelSource) -> Option<&Arc<Store>> {
     }
 }
 
-/// Loads a model on a device, within what both have.
+/// Loads a model on a device within the memory budgets of host and device.
 fn load(
     device: &OpenDevice,
     source: ModelSource,
@@ -185,7 +185,7 @@ fn source(
     device: &OpenDevice,
 ) -> Result<(ModelSource, Option<InPlaceFile>)> {
     if !path.is_file() {
-        // A checkpoint's floats are always read; anything else is refused here.
+        // A checkpoint folder; its weights are always read into memory. Any other path fails here.
         return Ok((ModelSource::at(path).map_err(|error| explain(&error))?, None));
     }
     let opened = open_store_for(path, partial, in_place::digits(device))?;
@@ -213,7 +213,7 @@ fn engine_options(resources: &ResourceArgs, device: &OpenDevice) -> EngineOption
     }
 }
 
-/// Whether a store's experts have no room. What cannot be opened is not.
+/// Returns true if a store's experts do not fit into memory. Returns false if the store cannot be opened.
 fn is_streamed(store: &Store, options: &ModelOptions, budget: Option<u64>) -> bool {
     let json = store.config_json().ok();
     let config = json.and_then(|json| ModelConfig::from_json("config.json", &json).ok());
@@ -234,7 +234,6 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
     }
 }
 
-/// Where pages of prompts are kept on disk, if anywhere.
 fn page_store(resources: &ResourceArgs) -> Result<Option<PageStore>> {
     let Some(directory) = resources.page_store.clone() else { return Ok(None) };
     let (bytes_max, reads) = (resources.page_store_size.0, PageReads::default());
@@ -251,20 +250,20 @@ pub fn kv_dtype(kind: KvTypeArg) -> KvDtype {
     }
 }
 
-/// Tokens of context that a person asks for; 0 is all that the model was trained for.
+/// Returns the requested context length in tokens; 0 means the length that the model was trained for.
 pub fn context_length(tokens: Option<u32>) -> Option<usize> {
     tokens.map(|tokens| if tokens == 0 { usize::MAX } else { tokens as usize })
 }
 
 impl Opened {
-    /// The model's name for people: the file or folder without its ending.
+    /// Returns the display name of the model: its file or folder name without the extension.
     pub fn name(&self) -> String {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let stem = path.file_stem().unwrap_or(path.as_os_str());
         stem.to_string_lossy().into_owned()
     }
 
-    /// What `/show info` says.
+    /// Returns the text of `/show info`.
     pub fn describe(&self) -> String {
         let (model, limits) = (&self.model, self.model.limits());
         let mut text = format!("{} ({})", self.name(), self.path.display());

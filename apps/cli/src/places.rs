@@ -1,16 +1,17 @@
-//! Where things lie: the bundled store, caches, the history file.
+//! Locations of files: the bundled store, the caches and the history.
 
 use crate::failure::{Failure, Result};
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// By its name: a folder above the program may hold other stores.
+/// File name of the bundled store. It is searched by name, since a folder above the program may hold other
+/// stores.
 const BUNDLED_STORE: &str = "nestling-storyteller.nest";
 
-/// The bundled store: beside the program, in `<prefix>/share/nestling`, or in the source tree.
+/// Returns the bundled store: next to the program, in `<prefix>/share/nestling`, or in the source tree.
 pub fn bundled_store() -> Result<PathBuf> {
     let program = env::current_exe().ok().and_then(|path| path.canonicalize().ok());
-    // Default: where the program lies is not known on every system.
+    // Default: the path of the program is unavailable on some systems.
     let directories = program.as_deref().map(bundle_directories).unwrap_or_default();
     find_bundled(&directories).ok_or_else(|| {
         Failure::new("the bundled storyteller was not found beside the program").advise(
@@ -25,7 +26,7 @@ fn find_bundled(directories: &[PathBuf]) -> Option<PathBuf> {
     stores.find(|path| path.is_file())
 }
 
-/// Directories that may hold the bundled store, nearest first.
+/// Returns directories that may hold the bundled store, nearest first.
 fn bundle_directories(program: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
     let Some(home) = program.parent() else { return out };
@@ -34,7 +35,7 @@ fn bundle_directories(program: &Path) -> Vec<PathBuf> {
     if let Some(prefix) = home.parent() {
         out.push(prefix.join("share").join("nestling"));
     }
-    // target/release/nestling, or target/debug/deps/... in tests: the tree that was built.
+    // target/release/nestling, or target/debug/deps/... in tests: the source tree of the build.
     out.extend(home.ancestors().skip(1).take(4).map(|tree| tree.join("models")));
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     out.extend(tree.map(|tree| tree.join("models")));
@@ -56,7 +57,6 @@ fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// The operating system's cache directory.
 fn system_cache() -> Result<PathBuf> {
     if let Some(path) = variable("XDG_CACHE_HOME") {
         return Ok(path);
@@ -70,7 +70,7 @@ fn system_cache() -> Result<PathBuf> {
     Ok(home()?.join(below))
 }
 
-/// Nestling's own cache: converted stores and the history of chats.
+/// Returns Nestling's cache directory, which holds converted stores and the chat history.
 pub fn nestling_cache() -> Result<PathBuf> {
     match variable("NESTLING_CACHE") {
         Some(path) => Ok(absolute(path)),
@@ -78,17 +78,17 @@ pub fn nestling_cache() -> Result<PathBuf> {
     }
 }
 
-/// Where the number of threads that ran best is remembered.
+/// Returns the file that stores the fastest number of threads.
 pub fn thread_count_file() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("threads.txt"))
 }
 
-/// Where is remembered how fast memory and disks are.
+/// Returns the file that stores measured memory and disk speeds.
 pub fn speeds_file() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("speeds.json"))
 }
 
-/// Where compiled shaders are kept.
+/// Returns the folder of compiled shaders.
 pub fn shader_folder() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("shaders"))
 }
@@ -97,7 +97,7 @@ pub fn history_file() -> Result<PathBuf> {
     Ok(nestling_cache()?.join("history.txt"))
 }
 
-/// `HF_HOME`, where the Hub's own tools keep the cache and the token.
+/// Returns `HF_HOME`, the folder in which the Hub's tools store the cache and the token.
 pub fn hub_home() -> Result<PathBuf> {
     if let Some(path) = variable("HF_HOME") {
         return Ok(absolute(path));
@@ -108,7 +108,7 @@ pub fn hub_home() -> Result<PathBuf> {
     Ok(home()?.join(".cache").join("huggingface"))
 }
 
-/// The Hub's standard cache of downloads.
+/// Returns the Hub's standard cache of downloads.
 pub fn hub_cache() -> Result<PathBuf> {
     match variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE")) {
         Some(path) => Ok(absolute(path)),

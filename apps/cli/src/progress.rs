@@ -1,4 +1,4 @@
-//! A progress bar on a terminal, a line now and then in a log, nothing under `--quiet`.
+//! Progress display: a bar on a terminal, occasional lines in a log, nothing under `--quiet`.
 
 use crate::bytes::ByteSize;
 use crate::console::Console;
@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// How often a log gets a line.
+/// Interval between log lines.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Progress of one task over a known number of bytes.
@@ -28,7 +28,8 @@ struct Log {
 }
 
 impl Progress {
-    /// `what` names the task in one or two words; `total` in bytes; `done` were there before.
+    /// Creates a progress bar. `what` names the task in one or two words, `total` is its size in bytes, and
+    /// `done` bytes are already complete.
     pub fn bytes(console: &Console, what: &str, total: u64, done: u64) -> Self {
         if console.quiet {
             return Self { bar: None, log: None };
@@ -40,7 +41,7 @@ impl Progress {
             return Self { bar: None, log: Some(log) };
         }
         let bar = ProgressBar::new(total).with_position(done).with_message(printable(what));
-        // The words of the log, so that both say the same.
+        // The wording matches that of the log lines.
         let template = "{msg:12} [{bar:28}] {done} of {total}, {rate}/s{left}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             let style = style
@@ -48,7 +49,7 @@ impl Progress {
                     let _ = write!(out, "{}", ByteSize(state.pos()));
                 })
                 .with_key("total", |state: &ProgressState, out: &mut dyn Write| {
-                    // Default: a total that is not known is shown as none.
+                    // Default: an unknown total is shown as 0.
                     let _ = write!(out, "{}", ByteSize(state.len().unwrap_or(0)));
                 })
                 .with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
@@ -65,7 +66,7 @@ impl Progress {
         Self { bar: Some(bar), log: None }
     }
 
-    /// A spinner for a task whose length nobody knows.
+    /// Creates a spinner for a task of unknown length.
     pub fn spinner(console: &Console, what: &str) -> Self {
         if console.quiet || !std::io::stderr().is_terminal() {
             return Self { bar: None, log: None };
@@ -78,7 +79,7 @@ impl Progress {
         Self { bar: Some(bar), log: None }
     }
 
-    /// Progress over parts that have no size, such as layers; only a terminal shows it.
+    /// Creates a progress bar over parts without a size, such as layers. It is shown only on a terminal.
     pub fn parts(console: &Console, what: &str) -> Self {
         let progress = Self::spinner(console, what);
         if let Some(bar) = &progress.bar
@@ -98,7 +99,7 @@ impl Progress {
         }
     }
 
-    /// So many parts of so many.
+    /// Sets the number of finished parts and the total.
     pub fn set_of(&mut self, done: usize, total: usize) {
         self.set_total(total as u64);
         self.set(done as u64);
@@ -146,7 +147,7 @@ impl Log {
     }
 }
 
-/// `75 s`, `12 min`, `3 h 20 min`: as exact as an estimate is.
+/// Formats an approximate duration: `75 s`, `12 min` or `3 h 20 min`.
 pub fn duration(seconds: f64) -> String {
     let seconds = seconds.clamp(0.0, 1e9) as u64;
     match seconds {

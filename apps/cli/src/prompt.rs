@@ -1,4 +1,4 @@
-//! The prompt that the command line gives.
+//! The prompt given on the command line.
 
 use crate::args::{ModelArgs, PromptArgs};
 use crate::conversation::read_text;
@@ -6,10 +6,10 @@ use crate::failure::{Failure, Result, plain};
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
-/// Points text that stands where a model is named, and is none, to where text belongs.
+/// Detects a prompt that was given in the position of the model and advises `-p`.
 ///
 /// # Errors
-/// A path by position with nothing behind it, where there is no other prompt.
+/// Returns an error if the positional path does not exist and there is no other prompt.
 pub fn expect_model(model: &ModelArgs, prompt: &PromptArgs) -> Result<()> {
     match &model.path {
         Some(path) if prompt.prompt.is_none() && prompt.file.is_none() && !path.exists() => {
@@ -20,7 +20,8 @@ pub fn expect_model(model: &ModelArgs, prompt: &PromptArgs) -> Result<()> {
     }
 }
 
-/// The prompt from the command line, a file, or a pipe; none where a person sits at the terminal.
+/// Returns the prompt from the command line, a file or a pipe. Returns `None` if standard input is a
+/// terminal.
 pub fn prompt_text(args: &PromptArgs) -> Result<Option<String>> {
     let text = match (&args.prompt, &args.file) {
         (Some(text), _) => text.clone(),
@@ -35,7 +36,7 @@ pub fn prompt_text(args: &PromptArgs) -> Result<Option<String>> {
             text
         }
     };
-    // An editor's last line break is no part of the prompt.
+    // A final newline in a file is not part of the prompt.
     let text = if args.prompt.is_some() { &text } else { text.trim_end_matches(['\n', '\r']) };
     if text.is_empty() {
         return Err(Failure::usage("the prompt is empty").advise("give some text with -p"));

@@ -1,15 +1,15 @@
-//! The refusal of files that are not what a command takes.
+//! Errors for files of a kind that a command does not accept.
 
 use crate::failure::Failure;
 use nestling_hub::{FileKind, SniffedFile};
 use std::path::Path;
 
-/// What a file is, in words that follow "is"; none where it cannot be read.
+/// Describes the kind of a file in words that follow "is". Returns `None` if it cannot be read.
 pub fn words(path: &Path) -> Option<String> {
     SniffedFile::at(path).map(SniffedFile::words)
 }
 
-/// The refusal of a file where a checkpoint is asked for; none for what is no file.
+/// Returns the error for a file that is not a checkpoint. Returns `None` if the path is not a file.
 pub fn no_checkpoint(path: &Path) -> Option<Failure> {
     let file = SniffedFile::at(path)?;
     let (shown, what) = (path.display(), file.words());
@@ -25,6 +25,6 @@ pub fn no_checkpoint(path: &Path) -> Option<Failure> {
     })
 }
 
-/// What can be converted.
+/// Advice that lists the convertible sources.
 pub const TAKEN: &str = "name a GGUF file, or a folder with config.json, tokenizer.json and \
                          *.safetensors, as downloaded from the Hugging Face Hub";

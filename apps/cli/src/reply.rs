@@ -1,4 +1,4 @@
-//! One reply: events of a generation, written as they come.
+//! A reply: prints the events of a generation as they arrive.
 
 use crate::console::{Console, write_out};
 use crate::explain::explain;
@@ -9,7 +9,7 @@ use nestling::engine::text::ToolCall;
 use nestling::engine::{Event, FinishReason, Finished, Generation};
 use std::io::IsTerminal;
 
-/// What was generated, also where it was interrupted.
+/// Generated output, possibly interrupted.
 #[derive(Debug, Default)]
 pub struct Reply {
     pub text: String,
@@ -19,13 +19,13 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Tokens generated, where the reply ended because the context is full.
+    /// Returns the number of generated tokens if the reply ended because the context is full.
     pub fn filled_the_context(&self) -> Option<usize> {
         let finished = self.finished.as_ref()?;
         (finished.reason == FinishReason::ContextFull).then_some(finished.usage.completion_tokens)
     }
 
-    /// Adds what was generated after the context was shifted.
+    /// Appends the output generated after the context was shifted.
     pub fn go_on(&mut self, more: Self) {
         self.text += &more.text;
         self.reasoning += &more.reasoning;
@@ -37,7 +37,7 @@ impl Reply {
     }
 }
 
-/// Writes a generation to standard output and gives it back whole. Reasoning goes to standard
+/// Prints a generation to standard output and returns the whole reply. Reasoning is printed to standard
 /// error, dimmed.
 pub fn write_reply(generation: Generation, console: &Console) -> Result<Reply> {
     let mut reply = Reply::default();
@@ -63,7 +63,7 @@ pub fn write_reply(generation: Generation, console: &Console) -> Result<Reply> {
             }
             Event::ToolCall(call) => {
                 let shown = serde_json::json!({"name": call.name, "arguments": call.arguments});
-                // The same for all models.
+                // The format is the same for all models.
                 write_out(&format!("<tool_call>\n{shown}\n</tool_call>\n"))?;
                 reply.tool_calls.push(call);
             }

@@ -1,4 +1,4 @@
-//! `nestling run`: one prompt, one completion.
+//! `nestling run`: completes one prompt.
 
 use crate::account::{self, Expected};
 use crate::args::{ChatArgs, RunArgs};

@@ -1,4 +1,4 @@
-//! `nestling serve`: a model over HTTP.
+//! `nestling serve`: serves models over HTTP.
 
 use crate::args::{ListenArgs, ServeArgs};
 use crate::console::Console;
@@ -21,16 +21,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest file of keys.
+/// Maximum size of an API key file in bytes.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How often it is asked whether to end.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
     let access = access(&args.listen)?;
     let server = Server::new(ServerOptions { access, ..ServerOptions::default() });
-    // First of all: an address that cannot be had is told before a model has been loaded for minutes.
+    // The listener starts first, so that an unavailable address is reported before a model is loaded for
+    // minutes.
     let listener =
         Listener::start(&server, &args.listen.host, args.listen.port).map_err(refused)?;
     let address = listener.address();
@@ -46,7 +46,7 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
             format!("{name} is")
         }
     };
-    // Also under --quiet: whoever asked for any free port knows it from nowhere else.
+    // Printed even under --quiet: with port 0, this is the only place that shows the port.
     console.line(format_args!("{name} served at http://{address}/v1"));
     console.note("Ctrl-C ends it");
     let failed = interrupt.guard(|cancel| {
@@ -65,12 +65,12 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
     Ok(())
 }
 
-/// A model with all that must live as long.
+/// Wraps a model together with all resources that must live as long.
 fn held(opened: Opened) -> OpenedModel {
     OpenedModel { model: opened.model.clone(), hold: Box::new(opened) }
 }
 
-/// Returns a function that opens the same model again, for when its file has changed.
+/// Returns a function that opens the same model again after its file has changed.
 fn reopen(opened: &Opened, args: &ServeArgs, console: &Console) -> Reopen {
     let (path, is_bundled) = (opened.path.clone(), opened.is_bundled);
     let (model, resources) = (args.model.clone(), args.resources.clone());
@@ -86,7 +86,7 @@ fn reopen(opened: &Opened, args: &ServeArgs, console: &Console) -> Reopen {
     })
 }
 
-/// Has the server answer with several models; how many there are, in words.
+/// Configures the server for several models and returns a text with their number.
 fn several(server: &Server, args: &ServeArgs, console: &Console) -> Result<String> {
     if args.listen.alias.is_some() {
         return Err(Failure::usage("--alias names one model, and there are several")
@@ -95,7 +95,7 @@ fn several(server: &Server, args: &ServeArgs, console: &Console) -> Result<Strin
     let shelf = Shelf::new(&args.several, &args.model, &args.resources, console)?;
     let count = shelf.list().len();
     let device = device::open(&args.resources.device, console)?;
-    // Elsewhere memory is the device's, which one model at a time has.
+    // Memory of another device is limited by the device, which holds one model at a time.
     let memory = Some(memory_budget(args.resources.memory)).filter(|_| device.is_cpu()).flatten();
     let options = PoolOptions { keep_alive: args.several.keep_alive.0, memory_bytes: memory };
     server.set_source(Arc::new(shelf), options);
@@ -103,7 +103,7 @@ fn several(server: &Server, args: &ServeArgs, console: &Console) -> Result<Strin
     Ok(format!("{} {are}", counted(count, "model")))
 }
 
-/// Who may ask, by the command line.
+/// Returns the access rules given on the command line.
 fn access(args: &ListenArgs) -> Result<Access> {
     let mut access = Access::default();
     if let Some(path) = &args.api_key_file {
@@ -119,7 +119,7 @@ fn access(args: &ListenArgs) -> Result<Access> {
         access.allow_host(&args.host).map_err(wrong)?;
     }
     if let Some(name) = own_name() {
-        // A name that no request could carry is nobody's loss.
+        // A host name that is invalid in requests is skipped.
         let _ = access.allow_host(&name);
     }
     for host in &args.allow_host {
@@ -131,7 +131,7 @@ fn access(args: &ListenArgs) -> Result<Access> {
     Ok(access)
 }
 
-/// What stands in a file of keys, one a line.
+/// Reads a file of API keys, one a line.
 pub fn keys(path: &Path) -> Result<String> {
     let failed = |error| Failure::file("read", path, &error);
     let file = open_regular(path).map_err(failed)?;
@@ -144,7 +144,6 @@ pub fn keys(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// What this machine is called in its network.
 fn own_name() -> Option<String> {
     let named = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let named = named.or_else(|| std::env::var("HOSTNAME").ok());

@@ -1,4 +1,4 @@
-//! How tokens are chosen: the model's defaults, changed by flags and by `/set parameter`.
+//! Generation settings: the model's defaults, changed by flags and by `/set parameter`.
 
 use crate::args::{GenerationArgs, stop_string};
 use crate::form::Form;
@@ -8,18 +8,18 @@ use nestling::engine::GenerateOptions;
 use std::fmt;
 use std::str::FromStr;
 
-/// Everything about a reply that a person can set.
+/// All settings of a reply that the user can change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub sampling: SamplingParams,
-    /// None means until the model ends.
+    /// Maximum number of tokens; `None` means until the model ends.
     pub tokens_max: Option<usize>,
     pub stop: Vec<String>,
     pub form: Form,
 }
 
 impl Settings {
-    /// The model's defaults with what the command line says.
+    /// Creates settings from the model's defaults and the command line.
     pub fn new(args: &GenerationArgs, defaults: &SamplingParams) -> Self {
         let mut sampling = defaults.clone();
         let set = |to: &mut f32, value: Option<f32>| *to = value.unwrap_or(*to);
@@ -36,7 +36,7 @@ impl Settings {
         Self { sampling, tokens_max, stop: args.stop.clone(), form: Form::default() }
     }
 
-    /// The same with a form that answers keep to.
+    /// Returns the settings with an output constraint.
     pub fn with_form(self, form: Form) -> Self {
         Self { form, ..self }
     }
@@ -52,15 +52,15 @@ impl Settings {
         options
     }
 
-    /// Whether `/set parameter` knows a name.
+    /// Returns true if `/set parameter` supports a name.
     pub fn knows(name: &str) -> bool {
         let name = name.replace('-', "_");
         PARAMETERS.iter().any(|known| known.contains(&&*name))
     }
 
-    /// `/set parameter NAME VALUE`. Names are read with `_` or `-`, in llama.cpp's, Ollama's and
-    /// the Hub's spelling. Without a value stop strings are taken away. The error is a sentence;
-    /// nothing is changed then.
+    /// Handles `/set parameter NAME VALUE`. Names may use `_` or `-`, and the spelling of llama.cpp, Ollama
+    /// or the Hub. Without a value, `stop` removes all stop strings. If it fails, no setting changes; the
+    /// error is a sentence.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
         let mut new = self.clone();
         let sampling = &mut new.sampling;
@@ -103,7 +103,7 @@ impl Settings {
     }
 }
 
-/// All spellings of the parameters.
+/// Spellings of each parameter.
 const PARAMETERS: [&[&str]; 10] = [
     &["temp", "temperature"],
     &["top_k"],
@@ -117,7 +117,6 @@ const PARAMETERS: [&[&str]; 10] = [
     &["stop"],
 ];
 
-/// Most stop strings of a generation.
 const STOPS_MAX: usize = 64;
 
 fn parse<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
@@ -125,7 +124,7 @@ fn parse<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
 }
 
 impl Settings {
-    /// What a parameter is after it was set to this.
+    /// Returns a message that confirms a changed parameter.
     pub fn said(&self, name: &str, value: Option<&str>) -> String {
         match (value, self.stop.as_slice()) {
             (Some(value), _) if name != "stop" => format!("{name} is {value}"),

@@ -1,4 +1,4 @@
-//! Models that a server opens when they are asked for: those of a folder, or those of the caches.
+//! Models that a server opens on request, from a folder or from the caches.
 
 use crate::args::{ModelArgs, ResourceArgs, SeveralArgs};
 use crate::bytes::ByteSize;
@@ -15,24 +15,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// How long a listing is good: requests may ask for it often.
+/// Lifetime of a listing, since requests may need it often.
 const LISTING_TIME: Duration = Duration::from_secs(2);
 
-/// Most models of a folder.
 const MODELS_MAX: usize = 10_000;
 
-/// Parts of names of GGUF files that hold no model of text.
+/// Parts of names of GGUF files that contain no text model.
 const NO_MODELS: [&str; 4] = ["mmproj", "imatrix", "lora", "adapter"];
 
-/// Models by name, and how each is opened.
+/// Models by name, with the options for opening them.
 #[derive(Debug)]
 pub struct Shelf {
-    /// None is the caches.
+    /// Folder with the models; `None` means the caches.
     folder: Option<PathBuf>,
     model: ModelArgs,
     resources: ResourceArgs,
     console: Console,
-    /// The last listing, and when it was made.
+    /// Latest listing and its time.
     listing: Mutex<Option<(Instant, BTreeMap<String, Entry>)>>,
 }
 
@@ -43,10 +42,10 @@ struct Entry {
 }
 
 impl Shelf {
-    /// What the command line says.
+    /// Creates a shelf from the command line.
     ///
     /// # Errors
-    /// A folder that cannot be read.
+    /// Returns an error if the folder cannot be read.
     pub fn new(
         several: &SeveralArgs,
         model: &ModelArgs,
@@ -56,7 +55,7 @@ impl Shelf {
         if let Some(folder) = &several.models {
             std::fs::read_dir(folder).map_err(|error| Failure::file("read", folder, &error))?;
         }
-        // Models come and go without a word while others are answered.
+        // Opening and closing models prints nothing, since other requests are running.
         let console = Console { quiet: console.verbose == 0, ..console.clone() };
         Ok(Self {
             folder: several.models.clone(),
@@ -116,14 +115,14 @@ impl ModelSource for Shelf {
     }
 }
 
-/// Adds a model under its name, or under its file's where the name is taken.
+/// Adds a model under its name, or under its file name if the name is taken.
 fn add(entries: &mut BTreeMap<String, Entry>, name: String, path: PathBuf) {
-    // Default: what went away meanwhile is not listed.
+    // Default: a file that was removed in the meantime is not listed.
     let Ok(data) = std::fs::metadata(&path) else { return };
     let modified = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = match entries.contains_key(&name) {
-        // Default: a path without a name is no model's.
+        // Default: a path without a file name cannot be a model.
         true => file.unwrap_or_default(),
         false => name,
     };
@@ -136,7 +135,7 @@ fn add(entries: &mut BTreeMap<String, Entry>, name: String, path: PathBuf) {
     entries.entry(name).or_insert(Entry { listed, path });
 }
 
-/// Bytes of a model in one file, or in all its parts.
+/// Returns the size of a model in bytes, summed over all its parts.
 fn bytes_of(path: &Path, length: u64) -> u64 {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     let parts = name.as_deref().and_then(parts_of);
@@ -146,7 +145,7 @@ fn bytes_of(path: &Path, length: u64) -> u64 {
     parts.map(length).sum()
 }
 
-/// Of a first part's name what stands before its number, how many parts there are, and its ending.
+/// Splits the file name of a first part into prefix, number of parts and extension.
 fn parts_of(name: &str) -> Option<(&str, u32, &str)> {
     let (stem, ending) = name.rsplit_once('.')?;
     let (start, total) = stem.rsplit_once("-of-")?;
@@ -155,7 +154,7 @@ fn parts_of(name: &str) -> Option<(&str, u32, &str)> {
     Some((start, total, ending))
 }
 
-/// What a file is called, if it is a model's: the first of its parts.
+/// Returns the model name of a file, or `None` unless it is a single-file model or the first part of one.
 fn model_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let (stem, ending) = name.rsplit_once('.')?;
@@ -178,7 +177,7 @@ fn model_name(path: &Path) -> Option<String> {
     (!is_later_part).then(|| stem.to_owned())
 }
 
-/// The models of a folder: a store before a file of the same name.
+/// Returns the models of a folder. A store precedes a GGUF file of the same name.
 fn of_folder(folder: &Path) -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -188,9 +187,8 @@ fn of_folder(folder: &Path) -> Vec<(String, PathBuf)> {
     named
 }
 
-/// The models of the caches that need no conversion.
 fn of_caches() -> Vec<(String, PathBuf)> {
-    // Default: where there is no cache there is no model.
+    // Default: an empty list without a cache.
     let inventory = hub::caches().map(|caches| Inventory::of(&caches)).unwrap_or_default();
     let mut found = Vec::new();
     for model in inventory.models {
@@ -250,7 +248,7 @@ mod tests {
             add(&mut entries, name, path);
         }
         let names: Vec<&str> = entries.keys().map(String::as_str).collect();
-        // Two models of one name have it once, and the other one its file's.
+        // The second of two models with the same name is listed under its file name.
         assert_eq!(names.len(), 3, "{names:?}");
         assert!(entries.contains_key("a") && entries.contains_key("b"), "{names:?}");
         assert_eq!(entries["b"].listed.bytes, 8);

@@ -1,4 +1,4 @@
-//! One completion, outside of any session.
+//! A single completion without a chat session.
 
 use crate::console::{Console, write_out};
 use crate::explain::explain;
@@ -11,7 +11,7 @@ use crate::stats::{self, Took};
 use nestling::engine::{FinishReason, Finished, Input};
 use std::time::Instant;
 
-/// Generates once, from nothing.
+/// Generates one completion from an empty context.
 pub fn complete(
     opened: &Opened,
     input: Input,

@@ -1,5 +1,5 @@
-//! How fast this machine reads memory and disk, and with how many threads it computes best: measured,
-//! remembered, or said by the person.
+//! Speed of memory and disk, and the fastest number of threads. Each is measured, read from the cache, or
+//! given by the user.
 
 use crate::args::SpeedArgs;
 use crate::bytes::ByteSize;
@@ -24,47 +24,47 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes that the bandwidth of memory is measured over: several times a large cache.
+/// Size of the buffer for measuring memory bandwidth: several times a large cache.
 const BUFFER_BYTES: usize = 512 << 20;
 
-/// About how long memory is measured.
+/// Approximate duration of the memory measurement in seconds.
 const SECONDS: f64 = 0.3;
 
-/// About how long each way of reading the disk is measured.
+/// Approximate duration in seconds of the measurement of each read method.
 const DISK_SECONDS: f64 = 0.06;
 
-/// Bytes of the file that a disk without a store is measured with; the planes of large experts fit.
+/// Size of the trial file for disks without a store. Planes of large experts fit into it.
 const TRIAL_BYTES: usize = 64 << 20;
 
-/// The machine as a plan sees it.
+/// Speed of the machine, as a plan uses it.
 pub struct Machine {
     pub threads: usize,
     pub speed: MachineSpeed,
-    /// How the disk is read best; none where that was not measured.
+    /// Fastest read method for the disk; `None` if it was not measured.
     pub disk: Option<ReadChoice>,
 }
 
-/// What was measured before, in the cache's folder.
+/// Earlier measurements, stored in the cache folder.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 struct Remembered {
-    /// Bytes of memory per second, by the number of threads.
+    /// Memory bandwidth in bytes per second, by number of threads.
     memory: BTreeMap<usize, f64>,
-    /// Reads, by the name of the disk.
+    /// Disk measurements, by name of the disk.
     reads: BTreeMap<String, Vec<Measured>>,
 }
 
 impl Remembered {
-    /// Nothing where nothing can be read.
+    /// Reads the stored measurements. Returns none if the file is missing or unreadable.
     fn load() -> Self {
         let text = places::speeds_file().ok().and_then(|file| std::fs::read_to_string(file).ok());
-        // Default: what cannot be read is measured again.
+        // Default: unreadable measurements are repeated.
         text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
     }
 
-    /// Where nothing can be kept, it is measured again.
+    /// Stores the measurements. Errors are ignored.
     fn keep(&self) {
-        // Default: what cannot be kept is measured again.
+        // Default: measurements that cannot be stored are repeated.
         let (Ok(file), Ok(text)) = (places::speeds_file(), serde_json::to_string_pretty(self))
         else {
             return;
@@ -75,12 +75,12 @@ impl Remembered {
 }
 
 impl Machine {
-    /// What is known, with measurements of what is not.
+    /// Returns the speeds for a store, measuring unknown ones.
     pub fn measure(args: &SpeedArgs, store: &Arc<Store>, console: &Console) -> Result<Self> {
         Self::measure_at(args, &StoreLocation::of_store(store), console)
     }
 
-    /// The same for a store that may not be there yet.
+    /// Returns the speeds for a location where a store may not exist yet.
     pub fn measure_at(args: &SpeedArgs, place: &StoreLocation, console: &Console) -> Result<Self> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = args.threads.map(|threads| threads as usize);
@@ -127,7 +127,7 @@ impl Machine {
         format!("{:.1} GB/s read", self.speed.memory_bytes_per_s / 1e9)
     }
 
-    /// How fast reads of each size are, and how they are done.
+    /// Describes the read speed for each size, and the read method.
     pub fn disk_lines(&self) -> Vec<String> {
         let speeds = self.speed.disk.iter().map(|point| {
             let size = ByteSize(point.read_bytes).to_string();
@@ -153,7 +153,7 @@ impl Machine {
     }
 }
 
-/// Where a store is or will be, and what is read of it at a time.
+/// Location of a present or future store, and the sizes of its reads in bytes.
 pub struct StoreLocation {
     path: PathBuf,
     sizes: Vec<u64>,
@@ -166,25 +166,25 @@ impl StoreLocation {
         Self { path, sizes, store: Some(Arc::clone(store)) }
     }
 
-    /// A folder in which a store of that index will lie.
+    /// Returns the location of a future store with the given index.
     pub fn of_folder(folder: &Path, index: &Index) -> Self {
         let there = folder.ancestors().find(|folder| folder.is_dir());
         let path = there.unwrap_or(Path::new(".")).to_path_buf();
         Self { path, sizes: plane_sizes_of_index(index), store: None }
     }
 
-    /// The name that the disk is remembered by.
+    /// Returns the name under which the disk's measurements are stored.
     fn disk_name(&self) -> String {
         let folder = if self.store.is_some() { self.path.parent() } else { Some(&*self.path) };
         let folder = || folder.map_or(String::new(), |folder| folder.display().to_string());
         let disk = linux::disk_of(&SystemFiles::default(), &self.path);
         let name = disk.map_or_else(folder, |disk| disk.name);
-        // What a file's blocks become takes longer than what a store holds.
+        // Transcoding blocks of a GGUF file takes longer than reading a store's planes.
         let derived = self.store.as_ref().is_some_and(|store| store.is_derived());
         if derived { format!("{name}, GGUF in place") } else { name }
     }
 
-    /// Reads of the sizes: of the store, or of a file that is made for it.
+    /// Measures reads of each size, from the store or from a trial file.
     fn measure(&self) -> Result<Vec<Measured>> {
         let read = |store: &Arc<Store>| {
             let options = MeasureOptions {
@@ -198,20 +198,20 @@ impl StoreLocation {
             return read(store);
         }
         let path = self.path.join(format!(".nestling-speed-{}.nest", std::process::id()));
-        // Where nothing can be written, nothing can be measured.
+        // If the trial file cannot be written, nothing is measured.
         let measured = trial_store(&path).map_or(Ok(Vec::new()), |store| read(&store));
         let _ = std::fs::remove_file(&path);
         measured
     }
 }
 
-/// A store that holds nothing but numbers for reading.
+/// Writes a store of pseudo-random numbers for measuring reads. Returns `None` if it cannot be written.
 fn trial_store(path: &Path) -> Option<Arc<Store>> {
     let mut plan = StorePlan::new("speed", "{}");
     plan.add_asset("numbers", TRIAL_BYTES as u64);
     let mut numbers = vec![0; TRIAL_BYTES];
     for (at, bytes) in numbers.chunks_mut(8).enumerate() {
-        // Disks that compress must not gain by it.
+        // Pseudo-random, so that disks with compression do not appear faster.
         bytes.copy_from_slice(&(at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
     }
     let writer = StoreWriter::create(path, &plan).ok()?;
@@ -220,10 +220,10 @@ fn trial_store(path: &Path) -> Option<Arc<Store>> {
     Store::open(path).ok().map(Arc::new)
 }
 
-/// Reads of these sizes: remembered, or measured now and remembered.
+/// Returns the measured reads of the location's sizes, from the cache or by measuring them.
 fn disk(place: &StoreLocation, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
     let name = place.disk_name();
-    // Default: nothing is known of this disk.
+    // Default: a new disk has not been measured.
     let held = known.reads.get(&name).map(Vec::as_slice).unwrap_or_default();
     let is_held = |size: &u64| held.iter().any(|one| one.block_bytes == *size);
     if !place.sizes.is_empty() && place.sizes.iter().all(is_held) {
@@ -239,11 +239,10 @@ fn disk(place: &StoreLocation, known: &mut Remembered, console: &Console) -> Res
     Ok(measured)
 }
 
-/// How a store that is streamed is read: as was found best, measured at first use.
+/// Returns the read options for a streamed store: the fastest method, measured at first use.
 pub fn read_options(store: &Arc<Store>, console: &Console) -> ReadOptions {
-    // Without a measurement, the engine's own choice serves.
     let place = StoreLocation::of_store(store);
-    // Default: without a measurement, the choice of the engine serves.
+    // Default: empty if the measurement failed; the engine's default options are then used.
     let measured = disk(&place, &mut Remembered::load(), console).unwrap_or_default();
     match choose(&measured) {
         Some(choice) => ReadOptions::default().chosen(&choice),
@@ -251,8 +250,8 @@ pub fn read_options(store: &Arc<Store>, console: &Console) -> ReadOptions {
     }
 }
 
-/// The number of threads that this machine runs best with: measured once, then remembered with
-/// the number of cores that it was measured for.
+/// Returns the fastest number of threads on this machine. It is measured once and stored with the number of
+/// cores. Returns `None` on machines with few cores.
 pub fn best_threads() -> Option<usize> {
     let cores = std::thread::available_parallelism().ok()?.get();
     if cores <= CORES_FEW {
@@ -267,7 +266,7 @@ pub fn best_threads() -> Option<usize> {
     });
     let best = known.unwrap_or_else(|| best_thread_count(cores));
     if let (None, Some(file)) = (known, file) {
-        // Where nothing can be kept, it is measured again.
+        // If the result cannot be stored, it is measured again next time.
         let _ = file.parent().map(std::fs::create_dir_all);
         let _ = std::fs::write(file, format!("{cores} {best}\n"));
     }

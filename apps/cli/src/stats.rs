@@ -1,4 +1,4 @@
-//! What a reply cost, in llama.cpp's one line or Ollama's eight.
+//! Statistics of a reply, in llama.cpp's single line or Ollama's eight.
 
 use crate::background::Background;
 use crate::bytes::ByteSize;
@@ -9,10 +9,10 @@ use nestling::Finished;
 use nestling::engine::StreamStats;
 use std::time::Duration;
 
-/// Wall-clock time of a reply.
+/// Wall-clock times of a reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
-    /// Opening the model, where that belongs to the reply.
+    /// Time to open the model, if it belongs to the reply.
     pub load: Duration,
     pub total: Duration,
 }
@@ -34,7 +34,7 @@ pub fn print(console: &Console, opened: &Opened, finished: &Finished, took: Took
     }
 }
 
-/// What there is to say of a reply. A speed needs something that was computed.
+/// Returns the parts of the single-line statistics. Speeds are shown only if tokens were computed.
 fn parts(opened: &Opened, finished: &Finished) -> Vec<String> {
     let stats = &finished.stats;
     let mut parts = Vec::new();
@@ -59,7 +59,7 @@ fn parts(opened: &Opened, finished: &Finished) -> Vec<String> {
     parts
 }
 
-/// The bits that experts were computed with, and what they should have been.
+/// Describes the mean bits that experts were computed with, and the requested ones.
 fn bits(opened: &Opened, finished: &Finished) -> Option<String> {
     let (model, stats) = (&opened.model, &finished.stats);
     if let Some(mean) = opened.allocated_bits {
@@ -69,7 +69,7 @@ fn bits(opened: &Opened, finished: &Finished) -> Option<String> {
     let served = stats.mean_level()?;
     let Some(dual) = model.dual() else { return Some(served.to_string()) };
     let mut text = format!("{served:.2}");
-    // Elastic mode leaves out bits that its own routing chose.
+    // Elastic mode skips planes that the routing requested.
     let routed = stats.asked_mean_level().map(|mean| format!("{mean:.2}"));
     if let Some(routed) = routed.filter(|routed| *routed != text) {
         text += &format!(" of {routed} routed");
@@ -80,7 +80,7 @@ fn bits(opened: &Opened, finished: &Finished) -> Option<String> {
     Some(text)
 }
 
-/// What came from memory of the host, or was computed there, beside a device.
+/// Describes the expert bytes copied from host memory to the device, and those used by the CPU.
 fn of_host(streaming: &StreamStats) -> Option<String> {
     let brought = ByteSize(streaming.recalled_bytes);
     match (streaming.recalled_bytes, streaming.host_bytes) {
@@ -90,12 +90,12 @@ fn of_host(streaming: &StreamStats) -> Option<String> {
     }
 }
 
-/// A time with three decimals; none took none.
+/// Formats a duration with three decimals, or as `0 s`.
 fn duration(time: Duration) -> String {
     if time.is_zero() { "0 s".into() } else { format!("{time:.3?}") }
 }
 
-/// Of nothing there is no speed.
+/// Formats a speed, or `-` if no tokens were computed.
 fn rate(tokens_per_s: f64) -> String {
     if tokens_per_s > 0.0 { format!("{tokens_per_s:.2} tokens/s") } else { "-".into() }
 }

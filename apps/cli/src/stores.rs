@@ -1,4 +1,4 @@
-//! Stores that are open: files, and GGUF files where they lie.
+//! Opening of stores, including GGUF files in place.
 
 use crate::explain::explain_store;
 use crate::failure::{Failure, Result};
@@ -9,10 +9,10 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open store: a file, or what a GGUF file is where it lies.
+/// An open store, or a GGUF file opened in place as a store.
 pub struct OpenedStore {
     store: Arc<Store>,
-    /// The file, where it is one in place.
+    /// The GGUF file, if one is open in place.
     pub file: Option<InPlaceFile>,
 }
 
@@ -28,12 +28,12 @@ pub fn open_store(path: &Path) -> Result<OpenedStore> {
     open_store_with(path, false)
 }
 
-/// A store; of one that was cut within a section, what is before that, if `partial` allows it.
+/// Opens a store. With `partial`, a truncated store opens at its highest complete section.
 pub fn open_store_with(path: &Path, partial: bool) -> Result<OpenedStore> {
     open_store_for(path, partial, Digits::Merged)
 }
 
-/// The same for a device that wants the digits of a file in place so.
+/// Opens a store with the given digit layout for a GGUF file in place.
 pub fn open_store_for(path: &Path, partial: bool, digits: Digits) -> Result<OpenedStore> {
     if path.is_dir() {
         return Err(Failure::new(format!("{} is a folder, not a store", path.display()))

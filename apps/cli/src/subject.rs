@@ -1,4 +1,4 @@
-//! What a plan is for: a store, or what would become one.
+//! The model that a plan is for: a store, or a source that would be converted to one.
 
 use crate::args::{CalibrationArgs, PlanArgs};
 use crate::explain::{explain_import, explain_store};
@@ -16,27 +16,27 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A store, here or elsewhere, or planned from a model's headers.
+/// A local or remote store, or a store planned from the headers of a model.
 pub struct Subject {
     pub name: String,
     pub index: Arc<Index>,
-    /// The highest level that the store holds, or would hold.
+    /// Highest level of the store.
     pub held: Level,
     pub config: ModelConfig,
-    /// Where it is or will be read from.
+    /// Location that the store is or will be read from.
     pub place: StoreLocation,
-    /// Numbers of the model, where it is no store yet.
+    /// Number of weights of a model that is not converted yet.
     pub weights: Option<u64>,
-    /// Whether the small files that a store carries are known, so that sizes are exact.
+    /// True if the sizes of the auxiliary files are known, so that all sizes are exact.
     pub is_exact: bool,
-    /// Whether it is a GGUF file that runs where it lies.
+    /// True for a GGUF file that runs in place.
     pub in_place: bool,
-    /// What must come before it can be used.
+    /// Downloads and conversions that are necessary before use.
     pub arrival: Option<Arrival>,
 }
 
 impl Subject {
-    /// What the command line names.
+    /// Returns the model named on the command line.
     pub fn of_arguments(args: &PlanArgs, console: &Console) -> Result<Self> {
         let path = args.path.as_ref().or(args.model.as_ref());
         let (None, Some(repo)) = (path, &args.hub.hf_repo) else {
@@ -68,7 +68,7 @@ impl Subject {
         }
     }
 
-    /// A store, the folder of a checkpoint, or a GGUF file.
+    /// Reads a store, a checkpoint folder or a GGUF file.
     pub fn of_path(path: &Path) -> Result<Self> {
         let in_place = in_place::is_wanted(path, &CalibrationArgs::default());
         let named_gguf = path.extension().is_some_and(|ending| ending == "gguf");
@@ -121,8 +121,8 @@ impl Subject {
         }
     }
 
-    /// What must be fetched, made and stored before it can be used; nothing for a store that is
-    /// here.
+    /// Describes the download, conversion and disk space that the model needs before use. Empty for a local
+    /// store.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         if let Some(arrival) = &self.arrival {
@@ -153,14 +153,14 @@ impl Subject {
         text
     }
 
-    /// Bytes of disk that are lacking for it.
+    /// Returns the missing disk space in bytes.
     pub fn lacking(&self) -> u64 {
         let disks = self.arrival.iter().flat_map(|arrival| &arrival.disks);
-        // Default: nothing lacks where nothing is written.
+        // Default: 0 if nothing has to be written.
         disks.map(|disk| disk.needed.saturating_sub(disk.free)).max().unwrap_or(0)
     }
 
-    /// Whether it is a store on this machine.
+    /// Returns true for a store on this machine.
     pub fn is_here(&self) -> bool {
         self.weights.is_none() && self.arrival.is_none()
     }
@@ -190,7 +190,7 @@ impl Subject {
         })
     }
 
-    /// Refuses a level that it does not hold.
+    /// Returns an error if the store does not contain a level.
     pub fn check_level(&self, level: Level) -> Result<()> {
         if level <= self.held {
             return Ok(());

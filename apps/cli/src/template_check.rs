@@ -1,4 +1,4 @@
-//! What `verify` and `inspect` say of a store's chat template.
+//! Check of a store's chat template for `verify` and `inspect`.
 
 use crate::explain::explain_store;
 use crate::failure::Result;
@@ -6,8 +6,8 @@ use nestling::Message;
 use nestling::engine::text::{ChatInput, ChatTemplate, TemplateTime, TextError};
 use nestling::formats::store::Store;
 
-/// Why the chat template of a store cannot be used: it does not parse, or it breaks a bound over
-/// the shortest conversation. `None` where it can, or there is none.
+/// Returns the reason why a store's chat template cannot be used: a syntax error, or a limit exceeded by the
+/// shortest conversation. Returns `None` if the template works or is missing.
 pub fn template_fault(store: &Store) -> Result<Option<String>> {
     let asset = |name| store.asset(name).map_err(|error| explain_store(&error));
     let (config, file) = (asset("tokenizer_config.json")?, asset("chat_template.jinja")?);
@@ -27,7 +27,7 @@ fn fault_of(config: Option<&[u8]>, file: Option<&[u8]>) -> Option<String> {
         ..ChatInput::default()
     };
     match template.render(&input) {
-        // A template may refuse a conversation, and want what this one lacks.
+        // A template may refuse this conversation, or require values that it does not contain.
         Ok(_) | Err(TextError::TemplateRefused { .. } | TextError::TemplateRender { .. }) => None,
         Err(error) => Some(error.to_string()),
     }

@@ -1,4 +1,4 @@
-//! `nestling upgrade`: what a downloaded store lacks.
+//! `nestling upgrade`: downloads the missing sections of a store.
 
 use crate::args::{CalibrationArgs, UpgradeArgs};
 use crate::bytes::ByteSize;
@@ -25,7 +25,7 @@ pub fn upgrade(args: &UpgradeArgs, console: &Console) -> Result<()> {
     write_out(&format!("{} {what} level {level}, {bytes}\n", path.display()))
 }
 
-/// The store that was named, or the one that the repository's download left here.
+/// Returns the named store, or the store downloaded from the repository.
 fn path(
     args: &UpgradeArgs,
     reference: Option<&Reference>,

@@ -1,4 +1,4 @@
-//! `nestling verify`: every byte of a store against its checksums.
+//! `nestling verify`: compares every byte of a store with its checksums.
 
 use crate::args::VerifyArgs;
 use crate::bytes::ByteSize;
@@ -17,13 +17,12 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Damage that is listed one by one.
+/// Maximum number of damaged extents that are listed.
 const DAMAGE_LINES_MAX: usize = 20;
 
-/// Names that are listed.
 const NAMES_MAX: usize = 4;
 
-/// Bytes after the last tensor that are no padding.
+/// Number of bytes after the last tensor that is too large to be padding.
 const TRAILING_MUCH: u64 = 4096;
 
 pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
@@ -33,7 +32,7 @@ pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Re
     let (present, whole) = store.lengths();
     let report = undamaged(&path, &store, console, interrupt)?;
     if store.file.is_some() {
-        // A device that was given the file has read other bytes of it first.
+        // A run on a GPU may have saved checksums for the layout with separate planes.
         let of_device = open_store_for(&path, args.partial, Digits::Apart)?;
         if of_device.file.as_ref().is_some_and(|file| file.known > 0) {
             undamaged(&path, &of_device, console, interrupt)?;
@@ -62,7 +61,7 @@ pub fn verify(args: &VerifyArgs, console: &Console, interrupt: &Interrupt) -> Re
     Ok(())
 }
 
-/// Compares all of a store with its checksums.
+/// Compares a whole store with its checksums. Fails if it is damaged.
 fn undamaged(
     path: &Path,
     store: &OpenedStore,
@@ -84,7 +83,7 @@ fn undamaged(
     }
 }
 
-/// What is known of a GGUF file of which everything could be read, and what cannot be.
+/// Describes the checks of a readable GGUF file and their limits.
 fn whole_file(path: &Path, file: &InPlaceFile, report: &VerifyReport) -> String {
     let bytes = ByteSize(file.checkpoint.weight_bytes());
     let mut text = format!(
@@ -119,7 +118,6 @@ fn whole_file(path: &Path, file: &InPlaceFile, report: &VerifyReport) -> String 
     text
 }
 
-/// The first of some names.
 fn first(names: &[&str]) -> String {
     let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
     let names: Vec<_> = names.iter().take(NAMES_MAX).map(|name| printable(name)).collect();

@@ -1,5 +1,4 @@
-//! Options that do nothing for this model or on this machine, said by name, and those that
-//! contradict each other.
+//! Warnings about options without effect for this model or machine, and errors for contradictory options.
 
 use crate::args::{LoadModeArg, ModelArgs, ResourceArgs};
 use crate::bytes::Units;
@@ -10,10 +9,10 @@ use nestling::Level;
 use nestling::system::{MemoryState, SystemFiles};
 use std::path::Path;
 
-/// Refuses options that cannot both be meant.
+/// Checks that the options do not contradict each other.
 ///
 /// # Errors
-/// A mean above the highest level.
+/// Returns an error if the mean level is above the highest level.
 pub fn refuse_contradictions(model: &ModelArgs) -> Result<()> {
     match (model.mean_level, model.level) {
         (Some(mean), Some(level)) if mean > f32::from(level.0.bits()) => {
@@ -24,7 +23,7 @@ pub fn refuse_contradictions(model: &ModelArgs) -> Result<()> {
     }
 }
 
-/// Warns of what has no effect, before anything is opened.
+/// Warns about options without effect, before the model is opened.
 pub fn of_options(model: &ModelArgs, resources: &ResourceArgs, path: &Path, console: &Console) {
     if path.is_dir() {
         let given = [
@@ -54,7 +53,7 @@ pub fn of_options(model: &ModelArgs, resources: &ResourceArgs, path: &Path, cons
     }
 }
 
-/// Warns where a model has less than was asked for.
+/// Warns if the model's highest level is below a requested level.
 pub fn of_level(model: &ModelArgs, held: Option<Level>, console: &Console) {
     if let (Some(mean), Some(held)) = (model.mean_level, held)
         && mean > f32::from(held.bits())

@@ -1,10 +1,10 @@
-//! The first screen of a chat.
+//! Welcome screen of a chat.
 
 use crate::bytes::ByteSize;
 use crate::console::Console;
 use crate::opened::Opened;
 
-/// Says what is being talked to, and how.
+/// Prints the model, its device and its settings.
 pub fn print(opened: &Opened, console: &Console) {
     if console.quiet {
         return;
@@ -25,7 +25,6 @@ pub fn print(opened: &Opened, console: &Console) {
     console.line("");
 }
 
-/// One paragraph a line.
 const STORYTELLER: &str = "
 This is a small storyteller, brought up on old books. It writes period prose, knows no facts \
 and loses the thread after a sentence or two. Greet it, or give it an opening:

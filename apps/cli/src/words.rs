@@ -1,13 +1,13 @@
-//! Text on its way to a person.
+//! Text formatting for messages.
 
-/// Text without control characters that would move the cursor or change the terminal: a model, a
-/// file, a server and an error may say anything. Line breaks and tabs stay.
+/// Replaces control characters, which could move the cursor or reconfigure the terminal. Line breaks and tabs
+/// stay. Text from models, files, servers and errors is untrusted.
 pub fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
     text.replace("\r\n", "\n").chars().map(shown).collect()
 }
 
-/// `1 line`, `2 lines`, `0 lines`.
+/// Formats a count with its noun: `1 line`, `2 lines`, `0 lines`.
 pub fn counted(count: usize, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")

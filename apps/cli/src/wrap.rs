@@ -1,29 +1,29 @@
-//! Breaks streamed prose at words instead of at the terminal's edge.
+//! Wraps streamed prose at words instead of at the edge of the terminal.
 
-/// Holds back the word that is being written until it is known to fit on the line.
+/// A wrapper that holds back the current word until it is known to fit on the line.
 #[derive(Debug)]
 pub struct Wrap {
     width: usize,
-    /// Spaces before a line that goes on where another was broken.
+    /// Indentation of continuation lines in columns.
     indent: usize,
     column: usize,
     word: String,
-    /// White space before the word, dropped where the line is broken.
+    /// White space before the word, dropped at a line break.
     space: String,
 }
 
 impl Wrap {
-    /// For lines of so many columns; 0 never breaks.
+    /// Creates a wrapper for lines of `width` columns; 0 disables wrapping.
     pub fn new(width: usize) -> Self {
         Self { width, indent: 0, column: 0, word: String::new(), space: String::new() }
     }
 
-    /// The same where so many columns stand on the line already, and others go on further right.
+    /// Creates a wrapper for a line on which `column` columns are occupied, with indented continuation lines.
     pub fn hanging(width: usize, column: usize, indent: usize) -> Self {
         Self { indent, column, ..Self::new(width) }
     }
 
-    /// More text; gives back what can be shown.
+    /// Adds text and returns the part that can be printed.
     pub fn add(&mut self, text: &str) -> String {
         let mut out = String::new();
         for character in text.chars() {
@@ -44,14 +44,14 @@ impl Wrap {
         out
     }
 
-    /// What was held back.
+    /// Returns the text that was held back.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         self.place(&mut out);
         out + &std::mem::take(&mut self.space)
     }
 
-    /// Writes the word that is complete, on a new line if it does not fit.
+    /// Writes the completed word, on a new line if it does not fit.
     fn place(&mut self, out: &mut String) {
         if self.word.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl Wrap {
             self.column = self.indent + word;
         }
         out.push_str(&self.word);
-        // A word longer than a line was broken by the terminal.
+        // The terminal itself has broken a word longer than a line.
         if self.width > 0 && self.column > self.width {
             self.column = (self.column - 1) % self.width + 1;
         }
@@ -76,14 +76,13 @@ impl Wrap {
     }
 }
 
-/// Narrower terminals are left to break lines where they like.
+/// Minimum terminal width in columns for wrapping.
 const WIDTH_MIN: usize = 20;
 
-/// Where a narrow terminal goes on with a line of two columns.
+/// Indentation of continuation lines of a two-column line on a narrow terminal.
 const NARROW_INDENT: usize = 4;
 
-/// Lines broken between words. What is broken goes on below its own beginning, or below the second
-/// column of a line that has two.
+/// Wraps lines at words. Continuation lines are indented like their line, or like its second column.
 pub fn lines(text: &str, width: usize) -> String {
     let wrapped = text.split('\n').map(|line| {
         let width = if width < WIDTH_MIN { 0 } else { width };
@@ -103,8 +102,7 @@ pub fn lines(text: &str, width: usize) -> String {
     wrapped.collect::<Vec<_>>().join("\n")
 }
 
-/// Text behind a label of so many columns: all of it stays to the right of the label, so that
-/// nothing in it looks like a label.
+/// Wraps text to the right of a label of `label` columns, so that no part of the text can look like a label.
 pub fn labelled(label: usize, text: &str, width: usize) -> String {
     let width = if width < WIDTH_MIN { 0 } else { width };
     let lines = text.split('\n').map(|line| {
@@ -114,7 +112,8 @@ pub fn labelled(label: usize, text: &str, width: usize) -> String {
     lines.collect::<Vec<_>>().join(&format!("\n{}", " ".repeat(label)))
 }
 
-/// Columns on the screen, near enough: wide characters of East Asia count twice, colours not.
+/// Returns the approximate width of a text in columns. Wide East Asian characters count twice, colour codes
+/// not at all.
 pub fn columns(text: &str) -> usize {
     let wide =
         |c: char| matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{ffdc}' | '\u{1f300}'..);

@@ -1,14 +1,14 @@
-//! The program on a disk that is too small, where one can be mounted without privileges.
+//! Tests of the program on a full disk, where one can be mounted without privileges.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nestling_testkit::{Suite, Test, run, tests};
 use std::path::Path;
 use std::process::{Command, ExitCode, Output};
 
-/// What `sh` ends with where the disk could not be mounted.
+/// Exit code of `sh` if the disk could not be mounted.
 const NOT_MOUNTED: i32 = 99;
 
-/// Runs a command in a folder with a disk of 400 kB below it, whose name is `DISK` in the command.
+/// Runs a command in a folder with a disk of 400 kB, which `DISK` in the command stands for.
 fn on_a_small_disk(command: &str) -> std::io::Result<Output> {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let disk = folder.path().display().to_string();
@@ -20,7 +20,7 @@ fn on_a_small_disk(command: &str) -> std::io::Result<Output> {
     Command::new("unshare").args(["--map-root-user", "--mount", "sh", "-c", &script]).output()
 }
 
-/// Why no disk can be mounted here.
+/// Returns the reason why no disk can be mounted.
 fn lacks_disks() -> Option<String> {
     match on_a_small_disk("true") {
         Err(error) => Some(format!("`unshare`, which mounts a small disk, does not run: {error}")),
@@ -32,7 +32,7 @@ fn lacks_disks() -> Option<String> {
     }
 }
 
-/// What has no room is refused before any work, with both figures.
+/// Checks that an output that does not fit is refused before any work, with both sizes.
 fn is_refused(arguments: &str) {
     let program = env!("CARGO_BIN_EXE_nestling");
     let output = on_a_small_disk(&format!("{program} {arguments}")).unwrap();

@@ -1,10 +1,10 @@
-//! Sizes in bytes, as people type and read them.
+//! Parsing and formatting of sizes in bytes.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes. Parses `8G`, `8GiB`, `1.5GB`, `500M` and plain numbers; a bare letter means
-/// the binary unit (`8G` = 8 GiB), as llama.cpp and Docker read it.
+/// A number of bytes. Parses `8G`, `8GiB`, `1.5GB`, `500M` and plain numbers. A bare letter means the binary
+/// unit (`8G` = 8 GiB), as in llama.cpp and Docker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
@@ -14,17 +14,18 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Which thousand is meant: that of a disk's label, or that of memory.
+/// Unit system of a size: decimal as on disk labels, or binary as for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Units {
-    /// kB, MB and GB, of 1000 each.
+    /// Units of 1000: kB, MB and GB.
     Decimal,
-    /// KiB, MiB and GiB, of 1024 each.
+    /// Units of 1024: KiB, MiB and GiB.
     Binary,
 }
 
 impl Units {
-    /// Those that a size was typed in. Whole KiB that are no whole kB were typed as 6G or 6GiB.
+    /// Guesses the units in which a size was typed. Multiples of 1024 that are no multiples of 1000 are
+    /// binary.
     pub fn of_typed(bytes: u64) -> Self {
         match bytes > 0 && bytes.is_multiple_of(1024) && !bytes.is_multiple_of(1000) {
             true => Self::Binary,
@@ -32,7 +33,7 @@ impl Units {
         }
     }
 
-    /// Bytes with three figures.
+    /// Formats a size with three significant digits.
     pub fn show(self, bytes: u64) -> String {
         let (thousand, names) = match self {
             Self::Decimal => (1000.0, ["B", "kB", "MB", "GB", "TB"]),

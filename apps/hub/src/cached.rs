@@ -1,4 +1,4 @@
-//! What the caches hold of a repository, without the network.
+//! Lookup of cached repositories without the network.
 
 use crate::choice::Choice;
 use crate::error::{HubError, Result};
@@ -10,7 +10,7 @@ use crate::repository::{Reference, Repository, RepositoryCache};
 use crate::store_cache::{Obtained, ending};
 use std::path::{Path, PathBuf};
 
-/// A repository, and where what was fetched of it lies.
+/// A repository and its caches.
 pub struct Cached<'a> {
     pub reference: &'a Reference,
     pub cache: &'a RepositoryCache,
@@ -18,7 +18,7 @@ pub struct Cached<'a> {
 }
 
 impl Cached<'_> {
-    /// A store that is there, or a download that is complete.
+    /// Returns a cached store or a complete download.
     pub fn find(&self) -> Option<Obtained> {
         self.downloaded().or_else(|| {
             let commit = self.cache.known_commit()?;
@@ -26,7 +26,6 @@ impl Cached<'_> {
         })
     }
 
-    /// A store that was downloaded as it is.
     fn downloaded(&self) -> Option<Obtained> {
         let commit = known_commit(self.options, self.cache.repository())?;
         let wanted = self.reference.wanted.as_deref();
@@ -39,14 +38,13 @@ impl Cached<'_> {
         Some(self.options.stores.downloaded(self.cache, &commit, &first))
     }
 
-    /// A store that a conversion made.
     fn converted(&self, commit: &str) -> Option<Obtained> {
         let wanted = self.reference.wanted.as_deref();
         let of_checkpoint = self.options.stores.converted(self.cache, commit);
         if wanted.is_none() && of_checkpoint.is_converted() {
             return Some(of_checkpoint);
         }
-        // What a GGUF file was converted into tells the file by its name.
+        // The name of a store converted from a GGUF file contains the file's name.
         let start = format!("{commit}-");
         let ends = [&self.options.stores.calibration, &self.options.stores.gguf_calibration];
         let ends = ends.map(|calibration| format!("-{}", ending(calibration)));
@@ -64,7 +62,7 @@ impl Cached<'_> {
             .filter(Obtained::is_converted)
     }
 
-    /// A download that can be converted.
+    /// Returns a complete download that can be converted.
     fn complete(&self, commit: &str) -> Option<Obtained> {
         let snapshot = self.cache.snapshot(commit);
         let listing = Listing::of_snapshot(commit, &snapshot);
@@ -79,7 +77,7 @@ impl Cached<'_> {
     }
 }
 
-/// Names of a folder's files, sorted; none where there is no such folder.
+/// Returns the names of a folder's files, sorted. Empty if the folder does not exist.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -92,7 +90,7 @@ fn commit_file(options: &HubOptions, repository: &Repository) -> PathBuf {
     options.stores.of_repository(repository).join("refs").join(&repository.revision)
 }
 
-/// Notes which commit a revision meant when a store of it was downloaded.
+/// Stores the commit that a revision pointed to when a store was downloaded.
 pub fn remember_commit(options: &HubOptions, repository: &Repository, commit: &str) -> Result<()> {
     let path = commit_file(options, repository);
     let failed = |error| HubError::file("write", &path, error);
@@ -101,19 +99,19 @@ pub fn remember_commit(options: &HubOptions, repository: &Repository, commit: &s
 }
 
 fn known_commit(options: &HubOptions, repository: &Repository) -> Option<String> {
-    // Default: what was never downloaded is known by its revision alone.
+    // Default: without a stored commit, the revision itself may be a commit.
     let text = std::fs::read_to_string(commit_file(options, repository)).unwrap_or_default();
     let commit = if text.is_empty() { &repository.revision } else { text.trim() };
     is_commit(commit).then(|| commit.into())
 }
 
-/// A store of a repository that was downloaded, in whole or in part.
+/// Returns a downloaded store of a repository, complete or partial.
 pub fn downloaded(reference: &Reference, options: &HubOptions) -> Option<PathBuf> {
     let cache = reference.repository.cache(options.downloads.clone());
     Cached { reference, cache: &cache, options }.downloaded().map(|found| found.store)
 }
 
-/// The refusal of what is not here while the network is off.
+/// Returns the error for a model that is not cached while the network is disabled.
 pub fn not_cached(reference: &Reference) -> HubError {
     HubError::new(format!("{reference} is not complete in the cache, and the network is off"))
         .advise("run the same command once without --offline (and without HF_HUB_OFFLINE)")

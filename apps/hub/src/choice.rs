@@ -1,4 +1,4 @@
-//! What a repository holds, and what of it is meant.
+//! Choice of the model to use among the contents of a repository.
 
 use crate::error::{HubError, Result};
 use crate::gguf::{self, GgufFiles};
@@ -8,18 +8,18 @@ use nestling_formats::store::shard_path;
 use nestling_import::limits::MAX_SHARDS;
 use std::path::Path;
 
-/// What is to be fetched of a repository.
+/// The chosen model of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// A model in the transformers layout.
+    /// Checkpoint in the transformers layout.
     Checkpoint,
-    /// A model in GGUF files.
+    /// Model in GGUF files.
     Gguf(GgufFiles),
-    /// A store.
+    /// Nestling store.
     Store(StoreFiles),
 }
 
-/// A store of a repository: one file, or its shards in order.
+/// A store of a repository: a single file, or its shards in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFiles {
     pub shards: Vec<RemoteFile>,
@@ -32,7 +32,8 @@ impl StoreFiles {
 }
 
 impl Choice {
-    /// A store before a checkpoint, a checkpoint before GGUF files, unless something was named.
+    /// Chooses a model. Without a requested name, a store is preferred over a checkpoint, and a checkpoint
+    /// over GGUF files. `room` is the available memory in bytes.
     pub fn of(listing: &Listing, reference: &Reference, room: u64) -> Result<Self> {
         let wanted = reference.wanted.as_deref();
         let stores = stores(listing);
@@ -60,7 +61,7 @@ impl StoreFiles {
     }
 }
 
-/// The stores of a repository: single files, and shards that belong together.
+/// Returns the stores of a repository: single files, and complete sets of shards.
 fn stores(listing: &Listing) -> Vec<StoreFiles> {
     let firsts = listing.files().iter().filter(|file| file.name.ends_with(".nest"));
     let mut found = Vec::new();
@@ -79,7 +80,8 @@ fn stores(listing: &Listing) -> Vec<StoreFiles> {
     found
 }
 
-/// Number of a shard, how many there are, and the name that they share; none for a single file.
+/// Splits the name of a shard into its number, the number of shards and the common name. Returns `None` for a
+/// single file.
 fn shard_number(name: &str) -> Option<(u32, u32, String)> {
     let stem = name.strip_suffix(".nest")?;
     let (stem, total) = stem.rsplit_once("-of-")?;
@@ -95,7 +97,6 @@ fn several(stores: &[StoreFiles]) -> HubError {
         .advise(format!("name one after a colon: {}", listed(stores)))
 }
 
-/// Some names, for people to choose from.
 fn listed(stores: &[StoreFiles]) -> String {
     let mut names: Vec<String> =
         stores.iter().take(LISTED_MAX).map(|store| store.first().to_owned()).collect();
@@ -123,7 +124,7 @@ fn nothing_called(reference: &Reference, name: &str, listing: &Listing) -> HubEr
     }
 }
 
-/// Says what stands in the way where there are no weights in a format that is read.
+/// Returns an error that explains the unsupported format if there are no usable weights.
 fn has_weights(listing: &Listing) -> Result<()> {
     if listing.is_checkpoint() {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Requests to the Hub and to the hosts that it sends to, within limits.
+//! HTTP client for the Hub and the hosts that it redirects to, with limits.
 //!
-//! Redirects are followed here, one request each, so that the token is known to stay where it
-//! belongs: with the scheme, host and port of the endpoint.
+//! Redirects are followed here, one request each. The token is sent only to the scheme, host and port of the
+//! endpoint.
 
 use crate::error::{HubError, plain};
 use std::fmt;
@@ -11,22 +11,21 @@ use std::time::{Duration, Instant};
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, Timeout};
 
-/// Redirects of one request.
 const REDIRECTS_MAX: usize = 10;
 
-/// Fewer bytes in a time of silence count as none.
+/// Minimum number of bytes that must arrive within [`Limits::silence`].
 const LEAST_BYTES: u64 = 16 << 10;
 
-/// How long is waited for a server.
+/// Timeouts of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For a host to be found and a connection to be made, each.
+    /// Timeout for name resolution and for connecting, each.
     pub connect: Duration,
-    /// For an answer to begin, and for it to go on.
+    /// Timeout for the start of a response and for each read.
     pub silence: Duration,
-    /// For the whole listing.
+    /// Timeout for the whole listing.
     pub listing: Duration,
-    /// Before a second attempt; before each further one twice as long.
+    /// Pause before the second attempt; doubled for each further one.
     pub pause: Duration,
 }
 
@@ -41,18 +40,18 @@ impl Default for Limits {
     }
 }
 
-/// Why a request failed, as far as the program acts on it.
+/// Error of a request, classified by the necessary reaction.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The server answered with this status.
+    /// Error status of the response.
     Status(u16),
-    /// Nobody answered, or the line broke.
+    /// Missing response, or interrupted connection.
     Unreachable(String),
-    /// Trying again will not help.
+    /// Permanent error that a retry cannot fix.
     Failed(HubError),
 }
 
-/// What asks servers; copies share their connections.
+/// An HTTP client. Clones share connections.
 #[derive(Clone)]
 pub struct Client {
     agent: Agent,
@@ -61,7 +60,7 @@ pub struct Client {
 }
 
 impl fmt::Debug for Client {
-    /// Without the token, which must not get into a log.
+    /// Omits the token, which must not appear in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("limits", &self.limits).finish_non_exhaustive()
     }
@@ -81,8 +80,8 @@ impl Client {
         Self { agent: config.new_agent(), token, limits }
     }
 
-    /// Asks for what lies at an address of the endpoint: all of it, or the bytes that a `Range`
-    /// header names, and if `within` is given, all until then.
+    /// Requests an address of the endpoint: the whole content, or the bytes of a `Range` header. `within`
+    /// limits the duration of the whole response.
     pub fn get(
         &self,
         address: &str,
@@ -93,7 +92,7 @@ impl Client {
         let mut at = absolute(address).ok_or_else(|| senseless(&format!("`{address}`")))?;
         let mut token = self.token.as_deref();
         for _ in 0..=REDIRECTS_MAX {
-            // A compressed answer has other bytes.
+            // Content encodings would change the bytes.
             let mut request = self.agent.get(at.clone()).header("Accept-Encoding", "identity");
             if let Some(range) = range {
                 request = request.header("Range", range);
@@ -109,7 +108,7 @@ impl Client {
             }
             let location = response.headers().get("location");
             let location = location.ok_or_else(|| senseless("a redirect to nowhere"))?;
-            // Default: what is no text leads nowhere, which is refused below.
+            // Default: an invalid header value is treated as empty and refused below.
             let location = location.to_str().unwrap_or_default();
             let next = target(&at, location).ok_or_else(|| {
                 senseless(&format!("a redirect to `{}`", location.escape_debug()))
@@ -122,7 +121,8 @@ impl Client {
                 let host = next.host().unwrap_or_default();
                 return Err(senseless(&format!("a redirect to the link-local address `{host}`")));
             }
-            // Once gone, it does not come back: whoever sends back has chosen the address.
+            // The token is not restored by a redirect back to the endpoint, since another host has chosen
+            // that address.
             token = token.filter(|_| origin(&at) == origin(&next));
             at = next;
         }
@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// A body, read for as long as it keeps coming.
+    /// Returns a reader of a body that fails if the transfer is too slow.
     pub fn read(&self, body: Body) -> Steady<impl Read> {
         Steady {
             inner: body.into_with_config().limit(u64::MAX).reader(),
@@ -154,12 +154,13 @@ impl Client {
     }
 }
 
-/// A reader that takes a trickle for silence: a byte now and then would hold it for ever.
+/// A reader with a minimum transfer rate. Without it, a server that sends a byte now and then could block
+/// forever.
 pub struct Steady<R> {
     inner: R,
     silence: Duration,
     since: Instant,
-    /// Bytes that came since then.
+    /// Number of bytes that arrived since `since`.
     bytes: u64,
 }
 
@@ -176,7 +177,7 @@ impl<R: Read> Read for Steady<R> {
     }
 }
 
-/// What a broken body means.
+/// Classifies an error while reading a body.
 pub fn broken(error: &io::Error, limits: &Limits) -> Trouble {
     match error.get_ref().and_then(|error| error.downcast_ref()) {
         Some(ureq::Error::Timeout(Timeout::Global)) => too_long(limits.listing),
@@ -194,7 +195,7 @@ fn too_long(limit: Duration) -> Trouble {
     Trouble::Unreachable(format!("the answer took longer than {} s", limit.as_secs_f64()))
 }
 
-/// An answer that no sound server gives.
+/// Returns a permanent error for a malformed response.
 fn senseless(what: &str) -> Trouble {
     Trouble::Failed(unreadable(what))
 }
@@ -204,17 +205,16 @@ pub fn unreadable(what: &str) -> HubError {
         .advise("check HF_ENDPOINT, or try again later")
 }
 
-/// An address of the web with a host.
 fn absolute(text: &str) -> Option<Uri> {
     let uri: Uri = text.parse().ok()?;
     let known = matches!(uri.scheme_str(), Some("http" | "https"));
     (known && uri.host().is_some_and(|host| !host.is_empty())).then_some(uri)
 }
 
-/// Where a redirect goes.
+/// Resolves the target of a redirect.
 pub fn target(from: &Uri, location: &str) -> Option<Uri> {
     let (scheme, authority) = (from.scheme_str()?, from.authority()?);
-    // What stands before the first slash is a scheme if it has a colon.
+    // A colon before the first slash ends a scheme.
     if location.split(['/', '?', '#']).next().is_some_and(|start| start.contains(':')) {
         return absolute(location);
     }
@@ -227,7 +227,8 @@ pub fn target(from: &Uri, location: &str) -> Option<Uri> {
     })
 }
 
-/// Whether an address names a host of the local link, where clouds answer with credentials. A host name is not looked up.
+/// Returns true for link-local hosts, where cloud metadata services provide credentials. Host names are not
+/// resolved.
 fn is_link_local(uri: &Uri) -> bool {
     // Default: an address without a host is refused elsewhere.
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).trim_end_matches('.');
@@ -236,7 +237,7 @@ fn is_link_local(uri: &Uri) -> bool {
         last.is_some_and(|last| last.starts_with(|first: char| first.is_ascii_digit()))
     };
     let address = host.parse::<IpAddr>().ok().or_else(|| {
-        // Systems read numbers such as `0xa9fea9fe` as addresses, without asking anybody.
+        // Numbers such as `0xa9fea9fe` are parsed as addresses by the system, without a lookup.
         let mut found = is_number().then(|| (host, 0).to_socket_addrs().ok())??;
         found.next().map(|address| address.ip())
     });
@@ -247,7 +248,7 @@ fn is_link_local(uri: &Uri) -> bool {
     }
 }
 
-/// Scheme, host and port: whom a token is meant for.
+/// Returns scheme, host and port, which determine whether the token is sent.
 pub fn origin(uri: &Uri) -> Option<(&str, String, u16)> {
     let scheme = uri.scheme_str()?;
     let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });

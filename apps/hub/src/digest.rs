@@ -1,20 +1,20 @@
-//! The hash that the Hub announces of a file, taken as the file arrives.
+//! Verification of downloads against the hashes in the Hub's listing.
 
 use crate::listing::RemoteFile;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 
-/// A hash in the making.
+/// An incremental hash.
 pub enum Digest {
-    /// Of a large file's content.
+    /// SHA-256 of the content of a large file.
     Sha256(Sha256),
-    /// Of a small file, as git names it.
+    /// Git blob hash of a small file.
     Git(Sha1),
 }
 
 impl Digest {
-    /// The kind of hash that is announced of a file.
+    /// Creates the kind of hash that the listing contains for a file.
     pub fn of(file: &RemoteFile) -> Self {
         if file.blob.len() == 64 {
             return Self::Sha256(Sha256::new());
@@ -36,7 +36,7 @@ impl Digest {
         }
     }
 
-    /// Whether what was read is the file.
+    /// Returns true if the hash equals that of the listing.
     pub fn matches(self, file: &RemoteFile) -> bool {
         let text = match self {
             Self::Sha256(hash) => hex(&hash.finalize()),

@@ -1,22 +1,22 @@
-//! Disks, and whether they have room.
+//! Free disk space.
 
 use crate::bytes::ByteSize;
 use crate::error::{HubError, Result};
 use std::path::{Path, PathBuf};
 
-/// A disk and what is to be written to it.
+/// A disk with its free and required space.
 #[derive(Clone, Debug)]
 pub struct Disk {
-    /// A folder of it.
+    /// A folder on the disk.
     pub directory: PathBuf,
-    /// Bytes that are free.
+    /// Free space in bytes.
     pub free: u64,
-    /// Bytes that are going to be written.
+    /// Required space in bytes.
     pub needed: u64,
 }
 
 impl Disk {
-    /// The disk of a folder, or of the nearest one above it that is there.
+    /// Measures the disk of a folder, or of its nearest existing ancestor.
     pub(crate) fn new(directory: &Path, needed: u64) -> Result<Self> {
         let directory = existing(directory);
         let free = fs4::available_space(&directory)
@@ -24,13 +24,13 @@ impl Disk {
         Ok(Self { directory, free, needed })
     }
 
-    /// What is needed and what is free, as half a sentence.
+    /// Describes required and free space as a clause.
     pub fn words(&self) -> String {
         let (needed, free) = (ByteSize(self.needed), ByteSize(self.free));
         format!("needs {needed} more at its peak, {free} free at {}", self.directory.display())
     }
 
-    /// Refuses what there is no room for.
+    /// Returns an error if the free space is insufficient.
     pub(crate) fn check(&self) -> Result<()> {
         let Some(lacking) = self.needed.checked_sub(self.free).filter(|bytes| *bytes > 0) else {
             return Ok(());
@@ -48,7 +48,7 @@ impl Disk {
     }
 }
 
-/// The nearest directory on the way up that is there.
+/// Returns the nearest existing ancestor directory, including the path itself.
 pub fn existing(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
 }

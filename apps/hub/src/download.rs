@@ -1,8 +1,8 @@
-//! The listing of a repository, and its files into the Hub's standard cache.
+//! Downloads of listings, and of files into the Hub's standard cache.
 //!
-//! A file arrives in `blobs/<hash>.part`, hashed on its way, and gets its name when it is whole and
-//! sound; an interrupted one goes on from there. All names come from the checked listing, none from
-//! a header.
+//! A file is written to `blobs/<hash>.part` and hashed while it arrives. It is renamed when it is complete
+//! and its hash matches. Interrupted downloads resume from the partial file. All file names come from the
+//! checked listing, never from response headers.
 
 use crate::client::{Client, Trouble, broken, unreadable};
 use crate::digest::Digest;
@@ -18,11 +18,10 @@ use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
 
-/// Largest answer to the request for the listing: a hundred thousand files, which is what the Hub
-/// advises against.
+/// Maximum size of a listing in bytes. It suffices for a hundred thousand files, the Hub's recommended limit.
 const LISTING_BYTES_MAX: u64 = 32 << 20;
 
-/// Bytes that are read at once of what an earlier attempt left.
+/// Buffer size in bytes for hashing a partial file.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A repository on the Hub.
@@ -45,10 +44,10 @@ impl<'a> Hub<'a> {
         Self { repository, cache, endpoint, client: Client::new(token, options.limits), has_token }
     }
 
-    /// Asks what the repository holds.
+    /// Requests the listing of the repository.
     pub fn listing(&self) -> std::result::Result<Listing, Trouble> {
         let Repository { id, revision } = self.repository;
-        // A revision is one part of the path, whatever it is called.
+        // The revision must be a single path component.
         let revision = revision.replace('/', "%2F");
         let address = format!("{}/api/models/{id}/revision/{revision}?blobs=true", self.endpoint);
         let limits = &self.client.limits;
@@ -67,13 +66,13 @@ impl<'a> Hub<'a> {
         })
     }
 
-    /// What reads parts of the files of a commit.
+    /// Returns a reader of file ranges at a commit.
     pub fn ranges(&self, commit: &str) -> Ranges {
         let base = format!("{}/{}/resolve/{commit}", self.endpoint, self.repository.id);
         Ranges::new(self.client.clone(), base)
     }
 
-    /// Fetches those of `files` that are not in the cache yet, and checks them.
+    /// Downloads and checks the `files` that are not in the cache.
     pub fn fetch(
         &self,
         listing: &Listing,
@@ -101,7 +100,7 @@ impl<'a> Hub<'a> {
         Ok(())
     }
 
-    /// Brings one file among the blobs, unless it is there.
+    /// Downloads one file to the blobs unless it is there.
     fn fetch_one(
         &self,
         ranges: &Ranges,
@@ -126,7 +125,7 @@ impl<'a> Hub<'a> {
         std::fs::rename(&part, &blob).map_err(|error| HubError::file("write", &blob, error))
     }
 
-    /// Fetches what a `.part` lacks; one that turns out not to be the file is removed.
+    /// Downloads the rest of a `.part` file. Removes the file if its hash does not match.
     fn complete(
         &self,
         ranges: &Ranges,
@@ -184,7 +183,7 @@ impl<'a> Hub<'a> {
                      and use a token that may read it",
                 )
             }
-            // The Hub answers 401 for repositories that do not exist, too.
+            // The Hub also answers 401 for repositories that do not exist.
             Trouble::Status(401 | 403) => {
                 HubError::new(format!("{repository} does not exist, or needs an access token"))
                     .advise("check the name; for a gated model set HF_TOKEN")
@@ -201,7 +200,7 @@ impl<'a> Hub<'a> {
     }
 }
 
-/// Hashes what an earlier attempt left.
+/// Hashes the partial file of an earlier attempt.
 fn take_in(file: &mut File, digest: &mut Digest) -> std::io::Result<()> {
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {

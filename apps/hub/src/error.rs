@@ -1,4 +1,4 @@
-//! Why a model could not be brought here, with what to do about it.
+//! Errors of locating and downloading models, with advice.
 
 use nestling_formats::InternalError;
 use nestling_formats::store::StoreError;
@@ -6,66 +6,66 @@ use nestling_import::ImportError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The result of everything here that can fail.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, HubError>;
 
-/// A sentence about what happened, and one about what to do.
+/// An error message with optional advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// What happened, without the final stop.
+    /// Description of the error, without the final full stop.
     pub message: String,
-    /// What to do about it, without the final stop.
+    /// Suggested action, without the final full stop.
     pub advice: Option<String>,
 }
 
-/// A model that cannot be found, fetched or kept.
+/// An error while locating, downloading or storing a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// Something failed.
+    /// General failure.
     #[error("{}", .0.message)]
     Failed(Explanation),
-    /// What was asked for makes no sense, whatever the network says.
+    /// Invalid request, independent of the network.
     #[error("{}", .0.message)]
     Usage(Explanation),
-    /// The operating system refused.
+    /// Failed operation on a file.
     #[error("cannot {action} {}: {}", .path.display(), plain(.source))]
     File {
-        /// What was tried.
+        /// Verb of the operation.
         action: &'static str,
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A store that cannot be used.
+    /// Store that cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A checkpoint or a GGUF file that cannot be used.
+    /// Checkpoint or GGUF file that cannot be used.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// A condition of the program itself that does not hold.
+    /// Violated invariant of the program.
     #[error(transparent)]
     Internal(#[from] InternalError),
 }
 
 impl HubError {
-    /// A failure that is described by a sentence.
+    /// Creates a failure with a message.
     pub fn new(message: impl Into<String>) -> Self {
         Self::Failed(Explanation { message: message.into(), advice: None })
     }
 
-    /// A mistake of whoever asked.
+    /// Creates an error for an invalid request.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::Usage(Explanation { message: message.into(), advice: None })
     }
 
-    /// A failed operation on a file.
+    /// Creates an error for a failed file operation.
     pub fn file(action: &'static str, path: &Path, source: io::Error) -> Self {
         Self::File { action, path: path.into(), source }
     }
 
-    /// What to do about it, where that is known here.
+    /// Returns the advice, if any.
     pub fn advice(&self) -> Option<&str> {
         match self {
             Self::Failed(explanation) | Self::Usage(explanation) => explanation.advice.as_deref(),
@@ -73,7 +73,7 @@ impl HubError {
         }
     }
 
-    /// Adds what to do about it; errors of files and of other crates keep their own.
+    /// Adds advice. Errors of files and of other crates are returned unchanged.
     #[must_use]
     pub fn advise(mut self, text: impl Into<String>) -> Self {
         if let Self::Failed(explanation) | Self::Usage(explanation) = &mut self {
@@ -83,7 +83,7 @@ impl HubError {
     }
 }
 
-/// The message of an I/O error without the `(os error N)` that only a programmer reads.
+/// Returns the message of an I/O error without the suffix `(os error N)`.
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(&*text, |(text, _)| text);

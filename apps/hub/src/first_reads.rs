@@ -1,8 +1,8 @@
-//! What extents of GGUF files in place were when they were read first, kept from one process to the
-//! next: a file has no checksums of its own, so damage is seen by what it was.
+//! Checksums of GGUF files in place, recorded at their first read and stored across processes. GGUF files
+//! contain no checksums, so damage is detected by comparison with the first read.
 //!
-//! One small file for each state of a GGUF file, named by the id of the store that it is, which says
-//! its path, length, times and header. Nothing in it is believed but that bytes were equal once.
+//! There is one small record for each state of a GGUF file. It is named by the id of the derived store, which
+//! depends on the file's path, length, times and header. A record is trusted only to detect changes.
 
 use crate::error::{HubError, Result};
 use nestling_formats::open_own_file;
@@ -13,60 +13,58 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// How such a file begins.
 const MAGIC: [u8; 8] = *b"NESTFR01";
 
-/// How the names of such files end.
 const ENDING: &str = "reads";
 
-/// Bytes before the checksums: magic, id, how many extents there are.
+/// Size in bytes of the head: magic number, id and number of extents.
 const HEAD_BYTES: usize = 8 + 16 + 8;
 
-/// Bytes of a checksum with its extent's number.
+/// Size in bytes of an entry: number of the extent and its checksum.
 const ENTRY_BYTES: usize = 8 + 16;
 
-/// Bytes at the end: the file's own checksum.
+/// Size in bytes of the tail: checksum of the record itself.
 const TAIL_BYTES: usize = 32;
 
-/// Files that are kept; older ones go when there are more.
+/// Maximum number of records; the oldest ones are removed.
 const FILES_MAX: usize = 64;
 
-/// The folder in which first reads are kept.
+/// Folder of the records.
 #[derive(Clone, Debug)]
 pub struct FirstReads {
     folder: PathBuf,
 }
 
 impl FirstReads {
-    /// Those in a folder, which need not be there yet.
+    /// Creates an instance for a folder, which need not exist.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// Where they lie.
+    /// Returns the folder of the records.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The file of a store; it need not be there.
+    /// Returns the path of a store's record, which need not exist.
     pub fn path(&self, store: &Store) -> PathBuf {
         self.folder.join(format!("{}.{ENDING}", store.id()))
     }
 
-    /// Has a derived store's extents compared with what they were when they were read first. Returns how
-    /// many are known. What is damaged or of another store is removed and counts as nothing.
+    /// Loads the record of a derived store, so that its extents are compared with their first reads. Returns
+    /// the number of known extents. A damaged record, or that of another store, is removed and counts as 0.
     pub fn recall(&self, store: &Store) -> usize {
         let known = self.read(store).map(|known| store.expect_checksums(&known).ok());
-        // Default: nothing is known of a file that is read for the first time.
+        // Default: 0 extents are known at the first use of a file.
         known.flatten().unwrap_or(0)
     }
 
-    /// Keeps what a derived store has read, with what others have kept of the same file meanwhile.
+    /// Saves the checksums that a derived store has read, merged with the existing record.
     ///
     /// # Errors
-    /// [`HubError::File`] if nothing can be written there.
+    /// Returns [`HubError::File`] if the record cannot be written.
     pub fn keep(&self, store: &Store) -> Result<()> {
-        // Default: a store with checksums of its own needs no others.
+        // Default: a store that has its own checksums needs no record.
         let Some(mut firsts) = store.first_checksums() else { return Ok(()) };
         let kept = self.read(store);
         for (first, kept) in firsts.iter_mut().zip(kept.iter().flatten()) {
@@ -90,11 +88,11 @@ impl FirstReads {
         Ok(())
     }
 
-    /// What is kept of a store; what cannot be used is removed.
+    /// Reads the record of a store. An invalid record is removed.
     fn read(&self, store: &Store) -> Option<Vec<Option<[u8; 16]>>> {
         let path = self.path(store);
         let count = store.index().extents().len();
-        // No more is read than there can be.
+        // Limits the read to the maximum size of a record.
         let limit = HEAD_BYTES + count.saturating_mul(ENTRY_BYTES) + TAIL_BYTES;
         let mut bytes = Vec::new();
         let file = open_own_file(&path, File::options().read(true)).ok()?;
@@ -106,7 +104,7 @@ impl FirstReads {
         known
     }
 
-    /// Removes the oldest files where there are too many; what cannot be removed stays.
+    /// Removes the oldest records if there are too many. Errors are ignored.
     fn forget_oldest(&self) {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut files: Vec<(SystemTime, PathBuf)> = entries
@@ -122,7 +120,7 @@ impl FirstReads {
     }
 }
 
-/// Whether a file was written here, half-written ones included.
+/// Returns true for records and their temporary files.
 fn is_ours(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy());
     name.is_some_and(|name| name.ends_with(&format!(".{ENDING}")) || name.ends_with(".partial"))
@@ -143,7 +141,7 @@ fn encode(store: &Store, firsts: &[Option<[u8; 16]>]) -> Vec<u8> {
     bytes
 }
 
-/// Checksums by the numbers of extents; none if the bytes are not what was written for this store.
+/// Returns checksums indexed by extent. Returns `None` if the bytes are not a valid record of this store.
 fn decode(store: &Store, count: usize, bytes: &[u8]) -> Option<Vec<Option<[u8; 16]>>> {
     let (content, own) = bytes.split_at_checked(bytes.len().checked_sub(TAIL_BYTES)?)?;
     let (head, entries) = content.split_at_checked(HEAD_BYTES)?;

@@ -1,15 +1,15 @@
-//! What the fuzz targets reach of this crate without a server; it is built for them alone.
+//! Entry points for fuzz targets, compiled only for them.
 
 use crate::client::{origin, target};
 use crate::listing::{Listing, read_shard_names};
 use crate::names::{is_file_name, is_hash, is_path};
 
-/// Reads any bytes as a listing.
+/// Parses any bytes as a listing.
 ///
 /// # Panics
-/// If what came through would not be a safe name.
+/// Panics if an accepted name is unsafe.
 pub fn read_listing(bytes: &[u8]) {
-    // Default: what is no listing is refused.
+    // Default: an invalid listing is refused.
     let Ok(listing) = Listing::read(bytes) else { return };
     assert!(listing.commit.len() == 40 && is_hash(&listing.commit));
     for file in listing.files() {
@@ -20,28 +20,28 @@ pub fn read_listing(bytes: &[u8]) {
     let _ = (listing.is_checkpoint(), listing.description());
 }
 
-/// Reads any bytes as the index of a checkpoint in several files.
+/// Parses any bytes as the index of a sharded checkpoint.
 ///
 /// # Panics
-/// If what came through would not be a safe name.
+/// Panics if an accepted name is unsafe.
 pub fn read_index(bytes: &[u8]) {
     if let Ok(names) = read_shard_names(bytes) {
         assert!(names.iter().all(|name| is_file_name(name)), "{names:?}");
     }
 }
 
-/// Follows a redirect of any words from an address of any words.
+/// Resolves any redirect from any address.
 ///
 /// # Panics
-/// If it leads elsewhere than to the web.
+/// Panics if the target is not an http or https address with a host.
 pub fn follow(from: &str, location: &str) {
-    // Default: what is no address is asked of nobody.
+    // Default: an invalid address is never requested.
     let Ok(from) = from.parse() else { return };
-    // Default: what leads nowhere is refused.
+    // Default: an invalid redirect is refused.
     let Some(next) = target(&from, location) else { return };
     assert!(matches!(next.scheme_str(), Some("http" | "https")), "{next}");
     assert!(next.host().is_some_and(|host| !host.is_empty()), "{next}");
-    // Who is shown the token is whom the request goes to.
+    // The token is sent only to the host that it is meant for.
     if origin(&from) == origin(&next) {
         let name = |uri: &ureq::http::Uri| uri.host().map(str::to_ascii_lowercase);
         assert_eq!(name(&from), name(&next));

@@ -1,4 +1,4 @@
-//! Which GGUF files of a repository make up a model, and which of several models is meant.
+//! Grouping of a repository's GGUF files into models, and choice of a model.
 
 use crate::bytes::ByteSize;
 use crate::error::{HubError, Result};
@@ -6,27 +6,27 @@ use crate::listing::{LISTED_MAX, RemoteFile};
 use nestling_import::limits::MAX_SHARDS;
 use std::collections::BTreeMap;
 
-/// What is taken where nothing was asked for, as llama.cpp does.
+/// Default quantization, as in llama.cpp.
 const DEFAULT: &str = "Q4_K_M";
 
-/// Types that are read, as names of files give them; one of [`SIZES`] may follow.
+/// Supported types as spelled in file names; a suffix of [`SIZES`] may follow.
 const READ: [&str; 25] = [
     "F32", "F16", "BF16", "Q1_0", "Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K",
     "Q4_K", "Q5_K", "Q6_K", "Q8_K", "IQ1", "IQ2", "IQ3", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4",
     "TQ1_0", "TQ2_0",
 ];
 
-/// What names of files add to a type.
+/// Suffixes that file names add to a type.
 const SIZES: [&str; 7] = ["_XXS", "_XS", "_S", "_M", "_L", "_XL", "_MOE"];
 
-/// A model in one GGUF file, or in the parts of one.
+/// A model in one GGUF file or in several parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufFiles {
-    /// Its name without the number of a part, such as `Q4_K_M/model-Q4_K_M.gguf`.
+    /// Name without the part number, such as `Q4_K_M/model-Q4_K_M.gguf`.
     pub name: String,
-    /// Its parts, in order; some may be missing.
+    /// Parts in order; some may be missing.
     pub parts: Vec<RemoteFile>,
-    /// How many there should be.
+    /// Expected number of parts.
     pub parts_total: usize,
 }
 
@@ -35,7 +35,7 @@ impl GgufFiles {
         self.parts.iter().map(|part| part.size).sum()
     }
 
-    /// The quantization that the name tells, in capitals, such as `UD-Q4_K_XL`.
+    /// Returns the quantization given in the name in upper case, such as `UD-Q4_K_XL`.
     pub fn quantization(&self) -> Option<String> {
         let stem = self.name.rsplit('/').next()?.strip_suffix(".gguf")?.to_ascii_uppercase();
         let parts: Vec<&str> = stem.split(['-', '.']).collect();
@@ -44,7 +44,7 @@ impl GgufFiles {
         Some(if dynamic { format!("UD-{}", parts[at]) } else { parts[at].into() })
     }
 
-    /// Whether a name on the command line means this model.
+    /// Returns true if a name on the command line refers to this model.
     fn is(&self, wanted: &str) -> bool {
         let file = self.name.rsplit('/').next().unwrap_or(&self.name);
         let part =
@@ -56,7 +56,7 @@ impl GgufFiles {
         self.quantization().is_some_and(|found| found == wanted)
     }
 
-    /// Whether every type that the name tells of is read.
+    /// Returns true if the type given in the name is supported, or if the name contains none.
     fn is_readable(&self) -> bool {
         let Some(found) = self.quantization() else { return true };
         let found = found.strip_prefix("UD-").unwrap_or(&found);
@@ -77,7 +77,6 @@ impl GgufFiles {
     }
 }
 
-/// Whether a part of a name is a quantization's.
 fn is_quantization(part: &str) -> bool {
     let letters = part.strip_prefix("IQ").or(part.strip_prefix("TQ")).or(part.strip_prefix('Q'));
     let numbered = letters.is_some_and(|rest| {
@@ -89,15 +88,15 @@ fn is_quantization(part: &str) -> bool {
     numbered || ["F32", "F16", "BF16", "MXFP4", "MXFP4_MOE", "NVFP4"].contains(&part)
 }
 
-/// All models of a repository: parts of one file together, projectors and importance matrices left
-/// out.
+/// Returns all models of a repository, with split files joined. Projectors and importance matrices are
+/// excluded.
 pub fn models(files: &[RemoteFile]) -> Vec<GgufFiles> {
     let mut found: BTreeMap<String, GgufFiles> = BTreeMap::new();
     for file in files.iter().filter(|file| is_model(&file.name)) {
         let (name, part, total) = numbered(&file.name);
         let empty = || GgufFiles { name: name.clone(), parts: Vec::new(), parts_total: total };
         let model = found.entry(name.clone()).or_insert_with(empty);
-        // Parts of one model are listed in order, each once.
+        // The parts of a model are listed in order, each once.
         if part == model.parts.len() + 1 && total == model.parts_total {
             model.parts.push(file.clone());
         }
@@ -111,7 +110,7 @@ fn is_model(name: &str) -> bool {
     file.ends_with(".gguf") && !beside.iter().any(|word| file.contains(word))
 }
 
-/// A name without the number of its part; the part, from 1; and how many there are.
+/// Returns the name without its part number, the part number starting at 1, and the number of parts.
 fn numbered(name: &str) -> (String, usize, usize) {
     let whole = (name.to_owned(), 1, 1);
     let Some(stem) = name.strip_suffix(".gguf") else { return whole };
@@ -130,11 +129,11 @@ fn numbered(name: &str) -> (String, usize, usize) {
     }
 }
 
-/// The model that is meant; `room` is what memory there is for it.
+/// Chooses the requested model, or the best one for `room` bytes of memory.
 pub fn choose(models: Vec<GgufFiles>, wanted: Option<&str>, room: u64) -> Result<GgufFiles> {
     let Some(wanted) = wanted else { return best(models, room) };
     let mut fitting: Vec<GgufFiles> = models.iter().filter(|m| m.is(wanted)).cloned().collect();
-    // A quantization may be there in several ways; the plain file is meant.
+    // Several files may have the same quantization; the shortest name is that of the plain file.
     fitting.sort_by_key(|model| model.name.len());
     match fitting.into_iter().next() {
         Some(model) => model.whole(),
@@ -145,7 +144,7 @@ pub fn choose(models: Vec<GgufFiles>, wanted: Option<&str>, room: u64) -> Result
     }
 }
 
-/// Q4_K_M, else the largest that fits in memory, else the smallest.
+/// Returns the Q4_K_M model, else the largest that fits in memory, else the smallest.
 fn best(models: Vec<GgufFiles>, room: u64) -> Result<GgufFiles> {
     let all = listed(&models);
     let whole = |model: &GgufFiles| model.parts.len() == model.parts_total;
@@ -160,7 +159,7 @@ fn best(models: Vec<GgufFiles>, room: u64) -> Result<GgufFiles> {
     })
 }
 
-/// Quantizations with their sizes, for people to choose from.
+/// Lists quantizations with their sizes for an error message.
 fn listed(models: &[GgufFiles]) -> String {
     let mut sorted: Vec<&GgufFiles> = models.iter().collect();
     sorted.sort_by_key(|model| model.bytes());
@@ -217,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Numbers that no splitter writes are part of a name.
+    /// Part numbers that no splitter writes belong to the name.
     #[test]
     fn parts_that_make_no_sense_are_whole_files() {
         for name in ["a-00000-of-00000.gguf", "a-00003-of-00002.gguf", "a-00001-of-99999.gguf"] {

@@ -1,7 +1,7 @@
-//! What a model is, from its configuration and the headers of its files: a few range requests.
+//! Remote checkpoints opened by their configuration and file headers, with a few range requests.
 //!
-//! They are kept in Nestling's cache by commit, and open as a checkpoint whose weights are
-//! elsewhere, so that everything that a conversion would refuse is refused before a download.
+//! Headers are cached by commit and opened as a checkpoint without weights. Models that a conversion would
+//! refuse are therefore refused before they are downloaded.
 
 use crate::client::Trouble;
 use crate::digest::Digest;
@@ -22,14 +22,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What is read of a file before it says how long its header is.
+/// Size in bytes of the first read of a file, before the length of its header is known.
 const FIRST_BYTES: u64 = 16 << 10;
 
-/// Most bytes of all headers of a model: five times those of the largest published one. They are fetched and kept
-/// before the disk is asked for room.
+/// Maximum size in bytes of all headers of a model: five times those of the largest published one. The limit
+/// is needed because headers are stored before the free disk space is checked.
 const HEADERS_BYTES_MAX: u64 = 256 << 20;
 
-/// Files whose headers are read at a time.
+/// Number of files whose headers are read concurrently.
 const AT_ONCE: usize = 8;
 
 /// The headers of a repository's files.
@@ -37,10 +37,10 @@ pub struct Headers<'a> {
     hub: &'a Hub<'a>,
     listing: &'a Listing,
     ranges: Ranges,
-    /// Where they are kept.
+    /// Folder of the cached headers.
     folder: PathBuf,
     observer: &'a dyn Observer,
-    /// Bytes of headers so far.
+    /// Number of bytes of headers stored so far.
     kept_bytes: AtomicU64,
 }
 
@@ -56,14 +56,14 @@ impl<'a> Headers<'a> {
         Self { hub, listing, ranges, folder, observer, kept_bytes: AtomicU64::new(0) }
     }
 
-    /// A checkpoint in the transformers layout, and the files that hold its weights.
+    /// Returns the checkpoint in the transformers layout, and the files that contain its weights.
     pub fn checkpoint(&self) -> Result<(Checkpoint, Vec<RemoteFile>)> {
         let _turn = self.turn()?;
         let small = self.listing.description()?;
         for file in small.iter().filter(|file| !file.is_vocabulary()) {
             self.small(file)?;
         }
-        // What cannot run is refused before the headers are fetched.
+        // An unsupported model is refused before its headers are downloaded.
         let path = self.folder.join("config.json");
         let config = std::fs::read(&path).map_err(|e| HubError::file("read", &path, e))?;
         ModelConfig::from_json("config.json", &config).map_err(|e| cannot_run(&e))?;
@@ -72,14 +72,14 @@ impl<'a> Headers<'a> {
         Ok((self.open(&self.folder)?, weights))
     }
 
-    /// A model in GGUF files.
+    /// Returns the checkpoint of a model in GGUF files.
     pub fn gguf(&self, files: &GgufFiles) -> Result<Checkpoint> {
         let _turn = self.turn()?;
         self.all(&files.parts, &|file| self.gguf_part(file))?;
         self.open(&self.folder.join(files.parts.first().map_or("", |part| &part.name)))
     }
 
-    /// Nobody reads what another process has half written.
+    /// Acquires the lock of the folder, so that no process reads partially written headers.
     fn turn(&self) -> Result<Turn> {
         let mut bar = None;
         Turn::take(&self.folder.with_extension("lock"), &mut || {
@@ -89,12 +89,12 @@ impl<'a> Headers<'a> {
 
     fn open(&self, path: &Path) -> Result<Checkpoint> {
         Checkpoint::open(path).map_err(|error| {
-            // Files are named as people know them, not by where they are kept.
+            // Error messages use the names in the repository instead of the paths in the cache.
             let here = format!("{}/", self.folder.display());
             let said = error.to_string().replace(&here, "");
             let folder = self.folder.display().to_string();
             let said = said.replace(&folder, &self.hub.repository.id);
-            // What may have been damaged on its way is asked for again.
+            // The files may have been damaged in transit, so they are downloaded again next time.
             let _ = std::fs::remove_dir_all(&self.folder);
             match error {
                 ImportError::Malformed { .. } | ImportError::Json { .. } => {
@@ -105,7 +105,7 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// A whole file, unless it is here.
+    /// Downloads a whole small file unless it is cached.
     fn small(&self, file: &RemoteFile) -> Result<()> {
         let path = self.path(file)?;
         if std::fs::metadata(&path).is_ok_and(|data| data.len() == file.size) {
@@ -130,7 +130,7 @@ impl<'a> Headers<'a> {
         Ok(path)
     }
 
-    /// Runs `fetch` over the files whose headers are not here, several at a time.
+    /// Calls `fetch` for all files whose headers are not cached, several at a time.
     fn all(
         &self,
         files: &[RemoteFile],
@@ -150,7 +150,7 @@ impl<'a> Headers<'a> {
                 scope.spawn(|| {
                     while lock().is_none() {
                         let number = next.fetch_add(1, Ordering::Relaxed);
-                        // Default: no file is left.
+                        // Default: the thread ends when no file is left.
                         let Some(file) = missing.get(number) else { return };
                         if let Err(failure) = fetch(file) {
                             *lock() = Some(failure);
@@ -170,9 +170,9 @@ impl<'a> Headers<'a> {
     fn safetensors(&self, file: &RemoteFile) -> Result<()> {
         let read = |range| self.ranges.read(file, range).map_err(|e| self.hub.explain(e));
         let mut header = read(0..FIRST_BYTES.min(file.size))?;
-        // Default: a file that is too short has a header that is refused when it is opened.
+        // Default: the missing header of a too short file is refused when the file is opened.
         let prefix = header.first_chunk().copied().unwrap_or_default();
-        // Default: a length that makes no sense is for the checkpoint to say.
+        // Default: an invalid length is reported when the file is opened as a checkpoint.
         let length = header_length(&file.name, prefix, file.size).unwrap_or(0);
         let end = PREFIX_BYTES + length;
         if header.len() as u64 <= end {
@@ -213,7 +213,7 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// Keeps what went wrong on the way through the library.
+/// Saves the network error, which the import library cannot represent, and returns an I/O error in its place.
 fn unread(file: &RemoteFile, why: Trouble, trouble: &mut Option<Trouble>) -> ImportError {
     *trouble = Some(why);
     ImportError::Io {
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use crate::{HubOptions, Limits, NoObserver, Repository, StoreCache};
 
-    /// As many bytes as the disk is not asked for, and not one more.
+    /// The limit protects the disk before its free space is checked; it holds to the byte.
     #[test]
     fn headers_are_bounded_together() {
         let folder = tempfile::tempdir().unwrap();

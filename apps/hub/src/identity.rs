@@ -1,9 +1,9 @@
-//! What tells a GGUF file in one state from every other: the key of the cache of stores.
+//! Fingerprint of a GGUF file in one state, used as a key of the store cache.
 //!
-//! Name, length and time are not enough: package managers set all times to 0 or 1, and tuned models
-//! share names and shapes. So the key says too which file it is (path, device, inode, time of its
-//! last change) and what is in it: the header, and samples of every tensor. To read all of it would
-//! take as long as the conversion saves.
+//! Name, length and time are insufficient: package managers set all times to 0 or 1, and fine-tuned models
+//! share names and shapes. The key therefore includes the file's path, device, inode and change time, its
+//! header, and samples of every tensor. Hashing the whole file would take as long as the conversion that the
+//! cache saves.
 
 use crate::error::{HubError, Result};
 use nestling_import::gguf::{GgufHeader, part_names};
@@ -14,31 +14,30 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Samples of a tensor, spread evenly from its first byte to its last.
+/// Number of samples per tensor, evenly spaced from its first byte to its last.
 const SAMPLES: u64 = 4;
 
-/// Bytes of a sample; a shorter tensor is read whole.
+/// Size of a sample in bytes. Tensors of up to [`SAMPLES`] samples are hashed completely.
 const SAMPLE_BYTES: u64 = 4096;
 
-/// Characters of a file's name that names of stores begin with.
+/// Maximum number of characters of a file name that a store's name starts with.
 const STEM_CHARS: usize = 100;
 
-/// Bytes of the hash that are used.
 const HASH_BYTES: usize = 16;
 
-/// A model in a GGUF file or its parts, in one state.
+/// Identity of a model in a GGUF file or its parts, in one state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The first part's name without its ending.
+    /// Name of the first part without its extension.
     pub stem: String,
-    /// In hexadecimal.
+    /// Fingerprint in hexadecimal.
     pub hash: String,
 }
 
 impl Identity {
-    /// Of the file at `path` with its parts.
+    /// Computes the identity of the file at `path` and its parts.
     pub fn of(path: &Path) -> Result<Self> {
-        // Default: a path without a name is refused as no GGUF file.
+        // Default: a path without a file name is refused as it is not a GGUF file.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let parts = part_names(&name).map_err(|error| HubError::new(error.to_string()))?;
         let mut hash = Sha256::new();
@@ -50,7 +49,7 @@ impl Identity {
             let _ = write!(text, "{byte:02x}");
         }
         let first = parts.first().map_or(&*name, String::as_str);
-        // Default: the hash tells files apart, too.
+        // Default: an empty stem is acceptable, because the hash distinguishes files.
         let stem = Path::new(first).file_stem().unwrap_or_default().to_string_lossy();
         Ok(Self { stem: stem.chars().take(STEM_CHARS).collect(), hash: text })
     }
@@ -68,13 +67,13 @@ fn add_part(hash: &mut Sha256, path: &Path) -> Result<()> {
     add_content(hash, path, &mut file, metadata.len())
 }
 
-/// Text that cannot run into what follows.
+/// Hashes a text with its length, so that its end is unambiguous.
 fn add_text(hash: &mut Sha256, text: &[u8]) {
     hash.update((text.len() as u64).to_le_bytes());
     hash.update(text);
 }
 
-/// The file's header, and samples of its tensors.
+/// Hashes the header and samples of the tensors.
 fn add_content(hash: &mut Sha256, path: &Path, file: &mut File, length: u64) -> Result<()> {
     let name = path.display().to_string();
     let mut read = |offset: u64, out: &mut [u8]| {
@@ -99,7 +98,7 @@ fn add_content(hash: &mut Sha256, path: &Path, file: &mut File, length: u64) -> 
     Ok(())
 }
 
-/// What is read of a tensor: bytes from its start, and how many.
+/// Returns the samples of a tensor as pairs of byte offset and length.
 fn samples(length: u64) -> impl Iterator<Item = (u64, usize)> {
     let is_short = length <= SAMPLES * SAMPLE_BYTES;
     let last = length.saturating_sub(SAMPLE_BYTES);
@@ -127,7 +126,7 @@ mod tests {
         std::fs::read(Path::new(path).join("qwen3-moe.gguf")).unwrap()
     }
 
-    /// Writes a file with the time that package managers give.
+    /// Writes a file with a fixed time, as package managers do.
     fn write(path: &Path, bytes: &[u8]) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, bytes).unwrap();
@@ -163,7 +162,7 @@ mod tests {
         write(&a, &bytes);
         write(&b, &tuned);
         assert_ne!(hash(&a), hash(&b));
-        // The path alone tells them apart, and the content alone.
+        // Different paths alone change the hash, and so do different contents.
         write(&b, &bytes);
         assert_ne!(hash(&a), hash(&b));
         let first = content(&a);
@@ -180,14 +179,14 @@ mod tests {
         let mut bytes = model();
         write(&a, &bytes);
         let before = hash(&a);
-        // Another file in its place.
+        // The file is replaced by another one.
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         write(&b, &bytes);
         std::fs::rename(&b, &a).unwrap();
         let replaced = hash(&a);
         assert_ne!(before, replaced);
-        // Other bytes in the same file.
+        // The same file is overwritten with other bytes.
         bytes[last] ^= 1;
         write(&a, &bytes);
         let rewritten = hash(&a);

@@ -1,9 +1,8 @@
-//! From a repository of the Hugging Face Hub, or a file of somebody else's format, to what a model is
-//! opened from: listings, downloads that go on where they stopped, the caches, and what tells one
-//! foreign file from another.
+//! Access to models on the Hugging Face Hub and in foreign formats: listings, resumable downloads, caches,
+//! and the identification of files.
 //!
-//! Nothing here prints, ends the program or reads the environment: paths, token and endpoint come in
-//! as [`HubOptions`], and an [`Observer`] hears what happens.
+//! This crate does not print, end the process or read the environment. Paths, token and endpoint are given by
+//! [`HubOptions`], and events are reported to an [`Observer`].
 
 pub mod bytes;
 mod cached;

@@ -1,4 +1,4 @@
-//! What a repository holds, and which of it a conversion needs.
+//! Listings of repositories, and selection of the files that a conversion needs.
 
 use crate::error::{HubError, Result};
 use crate::names::{FOLDERS_MAX, is_commit, is_file_name, is_hash, is_path};
@@ -15,7 +15,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
-/// What some models have in place of a tokenizer: byte strings with ranks, and the special tokens beside them.
+/// Alternative to a tokenizer file in some models: byte strings with ranks, and the special tokens.
 const RANKS: [&str; 2] = ["tiktoken.model", "tokenizer_config.json"];
 const OPTIONAL: [&str; 5] = [
     "generation_config.json",
@@ -25,13 +25,13 @@ const OPTIONAL: [&str; 5] = [
     "chat_template.json",
 ];
 
-/// Choices that an error lists.
+/// Maximum number of choices that an error message lists.
 pub const LISTED_MAX: usize = 12;
 
-/// More than any file has; as many files as a listing can name have less than 2^63 bytes.
+/// Maximum size of a file in bytes. The sum over all files of a listing then stays below 2^63.
 const FILE_BYTES_MAX: u64 = 1 << 44;
 
-/// One file of a repository.
+/// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteFile {
     pub name: String,
@@ -45,13 +45,14 @@ pub struct RemoteFile {
 pub struct Listing {
     pub commit: String,
     files: Vec<RemoteFile>,
-    /// Numbers of the files by their names: a listing and an index may have some hundred thousand names each.
+    /// Indices of the files, sorted by name. A listing and an index may contain some hundred thousand names
+    /// each.
     by_name: Vec<u32>,
 }
 
 impl Listing {
-    /// Reads the answer of `/api/models/{id}/revision/{revision}?blobs=true`, file by file: what is
-    /// not needed of it is never held.
+    /// Parses the response of `/api/models/{id}/revision/{revision}?blobs=true`, file by file. Unused parts
+    /// are never held in memory.
     pub fn read(answer: impl Read) -> serde_json::Result<Self> {
         let answer: Answer = serde_json::from_reader(answer)?;
         if is_commit(&answer.sha) {
@@ -63,24 +64,24 @@ impl Listing {
 
     fn new(commit: String, files: Vec<RemoteFile>) -> Self {
         let mut by_name: Vec<u32> = (0u32..).zip(&files).map(|(number, _)| number).collect();
-        // Of several with one name the first is meant.
+        // The first of several files with the same name is used.
         by_name.sort_by_key(|number| &files[*number as usize].name);
         Self { commit, files, by_name }
     }
 
-    /// What lies in a snapshot of the cache, as if the Hub had listed it.
+    /// Lists a snapshot in the cache, as if the Hub had listed it.
     pub fn of_snapshot(commit: &str, snapshot: &Path) -> Self {
         let mut files = Vec::new();
         add_files(snapshot, "", FOLDERS_MAX, &mut files);
         Self::new(commit.into(), files)
     }
 
-    /// All files whose names are safe.
+    /// Returns all files with safe names.
     pub fn files(&self) -> &[RemoteFile] {
         &self.files
     }
 
-    /// Whether there is a model in the transformers layout with weights that can be read.
+    /// Returns true if there is a model in the transformers layout with weights in a supported format.
     pub fn is_checkpoint(&self) -> bool {
         let has = |name: &str| self.get(name).is_some();
         has(CONFIG) && (has(INDEX) || has(SINGLE))
@@ -96,7 +97,7 @@ impl Listing {
         self.get(name).cloned()
     }
 
-    /// Configuration, tokenizer and index: small files that say what the large ones are.
+    /// Returns configuration, tokenizer and index: the small files that describe the weights.
     pub fn description(&self) -> Result<Vec<RemoteFile>> {
         let mut wanted = Vec::new();
         let has = |name: &str| self.get(name).is_some();
@@ -119,7 +120,7 @@ impl Listing {
         Ok(wanted)
     }
 
-    /// The weights: the shards that the downloaded index names, or the single file.
+    /// Returns the files with weights: the shards of the downloaded index, or the single file.
     pub fn weights(&self, checkpoint: &Path) -> Result<Vec<RemoteFile>> {
         let names = match self.find(INDEX) {
             Some(_) => shard_names(&checkpoint.join(INDEX))?,
@@ -135,8 +136,8 @@ impl Listing {
     }
 }
 
-/// Refuses a small file that is larger than anything that is read of its kind: it would be fetched before the
-/// disk is asked for room for the large ones.
+/// Refuses a small file above the size limit of its kind. Small files are downloaded before the free disk
+/// space is checked.
 fn check_size(file: &RemoteFile) -> Result<()> {
     let limit = match file.name.as_str() {
         INDEX => MAX_SAFETENSORS_INDEX_BYTES,
@@ -149,7 +150,7 @@ fn check_size(file: &RemoteFile) -> Result<()> {
     Err(cannot_run(&format!("its {name} has {size} bytes, more than {most} MiB")))
 }
 
-/// Adds the files below a folder, with their names from the snapshot's root.
+/// Adds the files below a folder, with paths relative to the snapshot.
 fn add_files(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RemoteFile>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
@@ -163,14 +164,14 @@ fn add_files(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<RemoteFi
     }
 }
 
-/// What the Hub says of a commit, as far as it matters.
+/// The used fields of a listing response.
 #[derive(Deserialize)]
 struct Answer {
     sha: String,
     siblings: Files,
 }
 
-/// The files that can be fetched and kept under their names.
+/// Files with valid names and hashes.
 struct Files(Vec<RemoteFile>);
 
 #[derive(Deserialize)]
@@ -189,8 +190,7 @@ struct Lfs {
 }
 
 impl Sibling {
-    /// None of a file whose name is not taken or that nothing is known of; an error says what makes
-    /// no sense.
+    /// Returns `None` for a file with an unsafe name or missing fields, and an error for invalid fields.
     fn wanted(self) -> std::result::Result<Option<RemoteFile>, String> {
         if !is_path(&self.rfilename) {
             return Ok(None);
@@ -236,13 +236,13 @@ impl<'de> Deserialize<'de> for Files {
     }
 }
 
-/// The index of a checkpoint in several files.
+/// The index of a sharded checkpoint.
 #[derive(Deserialize)]
 struct Index {
     weight_map: Shards,
 }
 
-/// The files that an index names; the names of its tensors are not held.
+/// Names of the files in an index. The names of tensors are discarded while parsing.
 struct Shards(BTreeSet<String>);
 
 impl<'de> Deserialize<'de> for Shards {
@@ -277,7 +277,7 @@ impl<'de> Deserialize<'de> for Shards {
     }
 }
 
-/// The files that an index names.
+/// Returns the names of the files in an index.
 pub fn read_shard_names(index: impl Read) -> serde_json::Result<BTreeSet<String>> {
     let index: Index = serde_json::from_reader(index)?;
     Ok(index.weight_map.0)
@@ -292,7 +292,7 @@ fn shard_names(index: &Path) -> Result<BTreeSet<String>> {
 }
 
 impl RemoteFile {
-    /// Whether a folder has every file that a conversion needs.
+    /// Returns true if a folder contains every file that a conversion needs.
     pub fn all_present(checkpoint: &Path) -> bool {
         let has = |name: &str| checkpoint.join(name).is_file();
         let weights = match shard_names(&checkpoint.join(INDEX)) {
@@ -303,7 +303,7 @@ impl RemoteFile {
         has(CONFIG) && tokenizer && weights
     }
 
-    /// Whether it is the vocabulary, which says nothing of the model's size.
+    /// Returns true for the vocabulary, which does not affect the model's size.
     pub fn is_vocabulary(&self) -> bool {
         self.name == TOKENIZER || self.name == RANKS[0]
     }

@@ -1,4 +1,4 @@
-//! Which file on this machine a store was made of, remembered in a small file beside it.
+//! Records of the local file that a store was converted from, saved next to the store.
 
 use crate::error::{HubError, Result};
 use crate::identity::Identity;
@@ -7,28 +7,27 @@ use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Largest file of this kind.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
-/// How the names of such files end, after the store's own.
+/// Suffix that a record's name adds to that of the store.
 pub const ENDING: &str = ".source.json";
 
-/// A file that a store was made of, in the state that it had then.
+/// Source file of a store, in its state at conversion.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct MadeOf {
     pub path: PathBuf,
-    /// What tells that state of the file from all others.
+    /// Fingerprint of the file in that state.
     pub identity: String,
 }
 
-/// What has become of a file that a store was made of.
+/// Current state of a store's source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// It is there as it was.
+    /// Unchanged.
     Here,
-    /// It is there, but not as it was: nothing finds the store by it.
+    /// Changed since the conversion, so that the store is not found by it.
     Changed,
-    /// It is not there, or cannot be read.
+    /// Missing or unreadable.
     Gone,
 }
 
@@ -39,7 +38,7 @@ impl MadeOf {
         name.into()
     }
 
-    /// What is remembered of a store; none where nothing sensible is.
+    /// Reads the record of a store. Returns `None` if it is missing or invalid.
     pub fn of(store: &Path) -> Option<Self> {
         let mut text = Vec::new();
         let file = open_regular(&Self::path(store)).ok()?;
@@ -47,7 +46,7 @@ impl MadeOf {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Remembers it beside a store that was just made of the file at `source`.
+    /// Writes the record next to a store converted from the file at `source`.
     pub fn remember(source: &Path, store: &Path) -> Result<()> {
         let path = Self::path(store);
         let failed = |error| HubError::file("write", &path, error);
@@ -61,7 +60,7 @@ impl MadeOf {
         std::fs::rename(&beside, &path).map_err(failed)
     }
 
-    /// What has become of it.
+    /// Returns the current state of the source file.
     pub fn state(&self) -> SourceState {
         if !self.path.exists() {
             return SourceState::Gone;

@@ -1,23 +1,23 @@
-//! Which names are safe in paths and addresses, whoever gives them.
+//! Validation of names that are used in paths and addresses.
 
-/// Bytes of a file's name; file systems take 255, and suffixes are added.
+/// Maximum length of a file name in bytes. File systems allow 255, and suffixes are added.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Parts of the path of a repository's file.
+/// Maximum number of path components of a file in a repository.
 pub const FOLDERS_MAX: usize = 4;
 
-/// An owner, a repository, or a part of a revision.
+/// Returns true for a valid owner, repository, or component of a revision.
 pub fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !text.is_empty() && text.len() <= 96 && text.chars().all(plain) && !text.starts_with('.')
 }
 
-/// A path that stays inside its folder, whatever a server or a person says.
+/// Returns true for a relative path that cannot leave its folder.
 pub fn is_path(text: &str) -> bool {
     text.split('/').count() <= FOLDERS_MAX && text.split('/').all(is_file_name)
 }
 
-/// A name that stays inside its folder, on every system that programs of this crate run on.
+/// Returns true for a file name that is safe on all supported systems.
 pub fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=NAME_BYTES_MAX).contains(&name.len())
@@ -27,9 +27,9 @@ pub fn is_file_name(name: &str) -> bool {
         && !is_device(name)
 }
 
-/// Whether Windows takes a name for a device, whatever follows its first dot.
+/// Returns true if Windows treats a name as a device, regardless of its extension.
 fn is_device(name: &str) -> bool {
-    // Default: a name without a dot is all stem.
+    // Default: a name without a dot has no extension.
     let stem = name.split('.').next().unwrap_or(name).to_ascii_uppercase();
     let numbered = |port: &str| {
         let number = stem.strip_prefix(port);
@@ -38,12 +38,12 @@ fn is_device(name: &str) -> bool {
     ["CON", "PRN", "AUX", "NUL"].contains(&stem.as_str()) || numbered("COM") || numbered("LPT")
 }
 
-/// Whether text is a commit.
+/// Returns true for a commit hash.
 pub fn is_commit(text: &str) -> bool {
     text.len() == 40 && is_hash(text)
 }
 
-/// Whether text is a hash in hexadecimal, of git or SHA-256, and so harmless as a file name.
+/// Returns true for a hexadecimal hash of git or SHA-256, which is safe as a file name.
 pub fn is_hash(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }

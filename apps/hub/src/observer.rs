@@ -1,104 +1,104 @@
-//! What a caller hears while a model is brought here: nothing here is printed.
+//! Observer interface for events and progress of downloads and conversions.
 
 use crate::disk::Disk;
 use nestling_formats::Level;
 use std::path::Path;
 
-/// Hears what happens. Its methods are called from the threads that read.
+/// Receiver of events. Its methods are called from the reading threads.
 pub trait Observer: Sync {
-    /// Something that a person may want to know.
+    /// Receives an event that may interest the user.
     fn notice(&self, notice: &Notice<'_>);
 
-    /// A task begins, of `total` parts of which `done` were done before. What is returned hears how
-    /// far it is, and of its end by being dropped.
+    /// Called when a task starts. The task has `total` parts, of which `done` are already complete. The
+    /// returned object receives progress and is dropped at the end of the task.
     fn begin(&self, task: Task, total: u64, done: u64) -> Box<dyn TaskProgress>;
 }
 
-/// Hears how far one task is.
+/// Receiver of the progress of one task.
 pub trait TaskProgress: Send {
-    /// Parts that are done.
+    /// Sets the number of completed parts.
     fn set(&mut self, done: u64);
 
-    /// Parts that are done, of a total that was not known when the task began.
+    /// Sets the number of completed parts and a total that was unknown at the start.
     fn set_of(&mut self, done: u64, total: u64);
 }
 
-/// What takes a while.
+/// A long-running task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Task {
-    /// Bytes are fetched.
+    /// Download, measured in bytes.
     Download,
-    /// Bytes that were fetched are compared with a store's checksums.
+    /// Comparison of downloaded bytes with a store's checksums.
     Check,
-    /// Headers of files are fetched; its parts are files.
+    /// Download of file headers, measured in files.
     Headers,
-    /// Another process fetches the same headers; it has no parts.
+    /// Wait for another process that downloads the same headers; it has no parts.
     WaitForHeaders,
-    /// Another process converts the same model; its total is known once it writes.
+    /// Wait for another process that converts the same model. The total is known once it starts to write.
     WaitForConversion,
 }
 
-/// What happened, or is going to.
+/// An event that has happened or is about to happen.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {
-    /// The Hub does not answer for this reason; the store of the cache is used.
+    /// The Hub is unavailable for this reason, so the cached store is used.
     CachedStore(&'a str),
-    /// The GGUF file that was chosen, and its quantization where its name tells.
+    /// The chosen GGUF file.
     GgufFile {
-        /// Its name in the repository.
+        /// File name in the repository.
         name: &'a str,
-        /// Such as `Q4_K_M`.
+        /// Quantization given in the name, such as `Q4_K_M`.
         quantization: Option<&'a str>,
     },
-    /// Part of the store is here up to this level, and no more was asked for.
+    /// The cached part of the store ends at this level, and no higher level was requested.
     HeldLevel(Level),
-    /// Files that are going to be fetched.
+    /// Upcoming download of files.
     Download {
-        /// Bytes of all of them.
+        /// Size of all files in bytes.
         total_bytes: u64,
-        /// How many there are.
+        /// Number of files.
         files: usize,
-        /// Bytes that are not here yet.
+        /// Number of bytes to download.
         missing_bytes: u64,
-        /// Where they go.
+        /// Destination folder.
         folder: &'a Path,
     },
-    /// About how large the store will be that is made of them, and where.
+    /// Upcoming conversion of the files into a store.
     Conversion {
-        /// Its bytes.
+        /// Estimated size of the store in bytes.
         store_bytes: u64,
-        /// Its folder.
+        /// Folder of the store.
         folder: &'a Path,
     },
-    /// Sections of a store that are going to be fetched.
+    /// Upcoming download of a store's sections.
     Sections {
-        /// Bytes that are not here yet.
+        /// Number of bytes to download.
         missing_bytes: u64,
-        /// Bytes of the whole store.
+        /// Size of the whole store in bytes.
         store_bytes: u64,
-        /// The level that is whole with them.
+        /// Highest level that is complete with these sections.
         level: Option<Level>,
-        /// Where they go.
+        /// Destination folder.
         folder: &'a Path,
     },
-    /// A disk that something is going to be written to.
+    /// Space on a disk that will be written to.
     Disk(&'a Disk),
-    /// Another program downloads this file, and is waited for.
+    /// Wait for another program that downloads this file.
     WaitForFile(&'a str),
-    /// Another process converts the same model, and is waited for.
+    /// Wait for another process that converts the same model.
     WaitForConversion,
-    /// A store of an earlier version that no file is looked up by.
+    /// Store of an earlier version, which no lookup finds.
     OutdatedStore {
-        /// Where it lies.
+        /// Path of the store.
         path: &'a Path,
-        /// Its length.
+        /// Size of the store in bytes.
         bytes: u64,
     },
 }
 
-/// An observer for callers that want to hear nothing.
+/// An observer that ignores all events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoObserver;
 

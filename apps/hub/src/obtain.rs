@@ -1,8 +1,8 @@
-//! From the Hugging Face Hub to a store on this machine.
+//! Obtains models from the Hugging Face Hub.
 //!
-//! A repository holds a checkpoint, GGUF files or a store. Checkpoints and GGUF files go to the Hub's
-//! standard cache, where other programs find them; the converted store goes to Nestling's cache,
-//! named after the commit it was made from. A store goes there as it is, as many sections of it as
+//! A repository contains a checkpoint, GGUF files or a store. Checkpoints and GGUF files are downloaded to
+//! the Hub's standard cache, which other programs share. The converted store goes to Nestling's cache and is
+//! named after its commit. A store is downloaded to Nestling's cache directly, with only the sections that
 //! the level needs.
 
 use crate::cached::{self, Cached, not_cached};
@@ -27,10 +27,11 @@ use nestling_formats::Level;
 use nestling_formats::store::Store;
 use std::path::Path;
 
-/// Brings a model onto this machine, as far as the network is needed; of a store, what `level` needs.
+/// Obtains a model, using the network only if necessary. Stores are downloaded up to `level`.
 ///
 /// # Errors
-/// If there is no such model, it cannot be run, or it cannot be fetched, checked and kept.
+/// Returns an error if the model does not exist, is not supported, or cannot be downloaded, checked and
+/// stored.
 pub fn obtain(
     reference: &Reference,
     level: Option<Level>,
@@ -62,7 +63,6 @@ pub fn obtain(
     }
 }
 
-/// A repository whose listing is known, and where its files go.
 struct Transfer<'a> {
     hub: Hub<'a>,
     cache: &'a RepositoryCache,
@@ -72,7 +72,7 @@ struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// Downloads what is missing: first the small files, which say what the rest is.
+    /// Downloads the missing files. The small files come first, because they describe the rest.
     fn checkpoint(&self) -> Result<Obtained> {
         let obtained = self.options.stores.converted(self.cache, &self.listing.commit);
         if obtained.is_converted() {
@@ -112,8 +112,8 @@ impl Transfer<'_> {
         Ok(obtained)
     }
 
-    /// The first sections of a store, as many as the level needs; what is here already is enough
-    /// where none is asked for.
+    /// Downloads the sections of a store up to the level. Without a requested level, an existing partial
+    /// store suffices.
     fn store(&self, files: StoreFiles, level: Option<Level>) -> Result<Obtained> {
         let commit = &self.listing.commit;
         let obtained = self.options.stores.downloaded(self.cache, commit, files.first());

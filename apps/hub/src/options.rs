@@ -1,31 +1,31 @@
-//! What a caller says of the Hub and the caches.
+//! Options for access to the Hub and the caches.
 
 use crate::client::Limits;
 use crate::store_cache::StoreCache;
 use std::path::PathBuf;
 
-/// The Hugging Face Hub.
+/// Address of the Hugging Face Hub.
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// Where models come from and go to.
+/// Options for obtaining models.
 #[derive(Clone, Debug)]
 pub struct HubOptions {
-    /// Address of the Hub, such as [`DEFAULT_ENDPOINT`], without a slash at its end.
+    /// Address of the Hub, such as [`DEFAULT_ENDPOINT`], without a trailing slash.
     pub endpoint: String,
-    /// The Hub's cache of downloads.
+    /// Hub's cache of downloads.
     pub downloads: PathBuf,
     /// Nestling's cache of stores.
     pub stores: StoreCache,
     /// Nestling's cache of headers.
     pub headers: PathBuf,
-    /// An access token.
+    /// Access token.
     pub token: Option<String>,
-    /// How long is waited for it.
+    /// Timeouts of requests.
     pub limits: Limits,
-    /// Whether the network is left alone.
+    /// True if the network must not be used.
     pub offline: bool,
-    /// Memory that there is for a model, by which one of several is chosen.
+    /// Available memory in bytes, used to choose one of several models.
     pub room: u64,
-    /// Whether GGUF files run where they lie, so that no store is made of them.
+    /// True if GGUF files run in place, so that they are not converted.
     pub in_place: bool,
 }

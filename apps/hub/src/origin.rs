@@ -1,4 +1,4 @@
-//! Where a downloaded store came from, remembered in a small file beside it.
+//! Records of the origin of a downloaded store, saved next to the store.
 
 use crate::error::{HubError, Result};
 use crate::names::{is_commit, is_path};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub struct Origin {
     pub repository: String,
     pub commit: String,
-    /// The store, or the first of its shards.
+    /// File name of the store, or of the first of its shards.
     pub file: String,
 }
 
@@ -22,14 +22,14 @@ impl Origin {
         name.into()
     }
 
-    /// What is remembered of a store; none where nothing sensible is.
+    /// Reads the record of a store. Returns `None` if it is missing or invalid.
     pub fn of(store: &Path) -> Option<Self> {
         let text = std::fs::read(Self::path(store)).ok()?;
         let origin: Self = serde_json::from_slice(&text).ok()?;
         (is_commit(&origin.commit) && is_path(&origin.file)).then_some(origin)
     }
 
-    /// Remembers it beside the store.
+    /// Writes the record next to the store.
     pub fn remember(&self, store: &Path) -> Result<()> {
         let path = Self::path(store);
         let failed = |error| HubError::file("write", &path, error);

@@ -1,4 +1,4 @@
-//! Parts of files, by range requests.
+//! Reads of file parts by range requests.
 
 use crate::client::{Client, Trouble, broken};
 use crate::error::HubError;
@@ -6,20 +6,20 @@ use crate::listing::RemoteFile;
 use std::io::Read;
 use std::ops::Range;
 
-/// Attempts at a file within which [`PROGRESS_BYTES`] must come.
+/// Maximum number of attempts without [`PROGRESS_BYTES`] of progress.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// A server that sends less before it breaks off has not got ahead.
+/// Number of bytes that reset the attempts. A server that sends less before it disconnects makes no progress.
 const PROGRESS_BYTES: u64 = 1 << 20;
 
-/// Most bytes that are handed on at a time.
+/// Maximum size in bytes of a chunk passed to a sink.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// What reads parts of a repository's files.
+/// A reader of parts of a repository's files.
 #[derive(Debug)]
 pub struct Ranges {
     client: Client,
-    /// Address of the folder that the files lie in.
+    /// Address of the folder of the files.
     base: String,
 }
 
@@ -28,7 +28,7 @@ impl Ranges {
         Self { client, base }
     }
 
-    /// Some bytes of a file.
+    /// Reads a range of a file.
     pub fn read(&self, file: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>, Trouble> {
         let mut bytes = Vec::new();
         self.stream(file, range, &mut |chunk| {
@@ -38,8 +38,8 @@ impl Ranges {
         Ok(bytes)
     }
 
-    /// Hands a range of a file to `sink`, piece by piece, going on after a broken line where it
-    /// stopped. Never more than the range, whatever the server sends.
+    /// Passes a range of a file to `sink` in chunks. Resumes after an interrupted connection. Never passes
+    /// more than the range, regardless of the response.
     pub fn stream(
         &self,
         file: &RemoteFile,
@@ -70,7 +70,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// One request for the bytes from `at` on; what has arrived is counted in `at`.
+    /// Sends one request for the bytes from `at`, and advances `at` by the received bytes.
     fn attempt(
         &self,
         file: &RemoteFile,

@@ -1,10 +1,10 @@
-//! Models that are refused before anything large is fetched.
+//! Checks that refuse unsupported models before a large download.
 
 use crate::error::{HubError, Result};
 use nestling_formats::store::Store;
 use nestling_import::ModelConfig;
 
-/// What cannot run is refused before it is downloaded.
+/// Returns an error if the configuration of a store is not supported.
 pub fn check_config(source: &Store) -> Result<()> {
     let json = source.config_json()?;
     ModelConfig::from_json("config.json", &json).map(drop).map_err(|error| cannot_run(&error))

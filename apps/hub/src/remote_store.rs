@@ -1,4 +1,4 @@
-//! A store that lies on the Hub, read by range requests.
+//! A store on the Hub, read by range requests.
 
 use crate::choice::StoreFiles;
 use crate::client::Trouble;
@@ -10,10 +10,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is read at the beginning at once: header and index of most stores.
+/// Size in bytes of the first read, which covers header and index of most stores.
 const HEADER_BYTES: u64 = 1 << 16;
 
-/// The files of a store in a row, as one range of bytes.
+/// Concatenation of a store's files as one range of bytes.
 #[derive(Debug)]
 pub struct RemoteStorage {
     name: String,
@@ -32,7 +32,7 @@ impl RemoteStorage {
         &self.files
     }
 
-    /// Reads bytes of one file or several, as far as they reach.
+    /// Reads a range that may span several files.
     fn read(&self, range: Range<u64>) -> std::result::Result<Vec<u8>, Trouble> {
         let (mut start, mut bytes) = (0, Vec::new());
         for file in &self.files.shards {
@@ -76,7 +76,7 @@ impl Storage for RemoteStorage {
     }
 }
 
-/// Opens a store of the repository: its header and index are fetched and checked.
+/// Opens a store of the repository by downloading and checking its header and index.
 pub fn open(
     hub: &Hub<'_>,
     commit: &str,

@@ -1,4 +1,4 @@
-//! Models and leftovers out of the caches, unless some process needs them.
+//! Removal of models and leftovers from the caches, unless a process uses them.
 
 use crate::error::{HubError, Result};
 use crate::inventory::{
@@ -9,22 +9,23 @@ use crate::turn::Turn;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// What removing a model does away with.
+/// Files that are removed with a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// Files, and folders with all that is in them.
+    /// Paths of files and of whole folders.
     pub paths: Vec<PathBuf>,
-    /// Bytes of all of them.
+    /// Total size in bytes.
     pub bytes: u64,
 }
 
 impl Removal {
-    /// What goes with a model. Of a file outside the caches that is what the caches keep of it, never the file.
+    /// Returns the files to remove with a model. For a file outside the caches, these are its records, never
+    /// the file.
     pub fn of(model: &CachedModel, caches: &Caches) -> Self {
         let mut paths = match model.kind {
             CachedKind::Download => {
                 let folder = name_of(&model.path);
-                // Default: folders of repositories are called so.
+                // Default: other folders keep their full name.
                 let repository = folder.strip_prefix("models--").unwrap_or(&folder);
                 vec![model.path.clone(), caches.headers.join(repository)]
             }
@@ -40,7 +41,6 @@ impl Removal {
     }
 }
 
-/// What is kept of a file in place.
 fn reads_of(model: &CachedModel, caches: &Caches) -> Vec<PathBuf> {
     let folder = caches.reads.folder();
     let uses = caches.uses.all().into_iter().filter(|known| known.path == model.path);
@@ -51,16 +51,17 @@ fn reads_of(model: &CachedModel, caches: &Caches) -> Vec<PathBuf> {
     files.collect()
 }
 
-/// Removes a model. Bytes that are free now.
+/// Removes a model and returns the number of freed bytes.
 ///
 /// # Errors
-/// If some process has it open, makes it or downloads it, or something cannot be removed.
+/// Returns an error if a process has the model open, converts it or downloads it, or if a file cannot be
+/// removed.
 pub fn remove(model: &CachedModel, caches: &Caches) -> Result<u64> {
     let _claims = claims(model, caches)?;
     let _turns = turns(model, caches)?;
     let removal = Removal::of(model, caches);
     for path in &removal.paths {
-        // Files beside the caches are nobody's to remove.
+        // Files outside the caches are never removed.
         if model.kind != CachedKind::InPlace || *path != model.path {
             remove_path(path, caches)?;
         }
@@ -76,9 +77,9 @@ fn in_use(model: &CachedModel, what: &str) -> HubError {
         .advise("end that process first, or wait for it")
 }
 
-/// Keeps others from opening it meanwhile.
+/// Acquires the locks that prevent other processes from opening the model.
 fn claims(model: &CachedModel, caches: &Caches) -> Result<Vec<File>> {
-    // Default: what is not there is open nowhere.
+    // Default: a missing file is not open anywhere.
     let Ok(path) = model.path.canonicalize() else { return Ok(Vec::new()) };
     let uses = caches.uses.all().into_iter().filter(|known| known.path.starts_with(&path));
     let claims = uses.map(|known| {
@@ -88,7 +89,7 @@ fn claims(model: &CachedModel, caches: &Caches) -> Result<Vec<File>> {
     claims.collect()
 }
 
-/// Keeps others from making or downloading it meanwhile.
+/// Acquires the locks that prevent other processes from converting or downloading the model.
 fn turns(model: &CachedModel, caches: &Caches) -> Result<Vec<Turn>> {
     let locks = match model.kind {
         CachedKind::Download => locks_of(caches, &model.path),
@@ -124,7 +125,7 @@ fn remove_path(path: &Path, caches: &Caches) -> Result<()> {
         .map_err(failed)
 }
 
-/// Removes folders of stores in which nothing is left but what revisions meant.
+/// Removes folders of stores that contain nothing but records of revisions.
 fn tidy_folders(store: &Path, caches: &Caches) {
     let mut folder = store.parent();
     while let Some(at) = folder.filter(|at| *at != caches.stores.folder) {
@@ -135,16 +136,17 @@ fn tidy_folders(store: &Path, caches: &Caches) {
         if left.iter().any(|path| name_of(path) != "refs") {
             return;
         }
-        // What cannot be removed takes no room.
+        // An empty folder that cannot be removed occupies no space.
         let _ = std::fs::remove_dir_all(at);
         folder = at.parent();
     }
 }
 
-/// Removes something that no model needs. Bytes that are free now; none where some process works on it after all.
+/// Removes an unused file and returns the number of freed bytes. Returns `None` if a process is working on
+/// it.
 ///
 /// # Errors
-/// If it cannot be removed.
+/// Returns an error if the file cannot be removed.
 pub fn remove_leftover(leftover: &Leftover, caches: &Caches) -> Result<Option<u64>> {
     if leftover.why == LeftoverKind::OutdatedStore {
         let uses = caches.uses.all();

@@ -1,4 +1,4 @@
-//! Names of repositories, and where the standard cache keeps them.
+//! Names of repositories and their folders in the Hub's standard cache.
 
 use crate::error::{HubError, Result};
 use crate::listing::RemoteFile;
@@ -6,29 +6,29 @@ use crate::names::{is_commit, is_name, is_path};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// `owner/repo` at a revision, with a name that is safe in paths and addresses.
+/// A repository `owner/repo` at a revision. The names are safe in paths and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repository {
-    /// `owner/repo`.
+    /// Repository id, `owner/repo`.
     pub id: String,
-    /// A branch, a tag or a commit.
+    /// Branch, tag or commit.
     pub revision: String,
 }
 
-/// What `-hf` names: a repository, and which of its files.
+/// A repository with an optional file or quantization, as given by `-hf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// The repository.
+    /// Repository and revision.
     pub repository: Repository,
-    /// What follows the colon: a file, or a quantization such as `Q4_K_M`.
+    /// Text after the colon: a file, or a quantization such as `Q4_K_M`.
     pub wanted: Option<String>,
 }
 
 impl Reference {
-    /// Reads `owner/repo`, `owner/repo:Q4_K_M` or `owner/repo:folder/file.gguf`.
+    /// Parses `owner/repo`, `owner/repo:Q4_K_M` or `owner/repo:folder/file.gguf`.
     ///
     /// # Errors
-    /// [`HubError::Usage`] for what is none of these.
+    /// Returns [`HubError::Usage`] for other texts.
     pub fn parse(text: &str, revision: &str) -> Result<Self> {
         let trimmed = text.trim();
         let address = ["https://huggingface.co/", "https://hf.co/", "hf.co/", "hf://"];
@@ -61,7 +61,7 @@ impl Repository {
     /// Checks a name and a revision.
     ///
     /// # Errors
-    /// [`HubError::Usage`] for what names no repository.
+    /// Returns [`HubError::Usage`] if the text is not a repository name or the revision is invalid.
     pub fn new(text: &str, revision: &str) -> Result<Self> {
         let wrong = |advice: &str| {
             HubError::usage(format!("`{text}` is not a Hugging Face repository")).advise(advice)
@@ -78,12 +78,12 @@ impl Repository {
         Ok(Self { id: id.into(), revision: revision.into() })
     }
 
-    /// `owner--repo`, as a directory is called.
+    /// Returns the folder name `owner--repo`.
     pub fn folder(&self) -> String {
         self.id.replace('/', "--")
     }
 
-    /// Its folder in the standard cache at `root`.
+    /// Returns the folder of the repository in the standard cache at `root`.
     pub(crate) fn cache(&self, root: PathBuf) -> RepositoryCache {
         let folder = root.join(format!("models--{}", self.folder()));
         RepositoryCache { repository: self.clone(), root, folder }
@@ -99,7 +99,7 @@ impl fmt::Display for Repository {
     }
 }
 
-/// One repository's folder in the Hub's cache: `blobs`, `refs`, `snapshots`.
+/// Folder of one repository in the Hub's cache, with `blobs`, `refs` and `snapshots`.
 #[derive(Debug)]
 pub struct RepositoryCache {
     repository: Repository,
@@ -120,22 +120,22 @@ impl RepositoryCache {
         self.folder.join("blobs").join(name)
     }
 
-    /// The commit that the revision meant when it was last downloaded.
+    /// Returns the commit of the revision at its last download.
     pub fn known_commit(&self) -> Option<String> {
         let path = self.folder.join("refs").join(Path::new(&self.repository.revision));
-        // Default: what was never downloaded is known by its revision alone.
+        // Default: without a recorded commit, the revision itself may be a commit.
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let commit = if text.is_empty() { &self.repository.revision } else { text.trim() };
         is_commit(commit).then(|| commit.into())
     }
 
-    /// Where a program that downloads a blob keeps others from doing so.
+    /// Returns the path of the lock that a program holds while it downloads a blob.
     pub fn lock(&self, blob: &str) -> PathBuf {
         let folder = format!("models--{}", self.repository.folder());
         self.root.join(".locks").join(folder).join(format!("{blob}.lock"))
     }
 
-    /// Notes what the revision means, as the Hub's own tools do.
+    /// Records the commit of the revision, in the format of the Hub's tools.
     pub fn set_revision(&self, commit: &str) -> Result<()> {
         let path = self.folder.join("refs").join(&self.repository.revision);
         let failed = |error| HubError::file("write", &path, error);
@@ -143,7 +143,7 @@ impl RepositoryCache {
         std::fs::write(&path, commit).map_err(failed)
     }
 
-    /// Shows a blob under its name in a commit: by a link, or where there are none, by moving it.
+    /// Adds a blob to a snapshot under its file name, as a link, or by moving it if links are not supported.
     pub fn link(&self, commit: &str, file: &RemoteFile) -> Result<()> {
         let path = self.snapshot(commit).join(&file.name);
         let failed = |error| HubError::file("write", &path, error);
@@ -154,7 +154,7 @@ impl RepositoryCache {
         let up = "../".repeat(2 + file.name.matches('/').count());
         let target = format!("{up}blobs/{}", file.blob);
         match symlink(Path::new(&target), &path) {
-            // Another program was faster.
+            // Another program has created the link.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(_) => std::fs::rename(self.blob(&file.blob), &path).map_err(failed),
             Ok(()) => Ok(()),

@@ -1,11 +1,11 @@
-//! Whether a disk has room for what is going to be written, asked before any work.
+//! Checks of free disk space before a file is written.
 
 use crate::bytes::ByteSize;
 use crate::error::{HubError, Result};
 use std::path::{Path, PathBuf};
 
-/// Refuses a file of `bytes` that the disk behind `path` has no room for, what an interrupted attempt
-/// left of it taken into account. A disk that does not say how much is free is believed to have room.
+/// Returns an error if the disk of `path` has no space for a file of `bytes`. The partial file of an
+/// interrupted attempt is taken into account. If the free space is unknown, the check passes.
 pub fn check(path: &Path, bytes: u64) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
@@ -23,14 +23,14 @@ fn lacking(folder: &Path, needed: u64, free: u64) -> Option<HubError> {
     Some(failure.advise(format!("free {}, or write to another disk", ByteSize(lacking))))
 }
 
-/// Bytes that an interrupted attempt takes of the disk already.
+/// Returns the disk space in bytes that the partial file of an interrupted attempt occupies.
 pub fn half_done(path: &Path) -> u64 {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     std::fs::metadata(PathBuf::from(partial)).map_or(0, |file| on_disk(&file))
 }
 
-/// Bytes that a file takes of the disk: one that is written out of order has holes.
+/// Returns the disk space in bytes of a file, without the holes of a file that is written out of order.
 #[cfg(unix)]
 pub fn on_disk(file: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt;
@@ -39,7 +39,7 @@ pub fn on_disk(file: &std::fs::Metadata) -> u64 {
 
 #[cfg(not(unix))]
 pub fn on_disk(file: &std::fs::Metadata) -> u64 {
-    // What is not written yet may be a hole.
+    // Unwritten parts may be holes, so nothing is counted.
     let _ = file;
     0
 }

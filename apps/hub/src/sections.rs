@@ -1,9 +1,9 @@
-//! The first sections of a store that lies on the Hub, brought into a store on this machine.
+//! Downloads sections of a store on the Hub into a local store.
 //!
-//! What arrives is collected in a folder beside the store: a copy of what is there already, and
-//! what follows, by range requests. Only when every extent of it was checked does it take the
-//! store's place, so that nobody ever opens half a section and whoever has the old file open keeps
-//! it. An interrupted download goes on from there.
+//! The next state of the store is assembled in a folder next to it: a copy of the existing part, and the
+//! following bytes by range requests. It replaces the store only after every extent has been checked, so that
+//! no process opens an incomplete section. Processes that have the old file open keep it. An interrupted
+//! download resumes.
 
 use crate::disk::Disk;
 use crate::download::Hub;
@@ -19,30 +19,30 @@ use std::io::Write;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
-/// A store on the Hub, and where it is to lie.
+/// A store on the Hub and its local destination.
 pub struct Sections<'a> {
     pub hub: &'a Hub<'a>,
     pub storage: &'a RemoteStorage,
-    /// The same store, opened.
+    /// The remote store, opened.
     pub source: &'a Store,
-    /// The store on this machine, or the first of its shards; it need not be there.
+    /// Path of the local store or of the first of its shards; it need not exist.
     pub path: &'a Path,
 }
 
-/// One file that is to become longer.
+/// A file that is to be extended.
 struct GrowingFile<'a> {
     remote: &'a RemoteFile,
-    /// Where the file begins in the store.
+    /// Offset of the file in the store in bytes.
     start: u64,
-    /// How long it must be.
+    /// Target length of the file in bytes.
     length: u64,
-    /// The file, and where its next state is collected.
+    /// Path of the file, and of its next state.
     path: PathBuf,
     staged: PathBuf,
 }
 
 impl Sections<'_> {
-    /// Sections of this store that are on this machine.
+    /// Returns the number of this store's sections that are present locally.
     pub fn present(&self) -> Result<usize> {
         if !self.path.exists() {
             return Ok(0);
@@ -50,7 +50,7 @@ impl Sections<'_> {
         let options = OpenOptions { partial: true, ..OpenOptions::default() };
         let store = match Store::open_with(self.path, &options) {
             Ok(store) => store,
-            // Not even the first section.
+            // The file is shorter than the first section.
             Err(StoreError::Truncated { .. }) => return Ok(0),
             Err(error) => return Err(error.into()),
         };
@@ -67,13 +67,13 @@ impl Sections<'_> {
         .advise("name the repository that the store came from with -hf OWNER/REPO"))
     }
 
-    /// Bytes of a store that ends with a section.
+    /// Returns the length in bytes of a store with `sections` sections.
     pub fn end(&self, sections: usize) -> u64 {
         let last = sections.checked_sub(1);
         last.and_then(|last| self.source.index().sections().get(last)).map_or(0, |last| last.end)
     }
 
-    /// Bytes that are still to be fetched for so many sections, and bytes of disk for them.
+    /// Returns the number of bytes to download for `sections` sections, and the required disk space in bytes.
     pub fn missing(&self, sections: usize) -> Result<(u64, u64)> {
         let (mut fetch, mut disk) = (0, 0);
         for piece in self.pieces(self.present()?, sections) {
@@ -84,7 +84,7 @@ impl Sections<'_> {
         Ok((fetch, disk))
     }
 
-    /// Brings the first `sections` here; those that are there already stay as they are.
+    /// Downloads the first `sections` sections. Present ones stay unchanged.
     pub fn bring(&self, sections: usize, observer: &dyn Observer) -> Result<()> {
         let present = self.present()?;
         if present >= sections {
@@ -112,19 +112,19 @@ impl Sections<'_> {
         std::fs::remove_dir_all(&folder).map_err(|error| HubError::file("remove", &folder, error))
     }
 
-    /// The name of the store, or of the first of its shards.
+    /// Returns the file name of the store or of the first of its shards.
     fn file_name(&self) -> &OsStr {
-        // Default: a path without a name cannot be written to, which the system refuses.
+        // Default: a path without a file name fails when it is written.
         self.path.file_name().unwrap_or_default()
     }
 
-    /// Where the next state of the store is collected.
+    /// Returns the folder in which the next state is assembled.
     fn folder(&self) -> PathBuf {
         let name = self.file_name().to_string_lossy();
         self.path.with_file_name(format!(".{name}.download"))
     }
 
-    /// The files that more sections make longer.
+    /// Returns the files that additional sections extend.
     fn pieces(&self, present: usize, sections: usize) -> Vec<GrowingFile<'_>> {
         let (have, want) = (self.end(present), self.end(sections));
         let (mut start, mut pieces) = (0, Vec::new());
@@ -146,7 +146,7 @@ impl Sections<'_> {
         pieces
     }
 
-    /// Collects one file: what is there, and what follows.
+    /// Assembles the next state of one file from the existing part and the downloaded rest.
     fn fetch(&self, piece: &GrowingFile<'_>, arrived: &mut dyn FnMut(u64)) -> Result<()> {
         let failed = |error| HubError::file("write", &piece.staged, error);
         if length(&piece.staged) < length(&piece.path) {
@@ -169,7 +169,8 @@ impl Sections<'_> {
         file.sync_all().map_err(failed)
     }
 
-    /// A sharded store is opened with all its files beside each other.
+    /// Links the unchanged shards into the folder, because a sharded store is opened with all files in one
+    /// folder.
     fn link_neighbours(&self, pieces: &[GrowingFile<'_>]) -> Result<()> {
         for remote in &self.storage.files().shards {
             let name = remote.name.rsplit('/').next().unwrap_or(&remote.name);
@@ -186,7 +187,7 @@ impl Sections<'_> {
         Ok(())
     }
 
-    /// Compares what has arrived with the store's checksums; what is damaged is cut off.
+    /// Compares the downloaded extents with the store's checksums. Damaged parts are truncated.
     fn check(
         &self,
         pieces: &[GrowingFile<'_>],
@@ -196,7 +197,7 @@ impl Sections<'_> {
     ) -> Result<()> {
         let staged = self.folder().join(self.file_name());
         let store = Store::open(&staged).map_err(|error| {
-            // The front is damaged, so nothing can be kept.
+            // The header is damaged, so nothing can be kept.
             let _ = std::fs::remove_file(&staged);
             damaged(&error.to_string())
         })?;
@@ -225,7 +226,7 @@ impl Sections<'_> {
         Err(damaged(&first.to_string()))
     }
 
-    /// Says what is going to be fetched.
+    /// Reports the upcoming download.
     pub fn announce(&self, sections: usize, observer: &dyn Observer) -> Result<()> {
         let (fetch, disk) = self.missing(sections)?;
         let place = self.path.parent().unwrap_or(Path::new("."));
@@ -242,7 +243,7 @@ impl Sections<'_> {
     }
 }
 
-/// How many sections a level needs; all that there are where none is asked for.
+/// Returns the number of sections that a level needs, or all sections without a level.
 pub fn sections_of(source: &Store, level: Option<Level>) -> Result<usize> {
     let Some(level) = level else { return Ok(source.sections_present()) };
     let needed = source.index().sections_for(level);
@@ -262,7 +263,7 @@ fn length(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |data| data.len())
 }
 
-/// Keeps two programs from writing the same files.
+/// Locks the folder, so that two programs do not write the same files.
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("lock");
     let failed = |error| HubError::file("write", &path, error);
@@ -273,13 +274,13 @@ fn lock(folder: &Path) -> Result<File> {
             Err(HubError::new("another program is downloading the same store")
                 .advise("wait until it is finished"))
         }
-        // A file system without locks.
+        // The file system does not support locks.
         Err(std::fs::TryLockError::Error(_)) => Ok(file),
     }
 }
 
-/// Puts the files in their places: the last first, since a shard is looked at only where those
-/// before it are whole.
+/// Moves the files to their final paths. The last one is moved first, since a shard is read only if all
+/// earlier shards are complete.
 fn publish(pieces: &[GrowingFile<'_>]) -> Result<()> {
     for piece in pieces.iter().rev() {
         std::fs::rename(&piece.staged, &piece.path)
@@ -287,7 +288,7 @@ fn publish(pieces: &[GrowingFile<'_>]) -> Result<()> {
     }
     let folder = pieces.first().and_then(|piece| piece.path.parent());
     if let Some(folder) = folder.and_then(|folder| File::open(folder).ok()) {
-        // Where folders cannot be synced, the names follow later.
+        // If folders cannot be synced, the renames become durable later.
         let _ = folder.sync_all();
     }
     Ok(())

@@ -1,44 +1,43 @@
-//! What a file is, by its first bytes.
+//! Detection of file kinds by their first bytes.
 
 use crate::bytes::ByteSize;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes that are looked at.
 const HEAD_BYTES: u64 = 4096;
 
-/// What a file is.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileKind {
-    /// A store.
+    /// Nestling store.
     Store,
-    /// A GGUF file.
+    /// GGUF file.
     Gguf,
-    /// A safetensors file, which is a part of a checkpoint.
+    /// Safetensors file, a part of a checkpoint.
     Safetensors,
-    /// A PDF document.
+    /// PDF document.
     Pdf,
-    /// An archive, as PyTorch writes checkpoints.
+    /// Zip archive, as PyTorch writes checkpoints.
     Zip,
     /// Text in UTF-8.
     Text,
-    /// Anything else.
+    /// Any other kind.
     Other,
 }
 
-/// A file that was looked at.
+/// Kind and size of an examined file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SniffedFile {
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
-    /// Its length.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
 fn kind(head: &[u8], length: u64) -> FileKind {
     let header = head.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    // A character that is cut off at the end of what was read is no fault.
+    // A character that is split at the end of the examined bytes is valid.
     let text = match std::str::from_utf8(head) {
         Ok(_) => true,
         Err(error) => error.error_len().is_none() && length > head.len() as u64,
@@ -56,7 +55,7 @@ fn kind(head: &[u8], length: u64) -> FileKind {
     }
 }
 
-/// Whether a file begins as GGUF files do.
+/// Returns true if a file starts with the GGUF magic number.
 pub fn is_gguf(path: &Path) -> bool {
     let mut magic = [0; 4];
     let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
@@ -64,7 +63,7 @@ pub fn is_gguf(path: &Path) -> bool {
 }
 
 impl SniffedFile {
-    /// The file at `path`; none where it cannot be read.
+    /// Examines the file at `path`. Returns `None` if it cannot be read or is not a regular file.
     pub fn at(path: &Path) -> Option<Self> {
         let file = std::fs::File::open(path).ok()?;
         let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
@@ -73,7 +72,7 @@ impl SniffedFile {
         Some(Self { kind: kind(&head, bytes), bytes })
     }
 
-    /// What it is, in words that follow "is".
+    /// Describes the kind in words that follow "is".
     pub fn words(self) -> String {
         let size = ByteSize(self.bytes);
         match self.kind {
@@ -109,7 +108,7 @@ mod tests {
         ] {
             assert_eq!(kind(head, head.len() as u64), expected, "{head:?}");
         }
-        // Cut within a character.
+        // The text ends within a character.
         let cut = &"größer".as_bytes()[..3];
         assert_eq!((kind(cut, 100), kind(cut, 3)), (FileKind::Text, FileKind::Other));
     }

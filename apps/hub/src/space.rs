@@ -1,4 +1,4 @@
-//! How much disk a download and its conversion take, said before either starts.
+//! Disk space required by a download and its conversion.
 
 use crate::disk::{Disk, existing};
 use crate::error::Result;
@@ -9,17 +9,17 @@ use crate::room;
 use crate::store_cache::Obtained;
 use std::path::{Path, PathBuf};
 
-/// What will be written where.
+/// Planned disk usage.
 pub struct Plan {
     files: usize,
-    /// Bytes of all the files, and those still to be fetched.
+    /// Size of all files in bytes, and the part still to be downloaded.
     pub total: u64,
     pub missing: u64,
-    /// Of the store that is made of them; none where none is.
+    /// Size in bytes of the converted store; `None` without a conversion.
     store: Option<u64>,
     download_directory: PathBuf,
     pub store_directory: PathBuf,
-    /// One disk, or two if the caches lie apart.
+    /// One disk, or two if the caches are on different disks.
     pub disks: Vec<Disk>,
 }
 
@@ -36,7 +36,7 @@ impl Plan {
         let total: u64 = weights.iter().map(|file| file.size).sum();
         let missing = total - weights.iter().map(there).sum::<u64>();
         let store_directory = parent(&obtained.store);
-        // A conversion that stopped half-way has its file already.
+        // The partial file of an interrupted conversion already occupies space.
         let half_done = || room::half_done(&obtained.store);
         let store_missing = store.map_or(0, |store| store.saturating_sub(half_done()));
         let mut disks = vec![Disk::new(&cache.root, missing)?];
@@ -49,7 +49,7 @@ impl Plan {
         Ok(Self { files, total, missing, store, download_directory, store_directory, disks })
     }
 
-    /// Says what is going to happen; an error if it cannot.
+    /// Reports the plan. Fails if the disk space is insufficient.
     pub fn announce(&self, observer: &dyn Observer) -> Result<()> {
         observer.notice(&Notice::Download {
             total_bytes: self.total,
@@ -68,11 +68,11 @@ impl Plan {
     }
 }
 
-/// Bytes of a file that are in the cache, complete or in part.
+/// Returns the number of bytes of a file that are in the cache, complete or partial.
 pub fn present(cache: &RepositoryCache, checkpoint: &Path, file: &RemoteFile) -> u64 {
     let length = |path: PathBuf| std::fs::metadata(path).map(|data| data.len()).ok();
     let blob = cache.blob(&file.blob);
-    // Default: nothing of it is here.
+    // Default: 0 if no part of the file is cached.
     length(checkpoint.join(&file.name))
         .or_else(|| length(blob.clone()))
         .or_else(|| length(blob.with_extension("part")))

@@ -1,4 +1,4 @@
-//! Nestling's cache of stores: where each lies, and how one that is not there is made once.
+//! Nestling's cache of stores: their paths, and conversions that run once across processes.
 
 use crate::error::{HubError, Result};
 use crate::gguf::GgufFiles;
@@ -12,49 +12,49 @@ use nestling_convert::convert::QUANTIZER_VERSION;
 use nestling_import::gguf::part_names;
 use std::path::{Path, PathBuf};
 
-/// What stores are called that hold the bits of their file.
+/// Calibration name of exact stores, which contain the bits of their source file.
 const EXACT: &str = "exact";
 
-/// Characters of a file's name by which its stores are looked for, fewer than their names have of it.
+/// Number of characters of a file name used to search its stores. Store names contain more of it.
 const STEM_SHOWN: usize = 80;
 
-/// Digits of an identity that says too little to be believed.
+/// Number of digits of an obsolete identity, which is too weak to be trusted.
 const OLD_IDENTITY_DIGITS: usize = 12;
 
-/// A checkpoint or a GGUF file on this machine, and the store that is made of it.
+/// A local checkpoint or GGUF file, and the store converted from it.
 #[derive(Debug)]
 pub struct Obtained {
-    /// Folder with the checkpoint, or the first GGUF file; it may be gone if the store is there.
+    /// Path of the checkpoint folder or the first GGUF file. It may be missing if the store exists.
     pub checkpoint: PathBuf,
-    /// Where the store is, or is to be written.
+    /// Path of the store, which may not exist yet.
     pub store: PathBuf,
 }
 
 impl Obtained {
-    /// Whether the store is there.
+    /// Returns true if the store exists.
     pub fn is_converted(&self) -> bool {
         self.store.is_file()
     }
 }
 
-/// Where converted stores lie, and what their names say of how they were made.
+/// Folders of converted stores, and the calibrations that are part of their names.
 #[derive(Clone, Debug)]
 pub struct StoreCache {
     /// Folder of the stores.
     pub folder: PathBuf,
-    /// Folder of the locks by which processes take turns.
+    /// Folder of the locks that serialize processes.
     pub locks: PathBuf,
-    /// What a conversion is calibrated with, as a part of the store's name.
+    /// Calibration of conversions from checkpoints, as a part of the store's name.
     pub calibration: String,
-    /// The same of a conversion from a GGUF file.
+    /// Calibration of conversions from GGUF files, as a part of the store's name.
     pub gguf_calibration: String,
 }
 
 impl StoreCache {
-    /// The store of a GGUF file that lies on this machine.
+    /// Returns the store of a local GGUF file.
     ///
     /// # Errors
-    /// If the file or one of its parts cannot be read.
+    /// Returns an error if the file or one of its parts cannot be read.
     pub fn of_gguf(&self, path: &Path, observer: &dyn Observer) -> Result<Obtained> {
         let Identity { stem, hash } = Identity::of(path)?;
         let folder = self.folder.join("gguf");
@@ -65,25 +65,26 @@ impl StoreCache {
         Ok(Obtained { checkpoint: path.into(), store })
     }
 
-    /// The store of a GGUF file's own bits, as one is made beside a chat.
+    /// Returns the exact store of a GGUF file, which background conversions write.
     ///
     /// # Errors
-    /// If the file or one of its parts cannot be read.
+    /// Returns an error if the file or one of its parts cannot be read.
     pub fn exact_of_gguf(&self, path: &Path) -> Result<Obtained> {
         let Identity { stem, hash } = Identity::of(path)?;
         let store = self.folder.join("gguf").join(format!("{stem}-{hash}-{}", ending(EXACT)));
         Ok(Obtained { checkpoint: path.into(), store })
     }
 
-    /// Whether such a store of a file of that name is there, so that it pays to look which file it is.
+    /// Returns true if an exact store of a file with that name exists. This check is much cheaper than
+    /// computing the file's identity.
     pub fn has_exact(&self, path: &Path) -> bool {
         let end = format!("-{}", ending(EXACT));
-        // Default: a path without a name has no store.
+        // Default: a path without a file name has no store.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let Ok(parts) = part_names(&name) else { return false };
-        // Default: a file in one part is its own first.
+        // Default: a file that is not split is its own first part.
         let first = Path::new(parts.first().map_or(&*name, String::as_str)).file_stem();
-        // Default: a path without a name has no store.
+        // Default: a path without a file name has no store.
         let stem = first.unwrap_or_default().to_string_lossy();
         let start: String = stem.chars().take(STEM_SHOWN).collect();
         let names = std::fs::read_dir(self.folder.join("gguf")).into_iter().flatten().flatten();
@@ -91,11 +92,11 @@ impl StoreCache {
         names.any(|name| name.starts_with(&start) && name.ends_with(&end))
     }
 
-    /// Has `convert` make a store that is not there, unless another process makes it. Whether the store
-    /// is there now.
+    /// Calls `convert` for a missing store, unless another process is converting it. Returns true if the
+    /// store exists afterwards.
     ///
     /// # Errors
-    /// Those of `convert`; a lock that cannot be written.
+    /// Returns errors of `convert`, or an error if the lock file cannot be written.
     pub fn convert_if_free<E: From<HubError>>(
         &self,
         obtained: &Obtained,
@@ -109,10 +110,10 @@ impl StoreCache {
         converted.map(|()| true)
     }
 
-    /// Has `convert` make a store that is not there, or waits for the process that makes it.
+    /// Calls `convert` for a missing store, or waits for the process that is converting it.
     ///
     /// # Errors
-    /// Those of `convert`; a lock that cannot be written.
+    /// Returns errors of `convert`, or an error if the lock file cannot be written.
     pub fn convert_once<E: From<HubError>>(
         &self,
         obtained: &Obtained,
@@ -128,7 +129,7 @@ impl StoreCache {
             if progress.is_none() {
                 observer.notice(&Notice::WaitForConversion);
             }
-            // Default: its length is not known before its conversion has begun to write.
+            // Default: the length is unknown until the conversion starts to write.
             let total = total.unwrap_or(0);
             let task =
                 progress.get_or_insert_with(|| observer.begin(Task::WaitForConversion, total, 0));
@@ -137,44 +138,46 @@ impl StoreCache {
             }
         })?;
         drop(progress);
-        // What the other process did not finish goes on where it stopped.
+        // If the other process did not finish, the conversion resumes here.
         let converted = make(obtained, convert);
         drop(turn);
         converted
     }
 
-    /// The lock of a store: not beside it, where everything is a store or about to be one.
+    /// Returns the lock of a store. It is in a separate folder, because folders of stores contain only stores
+    /// and partial files.
     pub(crate) fn lock(&self, store: &Path) -> PathBuf {
         let name = |path: Option<&Path>| {
-            // Default: a store in a root folder has a folder without a name.
+            // Default: a store in a root folder has no folder name.
             let name = path.and_then(Path::file_name).unwrap_or_default();
             name.to_string_lossy().into_owned()
         };
         self.locks.join(format!("{}--{}.lock", name(store.parent()), name(Some(store))))
     }
 
-    /// A store that was made of a GGUF file, by the start of its name.
+    /// Returns the path of a store converted from a GGUF file, by the start of its name.
     fn calibrated(&self, folder: &Path, start: &str) -> PathBuf {
         let stored = |calibration: &str| folder.join(format!("{start}-{}", ending(calibration)));
-        // One that was calibrated on an earlier occasion is the better one.
+        // An existing store that was calibrated is preferred.
         let better = stored(&self.calibration);
         if better.is_file() { better } else { stored(&self.gguf_calibration) }
     }
 
-    /// Where the stores of a repository lie.
+    /// Returns the folder of a repository's stores.
     pub(crate) fn of_repository(&self, repository: &Repository) -> PathBuf {
         self.folder.join(repository.folder())
     }
 
-    /// A checkpoint, and the store that a conversion makes of it.
+    /// Returns a checkpoint and the store that a conversion writes.
     pub(crate) fn converted(&self, cache: &RepositoryCache, commit: &str) -> Obtained {
-        // A store of an older quantizer, or of another text, is not what a conversion would make.
+        // The name contains quantizer version and calibration, so that other stores are not mistaken for this
+        // one.
         let name = format!("{commit}-{}", ending(&self.calibration));
         let store = self.of_repository(cache.repository()).join(name);
         Obtained { checkpoint: cache.snapshot(commit), store }
     }
 
-    /// A model in GGUF files, and the store that a conversion makes of it.
+    /// Returns a model in GGUF files and the store that a conversion writes.
     pub(crate) fn converted_gguf(
         &self,
         cache: &RepositoryCache,
@@ -188,7 +191,7 @@ impl StoreCache {
         Obtained { checkpoint: cache.snapshot(commit).join(first), store }
     }
 
-    /// A store that is downloaded as it is.
+    /// Returns a store that is downloaded.
     pub(crate) fn downloaded(
         &self,
         cache: &RepositoryCache,
@@ -201,7 +204,7 @@ impl StoreCache {
     }
 }
 
-/// Makes a store that is not there, and notes which file of this machine it was made of.
+/// Converts a missing store and records its local source file.
 fn make<E: From<HubError>>(
     obtained: &Obtained,
     convert: &mut dyn FnMut() -> std::result::Result<(), E>,
@@ -211,18 +214,18 @@ fn make<E: From<HubError>>(
     }
     convert()?;
     if obtained.checkpoint.is_file() && obtained.is_converted() {
-        // What cannot be noted is not told, and nothing else.
+        // The record is only informative, so errors are ignored.
         let _ = MadeOf::remember(&obtained.checkpoint, &obtained.store);
     }
     Ok(())
 }
 
-/// How the names of stores end that were converted with such a calibration.
+/// Returns the suffix of the names of stores with a calibration.
 pub(crate) fn ending(calibration: &str) -> String {
     format!("q{QUANTIZER_VERSION}-{calibration}.nest")
 }
 
-/// Tells of stores of a file's name that have another form of identity, by which no file is found.
+/// Reports stores of a file with an obsolete form of identity, which no lookup finds.
 fn tell_of_old(folder: &Path, stem: &str, observer: &dyn Observer) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -238,12 +241,12 @@ fn tell_of_old(folder: &Path, stem: &str, observer: &dyn Observer) {
     }
 }
 
-/// Bytes of a store that its conversion has written, and all that there will be.
+/// Returns the number of bytes that a running conversion has written, and the total.
 fn written(store: &Path) -> Option<(u64, u64)> {
     let mut partial = store.as_os_str().to_owned();
     partial.push(".partial");
     let data = std::fs::metadata(partial).ok()?;
-    // It has its full length from the start, and holes.
+    // The partial file has its full length from the start, with holes.
     Some((on_disk(&data).min(data.len()), data.len()))
 }
 

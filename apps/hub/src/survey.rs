@@ -1,4 +1,4 @@
-//! What a model of the Hub would take here, before anything large is downloaded.
+//! Requirements of a model on the Hub, determined without a large download.
 
 use crate::cached::{Cached, not_cached};
 use crate::choice::{Choice, StoreFiles};
@@ -24,41 +24,41 @@ use nestling_import::Checkpoint;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What was found out.
+/// Result of a survey.
 pub enum Survey {
-    /// A store that is on this machine.
+    /// Local store.
     Here(PathBuf),
-    /// A download on this machine that can be converted.
+    /// Local download that can be converted.
     Unconverted(PathBuf),
-    /// A store on the Hub.
+    /// Store on the Hub.
     Store(Arc<Store>, Arrival),
-    /// A model that would be converted into a store of this index.
+    /// Model that would be converted into a store with this index.
     Model(Box<Checkpoint>, Box<Index>, Arrival),
-    /// A GGUF file that would run where it lies, as a store of this index would.
+    /// GGUF file that would run in place, as a store with this index.
     InPlace(Box<Checkpoint>, Box<Index>, Arrival),
 }
 
-/// What would be fetched and written.
+/// Required downloads and disk space.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// The format of the files.
+    /// Format of the files.
     pub format: String,
-    /// How many files there are.
+    /// Number of files.
     pub files: usize,
-    /// Bytes of all files.
+    /// Size of all files in bytes.
     pub total: u64,
-    /// Bytes of them that are not here yet.
+    /// Number of bytes still to be downloaded.
     pub missing: u64,
-    /// Where the store will be, or the files that run where they lie.
+    /// Folder of the store, or of the files that run in place.
     pub folder: PathBuf,
-    /// What the disks must have room for.
+    /// Required space on each disk.
     pub disks: Vec<Disk>,
 }
 
-/// Asks the Hub about a model, at a level if it is a store.
+/// Determines the requirements of a model, and of a store at a level.
 ///
 /// # Errors
-/// If the Hub cannot be asked, or what it has cannot be run.
+/// Returns an error if the Hub is unavailable or the model is not supported.
 pub fn survey(
     reference: &Reference,
     level: Option<Level>,
@@ -165,7 +165,7 @@ impl SurveyRequest<'_> {
         if missing == 0 {
             return Ok(Survey::Here(obtained.store));
         }
-        // Default: a bare name lies in the current folder.
+        // Default: a bare file name is in the current folder.
         let folder = path.parent().map(PathBuf::from).unwrap_or_default();
         let arrival = Arrival {
             format: "a store".into(),
@@ -179,19 +179,19 @@ impl SurveyRequest<'_> {
     }
 }
 
-/// The index of the store that a conversion would make.
+/// Returns the index of the store that a conversion would write.
 ///
 /// # Errors
-/// If no store can hold the model.
+/// Returns an error if a store cannot represent the model.
 pub fn estimated(checkpoint: &Checkpoint) -> Result<Index> {
     estimate_store(checkpoint, &ConvertOptions::default())
         .map_err(|error| HubError::new(format!("no store can hold this model: {error}")))
 }
 
-/// The index of what a GGUF file is where it lies.
+/// Returns the index of a GGUF file in place.
 ///
 /// # Errors
-/// If no store can hold the model, or the file has no tokenizer.
+/// Returns an error if a store cannot represent the model, or if the file has no tokenizer.
 fn in_place(checkpoint: &Checkpoint) -> Result<Index> {
     let planned = plan_in_place(checkpoint)
         .map_err(|error| HubError::new(format!("this model cannot run where it lies: {error}")));

@@ -31,7 +31,7 @@ fn bench() -> Bench {
     bench_with(CONFIG.to_vec())
 }
 
-/// The tensors of two of the published shards, filled with noise, in one file.
+/// Returns the tensors of two published shards, filled with noise, as one file.
 fn weights(shards: [&[u8]; 2], seed: u8) -> (Vec<String>, Vec<u8>) {
     let (mut header, mut names, mut end) = (serde_json::Map::new(), Vec::new(), 0);
     for shard in shards {
@@ -119,7 +119,7 @@ impl Bench {
         }
     }
 
-    /// Requests for a file's body, not for its length or header.
+    /// Returns the requests for a file's body, without those for its length or header.
     fn bodies(&self, name: &str) -> Vec<String> {
         let requests = self.server.requests().into_iter();
         let last = format!(", Some({}))", self.files[name].len() - 1);
@@ -129,7 +129,7 @@ impl Bench {
             .collect()
     }
 
-    /// Where each request for a file's body began.
+    /// Returns the start offset of each request for a file's body.
     fn starts(&self, name: &str) -> Vec<String> {
         let start = |request: &String| {
             let range = request.split(" (").nth(1).unwrap();
@@ -138,7 +138,6 @@ impl Bench {
         self.bodies(name).iter().map(start).collect()
     }
 
-    /// Has the files as they are now on a server of its own.
     fn serve_anew(&mut self) {
         self.server = Standin::start("Owner/Small-MoE", COMMIT, self.files.clone());
         self.options.endpoint = self.server.address.clone();
@@ -148,9 +147,9 @@ impl Bench {
         self.server.state.lock().unwrap().manner = manner;
     }
 
-    /// The error of a download in that manner, which must come soon.
+    /// Returns the error of a download with a server fault. The error must occur quickly.
     fn refusal(&mut self, manner: HubFault) -> HubError {
-        // A loaded machine may be silent, too.
+        // The server may be silent for long on a loaded machine too.
         if matches!(manner, HubFault::SilentListing | HubFault::SilentFile | HubFault::Trickle) {
             self.options.limits.silence = Duration::from_secs(2);
         }
@@ -162,7 +161,6 @@ impl Bench {
         failure
     }
 
-    /// What lies below the folder of all caches, with its length.
     fn everything(&self) -> BTreeMap<PathBuf, u64> {
         fn add(folder: &Path, found: &mut BTreeMap<PathBuf, u64>) {
             for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -194,7 +192,7 @@ fn a_repository_arrives_in_the_standard_layout() {
     let store = format!("Owner--Small-MoE/{COMMIT}-q{QUANTIZER_VERSION}-prose1.nest");
     assert_eq!(obtained.store, bench.options.stores.folder.join(store));
     assert!(!obtained.is_converted());
-    // The second time nothing is fetched but the listing.
+    // The second run requests only the listing.
     let before = bench.server.requests().len();
     bench.obtain().unwrap();
     let requests = bench.server.requests();
@@ -271,7 +269,7 @@ fn offline_uses_only_the_cache() {
 fn without_a_network_the_converted_store_is_enough() {
     let mut bench = bench();
     let obtained = bench.obtain().unwrap();
-    // A port that nobody listens on.
+    // A port without a listener.
     bench.options.endpoint = "http://127.0.0.1:9".into();
     let failure = bench.obtain().unwrap_err();
     assert!(failure.to_string().contains("cannot reach http://127.0.0.1:9"), "{failure}");
@@ -330,7 +328,7 @@ fn headers_name_no_files() {
     }
 }
 
-/// A listing with one file more, of which something is changed.
+/// Returns a listing with an additional file that has one modified field.
 fn listing_with(key: &str, value: serde_json::Value) -> String {
     let mut file = serde_json::json!({
         "rfilename": "config.json", "size": 5, "blobId": "0".repeat(40), "lfs": null,
@@ -368,7 +366,7 @@ fn listings_name_no_files_outside() {
         assert!(failure.to_string().contains("makes no sense"), "{listing}: {failure}");
         assert_eq!(bench.everything(), BTreeMap::new());
     }
-    // A name that is not taken is not asked for.
+    // A file with an unsafe name is never requested.
     let listing = listing_with("rfilename", "../precious".into());
     bench.server.state.lock().unwrap().listing = Some(listing);
     let failure = bench.obtain().unwrap_err();
@@ -386,7 +384,7 @@ fn a_listing_is_bounded() {
     bench.server.state.lock().unwrap().listing = Some(listing);
     let failure = bench.obtain().unwrap_err();
     assert!(failure.to_string().contains("longer than 32 MiB"), "{failure}");
-    // One that has no end but is no longer than that.
+    // An endless listing within the size limit.
     let deep = format!("{{\"sha\": \"{COMMIT}\", \"siblings\": {}", "[".repeat(1 << 20));
     bench.server.state.lock().unwrap().listing = Some(deep);
     let failure = bench.obtain().unwrap_err();
@@ -401,7 +399,7 @@ fn nobody_is_waited_for_without_end() {
         let said = "nothing, or hardly anything, came for 2 s";
         assert!(failure.to_string().contains(said), "{manner:?}: {failure}");
         assert!(failure.advice().unwrap().contains("goes on where it stopped"));
-        // It goes on with what has come.
+        // The download resumes after the received bytes.
         bench.options.limits = Limits::default();
         bench.behave(HubFault::Sound);
         bench.expect_whole(&bench.obtain().unwrap());
@@ -434,7 +432,7 @@ fn no_more_is_taken_than_was_announced() {
     let everything = bench.everything();
     let written: u64 = everything.values().sum();
     assert!(written < 3 * announced as u64, "{everything:?}");
-    // What was on its way when the line was closed.
+    // Includes the bytes in flight when the connection was closed.
     assert!(bench.server.served() < announced + (32 << 20));
 }
 

@@ -1,4 +1,4 @@
-//! One piece of work that several processes want: the first does it, the others wait for it.
+//! Locks between processes: the first one does the work, and the others wait for it.
 
 use crate::error::{HubError, Result};
 use nestling_formats::open_own_file;
@@ -6,26 +6,24 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
-/// How often is looked whether it is one's turn.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The right to do a piece of work, until it is dropped. The system takes it from a process that
-/// ends, however it ends.
+/// An exclusive lock, held until it is dropped. The system releases it when the process ends.
 #[derive(Debug)]
 pub struct Turn {
     _file: File,
 }
 
 impl Turn {
-    /// Waits for one's turn, which a lock on the file at `path` is; `waiting` is called now and then
-    /// meanwhile. The file stays, since others may wait for it.
+    /// Waits for the lock on the file at `path` and calls `waiting` at each poll. The lock file is never
+    /// removed, since others may wait for it.
     pub fn take(path: &Path, waiting: &mut dyn FnMut()) -> Result<Self> {
         let file = open(path)?;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => waiting(),
-                // A file system without locks.
+                // The file system does not support locks.
                 Err(TryLockError::Error(_)) => break,
             }
             std::thread::sleep(LOOK_EVERY);
@@ -33,18 +31,17 @@ impl Turn {
         Ok(Self { _file: file })
     }
 
-    /// One's turn, if it is nobody else's.
+    /// Acquires the lock, or returns `None` if another process holds it.
     pub fn take_if_free(path: &Path) -> Result<Option<Self>> {
         let file = open(path)?;
         Ok(match file.try_lock() {
             Err(TryLockError::WouldBlock) => None,
-            // A file system without locks.
+            // The file system does not support locks.
             Ok(()) | Err(TryLockError::Error(_)) => Some(Self { _file: file }),
         })
     }
 }
 
-/// The file of a lock.
 fn open(path: &Path) -> Result<File> {
     let failed = |error| HubError::file("write", path, error);
     path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;

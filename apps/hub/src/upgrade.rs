@@ -1,4 +1,4 @@
-//! The rest of a store of which the first sections are here.
+//! Downloads the remaining sections of a partial store.
 
 use crate::choice::{Choice, StoreFiles};
 use crate::download::Hub;
@@ -12,19 +12,19 @@ use crate::sections::{Sections, sections_of};
 use nestling_formats::Level;
 use std::path::Path;
 
-/// How far a store reached before, and how far it does now.
+/// Number of sections before and after an upgrade.
 #[derive(Debug)]
 pub struct Upgraded {
-    /// Sections that were here before.
+    /// Number of sections before the upgrade.
     pub sections_before: usize,
-    /// Sections that are here now.
+    /// Number of sections after the upgrade.
     pub sections_now: usize,
 }
 
-/// Fetches what a store lacks up to a level, from where it came, or from `reference`.
+/// Downloads the missing sections of a store up to a level, from its recorded origin or from `reference`.
 ///
 /// # Errors
-/// If nothing says where the store came from, or it cannot be fetched and checked.
+/// Returns an error if the origin is unknown, or if the sections cannot be downloaded and checked.
 pub fn upgrade(
     path: &Path,
     reference: Option<&Reference>,
@@ -77,7 +77,6 @@ fn fetch(
     Ok(Upgraded { sections_before, sections_now: wanted.max(sections_before) })
 }
 
-/// Where a store came from, as it is remembered beside it.
 fn remembered(path: &Path) -> Result<Reference> {
     let origin = Origin::of(path).ok_or_else(|| {
         HubError::usage(format!("nothing says where {} came from", path.display()))

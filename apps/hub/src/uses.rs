@@ -1,8 +1,9 @@
-//! Which models are open in some process, and when each was opened last.
+//! Records of open models and of their times of last use.
 //!
-//! One small file for each path that was opened, named by the path's hash, with the path in it. A process with the model
-//! open holds a shared lock on the file; one that removes it holds the lock alone. The file's own time is that of
-//! the last use, so that nothing about the model itself changes.
+//! There is one small file for each opened path. It is named by the path's hash and contains the path. A
+//! process holds a shared lock on the file while the model is open, and an exclusive lock while it removes
+//! the model. The time of last use is the modification time of the record, so that the model itself stays
+//! unchanged.
 
 use crate::error::{HubError, Result};
 use nestling_formats::open_own_file;
@@ -14,70 +15,67 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Largest file of a use: a path, and the name of a file.
+/// Maximum size of a record in bytes. It contains a path and a file name.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
-/// Most files that are looked at.
 const RECORDS_MAX: usize = 100_000;
 
-/// Bytes of the hash that names a file.
 const NAME_BYTES: usize = 16;
 
-/// How often, and after how long each time, it is tried to open a model that somebody may be removing.
+/// Number of attempts and interval for locking a model that another process may be removing.
 const LOOKS: usize = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// Where uses are remembered.
+/// Folder of the records.
 #[derive(Clone, Debug)]
 pub struct Uses {
     folder: PathBuf,
 }
 
-/// What a file of a use says.
 #[derive(Debug, Deserialize, Serialize, PartialEq, Eq)]
 struct Record {
     path: PathBuf,
-    /// Where the first reads of a file in place are kept.
+    /// Path of the first-read checksums of a file in place.
     reads: Option<PathBuf>,
 }
 
-/// A model that this process has open; until it is dropped nobody removes it.
+/// A model that this process has open. Other processes cannot remove it until this is dropped.
 #[derive(Debug)]
 pub struct Use {
     _file: File,
 }
 
-/// A path that was opened once.
+/// A path that was opened at some time.
 #[derive(Clone, Debug)]
 pub struct KnownUse {
-    /// The path, without links in it.
+    /// Canonical path.
     pub path: PathBuf,
-    /// Where the first reads of a file in place are kept.
+    /// Path of the first-read checksums of a file in place.
     pub reads: Option<PathBuf>,
-    /// When it was opened last.
+    /// Time of last use.
     pub last: Option<SystemTime>,
-    /// Whether some process has it open.
+    /// True if a process has the path open.
     pub is_open: bool,
-    /// The file that says so.
+    /// Path of the record.
     pub(crate) record: PathBuf,
 }
 
 impl Uses {
-    /// Those that a folder remembers, which need not be there yet.
+    /// Creates an instance for a folder, which need not exist.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// Folder of the records.
+    /// Returns the folder of the records.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Notes that a model is open from now on; without `reads` what was said of them earlier stays. None where nothing
-    /// can be written there.
+    /// Records that a model is open. Without `reads`, an earlier value is kept. Returns `None` if the record
+    /// cannot be written.
     ///
     /// # Errors
-    /// [`HubError::Failed`] while another process removes the model.
+    /// Returns [`HubError::Failed`] while another process removes the model.
     pub fn begin(&self, path: &Path, reads: Option<&Path>) -> Result<Option<Use>> {
         let Ok(path) = path.canonicalize() else { return Ok(None) };
         let record = Record { reads: reads.map(Path::to_owned), path };
@@ -86,7 +84,7 @@ impl Uses {
             let what = format!("another process removes {}", record.path.display());
             return Err(HubError::new(what).advise("wait until it is finished, or name another"));
         }
-        // What is not remembered costs no more than a line of a list.
+        // A lost record only affects the list of models.
         let _ = write(&mut file, &record);
         Ok(Some(Use { _file: file }))
     }
@@ -98,7 +96,7 @@ impl Uses {
         open_own_file(&self.folder.join(name_of(path)), &mut options).ok()
     }
 
-    /// All paths that were opened, as far as their files can be read.
+    /// Returns all opened paths with readable records.
     pub fn all(&self) -> Vec<KnownUse> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut uses: Vec<KnownUse> =
@@ -109,23 +107,25 @@ impl Uses {
 }
 
 impl KnownUse {
-    /// Keeps others from opening the model until the file is dropped; none where some process has it open.
+    /// Prevents others from opening the model until the returned file is dropped. Returns `None` if a process
+    /// has it open.
     pub(crate) fn claim(&self) -> Option<File> {
         let file = open_own_file(&self.record, File::options().read(true).write(true)).ok()?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => None,
-            // A file system without locks.
+            // The file system does not support locks.
             Ok(()) | Err(TryLockError::Error(_)) => Some(file),
         }
     }
 }
 
-/// Whether nobody removes the model. Who only looks whether it is open holds the lock alone, too, for a moment.
+/// Acquires a shared lock. Returns false if the model is being removed. A process that checks for users holds
+/// an exclusive lock for a moment, so the attempt is repeated.
 fn lock_shared(file: &File) -> bool {
     for _ in 0..LOOKS {
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_EVERY),
-            // A file system without locks.
+            // The file system does not support locks.
             Ok(()) | Err(TryLockError::Error(_)) => return true,
         }
     }
@@ -189,7 +189,7 @@ mod tests {
         drop((one, two, three));
         let known = uses.all().remove(0);
         assert!(!known.is_open);
-        // One that removes it keeps others from opening it.
+        // A process that removes the model prevents others from opening it.
         let claim = known.claim().unwrap();
         let refused = uses.begin(&model, None).unwrap_err();
         assert!(refused.to_string().contains("another process removes"), "{refused}");

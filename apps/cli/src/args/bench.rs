@@ -1,4 +1,4 @@
-//! `nestling bench`: llama-bench's flags, and what this engine has beyond them.
+//! Arguments of `nestling bench`: the flags of llama-bench and extensions to them.
 
 use super::level::mean_level;
 use super::lists::{Format, Numbers, number};
@@ -49,55 +49,55 @@ pub struct BenchArgs {
     pub observe: ObserveArgs,
 }
 
-/// What is measured: every flag takes a list.
+/// Parameters of the tests. Every flag takes a list, and all combinations are measured.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Tests")]
 pub struct TestArgs {
-    /// Tokens of a prompt; 0 measures no prompt
+    /// Prompt length in tokens; 0 skips the prompt test
     #[arg(short = 'p', long, value_name = "LIST", default_value = "512")]
     #[arg(env = "NESTLING_N_PROMPT")]
     pub n_prompt: Vec<Numbers>,
 
-    /// Tokens to generate; 0 measures no generation
+    /// Number of tokens to generate; 0 skips the generation test
     #[arg(short = 'n', long, value_name = "LIST", default_value = "128")]
     #[arg(env = "NESTLING_N_GEN")]
     pub n_gen: Vec<Numbers>,
 
-    /// A prompt and the generation after it, in one measurement; also spelled -pg
+    /// Measure a prompt followed by a generation as one test; also spelled -pg
     #[arg(long = "pg", value_name = "PP,TG", env = "NESTLING_PG")]
     pub pairs: Vec<Pair>,
 
-    /// Tokens of context before the measured ones
+    /// Context depth in tokens before the measured ones
     #[arg(short = 'd', long, value_name = "LIST", default_value = "0", env = "NESTLING_N_DEPTH")]
     pub n_depth: Vec<Numbers>,
 
-    /// Levels to open the store at [default: all that it holds]
+    /// Levels to open the store at [default: all levels in the store]
     #[arg(long, value_name = "LIST", env = "NESTLING_LEVEL", value_delimiter = ',')]
     pub level: Vec<LevelArg>,
 
-    /// Mean bits of experts by dual routing, at most --level [default: the level for every expert]
+    /// Mean bits of the experts under dual routing, at most --level [default: the level for every expert]
     #[arg(long, value_name = "BITS", env = "NESTLING_MEAN_LEVEL", value_parser = mean_level)]
     pub mean_level: Option<f32>,
 
-    /// Leave out bits that have not been read in time, and ask for fewer while the disk is slow
+    /// Skip planes that arrive late, and request fewer while the disk is slow
     #[arg(long, env = "NESTLING_ELASTIC", value_parser = FalseyValueParser::new())]
     pub elastic: bool,
 
-    /// Threads that compute [default: as many as the machine has cores]
+    /// Number of compute threads [default: number of cores]
     #[arg(short, long, value_name = "LIST", env = "NESTLING_THREADS")]
     pub threads: Vec<Numbers>,
 
-    /// Sessions that step together; tokens of all of them count
+    /// Number of sessions in a batch; the speed counts the tokens of all of them
     #[arg(long, value_name = "LIST", default_value = "1", env = "NESTLING_SESSIONS")]
     pub sessions: Vec<Numbers>,
 
-    /// How weights are held; also spelled -lm
+    /// Storage of the weights; also spelled -lm
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_value = "owned", env = "NESTLING_LOAD_MODE")]
     pub load_mode: Vec<LoadModeArg>,
 }
 
-/// How it is measured.
+/// Settings that apply to all tests.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Running")]
 pub struct RunningArgs {
@@ -107,45 +107,45 @@ pub struct RunningArgs {
     #[command(flatten)]
     pub host: HostExpertsArgs,
 
-    /// Times that each test is repeated
+    /// Number of repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 5, env = "NESTLING_REPETITIONS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repetitions: u32,
 
-    /// Most rows of one step; also spelled -ub
+    /// Maximum number of rows in a step; also spelled -ub
     #[arg(long, visible_alias = "batch-size", short = 'b', value_name = "N")]
     #[arg(default_value_t = 512, env = "NESTLING_UBATCH_SIZE")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub ubatch_size: u32,
 
-    /// Number type of the keys and values kept for the context
+    /// Number type of the KV cache
     #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
     pub kv_type: KvTypeArg,
 
-    /// Do not run each test once before it is measured
+    /// Skip the warm-up run before each test
     #[arg(long, env = "NESTLING_NO_WARMUP", value_parser = FalseyValueParser::new())]
     pub no_warmup: bool,
 
-    /// Do not measure how fast memory can be read
+    /// Skip the measurement of memory bandwidth
     #[arg(long, env = "NESTLING_NO_BANDWIDTH", value_parser = FalseyValueParser::new())]
     pub no_bandwidth: bool,
 
-    /// Memory for weights, context and scratch, such as 6GiB: experts that have no room are streamed
-    /// from the store [default: what is free, less a margin]
+    /// Memory for weights, context and scratch, such as 6GiB: experts that do not fit are streamed from the
+    /// store [default: free memory less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
     pub memory: Option<ByteSize>,
 
-    /// Tokens generated before the first generation is measured, which are not counted: the cold
-    /// start of streamed experts, reported beside it
+    /// Number of tokens to generate before the first generation test: the cold start of streamed experts,
+    /// reported separately
     #[arg(long, value_name = "N", default_value_t = 0, env = "NESTLING_WARMUP_TOKENS")]
     pub warmup_tokens: u32,
 
-    /// Seconds to rest before each test
+    /// Pause before each test in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 0, env = "NESTLING_DELAY")]
     pub delay: u32,
 }
 
-/// What is printed.
+/// Format and destination of the results.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Output")]
 pub struct FormatArgs {
@@ -158,7 +158,7 @@ pub struct FormatArgs {
     #[arg(long, value_enum, value_name = "FORMAT", env = "NESTLING_OUTPUT_ERR")]
     pub output_err: Option<Format>,
 
-    /// Say on standard error which run begins, in llama-bench's words
+    /// Report each run on standard error as it starts, in llama-bench's wording
     #[arg(long, env = "NESTLING_PROGRESS", value_parser = FalseyValueParser::new())]
     pub progress: bool,
 }
@@ -167,7 +167,7 @@ pub struct FormatArgs {
 pub enum BenchTool {
     /// Write a store of random weights in the shape of a published model
     Synth(SynthArgs),
-    /// Measure how a server holds up under load
+    /// Measure the latency and throughput of a server under load
     Serve(LoadArgs),
 }
 
@@ -183,18 +183,18 @@ pub struct SynthArgs {
     #[arg(short, long, value_name = "OUT.nest", env = "NESTLING_OUTPUT")]
     pub output: PathBuf,
 
-    /// Layers, at most as many as the model has [default: all of them]
+    /// Number of layers, up to the number in the model [default: all layers]
     #[arg(long, value_name = "N", env = "NESTLING_LAYERS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=128))]
     pub layers: Option<u32>,
 
-    /// Level of every matrix; the head has at least 6
+    /// Highest level of every matrix; the head has at least 6
     #[arg(long, visible_alias = "level", value_name = "BITS", default_value = "4")]
     #[arg(env = "NESTLING_TOP_LEVEL")]
     pub top_level: LevelArg,
 
-    /// How much experts differ in use: standard deviation of the routers' fixed biases; 0 makes
-    /// all equally likely
+    /// Imbalance of expert use: standard deviation of the routers' fixed biases; 0 makes all experts equally
+    /// likely
     #[arg(long, value_name = "S", default_value_t = 0.5, env = "NESTLING_ROUTER_SKEW")]
     pub router_skew: f64,
 
@@ -227,7 +227,7 @@ pub enum ShapeArg {
     /// Qwen3-Next-80B-A3B: 48 layers of 512 experts, 36 of them gated DeltaNet
     #[value(name = "qwen3-next-80b-a3b")]
     Qwen3Next,
-    /// 2 layers of 16 small experts, to try things out
+    /// 2 layers of 16 small experts, for quick tests
     Tiny,
 }
 
@@ -245,7 +245,7 @@ impl ShapeArg {
     }
 }
 
-/// `512,128`: tokens of a prompt and of the generation after it.
+/// Lengths of a prompt and of the generation after it, written as `512,128`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     pub prompt: u32,

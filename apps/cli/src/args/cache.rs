@@ -1,4 +1,4 @@
-//! `nestling list`, `pull`, `rm` and `gc`: what is kept on this machine.
+//! Arguments of the cache commands: `nestling list`, `pull`, `rm` and `gc`.
 
 use super::{HubArgs, LevelArg, MachineFormatArgs};
 use clap::Args;
@@ -25,15 +25,15 @@ Examples:
   nestling pull owner/store --level 2           fetch the first section of a store"
 )]
 pub struct PullArgs {
-    /// Hugging Face repository; after a colon the quantization of GGUF files or a file's name
+    /// Hugging Face repository, optionally with a GGUF quantization or a file name after a colon
     #[arg(value_name = "OWNER/REPO[:FILE]")]
     pub path: Option<String>,
 
-    /// Make the store that a checkpoint runs as, too [default: at first use]
+    /// Convert a checkpoint right away [default: at first use]
     #[arg(long, env = "NESTLING_CONVERT", value_parser = FalseyValueParser::new())]
     pub convert: bool,
 
-    /// The level that a store is fetched up to: 2, 3, 4, 6 or 8 [default: all that there is]
+    /// Highest level to download: 2, 3, 4, 6 or 8 [default: all levels in the store]
     #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
     pub level: Option<LevelArg>,
 
@@ -48,11 +48,11 @@ open, downloads or converts is not removed. Files outside the caches, and files 
 are neither listed nor removed."
 )]
 pub struct RmArgs {
-    /// What to remove: owner/repo, the name of a store, or a path, as `nestling list` shows them
+    /// Models to remove: owner/repo, the name of a store, or a path, as `nestling list` shows them
     #[arg(value_name = "MODEL", required = true)]
     pub names: Vec<String>,
 
-    /// Remove without asking
+    /// Remove without confirmation
     #[arg(short, long, env = "NESTLING_YES", value_parser = FalseyValueParser::new())]
     pub yes: bool,
 }
@@ -64,7 +64,7 @@ are gone, and stores that no command finds any more though what they were made o
 Models stay, and so does what a process works on."
 )]
 pub struct GcArgs {
-    /// Say what would be removed, and remove nothing
+    /// Show what would be removed without removing anything
     #[arg(short = 'n', long, env = "NESTLING_DRY_RUN", value_parser = FalseyValueParser::new())]
     pub dry_run: bool,
 }

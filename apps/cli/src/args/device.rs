@@ -1,4 +1,4 @@
-//! What computes, and `nestling devices`.
+//! Arguments that choose a compute device, and arguments of `nestling devices`.
 
 use super::MachineFormatArgs;
 use crate::bytes::ByteSize;
@@ -6,24 +6,24 @@ use clap::{Args, ValueEnum};
 use nestling::Device;
 use nestling::engine::expert::HostExperts;
 
-/// What computes. The heading is that of the arguments around it.
+/// The compute device. These arguments appear under the heading of the surrounding group.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// Device that computes: auto (a GPU, or the CPU where there is none), cpu, cuda (a GPU of
-    /// NVIDIA's), wgpu (a GPU through Vulkan, Metal or Direct3D 12); cuda:INDEX, wgpu:INDEX or
-    /// with a part of the name, as `nestling devices` lists them
+    /// Compute device: auto (a GPU, or the CPU if there is none), cpu, cuda (an NVIDIA GPU), wgpu (a GPU
+    /// through Vulkan, Metal or Direct3D 12); cuda:INDEX, wgpu:INDEX, or a part of the name after the colon,
+    /// as listed by `nestling devices`
     #[arg(long, value_name = "DEVICE", default_value = "auto", env = "NESTLING_DEVICE")]
     pub device: Device,
 
-    /// Memory of the GPU that may be used, such as 8GiB [default: what it has]
+    /// GPU memory budget, such as 8GiB [default: all memory of the GPU]
     #[arg(long, value_name = "SIZE", env = "NESTLING_VRAM_BUDGET")]
     pub vram_budget: Option<ByteSize>,
 }
 
-/// Streamed experts beside a device. The heading is that of the arguments around it.
+/// Streamed experts when a GPU is used. This argument appears under the heading of the surrounding group.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct HostExpertsArgs {
-    /// Where experts are computed for which a CUDA device has no room and that wait in the host's memory
+    /// Use of the CPU for experts that do not fit into a CUDA device's memory and reside in host memory
     #[arg(long, value_enum, default_value_t = HostExpertsArg::WhenFaster)]
     #[arg(value_name = "WHEN", env = "NESTLING_HOST_EXPERTS")]
     pub host_experts: HostExpertsArg,
@@ -31,11 +31,11 @@ pub struct HostExpertsArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum HostExpertsArg {
-    /// On the device, where they are brought
+    /// Copy them to the device and compute there
     Never,
-    /// By the CPU where that takes less time, as measured
+    /// Compute them on the CPU if that is faster, as measured
     WhenFaster,
-    /// By the CPU
+    /// Compute them on the CPU
     Always,
 }
 

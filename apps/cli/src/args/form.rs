@@ -1,4 +1,4 @@
-//! What answers must look like.
+//! Arguments that constrain the output.
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -7,21 +7,21 @@ use std::path::PathBuf;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Form of answers")]
 pub struct FormArgs {
-    /// File with a JSON schema that answers keep to, or the schema itself, which begins with {.
-    /// One form can be given; reasoning before an answer has none
+    /// JSON schema of the output: a file, or the schema itself, starting with {. Only one constraint can be
+    /// given; reasoning before the answer is unconstrained
     #[arg(short = 'j', long, value_name = "SCHEMA", env = "NESTLING_JSON_SCHEMA")]
     pub json_schema: Option<String>,
 
-    /// Answer with a JSON object
+    /// Constrain the output to a JSON object
     #[arg(long, visible_alias = "json", env = "NESTLING_JSON_OBJECT")]
     #[arg(value_parser = FalseyValueParser::new())]
     pub json_object: bool,
 
-    /// Regular expression that matches the whole of an answer
+    /// Regular expression that the whole output must match
     #[arg(long, value_name = "PATTERN", env = "NESTLING_REGEX", allow_hyphen_values = true)]
     pub regex: Option<String>,
 
-    /// File with a Lark grammar whose rule `start` is an answer
+    /// File with a Lark grammar; the output matches its rule `start`
     #[arg(long, value_name = "FILE", env = "NESTLING_GRAMMAR")]
     pub grammar: Option<PathBuf>,
 }

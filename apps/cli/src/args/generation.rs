@@ -1,4 +1,4 @@
-//! The prompt and how tokens are chosen.
+//! Arguments for the prompt and for sampling.
 
 use clap::Args;
 use std::path::PathBuf;
@@ -15,57 +15,57 @@ pub struct PromptArgs {
     #[arg(short, long, value_name = "FILE", env = "NESTLING_FILE")]
     pub file: Option<PathBuf>,
 
-    /// What the model is told before the conversation; also spelled -sys
+    /// System prompt, placed before the conversation; also spelled -sys
     #[arg(long, visible_aliases = ["system", "sys"], value_name = "TEXT")]
     #[arg(env = "NESTLING_SYSTEM_PROMPT")]
     pub system_prompt: Option<String>,
 }
 
-/// Sampling. What is not given comes from the model's own `generation_config.json`.
+/// Sampling parameters. Defaults come from the model's `generation_config.json`.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct GenerationArgs {
-    /// Most tokens to generate; -1 means until the model ends or the context is full
+    /// Maximum number of tokens to generate (-1: until end of text or context)
     #[arg(short = 'n', long, value_name = "N", env = "NESTLING_PREDICT", default_value_t = -1)]
     #[arg(visible_aliases = ["n-predict"], value_parser = predict)]
     pub predict: i64,
 
-    /// Temperature; 0 always takes the likeliest token
+    /// Sampling temperature; 0 always chooses the most likely token
     #[arg(long, visible_alias = "temperature", value_name = "T", env = "NESTLING_TEMP")]
     #[arg(value_parser = number::<0, 100>)]
     pub temp: Option<f32>,
 
-    /// Choose among the K likeliest tokens; 0 is off
+    /// Sample from the K most likely tokens; 0 disables the limit
     #[arg(long, value_name = "K", env = "NESTLING_TOP_K", value_parser = count::<u32>)]
     pub top_k: Option<u32>,
 
-    /// Choose among the likeliest tokens that together have probability P; 1 is off
+    /// Sample from the most likely tokens whose probabilities add up to P; 1 disables the limit
     #[arg(long, value_name = "P", env = "NESTLING_TOP_P", value_parser = number::<0, 1>)]
     pub top_p: Option<f32>,
 
-    /// Drop tokens less likely than P times the likeliest; 0 is off
+    /// Exclude tokens less likely than P times the most likely one; 0 disables the limit
     #[arg(long, value_name = "P", env = "NESTLING_MIN_P", value_parser = number::<0, 1>)]
     pub min_p: Option<f32>,
 
-    /// Divide the score of tokens that were used; 1 is off
+    /// Divide the logits of tokens that occurred in the context by X; 1 disables the penalty
     #[arg(long, value_name = "X", env = "NESTLING_REPEAT_PENALTY", value_parser = number::<0, 100>)]
     pub repeat_penalty: Option<f32>,
 
-    /// Lower the score of tokens that were generated at all; 0 is off
+    /// Subtract X from the logits of tokens that were generated before; 0 disables the penalty
     #[arg(long, value_name = "X", env = "NESTLING_PRESENCE_PENALTY")]
     #[arg(value_parser = number::<-100, 100>)]
     pub presence_penalty: Option<f32>,
 
-    /// Lower the score of tokens by how often they were generated; 0 is off
+    /// Subtract X from the logit of a token for each time that it was generated; 0 disables the penalty
     #[arg(long, value_name = "X", env = "NESTLING_FREQUENCY_PENALTY")]
     #[arg(value_parser = number::<-100, 100>)]
     pub frequency_penalty: Option<f32>,
 
-    /// Seed of the random choices; the same seed gives the same text [default: a new one each time]
+    /// Seed of the sampler; the same seed gives the same text [default: random]
     #[arg(short, long, value_name = "N", env = "NESTLING_SEED", value_parser = count::<u64>)]
     pub seed: Option<u64>,
 
-    /// Raise or lower the score of a token, such as 42+1.5 or 42-inf; may be given several times
+    /// Bias added to the logit of a token, such as 42+1.5 or 42-inf; may be repeated
     #[arg(
         short = 'l',
         long,
@@ -75,13 +75,13 @@ pub struct GenerationArgs {
     )]
     pub logit_bias: Vec<LogitBias>,
 
-    /// End when the text contains this; may be given several times
+    /// Stop sequence that ends the generation; may be repeated
     #[arg(long, visible_alias = "reverse-prompt", value_name = "TEXT", env = "NESTLING_STOP")]
     #[arg(value_parser = stop_string)]
     pub stop: Vec<String>,
 }
 
-/// A finite number from `LOW` to `HIGH`.
+/// Parses a finite number in `LOW..=HIGH`.
 fn number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, String> {
     let value: f32 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     if (LOW as f32..=HIGH as f32).contains(&value) {
@@ -91,21 +91,21 @@ fn number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, String> {
     }
 }
 
-/// A whole number from 0.
+/// Parses a non-negative integer.
 pub fn count<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("`{text}` is not a count"))
 }
 
-/// Tokens to generate; -1 for as many as come.
+/// Parses a maximum number of tokens, or -1 for no limit.
 fn predict(text: &str) -> Result<i64, String> {
     let known = text.parse().ok().filter(|tokens| (-1..=i64::from(u32::MAX)).contains(tokens));
     known.ok_or_else(|| "-n takes -1 or a count, such as 128".into())
 }
 
-/// Most bytes of a stop string.
+/// Maximum length of a stop sequence in bytes.
 const STOP_BYTES_MAX: usize = 4096;
 
-/// A text that ends a reply.
+/// Parses a stop sequence.
 pub fn stop_string(text: &str) -> Result<String, String> {
     match text.len() {
         1..=STOP_BYTES_MAX => Ok(text.into()),
@@ -113,7 +113,7 @@ pub fn stop_string(text: &str) -> Result<String, String> {
     }
 }
 
-/// `42+1.5` or `42-inf`: what to add to one token's score.
+/// A bias on the logit of one token, written as `42+1.5` or `42-inf`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitBias {
     pub token: u32,

@@ -1,16 +1,16 @@
-//! Models on the Hugging Face Hub, and `nestling upgrade`.
+//! Arguments for models on the Hugging Face Hub, and arguments of `nestling upgrade`.
 
 use super::LevelArg;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
 
-/// A repository, and how it is reached.
+/// A repository, and access to it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct HubArgs {
-    /// Hugging Face repository with safetensors, GGUF files or a store, which is downloaded and
-    /// converted where that is needed; also spelled -hf. After a colon the quantization of GGUF files
-    /// (Q4_K_M where there is one) or a file's name
+    /// Hugging Face repository with safetensors, GGUF files or a store, which is downloaded and, if
+    /// necessary, converted; also spelled -hf. A GGUF quantization (default: Q4_K_M if available) or a file
+    /// name may follow after a colon
     #[arg(long, visible_alias = "hf", value_name = "OWNER/REPO[:FILE]", env = "NESTLING_HF_REPO")]
     pub hf_repo: Option<String>,
 
@@ -22,7 +22,7 @@ pub struct HubArgs {
     #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
     pub hf_token: Option<String>,
 
-    /// Use only what is already in the cache, never the network; HF_HUB_OFFLINE says the same
+    /// Use only cached files and no network; HF_HUB_OFFLINE has the same effect
     #[arg(long, env = "NESTLING_OFFLINE", value_parser = FalseyValueParser::new())]
     pub offline: bool,
 }
@@ -40,11 +40,11 @@ Examples:
   nestling upgrade model.nest -hf owner/store          the same where nothing says where it came from"
 )]
 pub struct UpgradeArgs {
-    /// Store to add to [default: the one that -hf downloaded]
+    /// Store to extend [default: the one that -hf downloaded]
     #[arg(value_name = "STORE")]
     pub store: Option<PathBuf>,
 
-    /// The level to reach: 2, 3, 4, 6 or 8 [default: all that there is]
+    /// Target level: 2, 3, 4, 6 or 8 [default: all available levels]
     #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
     pub level: Option<LevelArg>,
 

@@ -3,7 +3,7 @@
 use nestling::formats::Level;
 use std::str::FromStr;
 
-/// A level on the command line: the number of bits.
+/// A level, given as its number of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelArg(pub Level);
 
@@ -20,7 +20,7 @@ impl FromStr for LevelArg {
     }
 }
 
-/// A mean level of experts, and the highest level of any, on the command line: `3.2` or `3.2:4`.
+/// A mean level of experts with an optional highest level, written as `3.2` or `3.2:4`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeanLevelArg {
     pub mean: f32,
@@ -39,7 +39,7 @@ impl FromStr for MeanLevelArg {
     }
 }
 
-/// A mean level on the command line.
+/// Parses a mean level from 2 to 8 bits.
 pub fn mean_level(text: &str) -> Result<f32, String> {
     let mean = text.trim().parse().ok().filter(|mean| (2.0..=8.0).contains(mean));
     mean.ok_or_else(|| format!("`{text}` is not a mean level from 2 to 8 bits"))

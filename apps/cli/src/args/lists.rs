@@ -1,25 +1,25 @@
-//! What commands that measure take and print: lists of numbers, formats of results.
+//! Arguments shared by the commands that measure: lists of numbers and formats of results.
 
 use clap::ValueEnum;
 use std::str::FromStr;
 
-/// How results are printed.
+/// Output format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    // A table in Markdown
+    // Markdown table
     Md,
-    // One line with all fields for each test
+    // CSV, one line with all fields for each test
     Csv,
-    // A list of objects
+    // JSON array of objects
     Json,
-    // One object on a line for each test
+    // JSON Lines, one object for each test
     Jsonl,
 }
 
-/// Most numbers of one list.
+/// Maximum number of entries in one list.
 const NUMBERS_MAX: usize = 1000;
 
-/// `512`, `128,512`, `1-4`, `1-8*2` or `128-512+128`: llama-bench's lists and ranges.
+/// A list in llama-bench's syntax: `512`, `128,512`, `1-4`, `1-8*2` or `128-512+128`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numbers(pub Vec<u32>);
 
@@ -42,7 +42,7 @@ impl FromStr for Numbers {
     }
 }
 
-/// One number, or a range with an optional step.
+/// Parses one number, or a range with an optional step. Returns `None` if the text is malformed.
 fn range(text: &str) -> Option<Vec<u32>> {
     let Some((first, rest)) = text.split_once('-') else { return Some(vec![number(text)?]) };
     let operator = rest.find(['+', '*']);

@@ -1,4 +1,4 @@
-//! `nestling bench serve`: what is asked of a server, and when.
+//! Arguments of `nestling bench serve`: the server, the requests and their arrival times.
 
 use super::lists::{Format, Numbers};
 use clap::Args;
@@ -19,28 +19,28 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct LoadArgs {
-    /// Where the server is, without /v1
+    /// Base URL of the server, without /v1
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", env = "NESTLING_URL")]
     pub url: String,
 
-    /// What the server calls the model [default: the first that it lists]
+    /// Name of the model at the server [default: the first listed model]
     #[arg(long, value_name = "NAME", env = "NESTLING_SERVED_MODEL")]
     pub served_model: Option<String>,
 
-    /// File with the server's key in its first line
+    /// File with the server's API key in its first line
     #[arg(long, value_name = "FILE", env = "NESTLING_CLIENT_KEY_FILE")]
     pub client_key_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub work: WorkArgs,
 
-    /// Percentiles of times
+    /// Percentiles of the latencies to report
     #[arg(long, value_name = "LIST", default_value = "50,90,95,99", env = "NESTLING_PERCENTILES")]
     #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=99))]
     pub percentiles: Vec<u8>,
 
-    /// What a request must keep to be counted in goodput, such as ttft:500, tpot:50 or e2el:5000, in milliseconds; may
-    /// be repeated
+    /// Service-level objective that a request must meet to count towards goodput, such as ttft:500, tpot:50
+    /// or e2el:5000, in milliseconds; may be repeated
     #[arg(long, value_name = "TIME:MS", env = "NESTLING_GOODPUT", value_delimiter = ',')]
     pub goodput: Vec<Objective>,
 
@@ -49,66 +49,69 @@ pub struct LoadArgs {
     #[arg(default_value_t = Format::Md, env = "NESTLING_OUTPUT_FORMAT")]
     pub output_format: Format,
 
-    /// Draw first tokens and gaps over the load
+    /// Plot time to first token and gaps between tokens over the load into this file
     #[arg(long, value_name = "FILE.svg", env = "NESTLING_SVG")]
     pub svg: Option<PathBuf>,
 }
 
-/// What is asked.
+/// Number, rate and shape of the requests.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Requests")]
 pub struct WorkArgs {
-    /// Requests for each load that is measured
+    /// Number of requests for each load level
     #[arg(long, value_name = "N", default_value_t = 64, env = "NESTLING_NUM_PROMPTS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub num_prompts: u32,
 
-    /// Requests under way at a time; each of a list is measured [default: 1, or 256 with --request-rate]
+    /// Maximum number of concurrent requests; each entry of a list is measured [default: 1, or 256 with
+    /// --request-rate]
     #[arg(long, value_name = "LIST", env = "NESTLING_MAX_CONCURRENCY")]
     pub max_concurrency: Option<Numbers>,
 
-    /// Requests a second, at random times; each of a list is measured [default: as fast as they are answered]
+    /// Request rate per second, with random arrival times; each entry of a list is measured [default:
+    /// unlimited]
     #[arg(long, value_name = "LIST", env = "NESTLING_REQUEST_RATE", value_delimiter = ',')]
     pub request_rate: Vec<Rate>,
 
-    /// Tokens of a prompt besides a shared prefix: 512, a range 200-2000, or a list of both, drawn evenly
+    /// Prompt length in tokens without the shared prefix: 512, a range 200-2000, or a list of both, drawn
+    /// uniformly
     #[arg(long, value_name = "LIST", default_value = "512", env = "NESTLING_INPUT_LEN")]
     #[arg(value_delimiter = ',')]
     pub input_len: Vec<Lengths>,
 
-    /// Tokens of an answer
+    /// Number of output tokens of a request
     #[arg(long, value_name = "N", default_value_t = 64, env = "NESTLING_OUTPUT_LEN")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub output_len: u32,
 
-    /// Tokens that prompts begin with in common
+    /// Length of the shared prefix in tokens
     #[arg(long, value_name = "N", default_value_t = 0, env = "NESTLING_PREFIX_LEN")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub prefix_len: u32,
 
-    /// Different such beginnings
+    /// Number of different shared prefixes
     #[arg(long, value_name = "N", default_value_t = 1, env = "NESTLING_NUM_PREFIXES")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub num_prefixes: u32,
 
-    /// Tokens are drawn below this id [default: the vocabulary that the server tells]
+    /// Upper bound (exclusive) of random token ids [default: the vocabulary size that the server reports]
     #[arg(long, value_name = "N", env = "NESTLING_VOCAB_SIZE")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub vocab_size: Option<u32>,
 
-    /// Seed of prompts and times
+    /// Seed of prompts and arrival times
     #[arg(short, long, value_name = "N", default_value_t = 1, env = "NESTLING_SEED")]
     pub seed: u64,
 }
 
-/// Tokens of a prompt, from the least to the most.
+/// A range of prompt lengths in tokens, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
     pub least: u32,
     pub most: u32,
 }
 
-/// Most tokens of a prompt that can be asked for.
+/// Maximum prompt length in tokens.
 const LENGTH_MAX: u32 = 1_000_000;
 
 impl FromStr for Lengths {
@@ -126,7 +129,7 @@ impl FromStr for Lengths {
     }
 }
 
-/// Requests a second.
+/// Requests per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate(pub f64);
 
@@ -140,22 +143,22 @@ impl FromStr for Rate {
     }
 }
 
-/// A time of a request that has a bound.
+/// A latency that an objective can bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
-    /// To the first token.
+    /// Time to the first token.
     FirstToken,
-    /// For each token after the first, on average.
+    /// Mean time per token after the first.
     EachToken,
-    /// To the end of the answer.
+    /// Time to the end of the response.
     Whole,
 }
 
-/// What a request must keep to.
+/// A service-level objective of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
     pub time: Time,
-    /// Seconds.
+    /// Upper bound in seconds.
     pub most: f64,
 }
 

@@ -1,4 +1,4 @@
-//! `nestling doctor`, and what it shares with `nestling plan`.
+//! Arguments of `nestling doctor`, some of them shared with `nestling plan`.
 
 use super::HubArgs;
 use super::generation::count;
@@ -7,31 +7,31 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// How fast the machine is.
+/// Speed of the machine.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Machine")]
 pub struct SpeedArgs {
-    /// Threads that compute [default: as many as ran best when that was measured, at first use]
+    /// Number of compute threads [default: the fastest number, measured at first use]
     #[arg(short, long, value_name = "N", env = "NESTLING_THREADS", value_parser = threads)]
     pub threads: Option<u32>,
 
-    /// Bytes of memory read in a second, such as 40GB [default: measured]
+    /// Memory bandwidth per second, such as 40GB [default: measured]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY_SPEED")]
     pub memory_speed: Option<ByteSize>,
 
-    /// Bytes that the disk gives in a second, such as 1.5GB [default: measured]
+    /// Disk bandwidth per second, such as 1.5GB [default: measured]
     #[arg(long, value_name = "SIZE", env = "NESTLING_DISK_SPEED")]
     pub disk_speed: Option<ByteSize>,
 
-    /// Measure memory and disk again, though a measurement is remembered
+    /// Measure memory and disk again, ignoring the stored measurement
     #[arg(long, env = "NESTLING_MEASURE_AGAIN", value_parser = FalseyValueParser::new())]
     pub measure_again: bool,
 }
 
-/// Most threads that compute.
+/// Maximum number of compute threads.
 const THREADS_MAX: u32 = 1024;
 
-/// A number of threads.
+/// Parses a number of compute threads.
 pub fn threads(text: &str) -> Result<u32, String> {
     let threads = count(text)?;
     match threads {
@@ -40,11 +40,11 @@ pub fn threads(text: &str) -> Result<u32, String> {
     }
 }
 
-/// How the answer is printed.
+/// Output format of the report.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Output")]
 pub struct MachineFormatArgs {
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value_t = MachineFormat::Text, env = "NESTLING_FORMAT")]
     pub format: MachineFormat,
 
@@ -61,7 +61,7 @@ impl MachineFormatArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MachineFormat {
-    // Words for a terminal
+    // Text for a terminal
     Text,
     // One JSON object
     Json,
@@ -73,11 +73,11 @@ pub enum MachineFormat {
 machine, and what could be changed."
 )]
 pub struct DoctorArgs {
-    /// Store or GGUF file that is to run here
+    /// Store or GGUF file to evaluate on this machine
     #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store or GGUF file that is to run here [default: the bundled storyteller]
+    /// Store or GGUF file to evaluate on this machine [default: the bundled storyteller]
     #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! What is wrong with a command line, said better than clap can by itself.
+//! Clearer messages for errors in a command line than clap's own.
 
 use super::Cli;
 use crate::words::printable;
@@ -7,10 +7,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 use std::ffi::OsString;
 
-/// The error of a command line in clap's words, with the variable named that is at fault, without
-/// clap's tip for values that look like flags, and with nothing that a terminal obeys.
+/// Returns clap's error with three changes. It names the environment variable at fault, drops clap's tip
+/// about values that look like flags, and contains no control characters.
 pub fn explained(error: clap::Error, line: &[OsString]) -> clap::Error {
-    // A file may be called anything, and a shell puts its name into the line.
+    // A file name may contain control characters, and shell completion puts it into the command line.
     let is_hostile = |argument: &OsString| argument.to_string_lossy().contains(char::is_control);
     let mut error = match line.iter().any(is_hostile) {
         true => {
@@ -27,12 +27,12 @@ pub fn explained(error: clap::Error, line: &[OsString]) -> clap::Error {
     error
 }
 
-/// Names the environment variable that a wrong value came from.
+/// Appends the environment variable that supplied the invalid value to the error.
 fn name_variable(error: &mut clap::Error, line: &[OsString]) {
     // Default: an error without an argument has no variable to name.
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidArg) else { return };
     let name = name.clone();
-    // Where the line alone is wrong in the same place, no variable is at fault.
+    // If the command line is wrong in the same argument without any variable, no variable is at fault.
     let alone = without_variables(Cli::shown()).try_get_matches_from(line);
     let typed = alone.err().is_some_and(|alone| {
         alone.get(ContextKind::InvalidArg) == Some(&ContextValue::String(name.clone()))
@@ -52,14 +52,14 @@ fn name_variable(error: &mut clap::Error, line: &[OsString]) {
     }
 }
 
-/// The command line where no variable is set.
+/// Returns the command with all environment variables disabled.
 fn without_variables(command: Command) -> Command {
     let bare = |argument: Arg| argument.env(Resettable::<OsStr>::Reset);
     command.mut_args(bare).mut_subcommands(|command| command.mut_args(bare))
 }
 
-/// Values that begin as negative numbers do, bound to the flags before them: clap would take them
-/// for flags.
+/// Joins values that look like negative numbers to the flags before them (`--flag=-1`). Otherwise clap would
+/// parse these values as flags.
 pub fn bind_negative(line: Vec<OsString>) -> Vec<OsString> {
     let mut out: Vec<OsString> = Vec::with_capacity(line.len());
     let mut literal = false;
@@ -77,7 +77,7 @@ pub fn bind_negative(line: Vec<OsString>) -> Vec<OsString> {
     out
 }
 
-/// Whether an argument names a flag and gives it no value.
+/// Returns true if an argument is a flag without an attached value.
 fn is_flag(argument: &OsString) -> bool {
     let text = argument.to_string_lossy();
     text.starts_with('-') && !text.contains('=') && !is_negative(argument) && text.len() > 1

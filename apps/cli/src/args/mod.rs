@@ -82,54 +82,54 @@ pub struct Cli {
 pub enum Command {
     /// Chat with a model
     Chat(ChatArgs),
-    /// Complete a prompt and end
+    /// Complete a prompt and exit
     Run(RunArgs),
-    /// Answer requests over HTTP, as the OpenAI API has them
+    /// Serve an OpenAI-compatible HTTP API
     Serve(ServeArgs),
     /// Convert a Hugging Face checkpoint or a GGUF file into a store
     Convert(ConvertArgs),
-    /// Show what a store holds
+    /// Show the contents of a store
     Inspect(InspectArgs),
-    /// Read a whole store and check every byte of it
+    /// Verify the checksums of a whole store
     Verify(VerifyArgs),
-    /// Judge the levels of a store against the unquantized checkpoint
+    /// Evaluate the levels of a store against the unquantized checkpoint
     Perplexity(PerplexityArgs),
-    /// Say what goes where under a memory budget, and how fast it will be
+    /// Show memory placement and predicted speed for a memory budget
     Plan(PlanArgs),
-    /// Fetch what a downloaded store lacks
+    /// Download the missing sections of a store
     Upgrade(UpgradeArgs),
-    /// Show which models are here, what they take and what they were made of
+    /// List the models on this machine, their sizes and sources
     List(ListArgs),
-    /// Fetch a model without running it
+    /// Download a model without running it
     Pull(PullArgs),
-    /// Remove models that were downloaded or converted
+    /// Remove downloaded or converted models
     Rm(RmArgs),
-    /// Remove what no model needs: interrupted downloads and conversions, outdated stores
+    /// Delete unused cache files: interrupted downloads and conversions, outdated stores
     Gc(GcArgs),
-    /// Say what limits this machine
+    /// Show what limits speed on this machine
     Doctor(DoctorArgs),
-    /// List what can compute
+    /// List compute devices
     Devices(DevicesArgs),
-    /// Measure speed and memory, in llama-bench's manner
+    /// Measure speed and memory, in the manner of llama-bench
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }
 
-/// How the program speaks; valid before and after the command.
+/// Terminal output options, valid before and after the command.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
-    /// Use colours: when writing to a terminal, always, or never. NO_COLOR is respected
+    /// Use of colours: auto (on a terminal), always or never. NO_COLOR is respected
     #[arg(long, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
     #[arg(env = "NESTLING_COLOR", global = true)]
     pub color: ColorChoice,
 
-    /// Say more: timings in full and the library's log; twice for its details
+    /// Print full timings and the library's log; give twice for debug messages
     #[arg(short, long, action = clap::ArgAction::Count, env = "NESTLING_VERBOSE", global = true)]
     pub verbose: u8,
 
-    /// Say less: no progress, no first screen, no statistics
+    /// Print no progress, welcome screen or statistics
     #[arg(short, long, env = "NESTLING_QUIET", global = true)]
     #[arg(value_parser = FalseyValueParser::new())]
     pub quiet: bool,
@@ -151,13 +151,13 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub prompt: PromptArgs,
 
-    /// Answer one message and end
+    /// Answer one message and exit
     #[arg(long, visible_alias = "st", env = "NESTLING_SINGLE_TURN")]
     #[arg(value_parser = FalseyValueParser::new())]
     pub single_turn: bool,
 
-    /// Make a store of a GGUF file while chatting, by one thread that everything else goes before: the
-    /// next start uses it, at any --level. What the end of the chat interrupts goes on in the next one
+    /// Convert a GGUF file into a store during the chat, on one low-priority thread. The next start uses the
+    /// store, at any --level. An interrupted conversion resumes in the next chat
     #[arg(long, env = "NESTLING_CONVERT_IN_BACKGROUND", value_parser = FalseyValueParser::new())]
     pub convert_in_background: bool,
 
@@ -174,15 +174,15 @@ pub struct ChatArgs {
     pub resources: ResourceArgs,
 }
 
-/// What happens to what is typed in a chat.
+/// Input history of a chat.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Chat")]
 pub struct HistoryArgs {
-    /// File that keeps what was typed between chats
+    /// File that stores the input history between chats
     #[arg(long, value_name = "FILE", env = "NESTLING_HISTORY")]
     pub history: Option<PathBuf>,
 
-    /// Keep no history of what was typed
+    /// Keep no input history
     #[arg(long, env = "NESTLING_NO_HISTORY")]
     #[arg(value_parser = FalseyValueParser::new())]
     pub no_history: bool,
@@ -222,7 +222,8 @@ pub struct RunArgs {
 }
 
 impl Cli {
-    /// Parses the program's own command line; the error is clap's, help and version included.
+    /// Parses the program's command line. Fails with clap's error, which also covers `--help` and
+    /// `--version`.
     pub fn from_command_line(
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, clap::Error> {
@@ -237,19 +238,20 @@ impl Cli {
         Ok(cli)
     }
 
-    /// The command line without the values that variables happen to have, in help texts.
+    /// Returns the clap command with the values of environment variables hidden in help texts.
     pub fn shown() -> clap::Command {
         fn hidden(command: clap::Command) -> clap::Command {
             command.mut_args(|argument| argument.hide_env_values(true)).mut_subcommands(hidden)
         }
         let hide = |argument: clap::Arg| argument.hide(true);
-        // `run` without a prompt is `chat`, whose help tells of these.
+        // `run` without a prompt starts a chat; the help of `chat` documents these two flags.
         hidden(Self::command())
             .mut_subcommand("run", |run| run.mut_arg("history", hide).mut_arg("no_history", hide))
     }
 }
 
-/// llama.cpp's multi-letter short flags, which clap has no word for.
+/// Multi-letter short flags of llama.cpp and their long forms. clap does not support multi-letter short
+/// flags.
 const LONG_OF: [(&str, &str); 8] = [
     ("-hf", "--hf-repo"),
     ("-hfr", "--hf-repo"),
@@ -261,12 +263,12 @@ const LONG_OF: [(&str, &str); 8] = [
     ("-ctk", "--kv-type"),
 ];
 
-/// Those of llama-bench, which mean something in `bench` only.
+/// Multi-letter short flags of llama-bench, recognized only after `bench`.
 const BENCH_LONG_OF: [(&str, &str); 3] =
     [("-pg", "--pg"), ("-oe", "--output-err"), ("-ub", "--ubatch-size")];
 
-/// What the user wrote, in clap's words: llama.cpp's multi-letter short flags become long ones, and
-/// flags without a command mean `chat`.
+/// Rewrites a command line for clap: multi-letter short flags become long ones, and `chat` is inserted if no
+/// command is given.
 fn normalize(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut out: Vec<OsString> = Vec::new();
     let (mut literal, mut bench) = (false, false);
@@ -277,7 +279,7 @@ fn normalize(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         let long = long.and_then(|argument| long_spelling(argument, bench));
         out.push(long.map_or(argument, OsString::from));
     }
-    // Flags of every command may stand before the command.
+    // Global flags may precede the command.
     let mut rest = out.iter().skip(1).filter_map(|argument| argument.to_str());
     let first = loop {
         match rest.next() {

@@ -1,4 +1,4 @@
-//! Which model, and what it may use of the machine.
+//! Arguments for the model and the resources that it may use.
 
 use super::generation::count;
 use super::level::mean_level;
@@ -13,49 +13,48 @@ use std::path::PathBuf;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Store to open, a GGUF file (run where it lies), or a
-    /// Hugging Face checkpoint folder to run unquantized
+    /// Store to open, a GGUF file (run in place), or a Hugging Face checkpoint folder to run unquantized
     #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store to open, a GGUF file (run where it lies), or a
-    /// Hugging Face checkpoint folder to run unquantized [default: the bundled storyteller]
+    /// Store to open, a GGUF file (run in place), or a Hugging Face checkpoint folder to run unquantized
+    /// [default: the bundled storyteller]
     #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 
     #[command(flatten)]
     pub hub: HubArgs,
 
-    /// Bits of every weight to use: 2, 3, 4, 6 or 8 [default: all that the store holds]
+    /// Bits of every weight to use: 2, 3, 4, 6 or 8 [default: all bits in the store]
     #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
     pub level: Option<LevelArg>,
 
-    /// Mean bits of experts, such as 3.2: each token's experts get as many bits as they are worth to it
+    /// Mean bits of the experts, such as 3.2: each token uses more bits for the experts that benefit it most
     /// (dual routing), at most --level [default: the same bits for every expert]
     #[arg(long, value_name = "BITS", env = "NESTLING_MEAN_LEVEL", value_parser = mean_level)]
     pub mean_level: Option<f32>,
 
-    /// Leave out bits that have not been read in time, and ask for fewer while the disk is slow: the
-    /// text then depends on timing
+    /// Skip planes that arrive late, and request fewer while the disk is slow; the output then depends on
+    /// timing
     #[arg(long, env = "NESTLING_ELASTIC", value_parser = FalseyValueParser::new())]
     pub elastic: bool,
 
-    /// Bytes that weights may take, such as 12GiB: every matrix gets as many bits as pay best, at
-    /// most --level [default: the same bits for every matrix]
+    /// Budget for the weights in bytes, such as 12GiB: bits are allocated to the matrices that benefit most,
+    /// at most --level [default: the same bits for every matrix]
     #[arg(long, value_name = "SIZE", env = "NESTLING_WEIGHT_BUDGET")]
     pub weight_budget: Option<ByteSize>,
 
-    /// Open a store whose download was interrupted, at the last level that is complete
+    /// Open a store whose download was interrupted, at its highest complete level
     #[arg(long, env = "NESTLING_PARTIAL", value_parser = FalseyValueParser::new())]
     pub partial: bool,
 
-    /// What -hf converts with.
+    /// Calibration settings for checkpoints that `-hf` converts.
     #[command(flatten)]
     pub calibration: CalibrationArgs,
 }
 
 impl ModelArgs {
-    /// Dual routing, where it was asked for.
+    /// Returns the options of dual routing if `--mean-level` was given.
     pub fn dual(&self) -> Option<DualOptions> {
         let mode = match self.elastic {
             true => LevelMode::Elastic,
@@ -66,7 +65,7 @@ impl ModelArgs {
         asked.then(|| DualOptions { mean_level, mode, ..DualOptions::default() })
     }
 
-    /// The path that was given, by position or by `-m`.
+    /// Returns the path given by position or by `-m`.
     pub fn given_path(&self) -> Option<&PathBuf> {
         self.path.as_ref().or(self.model.as_ref())
     }
@@ -81,46 +80,47 @@ pub struct ResourceArgs {
     #[command(flatten)]
     pub host: HostExpertsArgs,
 
-    /// Threads that compute [default: as many as ran best when that was measured, at first use]
+    /// Number of compute threads [default: the fastest number, measured at first use]
     #[arg(short, long, value_name = "N", env = "NESTLING_THREADS", value_parser = threads)]
     pub threads: Option<u32>,
 
-    /// Bind each of these threads to a processor (Linux)
+    /// Bind each compute thread to a CPU core (Linux)
     #[arg(long, env = "NESTLING_PIN_THREADS", value_parser = FalseyValueParser::new())]
     pub pin_threads: bool,
 
-    /// Memory for weights, context and scratch, such as 6GiB; 6G means 6 GiB, 6GB a little less
-    /// [default: what is free, less a margin]
+    /// Memory for weights, context and scratch, such as 6GiB; 6G means 6 GiB, 6GB is slightly less [default:
+    /// free memory less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
     pub memory: Option<ByteSize>,
 
-    /// How weights are held: read and verified into memory, or mapped from the file and used in
-    /// place, verified before they are used first (starts sooner; the file must not be changed
-    /// meanwhile: a file that is cut within a step ends the program with status 4, and a page that is
-    /// changed after it was verified is not seen); also spelled -lm
+    /// Storage of the weights: read and verified into memory, or mapped from the file and verified before
+    /// first use; also spelled -lm. Mapping starts sooner, but the file must not change while it is in use:
+    /// truncation during a step ends the program with status 4, and a page modified after its verification is
+    /// not detected
     #[arg(long, value_enum, default_value_t = LoadModeArg::Owned, env = "NESTLING_LOAD_MODE")]
     pub load_mode: LoadModeArg,
 
-    /// Tokens of context; 0 means all that the model was trained for [default: that, at most 8192]
+    /// Context length in tokens; 0 means the length that the model was trained for [default: that length, at
+    /// most 8192]
     #[arg(short, long, value_name = "N", env = "NESTLING_CTX_SIZE", value_parser = count::<u32>)]
     pub ctx_size: Option<u32>,
 
-    /// Tokens that keys and values are kept for, of all sessions together; more sessions take turns
-    /// [default: twice the context]
+    /// Capacity of the KV cache in tokens, shared by all sessions; sessions beyond it take turns [default:
+    /// twice the context]
     #[arg(long, value_name = "N", env = "NESTLING_KV_TOKENS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub kv_tokens: Option<u32>,
 
-    /// Number type of the keys and values kept for the context
+    /// Number type of the KV cache
     #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
     pub kv_type: KvTypeArg,
 
-    /// Keep what was computed of prompts in this folder too, for sessions that lost it and for the next start of the
-    /// program; who may read the folder can learn the prompts, who may write it can change answers
+    /// Store the KV pages of prompts in this folder, for preempted sessions and for later starts of the
+    /// program. Read access to the folder reveals the prompts; write access allows changing the output
     #[arg(long, value_name = "DIR", env = "NESTLING_PAGE_STORE")]
     pub page_store: Option<PathBuf>,
 
-    /// Disk space for it; what was unused for longest is removed
+    /// Disk space for the page store; the least recently used pages are removed first
     #[arg(long, value_name = "SIZE", default_value = "8GiB", requires = "page_store")]
     #[arg(env = "NESTLING_PAGE_STORE_SIZE")]
     pub page_store_size: ByteSize,

@@ -1,4 +1,4 @@
-//! `nestling plan`.
+//! Arguments of `nestling plan`.
 
 use super::{DeviceArgs, HubArgs, KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs};
 use crate::bytes::ByteSize;
@@ -26,39 +26,38 @@ pub struct PlanArgs {
     #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store, GGUF file or Hugging Face checkpoint folder to plan for [default: the bundled
-    /// storyteller]
+    /// Store, GGUF file or Hugging Face checkpoint folder to plan for [default: the bundled storyteller]
     #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 
     #[command(flatten)]
     pub hub: HubArgs,
 
-    /// Memory for weights, context and scratch, such as 6GiB [default: what is free, less a margin]
+    /// Memory for weights, context and scratch, such as 6GiB [default: free memory less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
     pub memory: Option<ByteSize>,
 
-    /// Bits of every weight to use: 2, 3, 4, 6 or 8 [default: all that the store holds]
+    /// Bits of every weight to use: 2, 3, 4, 6 or 8 [default: all bits in the store]
     #[arg(long, value_name = "BITS", env = "NESTLING_LEVEL")]
     pub level: Option<LevelArg>,
 
-    /// Mean bits of the experts, such as 3.2, where their levels differ from token to token
+    /// Mean bits of the experts, such as 3.2, under dual routing
     #[arg(long, value_name = "BITS", env = "NESTLING_MEAN_LEVEL", value_parser = positive)]
     pub mean_level: Option<f64>,
 
-    /// Tokens of context [default: as many as a model of this budget is opened with]
+    /// Context length in tokens [default: the length that a model with this budget is opened with]
     #[arg(short, long, visible_alias = "context", value_name = "N", env = "NESTLING_CTX_SIZE")]
     pub ctx_size: Option<u32>,
 
-    /// Number type of the keys and values kept for the context
+    /// Number type of the KV cache
     #[arg(long, value_enum, default_value_t = KvTypeArg::F16, env = "NESTLING_KV_TYPE")]
     pub kv_type: KvTypeArg,
 
-    /// Tokens per second that are wanted: says which level, or how much memory, reaches them
+    /// Target speed in tokens per second; the report shows the level or the memory that reaches it
     #[arg(long, value_name = "T/S", env = "NESTLING_WANTED_SPEED", value_parser = positive)]
     pub wanted_speed: Option<f64>,
 
-    /// Routing that `--record-trace` wrote: runs it through the cache at this budget
+    /// Routing trace written by `--record-trace`, to simulate the expert cache at this budget
     #[arg(long, value_name = "FILE", env = "NESTLING_TRACE")]
     pub trace: Option<PathBuf>,
 

@@ -1,5 +1,5 @@
-//! Flags that exclude each other. Two on the command line are an error; one on the command line
-//! silences the other's environment variable, since the argument wins.
+//! Mutually exclusive flags. Two of them on the command line are an error. One on the command line overrides
+//! the other's environment variable, since arguments take precedence.
 
 use super::{Cli, Command, HubArgs};
 use clap::error::ErrorKind;
@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 use std::path::PathBuf;
 
-/// Argument ids of which one command line may use one, with what the user calls them.
+/// Groups of argument ids of which at most one may be used, with their spellings for messages.
 const EXCLUSIVE: [&[(&str, &str)]; 5] = [
     &[
         ("path", "[MODEL]"),
@@ -54,7 +54,7 @@ fn source(matches: &ArgMatches, id: &str) -> Option<ValueSource> {
     matches.value_source(id)
 }
 
-/// The model of a command that does not talk.
+/// Returns the model arguments of a command that opens a model without generating text.
 fn looked_at(command: &mut Command) -> Option<(&mut Option<PathBuf>, &mut HubArgs)> {
     match command {
         Command::Plan(args) => Some((&mut args.model, &mut args.hub)),
@@ -97,7 +97,7 @@ fn forget(cli: &mut Cli, id: &str) {
             }
             return;
         }
-        // Elsewhere the position alone is asked first.
+        // The remaining commands consult the positional argument first, so nothing has to be reset.
         _ => return,
     };
     match id {

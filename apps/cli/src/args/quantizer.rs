@@ -1,4 +1,4 @@
-//! How a conversion codes weights, for those who compare settings.
+//! Quantizer settings of a conversion, for comparing them.
 
 use clap::{Args, ValueEnum};
 use nestling::engine::convert::ConvertOptions;
@@ -8,7 +8,7 @@ use nestling::formats::nested::{InputTransform, NeuronOrder};
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Quantizer, advanced")]
 pub struct QuantizerArgs {
-    /// Tables of values that the matrices of a layer and kind share [default: 1]
+    /// Number of codec tables that the matrices of one layer and kind share [default: 1]
     #[arg(long, value_name = "N", env = "NESTLING_TABLES")]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=16))]
     pub tables: Option<u8>,
@@ -17,21 +17,21 @@ pub struct QuantizerArgs {
     #[arg(long, value_enum, value_name = "ORDER", env = "NESTLING_ORDER")]
     pub order: Option<Order>,
 
-    /// How codes are chosen once the text was seen; without a text they are rounded
+    /// Choice of the codes when a calibration text is used; without one they are rounded to nearest
     #[arg(long, value_enum, value_name = "HOW", env = "NESTLING_ROUNDING")]
     pub rounding: Option<Rounding>,
 
-    /// Whether the inputs of `down` are rotated in groups of 32 when a model runs
+    /// Rotation of the inputs of `down` in groups of 32 when a model runs
     #[arg(long, value_enum, value_name = "WHETHER", env = "NESTLING_ROTATION")]
     pub rotation: Option<Rotation>,
 
-    /// What the errors of experts at levels 2, 3, 4, 6 and 8 count against each other, each relative
-    /// to its usual size [default: 6,4,1.5,1,1 with a text, 2,3,1.5,0.9,0.7 without]
+    /// Weights of the experts' errors at levels 2, 3, 4, 6 and 8, each relative to its typical size [default:
+    /// 6,4,1.5,1,1 with a text, 2,3,1.5,0.9,0.7 without]
     #[arg(long, value_name = "FIVE", env = "NESTLING_LEVEL_WEIGHTS", value_parser = level_weights)]
     pub level_weights: Option<LevelWeights>,
 }
 
-/// A weight for every level.
+/// One error weight for each level, lowest level first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LevelWeights(pub [f32; 5]);
 
@@ -51,42 +51,42 @@ fn level_weights(text: &str) -> Result<LevelWeights, String> {
     Ok(LevelWeights(weights))
 }
 
-/// Orders of hidden neurons.
+/// Order of the hidden neurons of an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// As in the checkpoint
+    /// Order of the checkpoint
     Source,
-    /// Columns of `down` of like magnitude share a group
+    /// Group columns of `down` of similar magnitude
     Magnitude,
-    /// Rows of like shape share a tile
+    /// Put rows of similar shape into the same tile
     Shape,
 }
 
-/// How codes are chosen.
+/// Method of choosing codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rounding {
-    /// Each weight alone
+    /// Round each weight to the nearest code
     Nearest,
-    /// The error of a weight is answered by those after it, each level for itself
+    /// Compensate the error of a weight in the weights after it, separately for each level
     Feedback,
-    /// The same, then all levels at once are improved until little changes
+    /// Feedback, then joint refinement of all levels until convergence
     Joint,
 }
 
-/// Whether inputs are rotated.
+/// Rotation of the inputs of `down`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rotation {
-    /// As they are
+    /// No rotation
     Off,
-    /// By a Hadamard transform
+    /// Hadamard transform
     On,
-    /// Whichever is better on a part of the calibration text that is kept for judging: converts
-    /// twice, and holds the unquantized model in memory
+    /// The better of the two on a held-out part of the calibration text: converts twice and holds the
+    /// unquantized model in memory
     Auto,
 }
 
 impl QuantizerArgs {
-    /// Puts what was asked for into the options of a conversion.
+    /// Copies the given settings into the options of a conversion.
     pub fn apply(&self, options: &mut ConvertOptions) {
         if let Some(tables) = self.tables {
             options.quantize.tables = tables.into();
@@ -113,7 +113,7 @@ impl QuantizerArgs {
         }
         if let Some(rotation) = self.rotation {
             options.rotation = match rotation {
-                // On trial it is set for each of the two stores.
+                // A trial sets the transform for each of its two stores.
                 Rotation::Off | Rotation::Auto => InputTransform::None,
                 Rotation::On => InputTransform::Hadamard,
             };

@@ -1,4 +1,4 @@
-//! `nestling serve`: where to listen, and who may ask.
+//! Arguments of `nestling serve`: addresses, access control and served models.
 
 use super::{ModelArgs, ResourceArgs};
 use clap::Args;
@@ -41,44 +41,44 @@ pub struct ServeArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub struct ListenArgs {
-    /// Address to listen on; one that other machines reach needs --api-key-file
+    /// Address to listen on; an address reachable from other machines requires --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", env = "NESTLING_HOST")]
     pub host: String,
 
-    /// Port to listen on; 0 means any that is free
+    /// Port to listen on; 0 chooses a free port
     #[arg(long, value_name = "PORT", default_value_t = 8080, env = "NESTLING_PORT")]
     pub port: u16,
 
-    /// Take requests with one of the keys in this file alone, one a line
+    /// Accept only requests with one of the API keys in this file, one key a line
     #[arg(long, value_name = "FILE", env = "NESTLING_API_KEY_FILE")]
     pub api_key_file: Option<PathBuf>,
 
-    /// Let requests with different keys share what was computed for the same beginning of their
-    /// prompts; who has one key can then tell by time what was asked with another
+    /// Share KV pages of common prompt prefixes between requests with different keys; the holder of one key
+    /// can then learn from response times what was requested with another
     #[arg(long, env = "NESTLING_SHARE_PREFIXES")]
     #[arg(value_parser = FalseyValueParser::new())]
     pub share_prefixes: bool,
 
-    /// Take requests for this name or address too; may be repeated [default: localhost, loopback
+    /// Accept requests for this host name or address too; may be repeated [default: localhost, loopback
     /// addresses, this machine's name, *.local and *.internal]
     #[arg(long, value_name = "HOST", env = "NESTLING_ALLOW_HOST", value_delimiter = ',')]
     pub allow_host: Vec<String>,
 
-    /// Let web pages of this origin ask, such as `https://ui.example.org`; may be repeated
+    /// Allow requests from web pages of this origin, such as `https://ui.example.org`; may be repeated
     #[arg(long, value_name = "ORIGIN", env = "NESTLING_CORS_ORIGIN", value_delimiter = ',')]
     pub cors_origin: Vec<String>,
 
-    /// What clients call the model [default: its file or folder without the ending]
+    /// Name of the model for clients [default: its file or folder name without the extension]
     #[arg(long, value_name = "NAME", env = "NESTLING_ALIAS")]
     pub alias: Option<String>,
 }
 
-/// Several models, of which requests name one.
+/// Several models behind one server, chosen by the model name in each request.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Several models")]
 pub struct SeveralArgs {
-    /// Serve every store and every GGUF file in this folder: each is opened when a request names it,
-    /// all of them within --memory
+    /// Serve every store and GGUF file in this folder: each is opened when a request names it, all of them
+    /// within --memory
     #[arg(long, value_name = "DIR", env = "NESTLING_MODELS")]
     pub models: Option<PathBuf>,
 
@@ -86,25 +86,24 @@ pub struct SeveralArgs {
     #[arg(long, env = "NESTLING_CACHED", value_parser = FalseyValueParser::new())]
     pub cached: bool,
 
-    /// How long a model of these stays open that no request asks for, such as 90s, 5m or 2h; -1 is
-    /// for good
+    /// Time that such a model stays open without requests, such as 90s, 5m or 2h; -1 means forever
     #[arg(long, value_name = "TIME", default_value = "5m", env = "NESTLING_KEEP_ALIVE")]
     #[arg(value_parser = keep_alive, allow_hyphen_values = true)]
     pub keep_alive: KeepAlive,
 }
 
 impl SeveralArgs {
-    /// Whether there are several.
+    /// Returns true if several models are served.
     pub fn are_given(&self) -> bool {
         self.models.is_some() || self.cached
     }
 }
 
-/// How long something is kept; none is for good.
+/// Time to keep an idle model open. `None` means forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive(pub Option<Duration>);
 
-/// Longest time that can be said.
+/// Maximum keep-alive time in seconds: ten years.
 const KEEP_SECONDS_MAX: u64 = 10 * 365 * 86_400;
 
 fn keep_alive(text: &str) -> Result<KeepAlive, String> {

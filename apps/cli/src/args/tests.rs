@@ -42,7 +42,7 @@ fn every_flag_has_an_environment_variable_and_help() {
 
 #[test]
 fn one_name_has_one_meaning() {
-    // The same flag must not read another variable in another command.
+    // The same flag must read the same variable in every command.
     let mut seen = std::collections::HashMap::new();
     for command in Cli::command().get_subcommands() {
         for argument in command.get_arguments().filter(|a| a.get_long().is_some()) {

@@ -1,4 +1,4 @@
-//! One opened store that is measured: steps of random tokens, timed.
+//! An opened store under measurement: timed steps on random tokens.
 
 use super::{Opening, Test};
 use crate::args::{LoadModeArg, RunningArgs};
@@ -28,11 +28,11 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How a store is opened for all tests of one opening.
+/// Options that a store is opened with for all tests of one [`Opening`].
 #[derive(Clone, Debug)]
 pub struct ArmOptions {
     opening: Opening,
-    /// Most rows of one step.
+    /// Maximum number of rows in a step.
     pub rows_max: usize,
     sessions: usize,
     positions: usize,
@@ -64,18 +64,18 @@ impl ArmOptions {
 }
 
 impl ArmOptions {
-    /// Reads of streamed experts, and who hears of what the model does.
+    /// Sets the options of streamed reads and the recorder of the model's events.
     pub fn with(self, reads: ReadOptions, recorder: Option<Arc<Recorder>>) -> Self {
         Self { reads, recorder, ..self }
     }
 
-    /// Whether a store's experts have no room.
+    /// Returns true if the experts do not fit into memory and are streamed.
     pub fn is_streamed(&self, store: &Store) -> bool {
         let plan = self.memory_plan(store).ok().flatten();
         plan.is_some_and(|plan| plan.residence == PlannedResidence::Streamed)
     }
 
-    /// What goes where; none for a store that is mapped, whose memory is the system's.
+    /// Returns the memory placement, or `None` for a mapped store, whose memory the operating system manages.
     fn memory_plan(&self, store: &Store) -> Result<Option<MemoryPlan>, EngineError> {
         if self.opening.load_mode == LoadModeArg::Mmap {
             return Ok(None);
@@ -93,17 +93,17 @@ impl ArmOptions {
     }
 }
 
-/// What a measurement took.
+/// Cost of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     pub time: Duration,
-    /// Tokens computed, of all sessions.
+    /// Number of tokens computed, summed over all sessions.
     pub tokens: u64,
-    /// Bytes of weights that the steps read.
+    /// Bytes of weights read by the steps.
     pub weight_bytes: u64,
-    /// What was done to have streamed experts there.
+    /// Statistics of streamed experts.
     pub streaming: StreamStats,
-    /// What the device was given to do.
+    /// Counters of the device's work.
     pub device: BackendCounters,
 }
 
@@ -117,14 +117,14 @@ impl AddAssign for Spent {
     }
 }
 
-/// An opened store with room for every test.
+/// An opened store with KV capacity for every test.
 pub struct Arm {
     runner: Box<dyn ModelRunner>,
     level: Level,
     dual: Option<DualRouting>,
-    /// Whether experts are streamed.
+    /// True if experts are streamed.
     pub is_streamed: bool,
-    /// The device that computes; none for the processor.
+    /// Name of the compute device; `None` for the CPU.
     pub device: Option<String>,
     pages_per_session: usize,
     tokens: RandomTokens,
@@ -182,17 +182,17 @@ impl Arm {
         })
     }
 
-    /// What records routing.
+    /// Returns the recorder of routing traces.
     pub fn routing(&self) -> Option<Arc<RoutingRecorder>> {
         self.runner.routing_recorder()
     }
 
-    /// One token at an empty context: what a person waits for first.
+    /// Computes one token at an empty context, as at the start of a chat.
     pub fn first_token(&mut self, cancel: &CancelToken) -> Result<Spent, EngineError> {
         self.step(1, 0..1, true, cancel)
     }
 
-    /// `count` tokens of each session at once, in steps as large as they may be.
+    /// Prefills `count` tokens of each session, in steps as large as possible.
     pub fn prompt(
         &mut self,
         sessions: usize,
@@ -211,7 +211,7 @@ impl Arm {
         Ok(spent)
     }
 
-    /// `count` tokens of each session, one after another.
+    /// Decodes `count` tokens of each session.
     pub fn generate(
         &mut self,
         sessions: usize,
@@ -226,7 +226,8 @@ impl Arm {
         Ok(spent)
     }
 
-    /// The same positions of each session; logits of the last one if it is the `last` step.
+    /// Runs one step over the same positions of each session. Computes the logits of the last position if
+    /// `last` is set.
     fn step(
         &mut self,
         sessions: usize,
@@ -280,7 +281,7 @@ impl Arm {
     }
 }
 
-/// Tokens that are the same in every run of the program (SplitMix64).
+/// Random token ids that are the same in every run of the program (SplitMix64).
 struct RandomTokens {
     state: u64,
     vocab_size: u64,
@@ -300,8 +301,8 @@ impl RandomTokens {
     }
 }
 
-/// A model that is to be loaded on some backend; `mix` is dual routing, its highest level, and the
-/// tokenizer for its sample.
+/// Inputs for loading a model on some backend. `mix` holds the options of dual routing, its highest level,
+/// and the tokenizer for its calibration sample.
 struct Loading<'a> {
     source: Arc<dyn ExpertSource>,
     options: RunnerOptions,
@@ -309,7 +310,6 @@ struct Loading<'a> {
     cancel: &'a CancelToken,
 }
 
-/// A model on its backend.
 struct LoadedRunner {
     runner: Box<dyn ModelRunner>,
     dual: Option<DualRouting>,
@@ -334,7 +334,7 @@ impl WithBackend for Loading<'_> {
     }
 }
 
-/// Dual routing, at most `level`.
+/// Sets up dual routing up to `level`.
 fn mixed<B: Backend>(
     runner: &mut Runner<B>,
     asked: DualOptions,

@@ -1,4 +1,4 @@
-//! What the machine is and could do.
+//! Properties of the machine: CPU, memory bandwidth and peak memory use.
 
 use crate::console::Console;
 use nestling::engine::bandwidth::read_bandwidth;
@@ -7,16 +7,16 @@ use nestling::engine::threads::ThreadPool;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Bytes that the bandwidth of memory is measured over: several times a large cache.
+/// Size of the buffer for measuring memory bandwidth: several times a large cache.
 const BUFFER_BYTES: usize = 512 << 20;
 
-/// About how long it is measured.
+/// Approximate duration of the bandwidth measurement in seconds.
 const SECONDS: f64 = 0.3;
 
-/// The processor, and the bandwidth of its memory by the number of threads.
+/// The CPU, and its memory bandwidth by number of threads.
 pub struct Machine {
     pub cpu: String,
-    /// The instruction set of the kernels.
+    /// Instruction set of the kernels.
     pub kernels: &'static str,
     skip_bandwidth: bool,
     bandwidths: BTreeMap<usize, f64>,
@@ -28,7 +28,8 @@ impl Machine {
         Self { cpu: cpu_name(), kernels, skip_bandwidth, bandwidths: BTreeMap::new() }
     }
 
-    /// Bytes per second that so many threads read; measured once, and none if that is not wanted.
+    /// Returns the memory bandwidth of `threads` threads in bytes per second. It is measured once per number
+    /// of threads. Returns `None` if the measurement is disabled.
     pub fn bandwidth(&mut self, threads: usize, console: &Console) -> Option<f64> {
         if self.skip_bandwidth {
             return None;
@@ -45,22 +46,22 @@ impl Machine {
 }
 
 fn cpu_name() -> String {
-    // Default: where the system does not say, the architecture is the name.
+    // Default: the name of the architecture, if the system does not report the CPU.
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name"));
     let name = name.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim());
     name.unwrap_or(std::env::consts::ARCH).into()
 }
 
-/// Most memory that the program has had resident, mapped files included; none where the system
-/// does not say.
+/// Returns the peak resident memory of the program in bytes, including mapped files. Returns `None` if the
+/// system does not report it.
 pub fn peak_memory() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// Begins to count the peak anew, where the system can do that.
+/// Resets the peak memory counter, if the system supports it.
 pub fn forget_peak_memory() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }

@@ -1,4 +1,4 @@
-//! `nestling bench`: speed beside what the machine could do, in llama-bench's manner.
+//! `nestling bench`: speed relative to the machine's limits, in llama-bench's format.
 
 mod arm;
 mod machine;
@@ -30,11 +30,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Printer;
 
-/// How a store is opened; everything else varies within one opening.
+/// Options that require reopening the store. Everything else varies within one opening.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Opening {
     pub level: Level,
-    /// Mean level of experts by dual routing, at most `level`.
+    /// Mean level of experts under dual routing, at most `level`.
     pub mean_level: Option<f32>,
     pub mode: LevelMode,
     pub load_mode: LoadModeArg,
@@ -42,13 +42,13 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Whether late planes are left out.
+    /// Returns true if late planes are skipped.
     pub fn is_elastic(&self) -> bool {
         self.mode == LevelMode::Elastic
     }
 }
 
-/// One line of the results.
+/// A test, shown as one line of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     pub sessions: usize,
@@ -81,7 +81,7 @@ fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result
     let model = Model::of(&path, &store)?;
     let mut machine = Machine::new(args.run.no_bandwidth);
     for opening in &openings {
-        // Before the first line of a table, so that nothing comes between its lines.
+        // Measured before the first line of the table, so that no message interrupts the table.
         machine.bandwidth(opening.threads, console);
     }
     let mut printer = Printer::new(&args.format, console)?;
@@ -102,7 +102,7 @@ fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result
             session.open(&store, &model, opening, &mut machine, &mut printer, cancel)
         });
         records?;
-        // What computes is said once.
+        // The device is announced only once.
         session.device_console = &said;
     }
     printer.finish()
@@ -112,7 +112,7 @@ fn flat(lists: &[Numbers]) -> impl Iterator<Item = usize> + Clone {
     lists.iter().flat_map(|list| list.0.iter().map(|number| *number as usize))
 }
 
-/// All tests of one opening, in llama-bench's order.
+/// Returns all tests of one opening, in llama-bench's order.
 fn tests(args: &BenchArgs) -> Vec<Test> {
     let mut tests = Vec::new();
     for sessions in flat(&args.tests.sessions).filter(|sessions| *sessions > 0) {
@@ -129,7 +129,7 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     tests
 }
 
-/// Says what is left out where a GGUF file is measured where it lies.
+/// Warns about options that are ignored because a GGUF file in place has only one level.
 fn tell_of_one_level(path: &Path, args: &BenchArgs, console: &Console) -> Result<()> {
     let tests = &args.tests;
     let is_mapped = tests.load_mode.contains(&LoadModeArg::Mmap);
@@ -158,7 +158,7 @@ fn openings(args: &BenchArgs, store: &Store) -> Result<Vec<Opening>> {
     Ok(combined(args, &levels, args.tests.mean_level, mode))
 }
 
-/// Every combination of levels, load modes and threads.
+/// Returns all combinations of levels, load modes and thread counts.
 fn combined(
     args: &BenchArgs,
     levels: &[Level],
@@ -180,17 +180,16 @@ fn combined(
     openings
 }
 
-/// All tests, under way.
 struct Bench<'a> {
     args: &'a BenchArgs,
     console: &'a Console,
-    /// Where it is said what computes.
+    /// Console on which the compute device is announced.
     device_console: &'a Console,
     tests: &'a [Test],
     count: usize,
-    /// Of the test that runs, from 1.
+    /// Number of the current test, starting at 1.
     number: usize,
-    /// Tokens that are still to be generated before anything is measured.
+    /// Number of warm-up tokens still to be generated before the first measurement.
     warmup_tokens: usize,
 }
 
@@ -231,7 +230,7 @@ impl Bench<'_> {
                 test: *test,
                 rows_max,
                 kv_type: self.args.run.kv_type,
-                // That of the processor's memory says nothing of a GPU's.
+                // The bandwidth of host memory is meaningless for a GPU.
                 bandwidth: bandwidth.filter(|_| arm.device.is_none()),
                 loaded,
                 peak_memory: machine::peak_memory(),
@@ -245,7 +244,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// An opened store that has computed its first token, and the most rows of its steps.
+    /// Opens a store and computes its first token. Also returns the maximum number of rows in a step.
     fn load(
         &self,
         store: &Arc<Store>,
@@ -268,7 +267,7 @@ impl Bench<'_> {
         Ok((arm, loaded, options.rows_max))
     }
 
-    /// Tokens that are not counted, before the first generation: what they took.
+    /// Generates the warm-up tokens before the first generation test and returns their cost.
     fn warm_up(
         &mut self,
         arm: &mut Arm,
@@ -283,7 +282,7 @@ impl Bench<'_> {
         self.say(&format!("warmup of {left} tokens"));
         let mut spent = Spent::default();
         while left > 0 {
-            // A test's own contexts, one after another.
+            // One context of the test's length at a time.
             let now = left.min(test.generated);
             spent += arm.generate(1, 0, now, cancel)?;
             left -= now;
@@ -291,7 +290,7 @@ impl Bench<'_> {
         Ok(Some(spent))
     }
 
-    /// Warms up, then measures one test as often as was asked for.
+    /// Warms up, then runs one test for the requested number of repetitions.
     fn repeat(
         &self,
         arm: &mut Arm,
@@ -330,7 +329,7 @@ impl Bench<'_> {
         Ok(samples)
     }
 
-    /// One of llama-bench's lines; scripts wait for them.
+    /// Prints a progress line in llama-bench's format; scripts depend on these lines.
     fn say(&self, what: &str) {
         if self.args.format.progress {
             let (number, count) = (self.number, self.count);

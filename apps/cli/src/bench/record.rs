@@ -1,4 +1,4 @@
-//! One result: llama-bench's fields, then ours.
+//! One result: llama-bench's fields, followed by Nestling's.
 
 use super::arm::Spent;
 use super::machine::Machine;
@@ -16,13 +16,13 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What is measured.
+/// The measured model.
 pub struct Model {
     pub file: String,
-    /// The family, or the published shape that random weights have.
+    /// Architecture family, or the published shape of a store with random weights.
     pub kind: String,
     pub weights: u64,
-    /// Bytes of the store up to each level.
+    /// Size of the store in bytes up to each level.
     sizes: Vec<(Level, u64)>,
 }
 
@@ -46,19 +46,19 @@ impl Model {
     }
 }
 
-/// The shape of a store of random weights.
+/// Returns the shape of a store of random weights, or `None` for other stores.
 fn synthetic_shape(store: &Store) -> Option<String> {
     let parameters: Value = serde_json::from_str(store.index().parameters_json()).ok()?;
     let shape = parameters.get("synthetic")?.as_str()?;
     Some(format!("{shape} random"))
 }
 
-/// How long it took to open the store.
+/// Time to open the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded {
-    /// Until it could compute.
+    /// Time until the model was ready to compute.
     pub load: Duration,
-    /// Until one token was computed.
+    /// Time until the first token was computed.
     pub first_token: Duration,
 }
 
@@ -70,19 +70,19 @@ pub struct Record<'a> {
     pub test: Test,
     pub rows_max: usize,
     pub kv_type: KvTypeArg,
-    /// Bytes per second of memory.
+    /// Memory bandwidth in bytes per second.
     pub bandwidth: Option<f64>,
     pub loaded: Loaded,
     pub peak_memory: Option<u64>,
     pub is_streamed: bool,
-    /// The device that computes; none for the processor.
+    /// Name of the compute device; `None` for the CPU.
     pub device: Option<&'a str>,
-    /// The tokens before, which are not counted.
+    /// Cost of the warm-up tokens, which the samples exclude.
     pub cold: Option<Spent>,
     pub samples: &'a [Spent],
 }
 
-/// Mean and sample deviation.
+/// Mean and sample standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub mean: f64,
@@ -109,37 +109,37 @@ impl Record<'_> {
         self.samples.iter().map(rate).collect()
     }
 
-    /// Tokens per second of all sessions together.
+    /// Returns tokens per second, summed over all sessions.
     pub fn speed(&self) -> Spread {
         Spread::of(&self.rates())
     }
 
-    /// Bytes of weights read per token.
+    /// Returns the bytes of weights read per token.
     pub fn token_bytes(&self) -> f64 {
         let bytes: u64 = self.samples.iter().map(|sample| sample.weight_bytes).sum();
         let tokens: u64 = self.samples.iter().map(|sample| sample.tokens).sum();
         bytes as f64 / tokens.max(1) as f64
     }
 
-    /// Bytes of weights read per second.
+    /// Returns the bytes of weights read per second.
     pub fn read_speed(&self) -> f64 {
         self.token_bytes() * self.speed().mean
     }
 
-    /// Share of the bandwidth of memory that reading weights takes.
+    /// Returns the share of memory bandwidth used for reading weights.
     pub fn bandwidth_share(&self) -> Option<f64> {
         self.bandwidth.filter(|bandwidth| *bandwidth > 0.0).map(|all| self.read_speed() / all)
     }
 
-    /// What computes: the processor's kernels, or the API that a GPU is reached through, which follows
-    /// its name.
+    /// Returns the backend: the kernels of the CPU, or the API of the GPU, taken from the end of the device's
+    /// name.
     pub fn backend(&self) -> String {
         let api = self.device.and_then(|device| device.rsplit(", ").next());
         api.map_or_else(|| format!("CPU {}", self.machine.kernels), str::to_owned)
     }
 
-    /// What a token gave the device to do: dispatches, submissions, waits for it, bytes of weights that
-    /// were brought to it, and those of them that went by way of other memory.
+    /// Returns the device's work per token: dispatches, submissions, waits, uploaded bytes of weights, and
+    /// the part of them that passed through a staging buffer.
     pub fn device_work(&self) -> [f64; 5] {
         let mut all = BackendCounters::default();
         self.samples.iter().for_each(|sample| all += sample.device);
@@ -148,7 +148,7 @@ impl Record<'_> {
         each.map(|count| count as f64 / self.tokens() as f64)
     }
 
-    /// The same, named; nothing for the processor.
+    /// Returns the device's work per token as named fields; null for the CPU.
     fn device_fields(&self) -> [(&'static str, Value); 5] {
         let [dispatches, submissions, waits, upload_bytes, staged_bytes] =
             self.device_work().map(|count| json!(self.device.map(|_| count)));
@@ -161,7 +161,6 @@ impl Record<'_> {
         ]
     }
 
-    /// What was done in all samples to have streamed experts there.
     fn streaming(&self) -> StreamStats {
         let mut all = StreamStats::default();
         self.samples.iter().for_each(|sample| all.add(&sample.streaming));
@@ -172,27 +171,27 @@ impl Record<'_> {
         self.samples.iter().map(|sample| sample.tokens).sum::<u64>().max(1)
     }
 
-    /// Share of the bytes of experts asked for that were in memory: all, where a model is held whole.
+    /// Returns the share of requested expert bytes that were in memory: 1 if the model is resident.
     pub fn hit_rate(&self) -> f64 {
         self.streaming().hit_rate().unwrap_or(1.0)
     }
 
-    /// Bytes of experts read from disk, by token.
+    /// Returns the bytes of experts read from disk per token.
     pub fn disk_bytes(&self) -> f64 {
         self.streaming().read_total() as f64 / self.tokens() as f64
     }
 
-    /// Time in which a token waited for reads and nothing could be computed.
+    /// Returns the time per token in which computation waited for reads.
     pub fn stall(&self) -> Duration {
         Duration::from_nanos(self.streaming().wait_ns / self.tokens())
     }
 
-    /// How weights were held.
+    /// Returns the storage of the weights, as printed in the results.
     pub fn load_name(&self) -> &'static str {
         if self.is_streamed { "stream" } else { load_name(self.opening.load_mode) }
     }
 
-    /// What streaming did; none where nothing was streamed.
+    /// Returns the streaming statistics, or `None` if experts are resident.
     fn streaming_json(&self) -> Option<Value> {
         let all = self.streaming();
         let tokens = self.tokens() as f64;
@@ -220,7 +219,7 @@ impl Record<'_> {
         })
     }
 
-    /// `pp512`, `tg128 @ d4096`, `pp512+tg128`.
+    /// Returns the name of the test: `pp512`, `tg128 @ d4096` or `pp512+tg128`.
     pub fn name(&self) -> String {
         let Test { depth, prompt, generated, .. } = self.test;
         let mut name = match (prompt, generated) {
@@ -240,19 +239,19 @@ impl Record<'_> {
             weights => format!("{:.2}B", weights / 1e9),
         };
         let mean = self.opening.mean_level.map(|mean| format!(", mean {mean}"));
-        // Default: no mean was asked for.
+        // Default: the name has no mean level unless one was requested.
         let mean =
             mean.unwrap_or_default() + if self.opening.is_elastic() { ", elastic" } else { "" };
         format!("{} {weights} level {}{mean}", self.model.kind, self.opening.level)
     }
 
-    /// All fields, in the order in which they are printed.
+    /// Returns all fields in the order in which they are printed.
     pub fn fields(&self) -> Map<String, Value> {
         let Test { sessions, depth, prompt, generated } = self.test;
         let (speed, time) = (self.speed(), Spread::of(&self.nanoseconds()));
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
         let samples_ns: Vec<u64> = self.samples.iter().map(|one| nanoseconds(one.time)).collect();
-        // Default: an empty name, as llama-bench prints where there is no GPU.
+        // Default: an empty name, as llama-bench prints without a GPU.
         let gpu = self.device.unwrap_or_default();
         let fields = json!({
             "build_commit": env!("NESTLING_COMMIT"),
@@ -307,7 +306,7 @@ impl Record<'_> {
     }
 }
 
-/// Seconds, never 0.
+/// Returns a duration in seconds, at least 1e-9, so that it can be a divisor.
 fn seconds(time: Duration) -> f64 {
     time.as_secs_f64().max(1e-9)
 }

@@ -1,4 +1,4 @@
-//! `nestling bench synth`: a store of random weights.
+//! `nestling bench synth`: writes a store of random weights.
 
 use crate::args::SynthArgs;
 use crate::bytes::ByteSize;
@@ -13,7 +13,7 @@ use nestling::formats::store::StoreError;
 use nestling_plan::synthetic::{SyntheticOptions, synthetic_store_bytes, write_synthetic_store};
 use std::time::Instant;
 
-/// Beyond this, all routes go to the same few experts.
+/// Maximum router skew. Beyond it, all tokens are routed to the same few experts.
 const SKEW_MAX: f64 = 100.0;
 
 pub fn synth(args: &SynthArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
@@ -52,7 +52,7 @@ pub fn synth(args: &SynthArgs, console: &Console, interrupt: &Interrupt) -> Resu
     ))
 }
 
-/// What was written is removed, so that nothing can go on.
+/// Explains an error. The partial output is removed, because it cannot be resumed.
 fn explain_synth(error: &EngineError) -> Failure {
     match error {
         EngineError::Store(StoreError::DiskFull { file, .. }) => {

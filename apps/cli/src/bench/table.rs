@@ -1,4 +1,4 @@
-//! Results as Markdown, CSV and JSON.
+//! Formats results as Markdown, CSV and JSON.
 
 use super::record::Record;
 use crate::args::{Format, FormatArgs};
@@ -6,14 +6,14 @@ use crate::console::{Console, write_out};
 use crate::failure::Result;
 use serde_json::{Map, Value};
 
-/// Prints results as they come, to standard output and, if wanted, to standard error.
+/// Prints each result as soon as it is measured, to standard output and optionally to standard error.
 pub struct Printer<'a> {
     console: &'a Console,
     out: FormattedOutput,
     error: Option<FormattedOutput>,
 }
 
-/// One format, and how much of it was printed.
+/// An output format and the number of results printed in it.
 struct FormattedOutput {
     format: Format,
     printed: usize,
@@ -42,7 +42,7 @@ impl<'a> Printer<'a> {
 }
 
 impl FormattedOutput {
-    /// What one more result adds.
+    /// Returns the text that one more result adds.
     fn next(&mut self, record: &Record<'_>) -> String {
         let first = self.printed == 0;
         self.printed += 1;
@@ -67,7 +67,7 @@ impl FormattedOutput {
     }
 }
 
-/// Names and widths; a negative width is aligned to the left.
+/// Column names and widths; a negative width means left-aligned.
 const COLUMNS: [(&str, i32); 17] = [
     ("model", -40),
     ("size", 10),
@@ -88,7 +88,7 @@ const COLUMNS: [(&str, i32); 17] = [
     ("peak memory", 11),
 ];
 
-/// Those of a device, by token.
+/// Columns for a device, with values per token.
 const DEVICE_COLUMNS: [(&str, i32); 4] =
     [("dispatches", 10), ("submissions", 11), ("waits", 5), ("upload MB", 9)];
 
@@ -96,7 +96,6 @@ fn columns() -> impl Iterator<Item = (&'static str, i32)> {
     COLUMNS.into_iter().chain(DEVICE_COLUMNS)
 }
 
-/// The first lines of a table with so many columns.
 fn header(count: usize) -> String {
     let names: Vec<String> = columns().take(count).map(|(name, _)| name.to_owned()).collect();
     let lines = columns().take(count).map(|(_, width)| {
@@ -114,7 +113,7 @@ fn row(cells: &[String]) -> String {
     format!("|{}\n", cells.collect::<String>())
 }
 
-/// Those of a device only where there is one.
+/// Returns the cells of a row. The columns of a device are present only if there is one.
 fn cells(record: &Record<'_>) -> Vec<String> {
     let opening = record.opening;
     let gibibytes = |bytes: u64| match bytes as f64 / f64::from(1u32 << 30) {
@@ -157,7 +156,7 @@ fn cells(record: &Record<'_>) -> Vec<String> {
     cells
 }
 
-/// Every field in quotes, as llama-bench has them; the samples are left out.
+/// Returns fields as CSV, each in quotes as in llama-bench. The samples are left out.
 pub fn csv(fields: &Map<String, Value>, with_header: bool) -> String {
     let fields: Vec<_> = fields.iter().filter(|(_, value)| !value.is_array()).collect();
     let mut out = String::new();
@@ -178,7 +177,7 @@ fn in_quotes(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
 
-/// One object, a field on each line.
+/// Returns a JSON object with one field on each line.
 fn indented(fields: Map<String, Value>) -> String {
     let lines: Vec<String> = fields
         .into_iter()

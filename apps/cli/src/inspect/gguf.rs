@@ -1,4 +1,4 @@
-//! `nestling inspect` of a GGUF file: what is in it, and what it is where it lies.
+//! `nestling inspect` of a GGUF file: its tensors, and its properties as a store in place.
 
 use super::{assets, model_json, model_text};
 use crate::bytes::ByteSize;

@@ -1,4 +1,4 @@
-//! `nestling perplexity`: the judge of levels and allocations, beside a checkpoint or alone.
+//! `nestling perplexity`: evaluates levels and allocations, with or without a reference checkpoint.
 
 mod peers;
 mod plain;
@@ -57,7 +57,7 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
     check_levels(args, &store)?;
     let points = points(args, &store).map_err(|error| explain(&error))?;
     if let Some(reference) = &args.reference {
-        // What is wrong with it is said before a device is opened.
+        // Errors of the checkpoint are reported before a device is opened.
         Checkpoint::open(reference).map_err(|error| explain_import(&error))?;
     }
     let mut sample = tokens(&store, SAMPLE_TEXT)?;
@@ -87,7 +87,7 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
     }
 }
 
-/// What is judged of a GGUF file where it lies, which has one level.
+/// Adapts the evaluation to a GGUF file in place, which has only one level.
 fn at_one_level(path: &Path, args: &PerplexityArgs, console: &Console) -> Result<PerplexityArgs> {
     let refused = [("--bits", !args.bits.is_empty()), ("--budgets", !args.budgets.is_empty())];
     let ignored = [
@@ -106,7 +106,6 @@ fn at_one_level(path: &Path, args: &PerplexityArgs, console: &Console) -> Result
     })
 }
 
-/// What is judged, and how.
 struct Judging<'a> {
     args: &'a PerplexityArgs,
     store: &'a Arc<Store>,
@@ -118,7 +117,7 @@ struct Judging<'a> {
 }
 
 impl Judging<'_> {
-    /// Perplexity of the store as it is run.
+    /// Evaluates the perplexity of the store without a reference.
     fn alone(&self) -> Result<()> {
         let mut models = self.open(|cancel, bar| plain::Opening {
             store: Arc::clone(self.store),
@@ -135,7 +134,7 @@ impl Judging<'_> {
         write_out(&plain::print(&report, self.format())?)
     }
 
-    /// Divergence to the unquantized model.
+    /// Evaluates the divergence of the store from the unquantized model.
     fn beside(&self, reference: &Path, store: &Path, peers: Option<&PeerSet>) -> Result<()> {
         let mut models = self.open(|cancel, bar| Opening {
             reference,
@@ -167,7 +166,7 @@ impl Judging<'_> {
         if self.args.json { ReportFormat::Json } else { self.args.format }
     }
 
-    /// All models, on the device that takes them.
+    /// Opens all models on the selected device, or on the CPU if a GPU chosen automatically refuses them.
     fn open<Set, Opening>(&self, opening: impl Fn(CancelToken, Progress) -> Opening) -> Result<Set>
     where
         Opening: WithBackend<Output = std::result::Result<Set, EngineError>>,
@@ -189,7 +188,7 @@ impl Judging<'_> {
     }
 }
 
-/// Levels, then allocations by bits and by bytes, then mixes by mean level.
+/// Returns the points to evaluate: levels, then allocations by bits and by bytes, then dual-routing mixes.
 fn points(
     args: &PerplexityArgs,
     store: &Store,
@@ -216,7 +215,7 @@ fn points(
     Ok(points)
 }
 
-/// The models that are judged, to be opened on whatever device.
+/// Inputs for opening the evaluated models on any backend.
 struct Opening<'a> {
     reference: &'a Path,
     store: Arc<Store>,
@@ -257,7 +256,7 @@ fn open_options(
     })
 }
 
-/// How experts are streamed within `--memory`; none where all have room.
+/// Returns the streaming options for `--memory`, or `None` if all experts fit.
 fn streaming(
     args: &PerplexityArgs,
     store: &Store,
@@ -278,7 +277,7 @@ fn streaming(
     }))
 }
 
-/// What says something about a comparison needs something to compare with.
+/// Fails if flags that apply to a comparison are used without a reference.
 fn check_flags(args: &PerplexityArgs) -> Result<()> {
     let flags = [
         ("--weights-only", args.weights_only),

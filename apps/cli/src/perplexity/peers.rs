@@ -1,25 +1,25 @@
-//! Figures of other quantizations, from a file.
+//! Results of other quantizations, read from a file.
 
 use crate::failure::{Failure, Result};
 use serde::Deserialize;
 use std::path::Path;
 
-/// A file of sets; each was judged in its own way.
+/// A file with sets of results. Each set was measured in its own way.
 #[derive(Debug, Deserialize)]
 struct PeerFile {
     sets: Vec<PeerSet>,
 }
 
-/// Quantizations that were judged in the same way.
+/// Quantizations that were measured in the same way.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct PeerSet {
     pub name: String,
-    /// What it is a set of, in words.
+    /// Description of the set.
     pub title: String,
     pub points: Vec<PeerPoint>,
 }
 
-/// One quantization.
+/// Result of one quantization.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct PeerPoint {
     pub scheme: String,
@@ -28,7 +28,7 @@ pub struct PeerPoint {
 }
 
 impl PeerSet {
-    /// The set of that name, or the first.
+    /// Reads the set with the given name, or the first set.
     pub fn read(path: &Path, name: Option<&str>) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|error| Failure::file("read", path, &error))?;
         let wrong = |reason: String| {

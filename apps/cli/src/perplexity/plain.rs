@@ -1,4 +1,4 @@
-//! Perplexity alone, where no checkpoint is there to compare with.
+//! Evaluation of perplexity without a reference checkpoint.
 
 use super::report::{bytes, with_error};
 use crate::args::ReportFormat;
@@ -12,7 +12,7 @@ use nestling::{CancelToken, EngineError, WithBackend};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// The models, to be opened on whatever device.
+/// Inputs for opening the evaluated models on any backend.
 pub struct Opening<'a> {
     pub store: Arc<Store>,
     pub options: &'a JudgeOpenOptions,

@@ -1,4 +1,4 @@
-//! Divergence over bits per weight, as an SVG file.
+//! Plots divergence over bits per weight as an SVG file.
 
 use super::peers::PeerSet;
 use super::report::judged;
@@ -16,10 +16,10 @@ const LEVELS: &str = "#1f6fb4";
 const ALLOCATIONS: &str = "#2a9d4a";
 const PEERS: &str = "#c0392b";
 
-/// Where values lie on the page: bits linear, divergence logarithmic.
+/// Coordinate system of the plot: bits on a linear axis, divergence on a logarithmic axis.
 struct Axes {
     bits: (f64, f64),
-    /// Powers of ten.
+    /// Exponents of the powers of ten that bound the vertical axis.
     kl: (i32, i32),
 }
 
@@ -50,14 +50,13 @@ impl Axes {
     }
 }
 
-/// A point of the page, from its upper left corner.
+/// A point of the page, relative to its upper left corner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PagePoint {
     x: f64,
     y: f64,
 }
 
-/// A part of the page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PageArea {
     left: f64,
@@ -67,48 +66,43 @@ struct PageArea {
 }
 
 impl PageArea {
-    /// A square around a point.
+    /// Returns the square around a point with half the given side length.
     fn around(point: PagePoint, half: f64) -> Self {
         let PagePoint { x, y } = point;
         Self { left: x - half, top: y - half, right: x + half, bottom: y + half }
     }
 
-    /// The part that two have in common, in square units.
+    /// Returns the area that two rectangles have in common, in square units.
     fn overlap(&self, other: &Self) -> f64 {
         let width = self.right.min(other.right) - self.left.max(other.left);
         let height = self.bottom.min(other.bottom) - self.top.max(other.top);
         width.max(0.0) * height.max(0.0)
     }
 
-    /// Whether it lies within the axes.
     fn is_inside(&self) -> bool {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         self.left >= LEFT && self.right <= right && self.top >= TOP && self.bottom <= bottom
     }
 }
 
-/// Labels of points, each where nothing else is.
 #[derive(Default)]
 struct Labels {
     taken: Vec<PageArea>,
 }
 
 impl Labels {
-    /// Height of a line, what of it is below the baseline, and about the width of a character.
+    /// Height of a line, its part below the baseline, and the approximate width of a character.
     const LINE: f64 = 13.0;
     const BELOW: f64 = 3.0;
     const CHARACTER: f64 = 7.2;
-    /// From a point to its label.
     const GAP: f64 = 8.0;
-    /// How far apart the squares are that a line counts as.
+    /// Spacing of the squares that approximate a line.
     const STEP: f64 = 4.0;
 
-    /// Keeps labels off a marker.
     fn avoid_point(&mut self, point: PagePoint) {
         self.taken.push(PageArea::around(point, 5.0));
     }
 
-    /// Keeps labels off a line through points.
     fn avoid_line(&mut self, points: &[PagePoint]) {
         for pair in points.windows(2) {
             let (from, to) = (pair[0], pair[1]);
@@ -122,8 +116,8 @@ impl Labels {
         }
     }
 
-    /// Left end and baseline of the label of a point: to its right and above, or as near to that as
-    /// there is room; where there is none, where it covers least.
+    /// Returns the left end and the baseline of a point's label. The preferred position is to the right of
+    /// the point. If all positions are occupied, the one with the least overlap is used.
     fn place(&mut self, point: PagePoint, characters: usize) -> PagePoint {
         let PagePoint { x, y } = point;
         let width = Self::CHARACTER * characters as f64;
@@ -157,10 +151,10 @@ impl Labels {
     }
 }
 
-/// The curve of a report on a model, with the peers' points beside it.
+/// Plots the curve of a report, together with the points of the peers.
 pub fn svg(report: &JudgeReport, model: &str, peers: Option<&PeerSet>) -> String {
     let series = |of_levels: bool| {
-        // What dual routing reads is no number of bits in a file.
+        // The mean level of dual routing is not a size in bits per weight of a file.
         let rows = report.rows.iter().filter(|row| row.mean_level.is_none());
         let rows = rows.filter(move |row| row.level.is_some() == of_levels);
         let mut points: Vec<(f64, f64)> = rows.filter_map(place).collect();
@@ -168,7 +162,7 @@ pub fn svg(report: &JudgeReport, model: &str, peers: Option<&PeerSet>) -> String
         points
     };
     let (levels, allocations) = (series(true), series(false));
-    // Default: no peers were given.
+    // Default: empty if no peers were given.
     let others = peers.map(|peers| peers.points.as_slice()).unwrap_or_default();
     let mut all = [levels.as_slice(), allocations.as_slice()].concat();
     all.extend(others.iter().map(|peer| (peer.bits_per_weight, peer.kl_mean)));
@@ -209,7 +203,7 @@ pub fn svg(report: &JudgeReport, model: &str, peers: Option<&PeerSet>) -> String
     out + "</svg>\n"
 }
 
-/// What was judged: the model, on how much text, and what of it.
+/// Writes the title: the model, the amount of text and the compared quantity.
 fn title(out: &mut String, report: &JudgeReport, model: &str, has_peers: bool) {
     let judged = judged(report.tokens, report.sequences);
     let others = if has_peers { "; the other points are as their file says" } else { "" };
@@ -221,7 +215,7 @@ fn title(out: &mut String, report: &JudgeReport, model: &str, has_peers: bool) {
     );
 }
 
-/// Where a row lies; none if its divergence is not above 0.
+/// Returns the coordinates of a row in the plot, or `None` if its divergence is not positive.
 fn place(row: &JudgeRow) -> Option<(f64, f64)> {
     let kl = row.weights_only.kl.mean;
     (kl.is_finite() && kl > 0.0).then_some((row.bits_per_weight, kl))
@@ -278,7 +272,7 @@ fn line(out: &mut String, axes: &Axes, points: &[(f64, f64)], color: &str, dashe
     );
 }
 
-/// Gives the place that it takes.
+/// Draws the legend and returns the area that it covers.
 fn legend(out: &mut String, allocations: bool, peers: &str) -> PageArea {
     let mut entries = vec![(LEVELS, "levels")];
     if allocations {

@@ -1,4 +1,4 @@
-//! What the judge found, as a table for a terminal, as Markdown and as JSON.
+//! Formats evaluation results as a table for a terminal, as Markdown and as JSON.
 
 use super::peers::PeerSet;
 use crate::bytes::ByteSize;
@@ -52,7 +52,7 @@ pub fn text(report: &JudgeReport) -> String {
     out + &hashes(report)
 }
 
-/// What was judged: `2048 tokens in 4 pieces`.
+/// Formats the amount of evaluated text: `2048 tokens in 4 pieces`.
 pub fn judged(tokens: usize, pieces: usize) -> String {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     format!("{tokens} token{} in {pieces} piece{}", plural(tokens), plural(pieces))
@@ -62,7 +62,7 @@ pub fn bytes(bytes: f64) -> String {
     ByteSize(bytes.round() as u64).to_string()
 }
 
-/// Allocations by their hashes, mixes by their thresholds.
+/// Lists the hashes of allocations and the thresholds of dual-routing mixes.
 fn hashes(report: &JudgeReport) -> String {
     let rows = report.rows.iter().filter(|row| row.level.is_none());
     let lines = rows.map(|row| match row.threshold {
@@ -76,7 +76,7 @@ fn hashes(report: &JudgeReport) -> String {
     if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
 }
 
-/// A mean, and its standard error if it has one, with so many decimals.
+/// Formats a mean with the given number of decimals, followed by its standard error if available.
 pub fn with_error(mean: &Mean, decimals: usize, between: &str) -> String {
     match mean.standard_error {
         Some(error) => format!("{:.decimals$}{between}{error:.decimals$}", mean.mean),
@@ -95,7 +95,7 @@ pub fn markdown(report: &JudgeReport, peers: Option<&PeerSet>) -> String {
     out += "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
     let mut rows: Vec<(f64, String)> =
         report.rows.iter().map(|row| (row.bits_per_weight, markdown_row(row))).collect();
-    // Default: no peers were given.
+    // Default: empty if no peers were given.
     for point in peers.map(|peers| peers.points.as_slice()).unwrap_or_default() {
         let (scheme, bits, kl) = (&point.scheme, point.bits_per_weight, point.kl_mean);
         rows.push((bits, format!("| {scheme} | {bits:.3} | | | | {kl:.5} | | | | | |\n")));
@@ -116,7 +116,7 @@ fn markdown_row(row: &JudgeRow) -> String {
         row.name,
         row.bits_per_weight,
         found.expert_bytes_per_token.map_or(String::new(), bytes),
-        // An allocation's own levels are not in it.
+        // The mean level of an allocation does not include the levels that it assigns, so it is not shown.
         found
             .expert_mean_level
             .filter(|_| of_levels)

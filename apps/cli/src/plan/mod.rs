@@ -1,4 +1,4 @@
-//! `nestling plan`: what goes where under a memory budget, and how fast it will be.
+//! `nestling plan`: memory placement and predicted speed for a memory budget.
 
 mod question;
 mod replay;
@@ -61,7 +61,7 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
     Question::new(subject, options, budget, gpu, mean_level)
 }
 
-/// Bytes of weights that every token uses.
+/// Returns the bytes of weights that every token uses.
 fn dense_bytes(memory: &MemoryPlan) -> u64 {
     match memory.residence {
         PlannedResidence::Resident => memory.weight_bytes - memory.expert_bytes_total,
@@ -69,13 +69,13 @@ fn dense_bytes(memory: &MemoryPlan) -> u64 {
     }
 }
 
-/// What would reach a speed that is wanted.
+/// Settings that would reach a target speed.
 struct SpeedTarget {
     tokens_per_s: f64,
     is_reached: bool,
-    /// The highest mean level that does within the budget.
+    /// Highest mean level that reaches the target within the budget.
     mean_level: Option<f64>,
-    /// The least budget that does at the level.
+    /// Smallest budget that reaches the target at the level.
     budget: Option<u64>,
 }
 
@@ -150,7 +150,7 @@ fn as_text(
     text
 }
 
-/// One line about what a plan is computed with.
+/// Describes the assumed speed of memory and disk in one line.
 fn machine_text(machine: &Machine, demand: &Demand) -> String {
     let planes = demand.layers.iter().flat_map(|layer| &layer.experts);
     let planes = planes.flat_map(|expert| expert.plane_bytes).filter(|bytes| *bytes > 0);
@@ -199,7 +199,7 @@ fn forecast_text(answer: &Answer) -> String {
     text
 }
 
-/// The same budget at every level of the store.
+/// Formats the forecast for every level of the store at the same budget.
 fn levels_text(question: &Question, machine: &Machine) -> String {
     let mut text = format!(
         "{:>5} {:>9} {:>9} {:>6} {:>13}\n",
@@ -222,7 +222,7 @@ fn levels_text(question: &Question, machine: &Machine) -> String {
     text
 }
 
-/// Whether it would run here, and how, in a sentence.
+/// Summarizes in a sentence whether and how fast the model would run on this machine.
 fn conclusion(question: &Question, answer: &Answer, machine: &Machine) -> String {
     let lacking = question.subject.lacking();
     let speed = answer.forecast.tokens_per_s;
@@ -296,7 +296,7 @@ fn as_json(
     });
     json!({
         "store": question.subject.name,
-        // A store that is only planned has none.
+        // A planned store has no id.
         "id": question.subject.weights.is_none().then(|| question.subject.index.id().to_string()),
         "arrival": question.subject.as_json(),
         "level": question.level.bits(),

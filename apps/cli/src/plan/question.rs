@@ -1,4 +1,4 @@
-//! What a plan is asked, and what comes of it.
+//! Inputs and results of a plan.
 
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
@@ -10,21 +10,21 @@ use nestling::formats::Level;
 use nestling_plan::plan::{DEFAULT_SKEW, Demand, Forecast, LevelMix, forecast};
 use serde_json::Value;
 
-/// Most tokens of context that a forecast is for.
+/// Maximum context length in tokens that a forecast assumes.
 const CONTEXT_MAX: usize = 512;
 
-/// What a plan is made of: the model, and how it would be opened.
+/// Inputs of a plan: the model, and the options to open it with.
 pub struct Question {
     pub subject: Subject,
     pub options: ModelOptions,
     pub level: Level,
     pub budget: Option<u64>,
-    /// The GPU that would compute; none for the processor.
+    /// The compute GPU; `None` for the CPU.
     pub gpu: Option<String>,
     pub mean_level: Option<f64>,
 }
 
-/// What comes of it.
+/// Results of a plan.
 pub struct Answer {
     pub memory: MemoryPlan,
     pub least_bytes: u64,
@@ -51,7 +51,7 @@ impl Question {
         Ok(Self { subject, options, level, budget, gpu, mean_level })
     }
 
-    /// The plan at a level of the store.
+    /// Returns the plan at a level of the store.
     pub fn answer(&self, machine: &Machine, level: Level, budget: Option<u64>) -> Result<Answer> {
         self.at(machine, level, self.mean_level, budget)
     }
@@ -69,7 +69,7 @@ impl Question {
         let memory = of(budget).map_err(|error| explain(&error))?;
         let least_bytes = match of(Some(0)) {
             Err(EngineError::MemoryTooSmall(refused)) => refused.least(),
-            // A model without experts has nothing to leave on disk.
+            // A model without experts cannot be streamed, so it needs its whole size.
             _ => memory.total_bytes(),
         };
         let demand = Demand::of_store(index, config, level, self.skew());
@@ -82,7 +82,8 @@ impl Question {
         Ok(Answer { memory, least_bytes, demand, forecast })
     }
 
-    /// How uneven routing is supposed to be: a store of random weights knows, others are like most.
+    /// Returns the assumed imbalance of routing. A store of random weights records it; other stores use the
+    /// default.
     fn skew(&self) -> f64 {
         let parameters: Option<Value> =
             serde_json::from_str(self.subject.index.parameters_json()).ok();
@@ -91,32 +92,32 @@ impl Question {
     }
 }
 
-/// Tokens of context that a forecast is for.
+/// Returns the context length in tokens that a forecast assumes.
 pub fn context_of(memory: &MemoryPlan) -> usize {
     CONTEXT_MAX.min(memory.context_length / 2)
 }
 
-/// Bytes of their keys and values.
+/// Returns the KV cache size in bytes at the context length of a forecast.
 fn context_bytes(memory: &MemoryPlan) -> u64 {
     let positions = (memory.kv_pages * PAGE_POSITIONS).max(1) as u64;
     memory.kv_bytes / positions * context_of(memory) as u64
 }
 
 impl Answer {
-    /// Bytes of experts that a token uses.
+    /// Returns the bytes of experts that a token uses.
     pub fn token_expert_bytes(&self) -> u64 {
         let others = self.demand.dense_token_bytes.saturating_add(self.demand.context_bytes);
         (self.forecast.token_bytes as u64).saturating_sub(others)
     }
 
-    /// The budget that holds everything, with a context as long as that of this one.
+    /// Returns the budget that keeps all weights in memory, with the same context length.
     pub fn whole_bytes(&self) -> u64 {
         let others = self.memory.total_bytes().saturating_sub(expert_bytes(&self.memory));
         others.saturating_add(self.memory.expert_bytes_total)
     }
 }
 
-/// Bytes of experts that a plan keeps in memory.
+/// Returns the bytes of experts that a plan keeps in memory.
 pub fn expert_bytes(memory: &MemoryPlan) -> u64 {
     match memory.residence {
         PlannedResidence::Resident => memory.expert_bytes_total,

@@ -1,4 +1,5 @@
-//! A recorded routing trace through the cache's own books, on the machine of a plan.
+//! Replays a recorded routing trace through the expert cache's bookkeeping, with the speeds of a planned
+//! machine.
 
 use super::question::{Answer, Question, expert_bytes};
 use crate::bytes::ByteSize;
@@ -17,14 +18,14 @@ use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Steps that fill the cache and are not counted, unless that is most of the trace.
+/// Number of steps that warm up the cache and are not counted. Short traces use fewer.
 const WARM_UP: usize = 128;
 
-/// What a trace would have done.
+/// Simulated results of a trace.
 pub struct Replay {
     warm_up: usize,
     outcome: Outcome,
-    /// What the best fixed set of planes, chosen with hindsight, would have missed.
+    /// Misses of the best fixed set of planes, chosen with hindsight.
     best: StaticOptimum,
 }
 
@@ -72,7 +73,7 @@ impl Replay {
         if hit + missed > 0 { hit as f64 / (hit + missed) as f64 } else { 1.0 }
     }
 
-    /// Missed bytes over those of the best fixed choice.
+    /// Returns the ratio of missed bytes to those of the best fixed set.
     fn over_best(&self) -> Option<f64> {
         let best = self.best.missed_bytes;
         (best > 0).then(|| self.outcome.missed_bytes() as f64 / best as f64)
@@ -110,7 +111,7 @@ impl Replay {
     }
 }
 
-/// The machine of a plan as the simulator sees it: one row after another.
+/// Converts a plan's machine for the simulator, which computes one row at a time.
 fn simulated(answer: &Answer, machine: &speed::Machine) -> Machine {
     let speed = machine.speed.memory_bytes_per_s * COMPUTE_SHARE;
     let layers = answer.demand.layers.len().max(1) as f64;

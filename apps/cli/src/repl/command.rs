@@ -27,7 +27,7 @@ sent; without a change, or after an error such as vi's :cq, you are back at the 
 Ctrl-A/E   start, end of the line    Ctrl-K/U/W   delete to the end, the start, a word
 Ctrl-R     search what you typed     Ctrl-L       clear the screen";
 
-/// What a line that begins with `/` asks for.
+/// A parsed slash command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SlashCommand {
     Help,
@@ -37,15 +37,15 @@ pub enum SlashCommand {
     Read(PathBuf),
     Save {
         path: PathBuf,
-        /// In the place of whatever is there.
+        /// Set to overwrite any existing file.
         force: bool,
     },
     Load(PathBuf),
-    /// None shows it, an empty text removes it.
+    /// `None` shows the system prompt, and an empty text removes it.
     System(Option<String>),
     Parameter {
         name: String,
-        /// None takes stop strings away.
+        /// `None` removes all stop strings.
         value: Option<String>,
     },
     Think(bool),
@@ -61,7 +61,7 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// Reads a line that begins with `/`. The error is a sentence for the person.
+/// Parses a line that begins with `/`. The error is a sentence for the user.
 pub fn parse(line: &str) -> Result<SlashCommand, String> {
     let line = line.trim();
     let (word, rest) = split_word(line);
@@ -141,7 +141,7 @@ fn parse_show(rest: &str) -> Result<SlashCommand, String> {
     }
 }
 
-/// The text after `/system`: none to show, quotes taken off, `""` to remove.
+/// Returns the text after `/system` without quotes: `None` to show the prompt, an empty text to remove it.
 fn text(rest: &str) -> Option<String> {
     (!rest.is_empty()).then(|| unquote(rest).into())
 }
@@ -151,7 +151,6 @@ fn split_word(line: &str) -> (&str, &str) {
     (word, rest.trim())
 }
 
-/// Text without the quotes around it.
 fn unquote(text: &str) -> &str {
     let inside = |quote| text.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
     inside("\"\"\"").or_else(|| inside("\"")).unwrap_or(text)

@@ -1,4 +1,4 @@
-//! Lines from a person: editing, several lines, history, an editor.
+//! Line input in a chat: editing, messages of several lines, history and external editors.
 
 use crate::console::{Console, error_columns};
 use crate::failure::{Failure, Result, plain};
@@ -22,14 +22,14 @@ const CONTINUED: &str = "... ";
 const QUOTES: &str = "\"\"\"";
 const HISTORY_LINES: usize = 2000;
 
-/// What the person did.
+/// Result of reading input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entered {
     /// A message or a slash command; never empty.
     Text(String),
-    /// Ctrl-C where nothing was typed.
+    /// Ctrl-C on an empty line.
     Interrupt,
-    /// Ctrl-C on a message that was begun; it is dropped.
+    /// Ctrl-C on a started message, which is discarded.
     Dropped,
     /// Ctrl-D.
     End,
@@ -42,16 +42,16 @@ pub struct Lines {
     keys: Arc<Keys>,
 }
 
-/// What keys did that end a line besides Enter.
+/// Flags set by key bindings that end a line.
 #[derive(Debug, Default)]
 struct Keys {
-    /// Ctrl-G: the message goes to an editor.
+    /// Set by Ctrl-G: the message is to be opened in an editor.
     edit_outside: AtomicBool,
-    /// Whether something stood on the line when Ctrl-C was pressed.
+    /// Set if the line was not empty when Ctrl-C was pressed.
     cleared: AtomicBool,
 }
 
-/// Puts lines together to messages: `"""` begins and ends a message of several lines.
+/// Joins lines into messages. `"""` starts and ends a message of several lines.
 #[derive(Debug, Default)]
 pub struct Assembler {
     lines: Option<String>,
@@ -62,13 +62,13 @@ impl Assembler {
         self.lines.is_some()
     }
 
-    /// The message so far with a line that was not added, as a text to edit.
+    /// Returns the message so far plus an unfinished line, as a text to edit.
     fn draft(&self, line: &str) -> String {
-        // Default: nothing was typed before.
+        // Default: an empty text if there are no earlier lines.
         self.lines.clone().unwrap_or_default() + line
     }
 
-    /// What an edited draft means: a command that began several lines ends them, too.
+    /// Interprets an edited draft. Closing quotes are added to a command that spans several lines.
     fn edited(&self, text: &str) -> String {
         let text = text.trim_end();
         let is_command = self.lines.as_ref().is_some_and(|lines| lines.starts_with('/'));
@@ -76,11 +76,11 @@ impl Assembler {
         if is_command && is_open { format!("{text}{QUOTES}") } else { text.into() }
     }
 
-    /// Adds a line; a whole message if the line ends one.
+    /// Adds a line. Returns the message if the line completes it.
     pub fn add(&mut self, line: &str) -> Option<String> {
         let Some(mut text) = self.lines.take() else {
             let trimmed = line.trim_start();
-            // `/set system """` begins several lines, too.
+            // `/set system """` starts several lines too.
             let open = match (trimmed.starts_with('/'), trimmed.find(QUOTES)) {
                 (true, Some(at)) => !trimmed[at + QUOTES.len()..].contains(QUOTES),
                 (false, Some(0)) => true,
@@ -118,11 +118,11 @@ impl Assembler {
 }
 
 impl Lines {
-    /// Opens the editor; `history` is the file that keeps lines between chats, if any.
+    /// Opens the editor. `history` is the file that stores the input history, if any.
     pub fn open(history: Option<PathBuf>) -> Result<Self> {
         let failed =
             |error: &ReadlineError| Failure::new(format!("cannot use the terminal: {error}"));
-        // The prompt is for the terminal even when the reply goes to a file.
+        // The prompt is shown on the terminal even if standard output is a file.
         let elsewhere = !std::io::stdout().is_terminal();
         let behavior = if elsewhere { Behavior::PreferTerm } else { Behavior::Stdio };
         let config = Config::builder()
@@ -140,22 +140,22 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Keeps what is typed in a file from now on, or no longer.
+    /// Changes the history file; `None` stops recording.
     pub fn set_history(&mut self, history: Option<PathBuf>) {
         if let Some(path) = &history {
             if let Some(parent) = path.parent() {
                 let _ = std::fs::create_dir_all(parent);
             }
-            // No history yet is no failure.
+            // A missing history file is not an error.
             let _ = self.editor.load_history(path);
         }
         self.history = history;
     }
 
-    /// Waits for a message, a command or the end.
+    /// Waits for a message, a command or the end of input.
     pub fn read(&mut self, console: &Console, interrupt: &Interrupt) -> Result<Entered> {
         let mut assembler = Assembler::default();
-        // Lines of the message as they were typed, and what stands on the next one already.
+        // Lines of the message so far, and the initial content of the next line.
         let (mut typed, mut begun): (Vec<String>, String) = (Vec::new(), String::new());
         loop {
             let prompt = if typed.is_empty() { PROMPT } else { CONTINUED };
@@ -209,7 +209,7 @@ impl Lines {
     }
 }
 
-/// What was typed is nobody else's business.
+/// Makes the history file readable only by its owner, since the input is private.
 #[cfg(unix)]
 fn restrict(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
@@ -219,7 +219,7 @@ fn restrict(path: &Path) {
 #[cfg(not(unix))]
 fn restrict(_path: &Path) {}
 
-/// Ctrl-G: accepts the line and notes that it goes to an editor first.
+/// Handler of Ctrl-G: accepts the line and requests an external editor.
 struct EditOutside(Arc<Keys>);
 
 impl ConditionalEventHandler for EditOutside {
@@ -229,7 +229,7 @@ impl ConditionalEventHandler for EditOutside {
     }
 }
 
-/// Ctrl-C: notes whether it drops something.
+/// Handler of Ctrl-C: records whether the line was non-empty.
 struct Clear(Arc<Keys>);
 
 impl ConditionalEventHandler for Clear {
@@ -239,20 +239,19 @@ impl ConditionalEventHandler for Clear {
     }
 }
 
-/// Lines with the prompts that they are typed behind.
+/// Returns the lines with the prompts that precede them on the screen.
 fn with_prompts(lines: &[String]) -> impl Iterator<Item = String> {
     let prompts = std::iter::once(PROMPT).chain(std::iter::repeat(CONTINUED));
     prompts.zip(lines).map(|(prompt, line)| format!("{prompt}{line}"))
 }
 
-/// Shows lines as if they had been typed.
 fn show(lines: &[String]) {
     for line in with_prompts(lines) {
         let _ = writeln!(std::io::stderr(), "{}", printable(&line));
     }
 }
 
-/// Takes lines that were typed off the screen: they come back from the editor.
+/// Removes typed lines from the screen; the external editor returns them.
 fn erase(lines: &[String]) {
     let width = error_columns();
     if width > 0 {
@@ -264,17 +263,17 @@ fn erase(lines: &[String]) {
     }
 }
 
-/// What came back from an editor.
 enum Edited {
     Changed(String),
     Unchanged,
-    /// The editor says that it was left otherwise than by saving.
+    /// The editor exited with an error status.
     Cancelled(ExitStatus),
 }
 
-/// A text from the person's editor; none where nothing is to be sent, which is said.
+/// Opens the user's editor and returns the edited text. Prints a message and returns `None` if nothing is to
+/// be sent.
 fn edited(text: &str, console: &Console, interrupt: &Interrupt) -> Option<String> {
-    // Ctrl-C belongs to the editor.
+    // Ctrl-C is for the editor.
     match interrupt.guard(|_| edit_outside(text)) {
         Ok(Edited::Changed(text)) => return Some(text),
         Ok(Edited::Unchanged) => {
@@ -289,11 +288,10 @@ fn edited(text: &str, console: &Console, interrupt: &Interrupt) -> Option<String
     None
 }
 
-/// Opens a text in the person's editor.
 fn edit_outside(text: &str) -> Result<Edited> {
     let file = tempfile::Builder::new().prefix("nestling-").suffix(".txt").tempfile();
     let folder = std::env::temp_dir();
-    // Closed while the editor has it; removed at the end.
+    // The file is closed while the editor uses it, and removed at the end.
     let path = file.map_err(|error| Failure::file("write to", &folder, &error))?.into_temp_path();
     let written = std::fs::write(&path, format!("{text}\n"));
     written.map_err(|error| Failure::file("write to", &path, &error))?;

@@ -1,4 +1,4 @@
-//! The chat at a terminal: reading lines, slash commands, the conversation.
+//! Interactive input of a chat: line editing and slash commands.
 
 pub mod command;
 pub mod input;

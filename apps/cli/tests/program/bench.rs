@@ -1,10 +1,10 @@
-//! `nestling bench`: the same words and fields as llama-bench, and stores to measure with.
+//! Tests of `nestling bench`: names and fields compatible with llama-bench, and synthetic stores.
 
 use super::{Ran, bundled, run, scratch, store};
 use serde_json::Value;
 use std::sync::OnceLock;
 
-/// A synthetic store, written once.
+/// Returns a synthetic store, written once.
 fn synthetic() -> &'static str {
     static STORE: OnceLock<String> = OnceLock::new();
     STORE.get_or_init(|| {
@@ -24,7 +24,6 @@ fn bench(store: &str, more: &[&str]) -> Ran {
     run(&[&line[..], sizes, more].concat())
 }
 
-/// The results of a run with `-o json`.
 fn records(store: &str, more: &[&str]) -> Vec<Value> {
     let json = bench(store, &[&["-o", "json"], more].concat()).ok();
     serde_json::from_str(&json).unwrap()
@@ -82,7 +81,7 @@ fn progress_is_in_the_words_that_scripts_wait_for() {
     assert_eq!(ran.ok().lines().count(), 2);
 }
 
-/// Bytes per token follow from the level, the sessions share what they read.
+/// The bytes per token depend on the level, and sessions share the weights that they read.
 #[test]
 fn every_list_gives_a_line_and_says_what_it_read() {
     let records = records(synthetic(), &["-p", "0", "-n", "2", "--sessions", "1,8"]);
@@ -101,11 +100,10 @@ fn every_list_gives_a_line_and_says_what_it_read() {
     assert!(csv.starts_with("build_commit,build_number,cpu_info,"), "{csv}");
 }
 
-/// What is said of the machine comes before the table.
 #[test]
 fn what_computes_is_said_once() {
     let line = ["bench", "-m", store(), "--level", "2,4", "-t", "1,2", "-p", "0", "-n", "1", "-r"];
-    // Both streams in one, in the order in which they are written.
+    // The shell merges both streams in the order of writing.
     let script = format!("{} {} 1 2>&1", env!("CARGO_BIN_EXE_nestling"), line.join(" "));
     let mut shell = std::process::Command::new("sh");
     let output = shell.args(["-c", &script]).env("NESTLING_DEVICE", "auto").output().unwrap();

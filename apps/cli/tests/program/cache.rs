@@ -1,4 +1,4 @@
-//! `list`, `pull`, `rm` and `gc`, against a stand-in for the Hub.
+//! Tests of `list`, `pull`, `rm` and `gc` with a local replacement for the Hub.
 
 use super::{Ran, crate_path, program, scratch};
 use nestling_hub::Uses;
@@ -15,7 +15,6 @@ fn gguf() -> PathBuf {
     crate_path("../../engine/runtime/tests/data/gguf/qwen3-moe.gguf")
 }
 
-/// A GGUF repository, and a home of its own.
 struct Place {
     home: tempfile::TempDir,
     server: Standin,
@@ -59,7 +58,7 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// How many bytes a line such as `1.23 kB are free now` tells.
+/// Returns the number of bytes from a line such as `1.23 kB are free now`.
 fn freed(text: &str) -> &str {
     text.lines().last().unwrap().strip_suffix(" are free now").unwrap()
 }
@@ -77,12 +76,12 @@ fn a_model_is_fetched_listed_used_and_removed() {
     assert_eq!(models.len(), 1);
     let size = std::fs::metadata(gguf()).unwrap().len();
     assert_eq!((&models[0]["name"], &models[0]["kind"]), (&REPOSITORY.into(), &"download".into()));
-    // A note of the commit, too.
+    // The size includes a small file with the commit.
     assert!((size..size + 100).contains(&models[0]["bytes"].as_u64().unwrap()), "{}", models[0]);
     assert_eq!(models[0]["commits"][0], COMMIT);
     assert!(models[0]["last_used"].is_null() && models[0]["is_open"] == false);
 
-    // A run notes that it used it; a conversion makes a store of it.
+    // A run records the use of the model, and a conversion makes a store of it.
     let run = ["run", "-p", "x", "-n", "1", "--offline", "-hf", REPOSITORY];
     place.run(&run).ok();
     assert!(place.models()[0]["last_used"].as_u64().unwrap() > 1_700_000_000);
@@ -98,11 +97,11 @@ fn a_model_is_fetched_listed_used_and_removed() {
     }
     assert!(place.leftovers().is_empty());
 
-    // Nobody can be asked here; an answer on the command line is one.
+    // Standard input is not a terminal, so confirmation requires `--yes`.
     place.run(&["rm", REPOSITORY]).fails(2, "nobody can be asked", "--yes");
     place.run(&["rm", "Nobody/Nothing"]).fails(1, "no model called `Nobody/Nothing`", "list");
     assert_eq!(place.models().len(), 2);
-    // The store by its path alone, then all that has the name.
+    // First the store by its path only, then everything with the model's name.
     let name = store["path"].as_str().unwrap();
     let removed = place.run(&["rm", name, "--yes"]);
     assert!(removed.err.contains("converted Nobody/Tiny-Cache"), "{}", removed.err);
@@ -126,7 +125,7 @@ fn what_is_in_use_stays() {
     place.run(&["rm", REPOSITORY, "--yes"]).fails(1, "in use: a process has it open", "end that");
     assert!(file.exists());
     drop(open);
-    // A lock of a download.
+    // The lock of a download.
     let locks = place.path("hf/hub/.locks/models--Nobody--Tiny-Cache");
     let lock = std::fs::read_dir(&locks).unwrap().next().unwrap().unwrap().path();
     let held = std::fs::File::options().append(true).open(lock).unwrap();
@@ -151,7 +150,7 @@ fn a_file_in_place_is_listed_and_never_removed() {
     place.run(&["rm", "own.gguf", "--yes"]).ok();
     assert!(file.exists());
     assert!(place.models().is_empty());
-    // What is remembered of a file that is gone is nobody's.
+    // Saved checksums of a deleted file are leftovers.
     place.run(&["run", "-m", file.to_str().unwrap(), "-p", "x", "-n", "1"]).ok();
     std::fs::remove_file(&file).unwrap();
     assert!(place.leftovers().iter().all(|why| why == "checksums of a file that is gone"));
@@ -167,7 +166,7 @@ fn what_nothing_needs_is_removed_and_nothing_else() {
     let blobs = place.path("hf/hub/models--Nobody--Tiny-Cache/blobs");
     let part = blobs.join(format!("{}.part", "a".repeat(64)));
     write(&part, "half");
-    // What another program downloads.
+    // An unfinished download of another program.
     let foreign = blobs.join(format!("{}.incomplete", "b".repeat(64)));
     write(&foreign, "half");
     let partial = place.path("nestling/stores/gguf/a-b-q1-none.nest.partial");
@@ -186,7 +185,7 @@ fn what_nothing_needs_is_removed_and_nothing_else() {
     assert!(dry.ok().contains("would be free"));
     assert!(part.exists() && partial.exists() && staged.exists());
 
-    // A conversion under way keeps its files.
+    // A running conversion keeps its files.
     let lock = place.path("nestling/locks/gguf--a-b-q1-none.nest.lock");
     write(&lock, "");
     let held = std::fs::File::options().append(true).open(&lock).unwrap();
@@ -209,19 +208,19 @@ fn stores_that_no_command_finds_go_where_their_source_is_here() {
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::copy(gguf(), &file).unwrap();
     let path = file.to_str().unwrap();
-    // Something asked of the conversion makes a store.
+    // A run with an explicit calibration converts the file into a store.
     let run = ["run", "-m", path, "-p", "x", "-n", "1", "--calibration", "none"];
     place.run(&run).ok();
     let store = place.models().into_iter().find(|model| model["kind"] == "converted").unwrap();
     assert_eq!(store["made_of"]["is_here"], true);
     assert_eq!(store["is_outdated"], false);
-    // Without its source it is all that there is.
+    // A store whose source is gone cannot be replaced, so it is kept.
     let aside = file.with_extension("aside");
     std::fs::rename(&file, &aside).unwrap();
     place.run(&["gc"]).ok();
     let stored = PathBuf::from(store["path"].as_str().unwrap());
     assert!(stored.exists());
-    // Beside another state of its source nothing finds it.
+    // A store of an earlier version of its source is never found again.
     let mut bytes = std::fs::read(&aside).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, bytes).unwrap();

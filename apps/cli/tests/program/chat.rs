@@ -1,4 +1,4 @@
-//! What the chat does with drafts, commands and failures.
+//! Tests of drafts, commands and failures in a chat.
 
 use super::terminal::Terminal;
 use super::{program, scratch};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 const CTRL_C: &str = "\x03";
 const CTRL_G: &str = "\x07";
 
-/// An executable file that stands for an editor.
+/// Creates an executable script that acts as an editor.
 fn editor(name: &str, script: &str) -> String {
     let path = scratch().join(name);
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -21,7 +21,7 @@ fn chat_with_editor(editor: &str) -> Terminal {
     Terminal::chat_with(&[("VISUAL", ""), ("EDITOR", editor)], &["-n", "4"])
 }
 
-/// Clears the line and asks for something that only a chat answers.
+/// Clears the line and checks that the chat still responds.
 fn expect_alive(terminal: &mut Terminal) {
     terminal.type_in(CTRL_C);
     terminal.expect(">>> ");
@@ -62,7 +62,7 @@ fn a_draft_that_was_not_changed_is_sent_by_enter_only() {
 fn what_was_edited_is_sent_and_shown_once() {
     let mut terminal = chat_with_editor(&editor("appending", "echo world >> \"$1\""));
     terminal.type_in(&format!("Hello{CTRL_G}"));
-    // The line that was typed is taken off the screen before the editor starts.
+    // The typed line is removed from the screen before the editor starts.
     terminal.expect("\x1b[1A\r\x1b[J");
     terminal.expect(">>> Hello");
     terminal.expect("world");
@@ -79,7 +79,7 @@ fn a_draft_of_several_lines_goes_to_the_editor_whole() {
     terminal.type_in(&format!("two{CTRL_G}"));
     terminal.expect("not sent");
     assert_eq!(fs::read_to_string(seen).unwrap().trim_end(), "one\ntwo");
-    // The lines before are still there.
+    // The earlier lines are still on the screen.
     terminal.expect("... two");
     terminal.type_in("\"\"\"\r");
     terminal.expect("Generation:");
@@ -98,7 +98,8 @@ fn ctrl_c_on_a_draft_clears_it_and_does_not_end_the_chat() {
     terminal.expect("... ");
     terminal.type_in(CTRL_C);
     assert!(!terminal.expect(">>> ").contains("Ctrl-C"));
-    // Between two on empty lines, a draft begins the count again. Quiet hides no warning.
+    // A draft between two presses on empty lines restarts the count. Warnings are shown even with quiet
+    // output.
     terminal.type_in(CTRL_C);
     terminal.expect("Ctrl-C again");
     terminal.expect(">>> ");
@@ -195,7 +196,7 @@ fn what_computes_is_said_once() {
     assert!(!terminal.expect(">>> ").contains("no GPU"));
 }
 
-/// What is left to see of a line: neither escapes nor what a spinner wrote over.
+/// Returns the visible part of a line, without escape sequences and text overwritten by a spinner.
 fn visible(line: &str) -> String {
     let last = line.trim_end().rsplit('\r').next().unwrap_or_default();
     let mut parts = last.split('\x1b');
@@ -207,7 +208,6 @@ fn visible(line: &str) -> String {
     first + &parts.map(behind).collect::<String>()
 }
 
-/// Lines of a narrow screen end between words.
 #[test]
 fn a_narrow_terminal_breaks_no_words() {
     let mut command = program();

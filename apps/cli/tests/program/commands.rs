@@ -1,4 +1,4 @@
-//! What the commands do.
+//! Tests of the commands' results.
 
 use super::{checkpoint, program, run, run_with, store};
 use serde_json::Value;
@@ -71,7 +71,7 @@ fn environment_variables_stand_for_flags() {
     };
     let expected = run(&[&flags[..], &["-m", store(), "-n", "8"]].concat()).ok();
     assert_eq!(with_env(&flags, "8"), expected);
-    // The argument wins, in every spelling of a model.
+    // Arguments override the variable, in every spelling of a model.
     assert_eq!(with_env(&[&flags[..], &["-n", "8"]].concat(), "3"), expected);
     let mut command = program();
     command.env("NESTLING_MODEL", "/no/such").args([&flags[..], &[store(), "-n", "8"]].concat());
@@ -132,7 +132,7 @@ fn inspect_shows_the_store() {
     assert_eq!(json["sections"].as_array().unwrap().last().unwrap()["end"], json["bytes"]);
     assert!(json["parameters"].is_object());
     assert_eq!((&json["path"], &json["store_path"]), (&store().into(), &store().into()));
-    // A line for each setting, numbers as they were given.
+    // One line for each setting, with numbers as they were given.
     for line in ["made with quantizer: 5", "level: 8", "calibration, damping: 0.02, 0.05, 0.05"] {
         assert!(text.lines().any(|found| found.ends_with(line)), "{line}: {text}");
     }
@@ -176,7 +176,7 @@ fn perplexity_has_the_keys_that_scripts_read() {
     assert_eq!(table.lines().filter(|line| line.contains('%')).count(), 6, "{table}");
 }
 
-/// The figure of a store alone is the one that it has beside its checkpoint, as shipped.
+/// The perplexity without a reference equals that of the store as it runs, evaluated with one.
 #[test]
 fn perplexity_needs_no_checkpoint() {
     let reference = checkpoint().display().to_string();
@@ -230,7 +230,7 @@ fn perplexity_of_allocations_with_a_plot() {
     broken.fails(1, "expected value", "peers-quality.json");
 }
 
-/// What is said of the error is of what was written, and of what was measured.
+/// The reported error covers the written matrices and the measured activations.
 #[test]
 fn a_conversion_says_what_its_error_is_of() {
     let checkpoint = checkpoint().display().to_string();
@@ -259,7 +259,7 @@ fn a_conversion_says_what_its_error_is_of() {
     assert!(percent(&calibrated, of_outputs) < percent(&calibrated, of_weights), "{calibrated}");
 }
 
-/// A conversion that goes on counts in the bytes of its bar, and ends with the same words.
+/// A resumed conversion reports finished bytes in the units of its bar and ends with the same message.
 #[test]
 fn a_killed_conversion_says_where_it_goes_on() {
     let checkpoint = checkpoint().display().to_string();
@@ -281,7 +281,7 @@ fn a_killed_conversion_says_where_it_goes_on() {
     for attempt in 0.. {
         let out = path(&format!("{attempt}.nest"));
         let mut child = program().args(flags).arg(&out).stderr(Stdio::null()).spawn().unwrap();
-        // The activations are kept when a layer is done.
+        // The activations are saved after each layer.
         let kept = folder.join(format!("{attempt}.nest.hidden"));
         while !kept.exists() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(2));
@@ -313,7 +313,7 @@ fn completions_and_help() {
     for words in ["chat", "perplexity", "-hf", "Exit codes"] {
         assert!(help.contains(words), "{words}");
     }
-    // Variables are named, whatever they hold.
+    // Help texts name environment variables without their values.
     let mut synth = program();
     let synth = synth.args(["bench", "synth", "--help"]).env("NESTLING_SHAPE", "tiny");
     let synth = super::Ran::from(synth.output().unwrap()).ok();

@@ -1,4 +1,4 @@
-//! Stores that are cut while the program has them mapped.
+//! Tests of stores that are truncated while the program has them mapped.
 
 use std::fs::{self, File};
 use std::io::{Read, Write as _};
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{bundled, program, scratch};
 
-/// Found before a step it is an error, found within one it ends the process; either names the file.
+/// Truncation detected before a step is an error; during a step it ends the process. Both messages name the
+/// file.
 #[test]
 fn a_mapped_store_that_is_cut_is_named_whenever_it_happens() {
     let mut ended = 0;
@@ -29,7 +30,7 @@ fn a_mapped_store_that_is_cut_is_named_whenever_it_happens() {
         let code = output.status.code();
         writeln!(std::io::stderr(), "{code:?} {}", said.trim()).unwrap();
         match code {
-            // It had said all that it had to say.
+            // The program finished before the truncation.
             Some(0) => {}
             Some(1 | 3 | 4) => {
                 ended += 1;

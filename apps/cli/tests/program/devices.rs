@@ -1,9 +1,8 @@
-//! What computes, chosen on the command line. A machine may have any adapters or none.
+//! Tests of device selection. The machine may have any number of adapters.
 
 use super::{Ran, bundled, program, run};
 use serde_json::Value;
 
-/// Runs where no driver is found.
 fn without_drivers(arguments: &[&str]) -> Ran {
     let mut command = program();
     command.env("VK_DRIVER_FILES", "/no/such.json").env("VK_ICD_FILENAMES", "/no/such.json");
@@ -64,7 +63,7 @@ fn a_device_that_is_not_there_is_an_error() {
     bench.fails(1, "no graphics adapter was found", "--device cpu");
 }
 
-/// A machine with such devices has no 99th, and one without says why.
+/// A machine with CUDA devices has no 99th one, and a machine without them reports the reason.
 #[test]
 fn a_cuda_device_that_is_not_there_is_an_error() {
     let arguments = with("cuda:99");

@@ -1,4 +1,5 @@
-//! `-hf` against a stand-in for the Hub, with a checkpoint in Qwen3-30B-A3B's published layout.
+//! Tests of `-hf` with a local replacement for the Hub and a checkpoint in the published layout of
+//! Qwen3-30B-A3B.
 
 use super::{Ran, crate_path, program};
 use nestling_testkit::hub_server::{HubFault, Standin};
@@ -32,7 +33,7 @@ fn run_at(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
 fn from_a_name_to_text() {
     let home = tempfile::tempdir_in(super::scratch()).unwrap();
     let server = Standin::start(REPOSITORY, COMMIT, files());
-    // Two lines that break on the way.
+    // Two transfers are interrupted.
     let shard = "model-00002-of-00004.safetensors".to_owned();
     server.state.lock().unwrap().cuts = vec![(shard.clone(), 30_000), (shard, 1_000)];
     let first = run_at(&server, home.path(), &[]);
@@ -47,20 +48,20 @@ fn from_a_name_to_text() {
     let snapshot = format!("hf/hub/models--Nobody--Tiny-30B-A3B/snapshots/{COMMIT}");
     assert!(home.path().join(&snapshot).join("config.json").is_file());
 
-    // Another calibration is another store, of the same download.
+    // Another calibration makes another store from the same download.
     let before = server.requests().len();
     run_at(&server, home.path(), &["--calibration", "none"]).ok();
     assert_eq!(server.requests().len(), before + 1);
     assert!(store.with_file_name(format!("{COMMIT}-q{version}-none.nest")).is_file());
 
-    // Again: only the listing is asked for; offline: not even that.
+    // A second run requests only the listing; an offline run requests nothing.
     let before = server.requests().len();
     assert_eq!(run_at(&server, home.path(), &[]).ok(), text);
     assert_eq!(server.requests().len(), before + 1);
     assert_eq!(run_at(&server, home.path(), &["--offline"]).ok(), text);
     assert_eq!(server.requests().len(), before + 1);
 
-    // The store alone is enough; what it was made from may go.
+    // The store alone is sufficient; its source may be deleted.
     std::fs::remove_dir_all(home.path().join(snapshot)).unwrap();
     assert_eq!(run_at(&server, home.path(), &["--offline"]).ok(), text);
     let direct = program()
@@ -79,7 +80,7 @@ fn what_goes_wrong_is_said() {
     run_at(&server, home.path(), &[]).fails(1, "needs an access token", "HF_TOKEN");
     let refused = run_at(&server, home.path(), &["-hft", "wrong"]);
     refused.fails(1, "refuses this access token", "accept the model's terms");
-    // The length of a header, and a weight.
+    // Damage in the length of a header, and in a weight.
     let shard = "model-00003-of-00004.safetensors".to_owned();
     server.state.lock().unwrap().flips = vec![(shard.clone(), 0)];
     let damaged = run_at(&server, home.path(), &["-hft", "hf_secret"]);
@@ -113,7 +114,7 @@ fn a_hub_that_misbehaves_is_left() {
         (HubFault::Nowhere, NO_SENSE, "HF_ENDPOINT"),
         (HubFault::Endless, "", ""),
     ];
-    // Most of the time is spent waiting.
+    // The threads mostly wait.
     std::thread::scope(|scope| {
         for (manner, error, advice) in cases {
             scope.spawn(move || {
@@ -121,7 +122,7 @@ fn a_hub_that_misbehaves_is_left() {
                 let server = Standin::start(REPOSITORY, COMMIT, files());
                 server.state.lock().unwrap().manner = manner;
                 let mut command = program();
-                // A loaded machine may be silent, too.
+                // The server may be silent for long on a loaded machine too.
                 let seconds = if error.contains("2 s") { "2" } else { "60" };
                 command.env("HF_ENDPOINT", &server.address).env("HF_HUB_DOWNLOAD_TIMEOUT", seconds);
                 command.env("HF_HOME", home.path()).env("NESTLING_CACHE", home.path());

@@ -1,4 +1,4 @@
-//! Every failure is a sentence, and says what to do.
+//! Tests that every failure is reported as a sentence with advice.
 
 use super::{checkpoint, program, run, scratch, store};
 use std::fs;
@@ -35,7 +35,7 @@ fn a_file_that_is_no_store() {
     run(&["inspect", &path]).fails(1, "it is a text file of 540 B", "nestling convert");
 }
 
-/// What a file is, and what is taken in its place.
+/// The message describes the kind of the file and lists the accepted sources.
 #[test]
 fn a_file_that_cannot_be_converted() {
     let file = |name: &str, bytes: &[u8]| {
@@ -70,7 +70,6 @@ fn a_dense_model() {
     ran.fails(1, "llama is a dense model; Nestling runs Mixture-of-Experts models only", "OLMoE");
 }
 
-/// A copy of the store with some bytes replaced.
 fn spoiled(name: &str, at: usize, bytes: &[u8]) -> String {
     let mut content = fs::read(store()).unwrap();
     content[at..at + bytes.len()].copy_from_slice(bytes);
@@ -81,7 +80,7 @@ fn spoiled(name: &str, at: usize, bytes: &[u8]) -> String {
 
 #[test]
 fn a_store_of_another_version() {
-    // The version follows the eight bytes of the signature.
+    // The version follows the 8-byte signature.
     let path = spoiled("version.nest", 8, &9u32.to_le_bytes());
     let ran = run(&["run", "-m", &path, "-p", "x"]);
     ran.fails(1, "version 9", "convert the model again");
@@ -109,12 +108,12 @@ fn a_store_that_was_cut() {
     run(&["verify", &path]).fails(3, "within section", "--partial");
     run(&["run", "-m", &path, "-p", "x"]).fails(3, "within section", "--partial");
     run(&["inspect", &path]).fails(3, "within section", "--partial");
-    // What is here can be looked at.
+    // The downloaded part can be inspected.
     let verified = run(&["verify", "--partial", &path]).ok();
     assert!(verified.contains("no damage") && verified.contains("up to level 6"), "{verified}");
     let inspected = run(&["inspect", "--partial", &path]).ok();
     assert!(inspected.contains("complete up to level 6"), "{inspected}");
-    // The advice is given where it helps alone.
+    // The advice is given only where it can help.
     let front = scratch().join("front.nest");
     fs::write(&front, &content[..20]).unwrap();
     let front = front.display().to_string();
@@ -204,7 +203,7 @@ fn a_closed_pipe_is_no_error() {
     }
 }
 
-/// The reader of a pipe decides when it has seen enough: a script goes on.
+/// A closed pipe is success, so that scripts continue.
 #[test]
 fn a_closed_pipe_ends_with_success_unless_a_file_is_missing_then() {
     let closed = |more: &[&str]| {
@@ -222,7 +221,6 @@ fn a_closed_pipe_ends_with_success_unless_a_file_is_missing_then() {
     assert!(ran.err.contains("closed.json was not written"), "{}", ran.err);
 }
 
-/// What a message quotes is text, whatever is in it.
 #[test]
 fn no_message_commands_the_terminal() {
     let hostile = "/no/\u{1b}[2J\u{9b}31m\u{7f}such\n  try: sh -c evil.nest";

@@ -1,4 +1,4 @@
-//! Answers that keep to a form: JSON schemas, regular expressions, grammars.
+//! Tests of output constraints: JSON schemas, regular expressions and grammars.
 
 use super::{Ran, bundled, program, run, scratch};
 use serde_json::Value;
@@ -49,7 +49,7 @@ fn answers_keep_to_a_json_schema() {
     }
     let chat = ["chat", "-m", bundled(), "-p", "Name a ship.", "-q", "--temp", "1", "-s", "6"];
     assert_is_ship(&run(&[&chat[..], &["--json-schema", &path, "-n", "256"]].concat()).ok());
-    // From a variable, which what is typed silences.
+    // Given by a variable, which an argument overrides.
     let from_variable = |more: &[&str]| -> Ran {
         let line = ["run", "-m", bundled(), "-p", "The ship", "-q", "--temp", "0", "-n", "256"];
         let mut program = program();
@@ -89,7 +89,7 @@ fn an_answer_that_was_cut_says_so() {
     assert!(ran.err.contains("was cut by its length and may lack its end"), "{}", ran.err);
     let ran = tell(&["-j", SCHEMA, "--temp", "0", "-n", "256", "--stop", "crew"]);
     assert!(ran.err.contains("was cut by a stop string and may be no valid JSON"), "{}", ran.err);
-    // A context that is full does not begin the form anew.
+    // A full context does not restart the constraint.
     let ran = tell(&["--regex", "[a-z ]{4000}", "--temp", "0", "-c", "64"]);
     assert!(ran.err.contains("was cut by its length"), "{}", ran.err);
 }
@@ -105,7 +105,7 @@ fn statistics_say_why_an_answer_ended() {
     }
 }
 
-/// Said before the model is opened.
+/// Errors are reported before the model is opened.
 #[test]
 fn what_cannot_be_compiled_is_refused_with_its_reason() {
     let text = |text: &str| file("refused", text);

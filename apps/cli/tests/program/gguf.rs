@@ -1,4 +1,4 @@
-//! GGUF files as models.
+//! Tests of GGUF files as models.
 
 use super::{Ran, program, run, scratch};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ fn a_file_that_is_run_as_it_is_runs_where_it_lies() {
     let text = ran.ok();
     assert!(!text.is_empty());
     assert!(stores(&cache).is_empty());
-    // A budget that not all of it fits in changes no letter.
+    // A budget that is too small for all experts does not change the output.
     let streamed = with_cache(&cache, &[&on_cpu[..], &["--memory", "2M"]].concat());
     assert!(!streamed.err.contains("convert into"), "{}", streamed.err);
     if streamed.code == Some(0) {
@@ -90,14 +90,14 @@ fn what_cannot_be_imported_is_said_at_once() {
     assert!(ran.err.contains("broken.gguf: tensor `"), "{}", ran.err);
 }
 
-/// The names of the stores that were made of files, and of what is becoming one, without the notes of what each was made of.
+/// Returns the names of finished and unfinished stores, without the notes about their sources.
 fn stores(cache: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(cache.join("stores/gguf")).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| !name.ends_with(".source.json")).collect()
 }
 
-/// Arguments of a run whose conversion takes a while.
+/// Returns the arguments of a run with a slow conversion.
 fn slowly(path: &str) -> Vec<&str> {
     vec!["run", "-m", path, "-p", "Once", "-n", "4", "--temp", "0", "--calibration-tokens", "512"]
 }
@@ -114,7 +114,7 @@ fn files_that_look_alike_are_models_of_their_own() {
     let bytes = std::fs::read(file("qwen3-moe.gguf")).unwrap();
     let mut tuned = bytes.clone();
     tuned[100_000..].iter_mut().for_each(|byte| *byte ^= 1);
-    // As package managers leave files: of one name, length and time.
+    // Package managers leave files with equal name, length and time.
     let place = |folder: &str, bytes: &[u8]| {
         let path = scratch().join("alike").join(folder).join("model.gguf");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -134,12 +134,12 @@ fn files_that_look_alike_are_models_of_their_own() {
         ran.ok();
         assert_eq!(stores(&cache).len(), count);
     }
-    // Both are known, and stay so.
+    // The stores of both files are found again.
     for path in [&a, &b] {
         let ran = convert(path);
         assert!(!ran.err.contains("convert"), "{}", ran.err);
     }
-    // The same place, length and time, and other weights.
+    // Same path, length and time, but different weights.
     let mut again = tuned;
     let last = again.len() - 1;
     again[last] ^= 1;
@@ -194,7 +194,7 @@ fn a_store_of_an_earlier_version_is_told_of() {
     assert_eq!(stores(&cache).len(), 2);
 }
 
-/// What a GGUF file has in blocks is kept as it is; what it has as floats is quantized, and said so.
+/// Blocks of a GGUF file are kept exactly. Floats are quantized, which is reported.
 #[test]
 fn a_file_is_converted_exactly() {
     for (name, said) in [

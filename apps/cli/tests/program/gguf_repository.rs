@@ -1,4 +1,4 @@
-//! `-hf` of a repository with GGUF files: which is taken, what it would take, and that it runs.
+//! Tests of `-hf` with GGUF repositories: choice of the file, planning and running.
 
 use super::{Ran, program, scratch};
 use nestling_testkit::hub_server::Standin;
@@ -12,7 +12,7 @@ fn data(name: &str) -> String {
     format!("{}/../../engine/runtime/tests/data/gguf/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// One model of every quantization, and files that are no models.
+/// Returns one model in every quantization, and files that are not models.
 fn files() -> BTreeMap<String, Vec<u8>> {
     let read = |name: &str| std::fs::read(data(name)).unwrap();
     let named = |name: &str, content| (name.to_owned(), content);
@@ -49,7 +49,7 @@ fn from_a_quantization_to_text() {
     let chosen = format!("{REPOSITORY}:q4_0");
     let whole = files()["Tiny-MoE-Q4_0.gguf"].len();
 
-    // From the header, which is most of so small a file, alone.
+    // Planned from the header only, which is most of such a small file.
     let text = plan(&server, home.path(), &["-hf", &chosen]).ok();
     assert!(text.contains("in 1 file (GGUF Q4_0)"), "{text}");
     assert!(text.contains("it would run here: "), "{text}");
@@ -68,13 +68,13 @@ fn from_a_quantization_to_text() {
     assert_eq!(std::fs::metadata(&downloaded).unwrap().len(), whole as u64);
     assert!(server.requests().iter().all(|request| !request.contains("Q8_0")));
 
-    // What the file itself says.
+    // Output of the local file.
     let local = ["run", "-p", "Once upon", "-n", "8", "--temp", "0", "--calibration", "none"];
     let path = data("qwen3-moe.gguf");
     let local = nestling(&server, home.path(), &[&local[..], &["-m", &path]].concat()).ok();
     assert_eq!(text, local);
 
-    // The store alone is enough, of a quantization and where there is one alone.
+    // The store alone is sufficient, both for a named quantization and if it is the only one.
     std::fs::remove_file(downloaded).unwrap();
     let before = server.requests().len();
     assert_eq!(run(&server, home.path(), &chosen, &["--offline"]).ok(), text);
@@ -86,7 +86,7 @@ fn from_a_quantization_to_text() {
 fn another_file_is_another_model() {
     let home = tempfile::tempdir_in(scratch()).unwrap();
     let server = Standin::start(REPOSITORY, COMMIT, files());
-    // The largest that is read and fits, where none was asked for.
+    // The largest supported file that fits is chosen by default.
     let ran = run(&server, home.path(), REPOSITORY, &[]);
     assert!(ran.err.contains("Tiny-MoE-Q8_0.gguf (Q8_0)"), "{}", ran.err);
     let largest = ran.ok();

@@ -1,4 +1,4 @@
-//! GGUF files where they lie: every command takes one, and no store is written.
+//! Tests of GGUF files in place: every command accepts one, and no store is written.
 
 use super::{Ran, program, scratch};
 use nestling::engine::in_place::open_in_place;
@@ -15,7 +15,6 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/runtime/tests/data/gguf").join(name)
 }
 
-/// A cache, and a program that uses it.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -39,7 +38,6 @@ impl Home {
         to.display().to_string()
     }
 
-    /// Whether any store was made, or begun.
     fn has_stores(&self) -> bool {
         self.path("cache/stores").exists()
     }
@@ -47,7 +45,6 @@ impl Home {
 
 const SPEEDS: [&str; 6] = ["--memory-speed", "20GB", "--disk-speed", "1GB", "--threads", "1"];
 
-/// Some text to judge on.
 fn text() -> String {
     let path = scratch().join("in-place.txt");
     std::fs::write(&path, "The captain looked at the chart and said nothing. ".repeat(12)).unwrap();
@@ -77,7 +74,7 @@ fn a_file_is_inspected_where_it_lies() {
         let found = (share["tensors"].as_u64().unwrap(), share["bytes"].as_u64().unwrap());
         assert_eq!(sums[share["type"].as_str().unwrap()], found, "{share}");
     }
-    // One level, whatever its blocks.
+    // The file has one level, regardless of its block types.
     assert_eq!(shown["levels"].as_array().unwrap().len(), 1);
     assert_eq!(shown["levels"][0]["level"], shown["level"]);
     assert_eq!(shown["chat_template_fault"], Value::Null);
@@ -108,7 +105,7 @@ fn a_file_is_planned_for_where_it_lies() {
     let planned = json(&plan(&["--memory", "64MiB", "--json"]).ok());
     assert_eq!(planned["arrival"]["in_place"], true);
     assert_eq!(planned["arrival"]["store_bytes"], Value::Null);
-    // What is planned is what a run takes.
+    // The plan matches the memory of a run.
     let stats = home.path("stats.json").display().to_string();
     let run = ["run", "-m", &path, "-p", "Once", "-n", "4", "--memory", "64MiB", "-t", "1"];
     home.run(&[&run[..], &["--level", "2", "--stats-json", &stats]].concat()).ok();
@@ -134,7 +131,7 @@ fn the_doctor_and_bench_take_a_file() {
     assert!(!home.has_stores());
 }
 
-/// Every level of a file is the whole file, and its figure that of the store of its own bits.
+/// Any requested level uses the whole file. Its perplexity equals that of the exact store.
 #[test]
 fn a_file_is_judged_where_it_lies() {
     let home = Home::new();
@@ -160,7 +157,7 @@ fn a_file_is_judged_where_it_lies() {
     refused.fails(1, "without --bits: its experts are read whole", "nestling convert --exact");
 }
 
-/// Three parts of one file, as llama.cpp's own tool splits it.
+/// Splits a file into three parts, as llama.cpp's tool does.
 fn split(bytes: &[u8], folder: &Path) -> PathBuf {
     let header = Header::of(bytes);
     let count = header.tensors.len();
@@ -175,12 +172,12 @@ fn split(bytes: &[u8], folder: &Path) -> PathBuf {
     folder.join("model-00001-of-00003.gguf")
 }
 
-/// Where things are in a file.
+/// Positions in a GGUF file.
 struct Header {
-    /// Keys, and how many there are.
+    /// Byte range of the metadata, and the number of its keys.
     keys: std::ops::Range<usize>,
     key_count: u64,
-    /// Entries without their offsets, and the bytes of each tensor.
+    /// Tensor entries without their offsets, and the byte range of each tensor.
     tensors: Vec<(Vec<u8>, std::ops::Range<usize>)>,
 }
 
@@ -192,7 +189,6 @@ fn small(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// Where a value of a type ends.
 fn value_end(bytes: &[u8], at: usize, kind: u32) -> usize {
     match kind {
         0 | 1 | 7 => at + 1,
@@ -296,7 +292,7 @@ fn a_file_of_the_hub_is_taken_by_every_command() {
         let mut command = program();
         command.env("HF_ENDPOINT", &server.address).env("HF_HOME", home.path("hf"));
         command.env("NESTLING_CACHE", home.path("cache")).args(arguments);
-        // What is typed wins.
+        // Arguments override the variable.
         command.env("NESTLING_MODEL", "/nowhere").output().unwrap().into()
     };
     let chosen = ["-hf", "Nobody/Tiny-MoE-GGUF:Q4_0"];
@@ -340,7 +336,7 @@ fn damage_is_found_by_what_was_read_before() {
     let store = open(&path);
     let count = store.index().extents().len();
     assert!(second.contains(&format!("{count} of {count} parts were read on earlier")), "{second}");
-    // As if an expert had been read otherwise before its disk failed.
+    // Simulates a different first read of an expert before its disk failed.
     let reads = FirstReads::new(home.path("cache/reads"));
     assert_eq!(reads.recall(&store), count);
     let mut firsts = store.first_checksums().unwrap();
@@ -357,12 +353,12 @@ fn damage_is_found_by_what_was_read_before() {
     assert!(verify.err.contains(told), "{}", verify.err);
     let run = home.run(&["run", "-m", &path, "-p", "Once upon a time", "-n", "8"]);
     run.fails(3, "damaged since it was first read", "download the file again");
-    // What cannot be believed is thrown away.
+    // Invalid saved checksums are discarded.
     let kept = reads.path(&store);
     std::fs::write(&kept, "nonsense").unwrap();
     let again = home.run(&["verify", &path]).ok();
     assert!(again.contains("from now on any is found"), "{again}");
-    // A file that was written to is another one.
+    // A modified file counts as another file.
     let mut bytes = std::fs::read(&path).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
@@ -427,7 +423,6 @@ fn options_of_levels_are_told_of() {
     run(&["--load-mode", "mmap"]).fails(1, "without --load-mode mmap", "convert --exact");
 }
 
-/// A chat at a terminal with a store in the making beside it.
 #[cfg(unix)]
 #[test]
 fn a_store_is_made_beside_a_chat_and_used_at_the_next_start() {
@@ -450,7 +445,7 @@ fn a_store_is_made_beside_a_chat_and_used_at_the_next_start() {
         let mut paths = entries.map(|entry| entry.path());
         paths.find(|path| path.extension().is_some_and(|ending| ending == "nest"))
     };
-    // It is there when its journal is gone.
+    // The store is complete when its journal has been removed.
     while made().is_none() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -469,7 +464,7 @@ fn a_store_is_made_beside_a_chat_and_used_at_the_next_start() {
     home.run(&["verify", &store]).ok();
     let (_chat, screen) = start(&[]);
     assert!(screen.contains("is the store that was made of it"), "{screen}");
-    // The same bits, and lower levels besides.
+    // The output is the same, and lower levels are available.
     let run = |more: &[&str]| {
         home.run(&[&["run", "-m", &path, "-p", "Once", "-n", "6", "--temp", "0"], more].concat())
     };

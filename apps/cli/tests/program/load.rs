@@ -1,4 +1,4 @@
-//! `nestling bench serve` against `nestling serve`.
+//! Tests of `nestling bench serve` with `nestling serve`.
 
 use super::serve::Serving;
 use super::{Ran, run, scratch};

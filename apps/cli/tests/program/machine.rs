@@ -1,9 +1,9 @@
-//! What the program says of the machine.
+//! Tests of reports about the machine.
 
 use super::{bundled, run, store};
 use serde_json::Value;
 
-/// Speeds that are said, so that nothing needs to be measured.
+/// Given speeds, so that nothing needs to be measured.
 const SPEEDS: [&str; 6] = ["--memory-speed", "20GB", "--disk-speed", "1GB", "--threads", "1"];
 
 #[test]
@@ -25,7 +25,6 @@ fn the_doctor_says_what_limits_the_machine() {
     }
 }
 
-/// What is planned of a checkpoint is what its conversion makes.
 #[test]
 fn a_planned_store_has_the_size_of_the_converted_one() {
     let folder = super::checkpoint().display().to_string();

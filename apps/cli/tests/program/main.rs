@@ -1,4 +1,4 @@
-//! The built program, as a person or a script meets it.
+//! Tests of the built program, run as a user or a script would run it.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
 
@@ -32,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// What a run of the program left behind.
 struct Ran {
     code: Option<i32>,
     out: String,
@@ -50,7 +49,6 @@ impl From<Output> for Ran {
 }
 
 impl Ran {
-    /// Asserts success and gives standard output.
     #[track_caller]
     fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "stderr: {}", self.err);
@@ -71,7 +69,7 @@ impl Ran {
     }
 }
 
-/// The program with nothing of the tester's environment in it.
+/// Returns the program without the tester's environment variables.
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nestling"));
     for (name, _) in std::env::vars_os() {
@@ -81,7 +79,7 @@ fn program() -> Command {
         }
     }
     command.env("NESTLING_CACHE", scratch().join("cache")).env("HF_HOME", scratch().join("hf"));
-    // The GPU that a machine may have computes within rounding of the CPU, not to the same bits.
+    // Results of a GPU equal those of the CPU only up to rounding.
     command.env("NESTLING_DEVICE", "cpu");
     command.stdin(Stdio::null());
     command
@@ -91,7 +89,6 @@ fn run(arguments: &[&str]) -> Ran {
     program().args(arguments).output().unwrap().into()
 }
 
-/// Runs with text on standard input.
 fn run_with(arguments: &[&str], input: &str) -> Ran {
     let mut command = program();
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -100,7 +97,7 @@ fn run_with(arguments: &[&str], input: &str) -> Ran {
     child.wait_with_output().unwrap().into()
 }
 
-/// A folder of this run of the tests.
+/// Returns the temporary folder of this test run.
 fn scratch() -> &'static Path {
     static SCRATCH: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -111,17 +108,17 @@ fn crate_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The small random checkpoint with odd sizes.
+/// Returns the small random checkpoint with odd sizes.
 fn checkpoint() -> PathBuf {
     crate_path("../../engine/runtime/tests/data/tiny-qwen3-moe")
 }
 
-/// A store of it, made by the program once.
-/// The store that comes with the program: its model is large enough to be streamed.
+/// Returns the bundled store, whose model is large enough to be streamed.
 fn bundled() -> &'static str {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest")
 }
 
+/// Returns a store of the checkpoint, converted once.
 fn store() -> &'static str {
     static STORE: OnceLock<String> = OnceLock::new();
     STORE.get_or_init(|| {

@@ -1,9 +1,8 @@
-//! Options that do nothing, say the impossible, or come from the environment.
+//! Tests of options that have no effect, contradict each other, or come from the environment.
 
 use super::{Ran, bundled, checkpoint, program, run, run_with, scratch, store};
 use serde_json::Value;
 
-/// Runs a line that ends with a text, with more options.
 fn complete(model: &str, more: &[&str]) -> Ran {
     let flags = ["run", "-m", model, "-p", "the ship", "-n", "6", "--temp", "0"];
     run(&[&flags[..], more].concat())
@@ -28,7 +27,7 @@ fn options_without_effect_are_named() {
     ] {
         let plain = complete(model, &["-q"]);
         assert_eq!(plain.err, "");
-        // Said under --quiet, too.
+        // Warnings are printed under --quiet too.
         let ran = complete(model, &[options, &["-q"]].concat());
         assert!(ran.err.starts_with("warning: "), "{options:?}: {}", ran.err);
         assert!(ran.err.contains(words), "{options:?}: {}", ran.err);
@@ -46,7 +45,6 @@ fn a_mean_above_the_highest_level_is_refused() {
     complete(store(), &["--level", "4", "--mean-level", "3.2"]).ok();
 }
 
-/// What was asked for is what was typed.
 #[test]
 fn the_bits_that_were_asked_for_are_those_that_were_typed() {
     let ran = complete(bundled(), &["--mean-level", "3.2"]);
@@ -78,7 +76,7 @@ fn negative_values_reach_their_own_messages() {
         assert!(ran.err.contains(words), "{arguments:?}: {}", ran.err);
         assert!(!ran.err.contains("unexpected argument"), "{arguments:?}: {}", ran.err);
     }
-    // What only looks like a number is a prompt, too.
+    // A prompt may start like a number.
     let ran = run(&["run", "-m", store(), "-n", "2", "-p", "-5 degrees"]);
     ran.ok();
 }
@@ -101,7 +99,7 @@ fn a_wrong_variable_is_named() {
         assert_eq!(ran.code, Some(2), "{}", ran.err);
         assert!(ran.err.contains(name), "{}", ran.err);
     }
-    // What was typed is at fault where both are given.
+    // If both are given, the argument is at fault.
     let both = with_variable("NESTLING_LEVEL", "abc", &[&line[..], &["--level", "5"]].concat());
     assert!(!both.err.contains("NESTLING_LEVEL") && both.err.contains("`5`"), "{}", both.err);
     let other = with_variable("NESTLING_LEVEL", "abc", &[&line[..], &["--temp", "hot"]].concat());
@@ -125,7 +123,6 @@ fn text_in_the_place_of_a_model_is_pointed_behind_p() {
     run_with(&["run", "no-such-model"], "the ship").fails(1, "no-such-model", "-p");
 }
 
-/// Sizes are answered in the units of what was typed.
 #[test]
 fn sizes_keep_the_units_that_were_typed() {
     for (typed, shown, others) in [("5M", "5.00 MiB", " MB"), ("5MB", "5.00 MB", "MiB")] {
@@ -151,11 +148,11 @@ fn statistics_go_to_a_file_that_can_be_written_or_to_standard_output() {
     let stats: Value = serde_json::from_str(json).unwrap();
     assert_eq!(stats["completion_tokens"], 6, "{stats}");
     assert!(!std::path::Path::new("-").exists());
-    // The model is resident: everything is found, nothing is missing.
+    // The model is resident: all lookups are hits.
     assert_eq!(stats["streaming"]["hit_rate"], 1.0, "{stats}");
     assert_eq!(stats["fact"]["hit_rate"], 1.0, "{stats}");
     assert!(!json.contains("-0.0"), "{stats}");
-    // A run that fails leaves no empty file, and what was there.
+    // A failed run creates no empty file and keeps existing files.
     let (kept, new) = (scratch().join("kept.json"), scratch().join("new.json"));
     std::fs::write(&kept, "{}").unwrap();
     for path in [&kept, &new] {
@@ -183,7 +180,7 @@ fn help_names_what_is_needed() {
     let help = run(&["run", "--help"]).ok();
     assert!(!help.contains("--history"), "{help}");
     assert!(run(&["chat", "--help"]).ok().contains("--history"));
-    // It is hidden, not gone: without a prompt at a terminal `run` is `chat`.
+    // The flag is hidden but accepted: `run` without a prompt at a terminal is `chat`.
     run(&["run", "-m", store(), "-p", "x", "-n", "1", "--no-history"]).ok();
 }
 

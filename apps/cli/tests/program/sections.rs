@@ -1,4 +1,4 @@
-//! Stores of repositories: the first sections alone, and the others later.
+//! Tests of partial stores in repositories: the first sections, and later upgrades.
 
 use super::{Ran, program, store};
 use nestling_testkit::hub_server::Standin;
@@ -9,14 +9,14 @@ const COMMIT: &str = "5e30e777bcd18fa416d9da3bd8f70d33ebb85d39";
 const REPOSITORY: &str = "Nobody/Stores";
 const FILE: &str = "nested/tiny.nest";
 
-/// Serves the store's bytes from a folder of the repository.
+/// Serves the store from a folder of the repository.
 fn server() -> Standin {
     let bytes = std::fs::read(store()).unwrap();
     let files = [(FILE.to_owned(), bytes), ("README.md".into(), b"# A store".to_vec())];
     Standin::start(REPOSITORY, COMMIT, BTreeMap::from(files))
 }
 
-/// Where the sections of the store end, by their levels.
+/// Returns the level and the end offset of each section of the store.
 fn ends() -> Vec<(u64, u64)> {
     let store = nestling::formats::store::Store::open(store()).unwrap();
     let sections = store.index().sections().iter().enumerate();
@@ -57,20 +57,20 @@ fn a_level_is_downloaded_alone_and_the_rest_later() {
     assert_eq!(std::fs::read(&path).unwrap(), whole[..ends[0].1 as usize]);
     assert!(server.served() < ends[0].1 as usize + (80 << 10));
 
-    // It is there now, and the network is not needed.
+    // Later runs need no network.
     run_at(&server, home.path(), &["--offline"]).ok();
     let again = run_at(&server, home.path(), &[]);
     assert!(again.err.contains("level 2 of the store is here"), "{}", again.err);
     assert_eq!(again.ok(), text_at_level("2"));
     server.served();
 
-    // A higher level fetches what it lacks, over lines that break.
+    // A higher level downloads only the missing sections, over interrupted transfers.
     server.state.lock().unwrap().cuts = vec![(FILE.into(), 700), (FILE.into(), 1)];
     assert_eq!(run_at(&server, home.path(), &["--level", "4"]).ok(), text_at_level("4"));
     assert!(server.served() < (ends[2].1 - ends[0].1) as usize + (80 << 10));
     assert_eq!(std::fs::read(&path).unwrap(), whole[..ends[2].1 as usize]);
 
-    // And the rest, from where it came.
+    // The rest is downloaded from the recorded source.
     let name = path.display().to_string();
     let said = command(&server, home.path(), &["upgrade", &name]).ok();
     assert!(said.contains("now has level 8"), "{said}");
@@ -97,7 +97,7 @@ fn nothing_damaged_becomes_visible() {
     let path = downloaded(home.path());
     let before = std::fs::read(&path).unwrap();
     let name = path.display().to_string();
-    // The first byte of the second extent that comes.
+    // The first byte of the second downloaded extent.
     let damaged = ends[1].1 as usize;
     server.state.lock().unwrap().flips = vec![(FILE.into(), damaged)];
     let refused = command(&server, home.path(), &["upgrade", &name]);
@@ -105,7 +105,7 @@ fn nothing_damaged_becomes_visible() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
     super::run(&["verify", &name]).ok();
 
-    // What was sound is kept; only what follows is fetched again.
+    // Undamaged extents are kept, and only the following ones are downloaded again.
     server.state.lock().unwrap().flips.clear();
     server.served();
     command(&server, home.path(), &["upgrade", &name]).ok();
@@ -118,7 +118,7 @@ fn where_it_came_from_must_be_known_and_right() {
     let home = tempfile::tempdir_in(super::scratch()).unwrap();
     let (server, ends) = (server(), ends());
     let whole = std::fs::read(store()).unwrap();
-    // A store that somebody cut and moved.
+    // A store that was truncated and moved by the user.
     let moved = home.path().join("moved.nest");
     std::fs::write(&moved, &whole[..ends[1].1 as usize]).unwrap();
     let name = moved.display().to_string();
@@ -128,14 +128,14 @@ fn where_it_came_from_must_be_known_and_right() {
     upgrade(&["-hf", "Nobody/Nothing"]).fails(1, "does not exist", "spelling");
     upgrade(&["-hf", "Nobody/Stores:other.nest"]).fails(1, "`other.nest`", FILE);
     upgrade(&["-hf", REPOSITORY, "--offline"]).fails(1, "needs the network", "--offline");
-    // Another store than the repository's.
+    // A different store than that of the repository.
     let other = super::bundled();
     let copy = home.path().join("other.nest");
     std::fs::copy(other, &copy).unwrap();
     let copy = copy.display().to_string();
     let refused = command(&server, home.path(), &["upgrade", &copy, "-hf", REPOSITORY]);
     refused.fails(1, "is not a part of Nobody/Stores/nested/tiny.nest", "came from");
-    // A level that the repository's does not reach is refused before anything is fetched.
+    // A level that the repository's store lacks is refused before downloading.
     assert!(upgrade(&["-hf", REPOSITORY, "--level", "6"]).ok().contains("level 6"));
     assert!(upgrade(&[]).ok().contains("now has level 8"));
     assert_eq!(std::fs::read(&moved).unwrap(), whole);

@@ -1,4 +1,4 @@
-//! `nestling serve`, met by a client that knows nothing but bytes.
+//! Tests of `nestling serve` with a client that uses plain sockets.
 
 use super::{bundled, program, run, scratch};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// A running server. What it says is read to the end, so that it never waits for a reader.
+/// A running server. Its output is read to the end, so that it never blocks.
 pub struct Serving {
     child: Child,
     pub address: String,
@@ -44,7 +44,6 @@ impl Serving {
         stream
     }
 
-    /// The whole answer.
     fn ask(&self, head: &str, body: &str) -> String {
         let mut answer = String::new();
         self.send(head, body).read_to_string(&mut answer).unwrap();
@@ -77,7 +76,7 @@ fn a_model_is_served_until_the_system_asks_for_the_end() {
     assert!(answer.contains("data: {") && answer.contains("data: [DONE]"), "{answer}");
     let foreign = "GET /v1/models HTTP/1.1\r\nOrigin: https://evil.example";
     assert!(serving.ask(foreign, "").starts_with("HTTP/1.1 403"));
-    // Something is under way when it is asked to end: it is brought to its end.
+    // A request in progress at shutdown is completed.
     let mut stream = serving.send(CHAT, &chat(200));
     let mut start = [0; 16];
     stream.read_exact(&mut start).unwrap();
@@ -98,7 +97,7 @@ fn a_second_request_to_end_is_obeyed_at_once() {
     std::thread::sleep(Duration::from_millis(200));
     let asked = Instant::now();
     end(&serving.child);
-    // What was under way may have come to its end before.
+    // The request may have completed before.
     assert!(matches!(serving.child.wait().unwrap().code(), Some(130 | 0)));
     assert!(asked.elapsed() < Duration::from_secs(20));
 }
@@ -200,7 +199,7 @@ fn the_models_of_a_folder_are_opened_by_name() {
     let body = "{\"model\": \"tiny\", \"prompt\": [1, 2, 3], \"max_tokens\": 2}";
     let answer = serving.ask(completion, body);
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    // What cannot be opened ends its request, not the server; and no request names a path.
+    // A model that cannot be opened fails its request, not the server. Requests cannot name paths.
     let answer = serving.ask(completion, &body.replace("tiny", "broken"));
     assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("model_not_opened"), "{answer}");
     let answer = serving.ask(completion, &body.replace("tiny", bundled()));

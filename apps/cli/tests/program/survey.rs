@@ -1,4 +1,4 @@
-//! `plan -hf`: what a model would take, from headers alone; and what is refused from them.
+//! Tests of `plan -hf`: plans and refusals from headers only.
 
 use super::{Ran, crate_path, program, store};
 use nestling_testkit::hub_server::Standin;
@@ -32,7 +32,6 @@ fn nestling(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
     command.args(arguments).output().unwrap().into()
 }
 
-/// A plan on a machine whose speed is said, not measured.
 fn plan(server: &Standin, home: &Path, more: &[&str]) -> Ran {
     let fixed = ["plan", "--memory-speed", "10GB", "--disk-speed", "1GB", "--memory", "64MiB"];
     nestling(server, home, &[&fixed[..], more].concat())
@@ -59,7 +58,7 @@ fn headers_tell_what_a_checkpoint_would_take() {
     assert!(served < whole / 4, "{served} bytes of {whole}");
     assert!(!home.path().join("hf/hub").join("models--Nobody--Small-MoE/blobs").exists());
 
-    // The second time even the headers are here.
+    // A second plan uses cached headers.
     let json = plan(&server, home.path(), &["-hf", REPOSITORY, "--json"]).ok();
     assert!(server.served() < 10_000);
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -72,7 +71,7 @@ fn headers_tell_what_a_checkpoint_would_take() {
     assert_eq!(levels.len(), 5);
     assert!(levels.iter().all(|level| level["tokens_per_s"].as_f64().unwrap() > 0.0));
 
-    // A store made of it has the size that was told, but for its tokenizer.
+    // The planned size of the converted store is correct except for its tokenizer.
     let run = ["run", "-hf", REPOSITORY, "--calibration", "none", "-p", "x", "-n", "1"];
     nestling(&server, home.path(), &run).ok();
     let folder = home.path().join("nestling/stores/Nobody--Small-MoE");
@@ -90,7 +89,7 @@ fn a_folder_and_a_store_are_planned_for_alike() {
     let folder = crate_path("tests/data/published-layout").display().to_string();
     let text = plan(&server, home.path(), &[&folder]).ok();
     assert!(text.contains("once converted") && !text.contains("download"), "{text}");
-    // A store of a repository: its header and index are enough.
+    // The header and index of a repository's store are sufficient.
     let text = plan(&server, home.path(), &["-hf", REPOSITORY, "--level", "2"]).ok();
     assert!(text.contains("in 1 file (a store)"), "{text}");
     assert!(server.served() < 80_000);
@@ -129,7 +128,7 @@ fn what_cannot_run_is_said_from_headers() {
     refused(&retyped, &["F8_E4M3", "BF16", "model-00002-of-00004.safetensors"]);
 }
 
-/// Calls the elements of a shard something that is not read.
+/// Changes the element type of a shard to an unsupported one.
 fn retyped(files: &mut Files) {
     let name = "model-00002-of-00004.safetensors";
     let bytes = files[name].clone();

@@ -1,4 +1,4 @@
-//! The chat at a pseudo-terminal, typed by a test.
+//! Tests of the chat at a pseudo-terminal.
 
 use super::{program, scratch, store};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,19 +10,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Long enough for a machine that does many other things.
+/// Timeout for heavily loaded machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Terminal {
     child: Child,
     keyboard: File,
     screen: Arc<Mutex<String>>,
-    /// Bytes of the screen that were waited for already.
+    /// Number of bytes of the screen that have been matched.
     seen: usize,
 }
 
 impl Terminal {
-    /// Starts the program at a terminal of so many columns.
+    /// Starts the program at a terminal with the given number of columns.
     pub fn start(mut command: Command, columns: u16) -> Self {
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&keyboard).unwrap();
@@ -45,12 +45,12 @@ impl Terminal {
         Self { child, keyboard, screen, seen: 0 }
     }
 
-    /// A chat in which nothing was said yet.
+    /// Starts a chat and waits for its first prompt.
     pub fn chat(arguments: &[&str]) -> Self {
         Self::chat_with(&[], arguments)
     }
 
-    /// The same with environment variables.
+    /// Starts a chat with environment variables.
     pub fn chat_with(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
         let history = scratch().join("history.txt").display().to_string();
         let fixed = ["chat", "-m", store(), "--temp", "0", "--history", &history];
@@ -65,7 +65,7 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until a text appears after what was waited for before; gives what came until then.
+    /// Waits for a text after the last match and returns the output up to it.
     #[track_caller]
     pub fn expect(&mut self, text: &str) -> String {
         let begun = Instant::now();
@@ -144,7 +144,7 @@ fn a_conversation() {
     assert!(history.contains("hello"), "{history}");
 }
 
-/// Lines of a terminal that does not mark what is pasted, and lines typed ahead.
+/// Tests a terminal without bracketed paste, and lines typed ahead.
 #[test]
 fn lines_that_come_at_once_are_read_one_after_the_other() {
     let mut terminal = Terminal::chat(&["-n", "2"]);
@@ -157,7 +157,7 @@ fn lines_that_come_at_once_are_read_one_after_the_other() {
 
 #[test]
 fn ctrl_c_stops_a_reply_and_then_the_program() {
-    // Without its end token this model never ends: the context is shifted again and again.
+    // This model never ends without its end token: the context is shifted again and again.
     let mut terminal = Terminal::chat(&["--logit-bias", "2-inf,0-inf"]);
     terminal.type_in("hello\r");
     terminal.expect("is full: forgetting the oldest");
@@ -174,7 +174,6 @@ fn ctrl_c_stops_a_reply_and_then_the_program() {
     terminal.expect_end(130);
 }
 
-/// The limit of a reply holds for all of it, however often the context is shifted.
 #[test]
 fn a_reply_over_several_contexts_has_one_limit() {
     let mut terminal = Terminal::chat(&["--logit-bias", "2-inf,0-inf", "-n", "700"]);

@@ -37,7 +37,7 @@ fn what_was_read_is_known_in_another_process_and_damage_is_seen() {
     let second = open(&path);
     assert_eq!(reads.recall(&second), count);
     read_all(&second).unwrap();
-    // Nobody wrote to the file, and its bytes are others: as a failing disk leaves it.
+    // Simulates a failing disk: the bytes differ although the file was not written.
     let mut firsts = second.first_checksums().unwrap();
     let expert = second.groups().iter().find(|group| group.id.expert().is_some()).unwrap();
     let number = expert.extents.iter().flatten().next().copied().unwrap() as usize;
@@ -49,7 +49,7 @@ fn what_was_read_is_known_in_another_process_and_damage_is_seen() {
     for words in ["damaged since it was first read", "`blk.0.ffn_gate_exps.weight` from byte "] {
         assert!(error.contains(words), "{error}");
     }
-    // Only what is wrong is refused, and all of it is listed.
+    // The damaged extent alone is refused, and the report lists all damage.
     let report = third.verify(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
     assert_eq!((report.extents, report.damage.len()), (count, 1));
 }
@@ -76,7 +76,7 @@ fn what_cannot_be_believed_is_thrown_away() {
         std::fs::write(&kept, &good[..length]).unwrap();
         assert_eq!(reads.recall(&open(&path)), 0, "{length} bytes");
     }
-    // With a checksum of its own that is right, and a number that no extent has.
+    // A record with a valid checksum but an extent number out of range.
     let mut far = good[..good.len() - TAIL_BYTES].to_vec();
     far[HEAD_BYTES..HEAD_BYTES + 8].fill(0xff);
     far.extend(Sha256::digest(far.clone()));
@@ -100,7 +100,7 @@ fn a_file_in_another_state_is_another() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    // As package managers leave files.
+    // Package managers set fixed times.
     File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
     let other = open(&path);
     if cfg!(unix) {
@@ -123,7 +123,7 @@ fn two_processes_keep_what_both_have_read() {
     reads.keep(&a).unwrap();
     reads.keep(&b).unwrap();
     assert_eq!(reads.recall(&open(&path)), 2);
-    // As many files as there may be, and no more.
+    // The number of records stays at its maximum.
     for number in 0..FILES_MAX + 3 {
         std::fs::write(folder.join(format!("{number}.{ENDING}")), "old").unwrap();
     }
@@ -140,7 +140,7 @@ fn a_folder_that_cannot_be_written_is_an_error_and_no_more() {
     std::fs::write(&path, model()).unwrap();
     let store = open(&path);
     read_all(&store).unwrap();
-    // A file in place of the folder.
+    // A file instead of the folder.
     let reads = FirstReads::new(&path);
     assert_eq!(reads.recall(&store), 0);
     assert!(matches!(reads.keep(&store), Err(HubError::File { .. })));

@@ -7,10 +7,9 @@ use super::{
 use crate::names::is_commit;
 use std::path::{Path, PathBuf};
 
-/// How the folders of models begin in the Hub's cache.
 const START: &str = "models--";
 
-/// Every repository of models of which some commit is here.
+/// Returns all model repositories with at least one downloaded commit.
 pub fn all(caches: &Caches) -> Vec<CachedModel> {
     let folders = folders(caches);
     folders.iter().filter_map(|folder| download(caches, folder)).collect()
@@ -37,14 +36,14 @@ fn download(caches: &Caches, folder: &Path) -> Option<CachedModel> {
     Some(model)
 }
 
-/// Files of a repository whose download was interrupted.
+/// Returns the partial files of interrupted downloads of a repository.
 pub fn unfinished(folder: &Path) -> Vec<PathBuf> {
     let mut files = entries(&folder.join("blobs"));
     files.retain(|file| file.extension().is_some_and(|ending| ending == "part"));
     files
 }
 
-/// The files by which programs take turns with a repository's blobs.
+/// Returns the lock files of a repository's blobs.
 pub fn locks_of(caches: &Caches, folder: &Path) -> Vec<PathBuf> {
     let locks = caches.downloads.join(".locks");
     if is_real_folder(&locks) { entries(&locks.join(name_of(folder))) } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! What no model needs: beginnings that nobody goes on with, and what is kept of files that are gone.
+//! Unused cache files: partial files of abandoned operations, and records of deleted files.
 
 use super::downloads::{folders, unfinished};
 use super::stores::files_of;
@@ -15,10 +15,10 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Files that are written within moments are left over after this.
+/// Age from which a short-lived temporary file is a leftover.
 const TEMPORARY_AGE: Duration = Duration::from_secs(3600);
 
-/// All of it, less what some process is working on.
+/// Returns all leftovers, except files that a process is working on.
 pub fn all(caches: &Caches, models: &[CachedModel], uses: &[KnownUse]) -> Vec<Leftover> {
     let mut found = Vec::new();
     for folder in folders(caches) {
@@ -50,14 +50,14 @@ pub fn all(caches: &Caches, models: &[CachedModel], uses: &[KnownUse]) -> Vec<Le
 fn leftover(path: PathBuf, why: LeftoverKind) -> Leftover {
     let data = std::fs::symlink_metadata(&path).ok();
     let bytes = match data.filter(std::fs::Metadata::is_file) {
-        // What is written out of order has holes.
+        // A file that is written out of order has holes.
         Some(data) if why == LeftoverKind::Conversion => on_disk(&data).min(data.len()),
         _ => bytes_of(&path),
     };
     Leftover { path, bytes, why }
 }
 
-/// Beginnings of stores.
+/// Finds unfinished downloads and conversions of stores.
 fn in_folder(caches: &Caches, folder: &Path, found: &mut Vec<Leftover>) {
     for path in entries(folder) {
         let name = name_of(&path);
@@ -67,7 +67,7 @@ fn in_folder(caches: &Caches, folder: &Path, found: &mut Vec<Leftover>) {
                 found.push(leftover(path, LeftoverKind::Download));
             }
         } else if name.ends_with(".partial") || name.ends_with(".journal") {
-            // The lock is that of the store which it becomes.
+            // The lock belongs to the final name of the store.
             let lock = caches.stores.lock(&path.with_extension(""));
             if !lock.exists() || is_free(&lock) {
                 found.push(leftover(path, LeftoverKind::Conversion));
@@ -78,7 +78,7 @@ fn in_folder(caches: &Caches, folder: &Path, found: &mut Vec<Leftover>) {
     }
 }
 
-/// What is remembered of files in place that are gone.
+/// Finds records of deleted files in place.
 fn of_reads(caches: &Caches, uses: &[KnownUse], found: &mut Vec<Leftover>) {
     for path in root_entries(caches.reads.folder()) {
         if name_of(&path).ends_with(".partial") && is_old(&path) {
@@ -87,7 +87,7 @@ fn of_reads(caches: &Caches, uses: &[KnownUse], found: &mut Vec<Leftover>) {
     }
     for known in uses.iter().filter(|known| !known.is_open && !known.path.exists()) {
         let folder = caches.reads.folder();
-        // Nothing outside the folder is ours, whatever the record says.
+        // A record is untrusted: only files in this folder may be removed.
         let reads = known.reads.iter().filter(|reads| reads.parent() == Some(folder));
         let files = reads.filter(|reads| reads.is_file()).chain([&known.record]);
         found.extend(files.map(|path| leftover(path.clone(), LeftoverKind::GoneFile)));
@@ -95,7 +95,7 @@ fn of_reads(caches: &Caches, uses: &[KnownUse], found: &mut Vec<Leftover>) {
 }
 
 fn is_free(lock: &Path) -> bool {
-    // What cannot be asked may be held.
+    // If the lock file cannot be opened, it may be held.
     let Ok(file) = open_own_file(lock, File::options().append(true)) else { return false };
     !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
@@ -106,7 +106,8 @@ fn is_old(path: &Path) -> bool {
     age.is_some_and(|age| age > TEMPORARY_AGE)
 }
 
-/// The right to do away with a leftover, where nobody has it meanwhile.
+/// Acquires the lock that protects a leftover, if it has one. Returns `None` if a process is working on the
+/// leftover.
 pub fn turn(caches: &Caches, leftover: &Leftover) -> Option<Option<Turn>> {
     let lock = match leftover.why {
         LeftoverKind::Conversion => caches.stores.lock(&leftover.path.with_extension("")),

@@ -1,4 +1,4 @@
-//! What the caches hold: models with what they were made of, and what no model needs.
+//! Contents of the caches: models with their sources, and unused files.
 
 mod downloads;
 mod leftovers;
@@ -15,37 +15,37 @@ pub(crate) use downloads::locks_of;
 pub(crate) use leftovers::turn;
 pub(crate) use stores::files_of;
 
-/// Where everything lies that is cached.
+/// Locations of all caches.
 #[derive(Clone, Debug)]
 pub struct Caches {
-    /// The Hub's cache of downloads.
+    /// Hub's cache of downloads.
     pub downloads: PathBuf,
     /// Nestling's cache of stores.
     pub stores: StoreCache,
     /// Nestling's cache of headers.
     pub headers: PathBuf,
-    /// What extents of files in place were when they were read first.
+    /// Checksums of files in place, recorded at their first read.
     pub reads: FirstReads,
-    /// Which models are open, and were.
+    /// Records of open and recently used models.
     pub uses: Uses,
 }
 
-/// What a model of the caches is.
+/// Kind of a cached model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CachedKind {
-    /// Files of a repository as they are there: a checkpoint, or GGUF files.
+    /// Downloaded files of a repository: a checkpoint or GGUF files.
     Download,
-    /// A store that was downloaded as it is.
+    /// Downloaded store.
     Store,
-    /// A store that was made of something.
+    /// Converted store.
     Converted,
-    /// A GGUF file outside the caches that was run where it lies.
+    /// GGUF file outside the caches that was run in place.
     InPlace,
 }
 
 impl Caches {
-    /// Whether a path is below one of the caches' roots with no link among the folders between the root and the path.
+    /// Returns true if a path is below a cache's root and no folder in between is a link.
     pub(crate) fn contain(&self, path: &Path) -> bool {
         let roots = [
             &self.downloads,
@@ -67,7 +67,7 @@ impl Caches {
 }
 
 impl CachedKind {
-    /// Its name in lists.
+    /// Returns the name shown in lists.
     pub fn name(self) -> &'static str {
         match self {
             Self::Download => "download",
@@ -78,54 +78,54 @@ impl CachedKind {
     }
 }
 
-/// What a store was made of.
+/// Source of a converted store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
     /// Files of a repository.
     Repository {
-        /// `owner/repo`.
+        /// Repository id, `owner/repo`.
         id: String,
-        /// The commit.
+        /// Commit of the repository.
         commit: String,
-        /// Whether the download of that commit is here.
+        /// True if the download of that commit is in the cache.
         is_here: bool,
     },
-    /// A file on this machine.
+    /// Local file.
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What has become of it.
+        /// Current state of the file.
         state: SourceState,
     },
 }
 
-/// A model that takes room of the caches.
+/// A model in the caches.
 #[derive(Clone, Debug)]
 pub struct CachedModel {
-    /// What people call it: `owner/repo`, or a store's name.
+    /// Display name: `owner/repo`, or the name of a store.
     pub name: String,
-    /// What it is.
+    /// Kind of the model.
     pub kind: CachedKind,
-    /// What is opened: a store, the folder of a repository, or a file.
+    /// Path to open: a store, the folder of a repository, or a file.
     pub path: PathBuf,
-    /// Bytes of the model.
+    /// Size of the model in bytes.
     pub bytes: u64,
-    /// Bytes beside it that are of no use without it: headers, checksums, notes.
+    /// Size in bytes of auxiliary files that are useless without the model: headers, checksums and notes.
     pub beside_bytes: u64,
-    /// Commits that are here, of a download.
+    /// Downloaded commits; empty unless it is a download.
     pub commits: Vec<String>,
-    /// What it was made of, where that is known.
+    /// Source of the store, if known.
     pub source: Option<Source>,
-    /// Highest level of a store that is complete; none where it is no store, or cannot be opened.
+    /// Highest complete level of a store. `None` if it is not a store or cannot be opened.
     pub level: Option<u8>,
-    /// Why a store cannot be opened.
+    /// Reason why a store cannot be opened.
     pub damage: Option<String>,
-    /// Whether no command finds the store any more, since its source or the quantizer has changed.
+    /// True if no command finds the store because its source or the quantizer has changed.
     pub is_outdated: bool,
-    /// When it was opened last, where that is known.
+    /// Time of last use, if known.
     pub last_used: Option<SystemTime>,
-    /// Whether some process has it open.
+    /// True if a process has the model open.
     pub is_open: bool,
 }
 
@@ -147,7 +147,8 @@ impl CachedModel {
         }
     }
 
-    /// Whether a name means this model: `owner/repo`, a store's name with or without its ending, or its path.
+    /// Returns true if a name refers to this model: `owner/repo`, a store's name with or without its
+    /// extension, or its path.
     pub fn is_called(&self, name: &str) -> bool {
         let file = self.path.file_name().map(|name| name.to_string_lossy());
         let file = file.as_deref();
@@ -160,7 +161,7 @@ impl CachedModel {
     }
 
     fn note_uses(&mut self, uses: &[KnownUse]) {
-        // Default: what is not there was not opened.
+        // Default: a missing file has no recorded uses.
         let Ok(path) = self.path.canonicalize() else { return };
         for known in uses.iter().filter(|known| known.path.starts_with(&path)) {
             self.last_used = self.last_used.max(known.last);
@@ -169,35 +170,35 @@ impl CachedModel {
     }
 }
 
-/// Something that no model needs.
+/// An unused cache file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// A file, or a folder with all that is in it.
+    /// Path of a file or of a whole folder.
     pub path: PathBuf,
-    /// Bytes that it takes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Why nothing needs it.
+    /// Reason why it is unused.
     pub why: LeftoverKind,
 }
 
-/// Why nothing needs something.
+/// Reason why a cache file is unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeftoverKind {
-    /// A download that was interrupted.
+    /// Interrupted download.
     Download,
-    /// A conversion that was interrupted.
+    /// Interrupted conversion.
     Conversion,
-    /// A file that was written under another name first.
+    /// Temporary file that was not renamed.
     Temporary,
-    /// A store that no command finds any more.
+    /// Store that no command finds, because its source or the quantizer has changed.
     OutdatedStore,
-    /// What is remembered of a file that is gone.
+    /// Record of a deleted file.
     GoneFile,
 }
 
 impl LeftoverKind {
-    /// Its name in lists.
+    /// Returns the name shown in lists.
     pub fn name(self) -> &'static str {
         match self {
             Self::Download => "unfinished download",
@@ -209,17 +210,17 @@ impl LeftoverKind {
     }
 }
 
-/// What the caches hold.
+/// Contents of the caches.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
-    /// Models, by name.
+    /// Models, sorted by name.
     pub models: Vec<CachedModel>,
-    /// What no model needs.
+    /// Unused files.
     pub leftovers: Vec<Leftover>,
 }
 
 impl Inventory {
-    /// Looks into the caches. What cannot be read is left out.
+    /// Reads the caches. Unreadable entries are skipped.
     pub fn of(caches: &Caches) -> Self {
         let uses = caches.uses.all();
         let mut models = downloads::all(caches);
@@ -234,13 +235,13 @@ impl Inventory {
         Self { models, leftovers }
     }
 
-    /// The models that a name means.
+    /// Returns the models that a name refers to.
     pub fn called(&self, name: &str) -> Vec<&CachedModel> {
         self.models.iter().filter(|model| model.is_called(name)).collect()
     }
 }
 
-/// Files outside the caches of which checksums are kept.
+/// Returns files outside the caches whose checksums are recorded.
 fn in_place(uses: &[KnownUse], cached: &[CachedModel]) -> Vec<CachedModel> {
     let folders: Vec<PathBuf> =
         cached.iter().filter_map(|model| model.path.canonicalize().ok()).collect();
@@ -250,7 +251,7 @@ fn in_place(uses: &[KnownUse], cached: &[CachedModel]) -> Vec<CachedModel> {
         let Some(reads) = known.reads.as_ref().filter(|_| !is_cached) else { continue };
         let Ok(data) = std::fs::metadata(&known.path) else { continue };
         let name = known.path.file_name().map(|name| name.to_string_lossy().into_owned());
-        // Default: a path without a name is its own name.
+        // Default: a path without a file name is shown in full.
         let name = name.unwrap_or_else(|| known.path.display().to_string());
         let mut model = CachedModel::new(name, CachedKind::InPlace, known.path.clone());
         model.bytes = data.len();
@@ -260,7 +261,7 @@ fn in_place(uses: &[KnownUse], cached: &[CachedModel]) -> Vec<CachedModel> {
     found
 }
 
-/// Bytes of a file, or of all files below a folder; links count nothing.
+/// Returns the size in bytes of a file, or of all files below a folder. Links count as 0.
 pub(crate) fn bytes_of(path: &Path) -> u64 {
     let Ok(data) = std::fs::symlink_metadata(path) else { return 0 };
     if data.is_file() {
@@ -272,8 +273,8 @@ pub(crate) fn bytes_of(path: &Path) -> u64 {
     entries(path).iter().map(|path| bytes_of(path)).sum()
 }
 
-/// Returns the entries of a cache's root folder, sorted, or nothing if it does not exist. The root itself may be a link:
-/// the user decides where a cache is stored.
+/// Returns the entries of a cache's root folder, sorted, or nothing if it does not exist. The root itself may
+/// be a link: the user decides where a cache is stored.
 pub(crate) fn root_entries(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -281,24 +282,24 @@ pub(crate) fn root_entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the entries of a folder below a cache's root, sorted. Returns nothing if the folder does not exist or is a link,
-/// since files behind a link are outside the caches.
+/// Returns the entries of a folder below a cache's root, sorted. Returns nothing if the folder does not exist
+/// or is a link, since files behind a link are outside the caches.
 pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
     if is_real_folder(folder) { root_entries(folder) } else { Vec::new() }
 }
 
-/// Whether a path is a folder and not a link to one.
+/// Returns true for a folder that is not a link.
 pub(crate) fn is_real_folder(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|data| data.is_dir())
 }
 
-/// The last part of a path as text.
+/// Returns the file name of a path as text.
 pub(crate) fn name_of(path: &Path) -> String {
-    // Default: a path without a name matches nothing that is looked for.
+    // Default: a path without a file name matches nothing.
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// `owner/repo` of a folder that is called `owner--repo`.
+/// Converts the folder name `owner--repo` to `owner/repo`.
 fn repository_of(folder: &str) -> Option<String> {
     folder.split_once("--").map(|(owner, name)| format!("{owner}/{name}"))
 }

@@ -11,13 +11,13 @@ use nestling_convert::convert::QUANTIZER_VERSION;
 use nestling_formats::store::Store;
 use std::path::{Path, PathBuf};
 
-/// The folder of stores that were made of files on this machine.
+/// Folder of stores converted from local files.
 const OF_FILES: &str = "gguf";
 
-/// How names of stores end, and of what lies beside them.
+/// Suffixes of auxiliary files of a store.
 const BESIDE: [&str; 2] = [made_of::ENDING, ".origin.json"];
 
-/// Every store, its shards counted as one.
+/// Returns all stores; the shards of a store count as one.
 pub fn all(caches: &Caches) -> Vec<CachedModel> {
     let mut found = Vec::new();
     for folder in root_entries(&caches.stores.folder) {
@@ -38,14 +38,14 @@ pub fn all(caches: &Caches) -> Vec<CachedModel> {
     found
 }
 
-/// Whether a file is a store, or the first of its shards.
+/// Returns true for a store or the first of its shards.
 fn is_store(path: &Path) -> bool {
     let name = name_of(path);
     let is_first = shard(&name).is_none_or(|(_, number, _)| number == 1);
     name.ends_with(".nest") && !name.starts_with('.') && is_first && path.is_file()
 }
 
-/// A shard's name without its numbers, its number from 1, and how many there are.
+/// Splits the name of a shard into its common name, its number starting at 1, and the number of shards.
 fn shard(name: &str) -> Option<(&str, u32, u32)> {
     let stem = name.strip_suffix(".nest")?;
     let (start, total) = stem.rsplit_once("-of-")?;
@@ -57,7 +57,7 @@ fn shard(name: &str) -> Option<(&str, u32, u32)> {
     Some((start, number.parse().ok()?, total.parse().ok()?))
 }
 
-/// The files of a store, and those beside it that are of no use without it.
+/// Returns the files of a store, and its auxiliary files.
 pub fn files_of(store: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let mut files = vec![store.to_path_buf()];
     if let Some((start, _, total)) = shard(&name_of(store)) {
@@ -99,7 +99,7 @@ fn of_file(path: &Path) -> CachedModel {
 
 fn of_repository(caches: &Caches, path: &Path, folder: &str) -> CachedModel {
     let file = name_of(path);
-    // Default: a folder that is no repository's has the name that it has.
+    // Default: a folder that does not belong to a repository keeps its name.
     let id = repository_of(folder).unwrap_or_else(|| folder.into());
     let mut model = model(id.clone(), CachedKind::Converted, path);
     let commit = file.split('-').next().filter(|commit| is_commit(commit));
@@ -113,14 +113,14 @@ fn of_repository(caches: &Caches, path: &Path, folder: &str) -> CachedModel {
 
 fn downloaded(path: &Path, folder: &str, commit: &str) -> CachedModel {
     let origin = Origin::of(path).map(|origin| origin.repository);
-    // Default: what has no note of its origin lies where it would have.
+    // Default: without a record of its origin, the repository is derived from the folder's name.
     let id = origin.or_else(|| repository_of(folder)).unwrap_or_else(|| folder.into());
     let mut model = model(id, CachedKind::Store, path);
     model.commits = vec![commit.into()];
     model
 }
 
-/// A store's name without the version of its quantizer, and the version.
+/// Splits a store's name into the name without the quantizer version, and the version.
 fn version(path: &Path) -> Option<(PathBuf, u32)> {
     let name = name_of(path);
     let (start, calibration) = name.rsplit_once('-')?;
@@ -129,7 +129,7 @@ fn version(path: &Path) -> Option<(PathBuf, u32)> {
     Some((path.with_file_name(format!("{start}-{calibration}")), version))
 }
 
-/// Marks stores of older quantizers of which there is one of this quantizer, too.
+/// Marks stores of older quantizers as outdated if a store of the current quantizer exists.
 fn mark_older(found: &mut [CachedModel]) {
     let newest: Vec<PathBuf> = found
         .iter()

@@ -1,4 +1,4 @@
-//! What a hostile Hub or mirror says: sizes, counts and names that nobody has.
+//! Tests of hostile servers, with invalid sizes, counts and names.
 
 use super::{COMMIT, bench};
 use crate::listing::Listing;
@@ -14,7 +14,7 @@ fn listing(files: Vec<Value>) -> String {
     json!({"sha": COMMIT, "siblings": files}).to_string()
 }
 
-/// Small files are fetched before the disk is asked for room.
+/// Small files are downloaded before the free disk space is checked.
 #[test]
 fn small_files_may_not_fill_the_disk() {
     for name in ["tokenizer.json", "config.json", "tokenizer_config.json", "chat_template.jinja"] {
@@ -30,7 +30,7 @@ fn small_files_may_not_fill_the_disk() {
     }
 }
 
-/// Names are looked up as often as an index names them.
+/// Names must be looked up quickly, since an index contains many.
 #[test]
 fn many_names_take_no_time() {
     let name = |number: usize| format!("m{number}.gguf");
@@ -42,7 +42,7 @@ fn many_names_take_no_time() {
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
-/// Of several files with one name the first is meant.
+/// The first of several files with the same name is used.
 #[test]
 fn a_name_is_given_once() {
     let read =
@@ -63,7 +63,6 @@ fn an_index_names_no_more_files_than_a_checkpoint_has() {
     assert!(failure.to_string().contains("more than 10000 files"), "{failure}");
 }
 
-/// An error is for people.
 #[test]
 fn errors_list_some_names() {
     let bench = bench();
@@ -74,7 +73,7 @@ fn errors_list_some_names() {
     assert!(advice.contains("4988 more") && advice.len() < 1000, "{advice}");
 }
 
-/// A coding that was not asked for is no listing, whatever it would be decoded to.
+/// A content encoding that was not requested is never decoded.
 #[test]
 fn compressed_answers_are_not_decoded() {
     let bench = bench();

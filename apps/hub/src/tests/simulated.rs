@@ -1,9 +1,10 @@
-//! Downloads by seed: any number of attempts over a line that breaks, damages and misleads, with what
-//! they left changed in between; whatever arrives is whole, and in the end it does.
+//! Seeded simulations of downloads. Attempts run over connections that break, corrupt and mislead, and
+//! partial files are modified between attempts. All completed files must be correct, and the download must
+//! succeed in the end.
 
 use super::*;
 
-/// xorshift64*: the same on every machine.
+/// An xorshift64* generator, with equal results on all machines.
 struct Random(u64);
 
 impl Random {
@@ -16,7 +17,7 @@ impl Random {
 }
 
 impl Bench {
-    /// A place of a file, more often one near its beginning or its end.
+    /// Returns a random position in a file, preferring its start and its end.
     fn place(&self, random: &mut Random) -> (String, usize) {
         let names =
             [FIRST, SECOND, "config.json", "tokenizer.json", "model.safetensors.index.json"];
@@ -53,7 +54,6 @@ impl Bench {
         state.requests.clear();
     }
 
-    /// Changes one of the files that an earlier attempt left unfinished.
     fn damage(&self, random: &mut Random) {
         let blobs = self.options.downloads.join("models--Owner--Small-MoE/blobs");
         let parts = std::fs::read_dir(blobs).into_iter().flatten().flatten();
@@ -90,13 +90,13 @@ fn simulate(seed: u64, bench: &mut Bench) {
         }
     }
     bench.behave_well();
-    // Each attempt over a sound line removes what turns out to be damaged; there are six files.
+    // An attempt over a good connection removes files found to be damaged; there are six files.
     let mut attempts = (0..7).map(|_| bench.obtain());
     let obtained = attempts.find_map(Result::ok);
     bench.expect_whole(&obtained.expect("over a sound line everything arrives"));
 }
 
-/// Seeds from `NESTLING_FIRST_SEED` on, as many as `NESTLING_SEEDS` says.
+/// Runs `NESTLING_SEEDS` seeds, starting at `NESTLING_FIRST_SEED`.
 #[test]
 fn attempts_over_a_bad_line_end_in_whole_files_by_seed() {
     let mut bench = bench();

@@ -1,11 +1,11 @@
-//! Repositories with `tiktoken.model` in place of `tokenizer.json`.
+//! Tests of repositories with `tiktoken.model` instead of `tokenizer.json`.
 
 use super::*;
 
 const RANKS: &str = "tiktoken.model";
 const CONFIG_OF_RANKS: &str = "tokenizer_config.json";
 
-/// A repository with ranks, and their configuration of this class.
+/// Returns a repository with ranks and a configuration of this tokenizer class.
 fn bench_of_ranks(class: &str) -> Bench {
     let mut bench = bench();
     bench.files.remove("tokenizer.json");
@@ -55,13 +55,13 @@ fn a_tokenizer_with_nothing_to_read_it_by_is_refused_before_weights() {
     }
 }
 
-/// What a model takes does not depend on its tokenizer.
+/// The requirements of a model do not depend on its tokenizer.
 #[test]
 fn a_survey_does_not_read_ranks() {
     let bench = bench_of_ranks("UnknownTokenizer");
     let survey = survey(&bench.repository, None, &bench.options, &NoObserver).unwrap();
     let Survey::Model(_, _, arrival) = survey else { panic!("no model") };
-    // Configuration, its defaults for generation, ranks with theirs, index and two shards.
+    // Configuration, generation defaults, ranks with their configuration, index and two shards.
     assert_eq!(arrival.files, 7);
     assert_eq!(bench.bodies(RANKS), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! One client of a server: a completion, streamed, and when its tokens came.
+//! Client of a server: sends a streamed completion request and records when tokens arrive.
 
 use super::work::Request;
 use nestling::CancelToken;
@@ -7,51 +7,51 @@ use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 use ureq::{Agent, RequestBuilder};
 
-/// Longest line of an answer, in bytes.
+/// Maximum length of a line of a response in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Longest answer in one piece, in bytes.
+/// Maximum length of a response that is not streamed, in bytes.
 const BODY_BYTES_MAX: u64 = 16 << 20;
 
-/// How long a server may say nothing: prompts of others may be computed meanwhile.
+/// Read timeout. It is long because the server may process other prompts first.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// What a server says of the model that it serves.
+/// Description of a model, as the server reports it.
 #[derive(Clone, Debug)]
 pub struct Served {
     pub name: String,
-    /// Tokens of its vocabulary, if it says so.
+    /// Size of the vocabulary, if reported.
     pub vocab_size: Option<u32>,
 }
 
-/// How a request went.
+/// Measurements of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Seconds that it was sent after it was due.
+    /// Delay in seconds between the scheduled and the actual time of sending.
     pub late: f64,
-    /// Seconds to the first token, if there was one.
+    /// Time to the first token in seconds, if there was one.
     pub first: Option<f64>,
-    /// Seconds from each part of the answer to the next.
+    /// Gaps in seconds between successive parts of the response.
     pub gaps: Vec<f64>,
-    /// Seconds to the end.
+    /// Time to the end of the response in seconds.
     pub whole: f64,
     pub prompt_tokens: u64,
-    /// Of these, tokens that the server had computed before.
+    /// Number of prompt tokens that the server had cached.
     pub cached_tokens: u64,
     pub tokens: u64,
-    /// Why there is no whole answer.
+    /// Error message if the response is incomplete.
     pub failure: Option<String>,
 }
 
 impl Outcome {
-    /// Seconds for each token after the first; none for fewer than two.
+    /// Returns the mean time per token after the first in seconds, or `None` for fewer than two tokens.
     pub fn each_token(&self) -> Option<f64> {
         let first = self.first.filter(|_| self.tokens > 1)?;
         Some((self.whole - first) / (self.tokens - 1) as f64)
     }
 }
 
-/// Asks one server. Clones share its connections.
+/// Client of one server. Clones share its connections.
 #[derive(Clone)]
 pub struct Client {
     agent: Agent,
@@ -65,7 +65,7 @@ impl Client {
             .user_agent(concat!("nestling/", env!("CARGO_PKG_VERSION")))
             .max_redirects(0)
             .http_status_as_error(false)
-            // A proxy would be measured too.
+            // A proxy would distort the measurement.
             .proxy(None)
             .timeout_connect(Some(Duration::from_secs(30)))
             .timeout_recv_response(Some(SILENCE))
@@ -81,10 +81,10 @@ impl Client {
         }
     }
 
-    /// The models that the server lists.
+    /// Returns the models that the server lists.
     ///
     /// # Errors
-    /// In words, what went wrong.
+    /// Returns an error message if the request fails or the response is malformed.
     pub fn models(&self) -> Result<Vec<Served>, String> {
         let request = self.with_key(self.agent.get(format!("{}/v1/models", self.url)));
         let mut response = request.call().map_err(|error| error.to_string())?;
@@ -103,7 +103,7 @@ impl Client {
         list.iter().map(served).collect::<Option<_>>().ok_or_else(|| unexpected(&text))
     }
 
-    /// Asks, and reads the answer to its end or until `cancel`.
+    /// Sends a request and reads the response to its end or until `cancel`.
     pub fn complete(&self, model: &str, request: &Request, cancel: &CancelToken) -> Outcome {
         let body = json!({
             "model": model, "prompt": request.prompt, "max_tokens": request.answer, "temperature": 0,
@@ -167,7 +167,7 @@ impl Client {
 
 impl Outcome {
     fn count(&mut self, usage: &Value) {
-        // Default: most parts say nothing of it.
+        // Default: the previous value, because most parts contain no usage.
         let number = |value: &Value, before| value.as_u64().unwrap_or(before);
         self.prompt_tokens = number(&usage["prompt_tokens"], self.prompt_tokens);
         self.tokens = number(&usage["completion_tokens"], self.tokens);
@@ -180,7 +180,6 @@ fn has_text(part: &Value) -> bool {
     part["choices"][0]["text"].as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// The message of an error.
 fn message(value: &Value) -> Option<String> {
     let error = value.get("error").filter(|error| !error.is_null())?;
     let message = error["message"].as_str().map(str::to_owned);
@@ -194,7 +193,7 @@ fn whole(reader: impl Read) -> Result<String, String> {
     Ok(text)
 }
 
-/// What no server of this API says, cut to a line.
+/// Returns an error message for a malformed response, quoting its first 120 characters.
 fn unexpected(text: &str) -> String {
     let start: String = text.chars().filter(|c| !c.is_control()).take(120).collect();
     format!("an answer that is none of this API's: {start:?}")

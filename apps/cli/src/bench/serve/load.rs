@@ -1,4 +1,4 @@
-//! A load: requests sent when they are due, by as many clients as are allowed at a time.
+//! A load: requests sent at their scheduled times by a limited number of concurrent clients.
 
 use super::client::{Client, Outcome};
 use super::work::Request;
@@ -7,19 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a client that waits for its time looks whether it is wanted still.
+/// Interval at which a waiting client checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How a load went.
+/// Results of a load.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// In the order of the requests; those that were not sent have none.
+    /// Outcomes in the order of the requests. Requests that were not sent have none.
     pub outcomes: Vec<Outcome>,
-    /// Seconds from the begin to the end of the last answer.
+    /// Duration in seconds from the start to the end of the last response.
     pub seconds: f64,
 }
 
-/// What all clients of a load share.
 struct Load<'a> {
     client: &'a Client,
     model: &'a str,
@@ -30,7 +29,7 @@ struct Load<'a> {
     outcomes: Mutex<Vec<Option<Outcome>>>,
 }
 
-/// Sends all requests, at most `clients` at a time, and waits for their answers.
+/// Sends all requests with at most `clients` concurrent clients and waits for the responses.
 pub fn run(
     client: &Client,
     model: &str,
@@ -43,7 +42,7 @@ pub fn run(
     let load = Load { client, model, requests, cancel, begin, next, outcomes };
     std::thread::scope(|scope| {
         for _ in 1..clients.min(requests.len()) {
-            // Fewer clients are a smaller load, which the figures tell.
+            // If a thread cannot be started, the load has fewer clients, which the measurements show.
             let _ = std::thread::Builder::new().spawn_scoped(scope, || load.work());
         }
         load.work();
@@ -54,11 +53,11 @@ pub fn run(
 }
 
 impl Load<'_> {
-    /// One client: takes the next request until there is none.
+    /// Sends requests, one at a time, until none is left.
     fn work(&self) {
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
-            // Default: after the last request there is nothing to do.
+            // Default: the client ends after the last request.
             let Some(request) = self.requests.get(index) else { return };
             if !self.wait(request.at) {
                 return;
@@ -71,7 +70,7 @@ impl Load<'_> {
         }
     }
 
-    /// Waits until a request is due; false if nobody wants it any more.
+    /// Waits until the scheduled time of a request. Returns false if the load was cancelled.
     fn wait(&self, at: Duration) -> bool {
         loop {
             if self.cancel.is_cancelled() {

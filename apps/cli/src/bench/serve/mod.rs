@@ -1,4 +1,4 @@
-//! `nestling bench serve`: how a server of the OpenAI API holds up under load.
+//! `nestling bench serve`: measures a server of the OpenAI API under load.
 
 mod client;
 mod load;
@@ -18,10 +18,9 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Clients that wait for their times, where no number is given.
+/// Default number of concurrent clients when a request rate is given.
 const CLIENTS: usize = 256;
 
-/// Most threads that ask.
 const CLIENTS_MAX: usize = 4096;
 
 pub fn serve(args: &LoadArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
@@ -66,7 +65,7 @@ fn key(path: &Path) -> Result<String> {
         .ok_or_else(|| Failure::new(format!("{} has no key in its first line", path.display())))
 }
 
-/// The model that is asked.
+/// Selects the model to send requests to.
 fn served(client: &Client, args: &LoadArgs) -> Result<Served> {
     let failed = |error| {
         let failure = Failure::new(format!("{} does not list its models: {error}", args.url));
@@ -82,10 +81,9 @@ fn served(client: &Client, args: &LoadArgs) -> Result<Served> {
     })
 }
 
-/// The loads that are measured, one after the other.
 fn points(args: &WorkArgs) -> Result<Vec<Point>> {
     let listed = args.max_concurrency.as_ref().map(|list| list.0.clone());
-    // Default: one client, or enough for requests that come by the clock.
+    // Default: one client, or enough clients to keep the requested rate.
     let unless_told = if args.request_rate.is_empty() { 1 } else { CLIENTS };
     let clients = match listed {
         Some(list) => list.into_iter().map(|count| count as usize).collect(),
@@ -133,7 +131,7 @@ fn print(args: &LoadArgs, served: &Served, reports: &[Report]) -> Result<()> {
     write_out(&text)
 }
 
-/// A line for each load: percentiles of first tokens and of gaps, in milliseconds.
+/// Formats a table with one line per load: percentiles of first-token times and gaps in milliseconds.
 fn table(args: &LoadArgs, reports: &[Report]) -> String {
     let percents: Vec<String> =
         args.percentiles.iter().map(|percent| format!("p{percent}")).collect();

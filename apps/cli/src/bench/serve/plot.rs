@@ -1,4 +1,5 @@
-//! First tokens and gaps over the load, as an SVG file: a panel each, a line for each percentile.
+//! Plots first-token times and gaps over the load as an SVG file. There is one panel for each and one line
+//! per percentile.
 
 use super::report::{Report, Times};
 use std::fmt::Write as _;
@@ -12,14 +13,14 @@ const PANEL: f64 = (WIDTH - 3.0 * MARGIN) / 2.0;
 
 const COLORS: [&str; 5] = ["#2a9d4a", "#1f6fb4", "#8e44ad", "#c0392b", "#b8860b"];
 
-/// Most characters of a title.
+/// Maximum length of a title in characters.
 const TITLE_MAX: usize = 90;
 
-/// One panel: where values lie in it. Loads stand side by side, milliseconds are logarithmic.
+/// Coordinate system of one panel. Loads are spaced evenly; the axis of milliseconds is logarithmic.
 struct Panel {
     left: f64,
     count: usize,
-    /// Powers of ten.
+    /// Exponents of the powers of ten that bound the vertical axis.
     powers: (i32, i32),
 }
 
@@ -77,10 +78,10 @@ impl Panel {
     }
 }
 
-/// The times of a report that a panel shows.
+/// Accessor of the times that a panel plots.
 type TimesOf = fn(&Report) -> &Times;
 
-/// A drawing of all loads that were measured.
+/// Draws all measured loads and returns the SVG text.
 pub fn svg(title: &str, reports: &[Report], percentiles: &[u8]) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \

@@ -1,20 +1,20 @@
-//! What a load says of a server, under the names of `vllm bench serve`.
+//! Results of a load, with the field names of `vllm bench serve`.
 
 use super::client::Outcome;
 use super::load::Run;
 use crate::args::{Objective, Time};
 use serde_json::{Map, Value, json};
 
-/// How requests came.
+/// A load level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Requests a second; none for clients that ask as soon as they are answered.
+    /// Requests per second; `None` if clients send the next request as soon as a response ends.
     pub rate: Option<f64>,
-    /// Most requests under way at a time.
+    /// Maximum number of concurrent requests.
     pub clients: usize,
 }
 
-/// Times of one kind, in seconds.
+/// Durations of one kind in seconds, sorted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Times(Vec<f64>);
 
@@ -25,7 +25,7 @@ impl Times {
         Self(times)
     }
 
-    /// Between the two nearest where it lies between, as numpy has it; none without times.
+    /// Returns a percentile with linear interpolation, as numpy does. Returns `None` without times.
     pub fn percentile(&self, percent: u8) -> Option<f64> {
         let place = f64::from(percent) / 100.0 * self.0.len().checked_sub(1)? as f64;
         let (below, share) = (place as usize, place.fract());
@@ -45,7 +45,7 @@ impl Times {
     }
 }
 
-/// One load that was measured.
+/// Results of one load.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub point: Point,
@@ -55,16 +55,16 @@ pub struct Report {
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
     pub tokens: u64,
-    /// Requests that kept to all objectives; none where there are none.
+    /// Number of requests that met all objectives; `None` without objectives.
     pub good: Option<usize>,
-    /// To the first token.
+    /// Times to the first token.
     pub first: Times,
-    /// For each token after the first, by request.
+    /// Mean times per token after the first, one per request.
     pub each: Times,
-    /// From each part of an answer to the next.
+    /// Gaps between successive parts of a response.
     pub gaps: Times,
     pub whole: Times,
-    /// Longest time that a request was sent after it was due.
+    /// Largest delay in seconds between the scheduled and the actual time of sending.
     pub late: f64,
 }
 
@@ -95,7 +95,7 @@ impl Report {
         if self.seconds > 0.0 { count / self.seconds } else { 0.0 }
     }
 
-    /// All figures; times in milliseconds.
+    /// Returns all fields, with times in milliseconds.
     pub fn fields(&self, percentiles: &[u8]) -> Map<String, Value> {
         let mut fields = Map::new();
         let mut set = |name: &str, value: Value| fields.insert(name.to_owned(), value);
@@ -125,13 +125,13 @@ impl Report {
         fields
     }
 
-    /// Times by the names that they go by.
+    /// Returns the times with their field names.
     pub fn times(&self) -> [(&'static str, &Times); 4] {
         [("ttft", &self.first), ("tpot", &self.each), ("itl", &self.gaps), ("e2el", &self.whole)]
     }
 }
 
-/// Whether a request kept to a bound; an answer too short to have a time kept to it.
+/// Returns whether a request met an objective. A response too short to have the time meets it.
 fn keeps(outcome: &Outcome, bound: &Objective) -> bool {
     let time = match bound.time {
         Time::FirstToken => outcome.first,
@@ -153,7 +153,7 @@ mod tests {
         Outcome { first: Some(first), gaps, whole, tokens, prompt_tokens: 10, ..Outcome::default() }
     }
 
-    /// numpy.percentile([1, 2, 3, 4], [25, 50, 90, 99]) and numpy.std.
+    /// The expected values are those of numpy.percentile([1, 2, 3, 4], [25, 50, 90, 99]) and numpy.std.
     #[test]
     fn percentiles_are_numpys() {
         let times = Times::new([4.0, 1.0, 3.0, 2.0].into_iter());

@@ -1,21 +1,22 @@
-//! What is asked of a server: prompts of random tokens, and when each is sent. The same for the same seed.
+//! Requests of a load: prompts of random tokens and their sending times, determined by a seed.
 
 use crate::args::{Lengths, WorkArgs};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::time::Duration;
 
-/// One request.
+/// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// When it is due, from the begin of the load; at once for clients that ask as they are answered.
+    /// Scheduled time after the start of the load. It is 0 if clients send as soon as a response ends.
     pub at: Duration,
     pub prompt: Vec<u32>,
-    /// Tokens of the answer.
+    /// Number of tokens to generate.
     pub answer: u32,
 }
 
-/// The requests of one load. Each load of a series has prompts of its own, so that none finds what another computed.
+/// Returns the requests of one load. Each load of a series has different prompts, so that no load benefits
+/// from the prefix cache of another.
 pub fn requests(args: &WorkArgs, load: usize, vocab_size: u32, rate: Option<f64>) -> Vec<Request> {
     let seed = args.seed.wrapping_add((load as u64) << 32);
     let mut random = Random(SplitMix64::seed_from_u64(seed));
@@ -37,7 +38,6 @@ pub fn requests(args: &WorkArgs, load: usize, vocab_size: u32, rate: Option<f64>
 struct Random(SplitMix64);
 
 impl Random {
-    /// A whole number below `count`.
     fn below(&mut self, count: u32) -> u32 {
         ((u64::from(self.0.next_u64() as u32) * u64::from(count)) >> 32) as u32
     }
@@ -51,7 +51,7 @@ impl Random {
         self.tokens(count, vocab_size)
     }
 
-    /// Of mean 1: the time from one of many independent events to the next.
+    /// Returns an exponentially distributed number of mean 1: the gaps of a Poisson process.
     fn exponential(&mut self) -> f64 {
         let share = (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         -(1.0 - share).ln()
@@ -98,7 +98,7 @@ mod tests {
         assert!(all.iter().all(|one| one.at.is_zero() && one.answer == 7));
     }
 
-    /// The mean of 4,000 gaps lies within 5 of its standard deviations (mean / √4000) of the mean that was asked for.
+    /// The mean of 4,000 gaps is within 5 of its standard deviations (mean / √4000) of the requested mean.
     #[test]
     fn requests_come_at_their_rate() {
         let all = requests(&args(4000), 0, 10, Some(20.0));

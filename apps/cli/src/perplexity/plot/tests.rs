@@ -130,7 +130,7 @@ fn labels_keep_off_lines_and_markers() {
         assert!(!is_on, "{left} {baseline} at {x} {y}");
     }
     assert!(next.x - 5.0 > right || next.x + 5.0 < left || next.y > baseline + 8.0 || next.y < top);
-    // Nothing leaves the page.
+    // Labels stay within the page.
     let label = labels.place(at(WIDTH - RIGHT - 4.0, TOP + 4.0), 8);
     let PagePoint { x: left, y: baseline } = label;
     assert!(left + 8.0 * Labels::CHARACTER <= WIDTH - RIGHT && baseline - 10.0 >= TOP);
