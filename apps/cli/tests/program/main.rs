@@ -124,7 +124,7 @@ fn store() -> &'static str {
     STORE.get_or_init(|| {
         let path = scratch().join("tiny.nest").display().to_string();
         let checkpoint = checkpoint().display().to_string();
-        run(&["convert", &checkpoint, "-o", &path]).ok();
+        run(&["convert", &checkpoint, "-o", &path, "--calibration", "none"]).ok();
         path
     })
 }
