@@ -1,6 +1,8 @@
 //! Why a call failed, as an exception of `nestling`.
 
 use std::any::Any;
+use std::error::Error;
+use std::{io, iter};
 
 use nestling::{EngineError, ErrorClass};
 use pyo3::prelude::*;
@@ -11,6 +13,8 @@ use pyo3::types::PyType;
 pub(crate) enum Failure {
     /// An error of `nestling`, with the name of its class there.
     Told { class: &'static str, text: String },
+    /// An error of the operating system, with its number.
+    System { class: &'static str, text: String, errno: i32 },
     /// What Python raised meanwhile: an interrupt, or an error of a callback.
     Raised(PyErr),
 }
@@ -70,8 +74,27 @@ impl Failure {
                 Ok(class) => PyErr::from_type(class, (text,)),
                 Err(error) => error,
             },
+            Self::System { class, text, errno } => match class_of(py, class) {
+                Ok(class) => with_errno(py, PyErr::from_type(class, (text,)), errno),
+                Err(error) => error,
+            },
         }
     }
+}
+
+/// Sets `errno`, which `OSError` has only from constructors whose message is another one.
+fn with_errno(py: Python<'_>, error: PyErr, errno: i32) -> PyErr {
+    match error.value(py).setattr("errno", errno) {
+        Ok(()) => error,
+        Err(failed) => failed,
+    }
+}
+
+/// Returns the first error of the operating system in a chain of sources.
+fn system_error(error: &EngineError) -> Option<&io::Error> {
+    let first: Option<&(dyn Error + 'static)> = Some(error);
+    let mut chain = iter::successors(first, |error| error.source());
+    chain.find_map(|error| error.downcast_ref::<io::Error>())
 }
 
 fn class_of<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
@@ -85,7 +108,7 @@ impl From<EngineError> for Failure {
             ErrorClass::Busy => "BusyError",
             ErrorClass::NoRoom => "NoRoomError",
             ErrorClass::Stopped => "StoppedError",
-            ErrorClass::Source => "SourceError",
+            ErrorClass::Source => return source(&error),
             _ => "BrokenError",
         };
         Self::Told { class, text: error.to_string() }
@@ -96,4 +119,14 @@ impl From<PyErr> for Failure {
     fn from(error: PyErr) -> Self {
         Self::Raised(error)
     }
+}
+
+fn source(error: &EngineError) -> Failure {
+    let (text, system) = (error.to_string(), system_error(error));
+    let Some(errno) = system.and_then(io::Error::raw_os_error) else {
+        return Failure::source(text);
+    };
+    let is_missing = system.is_some_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let class = if is_missing { "MissingFileError" } else { "SourceError" };
+    Failure::System { class, text, errno }
 }

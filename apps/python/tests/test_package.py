@@ -1,6 +1,7 @@
 """What the package promises beside what the examples show."""
 
 import asyncio
+import errno
 import gc
 import math
 import signal
@@ -67,8 +68,12 @@ def test_sessions_go_on_fork_and_forget(model: nestling.Model) -> None:
 
 
 def test_errors_have_classes(model: nestling.Model, tmp_path: Path) -> None:
-    with pytest.raises(nestling.SourceError):
+    with pytest.raises(nestling.SourceError) as absent:
         nestling.open(tmp_path / "absent.nest")
+    assert isinstance(absent.value, FileNotFoundError)
+    assert absent.value.errno == errno.ENOENT
+    with pytest.raises(ValueError, match="compute threads: 100000 is over the limit of 1024"):
+        nestling.open(BUNDLED, threads=100_000)
     with pytest.raises(OSError):
         (tmp_path / "no.nest").write_bytes(b"no store")
         nestling.open(tmp_path / "no.nest")

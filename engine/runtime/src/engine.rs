@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 use crate::encode_worker::EncodeWorker;
 use crate::mask_worker::MaskWorker;
 use crate::model_core::ModelCore;
-use crate::options::{Driver, EngineOptions};
+use crate::options::{Driver, EngineOptions, THREADS_MAX};
 use crate::page_store::PageStore;
 use crate::status::ServiceStatus;
 use crate::step_loop::{LoopInbox, LoopProgress, Place, StepLoop, Task};
@@ -34,11 +34,16 @@ impl Engine {
     /// Starts an engine.
     ///
     /// # Errors
-    /// Fails with [`EngineError::Thread`] if the thread of the step loop cannot be spawned.
+    /// Fails with [`EngineError::Limit`] for more than [`THREADS_MAX`] threads, and with [`EngineError::Thread`] if the
+    /// thread of the step loop cannot be spawned.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
         let inbox = Arc::new(LoopInbox::new());
         let cores = || available_parallelism().map_or(1, NonZero::get);
-        let threads = options.threads.unwrap_or_else(cores);
+        let threads = options.threads.filter(|threads| *threads > 0).unwrap_or_else(cores);
+        if threads > THREADS_MAX {
+            let (limit, found) = (THREADS_MAX as u64, threads as u64);
+            return Err(EngineError::Limit { what: "number of compute threads", limit, found });
+        }
         let pool = Arc::new(ThreadPool::placed(threads, options.placement));
         let step_loop = StepLoop::new(Arc::clone(&inbox), Arc::clone(&pool));
         let runs = match options.driver {

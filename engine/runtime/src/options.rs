@@ -22,12 +22,15 @@ use nestling_experts::expert::{HostExperts, Prefetch};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::record::Recorder;
 
+/// Maximum number of compute threads of an engine.
+pub const THREADS_MAX: usize = 1024;
+
 /// Options of an engine. In serde form, missing fields take their default, unknown fields are an error, and
 /// times are in seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineOptions {
-    /// Number of compute threads. `None` means one per core. Never changes a result.
+    /// Number of compute threads, at most [`THREADS_MAX`]. `None` and 0 mean one per core. Never changes a result.
     pub threads: Option<usize>,
     /// CPU affinity of the compute threads. Never changes a result.
     pub placement: ThreadPlacement,

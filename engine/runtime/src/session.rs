@@ -358,6 +358,10 @@ impl Session {
         options: &GenerateOptions,
     ) -> Result<Answer, EngineError> {
         let core = &self.model.core;
+        core.check_tokens(&options.stop_tokens)?;
+        for (token, _) in options.sampling.logit_bias.iter().flatten() {
+            core.check_tokens(&[*token])?;
+        }
         let sampling = options.sampling.over(&core.sampling);
         let token_events = options.token_events || sampling.top_logprobs.is_some();
         // Token ids unknown to the tokenizer have no text, so they are excluded from sampling.

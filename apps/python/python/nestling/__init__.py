@@ -7,12 +7,15 @@
         print(piece, end="", flush=True)
 """
 
+from importlib.metadata import version as _version
+
 from ._answer import Answer, Events
 from ._errors import (
     AnswerError,
     BrokenError,
     BusyError,
     CallerError,
+    MissingFileError,
     NestlingError,
     NoRoomError,
     SourceError,
@@ -51,6 +54,7 @@ __all__ = [
     "Finished",
     "Likelihood",
     "Message",
+    "MissingFileError",
     "Model",
     "NestlingError",
     "NoRoomError",
@@ -76,3 +80,5 @@ __all__ = [
     "schema_of",
     "tool",
 ]
+
+__version__ = _version("nestling")

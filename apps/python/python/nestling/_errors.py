@@ -25,6 +25,10 @@ class SourceError(NestlingError, OSError):
     """A file that is damaged, missing or not what it should be, or a disk that fails."""
 
 
+class MissingFileError(SourceError, FileNotFoundError):
+    """A file that does not exist."""
+
+
 class BrokenError(NestlingError, RuntimeError):
     """The model, its device or the library itself: open the model again, and report it."""
 

@@ -55,6 +55,16 @@ fn preemptions_of_expected_answers(gap_target: Duration, pages: usize) -> u64 {
 }
 
 #[test]
+fn no_threads_are_one_per_core_and_too_many_are_refused() {
+    let engine = |threads| Engine::new(EngineOptions { threads, ..EngineOptions::default() });
+    for threads in [None, Some(0), Some(1), Some(7)] {
+        assert!(engine(threads).is_ok(), "{threads:?}");
+    }
+    let error = engine(Some(100_000)).unwrap_err().to_string();
+    assert_eq!(error, "number of compute threads: 100000 is over the limit of 1024");
+}
+
+#[test]
 fn what_is_refused_says_why_and_changes_nothing() {
     let options = EngineOptions { waiting_max: 2, ..EngineOptions::default() };
     let engine = Engine::new(EngineOptions { driver: Driver::Caller, ..options }).unwrap();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::fake::*;
 use nestling_core::EngineError;
 use nestling_runtime::{
-    Event, FinishReason, Finished, GenerateOptions, Generation, Input, SamplingParams,
-    SnapshotContents,
+    Event, FinishReason, Finished, GenerateOptions, Generation, Input, SamplingOptions,
+    SamplingParams, SnapshotContents,
 };
 
 fn finish(generation: Generation) -> Finished {
@@ -209,6 +209,17 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let outside = session.generate(vec![VOCAB as u32], &greedy(1)).unwrap_err();
     assert!(matches!(outside, EngineError::TokenOutOfRange { .. }), "{outside}");
     assert!(matches!(session.generate("text", &greedy(1)), Err(EngineError::NoTokenizer)));
+    let stop_tokens = vec![1, VOCAB as u32];
+    let bias =
+        SamplingOptions { logit_bias: Some(vec![(VOCAB as u32, 1.0)]), ..Default::default() };
+    let stops = GenerateOptions { stop_tokens, ..GenerateOptions::default() };
+    let biased = GenerateOptions { sampling: bias, ..GenerateOptions::default() };
+    for options in [stops, biased] {
+        let outside = session.generate(vec![1], &options).unwrap_err();
+        assert!(
+            matches!(outside, EngineError::TokenOutOfRange { token, .. } if token as usize == VOCAB)
+        );
+    }
     let sampling = SamplingParams { top_p: 2.0, ..SamplingParams::greedy() }.into();
     let options = GenerateOptions { sampling, ..GenerateOptions::default() };
     assert!(matches!(session.generate(vec![1], &options), Err(EngineError::Sample(_))));
