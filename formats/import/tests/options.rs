@@ -488,9 +488,9 @@ const ALIASES: &[(&str, &str, &str, u64)] = &[
     ("glm4-moe", "num_local_experts", "n_routed_experts", 12),
     ("glm4-moe-lite", "head_dim", "qk_rope_head_dim", 4),
     ("glm4-moe-lite", "num_local_experts", "n_routed_experts", 12),
-    ("gpt-oss", "num_experts", "num_local_experts", 5),
+    ("gpt-oss", "num_experts", "num_local_experts", 7),
     ("minimax-m2", "num_experts", "num_local_experts", 16),
-    ("mixtral", "num_experts", "num_local_experts", 5),
+    ("mixtral", "num_experts", "num_local_experts", 7),
     ("olmoe", "num_local_experts", "num_experts", 5),
     ("solar-open", "num_local_experts", "n_routed_experts", 12),
 ];

@@ -60,9 +60,8 @@ fn grammars_with_large_automata_are_refused_within_the_fuel_of_a_compilation() {
     let json = format!("start: %json {}", json!({ "type": "integer", "allOf": multiples }));
     let wide: Vec<_> = (1..=16).map(|n| format!("/.*a.{{{n}}}b.*/")).collect();
     let wide = format!("start: WIDE\nWIDE: {}", wide.join(" & "));
-    for grammar in [json, wide] {
-        refused(Guide::lark(&grammar), "too much work");
-    }
+    refused(Guide::lark(&json), "too much work");
+    refused(Guide::lark(&wide), "fuel exhausted");
     let few = "start: FEW\nFEW: /.*a.{1}b.*/ & /.*a.{2}b.*/";
     assert!(Guide::lark(few).is_ok());
 }
