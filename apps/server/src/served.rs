@@ -100,8 +100,8 @@ impl Served {
         .await?
     }
 
-    /// Counts an error of the engine, marks the model as stale if only reopening helps, and returns the error
-    /// for the client.
+    /// Counts an error of the engine and returns the error for the client. Marks the model as stale if only
+    /// reopening helps.
     pub fn refused(&self, error: EngineError, param: &'static str) -> ApiError {
         self.metrics.failed(&error);
         if error.needs_reopening() && !self.stale.swap(true, Ordering::Relaxed) {
@@ -113,8 +113,8 @@ impl Served {
         ApiError::engine(error, param)
     }
 
-    /// Returns true if no request can succeed before the model is reopened: its file changed, or a step or
-    /// the device failed.
+    /// Returns true if no request can succeed before the model is reopened. The reason is a changed file, or
+    /// a failed step or device.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
     }

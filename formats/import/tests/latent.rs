@@ -1,5 +1,5 @@
-//! Configurations with latent attention: published ones, options that are rejected by name, and the locations
-//! of per-head weights in a checkpoint.
+//! Configurations with latent attention. The tests cover published ones, options rejected by name, and the
+//! locations of per-head weights in a checkpoint.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
 
 use std::path::Path;

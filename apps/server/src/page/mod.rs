@@ -27,7 +27,7 @@ pub(crate) fn page() -> Response {
     response
 }
 
-/// Returns a content security policy that allows only the page's own script and style, by hash, and
+/// Returns a content security policy. It allows only the page's own script and style, by hash, and
 /// connections to this server.
 fn policy() -> String {
     let (script, style) = (hash("script"), hash("style"));

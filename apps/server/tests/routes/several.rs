@@ -14,8 +14,8 @@ use crate::failures::{open_streamed, touch};
 use crate::models::{open_bundled, open_tools};
 use crate::{CHAT, block_on, chat_with, get, post, post_later};
 
-/// A source with the bundled model as `story` and `large`, a random model as `tools`, and a model that fails
-/// to open.
+/// A source of four models: the bundled model as `story` and `large`, a random model as `tools`, and one that
+/// fails to open.
 #[derive(Debug, Default)]
 struct Two {
     opened: Mutex<Vec<(String, Option<u64>)>>,

@@ -64,7 +64,7 @@ impl MatrixPlace<'_> {
     }
 }
 
-/// Returns the maximum number of 32-column groups that stay together in a part, or `None` if the part has no
+/// Returns the maximum number of 32-column groups that stay together in a part. `None` if the part has no
 /// such groups.
 fn span_of(part: &RowSlice<'_>, kind: BlockType) -> Option<u8> {
     let fits = part.tensor.element == ElementType::Block(kind)
@@ -121,7 +121,7 @@ fn taken_units(
 }
 
 impl Checkpoint {
-    /// Reads `rows` rows of a matrix, starting at `first`, as integers of the codec of
+    /// Reads `rows` rows of a matrix, starting at `first`, as scaled integers. The codec is that of
     /// [`MatrixPlace::blocks`], which must not be `None`.
     ///
     /// # Errors

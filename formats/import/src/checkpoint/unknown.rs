@@ -10,8 +10,8 @@ use crate::names;
 use crate::weight_files::open_weights;
 use crate::{ImportError, ModelConfig, ModelShape};
 
-/// Extends the error for an unknown family by the tensors that differ from the most similar family, if
-/// weights are available.
+/// Extends the error for an unknown family by a comparison with the most similar family. Differing tensors
+/// are listed if weights are available.
 pub(super) fn explained(directory: &Path, config: &[u8], error: ImportError) -> ImportError {
     match error {
         ImportError::Unsupported { file, key, found, supported } if key == "model_type" => {

@@ -10,8 +10,8 @@ const FILE: &str = "defaults.json";
 
 const TABLE: &str = include_str!("defaults.json");
 
-/// Returns the fields of a family's configuration, with aliases replaced by the keys that the family reads,
-/// and with defaults for absent keys.
+/// Returns the fields of a family's configuration with defaults for absent keys. Aliases are replaced by the
+/// keys that the family reads.
 ///
 /// # Errors
 /// Returns an error if a required key is `null`, or if a key and its alias have different values.

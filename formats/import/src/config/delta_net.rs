@@ -43,8 +43,8 @@ impl DeltaNetConfig {
         self.channels() + self.value_dim() + 2 * self.num_value_heads
     }
 
-    /// Returns the size of a layer's recurrent state in floats: the window of the convolution, and a matrix
-    /// `[key_head_dim, value_head_dim]` per value head.
+    /// Returns the size of a layer's recurrent state in floats. The state consists of the window of the
+    /// convolution, and a matrix `[key_head_dim, value_head_dim]` per value head.
     pub fn state_floats(&self) -> usize {
         self.window() * self.channels() + self.value_dim() * self.key_head_dim
     }

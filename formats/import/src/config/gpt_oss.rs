@@ -1,5 +1,5 @@
-//! gpt-oss: attention sinks, alternating sliding windows, biases in all projections, a clamped SwiGLU, and
-//! experts that may be stored in MXFP4.
+//! gpt-oss: attention sinks, alternating sliding windows, biases in all projections, and a clamped SwiGLU.
+//! Experts may be stored in MXFP4.
 
 use super::keys::{self, Parts};
 use super::{

@@ -117,8 +117,8 @@ pub(super) fn text_part(
     Ok(text)
 }
 
-/// Returns true if a key does not help to identify a family: all families have it, or its value enables
-/// nothing.
+/// Returns true if a key does not help to identify a family. Either all families have it, or its value
+/// enables nothing.
 pub(super) fn is_plain(key: &str, value: &Value) -> bool {
     let inert = match value {
         Value::Bool(on) => !on,

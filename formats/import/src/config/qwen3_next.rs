@@ -1,5 +1,5 @@
-//! Qwen3-Next and the text part of Qwen3.5-MoE and Qwen3.6-MoE: gated DeltaNet layers interleaved with gated
-//! attention, and a shared expert with a sigmoid gate.
+//! Qwen3-Next and the text part of Qwen3.5-MoE and Qwen3.6-MoE. Gated DeltaNet layers are interleaved with
+//! gated attention, and the shared expert has a sigmoid gate.
 
 use super::keys::{self, Parts};
 use super::{

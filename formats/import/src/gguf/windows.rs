@@ -1,5 +1,5 @@
-//! Configuration of models with two kinds of layers (Gemma 4): sliding-window layers, with their own RoPE and
-//! heads, and global layers.
+//! Configuration of models with two kinds of layers (Gemma 4). Sliding-window layers and global layers have
+//! separate RoPE settings and heads.
 
 use serde_json::{Map, Value, json};
 

@@ -111,8 +111,8 @@ impl Order {
     }
 }
 
-/// Rows of a matrix, taken from some rows and columns of a two-dimensional tensor, or of one matrix of a
-/// three-dimensional tensor.
+/// Rows of a matrix, taken from a tensor. They are some rows and columns of a two-dimensional tensor, or of
+/// one matrix of a three-dimensional tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSlice {
     /// Name of the tensor.
@@ -138,9 +138,9 @@ impl TensorSlice {
 /// Transformation of the values of a float tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatChange {
-    /// Unchanged values.
+    /// Addition of one, for norms whose weights are stored relative to 1.
     Kept,
-    /// Adds one, for norms whose weights are stored relative to 1.
+    /// Negated exponential, for decay rates that are stored as logarithms.
     PlusOne,
     /// Returns the negative of the exponential, for decay rates that are stored as logarithms.
     NegativeExp,
@@ -237,8 +237,8 @@ pub fn float_tensor(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     (published(config.architecture).float)(config, id)
 }
 
-/// Returns true for tensors that may be ignored: a stored copy of a tied head, and RoPE tables, which follow
-/// from the configuration.
+/// Returns true for tensors that may be ignored. These are a stored copy of a tied head, and RoPE tables,
+/// which follow from the configuration.
 fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     (config.tie_word_embeddings && name == "lm_head.weight")
         || name.ends_with(".rotary_emb.inv_freq")

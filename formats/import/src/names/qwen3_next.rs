@@ -97,8 +97,8 @@ fn matrix(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Vec<TensorSlic
     }
 }
 
-/// Returns the rows of queries or gates in a combined projection, which has the query and then the gate of
-/// each head.
+/// Returns the rows of queries or gates in a combined projection. The projection has the query and then the
+/// gate of each head.
 fn with_gate(kind: MatrixKind, head_dim: usize) -> (MatrixKind, Runs) {
     let of_query = |start| Runs { start, length: head_dim, stride: 2 * head_dim };
     match kind {
