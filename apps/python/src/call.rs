@@ -69,7 +69,6 @@ impl<T: Send> Held<T> {
         }
     }
 
-    /// Calls `work` with the value.
     pub(crate) fn with<R>(
         &self,
         work: impl FnOnce(&mut T) -> Result<R, Failure>,

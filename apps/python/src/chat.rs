@@ -10,7 +10,6 @@ use crate::generation::Generation;
 use crate::options;
 use crate::wait::wait_for;
 
-/// A conversation and its session.
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Chat {
     state: Held<State>,
@@ -81,7 +80,6 @@ impl Chat {
         })
     }
 
-    /// Returns the transcript as JSON.
     fn transcript(&self, py: Python<'_>) -> PyResult<String> {
         call(py, || self.state.with(|state| conversation::written(&state.chat.transcript())))
     }

@@ -37,7 +37,6 @@ impl Failure {
         Self::Told { class: "SourceError", text }
     }
 
-    /// Creates an error for a closed handle.
     pub(crate) fn closed(what: &str) -> Self {
         Self::caller(format!("this {what} is closed"))
     }
@@ -62,7 +61,6 @@ impl Failure {
         Self::Told { class: "BrokenError", text }
     }
 
-    /// Converts the error to a Python exception.
     pub(crate) fn raise(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Raised(error) => error,

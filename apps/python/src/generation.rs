@@ -146,9 +146,8 @@ impl Generation {
         told(py, polled?)
     }
 
-    /// Reads the remaining events: tokens and log-probabilities of prompt and output, log-probabilities of
-    /// Reads the remaining events: tokens and log-probabilities of prompt and output, `width`
-    /// log-probabilities of the vocabulary per token, and hidden rows.
+    /// Reads the remaining events into arrays: tokens and log-probabilities of prompt and output, and hidden
+    /// rows. With a `width` above 0, the log-probabilities of the whole vocabulary are included.
     fn gather(&self, py: Python<'_>, width: usize) -> PyResult<Vec<Array>> {
         let gathered = self.reading(py, || {
             self.state.with(|state| {

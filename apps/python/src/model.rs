@@ -65,7 +65,6 @@ impl Drop for Model {
 
 #[pymethods]
 impl Model {
-    /// Creates an empty session.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         call(py, || Ok(Session::new(self.get()?.session())))
     }
@@ -98,7 +97,6 @@ impl Model {
         })
     }
 
-    /// Tokenizes a text.
     fn encode(
         &self,
         py: Python<'_>,
@@ -114,7 +112,6 @@ impl Model {
         })
     }
 
-    /// Decodes tokens.
     fn decode(&self, py: Python<'_>, tokens: Vec<u32>, keep_special: bool) -> PyResult<String> {
         call(py, || {
             let text = self.tokenizer()?.decode(&tokens, keep_special);

@@ -43,7 +43,6 @@ fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, F
     }
 }
 
-/// Returns the output constraint.
 fn form(fields: &mut Map<String, Value>) -> Result<Option<Arc<dyn ConstraintSource>>, Failure> {
     let schema = text(fields, "json_schema")?;
     let regex = text(fields, "regex")?;

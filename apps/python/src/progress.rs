@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 
-/// Progress counters.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     done: AtomicU64,
@@ -23,7 +22,6 @@ impl Told {
     }
 }
 
-/// Progress counters with their callback.
 pub(crate) struct Progress {
     told: Arc<Told>,
     callback: Option<Py<PyAny>>,
@@ -35,7 +33,6 @@ impl Progress {
         Self { told: Arc::default(), callback, last: (0, 0) }
     }
 
-    /// Returns the shared counters.
     pub(crate) fn told(&self) -> Arc<Told> {
         Arc::clone(&self.told)
     }

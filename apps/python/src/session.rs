@@ -41,7 +41,6 @@ impl Session {
     }
 }
 
-/// Input of a generation.
 struct Asked {
     input: Input,
     tools: Vec<ToolSchema>,
@@ -83,12 +82,10 @@ impl Session {
         })
     }
 
-    /// Returns a copy of the session.
     fn fork(&self, py: Python<'_>) -> PyResult<Self> {
         call(py, || self.session.with(|session| Ok(Self::new(session.fork()?))))
     }
 
-    /// Returns the tokens of the session.
     fn tokens(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         call(py, || self.session.with(|session| Ok(session.tokens()?)))
     }
@@ -103,7 +100,6 @@ impl Session {
         call(py, || self.session.with(|session| Ok(session.truncate(length)?)))
     }
 
-    /// Returns the session as bytes.
     fn snapshot<'py>(&self, py: Python<'py>, pages: bool) -> PyResult<Bound<'py, PyBytes>> {
         let contents = match pages {
             true => SnapshotContents::TokensAndPages,
@@ -113,7 +109,6 @@ impl Session {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Closes the session.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         call(py, || self.session.close())
     }

@@ -13,7 +13,6 @@ use crate::error::Failure;
 /// Interval between checks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Waker of a waiting thread.
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,

@@ -255,7 +255,6 @@ pub(crate) fn preflight(headers: &HeaderMap) -> Response {
     response
 }
 
-/// Returns true for a CORS preflight request.
 pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     *method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }

@@ -24,7 +24,6 @@ use crate::server::Served;
 /// addition.
 const CHANNEL_EVENTS: usize = 16;
 
-/// The prompts and options of a request.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub prompts: Vec<Prompt>,
@@ -249,7 +248,6 @@ impl Served {
     }
 }
 
-/// State of one choice.
 struct Choice {
     cancel: CancelToken,
     shared: Option<usize>,

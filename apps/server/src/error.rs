@@ -165,7 +165,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Returns a response with a JSON body.
 pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
     text_response(status, "application/json", value.to_string())
 }

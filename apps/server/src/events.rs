@@ -35,13 +35,11 @@ pub(crate) trait Form: Send + Unpin + 'static {
         out.done();
     }
 
-    /// Writes a keep-alive message.
     fn ping(&mut self, out: &mut Frames) {
         out.comment("ping");
     }
 }
 
-/// Buffer of server-sent events.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     text: String,
@@ -70,7 +68,6 @@ impl Frames {
     }
 }
 
-/// Body of a streamed response.
 struct EventBody<F> {
     /// `None` after the end.
     answers: Option<Answers>,

@@ -21,7 +21,6 @@ const NEXT_TOKEN: [f64; 19] = [
 
 const REASONS: [&str; 5] = ["stop", "length", "tool_calls", "cancelled", "error"];
 
-/// Counters of a served model.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     counts: Mutex<Counts>,
@@ -88,7 +87,6 @@ fn gauge(out: &mut String, name: &str, help: &str, value: f64) {
     let _ = writeln!(out, "nestling_{name} {value}");
 }
 
-/// Writes a metric with one label.
 fn labelled<'a, T: std::fmt::Display>(
     out: &mut String,
     name: &str,
@@ -261,7 +259,6 @@ pub(crate) fn joined(texts: &[(String, String)], loads: Loads) -> String {
     out
 }
 
-/// One metric of all models.
 #[derive(Debug, Default)]
 struct Family<'a> {
     heads: Vec<&'a str>,

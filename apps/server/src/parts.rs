@@ -7,7 +7,6 @@ use crate::answers::{Answers, Said};
 use crate::error::ApiError;
 use crate::logprobs::Unsaid;
 
-/// Type of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
     Reasoning,

@@ -78,7 +78,6 @@ struct Loading {
     goes_on: bool,
 }
 
-/// State of a model in listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModelState {
     Unloaded,
@@ -229,7 +228,6 @@ impl Pool {
 }
 
 impl Waiter {
-    /// Waits for the load until `end`.
     async fn end(mut self, end: Instant) -> Result<(), ApiError> {
         let left = end.saturating_duration_since(Instant::now());
         let outcome = timeout(left, self.outcome.wait_for(Option::is_some)).await;
@@ -368,7 +366,6 @@ impl Inner {
         Loading { name: name.to_owned(), cancel, outcome, waiting, goes_on }
     }
 
-    /// Registers the result of a load.
     fn loaded(
         self: &Arc<Self>,
         name: String,

@@ -181,7 +181,6 @@ async fn read(server: &Server, request: Request) -> Result<(Arc<Served>, Fields)
     Ok((served, fields))
 }
 
-/// Returns the fields of a JSON body.
 async fn fields_of(server: &Server, request: Request) -> Result<Fields, ApiError> {
     let (head, body) = request.into_parts();
     check_kind(&head.headers)?;

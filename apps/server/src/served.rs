@@ -16,7 +16,6 @@ use crate::limits::{READ_WAIT, READERS_MAX};
 use crate::metrics::Metrics;
 use crate::sessions::IdleSessions;
 
-/// Limits of a served model.
 #[derive(Clone, Debug)]
 pub(crate) struct ServedOptions {
     pub choices_max: usize,
@@ -25,7 +24,6 @@ pub(crate) struct ServedOptions {
     pub write_time: Duration,
 }
 
-/// A served model.
 pub(crate) struct Served {
     pub model: Model,
     /// Model name used by clients.

@@ -8,7 +8,6 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{SCHEMA_BYTES_MAX, TOOLS_MAX};
 
-/// Tools and tool choice of a request.
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub schemas: Vec<ToolSchema>,
@@ -38,7 +37,6 @@ impl Tools {
     }
 }
 
-/// A tool of a request.
 #[derive(Debug)]
 pub(crate) struct Tool {
     pub schema: ToolSchema,
@@ -102,7 +100,6 @@ pub(crate) fn function(
     ToolSchema(json!({ "type": "function", "function": function }))
 }
 
-/// Returns true if a tool has this name.
 pub(crate) fn has(schemas: &[ToolSchema], name: &str) -> bool {
     schemas.iter().any(|schema| schema.name() == Some(name))
 }

@@ -168,7 +168,6 @@ impl Fields {
         self.nulls.iter().any(|name| name == key)
     }
 
-    /// Returns an error if the member is `null`.
     pub(crate) fn refuse_null(&self, key: &str) -> Result<(), ImportError> {
         if self.is_null(key) { Err(self.wrong(key, "a value")) } else { Ok(()) }
     }

@@ -51,7 +51,6 @@ fn parse(value: &Value) -> Result<ModelConfig, ImportError> {
     ModelConfig::from_json("config.json", value.to_string().as_bytes())
 }
 
-/// Returns the published configuration with one key changed.
 fn with(key: &str, value: Value) -> Result<ModelConfig, ImportError> {
     let mut config = published();
     config[key] = value;

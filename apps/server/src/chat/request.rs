@@ -18,7 +18,6 @@ use crate::server::Served;
 /// Template variables that are set through other request fields.
 const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
 
-/// A parsed chat request.
 #[derive(Debug)]
 pub(super) struct ChatRequest {
     pub job: Job,
@@ -82,7 +81,6 @@ fn answer_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// Reads the template variables of the request.
 fn template_arguments(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, ApiError> {
     let knows = |name: &str| reasoning::knows(model, name);
     let mut arguments = Map::new();

@@ -13,7 +13,6 @@ use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
 const KIND: &str = "chat.completion.chunk";
 
-/// Stream format of chat completion chunks.
 pub(super) struct ChatStream {
     served: Arc<Served>,
     head: ReplyHead,
@@ -55,7 +54,6 @@ impl ChatStream {
         chunk
     }
 
-    /// Returns a chunk of one choice.
     fn part(&self, index: usize, delta: Value, tokens: &[TokenEvent]) -> Value {
         let has_logprobs = self.has_logprobs && !tokens.is_empty();
         let logprobs = has_logprobs.then(|| of_chat(&self.served.model, tokens));

@@ -15,7 +15,6 @@ use crate::tokens::ids;
 /// Default of `max_tokens` in the API.
 const TOKENS_UNLESS_TOLD: usize = 16;
 
-/// A parsed completion request.
 #[derive(Debug)]
 pub(super) struct CompletionRequest {
     pub job: Job,

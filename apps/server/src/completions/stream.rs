@@ -8,7 +8,6 @@ use crate::answers::{Answers, Said};
 use crate::events::{Form, Frames};
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
-/// Stream format of completion chunks.
 pub(super) struct CompletionStream {
     choices: Choices,
     head: ReplyHead,
@@ -33,7 +32,6 @@ impl CompletionStream {
         object
     }
 
-    /// Returns a chunk of one choice.
     fn part(&mut self, index: usize, text: &str, finished: Option<&Finished>) -> Value {
         let has_logprobs = self.choices.has_logprobs;
         let logprobs = match self.all.get_mut(index) {

@@ -14,7 +14,6 @@ const OVERLOADED: u16 = 529;
 /// Header with the request id.
 const ID_HEADER: &str = "request-id";
 
-/// Returns the error type for a status.
 fn kind(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "authentication_error",

@@ -140,7 +140,6 @@ impl History {
     }
 }
 
-/// Appends a text to the content of a message.
 fn add_text(message: &mut Message, text: &str) {
     let said = match message.content.take() {
         Some(content) => format!("{}\n{text}", content.text()),

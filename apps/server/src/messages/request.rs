@@ -63,7 +63,6 @@ impl Talk {
     }
 }
 
-/// A parsed message request.
 pub(super) struct MessageRequest {
     pub job: Job,
     pub stream: bool,

@@ -9,7 +9,6 @@ use crate::error::ApiError;
 use crate::events::{Form, Frames};
 use crate::parts::{Kind, Part, Parts, Step};
 
-/// Stream format of a message.
 pub(super) struct MessageStream {
     head: Head,
     prompt_tokens: usize,
@@ -30,7 +29,6 @@ fn write(out: &mut Frames, kind: &str, mut event: Value) {
     out.event(kind, &event);
 }
 
-/// Writes the event of a change to a block.
 fn tell(out: &mut Frames, part: &Part, index: usize, step: Step) {
     match step {
         Step::Open => {

@@ -18,7 +18,6 @@ use crate::error::ApiError;
 /// Maximum size of one body frame in bytes, if further lines are pending.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Body of a streamed response.
 struct LineBody {
     /// `None` after the end.
     answers: Option<Answers>,
@@ -26,7 +25,6 @@ struct LineBody {
     text: String,
 }
 
-/// Returns a response that streams lines of JSON.
 pub(super) fn response(answers: Answers, writer: Writer) -> Response {
     let body = LineBody { answers: Some(answers), writer, text: String::new() };
     let mut response = Response::new(Body::from_stream(body));

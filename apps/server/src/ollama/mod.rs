@@ -36,12 +36,10 @@ pub(crate) struct Asked {
     pub started: Instant,
 }
 
-/// Returns true if a path belongs to this API.
 pub(crate) fn owns(path: &str) -> bool {
     path.starts_with("/api/")
 }
 
-/// Returns true if a route reads a body.
 pub(crate) fn has_body(method: &Method, path: &str) -> bool {
     *method == Method::POST && matches!(path, "/api/chat" | "/api/generate" | "/api/show")
 }

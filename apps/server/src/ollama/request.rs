@@ -23,7 +23,6 @@ use crate::tools::check_schema;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Keep(pub Option<Duration>);
 
-/// A parsed request.
 #[derive(Debug)]
 pub(super) struct Request {
     /// `None` if the model is only to be loaded or unloaded.

@@ -31,7 +31,6 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year, month, day)
 }
 
-/// Returns a duration in nanoseconds.
 pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -64,7 +64,6 @@ pub(super) fn all() -> Value {
     })
 }
 
-/// Returns the schema of an OpenAI response with choices.
 fn of_choices(object: &str, says: &str) -> Value {
     let count = json!({ "type": "integer", "minimum": 0 });
     let reasons = ["stop", "length", "tool_calls"];

@@ -39,7 +39,6 @@ impl Errors {
     }
 }
 
-/// Response type of a route.
 #[derive(Clone, Copy)]
 enum Gives {
     /// A JSON object, described by a schema.
@@ -52,7 +51,6 @@ enum Gives {
     Text(&'static str),
 }
 
-/// A route and its description.
 struct Route {
     path: &'static str,
     what: &'static str,

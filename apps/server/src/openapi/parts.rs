@@ -37,12 +37,10 @@ fn stop_text() -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX })
 }
 
-/// Returns the schema of a function name.
 pub(super) fn name(bytes_max: usize) -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": "^[A-Za-z0-9_-]+$" })
 }
 
-/// Returns the fields of a named schema.
 pub(super) fn named_schema() -> Value {
     json!({
         "name": text(NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX), "strict": flag(),

@@ -31,7 +31,6 @@ impl Ids {
     }
 }
 
-/// Status of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     InProgress,
@@ -75,7 +74,6 @@ impl Reply {
         Self { id, created: unix_seconds(), model: served.id.clone(), echo, has_logprobs }
     }
 
-    /// Returns the response object.
     fn object(&self, status: &str, output: Vec<Value>) -> Map<String, Value> {
         let mut object = Map::new();
         object.insert("id".into(), self.id.as_str().into());

@@ -31,7 +31,6 @@ const NOT_OFFERED: [&str; 8] = [
     "background_options",
 ];
 
-/// A parsed response request.
 pub(super) struct ResponseRequest {
     pub job: Job,
     pub stream: bool,

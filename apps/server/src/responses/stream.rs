@@ -12,7 +12,6 @@ use crate::events::{Form, Frames};
 use crate::parts::{Kind, Part, Parts, Step};
 use crate::server::Served;
 
-/// Stream format of a response.
 pub(super) struct ResponseStream {
     parts: Parts,
     writer: Writer,
@@ -62,7 +61,6 @@ impl Form for ResponseStream {
     }
 }
 
-/// Writes numbered events.
 struct Writer {
     served: Arc<Served>,
     reply: Reply,

@@ -40,7 +40,6 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// Returns the body of a successful response.
     #[track_caller]
     fn ok(&self) -> Value {
         assert_eq!(self.status, StatusCode::OK, "{}", self.body);

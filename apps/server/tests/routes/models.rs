@@ -44,7 +44,6 @@ fn open_within(path: &Path, budget: u64) -> Model {
     open_with(path, &options, &mut |_| {}, &CancelToken::new()).unwrap()
 }
 
-/// Returns the shared bundled model.
 fn bundled_model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| open(&at("models/nestling-storyteller.nest")))

@@ -71,7 +71,6 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
     Ok(Checkpoint { headers_hash: Some(hash.digest128()), ..checkpoint })
 }
 
-/// Builds the checkpoint from all parts.
 fn whole(
     path: &Path,
     header: GgufHeader,
@@ -155,7 +154,6 @@ impl Checkpoint {
     }
 }
 
-/// Returns the paths of all parts.
 fn paths(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return Ok(vec![path.into()]);

@@ -94,7 +94,6 @@ impl MatrixPlace<'_> {
 }
 
 impl RowSlice<'_> {
-    /// Returns the element type in the file.
     fn element(&self) -> ElementType {
         if self.scales.is_some() { MXFP4 } else { self.tensor.element }
     }
@@ -306,7 +305,6 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads rows of a part as f32.
     fn read_part(&self, part: &RowSlice, first: usize, out: &mut [f32]) -> Result<(), ImportError> {
         let TensorSlice { rows, columns, transposed, .. } = &part.slice;
         let cols = part.taken[1].max(1);

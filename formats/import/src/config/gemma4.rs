@@ -82,7 +82,6 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     Ok(config)
 }
 
-/// Reads the configuration of the text part.
 fn read_text(text: &Fields, architecture: Architecture) -> Result<ModelConfig, ImportError> {
     refuse_unsupported(text)?;
     let hidden_size = text.required_size("hidden_size", MAX_WIDTH)?;
@@ -140,7 +139,6 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// Attention kind of a layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LayerAttention {
     /// Sliding window.
@@ -317,7 +315,6 @@ fn values_of(text: &Fields, kind: LayerAttention) -> Result<ValueSource, ImportE
     })
 }
 
-/// Reads the attention of a layer kind.
 fn attention(
     text: &Fields,
     kind: LayerAttention,
@@ -399,7 +396,6 @@ impl Rope {
     }
 }
 
-/// Reads the soft cap of the logits.
 fn softcap(text: &Fields) -> Result<Option<f32>, ImportError> {
     let Some(cap) = text.number("final_logit_softcapping")? else { return Ok(None) };
     let cap = cap as f32;

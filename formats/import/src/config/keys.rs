@@ -379,7 +379,6 @@ pub(super) fn count(
     }
 }
 
-/// Reads a dense feed-forward part.
 pub(super) fn dense(fields: &Fields) -> Result<FeedForward, ImportError> {
     let intermediate_size = fields.required_size("intermediate_size", MAX_WIDTH)?;
     Ok(FeedForward::Dense { intermediate_size })

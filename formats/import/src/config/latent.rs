@@ -9,7 +9,6 @@ use crate::limits::{MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH};
 /// Epsilon of the latent norms: a default in the published code that ignores `rms_norm_eps`.
 const LATENT_NORM_EPS: f32 = 1e-6;
 
-/// Reads latent attention.
 pub(super) fn attention(fields: &Fields, pairs: RopePairs) -> Result<LatentConfig, ImportError> {
     for key in ["attention_bias", "mlp_bias"] {
         if fields.boolean(key)? == Some(true) {
@@ -72,7 +71,6 @@ pub(super) fn layers(
     (0..count).map(layer).collect()
 }
 
-/// Returns the RoPE pairing from `rope_interleave`.
 pub(super) fn rope_pairs(fields: &Fields) -> Result<RopePairs, ImportError> {
     Ok(match fields.boolean("rope_interleave")? {
         Some(true) => RopePairs::Adjacent,

@@ -36,7 +36,6 @@ pub(super) const KEYS: &[&str] = &[
     "use_sliding_window",
 ];
 
-/// Reads the configuration of the text part.
 pub(super) fn read_text(
     fields: &Fields,
     architecture: Architecture,

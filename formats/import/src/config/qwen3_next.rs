@@ -42,7 +42,6 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     read_text(fields, FAMILY.architecture)
 }
 
-/// Reads the configuration of the text part.
 pub(super) fn read_text(
     fields: &Fields,
     architecture: Architecture,

@@ -140,7 +140,6 @@ const KEYS: &[&str] = &[
     "type",
 ];
 
-/// Keys of YaRN.
 const YARN_KEYS: &[&str] = &[
     "attention_factor",
     "beta_fast",
@@ -152,7 +151,6 @@ const YARN_KEYS: &[&str] = &[
     "truncate",
 ];
 
-/// Keys of LongRoPE.
 const LONGROPE_KEYS: &[&str] = &[
     "attention_factor",
     "factor",
@@ -161,7 +159,6 @@ const LONGROPE_KEYS: &[&str] = &[
     "short_factor",
 ];
 
-/// Keys of Llama 3.1 scaling.
 const LLAMA3_KEYS: &[&str] =
     &["factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"];
 
@@ -226,7 +223,6 @@ fn nested(rope: Option<&Fields>, key: &str) -> Result<Option<f64>, ImportError> 
     rope.number(key)
 }
 
-/// Returns the number of rotated elements of a head.
 fn turned_dims(
     fields: &Fields,
     rope: Option<&Fields>,

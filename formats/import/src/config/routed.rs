@@ -18,7 +18,6 @@ pub(super) struct Names {
     pub(super) shared: &'static str,
 }
 
-/// DeepSeek's keys.
 const NAMES: Names = Names { experts: "n_routed_experts", shared: "n_shared_experts" };
 
 /// Returns a function that tests whether a layer is dense: the first `first_k_dense_replace` layers are.

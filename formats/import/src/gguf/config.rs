@@ -114,7 +114,6 @@ fn published_groups(config: &Map<String, Value>) -> Map<String, Value> {
     groups.into_iter().flatten().collect()
 }
 
-/// Returns true if all expert matrices are MXFP4.
 fn has_mxfp4_experts(header: &GgufHeader) -> bool {
     let of_experts = |name: &str| name.ends_with("_exps.weight");
     let mut experts = header.tensors.iter().filter(|tensor| of_experts(&tensor.name)).peekable();

@@ -10,7 +10,6 @@ use crate::limits::MAX_GGUF_TENSORS;
 use crate::{ElementType, ImportError};
 use nestling_formats::memory::{OutOfMemory, try_reserve, try_with_capacity};
 
-/// Magic number, `GGUF`.
 const MAGIC: u32 = u32::from_le_bytes(*b"GGUF");
 
 /// Alignment in bytes of the tensors' data, unless `general.alignment` overrides it.
@@ -138,7 +137,6 @@ fn alignment(metadata: &GgufMetadata) -> Result<u64, ImportError> {
 /// Description of the allocation, for out-of-memory errors.
 const TENSORS: &str = "the tensors of a GGUF file";
 
-/// An entry of the tensor table.
 struct Entry {
     name: String,
     shape: Vec<u64>,

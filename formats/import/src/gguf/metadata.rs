@@ -14,7 +14,6 @@ const KEY_BYTES_MAX: u64 = 256;
 /// Maximum nesting depth of arrays.
 const DEPTH_MAX: u32 = 4;
 
-/// Value types of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueKind {
     U8,
@@ -305,7 +304,6 @@ fn scalar(kind: ValueKind, bytes: &[u8]) -> Option<GgufValue> {
 /// Description of the allocation, for out-of-memory errors.
 const KEYS: &str = "the keys of a GGUF file";
 
-/// Reads `count` keys with their values.
 pub(super) fn read_keys(
     cursor: &mut Cursor<'_>,
     count: u64,
@@ -328,7 +326,6 @@ pub(super) fn read_keys(
     }
 }
 
-/// Reads the number of keys.
 pub(super) fn read_key_count(cursor: &mut Cursor<'_>) -> Result<u64, ImportError> {
     cursor.count("the number of metadata keys", 13, MAX_GGUF_KEYS)
 }

@@ -27,7 +27,6 @@ pub(super) fn tq1_0(block: &[u8; 54]) -> [u8; 256] {
     out
 }
 
-/// Returns the codes of TQ2_0.
 pub(super) fn tq2_0(block: &[u8; 66]) -> [u8; 256] {
     std::array::from_fn(|at| two_bits(block, at))
 }
@@ -37,7 +36,6 @@ pub(super) fn q1_0(block: &[u8; 18]) -> [u8; 128] {
     std::array::from_fn(|at| block[2 + at / 8] >> (at % 8) & 1)
 }
 
-/// Returns the codes of Q2_0.
 pub(super) fn q2_0(block: &[u8; 18]) -> [u8; 64] {
     std::array::from_fn(|at| block[2 + at / 4] >> (2 * (at % 4)) & 3)
 }

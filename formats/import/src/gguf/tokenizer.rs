@@ -313,7 +313,6 @@ impl<'a> Vocabulary<'a> {
         Ok(())
     }
 
-    /// Returns true if a token is vocabulary padding.
     fn is_filler(&self, id: usize) -> bool {
         self.tokens[id].is_empty()
             || self.kinds[id] == TokenKind::Unused && self.tokens[id].starts_with("[PAD")

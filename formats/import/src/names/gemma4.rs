@@ -7,7 +7,6 @@ use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
-/// Returns the name prefix of the text part.
 fn prefix(config: &ModelConfig) -> &'static str {
     match config.architecture {
         Architecture::Gemma4Text => "model",

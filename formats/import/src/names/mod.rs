@@ -138,11 +138,11 @@ impl TensorSlice {
 /// Transformation of the values of a float tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatChange {
-    /// Addition of one, for norms whose weights are stored relative to 1.
+    /// Unchanged values.
     Kept,
-    /// Negated exponential, for decay rates that are stored as logarithms.
+    /// Addition of one, for norms whose weights are stored relative to 1.
     PlusOne,
-    /// Returns the negative of the exponential, for decay rates that are stored as logarithms.
+    /// Negated exponential, for decay rates that are stored as logarithms.
     NegativeExp,
 }
 
@@ -264,7 +264,6 @@ fn attention_matrix(kind: nestling_formats::MatrixKind) -> Option<&'static str> 
     })
 }
 
-/// Returns the name of the embedding or the head.
 fn table(id: MatrixId) -> Option<&'static str> {
     use nestling_formats::MatrixKind::{Embedding, Head};
     match id {

@@ -92,7 +92,6 @@ pub(super) fn codec(kind: BlockType) -> ScaledCodec {
     ScaledCodec { form, units, tables: NestedTables { t2, t3, t4 }, linear }
 }
 
-/// Returns the values of a type's codes.
 fn values(kind: BlockType) -> Values {
     use BlockType as T;
     match kind {
@@ -115,7 +114,6 @@ fn values(kind: BlockType) -> Values {
     }
 }
 
-/// Returns the layout of a type's parts.
 pub(super) fn form(kind: BlockType) -> ScaledForm {
     use BlockType as T;
     let (sub_block, sub_scale) = match kind {
