@@ -1,4 +1,4 @@
-//! Every example runs to its end on the tiny model.
+//! Runs the examples on the tiny model.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 #![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where cargo puts examples, beside the folder of this very test.
+/// Returns the path of an example. Cargo builds examples into a folder next to this test's.
 fn example(name: &str) -> Option<PathBuf> {
     let test = std::env::current_exe().unwrap();
     let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
@@ -14,7 +14,7 @@ fn example(name: &str) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// What an example prints. None, loudly, where cargo was told not to build examples.
+/// Returns the output of an example. Returns `None`, with a message, if cargo did not build the examples.
 fn run(name: &str, input: &str) -> Option<String> {
     let Some(program) = example(name) else {
         println!("SKIPPED: the example `{name}` was not built; `cargo test --workspace` builds it");

@@ -1,8 +1,8 @@
-//! The names of the library's public surface are those of a committed list, `docs/public-api.txt`.
+//! Compares the library's public names with the committed list `docs/public-api.txt`.
 //!
-//! Listed are what `src/lib.rs` and `src/engine.rs` export, and of each type its public fields, variants, and methods
-//! outside of traits; not how they are called, and not what is in modules and crates that are handed on whole. A
-//! change is written with `NESTLING_WRITE=1`, and read in the diff.
+//! The list contains the exports of `src/lib.rs` and `src/engine.rs`, with the public fields, variants and
+//! inherent methods of their types. Signatures are not listed, and neither are the contents of re-exported
+//! modules and crates. After a change, run the test with `NESTLING_WRITE=1` and review the diff.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use syn::{Fields, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 
 const LIST: &str = "docs/public-api.txt";
 
-/// Crates whose items the facade hands on, and where they are.
+/// Crates with re-exported items, and their folders.
 const CRATES: [(&str, &str); 12] = [
     ("nestling_convert", "engine/convert/src"),
     ("nestling_core", "engine/core/src"),
@@ -33,7 +33,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What is public of the types of one crate, by the type's name.
+/// Public members of one crate's types, by type name.
 type Members = BTreeMap<String, BTreeSet<String>>;
 
 fn is_public(visibility: &Visibility) -> bool {
@@ -101,7 +101,7 @@ fn note_files(found: &mut Members, folder: &Path) {
     }
 }
 
-/// What a `pub use` exports: the crate, and the name there and here.
+/// Collects the exports of a `pub use`: crate, original name and exported name.
 fn exports(tree: &UseTree, origin: Option<&str>, found: &mut Vec<[String; 3]>) {
     let mut add = |name: String, here: String| {
         let origin = origin.unwrap_or(&name).to_owned();
@@ -121,7 +121,7 @@ fn exports(tree: &UseTree, origin: Option<&str>, found: &mut Vec<[String; 3]>) {
     }
 }
 
-/// The lines of one face: what its file exports, with members.
+/// Returns the lines for one file: its exports with their members.
 fn lines_of(file: &str, prefix: &str, members: &BTreeMap<&str, Members>) -> BTreeSet<String> {
     let text = fs::read_to_string(root().join(file)).unwrap();
     let mut names = Vec::new();
@@ -137,7 +137,7 @@ fn lines_of(file: &str, prefix: &str, members: &BTreeMap<&str, Members>) -> BTre
     }
     let mut lines = BTreeSet::new();
     for [origin, name, here] in names {
-        // What is not of another crate is of a module here.
+        // An item that is not from another crate is from a module of this crate.
         let origin = if origin.starts_with("nestling_") { &origin } else { "crate" };
         let known = members.get(origin).unwrap_or_else(|| panic!("{origin} is not in the list"));
         lines.insert(format!("{prefix}::{here}"));
@@ -155,7 +155,7 @@ fn the_public_names_are_those_of_the_list() {
         note_files(found, &root().join(folder));
     }
     let mut lines = lines_of("src/lib.rs", "nestling", &members);
-    // Of what the root exports too, the members are listed there.
+    // Members of types that the root also exports are listed there only.
     let engine = lines_of("src/engine.rs", "nestling::engine", &members);
     let at_root = |line: &String| lines.contains(&line.replacen("::engine", "", 1));
     let engine: Vec<_> = engine.into_iter().filter(|line| !at_root(line)).collect();

@@ -1,16 +1,16 @@
-//! House rules that neither rustc, clippy nor cargo-deny can hold.
+//! House rules that rustc, clippy and cargo-deny cannot check.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Longest source file that passes.
+/// Maximum number of lines per source file.
 const FILE_LINES_MAX: usize = 600;
 
-/// Most lines of a crate below `engine/`, tests left out.
+/// Maximum number of lines per crate below `engine/`, without tests.
 const CRATE_LINES_MAX: usize = 13_000;
 
-/// The only files that may open with `#![expect(unsafe_code, ...)]`.
+/// Files that may open with `#![expect(unsafe_code, ...)]`.
 const UNSAFE_FILES: &[&str] = &[
     "apps/c/src/cancel.rs",
     "apps/c/src/chat.rs",
@@ -76,7 +76,7 @@ const UNSAFE_FILES: &[&str] = &[
     "shaders/src/vulkan.rs",
 ];
 
-/// Files that may name a cargo feature, besides the facade.
+/// Files that may use a cargo feature, besides the facade.
 const FEATURE_FILES: &[&str] = &["kernels/src/lib.rs"];
 
 struct Source {
@@ -114,7 +114,7 @@ fn sources(extensions: &[&str]) -> Vec<Source> {
     out
 }
 
-/// Every line where `check` finds fault; an empty list is a pass.
+/// Returns the lines that `check` reports. An empty list is a pass.
 fn faults(extensions: &[&str], check: impl Fn(&Source, &str) -> Option<String>) -> Vec<String> {
     let mut found = Vec::new();
     for source in sources(extensions) {
@@ -187,7 +187,7 @@ fn unsafe_lives_in_listed_files() {
     expect_none(found);
 }
 
-/// What a folder's sources must not name: the absences that ARCHITECTURE.md promises.
+/// Names that must not occur in a folder's sources, as documented in ARCHITECTURE.md.
 const FORBIDDEN: &[(&str, &[&str])] = &[
     ("formats/", &["std::thread", "rayon", "tokio", "async fn", "wgpu", "cudarc", "nestling_core"]),
     ("formats/nest/src/", &["nestling_import"]),
@@ -197,7 +197,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("engine/plan/src/", &["wgpu", "cudarc", "std::thread", "Instant"]),
     ("engine/template/", &["nestling_", "std::fs", "std::env", "std::thread", "SystemTime"]),
     ("engine/text/", &["nestling_formats", "nestling_core", "nestling_runtime", "std::thread"]),
-    // A process number tells a forked child from its parent; nothing is started or ended.
+    // The process id distinguishes a forked child from its parent; no process is started or ended.
     ("apps/c/src/", &["std::env", "std::fs", "nestling_hub", "nestling_runtime"]),
     ("apps/c/src/", &["process::exit", "process::abort", "process::Command"]),
     ("apps/python/src/", &["std::env", "std::fs", "nestling_runtime"]),
@@ -260,9 +260,9 @@ fn dependencies_run_one_way() {
     let mut found = Vec::new();
     for (manifest, names) in allowed {
         let text = fs::read_to_string(root().join(manifest)).unwrap();
-        // The workspace's own table names all crates.
+        // The workspace table names all crates, so reading starts after it.
         let lines = text.lines().skip_while(|line| *line != "[package]");
-        // What tests need may lie above what they test.
+        // Dev-dependencies may be on a higher layer.
         let lines = lines.take_while(|line| *line != "[dev-dependencies]");
         for line in lines.filter(|line| line.starts_with("nestling")) {
             let name = line.split(['.', ' ', '=']).next().unwrap();
@@ -303,7 +303,7 @@ fn features_and_environment_stay_at_the_edge() {
 
 #[test]
 fn words_that_nobody_wants_later() {
-    // Written in halves so that this file does not find itself.
+    // The words are split so that this file does not match.
     let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("HA", "CK")];
     let mut found = faults(&["rs", "wgsl", "cu", "py", "sh", "toml", "md"], |_, line| {
         let word = words.iter().find(|w| line.contains(**w))?;
@@ -357,7 +357,7 @@ fn every_kernel_has_a_parity_case_and_a_bench_row() {
     expect_none(found);
 }
 
-/// The encoder's method that every kernel of the GPU backend is started by.
+/// Encoder method that starts each kernel of the GPU backend.
 const SHADERS: &[(&str, &str)] = &[
     ("add_gated", "add_gated"),
     ("argmax", "argmax_into"),
@@ -418,9 +418,8 @@ fn every_shader_has_a_bench_row() {
     expect_none(found);
 }
 
-/// Of each folder without its tests, the most defaults in place of what is not there that no
-/// `// Default:` gives a reason for, and the most parameters that are patterns of tuples. A number
-/// only ever falls.
+/// Limits per folder, without tests: silent defaults and tuple-pattern parameters. A silent default has no
+/// `// Default:` reason. The limits may only be lowered.
 const CEILINGS: &[(&str, usize, usize)] = &[
     ("apps", 0, 0),
     ("engine", 0, 0),
@@ -430,7 +429,7 @@ const CEILINGS: &[(&str, usize, usize)] = &[
     ("src", 0, 0),
 ];
 
-/// The text of a file before the tests at its end.
+/// Returns the text of a file before the tests at its end.
 fn without_tests(text: &str) -> &str {
     let mut end = text.len();
     for (at, _) in text.match_indices("#[cfg(test)]\nmod ") {
@@ -442,7 +441,7 @@ fn without_tests(text: &str) -> &str {
     &text[..end]
 }
 
-/// Numbers of lines, from 1, with a default that nothing gives a reason for.
+/// Returns the line numbers, from 1, of defaults without a reason.
 fn silent_defaults(text: &str) -> Vec<usize> {
     let lines: Vec<&str> = without_tests(text).lines().collect();
     let is_default = |at: usize| {
@@ -454,7 +453,7 @@ fn silent_defaults(text: &str) -> Vec<usize> {
                 .any(|default| line.contains(default))
                 || line.trim_end().ends_with("else {") && returns)
     };
-    // The reason stands on the line, or above the statement.
+    // The reason is on the line itself or above the statement.
     let has_reason = |at: usize| {
         let ends = |line: &&&str| line.is_empty() || line.ends_with([';', '{', '}']);
         let above = lines[..at].iter().rev().take_while(|line| is_comment(line) || !ends(line));
@@ -463,7 +462,7 @@ fn silent_defaults(text: &str) -> Vec<usize> {
     (0..lines.len()).filter(|at| is_default(*at) && !has_reason(*at)).map(|at| at + 1).collect()
 }
 
-/// Whether a parameter is a pattern of a tuple, or has the type of one.
+/// Returns true if a parameter is a tuple pattern or has a tuple type.
 fn is_tuple(parameter: &str) -> bool {
     let parameter = parameter.trim();
     if parameter.starts_with('(') || parameter.starts_with("mut (") {
@@ -474,7 +473,7 @@ fn is_tuple(parameter: &str) -> bool {
     of_type.starts_with('(') && !of_type.starts_with("(dyn ") && !of_type.starts_with("(impl ")
 }
 
-/// Names of functions with a parameter that is a tuple.
+/// Returns the names of functions with a tuple parameter.
 fn tuple_parameters(text: &str) -> Vec<String> {
     let code: Vec<&str> = without_tests(text).lines().filter(|line| !is_comment(line)).collect();
     let code = code.join("\n");
@@ -493,7 +492,7 @@ fn tuple_parameters(text: &str) -> Vec<String> {
     found
 }
 
-/// The parameters of a function, from what follows its name.
+/// Splits the parameters of a function, given the text after its name.
 fn parameters(rest: &str) -> Option<Vec<&str>> {
     let (mut depth, mut open) = (0usize, None);
     let (mut found, mut start) = (Vec::new(), 0);

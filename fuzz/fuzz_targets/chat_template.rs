@@ -1,5 +1,5 @@
-//! Chat templates of any text are parsed and rendered on a stack of 2 MiB, within a tenth of the
-//! bounds, so that many are tried.
+//! Chat templates of arbitrary text, parsed and rendered on a 2 MiB stack. The limits are a tenth of the real
+//! ones, for more executions per second.
 #![no_main]
 
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ fn render(source: &str) {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
-/// Leaves the thread of the fuzzer no more stack than most threads have: handing each text to another one takes
-/// longer than most texts.
+/// Limits the stack of the fuzzer's thread to that of ordinary threads. Running each text on another thread
+/// would take longer than most executions.
 fn small_stack() {
     let mut limit = getrlimit(Resource::Stack);
     limit.current = Some(2 << 20);

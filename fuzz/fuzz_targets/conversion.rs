@@ -1,5 +1,5 @@
-//! Whole conversions: tiny checkpoints and GGUF files with anything in them changed become stores
-//! that open, verify and compute, or are refused. Larger ones are opened and planned for alone.
+//! Whole conversions of mutated tiny checkpoints and GGUF files. They are rejected, or become stores that
+//! open, verify and compute. Larger ones are only opened and planned for.
 
 #![no_main]
 
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 #[derive(Arbitrary, Debug)]
 enum JsonChange {
-    /// The value at a place becomes a number, a text, or nothing.
+    /// Replaces a value with a number, a text or null.
     Number {
         at: u16,
         of: u8,
@@ -57,14 +57,14 @@ struct Input {
     family: u8,
     gguf: bool,
     config: Vec<JsonChange>,
-    /// Of the header of safetensors.
+    /// Changes of a safetensors header.
     header: Vec<JsonChange>,
-    /// Of the bytes of weights, or of all bytes of a GGUF file.
+    /// Changes of the weights, or of all bytes of a GGUF file.
     weights: Vec<Edit>,
     front: Vec<Edit>,
     tokenizer: Vec<Edit>,
     level: u8,
-    /// Whether scaled integers are kept, for which bits are moved and nothing is searched.
+    /// True to keep scaled integers, which are transcoded without a search for codes.
     exact: bool,
     cut: Option<u32>,
 }
@@ -92,10 +92,10 @@ const NUMBERS: [f64; 20] = [
     1e308,
 ];
 
-/// Most bytes of weights that are converted: some tenths of a second under the sanitizer.
+/// Maximum size in bytes of converted weights, which take some tenths of a second under the sanitizer.
 const CONVERTED_BYTES_MAX: u64 = 130_000;
 
-/// A file with its name.
+/// Files with their names.
 type Files = Vec<(String, Vec<u8>)>;
 
 /// Tiny checkpoints of all families, and GGUF files.
@@ -209,7 +209,7 @@ fn safetensors(bytes: &[u8], input: &Input) -> Vec<u8> {
     out
 }
 
-/// Writes the changed model; its path.
+/// Writes the mutated model and returns its path.
 fn write(folder: &Path, input: &Input) -> PathBuf {
     let samples = samples();
     let cut = |mut bytes: Vec<u8>| {

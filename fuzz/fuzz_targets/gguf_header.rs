@@ -1,4 +1,4 @@
-//! Any bytes as a GGUF file: its header, and the configuration and tokenizer that follow from it.
+//! Arbitrary bytes as a GGUF file: the header, and the configuration and tokenizer generated from it.
 
 #![no_main]
 
@@ -8,10 +8,10 @@ use nestling_import::gguf::{GgufHeader, assets, config_json, tokenizer_json};
 
 fuzz_target!(|data: &[u8]| {
     let length = data.len() as u64;
-    // In a file that ends with it, a little later or never, as its length chooses.
+    // The input's length selects the file size: equal to the input, slightly larger, or maximal.
     let file_bytes = [u64::MAX, length, length + 4096][data.len() % 3];
     let Ok(header) = GgufHeader::parse("fuzz", data, file_bytes) else { return };
-    // What the parser lets through must hold together.
+    // Accepted headers must be consistent.
     for (first, second) in header.tensors.iter().zip(header.tensors.iter().skip(1)) {
         assert!(first.offset + first.length <= second.offset);
     }

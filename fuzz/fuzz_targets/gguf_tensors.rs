@@ -1,5 +1,5 @@
-//! Tensors of GGUF files of any bytes: each block type decodes whole blocks, one after another and
-//! all at once to the same numbers, and what a header names lies within the file.
+//! Tensors of arbitrary GGUF files. Blocks must decode to the same numbers individually and together, and the
+//! tensors of a header must lie within the file.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use nestling_import::ElementType;
 use nestling_import::gguf::{BlockType, GgufHeader};
 
-/// Numbers of one tensor that are decoded.
+/// Maximum number of elements decoded per tensor.
 const ELEMENTS_MAX: usize = 1 << 16;
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -18,7 +18,7 @@ fn decode(element: ElementType, bytes: &[u8]) {
     let (block_bytes, numbers) = (element.block_bytes(), element.block_elements());
     let blocks = (bytes.len() / block_bytes).min(ELEMENTS_MAX / numbers);
     let bytes = &bytes[..blocks * block_bytes];
-    // A number that no block gives, so that each must have been written.
+    // A marker that no block decodes to, which shows that each number was written.
     let unwritten = f32::from_bits(0x7fc5_a5a5);
     let mut whole = vec![unwritten; blocks * numbers];
     element.decode(bytes, &mut whole);
@@ -30,7 +30,7 @@ fn decode(element: ElementType, bytes: &[u8]) {
             element.float_bits_may_be_any() || found.iter().all(|x| x.to_bits() != 0x7fc5_a5a5)
         );
     }
-    // What one of the two has too much is left alone.
+    // Excess input or output is ignored.
     let mut more = vec![unwritten; whole.len() + 3];
     element.decode(bytes, &mut more);
     assert_eq!(bits(&more[whole.len()..]), [0x7fc5_a5a5; 3]);
@@ -44,7 +44,7 @@ trait AnyBits {
 }
 
 impl AnyBits for ElementType {
-    /// Whether the bytes of a number are its bits.
+    /// Returns true if the bytes of a number are its bits.
     fn float_bits_may_be_any(&self) -> bool {
         matches!(self, Self::Float(_))
     }

@@ -1,4 +1,5 @@
-//! Schemas, regular expressions and grammars of any text are compiled, or refused by name, within a bounded time.
+//! Schemas, regular expressions and grammars of arbitrary text. They compile or are rejected by name within a
+//! bounded time.
 #![no_main]
 
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
-//! A Hub that answers with any statuses, headers, redirects and bodies, over real connections: what
-//! is asked of it fails or is sound, nothing is written that was not announced, and the token goes to
-//! the Hub's own host alone.
+//! A Hub that returns arbitrary statuses, headers, redirects and bodies over real connections. Requests fail
+//! or succeed correctly, only announced files are written, and the token is sent to the Hub's own host only.
 
 #![no_main]
 
@@ -20,18 +19,18 @@ use sha2::{Digest, Sha256};
 #[derive(Arbitrary, Clone, Debug)]
 enum Answer {
     Sound,
-    /// Any bytes in place of head and body.
+    /// Arbitrary bytes instead of head and body.
     Raw(Vec<u8>),
     Status(u16),
     Redirect {
         status: u8,
         location: String,
     },
-    /// To a second host.
+    /// Redirect to a second host.
     Elsewhere,
-    /// The sound answer with other headers before its own.
+    /// Valid response with additional headers first.
     Headers(Vec<(u8, String)>),
-    /// The sound answer, cut short or with bytes changed.
+    /// Valid response, truncated or with changed bytes.
     Cut(u16),
     Changed(u16, u8),
     More(Vec<u8>),
@@ -78,7 +77,7 @@ const HEADERS: &[&str] = &[
     "Retry-After",
 ];
 
-/// What the servers share with the target.
+/// State shared by the servers and the target.
 #[derive(Default)]
 struct Script {
     input: Option<Arc<Input>>,
@@ -116,7 +115,8 @@ fn listed(name: &str, size: u64, blob: Option<&str>, sha256: Option<&str>) -> se
         "lfs": {"sha256": lfs, "size": size, "pointerSize": 135}})
 }
 
-/// SHA-256 of the files and of none, once: hashing takes longer than most executions.
+/// Returns the SHA-256 hashes of the files and of an empty file. They are computed once, because hashing
+/// takes longer than most executions.
 fn hashes() -> &'static HashMap<&'static str, String> {
     static HASHES: OnceLock<HashMap<&str, String>> = OnceLock::new();
     HASHES.get_or_init(|| {
@@ -157,7 +157,7 @@ fn content(path: &str, input: &Input) -> Option<Vec<u8>> {
     files().iter().find(|(known, _)| known == name).map(|(_, content)| content.clone())
 }
 
-/// The head and body of a sound answer.
+/// Returns head and body of a valid response.
 fn sound(path: &str, range: Option<(usize, usize)>, input: &Input) -> (String, Vec<u8>) {
     let Some(content) = content(path, input) else {
         return ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n".into(), Vec::new());
@@ -301,7 +301,7 @@ fn options(folder: &Path) -> HubOptions {
     }
 }
 
-/// All files below a folder, and their bytes together; no link leads out of it.
+/// Collects the files below a folder and adds up their sizes. Links are not followed.
 fn held(folder: &Path, bytes: &mut u64, out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let data = entry.metadata().unwrap();
@@ -314,7 +314,7 @@ fn held(folder: &Path, bytes: &mut u64, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// A folder in memory where there is one.
+/// Creates a temporary folder, in memory if possible.
 fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = tempfile::Builder::new().prefix("fuzz-hub").tempdir_in(memory);

@@ -1,5 +1,5 @@
-//! What the Hub answers, as far as it is read without a connection: listings, indexes of weights and
-//! redirects of any bytes. No name or address comes through that is not safe.
+//! Hub responses that can be parsed without a connection: arbitrary listings, weight indexes and redirects.
+//! Unsafe names and addresses must be rejected.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Journals and unfinished stores of any bytes: resuming refuses or goes on, and a store that is
-//! finished opens and has the checksums that its index says.
+//! Arbitrary journals and unfinished stores. Resuming fails or continues, and a finished store opens and
+//! matches the checksums in its index.
 
 #![no_main]
 
@@ -25,32 +25,32 @@ struct Record {
     kind: u8,
     number: u8,
     payload: Vec<u8>,
-    /// A codec that is one, in place of the payload.
+    /// True to use a valid codec as payload.
     codec: bool,
-    /// The hash that the extent has, in place of the payload.
+    /// True to use the extent's correct hash as payload.
     hash: bool,
-    /// A length or a checksum that is wrong.
+    /// Wrong length or checksum.
     damage: Option<u32>,
 }
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    /// Extents that an earlier attempt wrote, by their bits.
+    /// Bit mask of the extents that an earlier attempt wrote.
     written: u16,
-    /// What the journal is cut to, before records are added.
+    /// Length to which the journal is truncated before records are added.
     length: Option<u16>,
     records: Vec<Record>,
     tail: Vec<u8>,
     /// Changes of the unfinished file.
     edits: Vec<(u16, u8)>,
     file_length: Option<u16>,
-    /// Whether the first file has its final name already.
+    /// True if the first file has its final name already.
     renamed: bool,
 }
 
 const PATH: &str = "/model.nest";
 
-/// The whole store, and the journal of one of which all is written.
+/// The whole store, and its complete journal.
 struct Sound {
     plan: StorePlan,
     store: Vec<u8>,
@@ -114,7 +114,7 @@ impl Record {
     }
 }
 
-/// A disk as an earlier attempt may have left it, or somebody who means harm.
+/// Returns a disk as left by an earlier attempt or by an attacker.
 fn disk_of(input: &Input) -> MemoryDisk {
     let (sound, disk) = (sound(), MemoryDisk::default());
     let write = |path: &Path, bytes: &[u8]| {
@@ -130,7 +130,7 @@ fn disk_of(input: &Input) -> MemoryDisk {
     journal.extend(&input.tail);
     write(&journal_path(), &journal);
     let mut partial = sound.store.clone();
-    // The front comes last, when a store is finished.
+    // The header of a store is written last.
     if !input.renamed {
         partial[..512].fill(0);
     }
@@ -157,7 +157,7 @@ fuzz_target!(|input: Input| {
     let Ok(writer) = resumed else { return };
     let (done, all) = writer.progress_bytes();
     assert!(done <= all);
-    // What the journal says of codecs is believed if it is one, and then no other is taken.
+    // Valid codecs in the journal are trusted, and different ones are then rejected.
     if fill(writer, &sound.plan).is_err() {
         return;
     }

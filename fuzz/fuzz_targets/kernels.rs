@@ -1,5 +1,5 @@
-//! CPU kernels over planes, scales and activations of any bytes: every instruction set gives the bits
-//! of the portable one, and that one those of the definition where the planes are checked.
+//! CPU kernels with arbitrary planes, scales and activations. All instruction sets must be bit-exact with the
+//! portable one, which must be bit-exact with the definition for validated planes.
 
 #![no_main]
 
@@ -25,14 +25,14 @@ struct Input {
     beta: u8,
     eighths: bool,
     merged: bool,
-    /// Planes present above P2, and the level that is multiplied at.
+    /// Number of planes above P2, and the level of the product.
     planes: u8,
     level: u8,
     plane_bytes: Vec<u8>,
     activations: Vec<u32>,
 }
 
-/// So many bytes, over and over, each time a little different.
+/// Returns `length` bytes that repeat the seed with variations.
 fn filled(seed: &[u8], length: usize, salt: usize) -> Vec<u8> {
     if seed.is_empty() {
         return vec![salt as u8; length];
@@ -41,7 +41,7 @@ fn filled(seed: &[u8], length: usize, salt: usize) -> Vec<u8> {
     (0..length).map(byte).collect()
 }
 
-/// The bits of numbers, of which those that are none are all the same.
+/// Returns the bits of numbers, with all NaNs unified.
 fn bits<'a>(values: impl IntoIterator<Item = &'a f32>) -> Vec<u32> {
     let bits = |value: &f32| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() };
     values.into_iter().map(bits).collect()
@@ -75,7 +75,8 @@ fn definition(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
     let mut out = vec![0.0; x.rows() * view.rows()];
     let mut values = [0; TILE_ROWS * GROUP];
     for tile in 0..view.rows().div_ceil(TILE_ROWS) {
-        // A row's groups follow each other, as in the definition; each is decoded once for all rows.
+        // The groups of a row are processed in order, as in the definition. Each group is decoded once for
+        // all rows.
         for group in 0..view.cols().div_ceil(GROUP) {
             view.decode_group_values(level, tile, group, &mut values).unwrap();
             let scales = view.group_scales(level, tile, group).scales[0];
@@ -94,7 +95,7 @@ fn definition(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
     out
 }
 
-/// All tiles by one set, `[rows of the list, rows of the matrix]`.
+/// Multiplies all tiles with one instruction set. The result is `[rows of the list, rows of the matrix]`.
 fn product(kernels: &Kernels, weights: &NestedWeights, list: RowList) -> Vec<f32> {
     let rows = weights.rows();
     let mut all = vec![0.0; list.rows().len() * rows];
@@ -120,7 +121,7 @@ fn packed(x: &QuantizedRows, order: &[u32]) -> PackedRows {
     packed
 }
 
-/// Activations of any bits, quantized by every set alike.
+/// Returns activations with arbitrary bits, after checking that all instruction sets quantize them equally.
 fn quantized(input: &Input, rows: usize, cols: usize) -> (Vec<f32>, QuantizedRows) {
     let value = |at: usize| match input.activations.as_slice() {
         [] => at as f32 - 7.5,
@@ -230,7 +231,7 @@ fn floats(input: &Input, rows: usize, cols: usize, x: &[f32], tokens: usize) {
 }
 
 fuzz_target!(|input: Input| {
-    // As far as the third tile, the third group and the second block of tokens, with parts of each.
+    // The sizes reach into the third tile, the third group and the second block of tokens.
     let rows = 1 + usize::from(input.rows) % 34;
     let cols = 1 + usize::from(input.cols) % 68;
     let tokens = 1 + usize::from(input.tokens) % 10;

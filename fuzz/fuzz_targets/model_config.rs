@@ -1,4 +1,4 @@
-//! Any bytes as `config.json` and as `generation_config.json`.
+//! Arbitrary bytes as `config.json` and as `generation_config.json`.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! What a model writes, of any words and markers and cut anywhere: the parser says the same events
-//! however it is cut, and no text is lost where nothing is marked.
+//! Model output of arbitrary words and markers, split arbitrarily. The parser must return the same events for
+//! any split, and must not lose unmarked text.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use nestling_text::{OutputEvent, OutputFormat, OutputParser, StopMatcher, ToolSchema};
 
-/// What formats are detected by, and what their answers are made of.
+/// Markers that identify formats or occur in their outputs.
 const MARKERS: &[&str] = &[
     "<think>",
     "</think>",
@@ -104,13 +104,13 @@ const MARKERS: &[&str] = &[
 enum Part {
     Marker(u8),
     Text(String),
-    /// A marker so often that limits of headers are passed. Those of tool calls, a mebibyte, have unit tests.
+    /// A marker repeated beyond the header limits. The limit for tool calls, one mebibyte, has unit tests.
     Many(u8, u8),
 }
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    /// Markers that the template has.
+    /// Markers in the template.
     template: Vec<u8>,
     prompt: Vec<Part>,
     with_tools: bool,
@@ -138,10 +138,10 @@ fn text_of(parts: &[Part]) -> String {
     text
 }
 
-/// Four times a header's limit.
+/// Maximum size of a text in bytes: four times the limit of a header.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// The text between cuts, each moved to where a character begins.
+/// Splits a text at the cuts, each moved to a character boundary.
 fn pieces<'a>(text: &'a str, cuts: &[u16]) -> Vec<&'a str> {
     let place = |cut: &u16| {
         let at = usize::from(*cut) % (text.len() + 1);
@@ -153,7 +153,8 @@ fn pieces<'a>(text: &'a str, cuts: &[u16]) -> Vec<&'a str> {
     places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
 }
 
-/// Events with neighbours of one kind joined. The pieces of every call are the call.
+/// Returns the events, with adjacent ones of the same kind joined. The pieces of each call must add up to the
+/// call.
 fn events(format: &OutputFormat, pieces: &[&str]) -> (Vec<OutputEvent>, bool) {
     let mut parser = OutputParser::new(format.clone(), 3);
     let mut all: Vec<OutputEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();

@@ -1,4 +1,4 @@
-//! Any body at any route gets an answer that is not the server's fault, in JSON where it is an error.
+//! Arbitrary bodies at any route. The response must not be a server error, and errors must be JSON.
 #![no_main]
 
 use std::path::Path;
@@ -16,7 +16,7 @@ use nestling_server::{Server, ServerOptions, router};
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
-/// What a body may be sent to, picked by the first byte.
+/// Routes, selected by the first byte of the input.
 const ROUTES: [&str; 12] = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -32,7 +32,7 @@ const ROUTES: [&str; 12] = [
     "/api/show",
 ];
 
-/// Tokens of a context: answers end soon.
+/// Context length in tokens, short so that generations end soon.
 const CONTEXT: usize = 96;
 
 struct Tested {
@@ -80,7 +80,7 @@ fuzz_target!(|input: &[u8]| {
         assert_ne!(status, StatusCode::INTERNAL_SERVER_ERROR, "{text}");
         if !status.is_success() {
             let error: serde_json::Value = serde_json::from_slice(&answer).unwrap();
-            // Ollama's errors are texts.
+            // Ollama's errors are strings.
             let is_told = error["error"]["message"].is_string() || error["error"].is_string();
             assert!(is_told, "{text}");
         }

@@ -1,4 +1,4 @@
-//! Any bytes as the front of a safetensors file.
+//! Arbitrary bytes as the start of a safetensors file.
 
 #![no_main]
 
@@ -9,11 +9,11 @@ fuzz_target!(|data: &[u8]| {
     let Some((prefix, rest)) = data.split_first_chunk::<8>() else { return };
     let file_bytes = data.len() as u64;
     if let Ok(length) = header_length("fuzz", *prefix, file_bytes) {
-        // A length that passed fits the file.
+        // An accepted length fits into the file.
         let json = &rest[..length as usize];
         let _ = SafetensorsHeader::parse("fuzz", json, file_bytes);
     }
-    // The JSON alone, in a file as long as the first byte chooses: this reaches the checks of the tensors.
+    // The JSON alone, in a file whose size depends on the first byte, to reach the checks of the tensors.
     let least = 8 + rest.len() as u64;
     let file_bytes = [u64::MAX, least, least + 64][usize::from(prefix[0] % 3)];
     let _ = SafetensorsHeader::parse("fuzz", rest, file_bytes);

@@ -1,5 +1,5 @@
-//! Snapshots of any bytes, and sealed ones with any change: refused, or a session with those very
-//! tokens that snapshots, forks and computes.
+//! Arbitrary snapshots, and sealed ones with arbitrary changes. They are rejected, or restore a session with
+//! the same tokens that can be snapshotted, forked and continued.
 
 #![no_main]
 
@@ -27,7 +27,7 @@ enum Bytes {
     Any(Vec<u8>),
     Changed {
         recurrent: bool,
-        /// Which sound snapshot.
+        /// Index of the original valid snapshot.
         of: u8,
         edits: Vec<Edit>,
         length: Option<u16>,
@@ -36,7 +36,7 @@ enum Bytes {
     },
 }
 
-/// Two models, without recurrent states and with them, and sound snapshots of each.
+/// Two models, without and with recurrent states, and valid snapshots of each.
 struct Models {
     engine: Engine,
     models: [Model; 2],
@@ -77,7 +77,7 @@ fn seal(bytes: &mut Vec<u8>) {
 }
 
 fn restore(models: &Models, number: usize, bytes: &[u8]) {
-    // The stand-in panics where it reads a page with that token.
+    // The stand-in model panics when it reads a page with this token.
     if bytes.windows(4).any(|token| *token == PANICS_WHEN_READ.to_le_bytes()) {
         return;
     }
@@ -91,7 +91,7 @@ fn restore(models: &Models, number: usize, bytes: &[u8]) {
     assert_eq!(twin.snapshot(SnapshotContents::TokensAndPages).unwrap(), again);
     drop(twin);
     let fork = session.fork().unwrap();
-    // The stand-in panics at that token, and where states do not belong to their tokens.
+    // The stand-in model panics at this token, and if states do not match their tokens.
     if number == 0 && !tokens.contains(&PANICS) && !tokens.is_empty() {
         if let Ok(generation) = session.generate(Input::History, &greedy(2)) {
             generation.for_each(drop);
@@ -120,11 +120,11 @@ fn run(models: &Models, input: &Bytes) {
             if *sealed {
                 seal(&mut bytes);
             }
-            // Of its own kind of model and of the other.
+            // The snapshot is restored with its own kind of model and with the other.
             (0..2).for_each(|number| restore(models, number, &bytes));
         }
     }
-    // Nothing is held by sessions that are gone.
+    // Dropped sessions must have released all memory.
     assert_eq!(models.engine.budget().used_bytes(), 0);
 }
 

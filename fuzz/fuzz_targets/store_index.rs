@@ -1,4 +1,4 @@
-//! Any bytes as a store: refused with an error, or read without a panic.
+//! Arbitrary bytes as a store. The store is rejected with an error or read without a panic.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ use nestling_formats::store::{MemoryStorage, Store};
 mod seal;
 
 fuzz_target!(|data: &[u8]| {
-    // As it came, and with the checksums made right so that the checks behind them are reached.
+    // The bytes are tried unchanged, and with corrected checksums to reach the later checks.
     let mut sealed = data.to_vec();
     seal::seal(&mut sealed);
     for bytes in [data.to_vec(), sealed] {

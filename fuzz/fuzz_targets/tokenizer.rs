@@ -1,5 +1,5 @@
-//! Tokenizers of any bytes and of any parts: loaded, and texts encoded and decoded with them. What
-//! the tokenizer library panics at is an error of its own and must not come out.
+//! Tokenizers of arbitrary bytes or arbitrary parts, loaded and used to encode and decode texts. Panics of
+//! the tokenizer library must be converted to errors.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use nestling_text::{EncodeOptions, SpecialText, TextError, Tokenizer};
 use serde_json::{Value, json};
 
-/// A part of a tokenizer by its number, with a text and a number of the input.
+/// A tokenizer part, selected by number, with a text and a number from the input.
 #[derive(Arbitrary, Debug)]
 struct Part {
     kind: u8,
@@ -32,9 +32,9 @@ struct AddedToken {
 
 #[derive(Arbitrary, Debug)]
 enum Input {
-    /// The file itself.
+    /// A tokenizer file.
     Bytes { file: Vec<u8>, text: String },
-    /// A sound vocabulary with parts of any kind around it.
+    /// A valid vocabulary with arbitrary parts.
     Parts {
         normalizers: Vec<Part>,
         pre_tokenizers: Vec<Part>,
@@ -150,7 +150,7 @@ impl Part {
     }
 }
 
-/// None, the one part, or a sequence of several.
+/// Returns null, the only part, or a sequence of several.
 fn sequence(list: &str, parts: &[Part], json: impl Fn(&Part) -> Value) -> Value {
     match parts {
         [] => Value::Null,
@@ -227,7 +227,7 @@ fn file_of(input: &Input) -> (Vec<u8>, &str) {
     }
 }
 
-/// The wall is the list of parts, not the net below it.
+/// Checks that a part was rejected by the list of allowed parts, not by catching a panic.
 fn not_caught<T>(result: Result<T, TextError>, file: &[u8]) -> Option<T> {
     let is_caught = matches!(result, Err(TextError::TokenizerPanicked { .. }));
     assert!(!is_caught, "{:?}: {}", result.err(), String::from_utf8_lossy(file));
@@ -235,7 +235,7 @@ fn not_caught<T>(result: Result<T, TextError>, file: &[u8]) -> Option<T> {
 }
 
 fuzz_target!(|input: Input| {
-    // The fuzzer ends the process at every panic, also at those that are caught.
+    // libFuzzer aborts at each panic, even if it is caught, so its hook is replaced.
     static QUIET: Once = Once::new();
     QUIET.call_once(|| std::panic::set_hook(Box::new(|info| eprintln!("{info}"))));
 

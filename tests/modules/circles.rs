@@ -1,13 +1,13 @@
-//! Which files of a crate need which, and the circles among them.
+//! Dependency cycles among the files of a crate.
 
 use super::names::{Meaning, meaning};
 use super::sources::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of each file the files it needs, and by which names.
+/// Direct dependencies of each file, with the names that cause them.
 type Needs = Vec<BTreeMap<usize, BTreeSet<String>>>;
 
-/// Every circle of files, described with the names that tie it.
+/// Returns a description of each dependency cycle, with the names that cause it.
 pub fn of(tree: &Tree) -> Vec<String> {
     let needs = needs(tree);
     let reached: Vec<BTreeSet<usize>> = (0..needs.len()).map(|file| reach(&needs, file)).collect();
@@ -48,7 +48,7 @@ fn is_below(tree: &Tree, file: usize, above: usize) -> bool {
     parent.is_some_and(|parent| parent == above || is_below(tree, parent, above))
 }
 
-/// All files that a file needs, and those that they need.
+/// Returns the transitive dependencies of a file.
 fn reach(needs: &Needs, from: usize) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut open = vec![from];

@@ -1,8 +1,8 @@
-//! No circle of source files that need each other, in any crate of the workspace.
+//! Checks that no crate of the workspace has dependency cycles among its source files.
 //!
-//! A file needs the files that define what it names, however many faces hand a name on; a face, a
-//! `pub use` of what lies below it, needs nothing. A module and its direct child may need each other.
-//! Tests are left out, and methods are not followed: a call of one names no file.
+//! A file depends on the files that define the names it uses, regardless of re-exports. A re-export (`pub
+//! use`) is not a dependency. A module and its direct child may depend on each other. Tests are ignored, and
+//! so are method calls, because they name no file.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
 
 mod circles;
@@ -15,14 +15,15 @@ use sources::Tree;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Percent of the lines of `shaders/src/` and `kernels/src/` that both have, rounded up. It only ever falls.
+/// Maximum percentage of lines that `shaders/src/` and `kernels/src/` have in common, rounded up. It may only
+/// be lowered.
 const TWIN_PERCENT: usize = 10;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folders of all crates of the workspace, its own among them.
+/// Returns the folders of all crates, including the root.
 fn crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.split_once("\nmembers = [").and_then(|(_, rest)| rest.split_once(']'));
@@ -31,7 +32,7 @@ fn crates() -> Vec<String> {
     [".".into()].into_iter().chain(named).collect()
 }
 
-/// The first file of every library and program below `src/` of a crate.
+/// Returns the root file of each library and program below `src/` of a crate.
 fn first_files(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         ["lib.rs", "main.rs"].map(|name| folder.join("src").join(name)).into();
@@ -43,7 +44,7 @@ fn first_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Every circle among the files of a crate's libraries and programs.
+/// Returns the dependency cycles of a crate's libraries and programs.
 fn circles_of(folder: &str) -> Vec<String> {
     let read = |path: &Path| fs::read_to_string(root().join(path)).ok();
     let files = first_files(&root().join(folder));

@@ -1,20 +1,19 @@
-//! Which file a name is defined in.
+//! Resolution of names to the files that define them.
 
 use super::sources::Tree;
 
-/// Imports of imports that are followed before a name is given up: enough for any but a name that
-/// is imported from itself.
+/// Maximum number of imports followed for one name. Only a name imported from itself needs more.
 const STEPS_MAX: usize = 32;
 
-/// What a name stands for, where that is part of the crate.
+/// Resolution of a name within the crate.
 #[derive(Clone, Copy)]
 pub enum Meaning<'a> {
     Module(usize),
-    /// Something that a file defines, and how it is called there.
+    /// An item: its file and its name there.
     Item(usize, &'a str),
 }
 
-/// What `name` stands for in a module, if not something of another crate.
+/// Resolves `name` in a module. Returns `None` for names of other crates.
 pub fn meaning<'a>(tree: &'a Tree, module: usize, name: &'a [String]) -> Option<Meaning<'a>> {
     follow(tree, module, name, STEPS_MAX)
 }
@@ -40,7 +39,7 @@ fn follow<'a>(
         match lookup(tree, at, first, after.is_empty(), steps.checked_sub(1)?) {
             Some(Meaning::Module(child)) => at = child,
             Some(item) => return Some(item),
-            // No other crate has it: a macro made it here.
+            // The name belongs to no other crate, so a macro of this module defined it.
             None if is_ours && !here.aliases.contains_key(first) => {
                 return Some(Meaning::Item(here.file, first));
             }
@@ -51,8 +50,8 @@ fn follow<'a>(
     Some(Meaning::Module(at))
 }
 
-/// What one segment of a name is in a module. The last one names an item sooner than a module, the
-/// others a module sooner than an item.
+/// Resolves one segment of a name in a module. The last segment prefers items to modules, the others prefer
+/// modules.
 fn lookup<'a>(
     tree: &'a Tree,
     at: usize,

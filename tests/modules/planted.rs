@@ -1,10 +1,10 @@
-//! Crates made up for what the search must find, and for what it must leave alone.
+//! Artificial crates with and without dependency cycles.
 
 use super::circles;
 use super::sources::Tree;
 use std::path::Path;
 
-/// Paths and texts, the first file's before all others.
+/// Paths and texts; the root file comes first.
 type Files<'a> = &'a [(&'a str, &'a str)];
 
 fn circles_in(files: Files<'_>) -> Vec<String> {
@@ -43,7 +43,7 @@ fn circles_apart_are_counted_apart() {
     assert_eq!(found.len(), 2, "{found:?}");
 }
 
-/// Texts of `a.rs` that need `B` of `b.rs`, however it is spelled.
+/// Texts of `a.rs` that depend on `B` of `b.rs` in various spellings.
 #[test]
 fn every_spelling_of_a_name_is_found() {
     for text in [
@@ -80,7 +80,7 @@ fn every_spelling_of_a_name_is_found() {
     }
 }
 
-/// Texts of `a.rs` that need nothing of `b.rs`.
+/// Texts of `a.rs` that do not depend on `b.rs`.
 #[test]
 fn what_is_no_need_is_left_alone() {
     for text in [
@@ -115,7 +115,7 @@ fn a_module_and_its_child_may_know_each_other_and_a_face_is_no_need() {
         ("a/inner.rs", "use super::Shared; use crate::Error; pub struct Inner;"),
     ];
     assert!(circles_in(&face).is_empty());
-    // What is handed on and used is needed.
+    // A name that is both re-exported and used is a dependency.
     let mut used = face;
     used[0].1 = "mod a; pub use a::Inner; pub struct Error(Inner);";
     let found = circles_in(&used);

@@ -1,4 +1,4 @@
-//! The modules of a crate as its files spell them: what each defines, imports and names.
+//! The modules of a crate as written in its files: definitions, imports and used names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use syn::buffer::{Cursor, TokenBuffer};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ImplItem, Item, Meta, TraitItem, UseTree};
 
-/// A name as it is written, by its segments.
+/// Segments of a name as written.
 pub type Name = Vec<String>;
 
-/// A name that a module imports, or everything in it.
+/// An import of a name, or of everything in it.
 pub struct Import {
     pub name: Name,
     pub is_public: bool,
@@ -18,32 +18,32 @@ pub struct Import {
 
 #[derive(Default)]
 pub struct Module {
-    /// Its file, as an index of `Tree::files`.
+    /// Index of the module's file in `Tree::files`.
     pub file: usize,
     pub parent: Option<usize>,
     pub children: BTreeMap<String, usize>,
     pub items: BTreeSet<String>,
-    /// Of each imported name, by what it is called here, its index in `imports`.
+    /// Index in `imports` of each imported name, by local name.
     pub aliases: BTreeMap<String, usize>,
     pub imports: Vec<Import>,
-    /// Names that the code spells.
+    /// Names used in the code.
     pub names: BTreeSet<Name>,
 }
 
 pub struct File {
     pub path: PathBuf,
-    /// The file that declares this one's module.
+    /// File that declares the module of this file.
     pub parent: Option<usize>,
 }
 
-/// All modules that are part of one library or program, tests left out.
+/// The modules of one library or program, without tests.
 #[derive(Default)]
 pub struct Tree {
     pub modules: Vec<Module>,
     pub files: Vec<File>,
 }
 
-/// A file's text, or none where there is no such file.
+/// Function that returns a file's text, or `None` if the file does not exist.
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 impl Tree {
@@ -55,7 +55,7 @@ impl Tree {
         tree
     }
 
-    /// Adds a file, whose modules' files lie in `folder`, and returns its module.
+    /// Adds a file and returns its module. Files of its child modules are in `folder`.
     fn file(
         &mut self,
         path: PathBuf,
@@ -76,11 +76,11 @@ impl Tree {
     }
 }
 
-/// Reads one module into a tree, and those inside it.
+/// Reader that adds a module and its inline modules to a tree.
 struct Reader<'t, 'r> {
     tree: &'t mut Tree,
     module: usize,
-    /// Where the files of its child modules lie.
+    /// Folder of the files of child modules.
     folder: PathBuf,
     read: Read<'r>,
 }
@@ -125,7 +125,7 @@ impl Reader<'_, '_> {
         self.here().children.insert(name.into(), child);
     }
 
-    /// Where `#[path]` starts from: an inline module's own folder, or else the file's.
+    /// Returns the folder to which `#[path]` is relative: an inline module's own folder, or else the file's.
     fn folder_of_paths(&self) -> PathBuf {
         let here = &self.tree.modules[self.module];
         let is_inline = here.parent.is_some_and(|above| self.tree.modules[above].file == here.file);
@@ -152,7 +152,7 @@ impl Reader<'_, '_> {
             UseTree::Name(name) => (name.ident.to_string(), None),
             UseTree::Rename(name) => (name.ident.to_string(), Some(name.rename.to_string())),
         };
-        // `use a::{self}` is `use a`.
+        // `use a::{self}` is equivalent to `use a`.
         if last != "self" || prefix.is_empty() {
             prefix.push(last);
         }
@@ -162,8 +162,8 @@ impl Reader<'_, '_> {
         module.imports.push(Import { name: prefix, is_public, is_glob: false });
     }
 
-    /// Collects the names of several segments among the tokens of a macro. `depth` counts the
-    /// modules that the macro itself opens around them; as many times `super` lead back to here.
+    /// Collects multi-segment names among the tokens of a macro. `depth` counts the modules that the macro
+    /// opens around them. The same number of `super` segments leads back to this module.
     fn tokens(&mut self, mut at: Cursor<'_>, depth: usize) {
         let mut opens_module = false;
         while !at.eof() {
@@ -192,14 +192,14 @@ impl Reader<'_, '_> {
     }
 }
 
-/// What follows `::`.
+/// Returns the rest after `::`.
 fn colons(at: Cursor<'_>) -> Option<Cursor<'_>> {
     let (first, at) = at.punct()?;
     let (second, at) = at.punct()?;
     (first.as_char() == ':' && second.as_char() == ':').then_some(at)
 }
 
-/// Whether something is built for tests alone.
+/// Returns true if an item is compiled for tests only.
 fn is_test(attributes: &[Attribute]) -> bool {
     fn needs_test(meta: &Meta) -> bool {
         match meta {
@@ -218,7 +218,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// What `#[path = "…"]` says.
+/// Returns the value of `#[path = "…"]`.
 fn path_of(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().find_map(|attribute| {
         let Meta::NameValue(pair) = &attribute.meta else { return None };
@@ -228,7 +228,7 @@ fn path_of(attributes: &[Attribute]) -> Option<String> {
     })
 }
 
-/// An item's attributes, and its name where it has one that others can use.
+/// Returns an item's attributes, and its name if other code can use it.
 fn described(item: &Item) -> (&[Attribute], Option<&syn::Ident>) {
     match item {
         Item::Const(item) => (&item.attrs, Some(&item.ident)),
@@ -310,7 +310,7 @@ impl<'ast> Visit<'ast> for Reader<'_, '_> {
         }
     }
 
-    /// Who may see something is no use of it.
+    /// Skips visibilities: their paths are not dependencies.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

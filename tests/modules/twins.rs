@@ -1,16 +1,16 @@
-//! Lines that the hosts of the two GPU backends spell alike: what both need belongs in `engine/gpu/`.
+//! Duplicate lines in the host code of the two GPU backends, which belong in `engine/gpu/`.
 //!
-//! Files of the same name below `shaders/src/` and `kernels/src/` are compared, with the names of the
-//! backends taken for one. Counted are the lines of code of every run of three or more that both have.
+//! Files with the same name below `shaders/src/` and `kernels/src/` are compared, after the names of the
+//! backends are unified. Runs of at least three common lines of code are counted.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-/// Lines of a run that is counted, at the least.
+/// Minimum length of a counted run in lines.
 const RUN: usize = 3;
 
-/// Lines of code of files that have a twin, and how many of them are in such runs.
+/// Number of lines in compared files, and of duplicate lines among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shared {
     pub same: usize,
@@ -18,13 +18,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// In percent, rounded up.
+    /// Returns the percentage of duplicate lines, rounded up.
     pub fn percent(self) -> usize {
         (100 * self.same).div_ceil(self.all.max(1))
     }
 }
 
-/// Lines of code without indentation, tests and comments, the same for both backends.
+/// Returns the lines of code without indentation, tests and comments, with unified backend names.
 fn code(text: &str) -> Vec<String> {
     let lines = text.lines().map(str::trim).take_while(|line| *line != "#[cfg(test)]");
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
@@ -32,7 +32,7 @@ fn code(text: &str) -> Vec<String> {
     lines.map(|line| plain(line).replace("wgpu", "gpu").replace("cuda", "gpu")).collect()
 }
 
-/// How many of these lines are in runs that the others have, too.
+/// Returns the number of lines in runs that also occur in `others`.
 fn in_runs(lines: &[String], others: &[String]) -> usize {
     let runs: HashSet<&[String]> = others.windows(RUN).collect();
     let mut is_same = vec![false; lines.len()];
@@ -44,14 +44,14 @@ fn in_runs(lines: &[String], others: &[String]) -> usize {
     is_same.into_iter().filter(|same| *same).count()
 }
 
-/// What two texts share, counted in both.
+/// Returns the duplicate lines of two texts, counted in both.
 pub fn of_texts(one: &str, other: &str) -> Shared {
     let (one, other) = (code(one), code(other));
     let same = in_runs(&one, &other) + in_runs(&other, &one);
     Shared { same, all: one.len() + other.len() }
 }
 
-/// All sources below a folder by their names from there.
+/// Collects the sources below a folder, by relative path.
 fn sources(folder: &Path, below: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(below).unwrap() {
         let path = entry.unwrap().path();
@@ -66,7 +66,7 @@ fn sources(folder: &Path, below: &Path, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// What the files of the same names below two folders share, and each of them that shares something.
+/// Returns the duplicate lines of two folders, in total and per file.
 pub fn of_folders(one: &Path, other: &Path) -> (Shared, Vec<String>) {
     let [one, other] = [one, other].map(|folder| {
         let mut found = BTreeMap::new();
@@ -91,7 +91,7 @@ fn lines_that_both_have_are_counted_in_both() {
     let other = "use y;\nfn a() {\n    b();\n\n    c::<CudaThing>();\n}\n#[cfg(test)]\nuse x;\n";
     assert_eq!(of_texts(one, other), Shared { same: 8, all: 10 });
     assert_eq!(of_texts(one, other).percent(), 80);
-    // Two lines are no run, and none is twice what it was.
+    // Two lines are too few for a run. A repeated run counts at each occurrence.
     assert_eq!(of_texts("a\nb\nc\n", "a\nb\nd\n"), Shared { same: 0, all: 6 });
     assert_eq!(of_texts("a\nb\nc\na\nb\nc\n", "a\nb\nc\n"), Shared { same: 9, all: 9 });
 }

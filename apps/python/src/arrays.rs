@@ -1,4 +1,4 @@
-//! Numbers that NumPy reads where they lie.
+//! Arrays that NumPy reads without copying.
 #![expect(unsafe_code, reason = "the buffer protocol of Python")]
 
 use std::ffi::{c_int, c_void};
@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Numbers in memory of Rust, as bytes for `numpy.frombuffer`; they never change.
+/// An immutable array in Rust memory, exposed as bytes to `numpy.frombuffer`.
 #[pyclass(frozen, module = "nestling._core")]
 #[derive(Debug)]
 pub(crate) struct Array {
@@ -33,7 +33,6 @@ impl From<Vec<f32>> for Array {
 
 #[pymethods]
 impl Array {
-    /// How many there are.
     fn __len__(&self) -> usize {
         match &self.values {
             Values::U32(values) => values.len(),
@@ -41,7 +40,7 @@ impl Array {
         }
     }
 
-    /// The numbers as a list, for those without NumPy.
+    /// Returns the values as a list, for programs without NumPy.
     fn tolist(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(match &self.values {
             Values::U32(values) => values.into_pyobject(py)?.unbind(),
@@ -50,7 +49,7 @@ impl Array {
     }
 
     /// # Safety
-    /// As the interpreter calls it: `view` can be written.
+    /// The interpreter passes a writable `view`.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -62,8 +61,8 @@ impl Array {
         };
         // A `Vec` has at most `isize::MAX` bytes.
         let bytes = bytes as ffi::Py_ssize_t;
-        // SAFETY: `view` can be written. The bytes belong to this object, which the view keeps alive, and which never
-        // changes them or lets go of them before; the view is for reading alone.
+        // SAFETY: `view` is writable. The bytes belong to this object, which the view keeps alive and which
+        // never changes or frees them before. The view is read-only.
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data.cast_mut(), bytes, 1, flags) };
         match filled {

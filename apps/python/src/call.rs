@@ -1,4 +1,4 @@
-//! Work of the engine, which the interpreter does not wait for.
+//! Calls into the engine, made without holding the interpreter lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -8,7 +8,8 @@ use pyo3::prelude::*;
 
 use crate::error::Failure;
 
-/// Does the work of a call without the interpreter, which other threads have meanwhile. A panic is an error.
+/// Runs `work` without the interpreter lock, so that other threads can run Python code. A panic becomes an
+/// error.
 pub(crate) fn call<T: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, Failure> + Send,
@@ -18,12 +19,12 @@ pub(crate) fn call<T: Send>(
             .unwrap_or_else(|payload| Err(Failure::panicked(payload.as_ref())))
     };
     let value = py.detach(caught).map_err(|failure| failure.raise(py))?;
-    // A signal that came meanwhile is raised here, so that what was made is dropped, rather than in the caller's code.
+    // A pending signal is raised here, so that the result is dropped, rather than in the caller's code.
     py.check_signals()?;
     Ok(value)
 }
 
-/// The process that made a handle. Threads of the engine do not exist in a child after fork().
+/// Process that created a handle. The engine's threads do not exist in a child after fork().
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner(u32);
 
@@ -36,7 +37,7 @@ impl Owner {
         self.0 == process::id()
     }
 
-    /// Refuses a handle that was made before fork().
+    /// Returns an error if the handle was created before fork().
     pub(crate) fn check(self, what: &str) -> Result<(), Failure> {
         match self.is_this_process() {
             true => Ok(()),
@@ -45,8 +46,8 @@ impl Owner {
     }
 }
 
-/// What a handle holds until it is closed. One thread at a time works with it; another one gets an error at once, so
-/// that nobody waits for a lock with the interpreter in hand.
+/// Content of a handle until it is closed. Only one thread at a time may use it. Another thread gets an error
+/// immediately, so that no thread waits for this lock while holding the interpreter lock.
 #[derive(Debug)]
 pub(crate) struct Held<T: Send> {
     what: &'static str,
@@ -68,7 +69,6 @@ impl<T: Send> Held<T> {
         }
     }
 
-    /// Works with it.
     pub(crate) fn with<R>(
         &self,
         work: impl FnOnce(&mut T) -> Result<R, Failure>,
@@ -79,7 +79,7 @@ impl<T: Send> Held<T> {
         }
     }
 
-    /// Lets go of it, once; it is an error where another thread works with it.
+    /// Drops the value. Returns an error if another thread is using it or it is closed already.
     pub(crate) fn close(&self) -> Result<(), Failure> {
         let value = self.lock()?.take();
         drop(value);
@@ -88,8 +88,8 @@ impl<T: Send> Held<T> {
 }
 
 impl<T: Send> Drop for Held<T> {
-    /// Drops the value without holding the interpreter, since drops may wait for threads of the engine. A forked child leaks the
-    /// value: it has no such threads.
+    /// Drops the value without holding the interpreter lock, since drops may wait for threads of the engine.
+    /// A forked child leaks the value: it has no such threads.
     fn drop(&mut self) {
         let value = match self.value.get_mut() {
             Ok(value) => value.take(),
@@ -100,7 +100,7 @@ impl<T: Send> Drop for Held<T> {
             return;
         }
         let mut value = Some(value);
-        // Where the interpreter has ended, `value` is dropped below.
+        // `value` is dropped below if the interpreter has ended.
         let _ = Python::try_attach(|py| py.detach(|| drop(value.take())));
     }
 }

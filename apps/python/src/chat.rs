@@ -1,4 +1,4 @@
-//! Conversations that keep their own transcript.
+//! Conversations that manage their own transcript.
 
 use nestling::{GenerateOptions, Message, ToolSchema};
 use pyo3::prelude::*;
@@ -10,7 +10,6 @@ use crate::generation::Generation;
 use crate::options;
 use crate::wait::wait_for;
 
-/// A conversation and its session.
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Chat {
     state: Held<State>,
@@ -46,7 +45,7 @@ impl Chat {
 
 #[pymethods]
 impl Chat {
-    /// Says something as the user, and starts the answer.
+    /// Sends a user message and starts the response.
     fn send(&self, py: Python<'_>, message: &str, options: &str) -> PyResult<Generation> {
         call(py, || {
             self.state.with(|state| {
@@ -57,7 +56,7 @@ impl Chat {
         })
     }
 
-    /// Gives the results of the last answer's tool calls, in their order, and starts the next answer.
+    /// Adds the results of the last response's tool calls, in order, and starts the next response.
     fn reply_to_tools(
         &self,
         py: Python<'_>,
@@ -81,23 +80,22 @@ impl Chat {
         })
     }
 
-    /// All that was said, as JSON.
     fn transcript(&self, py: Python<'_>) -> PyResult<String> {
         call(py, || self.state.with(|state| conversation::written(&state.chat.transcript())))
     }
 
-    /// Messages that were left out of the last prompt.
+    /// Returns the number of messages omitted from the last prompt.
     fn dropped_messages(&self, py: Python<'_>) -> PyResult<usize> {
         call(py, || self.state.with(|state| Ok(state.chat.dropped_messages())))
     }
 
-    /// A session that holds what this conversation's session does.
+    /// Returns a fork of the conversation's session.
     fn session(&self, py: Python<'_>) -> PyResult<crate::session::Session> {
         let forked = call(py, || self.state.with(|state| Ok(state.chat.session().fork()?)));
         forked.map(crate::session::Session::new)
     }
 
-    /// Lets go of it; an answer under way goes on.
+    /// Closes the handle. A running generation continues.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         call(py, || self.state.close())
     }

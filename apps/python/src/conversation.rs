@@ -5,14 +5,14 @@ use serde_json::{Map, Value};
 
 use crate::error::Failure;
 
-/// A conversation, with its tools apart: which of them it has depends on what may be called.
+/// A conversation with separate tools, because the tool choice decides which of them it includes.
 #[derive(Debug, Default)]
 pub(crate) struct AskedConversation {
     pub conversation: Conversation,
     pub tools: Vec<ToolSchema>,
 }
 
-/// Reads `{"messages": [...], "tools": [...], "template_arguments": {...}, "now": seconds}`.
+/// Parses `{"messages": [...], "tools": [...], "template_arguments": {...}, "now": seconds}`.
 pub(crate) fn read(json: &str) -> Result<AskedConversation, Failure> {
     let wrong = |what: &str, error: &dyn std::fmt::Display| {
         Failure::caller(format!("conversation: {what}: {error}"))
@@ -45,7 +45,7 @@ pub(crate) fn read(json: &str) -> Result<AskedConversation, Failure> {
     }
 }
 
-/// Messages as the JSON of the OpenAI API.
+/// Returns messages as JSON in the format of the OpenAI API.
 pub(crate) fn written(messages: &[Message]) -> Result<String, Failure> {
     serde_json::to_string(messages).map_err(|error| Failure::caller(format!("messages: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Why a call failed, as an exception of `nestling`.
+//! Errors, raised as exceptions of `nestling`.
 
 use std::any::Any;
 use std::error::Error;
@@ -8,7 +8,7 @@ use nestling::{EngineError, ErrorClass};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// Why a call failed, on its way out.
+/// An error of a call.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// An error of `nestling`, with the name of its class there.
@@ -20,40 +20,39 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// What was asked for makes no sense.
+    /// Creates an error for invalid arguments.
     pub(crate) fn caller(text: impl Into<String>) -> Self {
         Self::Told { class: "CallerError", text: text.into() }
     }
 
-    /// A handle that another thread works with at this moment.
+    /// Creates an error for a handle that another thread is using.
     pub(crate) fn in_use(what: &str) -> Self {
         let text = format!("another thread uses this {what} at this moment");
         Self::Told { class: "BusyError", text }
     }
 
-    /// Memory is not enough.
+    /// Creates an error for insufficient memory.
     pub(crate) fn no_room(text: String) -> Self {
         Self::Told { class: "NoRoomError", text }
     }
 
-    /// A file or a server that fails.
+    /// Creates an error for a failed file or server.
     pub(crate) fn source(text: String) -> Self {
         Self::Told { class: "SourceError", text }
     }
 
-    /// A handle that was closed.
     pub(crate) fn closed(what: &str) -> Self {
         Self::caller(format!("this {what} is closed"))
     }
 
-    /// A handle of the parent process, used after fork().
+    /// Creates an error for a handle of the parent process, used after fork().
     pub(crate) fn forked(what: &str) -> Self {
         let text =
             format!("this {what} belongs to the parent process; open the model again after fork()");
         Self::Told { class: "StoppedError", text }
     }
 
-    /// The interpreter ends.
+    /// Creates an error for an interpreter that is shutting down.
     pub(crate) fn ends() -> Self {
         Self::Told { class: "StoppedError", text: "the interpreter ends".into() }
     }
@@ -61,12 +60,11 @@ impl Failure {
     pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
         let words = payload.downcast_ref::<&str>().copied();
         let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        // Default: a payload of another type has no words.
+        // Default: a panic payload of another type has no message.
         let text = format!("the library panicked: {}", words.unwrap_or("without words"));
         Self::Told { class: "BrokenError", text }
     }
 
-    /// The exception.
     pub(crate) fn raise(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Raised(error) => error,

@@ -1,11 +1,11 @@
-//! What a generation tells, as tuples that the Python half names.
+//! Events of a generation, as tuples that the Python package converts to classes.
 
 use nestling::{Event, FinishReason, Finished, TokenEvent};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use serde_json::json;
 
-/// An event as a tuple: what it is, and what it has.
+/// Converts an event to a tuple of its kind and its values.
 pub(crate) fn tuple<'py>(py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTuple>> {
     match event {
         Event::Text(text) => ("text", text).into_pyobject(py),
@@ -47,7 +47,7 @@ fn reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// How a generation ended, as JSON.
+/// Returns the end of a generation as JSON.
 fn written(finished: &Finished) -> String {
     let (usage, stats) = (&finished.usage, &finished.stats);
     let told = json!({

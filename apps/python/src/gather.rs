@@ -1,14 +1,14 @@
-//! All that a generation tells of its tokens, in arrays.
+//! Collection of a generation's token data in arrays.
 
 use nestling::{Event, TokenEvent};
 
 use crate::arrays::Array;
 use crate::error::Failure;
 
-/// Rows, as they come.
+/// Token data collected so far.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    /// Log-probabilities of every token are wanted for so many tokens; 0 for those of none.
+    /// Vocabulary size if the log-probabilities of the whole vocabulary are collected; 0 if they are not.
     width: usize,
     tokens: Vec<u32>,
     log_probs: Vec<f32>,
@@ -39,7 +39,7 @@ impl Gathered {
         room(&mut self.log_probs, 1)?;
         room(&mut self.best, 1)?;
         self.tokens.push(event.token);
-        // Default: the first token of a prompt has none before it that would make it likely.
+        // Default: NaN for the first token of a prompt, which has no log-probability.
         self.log_probs.push(event.log_prob.unwrap_or(f32::NAN));
         self.best.push(event.top.first().map_or(u32::MAX, |(token, _)| *token));
         if self.width == 0 {
@@ -58,8 +58,8 @@ impl Gathered {
         Ok(())
     }
 
-    /// Tokens, their log-probabilities, the likeliest token at each place, the log-probabilities of all tokens there,
-    /// and hidden rows.
+    /// Returns tokens, their log-probabilities, the most likely token per position, the log-probabilities of
+    /// the vocabulary per position, and hidden rows.
     pub(crate) fn arrays(self) -> Vec<Array> {
         vec![
             self.tokens.into(),

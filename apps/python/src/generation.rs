@@ -1,4 +1,4 @@
-//! Generations under way.
+//! Running generations.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ use crate::gather::Gathered;
 use crate::notify::Notifier;
 use crate::wait::{self, wait};
 
-/// A generation under way. Dropping it cancels it.
+/// A running generation. Dropping it cancels it.
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Generation {
     owner: Owner,
@@ -29,11 +29,11 @@ pub(crate) struct State {
     events: EventStream,
     notifier: Option<Notifier>,
     ended: bool,
-    /// Time of the last look for signals, for calls that read many events.
+    /// Time of the last check for signals, for calls that read many events.
     looked: Instant,
 }
 
-/// What comes next, if anything does yet.
+/// Next event, or `None` if there is none yet.
 type Next = Option<Result<Event, EngineError>>;
 
 impl State {
@@ -49,7 +49,8 @@ impl State {
         Ok(next.transpose()?)
     }
 
-    /// The next event, for which it waits; none after the last. Where a signal ends the waiting, the generation ends too.
+    /// Waits for the next event. Returns `None` after the last. A signal that interrupts the wait ends the
+    /// generation.
     pub(crate) fn next(&mut self) -> Result<Option<Event>, Failure> {
         match self.wait(None)? {
             Some(next) => self.note(next),
@@ -59,7 +60,7 @@ impl State {
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Next>, Failure> {
         let mut waited = wait(timeout, &mut |_| Ok(()), |context| self.poll(context));
-        // Events that come faster than `wait` looks for signals must not keep them from being seen.
+        // Signals must also be noticed if events arrive so fast that `wait` never checks.
         if waited.is_ok() && self.looked.elapsed() >= wait::SLICE {
             self.looked = Instant::now();
             if let Err(raised) = wait::look(&mut |_| Ok(())) {
@@ -73,7 +74,7 @@ impl State {
     }
 }
 
-/// False for nothing yet, a tuple for an event, none for the end.
+/// Returns False if there is no event yet, a tuple for an event, or None at the end.
 fn told(py: Python<'_>, polled: Poll<Option<Event>>) -> PyResult<Py<PyAny>> {
     match polled {
         Poll::Pending => Ok(false.into_pyobject(py)?.to_owned().into_any().unbind()),
@@ -90,7 +91,7 @@ impl Generation {
         Self { owner: Owner::current(), cancel, state: Held::new("generation", state) }
     }
 
-    /// Reads events. A signal that ends it cancels the generation.
+    /// Reads events. A signal that interrupts the read cancels the generation.
     fn reading<T: Send>(
         &self,
         py: Python<'_>,
@@ -107,13 +108,13 @@ impl Generation {
 
 #[pymethods]
 impl Generation {
-    /// The next event as a tuple, for which it waits; none after the last.
+    /// Waits for the next event and returns it as a tuple, or None after the last.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let next = self.reading(py, || self.state.with(State::next))?;
         next.map(|event| event::tuple(py, event)).transpose()
     }
 
-    /// The next event as a tuple, none after the last, and False where none comes in so many seconds.
+    /// Returns the next event as a tuple, None after the last, or False after a timeout in seconds.
     fn poll(&self, py: Python<'_>, seconds: f64) -> PyResult<Py<PyAny>> {
         let timeout = Duration::try_from_secs_f64(seconds)
             .map_err(|error| Failure::caller(format!("timeout: {error}")).raise(py))?;
@@ -126,7 +127,8 @@ impl Generation {
         told(py, polled?)
     }
 
-    /// As `poll(0)`; where it is False, `callback` is called once there is more, on another thread.
+    /// Polls like `poll(0)`. If the result is False, `callback` is called once on another thread when there
+    /// is more.
     fn poll_or_call(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<Py<PyAny>> {
         let polled = self.reading(py, || {
             self.state.with(|state| {
@@ -144,8 +146,8 @@ impl Generation {
         told(py, polled?)
     }
 
-    /// Reads all that is left: tokens and log-probabilities of prompt and answer, with `width` values for each of all
-    /// tokens, or 0; and hidden rows.
+    /// Reads the remaining events into arrays: tokens and log-probabilities of prompt and output, and hidden
+    /// rows. With a `width` above 0, the log-probabilities of the whole vocabulary are included.
     fn gather(&self, py: Python<'_>, width: usize) -> PyResult<Vec<Array>> {
         let gathered = self.reading(py, || {
             self.state.with(|state| {
@@ -159,14 +161,14 @@ impl Generation {
         Ok(gathered?.arrays())
     }
 
-    /// Asks for a stop; returns at once.
+    /// Requests cancellation without waiting.
     fn cancel(&self) {
         if self.owner.is_this_process() {
             self.cancel.cancel();
         }
     }
 
-    /// Cancels it, and lets go of it.
+    /// Cancels the generation and closes the handle.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.cancel();
         call(py, || self.state.close())

@@ -16,7 +16,7 @@ use crate::error::Failure;
 use crate::progress::{Progress, Told};
 use crate::wait::{SLICE, look};
 
-/// Where models come from and go to; the Python half takes it from the environment.
+/// Hub endpoint and local folders, set by the Python package from the environment.
 #[pyclass(frozen, module = "nestling._core")]
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
@@ -41,7 +41,7 @@ impl Places {
     }
 }
 
-/// What the program calls the stores that it converts, on its own prose and from GGUF files.
+/// Calibration names of the CLI: for converted checkpoints and for GGUF files.
 const CALIBRATIONS: [&str; 2] = ["prose1", "none"];
 
 impl Places {
@@ -59,7 +59,7 @@ impl Places {
             token: self.token.clone(),
             limits: Limits::default(),
             offline: self.offline,
-            // Default: the system does not say what is free.
+            // Default: unlimited if the free memory is unknown.
             room: free().unwrap_or(u64::MAX),
             in_place: true,
         }
@@ -72,8 +72,8 @@ fn free() -> Option<u64> {
     MemoryState::read(&SystemFiles::default()).map(|state| state.default_budget())
 }
 
-/// Brings a model of the Hub onto this machine, and says where it is. `progress` hears of bytes; an interrupt does not
-/// wait for the end of a download, which goes on where it stopped the next time.
+/// Downloads a model from the Hub and returns its path. `progress` receives byte counts. An interrupt returns
+/// at once, and the next call resumes the download.
 #[pyfunction]
 #[pyo3(signature = (name, revision, places, level=None, progress=None))]
 pub(crate) fn fetch(
@@ -93,7 +93,7 @@ pub(crate) fn fetch(
         let (tell, answer) = mpsc::channel();
         let work = move || {
             let obtained = nestling_hub::obtain(&reference, level, &options, &hears);
-            // Nobody listens after an interrupt.
+            // The receiver is gone after an interrupt.
             let _ = tell.send(obtained);
         };
         let started = thread::Builder::new().name("nestling-fetch".into()).spawn(work);
@@ -110,7 +110,7 @@ pub(crate) fn fetch(
     })
 }
 
-/// Notes the bytes of a download.
+/// Observer that reports downloads.
 struct Hears(Arc<Told>);
 
 impl Observer for Hears {
@@ -125,7 +125,7 @@ impl Observer for Hears {
     }
 }
 
-/// Of a download, who hears of it.
+/// Progress of one task; `None` unless it is a download.
 struct Heard(Option<Arc<Told>>);
 
 impl TaskProgress for Heard {

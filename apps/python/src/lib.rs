@@ -1,7 +1,9 @@
-//! The extension module of the Python package `nestling`: what its Python half, in `python/nestling`, is made over.
+//! The native extension module of the Python package `nestling`. The package in `python/nestling` is built on
+//! it.
 //!
-//! A handle holds what the Rust library has, behind a lock that nobody waits for. The interpreter is let go of while
-//! the engine works; who waits looks for signals every 50 ms. No panic leaves it.
+//! A handle holds a value of the Rust library behind a lock on which no thread waits. The interpreter lock is
+//! released while the engine works. Waiting calls check for signals every 50 ms. Panics are converted to
+//! exceptions.
 
 mod arrays;
 mod call;
@@ -22,7 +24,7 @@ mod wait;
 
 use pyo3::prelude::*;
 
-/// What `nestling` is made over; programs import `nestling`.
+/// Internal module of `nestling`; programs import `nestling` instead.
 #[pymodule]
 mod _core {
     #[pymodule_export]

@@ -12,7 +12,8 @@ use crate::conversation;
 use crate::error::Failure;
 use crate::session::Session;
 
-/// A model, open. Any number of threads may use it at once; its sessions, chats and generations keep it open.
+/// An open model. Any number of threads may use it concurrently. Its sessions, chats and generations keep it
+/// open.
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Model {
     owner: Owner,
@@ -24,7 +25,7 @@ impl Model {
         Self { owner: Owner::current(), model: std::sync::RwLock::new(Some(model)) }
     }
 
-    /// The model, for as long as the caller wants it.
+    /// Returns a shared handle of the model.
     fn get(&self) -> Result<nestling::Model, Failure> {
         self.owner.check("model")?;
         let model = match self.model.read() {
@@ -57,19 +58,19 @@ impl Drop for Model {
             return;
         }
         let mut model = self.take();
-        // Where the interpreter has ended, `model` is dropped below.
+        // `model` is dropped below if the interpreter has ended.
         let _ = Python::try_attach(|py| py.detach(|| drop(model.take())));
     }
 }
 
 #[pymethods]
 impl Model {
-    /// An empty session.
     fn session(&self, py: Python<'_>) -> PyResult<Session> {
         call(py, || Ok(Session::new(self.get()?.session())))
     }
 
-    /// A conversation, from its JSON; `reserve` tokens stay free where old turns may be left out for them.
+    /// Creates a chat from a conversation in JSON. Old turns are omitted from prompts to keep `reserve`
+    /// tokens of the context free.
     #[pyo3(signature = (conversation, reserve=None))]
     fn chat(&self, py: Python<'_>, conversation: &str, reserve: Option<usize>) -> PyResult<Chat> {
         call(py, || {
@@ -77,18 +78,18 @@ impl Model {
         })
     }
 
-    /// The session that a snapshot holds.
+    /// Restores a session from a snapshot.
     fn restore(&self, py: Python<'_>, snapshot: &Bound<'_, PyBytes>) -> PyResult<Session> {
         let snapshot = snapshot.as_bytes();
         call(py, || Ok(Session::new(self.get()?.restore(snapshot)?)))
     }
 
-    /// Gives the engine another memory budget, in bytes.
+    /// Sets the memory budget in bytes.
     fn set_memory_budget(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
         call(py, || Ok(self.get()?.set_memory_budget(bytes)?))
     }
 
-    /// Lets go of so many bytes of streamed experts.
+    /// Evicts streamed experts of up to `bytes` bytes.
     fn relieve_pressure(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
         call(py, || {
             self.get()?.shed_experts(bytes);
@@ -96,7 +97,6 @@ impl Model {
         })
     }
 
-    /// Tokens of a text.
     fn encode(
         &self,
         py: Python<'_>,
@@ -112,7 +112,6 @@ impl Model {
         })
     }
 
-    /// The text of tokens.
     fn decode(&self, py: Python<'_>, tokens: Vec<u32>, keep_special: bool) -> PyResult<String> {
         call(py, || {
             let text = self.tokenizer()?.decode(&tokens, keep_special);
@@ -120,7 +119,7 @@ impl Model {
         })
     }
 
-    /// Tokens of a conversation's prompt.
+    /// Returns the tokens of a conversation's prompt.
     fn conversation_tokens(&self, py: Python<'_>, conversation: &str) -> PyResult<Vec<u32>> {
         call(py, || {
             let asked = conversation::read(conversation)?;
@@ -130,12 +129,12 @@ impl Model {
         })
     }
 
-    /// What it is and does at this moment, as JSON.
+    /// Returns the description and current status of the model as JSON.
     fn status(&self, py: Python<'_>) -> PyResult<String> {
         call(py, || Ok(status_of(&self.get()?)))
     }
 
-    /// Lets go of it; it is closed when its sessions, chats and generations are gone too.
+    /// Closes the handle. The model is closed once its sessions, chats and generations are gone.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         call(py, || {
             self.owner.check("model")?;

@@ -1,4 +1,4 @@
-//! Telling an event loop of Python that an event is there.
+//! Notification of Python event loops about new events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +10,9 @@ use pyo3::prelude::*;
 use crate::call::Owner;
 use crate::error::Failure;
 
-/// Notifier threads that may still run. `stop_notifiers` joins them before the interpreter is finalized: a thread that
-/// requests the interpreter after that is ended inside Rust code, which aborts the process.
+/// Notifier threads that may still run. `stop_notifiers` joins them before the interpreter is finalized. A
+/// thread that requests the interpreter lock after that would be terminated inside Rust code, which aborts
+/// the process.
 static THREADS: Mutex<Threads> = Mutex::new(Threads { is_stopped: false, running: Vec::new() });
 
 #[derive(Debug)]
@@ -27,10 +28,11 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// Ends all notifier threads and waits for them. Registered with `atexit`.
+/// Stops all notifier threads and joins them. Registered with `atexit`.
 #[pyfunction]
 pub(crate) fn stop_notifiers(py: Python<'_>) {
-    // Default: in a forked child the lock may be held by a thread that does not exist there, and nothing can be joined.
+    // Default: in a forked child the lock may be held by a thread that does not exist there, and nothing can
+    // be joined.
     let Ok(mut threads) = THREADS.try_lock() else { return };
     threads.is_stopped = true;
     let running = std::mem::take(&mut threads.running);
@@ -43,13 +45,14 @@ pub(crate) fn stop_notifiers(py: Python<'_>) {
             }
             shared.ended.store(true, Ordering::Release);
             thread.thread().unpark();
-            // A panic of a callback's thread concerns nobody at exit.
+            // A panic of a callback thread can be ignored at exit.
             let _ = thread.join();
         }
     });
 }
 
-/// A thread that calls back into Python, so that those of the engine never wait for the interpreter. It ends with this.
+/// A thread that calls Python callbacks, so that the engine's threads never wait for the interpreter lock.
+/// The thread ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     shared: Arc<Shared>,
@@ -65,7 +68,7 @@ struct Shared {
 
 impl Notifier {
     /// # Errors
-    /// The system has no further thread.
+    /// Returns an error if the thread cannot be created.
     pub(crate) fn start() -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let seen = Arc::clone(&shared);
@@ -98,7 +101,7 @@ impl Notifier {
         Ok(Self { shared, thread })
     }
 
-    /// What wakes the thread; `callback` is called once then, in place of the one before it.
+    /// Returns a waker that calls `callback` once on the thread. It replaces the previous callback.
     pub(crate) fn waker(&self, callback: Py<PyAny>) -> Waker {
         *self.shared.callback.lock().unwrap_or_else(PoisonError::into_inner) = Some(callback);
         let (shared, thread) = (Arc::clone(&self.shared), self.thread.clone());
@@ -117,7 +120,7 @@ impl Shared {
     fn call(&self) {
         let callback = self.callback.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(callback) = callback else { return }; // Default: it was called already.
-        // An event loop that was closed meanwhile has nobody who waits, and so has an interpreter that ends.
+        // A closed event loop and a finalized interpreter have no waiters, so errors are ignored.
         let _ = Python::try_attach(|py| callback.call0(py).map(drop));
     }
 }

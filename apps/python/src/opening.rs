@@ -1,4 +1,4 @@
-//! Models are opened.
+//! Opening of models.
 
 use nestling::formats::Level;
 use nestling::{Builder, Device, EngineOptions, KvDtype, ModelOptions, Residence};
@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::progress::Progress;
 use crate::wait;
 
-/// Stops the opening of a model; it may be used from any thread.
+/// Token that cancels the opening of a model. It may be used from any thread.
 #[pyclass(frozen, module = "nestling._core")]
 #[derive(Debug, Default)]
 pub(crate) struct CancelToken {
@@ -25,13 +25,14 @@ impl CancelToken {
         Self::default()
     }
 
-    /// Cancels; returns at once.
+    /// Requests cancellation without waiting.
     fn cancel(&self) {
         self.token.cancel();
     }
 }
 
-/// Opens a model. `options` is JSON; `progress` is called with parts done and parts in all, on this thread.
+/// Opens a model. `options` is JSON. `progress` is called on this thread with the number of finished parts
+/// and the total.
 #[pyfunction]
 #[pyo3(signature = (path, options, progress=None, cancel=None))]
 pub(crate) fn open(
@@ -61,7 +62,7 @@ pub(crate) fn open(
     opened.map(Model::new)
 }
 
-/// How a model is opened.
+/// Parsed options for opening a model.
 struct Asked {
     device: Option<Device>,
     engine: EngineOptions,

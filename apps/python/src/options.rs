@@ -1,4 +1,4 @@
-//! How an answer is generated.
+//! Generation options.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 
 use crate::error::Failure;
 
-/// The engine's options, and whether the model may call tools.
+/// Options of the engine, and the tool choice.
 pub(crate) struct Asked {
     pub options: GenerateOptions,
     pub choice: ToolChoice,
 }
 
-/// Reads options: those of the engine by their names, `tool_choice`, and at most one form of the answer.
+/// Parses options: engine options by name, `tool_choice`, and at most one output constraint.
 pub(crate) fn read(json: &str, tools: &[ToolSchema]) -> Result<Asked, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::caller(format!("options: {error}"));
     let mut fields: Map<String, Value> =
@@ -43,7 +43,6 @@ fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, F
     }
 }
 
-/// The form that the answer has.
 fn form(fields: &mut Map<String, Value>) -> Result<Option<Arc<dyn ConstraintSource>>, Failure> {
     let schema = text(fields, "json_schema")?;
     let regex = text(fields, "regex")?;

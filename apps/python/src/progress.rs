@@ -1,11 +1,10 @@
-//! How far something is, told to a function of Python's on the thread that waits for it.
+//! Progress reports to a Python callback, on the thread that waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 
-/// How far it is.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     done: AtomicU64,
@@ -23,7 +22,6 @@ impl Told {
     }
 }
 
-/// Who hears of it.
 pub(crate) struct Progress {
     told: Arc<Told>,
     callback: Option<Py<PyAny>>,
@@ -35,12 +33,11 @@ impl Progress {
         Self { told: Arc::default(), callback, last: (0, 0) }
     }
 
-    /// Where it is noted.
     pub(crate) fn told(&self) -> Arc<Told> {
         Arc::clone(&self.told)
     }
 
-    /// Calls back where something is new.
+    /// Calls the callback if the counters changed.
     pub(crate) fn tell(&mut self, py: Python<'_>) -> PyResult<()> {
         let (done, total) =
             (self.told.done.load(Ordering::Acquire), self.told.total.load(Ordering::Acquire));

@@ -1,4 +1,4 @@
-//! Sessions: histories of tokens that go on.
+//! Sessions: token histories that can be continued.
 
 use nestling::{Input, SnapshotContents, ToolSchema};
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use crate::generation::Generation;
 use crate::wait::wait_for;
 use crate::{conversation, options};
 
-/// A history of tokens, and what was computed for them.
+/// A token history with its KV cache.
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Session {
     session: Held<nestling::Session>,
@@ -41,7 +41,6 @@ impl Session {
     }
 }
 
-/// What a generation starts from.
 struct Asked {
     input: Input,
     tools: Vec<ToolSchema>,
@@ -55,12 +54,12 @@ impl<T: Into<Input>> From<T> for Asked {
 
 #[pymethods]
 impl Session {
-    /// Adds a text and generates what follows.
+    /// Appends a text and starts a generation.
     fn generate_text(&self, py: Python<'_>, text: &str, options: &str) -> PyResult<Generation> {
         self.generate(py, options, || Ok(text.into()))
     }
 
-    /// Adds tokens and generates what follows.
+    /// Appends tokens and starts a generation.
     fn generate_tokens(
         &self,
         py: Python<'_>,
@@ -70,7 +69,7 @@ impl Session {
         self.generate(py, options, || Ok(tokens.into()))
     }
 
-    /// Generates the answer to a whole conversation, given as JSON.
+    /// Starts a response to a whole conversation, given as JSON.
     fn generate_conversation(
         &self,
         py: Python<'_>,
@@ -83,27 +82,24 @@ impl Session {
         })
     }
 
-    /// A session that holds the same.
     fn fork(&self, py: Python<'_>) -> PyResult<Self> {
         call(py, || self.session.with(|session| Ok(Self::new(session.fork()?))))
     }
 
-    /// The tokens that it holds.
     fn tokens(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         call(py, || self.session.with(|session| Ok(session.tokens()?)))
     }
 
-    /// Adds tokens, which the next generation computes.
+    /// Appends tokens, to be computed by the next generation.
     fn append(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<()> {
         call(py, || self.session.with(|session| Ok(session.append(&tokens)?)))
     }
 
-    /// Forgets all but the first tokens.
+    /// Truncates the session to `length` tokens.
     fn truncate(&self, py: Python<'_>, length: usize) -> PyResult<()> {
         call(py, || self.session.with(|session| Ok(session.truncate(length)?)))
     }
 
-    /// The session as bytes.
     fn snapshot<'py>(&self, py: Python<'py>, pages: bool) -> PyResult<Bound<'py, PyBytes>> {
         let contents = match pages {
             true => SnapshotContents::TokensAndPages,
@@ -113,7 +109,6 @@ impl Session {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Lets go of it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         call(py, || self.session.close())
     }

@@ -1,4 +1,4 @@
-//! Waiting for the engine, with an ear for signals.
+//! Waiting for the engine while checking for signals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,9 @@ use pyo3::prelude::*;
 
 use crate::error::Failure;
 
-/// How long nobody looks for signals.
+/// Interval between checks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Wakes a thread that waits.
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
@@ -26,14 +25,14 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits until `poll` is ready, at most for `timeout`; none where it was not in time. Every 50 ms it looks for signals
-/// and calls `meanwhile`, and what these raise ends it. Called without the interpreter.
+/// Polls until the result is ready. Returns `None` after `timeout`. Checks for signals and calls `meanwhile`
+/// every 50 ms; an exception raised there ends the wait. Called without the interpreter lock.
 pub(crate) fn wait<T>(
     timeout: Option<Duration>,
     meanwhile: &mut dyn FnMut(Python<'_>) -> PyResult<()>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<Option<T>, Failure> {
-    // Default: a time that no clock can tell is for ever.
+    // Default: a deadline beyond the range of the clock means no timeout.
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
     let waker = Waker::from(Arc::clone(&unpark));
@@ -59,7 +58,7 @@ pub(crate) fn wait<T>(
     }
 }
 
-/// Looks for signals, and calls what is to be called meanwhile.
+/// Checks for signals and calls `meanwhile`.
 pub(crate) fn look(meanwhile: &mut dyn FnMut(Python<'_>) -> PyResult<()>) -> Result<(), Failure> {
     let looked = Python::try_attach(|py| {
         py.check_signals()?;
@@ -68,7 +67,7 @@ pub(crate) fn look(meanwhile: &mut dyn FnMut(Python<'_>) -> PyResult<()>) -> Res
     Ok(looked.ok_or_else(Failure::ends)??)
 }
 
-/// Waits for a future to its end.
+/// Runs a future to completion.
 pub(crate) fn wait_for<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let mut future = std::pin::pin!(future);
     let done = wait(None, &mut |_| Ok(()), |context| future.as_mut().poll(context))?;

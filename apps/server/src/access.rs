@@ -1,4 +1,4 @@
-//! Who may ask, under which name of this machine, and from which pages.
+//! Access control: API keys, allowed host names and allowed web origins.
 
 use std::net::IpAddr;
 
@@ -9,32 +9,32 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::ApiError;
 
-/// Longest key.
+/// Maximum length of a key in bytes.
 const KEY_BYTES_MAX: usize = 512;
 
-/// Where a client may put its key, besides `Authorization: Bearer`.
+/// Alternative header for an API key, besides `Authorization: Bearer`.
 const KEY_HEADER: &str = "x-api-key";
 
-/// Who may ask. The default is everybody who reaches the server, under the names that only this machine and its network
-/// have, and no web page.
+/// Access rules of a server. By default every client is allowed, under the host names of this machine and its
+/// local network, but no foreign web page.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// Hashes, so that comparing takes the same time whatever the key.
+    /// SHA-256 hashes of the keys. Comparing hashes takes the same time for any key.
     keys: Vec<[u8; 32]>,
     shares_prefixes: bool,
     hosts: Vec<String>,
     origins: Vec<HeaderValue>,
 }
 
-/// Who asked, as far as that decides what is shared.
+/// Identity of a caller, which determines the shared prefixes available to the request.
 #[derive(Clone, Default)]
 pub(crate) struct Caller {
-    /// Of the key that the request had; none where all share.
+    /// Salt derived from the request's key. `None` if all callers share prefixes.
     salt: Option<String>,
 }
 
 impl Caller {
-    /// What only requests of this caller with the same salt of their own share.
+    /// Combines the caller's salt with `own`, the salt given in the request.
     pub fn salted(&self, own: Option<String>) -> Option<String> {
         match (&self.salt, own) {
             (Some(salt), Some(own)) => Some(format!("{salt} {own}")),
@@ -51,38 +51,38 @@ impl std::fmt::Debug for Access {
     }
 }
 
-/// A rule that makes no sense.
+/// An invalid access rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// A key that no header could carry. The key itself is not told.
+    /// An invalid key. The message does not contain the key.
     #[error("line {line} of the keys: a key is 1 to 512 visible ASCII characters without spaces")]
     Key {
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// A list without a single key.
+    /// A key list without any key.
     #[error("there is no key in the list of keys")]
     NoKeys,
-    /// What is no name of a host.
+    /// An invalid host name.
     #[error("{host:?} is not the name or address of a host, without scheme, port and path")]
     Host {
-        /// What was given.
+        /// The given host.
         host: String,
     },
-    /// What is no origin of a web page.
+    /// An invalid web origin.
     #[error("{origin:?} is not an origin such as https://example.org")]
     Origin {
-        /// What was given.
+        /// The given origin.
         origin: String,
     },
 }
 
 impl Access {
-    /// Adds keys, one a line; from now on a request must have one of them. Blank lines are left out.
+    /// Adds keys, one per line, and makes a key mandatory for requests. Blank lines are ignored.
     ///
     /// # Errors
-    /// [`AccessError::Key`], [`AccessError::NoKeys`].
+    /// [`AccessError::Key`] if a line is not a valid key, [`AccessError::NoKeys`] if `lines` has no key.
     pub fn add_keys(&mut self, lines: &str) -> Result<(), AccessError> {
         let mut keys = Vec::new();
         for (index, key) in lines.lines().map(str::trim).enumerate() {
@@ -100,21 +100,21 @@ impl Access {
         Ok(())
     }
 
-    /// Whether a key is needed.
+    /// Returns true if requests need a key.
     pub fn has_keys(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    /// Whether requests with different keys share what was computed for the same beginning of their prompts. By default
-    /// they do not, for the time of an answer tells of it.
+    /// Sets whether requests with different keys share prefixes. The default is false, because response times
+    /// reveal whether a prefix was cached.
     pub fn share_prefixes(&mut self, shares: bool) {
         self.shares_prefixes = shares;
     }
 
-    /// Takes requests for `host`, besides those for loopback addresses, `localhost`, `*.local` and `*.internal`.
+    /// Accepts requests for `host`, besides loopback addresses, `localhost`, `*.local` and `*.internal`.
     ///
     /// # Errors
-    /// [`AccessError::Host`].
+    /// [`AccessError::Host`] if `host` is not a host name or an IP address.
     pub fn allow_host(&mut self, host: &str) -> Result<(), AccessError> {
         let name = host.trim_end_matches('.').to_ascii_lowercase();
         let is_address = name.parse::<IpAddr>().is_ok();
@@ -126,10 +126,10 @@ impl Access {
         Ok(())
     }
 
-    /// Lets web pages of `origin` ask, as browsers write it: scheme, host and port, or `null`.
+    /// Allows web pages of `origin`, written as browsers send it: scheme, host and port, or `null`.
     ///
     /// # Errors
-    /// [`AccessError::Origin`].
+    /// [`AccessError::Origin`] if `origin` is not an origin.
     pub fn allow_origin(&mut self, origin: &str) -> Result<(), AccessError> {
         let rest = origin.split_once("://").map(|(_, rest)| rest);
         let is_origin =
@@ -142,8 +142,8 @@ impl Access {
         Ok(())
     }
 
-    /// Refuses what came under a foreign name, as DNS rebinding does, and from foreign web pages. Gives the origin that
-    /// the answer must name, if any.
+    /// Rejects foreign host names (a sign of DNS rebinding) and foreign web origins. Returns the origin for
+    /// the `Access-Control-Allow-Origin` header, if any.
     pub(crate) fn check_place(
         &self,
         uri: &Uri,
@@ -161,7 +161,7 @@ impl Access {
                 )));
             }
         }
-        // Programs send no origin.
+        // Clients other than browsers send no `Origin` header.
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
         if self.origins.contains(origin) {
             return Ok(Some(origin.clone()));
@@ -186,7 +186,7 @@ impl Access {
     }
 
     /// # Errors
-    /// A request without a key, where there are keys.
+    /// Fails if keys are configured and the request has no valid one.
     pub(crate) fn check_key(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if self.keys.is_empty() {
             return Ok(Caller::default());
@@ -214,14 +214,14 @@ fn hash(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 
-/// The salt of a key's prefixes. The same in every process, so that pages on disk are found again.
+/// Returns the prefix salt of a key. The salt is the same in each process, so KV pages on disk stay usable.
 fn salt_of(key: &[u8; 32]) -> String {
     let hash =
         Sha256::new().chain_update(b"nestling prefixes of a key\0").chain_update(key).finalize();
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The host of `host` or `host:port`, in small letters; addresses without brackets.
+/// Returns the host of `host` or `host:port` in lower case, IPv6 addresses without brackets.
 fn host_of(text: &str) -> Option<String> {
     let host = match text.strip_prefix('[') {
         Some(rest) => {
@@ -242,7 +242,7 @@ fn is_digits(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What browsers ask before they let a page of an allowed origin ask.
+/// Returns the answer to a CORS preflight request of an allowed origin.
 pub(crate) fn preflight(headers: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let answer = response.headers_mut();
@@ -255,12 +255,11 @@ pub(crate) fn preflight(headers: &HeaderMap) -> Response {
     response
 }
 
-/// Whether it is such a question.
 pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     *method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Tells a browser that the page may read the answer.
+/// Sets the CORS headers that allow a page of `origin` to read the response.
 pub(crate) fn name_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(header::VARY, HeaderValue::from_static("Origin"));

@@ -1,4 +1,4 @@
-//! The form that an answer must have: `response_format` of chats, and what other APIs call it.
+//! Output constraints of a request: `response_format` of chats and its equivalents in other APIs.
 
 use nestling::guide::Guide;
 use serde_json::{Value, json};
@@ -8,10 +8,11 @@ use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX};
 use crate::tools::check_schema;
 
-/// What answers are kept to, `strict` or not; none where they are free.
+/// Reads `response_format` and returns its output constraint, or `None` for free text. JSON schemas are
+/// enforced whether or not `strict` is set.
 ///
 /// # Errors
-/// A form that is unknown, and a schema that cannot be kept to.
+/// Returns an error if the format is unknown or its schema cannot be compiled.
 pub(crate) fn take(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
     let Some(mut form) = fields.object("response_format")? else { return Ok(None) };
     let kind = form.required_text("type", NAME_BYTES_MAX)?;
@@ -28,10 +29,10 @@ pub(crate) fn take(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
     Ok(guide)
 }
 
-/// Any JSON object.
+/// Returns a constraint to any JSON object.
 ///
 /// # Errors
-/// The server's own.
+/// An internal error if the grammar cannot be compiled.
 pub(crate) fn any_object() -> Result<Guide, ApiError> {
     Guide::json_object().map_err(|error| ApiError::internal(error.to_string()))
 }
@@ -44,24 +45,24 @@ fn json_schema(form: &mut Fields) -> Result<Guide, ApiError> {
     Ok(guide)
 }
 
-/// A schema with its name and what else is said of it.
+/// Reads a named schema with its optional description and flags.
 ///
 /// # Errors
-/// A schema that cannot be kept to.
+/// Returns an error if the schema cannot be compiled.
 pub(crate) fn named_schema(named: &mut Fields) -> Result<Guide, ApiError> {
     named.required_text("name", NAME_BYTES_MAX)?;
     named.text("description", BODY_BYTES_MAX)?;
-    // Answers are kept to it in any case.
+    // The schema is enforced regardless of this flag.
     named.flag("strict")?;
     // Default: without a schema any object is valid.
     let schema = named.take("schema").unwrap_or_else(|| json!({ "type": "object" }));
     of_schema(&named.path("schema"), &schema)
 }
 
-/// What a schema allows.
+/// Compiles a JSON schema. `place` is its path in the request, for error messages.
 ///
 /// # Errors
-/// A schema that cannot be kept to.
+/// Returns an error if the schema is too long or cannot be compiled.
 pub(crate) fn of_schema(place: &str, schema: &Value) -> Result<Guide, ApiError> {
     check_schema(place, schema)?;
     Guide::json_schema(schema).map_err(|error| ApiError::invalid(place, error.to_string()))

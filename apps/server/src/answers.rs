@@ -1,4 +1,4 @@
-//! From a request to sessions, and from their generations to one line of events.
+//! Runs the generations of a request and merges their events into one stream.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,49 +20,49 @@ use crate::error::ApiError;
 use crate::prompt::Prompt;
 use crate::server::Served;
 
-/// Events between the model and what writes them, besides those that the engine keeps.
+/// Capacity of the channel between the generations and the response writer. The engine has buffers in
+/// addition.
 const CHANNEL_EVENTS: usize = 16;
 
-/// What is to be generated.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub prompts: Vec<Prompt>,
-    /// Answers to each prompt. They share what was computed of it.
+    /// Number of choices per prompt. All choices share the computed prompt.
     pub choices: usize,
     pub options: GenerateOptions,
-    /// Whether sessions of earlier requests are used, and this one's kept.
+    /// True if idle sessions may be reused and the sessions of this job are kept as idle sessions.
     pub keeps_sessions: bool,
-    /// Tool calls after which an answer ends.
+    /// Number of tool calls after which a choice ends.
     pub calls_max: Option<usize>,
-    /// The field that the prompts came in.
+    /// Name of the request field that holds the prompts, for error messages.
     pub param: &'static str,
 }
 
-/// What an answer says.
+/// An event of one choice.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// Which answer: those to the first prompt first.
+    /// Index of the choice; the choices of the first prompt come first.
     pub choice: usize,
     pub event: Event,
 }
 
-/// The events of all answers to a request, in the order in which they came. Dropping it cancels what is not done; what
-/// was computed is kept.
+/// Events of all choices of a request, in order of arrival. Dropping the stream cancels unfinished
+/// generations; computed KV pages stay available.
 #[derive(Debug)]
 pub(crate) struct Answers {
     receiver: mpsc::Receiver<Result<Said, ApiError>>,
     pub choices: usize,
-    /// Answers to each prompt.
+    /// Number of choices per prompt.
     pub choices_each: usize,
-    /// Tokens of all prompts.
+    /// Total number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Answers whose end has not been told.
+    /// Number of choices whose end has not been returned yet.
     open: usize,
     _stop: StopOnDrop,
 }
 
 impl Answers {
-    /// The next event; none after the last. An error is the last.
+    /// Returns the next event, or `None` after the end. An error ends the stream.
     pub async fn next(&mut self) -> Option<Result<Said, ApiError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
@@ -83,7 +83,7 @@ impl Answers {
     }
 }
 
-/// Cancels what belongs to a request that nobody waits for any more.
+/// Cancels the generations of a request when its response is dropped.
 #[derive(Debug)]
 struct StopOnDrop(CancelToken);
 
@@ -93,23 +93,23 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// A prompt in a session, being computed.
+/// A session whose prompt is being computed.
 struct Begun {
     session: Session,
     generation: Generation,
     prompt_tokens: usize,
-    /// The prompt, where more answers to it follow.
+    /// The prompt, retained if further choices need it.
     again: Option<nestling::Prompt>,
-    /// Tokens of the prompt that were there before it was computed for all its answers.
+    /// Number of cached tokens when the prompt was computed once for several choices.
     shared: Option<usize>,
-    /// What was told of the prompt then.
+    /// Prompt token events of that computation.
     prompt: Vec<TokenEvent>,
 }
 
-/// Starts all answers. What can be wrong with a request is found here.
+/// Starts all generations of a job. Invalid prompts and options are detected here.
 ///
 /// # Errors
-/// [`ApiError::busy`] where too many requests are under way; what the engine says.
+/// [`ApiError::busy`] if too many requests are running; errors of the engine.
 pub(crate) async fn start(
     served: &Arc<Served>,
     mut job: Job,
@@ -148,17 +148,17 @@ pub(crate) async fn start(
     Ok(Answers { receiver, choices, choices_each, prompt_tokens, open: choices, _stop: stop })
 }
 
-/// A prompt that several answers share.
+/// A computed prompt that several choices share.
 struct Computed {
     session: Session,
-    /// Tokens that were there before.
+    /// Number of prompt tokens that were cached.
     cached_tokens: usize,
     prompt: nestling::Prompt,
-    /// What was told of it.
+    /// Prompt token events.
     told: Vec<TokenEvent>,
 }
 
-/// Waits until a prompt is computed. What was told of its tokens, and how many were there before.
+/// Waits until a prompt is computed. Returns its token events and its number of cached tokens.
 async fn of_prompt(generation: Generation) -> Result<(Vec<TokenEvent>, usize), EngineError> {
     let (mut events, mut tokens) = (generation.into_stream(), Vec::new());
     while let Some(event) = events.next().await {
@@ -172,7 +172,7 @@ async fn of_prompt(generation: Generation) -> Result<(Vec<TokenEvent>, usize), E
     Err(EngineError::Cancelled)
 }
 
-/// How generations begin, on a thread that may wait.
+/// Context for starting generations. Its methods may block.
 struct Begin<'a> {
     served: &'a Served,
     job: &'a Job,
@@ -180,7 +180,8 @@ struct Begin<'a> {
 }
 
 impl Begin<'_> {
-    /// A session for each prompt, which answers or, where several do, only computes the prompt.
+    /// Opens a session per prompt and starts it. With `answers` it generates, otherwise it only computes the
+    /// prompt.
     fn prompts(&self, answers: bool) -> Result<Vec<Begun>, EngineError> {
         self.job.prompts.iter().map(|prompt| self.prompt(prompt, answers)).collect()
     }
@@ -206,7 +207,7 @@ impl Begin<'_> {
                 Ok(Begun { session, generation, prompt_tokens, again, shared: None, prompt })
             }
             Err(error) => {
-                // What it held is as good for the next request.
+                // The session's KV cache is still useful to later requests.
                 if self.job.keeps_sessions {
                     self.served.keep(session, options.cache_salt);
                 }
@@ -215,7 +216,7 @@ impl Begin<'_> {
         }
     }
 
-    /// The answers to prompts that are computed.
+    /// Starts all choices of computed prompts, in forked sessions.
     fn forks(&self, computed: Vec<Computed>) -> Result<Vec<Begun>, EngineError> {
         let mut begun = Vec::with_capacity(self.job.prompts.len() * self.job.choices);
         for Computed { session, cached_tokens, prompt, told } in computed {
@@ -239,7 +240,7 @@ impl Begin<'_> {
 }
 
 impl Served {
-    /// Keeps a session for later requests. May wait for a layer.
+    /// Keeps a session as an idle session. May block for one layer of a running step.
     fn keep(&self, session: Session, salt: Option<String>) {
         if let Err(error) = self.idle.keep(session, salt) {
             tracing::debug!("a session is not kept: {error}");
@@ -247,28 +248,27 @@ impl Served {
     }
 }
 
-/// An answer on its way.
 struct Choice {
     cancel: CancelToken,
     shared: Option<usize>,
     calls: usize,
-    /// When its last token came.
+    /// Arrival time of the last token.
     last_token: Option<Instant>,
 }
 
 type ChoiceStream =
     std::pin::Pin<Box<dyn Stream<Item = (usize, Result<Event, EngineError>)> + Send>>;
 
-/// Carries events from the model to the writer, as long as there is one that takes them.
+/// Forwards events from the generations to the response writer, until the writer is dropped.
 struct Pump {
     served: Arc<Served>,
     choices: Vec<Choice>,
     streams: Vec<ChoiceStream>,
-    /// The session that each prompt leaves behind.
+    /// Session of each prompt, kept as idle sessions at the end.
     kept: Vec<Session>,
-    /// Who else may go on from them.
+    /// Salt of the idle sessions.
     salt: Option<String>,
-    /// Answers to each prompt.
+    /// Number of choices per prompt.
     choices_each: usize,
     calls_max: Option<usize>,
     param: &'static str,
@@ -315,7 +315,7 @@ impl Pump {
     async fn run(mut self) {
         let mut streams = select_all(std::mem::take(&mut self.streams));
         let mut open = self.choices.len();
-        // What ends the answers is told when the next request can go on from them.
+        // The last event is sent after the sessions are kept, so that the next request can reuse them.
         let last = loop {
             let next = {
                 let closed = pin!(self.sender.closed());
@@ -338,7 +338,7 @@ impl Pump {
                 break None;
             }
         };
-        // Cancels what is not done.
+        // Cancels unfinished generations.
         drop(streams);
         let Self { served, kept, salt, sender, permit, .. } = self;
         let write_time = served.write_time;
@@ -354,7 +354,7 @@ impl Pump {
         }
     }
 
-    /// What is told of an event.
+    /// Converts an event of one choice for the writer and updates the metrics.
     fn said(
         &mut self,
         index: usize,

@@ -2,7 +2,8 @@
 
 use crate::error::ApiError;
 
-/// Runs work that would delay other requests, such as tokenizing or compiling a schema, on a thread that may block.
+/// Runs work that would delay other requests, such as tokenizing or compiling a schema, on a thread that may
+/// block.
 ///
 /// # Errors
 /// Returns an internal error if `work` panics.

@@ -1,4 +1,4 @@
-//! Reading the body of a request: within limits of its own, and within one budget for the bodies of all requests.
+//! Reading of request bodies, within limits per body and a byte budget for all bodies.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -12,13 +12,13 @@ use crate::error::ApiError;
 use crate::json;
 use crate::limits::{BODY_BYTES_MAX, ConnectionLimits};
 
-/// Bytes that the bodies of all requests may take while they are read and parsed.
+/// Byte budget for all bodies that are being read or parsed.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     free: Semaphore,
 }
 
-/// A body with its share of the budget, which is released with it.
+/// A body with its share of the byte budget. Both are released together.
 struct WholeBody<'a> {
     bytes: Vec<u8>,
     share: Option<SemaphorePermit<'a>>,
@@ -29,10 +29,11 @@ impl BodyBudget {
         Self { free: Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)) }
     }
 
-    /// Reads a body of JSON. Its bytes are released once it is parsed.
+    /// Reads a JSON body. Its bytes are released once it is parsed.
     ///
     /// # Errors
-    /// 408 if it takes too long, 413 if it is too long, 503 if the budget or the memory is exhausted, 400 if it is not JSON.
+    /// 408 if it takes too long, 413 if it is too long, 503 if the budget or the memory is exhausted, 400 if
+    /// it is not JSON.
     pub async fn read(&self, body: Body, limits: &ConnectionLimits) -> Result<Value, ApiError> {
         let time = limits.body_time;
         let late = |_| {
@@ -46,7 +47,8 @@ impl BodyBudget {
     async fn whole(&self, mut body: Body) -> Result<WholeBody<'_>, ApiError> {
         let mut whole = WholeBody { bytes: Vec::new(), share: None };
         let length = body.size_hint().exact();
-        // Default: a chunked body declares no length. A declared length reserves nothing: only bytes that arrived count.
+        // Default: a chunked body declares no length. A declared length reserves nothing: only bytes that
+        // arrived count.
         let length = usize::try_from(length.unwrap_or(0)).unwrap_or(usize::MAX);
         if length > BODY_BYTES_MAX {
             return Err(too_long());
@@ -55,7 +57,7 @@ impl BodyBudget {
             let frame = frame.map_err(|error| {
                 ApiError::malformed(format!("the body did not arrive: {error}"))
             })?;
-            // Trailers mean nothing here.
+            // Trailers are ignored.
             let Ok(data) = frame.into_data() else { continue };
             if data.len() > BODY_BYTES_MAX - whole.bytes.len() {
                 return Err(too_long());
@@ -99,7 +101,7 @@ fn too_long() -> ApiError {
     ApiError::status(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message)
 }
 
-/// Refuses bodies that are encoded in a way that is not decoded here.
+/// Rejects transfer and content codings that are not supported.
 ///
 /// # Errors
 /// 501 for a transfer coding other than `chunked`, 415 for a content coding.

@@ -1,4 +1,4 @@
-//! One connection: HTTP/1.1 within the bounds of [`crate::limits`].
+//! A single HTTP/1.1 connection, within the limits of [`crate::limits`].
 
 use std::convert::Infallible;
 use std::io;
@@ -24,14 +24,15 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::limits::{ConnectionLimits, HALF_CLOSED_TIME, HEAD_BYTES_MAX, HEADERS_MAX, LINGER_TIME};
 
-/// Serves a connection to its end; once `stop` says so, to the end of the request under way.
+/// Serves a connection until it closes. After shutdown is signalled through `stop`, only the current request
+/// is finished.
 pub(crate) async fn serve(
     stream: TcpStream,
     router: Router,
     limits: ConnectionLimits,
     mut stop: watch::Receiver<bool>,
 ) {
-    // A token is a small packet, and should not wait for the next one.
+    // A token is a small packet. Nagle's algorithm would delay it.
     let _ = stream.set_nodelay(true);
     let (back, mut returned) = oneshot::channel();
     let phase = Phase::default();
@@ -60,15 +61,15 @@ pub(crate) async fn serve(
     drop(connection);
     match (ended, returned.try_recv()) {
         (Ok(()), Ok(stream)) => linger(&stream).await,
-        // Such a head was answered with 400 or 431.
+        // hyper answered an invalid head with 400 or 431.
         (Err(error), Ok(stream)) if error.is_parse() => linger(&stream).await,
         (Err(error), _) => tracing::debug!("a connection failed: {error}"),
         _ => {}
     }
 }
 
-/// Reads and discards what a client still sends after its answer. Closing a connection with unread bytes resets it, and the
-/// client may lose the answer.
+/// Reads and discards the input that a client sends after its response. Closing a socket with unread input
+/// resets the connection, and the client could lose the response.
 pub(crate) async fn linger(stream: &TcpStream) {
     let mut rest = [0; 4096];
     let drained = async {
@@ -85,13 +86,13 @@ pub(crate) async fn linger(stream: &TcpStream) {
     }
 }
 
-/// Progress of the request that a connection serves.
+/// Progress of the current request.
 #[derive(Clone, Debug, Default)]
 struct Phase(Arc<AtomicU8>);
 
 impl Phase {
     const IDLE: u8 = 0;
-    /// A request was read, and its response has not begun.
+    /// A request was read, and its response has not started.
     const ASKED: u8 = 1;
     /// The response is being written.
     const ANSWERED: u8 = 2;
@@ -106,18 +107,18 @@ impl Phase {
     }
 }
 
-/// A request that is served until it is dropped.
+/// Guard of a request that is being served.
 struct Request(Phase);
 
 impl Request {
-    /// Keeps the request until the body of its response is written or dropped.
+    /// Attaches the guard to the response, so that it lives until the body is written or dropped.
     fn followed(self, response: Response<Body>) -> Response<Followed> {
         self.0.0.store(Phase::ANSWERED, Ordering::Relaxed);
         response.map(|body| Followed { body, _request: self })
     }
 }
 
-/// The body of a response, with the request that ends with it.
+/// Response body with the guard of its request.
 struct Followed {
     body: Body,
     _request: Request,
@@ -149,31 +150,31 @@ impl Drop for Request {
     }
 }
 
-/// Waits until it says to stop, or nobody is there to say it.
+/// Waits until shutdown is signalled or the sender is dropped.
 pub(crate) async fn wait(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-/// A stream with bounds on its peer. A peer that takes nothing in time makes writing fail, and with the connection ends
-/// the work for its request. The end of a peer's requests is reported late while one of them is answered: the peer may have
-/// closed its sending side alone.
+/// A stream that enforces time limits. A client that stops reading makes writes fail, which closes the
+/// connection and cancels its request. End of input is reported late during a request, because the client may
+/// have closed only its sending side.
 struct Timed {
-    /// None once it was handed back.
+    /// `None` after the stream was returned.
     stream: Option<TcpStream>,
     time: Duration,
-    /// End of the time allowed for a write that cannot proceed.
+    /// Deadline of a blocked write.
     late: Option<Pin<Box<Sleep>>>,
     phase: Phase,
-    /// End of the time for which a peer that sends no more may wait for its answer to begin.
+    /// Deadline for the first output to a client that has closed its sending side.
     gone: Option<Pin<Box<Sleep>>>,
-    /// Takes the stream when hyper is finished with it.
+    /// Channel that returns the stream after hyper is finished with it.
     back: Option<oneshot::Sender<TcpStream>>,
 }
 
 impl Drop for Timed {
     fn drop(&mut self) {
         if let (Some(back), Some(stream)) = (self.back.take(), self.stream.take()) {
-            // Nobody waits for it once the server's runtime ends.
+            // The receiver is gone if the server's runtime has ended.
             drop(back.send(stream));
         }
     }
@@ -189,8 +190,8 @@ impl Timed {
         Self { stream: Some(stream), time, late: None, phase, gone: None, back: Some(back) }
     }
 
-    /// Waits as long as a peer that sends no more may still want its answer. A peer that closed its whole connection looks
-    /// the same until something is written to it.
+    /// Delays end of input while a half-closed client may still wait for its response. A client that
+    /// disconnected looks the same until the server writes to it.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self.phase.get() {
             Phase::ASKED => {}

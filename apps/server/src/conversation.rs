@@ -1,4 +1,4 @@
-//! A conversation to be answered, whichever API asks for it.
+//! Conversion of API fields to a [`Conversation`], common to all APIs.
 
 use std::sync::Arc;
 
@@ -11,30 +11,31 @@ use crate::error::ApiError;
 use crate::server::unix_seconds;
 use crate::tools::Tools;
 
-/// What an API's fields say of a conversation.
+/// Fields of a request that describe a conversation.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub messages: Vec<Message>,
     pub tools: Tools,
-    /// The form of the answer.
+    /// Output constraint.
     pub form: Option<Guide>,
-    /// The field that the form came in.
+    /// Request field of the output constraint, for error messages.
     pub form_place: &'static str,
-    /// What the chat template is told besides.
+    /// Additional variables of the chat template.
     pub arguments: Map<String, Value>,
 }
 
 impl Asked {
-    /// The conversation; what its answer must look like becomes part of the options.
+    /// Builds the conversation and adds its output constraint to `options`.
     ///
     /// # Errors
-    /// Tools that cannot be kept to, and what excludes each other.
+    /// Returns an error if the tools cannot be compiled, or if an output constraint is combined with
+    /// constrained tools.
     pub fn conversation(self, options: &mut GenerateOptions) -> Result<Conversation, ApiError> {
         let Self { messages, tools, form, form_place, arguments } = self;
         let mut conversation = Conversation::new(messages);
         conversation.tools = tools.choice.tools(&tools.schemas).to_vec();
         conversation.template_arguments = arguments;
-        // Default: a clock that cannot be after the year 2262.
+        // Default: only a clock after the year 292 billion overflows.
         let now = i64::try_from(unix_seconds()).unwrap_or(0);
         conversation.now = Some(TemplateTime::from_unix_seconds(now));
         if tools.is_constrained() {

@@ -1,4 +1,4 @@
-//! What is served and how it is doing: models, `/status`, `/plan`.
+//! JSON descriptions of the served models: `/v1/models`, `/status`, `/plan`.
 
 use nestling::{Level, PlannedResidence, ServiceStatus};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::pool::{ModelState, OpenState};
 use crate::server::Served;
 use crate::source::ListedModel;
 
-/// The model as the API lists it.
+/// Returns the entry of an open model in `/v1/models`.
 pub(crate) fn model(served: &Served) -> Value {
     let can = served.model.capabilities();
     json!({
@@ -26,7 +26,7 @@ pub(crate) fn model(served: &Served) -> Value {
     })
 }
 
-/// A model of a source as the API lists it.
+/// Returns the entry of a source's model in `/v1/models`.
 pub(crate) fn listed(listed: &ListedModel, state: ModelState, open: &[OpenState]) -> Value {
     let served = open.iter().map(|open| &open.served).find(|served| served.id == listed.name);
     let mut object = served.map_or_else(
@@ -85,7 +85,7 @@ pub(crate) fn status(served: &Served) -> Value {
     })
 }
 
-/// What the steps did with experts since the model was opened.
+/// Returns expert statistics since the model was opened.
 fn experts(status: &ServiceStatus) -> Value {
     let (uses, streaming) = (status.experts.uses, &status.experts.streaming);
     let served_bits: u64 =
@@ -101,7 +101,7 @@ fn experts(status: &ServiceStatus) -> Value {
     })
 }
 
-/// The memory budget, what is taken of it, and what it may be set to.
+/// Returns the memory budget, the memory in use and the accepted range of budgets.
 pub(crate) fn memory(served: &Served) -> Value {
     let engine = served.model.engine();
     let budget = engine.budget();
@@ -112,7 +112,7 @@ pub(crate) fn memory(served: &Served) -> Value {
     })
 }
 
-/// `GET /plan`: how the memory was divided; `null` for a model that was not opened from files.
+/// Returns `GET /plan`: the memory plan, or `null` for a model that was not opened from files.
 pub(crate) fn plan(served: &Served) -> Value {
     let Some(plan) = served.model.memory_plan() else { return Value::Null };
     let residence = match plan.residence {

@@ -1,4 +1,4 @@
-//! Errors as the OpenAI API writes them.
+//! Errors in the format of the OpenAI API.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -6,17 +6,17 @@ use axum::response::{IntoResponse, Response};
 use nestling::{EngineError, ErrorClass};
 use serde_json::{Value, json};
 
-/// What a request is answered with in place of what it asked for.
+/// An error response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
     pub status: StatusCode,
-    /// The API's word for the kind of error.
+    /// Error type as named by the API.
     pub kind: &'static str,
     pub message: String,
-    /// The field that is wrong, as a path such as `messages[2].content`.
+    /// Path of the invalid field, such as `messages[2].content`.
     pub param: Option<String>,
     pub code: Option<&'static str>,
-    /// Seconds after which the same may work.
+    /// Value of the `Retry-After` header in seconds.
     pub retry_after: Option<u32>,
 }
 
@@ -28,25 +28,25 @@ impl ApiError {
         Self { status, kind, message: message.into(), param: None, code: None, retry_after: None }
     }
 
-    /// A field with a value that makes no sense.
+    /// Creates an error for a field with an invalid value.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = Some(param.into());
         Self { param, ..Self::new(StatusCode::BAD_REQUEST, INVALID, message) }
     }
 
-    /// A field that nobody here knows.
+    /// Creates an error for an unknown field.
     pub fn unknown(param: impl Into<String>) -> Self {
         let param = param.into();
         let message = format!("`{param}` is not a field that this server knows");
         Self { code: Some("unknown_parameter"), ..Self::invalid(param, message) }
     }
 
-    /// A field that means something, but not here.
+    /// Creates an error for a field or value of the API that this server does not support.
     pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
     }
 
-    /// A request that cannot be read at all.
+    /// Creates an error for a request that cannot be parsed.
     pub fn malformed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, INVALID, message)
     }
@@ -65,7 +65,7 @@ impl ApiError {
         Self { param: Some("model".into()), ..error }
     }
 
-    /// The same where there are several.
+    /// Creates a 404 error for an unknown model of a server with several models.
     pub fn no_listed_model(id: &str) -> Self {
         let message =
             format!("the model {id:?} is not served here; `/v1/models` lists those that are");
@@ -73,7 +73,7 @@ impl ApiError {
         Self { param: Some("model".into()), ..error }
     }
 
-    /// A model of the list that could not be opened.
+    /// Creates an error for a listed model that failed to open.
     pub fn not_opened(id: &str, why: &str) -> Self {
         let message = format!("the model {id:?} cannot be opened: {why}");
         let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message);
@@ -90,33 +90,33 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
 
-    /// The model is not open yet.
+    /// Creates an error for requests that arrive before the model is open.
     pub fn loading() -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, "Loading model");
         Self { retry_after: Some(1), ..error }
     }
 
-    /// The same may work later.
+    /// Creates a 503 error; the client may retry.
     pub fn busy(message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, message);
         Self { code: Some("busy"), retry_after: Some(1), ..error }
     }
 
-    /// A model that only a restart of the server repairs.
+    /// Creates an error for a stale model that cannot be reopened without a restart.
     pub fn stale(id: &str) -> Self {
         let message = format!("the model {id:?} must be opened again; restart the server");
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, message);
         Self { code: Some("model_stale"), ..error }
     }
 
-    /// The server's own fault.
+    /// Creates an internal server error.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// An error of the engine that `param` caused, if the caller did.
+    /// Converts an engine error. `param` is named as the cause if the caller is at fault.
     pub fn engine(error: EngineError, param: &'static str) -> Self {
-        // Clients learn the names of files, not where the server keeps them.
+        // Clients may see file names, but not the server's folders.
         let error = error.without_folders();
         let message = error.to_string();
         if let EngineError::ContextFull { .. } = error {
@@ -124,7 +124,7 @@ impl ApiError {
             return Self { code, ..Self::invalid(param, message) };
         }
         match error.class() {
-            // What an answer must look like came in other fields.
+            // Output constraints come from fields other than `param`.
             _ if matches!(error, EngineError::Constraint(_)) => {
                 Self { code: Some("constraint"), ..Self::malformed(message) }
             }
@@ -135,11 +135,11 @@ impl ApiError {
         }
     }
 
-    /// The object of a body or of an event.
+    /// Returns the JSON object of an error body or error event.
     pub fn to_json(&self) -> Value {
         let code = match (self.code, self.status) {
             (Some(code), _) => code.into(),
-            // As llama.cpp's server says it, whose clients wait for that.
+            // Clients of llama.cpp's server expect the number 503 here.
             (None, StatusCode::SERVICE_UNAVAILABLE) => 503.into(),
             (None, _) => Value::Null,
         };
@@ -152,7 +152,7 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.to_json());
-        // For those who write errors in another form.
+        // Read by APIs that convert errors to their own format.
         response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
@@ -165,7 +165,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A whole body of JSON.
 pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
     text_response(status, "application/json", value.to_string())
 }

@@ -1,4 +1,4 @@
-//! Answers that are sent while they are made.
+//! Streamed responses.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -16,32 +16,30 @@ use crate::answers::{Answers, Said};
 use crate::error::ApiError;
 use crate::limits::PING_TIME;
 
-/// Bytes of events that are sent in one piece where more are there.
+/// Maximum size of one body frame in bytes, if further events are pending.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// How an API writes the events of its answers.
+/// Format in which an API streams events.
 pub(crate) trait Form: Send + Unpin + 'static {
-    /// What comes before the first event.
+    /// Writes the events before the first model event.
     fn begin(&mut self, out: &mut Frames);
 
     fn said(&mut self, said: Said, out: &mut Frames);
 
-    /// All answers have ended.
+    /// Writes the end of the stream, after all choices have ended.
     fn end(&mut self, out: &mut Frames);
 
-    /// One of them failed, and with it all.
+    /// Writes an error, which ends all choices.
     fn failed(&mut self, error: &ApiError, out: &mut Frames) {
         out.data(&error.to_json());
         out.done();
     }
 
-    /// There is no news.
     fn ping(&mut self, out: &mut Frames) {
         out.comment("ping");
     }
 }
 
-/// Server-sent events on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     text: String,
@@ -57,29 +55,28 @@ impl Frames {
         self.text.push_str("data: [DONE]\n\n");
     }
 
-    /// An event with a name of its own.
+    /// Appends a named event.
     pub fn event(&mut self, name: &str, value: &Value) {
         // Writing to a string cannot fail.
         let _ = write!(self.text, "event: {name}\ndata: {value}\n\n");
     }
 
-    /// What readers pass over.
+    /// Appends a comment, which clients ignore.
     fn comment(&mut self, text: &str) {
         // Writing to a string cannot fail.
         let _ = write!(self.text, ": {text}\n\n");
     }
 }
 
-/// The body of such an answer.
 struct EventBody<F> {
-    /// None after the end.
+    /// `None` after the end.
     answers: Option<Answers>,
     form: F,
     frames: Frames,
     ping: Interval,
 }
 
-/// A response that tells events as they come.
+/// Returns a response that streams events in the given format.
 pub(crate) fn response<F: Form>(answers: Answers, mut form: F) -> Response {
     let mut frames = Frames::default();
     form.begin(&mut frames);
@@ -90,7 +87,7 @@ pub(crate) fn response<F: Form>(answers: Answers, mut form: F) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies must not wait for more.
+    // Disables response buffering in proxies.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

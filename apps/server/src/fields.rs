@@ -1,4 +1,4 @@
-//! The fields of an object of a request: each is taken once, and what is left at the end is an error.
+//! Strict parsing of JSON objects: fields are taken by name, and leftover fields are errors.
 
 use std::ops::RangeInclusive;
 
@@ -6,17 +6,17 @@ use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 
-/// An object whose fields are taken one by one. `null` is as good as absent.
+/// A JSON object whose fields are taken one by one. `null` counts as absent.
 #[derive(Debug)]
 pub(crate) struct Fields {
-    /// Where it lies in the request; empty for the request itself.
+    /// Path of the object in the request; empty for the request itself.
     place: String,
     map: Map<String, Value>,
 }
 
 impl Fields {
     /// # Errors
-    /// What is no object.
+    /// Returns an error if `value` is not an object.
     pub fn new(place: impl Into<String>, value: Value) -> Result<Self, ApiError> {
         let place = place.into();
         match value {
@@ -26,32 +26,32 @@ impl Fields {
         }
     }
 
-    /// The path of a field.
+    /// Returns the path of a field in the request.
     pub fn path(&self, name: &str) -> String {
         if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
     }
 
-    /// An error at a field.
+    /// Returns an error for an invalid field.
     pub fn invalid(&self, name: &str, message: impl Into<String>) -> ApiError {
         ApiError::invalid(self.path(name), message)
     }
 
-    /// An error at a field that means nothing to this server or its model.
+    /// Returns an error for a field that the server or the model does not support.
     pub fn unsupported(&self, name: &str, message: impl Into<String>) -> ApiError {
         ApiError::unsupported(self.path(name), message)
     }
 
-    /// A field that is left for later.
+    /// Returns a field without taking it.
     pub fn peek(&self, name: &str) -> Option<&Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// Whether a field is there.
+    /// Returns true if a field is present.
     pub fn names(&self, name: &str) -> bool {
         self.peek(name).is_some()
     }
 
-    /// A text that stays where it is.
+    /// Returns a string field without taking it.
     pub fn peek_text(&self, name: &str) -> Option<&str> {
         self.peek(name).and_then(Value::as_str)
     }
@@ -60,17 +60,17 @@ impl Fields {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
-    /// The value of a field that must be there.
+    /// Takes a required field.
     ///
     /// # Errors
-    /// Where it is not.
+    /// Returns an error if the field is missing.
     pub fn require(&mut self, name: &str) -> Result<Value, ApiError> {
         self.take(name)
             .ok_or_else(|| self.invalid(name, format!("`{}` is missing", self.path(name))))
     }
 
     /// # Errors
-    /// What is no text, or longer than `bytes_max`.
+    /// Returns an error if the field is not a string or is longer than `bytes_max` bytes.
     pub fn text(&mut self, name: &str, bytes_max: usize) -> Result<Option<String>, ApiError> {
         match self.take(name) {
             None => Ok(None),
@@ -84,7 +84,7 @@ impl Fields {
     }
 
     /// # Errors
-    /// As [`Self::text`]; where it is not there.
+    /// The errors of [`Self::text`], and an error if the field is missing.
     pub fn required_text(&mut self, name: &str, bytes_max: usize) -> Result<String, ApiError> {
         let missing = || self.path(name);
         let path = missing();
@@ -93,7 +93,7 @@ impl Fields {
     }
 
     /// # Errors
-    /// What is neither `true` nor `false`.
+    /// Returns an error if the field is not a boolean.
     pub fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.take(name) {
             None => Ok(None),
@@ -103,7 +103,7 @@ impl Fields {
     }
 
     /// # Errors
-    /// What is no whole number, or outside of `range`.
+    /// Returns an error if the field is not an integer or is outside `range`.
     pub fn integer(
         &mut self,
         name: &str,
@@ -117,7 +117,7 @@ impl Fields {
     }
 
     /// # Errors
-    /// What is no number, or outside of `range`.
+    /// Returns an error if the field is not a number or is outside `range`.
     pub fn number(
         &mut self,
         name: &str,
@@ -131,7 +131,7 @@ impl Fields {
     }
 
     /// # Errors
-    /// What is no list, or has more than `count_max` items.
+    /// Returns an error if the field is not a list or has more than `count_max` items.
     pub fn list(&mut self, name: &str, count_max: usize) -> Result<Option<Vec<Value>>, ApiError> {
         match self.take(name) {
             None => Ok(None),
@@ -145,16 +145,16 @@ impl Fields {
     }
 
     /// # Errors
-    /// What is no object.
+    /// Returns an error if the field is not an object.
     pub fn object(&mut self, name: &str) -> Result<Option<Self>, ApiError> {
         let path = self.path(name);
         self.take(name).map(|value| Self::new(path, value)).transpose()
     }
 
-    /// Refuses a field that means nothing here, unless it says nothing either: `false`, an empty text or list.
+    /// Takes an unsupported field. Only empty values are accepted: `false`, an empty string or an empty list.
     ///
     /// # Errors
-    /// A field that says something.
+    /// Returns an error that contains `why` if the field has any other value.
     pub fn refuse(&mut self, name: &str, why: &str) -> Result<(), ApiError> {
         let says_nothing = |value: &Value| match value {
             Value::Bool(flag) => !flag,
@@ -168,10 +168,10 @@ impl Fields {
         }
     }
 
-    /// Ends the object: all of it must have been taken.
+    /// Finishes the object after all its known fields were taken.
     ///
     /// # Errors
-    /// The first field that nobody took.
+    /// Returns an error for the first field that was not taken.
     pub fn end(self) -> Result<(), ApiError> {
         let left = self.map.iter().find(|(_, value)| !value.is_null());
         left.map_or(Ok(()), |(name, _)| Err(ApiError::unknown(self.path(name))))

@@ -1,4 +1,4 @@
-//! JSON that has one reading only: no name twice in an object, and a bounded depth.
+//! Strict JSON parsing: duplicate names in an object are errors, and the nesting depth is bounded.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Number, Value};
 use crate::error::ApiError;
 use crate::limits::JSON_DEPTH_MAX;
 
-/// A body as a value.
+/// Parses a request body.
 ///
 /// # Errors
-/// What is no JSON, has a name twice in one object, or is nested too deep.
+/// Returns an error if the body is not JSON, has a duplicate name in an object, or is nested too deeply.
 pub(crate) fn read(bytes: &[u8]) -> Result<Value, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Nested { depth_left: JSON_DEPTH_MAX }.deserialize(&mut reader);
@@ -19,7 +19,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Value, ApiError> {
     value.map_err(|error| ApiError::malformed(format!("the body is not valid JSON: {error}")))
 }
 
-/// Reads a value in which so many brackets may be open at a time.
+/// Deserializer seed that limits the nesting depth.
 #[derive(Clone, Copy)]
 struct Nested {
     depth_left: usize,

@@ -1,8 +1,8 @@
-//! Models over HTTP, as clients of the OpenAI API, Anthropic's and Ollama's expect them.
+//! HTTP server for models, compatible with clients of the OpenAI, Anthropic and Ollama APIs.
 //!
-//! [`Server`] holds what all requests share, [`router`] is the routes of it to mount anywhere, and [`Listener`] serves
-//! them within the bounds of [`limits`] on threads of its own. Nothing in a request is ignored: what is unknown or not
-//! supported is an error that names it. No route reads a path.
+//! [`Server`] holds the state shared by all requests. [`router`] returns its routes, to be mounted in any
+//! axum application. [`Listener`] serves them on its own threads, within the bounds of [`limits`]. Unknown
+//! and unsupported request fields are errors that name the field. No route accepts a file path.
 
 mod access;
 mod answer_form;

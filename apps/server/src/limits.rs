@@ -1,112 +1,114 @@
-//! Every bound on what a request may ask for, and on what a connection may take.
+//! Limits on requests and connections.
 
 use std::time::Duration;
 
-/// Longest body of a request.
+/// Maximum size of a request body in bytes.
 pub const BODY_BYTES_MAX: usize = 8 << 20;
 
-/// Maximum number of bytes of all bodies that are being read or parsed at a time.
+/// Maximum total size in bytes of all bodies being read or parsed.
 pub const BODIES_BYTES_MAX: usize = 128 << 20;
 
-/// Longest head of a request, its line included.
+/// Maximum size of a request head in bytes, including the request line.
 pub const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// Most headers of a request.
+/// Maximum number of headers per request.
 pub const HEADERS_MAX: usize = 100;
 
-/// Maximum number of requests to one model that are parsed at a time. A schema may take a second to compile.
+/// Maximum number of requests per model that are parsed concurrently. Compiling a schema may take a second.
 pub const READERS_MAX: usize = 4;
 
-/// Maximum time that a request waits until it is parsed.
+/// Maximum time a request waits to be parsed.
 pub const READ_WAIT: Duration = Duration::from_secs(10);
 
-/// Deepest nesting of objects and lists in a body.
+/// Maximum nesting depth of a request body.
 pub const JSON_DEPTH_MAX: usize = 64;
 
-/// Longest JSON schema of an answer or of a tool's arguments, as text.
+/// Maximum length in bytes of a JSON schema of an output or of tool arguments.
 pub const SCHEMA_BYTES_MAX: usize = 64 << 10;
 
-/// Most answers to one prompt that the API knows; what a server allows is [`crate::ServerOptions::choices_max`].
+/// Maximum number of choices per prompt in the API. The limit of a server is
+/// [`crate::ServerOptions::choices_max`].
 pub const CHOICES_MAX: u64 = 128;
 
-/// Most prompts of one request.
+/// Maximum number of prompts per request.
 pub const PROMPTS_MAX: usize = 128;
 
-/// Most likely tokens beside each token of a chat's answer.
+/// Maximum number of alternatives per token in the log-probabilities of a chat.
 pub const TOP_LOGPROBS_MAX: u64 = 20;
 
-/// The same of a completion.
+/// Maximum number of alternatives per token in the log-probabilities of a completion.
 pub const LOGPROBS_MAX: u64 = 5;
 
-/// Most texts that end an answer.
+/// Maximum number of stop sequences per request.
 pub const STOPS_MAX: usize = 4;
 
-/// The same of an answer to Anthropic's API.
+/// Maximum number of stop sequences per request in Anthropic's API.
 pub const STOP_SEQUENCES_MAX: usize = 64;
 
-/// Longest text that ends an answer, in bytes.
+/// Maximum length of a stop sequence in bytes.
 pub const STOP_BYTES_MAX: usize = 1024;
 
-/// Most messages of a conversation.
+/// Maximum number of messages in a conversation.
 pub const MESSAGES_MAX: usize = 4096;
 
-/// Most parts of a message.
+/// Maximum number of parts in a message.
 pub const PARTS_MAX: usize = 1024;
 
-/// Most calls of a message.
+/// Maximum number of tool calls in a message.
 pub const CALLS_MAX: usize = 128;
 
-/// Most tools of a conversation.
+/// Maximum number of tools in a conversation.
 pub const TOOLS_MAX: usize = 128;
 
-/// Longest name of a tool or of a schema, in bytes.
+/// Maximum length of a tool or schema name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Longest name of a tool in Anthropic's API, in bytes.
+/// Maximum length of a tool name in bytes, in Anthropic's API.
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
 
-/// Most tokens with a bias.
+/// Maximum number of tokens with a logit bias.
 pub const BIASES_MAX: usize = 1024;
 
-/// Most tokens of an answer that can be asked for; what the context has room for is fewer.
+/// Upper bound on `max_tokens` in a request. The context length limits it further.
 pub const TOKENS_MAX: u64 = 1 << 24;
 
-/// Longest other text, such as `user`, in bytes.
+/// Maximum length in bytes of other strings, such as `user`.
 pub const TEXT_BYTES_MAX: usize = 512;
 
-/// Within what time the head of a request must be there, the wait for it included.
+/// Maximum time for receiving a request head, including the wait for its first byte.
 pub const HEAD_TIME: Duration = Duration::from_secs(30);
 
-/// Within what time the body of a request must be there.
+/// Maximum time for receiving a request body.
 pub const BODY_TIME: Duration = Duration::from_secs(30);
 
-/// How long a request waits for its model to be opened; after that it is told to come back, and opening goes on.
+/// Maximum time a request waits for its model to open. After that it fails with a retryable error, and
+/// opening continues.
 pub const LOAD_TIME: Duration = Duration::from_secs(300);
 
-/// How long a reader may take nothing before its answer is cancelled and its connection closed.
+/// Maximum time a client may stall reading before its generation is cancelled and its connection closed.
 pub const WRITE_TIME: Duration = Duration::from_secs(30);
 
-/// How long the bytes are read that a client sends after its answer.
+/// Maximum time for draining input of a client after the response was sent.
 pub const LINGER_TIME: Duration = Duration::from_secs(1);
 
-/// How long a client that has closed its sending side may wait for its answer to begin. A client that is gone looks the
-/// same until something is written to it, and keeps the model busy for that long at most.
+/// Maximum time to the first output for a client that has closed its sending side. A client that disconnected
+/// looks the same until the server writes to it, and keeps the model busy for up to this time.
 pub const HALF_CLOSED_TIME: Duration = Duration::from_secs(10);
 
-/// What a connection may take; every server has its own.
+/// Limits of the connections of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Within what time the head of a request must be there, the wait for it included.
+    /// Maximum time for receiving a request head, including the wait for its first byte.
     pub head_time: Duration,
-    /// Within what time the body of a request must be there.
+    /// Maximum time for receiving a request body.
     pub body_time: Duration,
-    /// How long a reader may take nothing before its answer is cancelled and its connection closed.
+    /// Maximum time a client may stall reading before its generation is cancelled and its connection closed.
     pub write_time: Duration,
-    /// How long requests under way may take to end once the server is told to stop.
+    /// Maximum time for running requests to finish after shutdown was requested.
     pub drain_time: Duration,
-    /// Most connections at a time; more are told to come back.
+    /// Maximum number of open connections. Further ones are answered with 503.
     pub count_max: usize,
-    /// Maximum number of bytes of all bodies that are being read or parsed at a time. A request whose body does not fit is
+    /// Maximum total size in bytes of all bodies being read or parsed. A request whose body does not fit is
     /// answered with 503.
     pub bodies_bytes_max: usize,
 }
@@ -124,14 +126,14 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Most connections at a time.
+/// Maximum number of open connections.
 pub const CONNECTIONS_MAX: usize = 1024;
 
-/// How often a stream without news says that it lives.
+/// Interval between keep-alive messages on an idle stream.
 pub const PING_TIME: Duration = Duration::from_secs(10);
 
-/// How long requests under way may take to end once the server is told to stop.
+/// Maximum time for running requests to finish after shutdown was requested.
 pub const DRAIN_TIME: Duration = Duration::from_secs(60);
 
-/// Events of an answer that wait for its reader before the model pauses.
+/// Number of buffered events of a generation at which the model pauses until the client reads.
 pub const EVENTS_MAX: usize = 256;

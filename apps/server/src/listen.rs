@@ -1,4 +1,4 @@
-//! Listening: the socket, its connections, and how they come to an end.
+//! The listening socket, its connections and its shutdown.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,13 +20,13 @@ use crate::limits::{ConnectionLimits, LINGER_TIME};
 use crate::router::router;
 use crate::server::Server;
 
-/// How long to wait after a connection could not be taken, as when no file descriptor is left.
+/// Pause after a failed `accept`, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections too many that are told so at a time.
+/// Maximum number of excess connections that are concurrently answered with 503.
 const LINGERING_MAX: usize = 64;
 
-/// A server that listens. It has threads of its own, which end with it.
+/// A listening server. It owns its threads, which end with it.
 #[derive(Debug)]
 pub struct Listener {
     address: SocketAddr,
@@ -34,11 +34,11 @@ pub struct Listener {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Why nobody listens.
+/// An error of [`Listener::start`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// An address that others reach, without keys.
+    /// A non-loopback address without API keys.
     #[error(
         "{address} is reached from other machines, and without keys everybody there could ask; \
          give keys, or listen on 127.0.0.1"
@@ -47,25 +47,24 @@ pub enum ListenError {
         /// The address.
         address: SocketAddr,
     },
-    /// An address that there is not, or that is in use.
+    /// An address that does not exist or is in use.
     #[error("cannot listen on {address}: {source}")]
     Address {
-        /// What was asked for.
+        /// The requested address.
         address: String,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The platform gave no thread.
+    /// Thread creation failed.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
 }
 
 impl Listener {
-    /// Listens on the first address of `host`, and answers at once; before there is a model, that it is being loaded.
-    /// Port 0 is any that is free.
+    /// Listens on the first address of `host` and starts to answer. Until a model is set, requests fail with
+    /// "Loading model". Port 0 selects a free port.
     ///
-    /// # Errors
-    /// [`ListenError`].
+    /// Returns a [`ListenError`] if the address is not allowed, listening fails or no thread can be started.
     pub fn start(server: &Server, host: &str, port: u16) -> Result<Self, ListenError> {
         let wrong = |source| ListenError::Address { address: format!("{host}:{port}"), source };
         let mut addresses = (host, port).to_socket_addrs().map_err(wrong)?;
@@ -91,29 +90,28 @@ impl Listener {
         let (routes, limits) = (router(server), *server.connection_limits());
         let thread = Builder::new().name("nestling-serve".into()).spawn(move || {
             runtime.block_on(accept(listener, routes, limits, stopped));
-            // Whatever still waits is left behind.
+            // Tasks that still run are abandoned.
             runtime.shutdown_timeout(Duration::from_secs(1));
         });
         Ok(Self { address, stop, thread: Some(thread.map_err(ListenError::Thread)?) })
     }
 
-    /// Where it listens.
+    /// Returns the address of the socket.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more connections; requests under way come to their end, within
-    /// [`ConnectionLimits::drain_time`].
+    /// Stops accepting connections. Running requests finish within [`ConnectionLimits::drain_time`].
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Whether all has ended.
+    /// Returns true after all threads have ended.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Stops, and waits for the end.
+    /// Stops the server and waits for its end.
     pub fn end(mut self) {
         self.join();
     }
@@ -134,7 +132,7 @@ impl Drop for Listener {
     }
 }
 
-/// Takes connections until it is told to stop, then waits for those that are open.
+/// Accepts connections until shutdown is signalled, then waits for open ones to finish.
 async fn accept(
     listener: TcpListener,
     routes: axum::Router,
@@ -161,7 +159,7 @@ async fn accept(
             }
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            // Default: in a flood those beyond are closed without a word.
+            // Default: under a flood of connections, further ones are closed without a response.
             if let Ok(place) = Arc::clone(&lingering).try_acquire_owned() {
                 tokio::spawn(async move {
                     turn_away(stream).await;
@@ -186,7 +184,8 @@ async fn accept(
     }
 }
 
-/// Closes a connection too many, and says why where that takes no time.
+/// Answers an excess connection with 503 and closes it. The response is dropped if it cannot be written at
+/// once.
 async fn turn_away(mut stream: TcpStream) {
     let error = ApiError::busy("too many connections are open");
     let body = error.to_json().to_string();
@@ -197,7 +196,7 @@ async fn turn_away(mut stream: TcpStream) {
     );
     let told = async {
         stream.writable().await?;
-        // A new connection has room for these few bytes.
+        // The send buffer of a new connection has space for this response.
         stream.try_write(answer.as_bytes())?;
         poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
         connection::linger(&stream).await;

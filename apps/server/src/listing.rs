@@ -1,4 +1,4 @@
-//! What there is, for one model and for several: `/v1/models`, `/status`, `/plan`, `/metrics`, `/tokenizer_info`.
+//! Information routes: `/health`, `/v1/models`, `/status`, `/plan`, `/metrics`, `/tokenizer_info`.
 
 use std::sync::Arc;
 
@@ -40,9 +40,9 @@ pub(crate) async fn models(State(server): State<Server>) -> Result<Response, Api
     Ok(json_response(StatusCode::OK, &describe::models(all(&server).await?)))
 }
 
-/// `GET /v1/models/{id}`. A model's name may have slashes, and what clients escape in it.
+/// Handles `GET /v1/models/{id}`. Model names may contain slashes and percent-escapes.
 pub(crate) async fn model(State(server): State<Server>, uri: Uri) -> Result<Response, ApiError> {
-    // Default: the route has this start.
+    // Default: the route guarantees the prefix.
     let id = uri.path().strip_prefix("/v1/models/").unwrap_or_default();
     let wanted = unescaped(id);
     let all = all(&server).await?;
@@ -54,7 +54,7 @@ pub(crate) async fn model(State(server): State<Server>, uri: Uri) -> Result<Resp
     }
 }
 
-/// A part of a path without escapes; none where they are none.
+/// Decodes percent-escapes. Returns `None` if one is malformed.
 fn unescaped(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -73,7 +73,7 @@ fn unescaped(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What is told of a model that answers for good, and of each that is open otherwise.
+/// Returns the description of the only model, or a list of descriptions of the open models of a pool.
 fn each(server: &Server, tell: impl Fn(&Served) -> Value) -> Result<Value, ApiError> {
     Ok(match server.models()? {
         Models::One(lone) => tell(&*lone.current()?),
@@ -116,8 +116,8 @@ pub(crate) async fn write_metrics(State(server): State<Server>) -> Result<Respon
     Ok(text_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 
-/// `GET /tokenizer_info?model=NAME`, of an open model; of the one that is open where none is named. Opens none: pages of
-/// others can have browsers get what they like.
+/// Handles `GET /tokenizer_info?model=NAME`. Without a name, the only open model is used. Never opens a
+/// model, because foreign web pages can make browsers send GET requests.
 pub(crate) async fn tokenizer_info(
     State(server): State<Server>,
     uri: Uri,
@@ -148,11 +148,11 @@ pub(crate) async fn tokenizer_info(
     }
 }
 
-/// The model that a query names, if it names one.
+/// Returns the value of `model` in a query string.
 fn model_of(query: &str) -> Result<Option<Vec<u8>>, ApiError> {
     let mut found = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        // Default: a name without a value is an empty one.
+        // Default: a parameter without `=` has an empty value.
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if name != "model" {
             return Err(ApiError::unknown(name));

@@ -1,20 +1,20 @@
-//! Tokens and what they say: log-probabilities in the forms of the API.
+//! Tokens and log-probabilities in the formats of the APIs.
 
 use nestling::{Event, Model, TokenEvent};
 use serde_json::{Map, Value, json};
 
 use crate::tokens::token_text;
 
-/// Tokens whose text has not come yet.
+/// Tokens whose text has not been emitted yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unsaid {
     tokens: Vec<TokenEvent>,
-    /// Tokens of the reasoning so far.
+    /// Number of reasoning tokens so far.
     pub reasoning: usize,
 }
 
 impl Unsaid {
-    /// Keeps a token, or gives those that an event says.
+    /// Buffers a token event, or returns the buffered tokens that belong to a text event.
     pub fn take(&mut self, event: &Event) -> Vec<TokenEvent> {
         match event {
             Event::Token(token) => {
@@ -30,12 +30,12 @@ impl Unsaid {
     }
 }
 
-/// Tokens as chats list them.
+/// Returns the log-probabilities of tokens in the format of chats.
 pub(crate) fn of_chat(model: &Model, tokens: &[TokenEvent]) -> Value {
     json!({ "content": of_response(model, tokens), "refusal": null })
 }
 
-/// Tokens as responses list them.
+/// Returns the log-probabilities of tokens in the format of responses.
 pub(crate) fn of_response(model: &Model, tokens: &[TokenEvent]) -> Value {
     tokens.iter().map(|token| chat_token(model, token)).collect::<Vec<_>>().into()
 }
@@ -45,7 +45,7 @@ fn chat_token(model: &Model, token: &TokenEvent) -> Value {
         let (text, bytes) = token_text(model, id);
         json!({ "token": text, "logprob": finite(log_prob), "bytes": bytes })
     };
-    // Default: a token that a constraint forced was certain.
+    // Default: a token forced by a constraint has probability 1.
     let mut value = entry(token.token, token.log_prob.unwrap_or(0.0));
     let top: Vec<Value> = token.top.iter().map(|(id, log_prob)| entry(*id, *log_prob)).collect();
     if let Value::Object(map) = &mut value {
@@ -54,12 +54,12 @@ fn chat_token(model: &Model, token: &TokenEvent) -> Value {
     value
 }
 
-/// JSON has no minus infinity; the API says -9999 for what cannot be.
+/// Clamps a log-probability to -9999. JSON has no infinity, and the API uses this value instead.
 fn finite(log_prob: f32) -> f32 {
     log_prob.max(-9999.0)
 }
 
-/// The lists of a completion, which grow with its tokens.
+/// Log-probability lists of a completion, extended per token.
 #[derive(Debug, Default)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<Value>,
@@ -69,16 +69,16 @@ pub(crate) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    /// Adds a token whose text begins after `offset` characters; gives those of its text.
+    /// Appends a token whose text starts at character `offset`. Returns the length of its text in characters.
     pub fn add(&mut self, model: &Model, token: &TokenEvent, offset: usize) -> usize {
         let (text, _) = token_text(model, token.token);
         let characters = text.chars().count();
         let mut top = Map::new();
         for (id, log_prob) in &token.top {
-            // Of several tokens with one text the likeliest stays.
+            // The most likely of several tokens with the same text is kept.
             top.entry(token_text(model, *id).0).or_insert_with(|| finite(*log_prob).into());
         }
-        // Default: only the first token of a prompt has none.
+        // Default: only the first token of a prompt has no log-probability.
         let log_prob = token.log_prob.map_or(Value::Null, |log_prob| finite(log_prob).into());
         if !log_prob.is_null() {
             top.entry(text.clone()).or_insert_with(|| log_prob.clone());

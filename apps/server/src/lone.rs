@@ -1,4 +1,4 @@
-//! The one model of a server that does not serve several, and its reopening after its file changed.
+//! The model of a single-model server, and its reopening after its file changed.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,23 +17,23 @@ use crate::source::{OpenModelError, OpenedModel};
 /// Interval between checks whether the last request of a stale model has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// Opens a server's only model again. Called on a thread that may block, once at a time.
+/// Function that reopens the model of a single-model server. Calls may block and never overlap.
 pub type Reopen =
     Arc<dyn Fn(&CancelToken) -> Result<OpenedModel, OpenModelError> + Send + Sync + 'static>;
 
-/// Clones are the same model.
+/// Shared handle of the model. Clones refer to the same model.
 #[derive(Clone)]
 pub(crate) struct Lone {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    /// None while the model is reopened, and after that failed.
+    /// `None` while the model is being reopened and after a failed attempt.
     served: RwLock<Option<Arc<Served>>>,
     id: String,
     options: ServedOptions,
     reopen: Option<Reopen>,
-    /// Held while the model is reopened.
+    /// Mutex held while the model is being reopened.
     turn: Arc<Mutex<()>>,
 }
 
@@ -51,12 +51,12 @@ impl Lone {
     /// Returns the open model, stale or not.
     ///
     /// # Errors
-    /// [`ApiError::loading`] while it is being reopened and after that failed.
+    /// [`ApiError::loading`] while the model is being reopened and after a failed attempt.
     pub fn current(&self) -> Result<Arc<Served>, ApiError> {
         self.inner.current().ok_or_else(ApiError::loading)
     }
 
-    /// Fails if no request can succeed before somebody restarts the server, or before the model is reopened.
+    /// Fails if no request can succeed before the server is restarted or the model is reopened.
     ///
     /// # Errors
     /// [`ApiError::loading`] without an open model; [`ApiError::stale`] if the model cannot be reopened.
@@ -68,7 +68,8 @@ impl Lone {
         }
     }
 
-    /// Returns the model for a request, reopened if it is stale. Without [`Reopen`] a stale model is returned as it is.
+    /// Returns the model for a request, reopened if it is stale. Without [`Reopen`] a stale model is returned
+    /// as it is.
     ///
     /// # Errors
     /// [`ApiError::not_opened`]; [`ApiError::busy`] if requests keep the stale model open for too long.
@@ -76,7 +77,7 @@ impl Lone {
         if let Some(served) = self.inner.usable() {
             return Ok(served);
         }
-        // A task of its own: a request that goes away does not interrupt the reopening.
+        // A separate task: the reopening continues if its request is cancelled.
         let inner = Arc::clone(&self.inner);
         let reopened = tokio::spawn(async move { inner.reopened().await }).await;
         reopened.map_err(|_| ApiError::internal("reopening the model panicked"))?
@@ -91,7 +92,7 @@ impl fmt::Debug for Lone {
 
 impl Inner {
     fn current(&self) -> Option<Arc<Served>> {
-        // A whole option is whole after a panic.
+        // A panic cannot leave the option in an inconsistent state.
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -113,7 +114,7 @@ impl Inner {
         let metrics = match self.set(None) {
             Some(mut old) => {
                 let end = Instant::now() + LOAD_TIME;
-                // The memory of the old model must be free before more is taken.
+                // The memory of the old model must be released before the new one reserves its own.
                 while Arc::get_mut(&mut old).is_none() {
                     if Instant::now() >= end {
                         self.set(Some(old));
@@ -125,7 +126,7 @@ impl Inner {
                 blocking(move || drop(old)).await?;
                 metrics
             }
-            // Default: an earlier attempt failed, and its counters are gone with the model.
+            // Default: after a failed attempt the counters are gone with the model.
             None => Arc::default(),
         };
         let opened = blocking(move || reopen(&CancelToken::new())).await?;

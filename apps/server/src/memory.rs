@@ -1,4 +1,4 @@
-//! `POST /memory`: another memory budget while the model runs.
+//! `POST /memory`: changes the memory budget of a running model.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::tokens::take_model;
 
 const BUDGET: &str = "budget_bytes";
 
-/// Sets the budget, which waits for the step under way, and tells how it is then.
+/// Sets the memory budget between two steps and returns the resulting memory use.
 ///
 /// # Errors
-/// A budget above the one that the server began with, or below what the model holds besides streamed experts.
+/// Returns an error if the budget exceeds the one at server start, or is too small for the resident weights.
 pub(crate) async fn set_budget(
     served: Arc<Served>,
     mut fields: Fields,
@@ -33,7 +33,7 @@ pub(crate) async fn set_budget(
     fields.end()?;
     let work = move || {
         let refused = |error: EngineError| match error.class() {
-            // The same will not work later.
+            // Retrying the same budget will not help.
             ErrorClass::NoRoom => ApiError::invalid(BUDGET, error.to_string()),
             _ => served.refused(error, BUDGET),
         };

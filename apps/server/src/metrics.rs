@@ -1,4 +1,4 @@
-//! What is counted of all requests, in the text form of Prometheus.
+//! Request metrics in the Prometheus text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use nestling::{EngineError, ErrorClass, FinishReason, Finished, Level, Model, StreamStats};
 
-/// Upper bounds of the times to a first token, in seconds.
+/// Histogram bounds of the time to the first token, in seconds.
 const FIRST_TOKEN: [f64; 22] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
 
-/// The same between two tokens.
+/// Histogram bounds of the time between two tokens, in seconds.
 const NEXT_TOKEN: [f64; 19] = [
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
     40.0, 80.0,
@@ -21,7 +21,6 @@ const NEXT_TOKEN: [f64; 19] = [
 
 const REASONS: [&str; 5] = ["stop", "length", "tool_calls", "cancelled", "error"];
 
-/// Counters of a served model.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     counts: Mutex<Counts>,
@@ -88,7 +87,6 @@ fn gauge(out: &mut String, name: &str, help: &str, value: f64) {
     let _ = writeln!(out, "nestling_{name} {value}");
 }
 
-/// A metric with one label.
 fn labelled<'a, T: std::fmt::Display>(
     out: &mut String,
     name: &str,
@@ -102,11 +100,11 @@ fn labelled<'a, T: std::fmt::Display>(
 
 impl Metrics {
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        // Counters are whole after a panic.
+        // A panic cannot leave the counters in an inconsistent state.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An answer has ended. Answers that share a prompt count it once.
+    /// Counts a finished generation. The prompt is counted once for several choices.
     pub fn finished(&self, finished: &Finished, counts_prompt: bool) {
         let mut counts = self.lock();
         let (usage, stats) = (&finished.usage, &finished.stats);
@@ -127,12 +125,12 @@ impl Metrics {
         }
     }
 
-    /// The time from one token to the next.
+    /// Counts the time between two tokens.
     pub fn token_after(&self, time: Duration) {
         self.lock().next_token.add(&NEXT_TOKEN, time.as_secs_f64());
     }
 
-    /// An answer that could not begin, or did not come to its end.
+    /// Counts a generation that could not start or ended with an error.
     pub fn failed(&self, error: &EngineError) {
         let mut counts = self.lock();
         match error.class() {
@@ -147,7 +145,7 @@ impl Metrics {
     }
 }
 
-/// Everything, as text: of a model that is not open what was counted while it was. The number is that of its idle sessions.
+/// Returns all metrics as text. `open` is the model, if it is open, and its number of idle sessions.
 pub(crate) fn write(metrics: &Metrics, open: Option<(&Model, usize)>) -> String {
     let mut out = String::new();
     if let Some((model, idle_sessions)) = open {
@@ -222,22 +220,22 @@ fn experts(out: &mut String, streaming: &StreamStats) {
     let _ = writeln!(out, "nestling_expert_stall_seconds_total {}", streaming.wait_ns as f64 / 1e9);
 }
 
-/// How models of a source were opened.
+/// Number of model loads of a pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loads {
     pub opened: u64,
-    /// Those that could not be.
+    /// Failed loads.
     pub failed: u64,
 }
 
-/// The texts of several models as one, in which every value has a label `model`.
+/// Merges the metrics of several models. A label `model` is added to each value.
 pub(crate) fn joined(texts: &[(String, String)], loads: Loads) -> String {
     let mut families: BTreeMap<&str, Family<'_>> = BTreeMap::new();
     for (model, text) in texts {
         let mut of = "";
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# ") {
-                // A comment has its word, the metric's name and what it says.
+                // A comment consists of a keyword, the name of the metric and a text.
                 of = rest.split(' ').nth(1).unwrap_or(of);
                 let family = families.entry(of).or_default();
                 if family.heads.len() < 2 {
@@ -261,14 +259,13 @@ pub(crate) fn joined(texts: &[(String, String)], loads: Loads) -> String {
     out
 }
 
-/// One metric of all models.
 #[derive(Debug, Default)]
 struct Family<'a> {
     heads: Vec<&'a str>,
     values: Vec<String>,
 }
 
-/// A value with one label more.
+/// Adds the label `model` to a value.
 fn with_model(line: &str, model: &str) -> String {
     let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     match line.split_once('{') {

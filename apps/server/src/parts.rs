@@ -1,4 +1,4 @@
-//! An answer as a list of parts: reasoning, text and tool calls, in the order in which the model wrote them.
+//! A completion as a list of parts: reasoning, text and tool calls, in order.
 
 use nestling::{Event, Finished, TokenEvent};
 use serde_json::Value;
@@ -7,7 +7,6 @@ use crate::answers::{Answers, Said};
 use crate::error::ApiError;
 use crate::logprobs::Unsaid;
 
-/// What a part is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
     Reasoning,
@@ -15,48 +14,48 @@ pub(crate) enum Kind {
     Call {
         id: String,
         name: String,
-        /// None until it is whole; a text where they are no object.
+        /// `None` until the arguments are complete. A string if they are not a JSON object.
         arguments: Option<Value>,
     },
 }
 
-/// A stretch of an answer that is of one kind.
+/// A contiguous part of a completion with a single type.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub kind: Kind,
-    /// What was written, of a call its arguments.
+    /// Text of the part; for a call, the text of its arguments.
     pub text: String,
-    /// The tokens of a text.
+    /// Tokens of a text part.
     pub tokens: Vec<TokenEvent>,
 }
 
-/// What an event does to the list. The part that is meant is the last one.
+/// A change of the last part of the list.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     Open,
-    /// So much was written.
+    /// Text and tokens were appended.
     Add(String, Vec<TokenEvent>),
     Close,
 }
 
-/// One answer, whole or on its way.
+/// A completion, possibly incomplete.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub list: Vec<Part>,
     is_open: bool,
     unsaid: Unsaid,
-    /// The part that the end of the answer closed.
+    /// Index of the part that was still open at the end of the completion.
     pub open_at_end: Option<usize>,
     pub finished: Option<Finished>,
 }
 
 impl Parts {
-    /// Tokens of the reasoning so far.
+    /// Returns the number of reasoning tokens so far.
     pub fn reasoning_tokens(&self) -> usize {
         self.unsaid.reasoning
     }
 
-    /// Takes an event, and does each thing that follows from it before `tell` hears of it.
+    /// Applies an event to the list and calls `tell` after each change.
     pub fn take(&mut self, event: Event, tell: &mut dyn FnMut(&Part, usize, Step)) {
         let tokens = self.unsaid.take(&event);
         match event {
@@ -74,7 +73,7 @@ impl Parts {
                 self.close(tell);
             }
             Event::Finished(finished) => {
-                // Parts are closed one after the other: only the last may be open.
+                // Parts are sequential: only the last may be open.
                 self.open_at_end = self.list.len().checked_sub(1).filter(|_| self.is_open);
                 self.close(tell);
                 self.finished = Some(finished);
@@ -83,7 +82,7 @@ impl Parts {
         }
     }
 
-    /// Adds to a part of this kind, which is opened unless the last one goes on.
+    /// Appends to the last part if it has this type, otherwise opens a new part.
     fn add(
         &mut self,
         kind: Kind,
@@ -130,19 +129,19 @@ impl Parts {
         }
     }
 
-    /// How it ended.
+    /// Returns the end of the completion.
     ///
     /// # Errors
-    /// One that has not.
+    /// An internal error if the completion has not ended.
     pub fn end(&self) -> Result<&Finished, ApiError> {
         self.finished.as_ref().ok_or_else(|| ApiError::internal("an answer has no end"))
     }
 }
 
-/// Waits for the only answer to a request.
+/// Collects the only choice of a request.
 ///
 /// # Errors
-/// What made it fail.
+/// Returns the error of the generation.
 pub(crate) async fn whole(mut answers: Answers) -> Result<Parts, ApiError> {
     let mut parts = Parts::default();
     while let Some(said) = answers.next().await {

@@ -1,5 +1,5 @@
-//! The models of a source that are open: opened when they are asked for, one at a time, and closed when nobody has asked
-//! for a while or another one needs the room. One that answers is never closed.
+//! The open models of a source. A model is opened on demand, one at a time. It is closed when it was idle for
+//! a while or another one needs its memory. A model with running requests is never closed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,16 +16,16 @@ use crate::metrics::{Loads, Metrics};
 use crate::served::{Served, ServedOptions};
 use crate::source::{ListedModel, ModelSource, OpenModelError, OpenedModel, PoolOptions};
 
-/// How often it is looked whether a model that answers has come to an end.
+/// Interval between checks whether a busy model has become idle.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// How often, at most and at least, it is looked for models that nobody asks.
+/// Bounds of the interval between checks for models whose idle time has expired.
 const REAP_EVERY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// Share of its files, as a divisor, that a model is taken to need beside them.
+/// Divisor of a model's file size that estimates its memory besides the weights.
 const BESIDE_SHARE: u64 = 8;
 
-/// Clones are the same pool.
+/// Shared handle of the pool. Clones refer to the same pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     inner: Arc<Inner>,
@@ -37,7 +37,7 @@ struct Inner {
     options: PoolOptions,
     served: ServedOptions,
     state: Mutex<State>,
-    /// Told when a load has ended.
+    /// Notified after a load has ended.
     changed: Notify,
 }
 
@@ -45,7 +45,7 @@ struct Inner {
 struct State {
     open: Vec<Open>,
     loading: Option<Loading>,
-    /// Counters outlive the models that they count.
+    /// Counters by model name. They are kept after a model is closed.
     metrics: BTreeMap<String, Arc<Metrics>>,
     loads: Loads,
     is_reaped: bool,
@@ -55,12 +55,12 @@ struct State {
 struct Open {
     served: Arc<Served>,
     last_used: Instant,
-    /// None is forever.
+    /// Idle time after which the model is closed; `None` means never.
     keep_alive: Option<Duration>,
 }
 
 impl Open {
-    /// Whether some request has it. Requests get it under the lock of the state alone.
+    /// Returns true if a request holds the model. Requests acquire it only under the lock of the state.
     fn is_busy(&self) -> bool {
         Arc::strong_count(&self.served) > 1
     }
@@ -74,11 +74,10 @@ struct Loading {
     cancel: CancelToken,
     outcome: watch::Receiver<Outcome>,
     waiting: usize,
-    /// Whether it goes on though nobody waits any more.
+    /// True if the load continues even without waiting requests.
     goes_on: bool,
 }
 
-/// How a model is, in lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModelState {
     Unloaded,
@@ -96,23 +95,23 @@ impl ModelState {
     }
 }
 
-/// An open model as lists show it.
+/// An open model in listings.
 #[derive(Debug)]
 pub(crate) struct OpenState {
     pub served: Arc<Served>,
-    /// How long it stays if nobody asks for it; none is forever.
+    /// Time until the model is closed if it stays idle; `None` means never.
     pub left: Option<Duration>,
 }
 
-/// What is to be done for a request.
+/// Next action for a request.
 enum Step {
     Ready(Arc<Served>),
     Joined(Waiter),
-    /// Something else must end first.
+    /// Another load or a busy model must end first.
     Wait,
 }
 
-/// A request that waits for a load; the last one that goes away ends the load.
+/// A request that waits for a load. Dropping the last waiter cancels the load.
 struct Waiter {
     pool: Arc<Inner>,
     cancel: CancelToken,
@@ -143,16 +142,16 @@ impl Pool {
         Self { inner: Arc::new(Inner { source, options, served, state, changed }) }
     }
 
-    /// All models that there are.
+    /// Returns all available models.
     ///
     /// # Errors
-    /// A source that fails altogether.
+    /// An internal error if the source panics.
     pub async fn list(&self) -> Result<Vec<ListedModel>, ApiError> {
         let source = Arc::clone(&self.inner.source);
         blocking(move || source.list()).await
     }
 
-    /// How a model of the list is.
+    /// Returns the state of a listed model.
     pub fn state_of(&self, name: &str) -> ModelState {
         let state = self.inner.lock();
         if state.open.iter().any(|open| open.served.id == name) {
@@ -164,7 +163,7 @@ impl Pool {
         }
     }
 
-    /// The models that are open.
+    /// Returns the open models.
     pub fn open(&self) -> Vec<OpenState> {
         let now = Instant::now();
         let state = self.inner.lock();
@@ -176,7 +175,7 @@ impl Pool {
         open.collect()
     }
 
-    /// Counters of every model that was ever open, with the model where it is open now.
+    /// Returns the counters of each model that was ever open, with the model if it is open.
     pub fn metrics(&self) -> Vec<(String, Arc<Metrics>, Option<Arc<Served>>)> {
         let state = self.inner.lock();
         let all = state.metrics.iter().map(|(name, metrics)| {
@@ -186,15 +185,15 @@ impl Pool {
         all.collect()
     }
 
-    /// How often models were opened.
+    /// Returns the number of loads.
     pub fn loads(&self) -> Loads {
         self.inner.lock().loads
     }
 
-    /// The model of that name, which is opened if it is not.
+    /// Returns the model with this name, and opens it if necessary.
     ///
     /// # Errors
-    /// [`ApiError::no_listed_model`], why it cannot be opened, [`ApiError::busy`] where that takes too long.
+    /// [`ApiError::no_listed_model`], the error of a failed load, or [`ApiError::busy`] after a timeout.
     pub async fn acquire(&self, name: &str) -> Result<Arc<Served>, ApiError> {
         if let Some(served) = self.inner.lock().ready(name) {
             return Ok(served);
@@ -213,13 +212,13 @@ impl Pool {
                         "other models answer and leave no room for this one",
                     ));
                 }
-                // Who answers ends without a word.
+                // The end of a running request sends no notification, so the wait is limited.
                 Step::Wait => drop(timeout(LOOK_EVERY, changed).await),
             }
         }
     }
 
-    /// From now on the model stays open so long after its last request.
+    /// Sets the idle time after which the model is closed.
     pub fn keep(&self, name: &str, keep_alive: Option<Duration>) {
         let mut state = self.inner.lock();
         if let Some(open) = state.open.iter_mut().find(|open| open.served.id == name) {
@@ -229,11 +228,10 @@ impl Pool {
 }
 
 impl Waiter {
-    /// Waits for the load.
     async fn end(mut self, end: Instant) -> Result<(), ApiError> {
         let left = end.saturating_duration_since(Instant::now());
         let outcome = timeout(left, self.outcome.wait_for(Option::is_some)).await;
-        // Nobody tells of a load whose task failed.
+        // The sender of a panicked load is dropped without a value.
         let outcome = outcome.map(|outcome| outcome.ok().and_then(|outcome| outcome.clone()));
         if let Ok(outcome) = outcome {
             return outcome.unwrap_or_else(|| Err(ApiError::internal("a model was not loaded")));
@@ -254,15 +252,15 @@ impl State {
         Some(Arc::clone(&open.served))
     }
 
-    /// Takes models out that nobody uses, those first that were used longest ago, until there is room for `needed` more
-    /// bytes. None where those that are in use leave no room; else what was taken out, and the room.
+    /// Removes idle models, least recently used first, until `needed` bytes are free. Returns the removed
+    /// models and the free memory, or `None` if busy models occupy too much.
     fn make_room(
         &mut self,
         needed: u64,
         total: Option<u64>,
     ) -> Option<(Vec<Arc<Served>>, Option<u64>)> {
         let Some(total) = total else {
-            // Without a bound one is open at a time.
+            // Without a memory budget, only one model is open at a time.
             if self.open.iter().any(Open::is_busy) {
                 return None;
             }
@@ -284,8 +282,8 @@ impl State {
         Some((gone, Some(total.saturating_sub(used(&self.open)))))
     }
 
-    /// Takes all models out that nobody uses, for one that found too little room; then that is what is left of `total`.
-    /// None where there is none such.
+    /// Removes all idle models, for a load that lacked memory. Returns them and the memory left of `total`,
+    /// or `None` if no model was idle.
     fn all_idle(&mut self, total: Option<u64>) -> Option<(Vec<Arc<Served>>, Option<u64>)> {
         let (busy, idle): (Vec<_>, Vec<_>) = self.open.drain(..).partition(Open::is_busy);
         self.open = busy;
@@ -297,7 +295,7 @@ impl State {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A list of whole entries is whole after a panic.
+        // A panic cannot leave the state in an inconsistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -309,7 +307,7 @@ impl Inner {
         if state.loading.is_none() {
             let mut stale = Vec::new();
             if let Some(index) = state.open.iter().position(|open| open.served.id == listed.name) {
-                // Its requests fail and end soon; then its memory is free.
+                // Requests of a stale model fail and end soon; then the model can be closed.
                 if state.open[index].is_busy() {
                     return Step::Wait;
                 }
@@ -317,7 +315,7 @@ impl Inner {
             }
             let needed = listed.bytes.saturating_add(listed.bytes / BESIDE_SHARE);
             let Some((mut gone, room)) = state.make_room(needed, self.options.memory_bytes) else {
-                // Closing a model takes time.
+                // Closing a model may block.
                 tokio::task::spawn_blocking(move || drop(stale));
                 return Step::Wait;
             };
@@ -344,7 +342,7 @@ impl Inner {
             let opened = loop {
                 let (source, wanted, token) = (Arc::clone(&source), asked.clone(), token.clone());
                 let work = move || {
-                    // Their memory is free before more is taken.
+                    // The memory of the removed models must be released before the load starts.
                     drop(gone);
                     source.open(&wanted, room, &token)
                 };
@@ -353,7 +351,7 @@ impl Inner {
                 if !matches!(&opened, Ok(Err(error)) if lacks(error)) {
                     break opened;
                 }
-                // It takes more than its files told.
+                // The model needs more memory than its file size suggested.
                 let Some(more) = pool.lock().all_idle(pool.options.memory_bytes) else {
                     break opened;
                 };
@@ -361,14 +359,13 @@ impl Inner {
             };
             let outcome = pool.loaded(asked, opened);
             pool.changed.notify_waiters();
-            // Nobody may wait any more.
+            // All waiting requests may be gone.
             let _ = sender.send(Some(outcome));
         });
         let (waiting, goes_on) = (0, false);
         Loading { name: name.to_owned(), cancel, outcome, waiting, goes_on }
     }
 
-    /// Takes what a load gave.
     fn loaded(
         self: &Arc<Self>,
         name: String,
@@ -377,7 +374,7 @@ impl Inner {
         let mut state = self.lock();
         let is_alone = state.open.is_empty();
         let failed = |error: OpenModelError| match error.lacks_memory && !is_alone {
-            // What answers now may be closed later.
+            // The busy models may be closed later, so a retry can succeed.
             true => ApiError::busy("other models answer and leave no room for this one"),
             false => ApiError::not_opened(&name, &error.message),
         };
@@ -402,7 +399,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes out the models that nobody asked for so long as they are kept; none where no model is left.
+    /// Removes the models whose idle time has expired. Returns `None` if no model is left.
     fn reaped(&self) -> Option<Vec<Arc<Served>>> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -425,7 +422,7 @@ impl Inner {
     }
 }
 
-/// Closes models that nobody asks, as long as there are some.
+/// Closes idle models whose time has expired, until no model is open.
 async fn reap(pool: Weak<Inner>) {
     let (least, most) = REAP_EVERY;
     while let Some(keep) = pool.upgrade().map(|pool| pool.options.keep_alive) {

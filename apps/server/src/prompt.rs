@@ -1,8 +1,8 @@
-//! What a request asks to go on from.
+//! Prompts of requests.
 
 use nestling::{CancelToken, Conversation, EngineError, Input, Model};
 
-/// A prompt before it is tokens.
+/// A prompt that is not tokenized yet.
 #[derive(Clone, Debug)]
 pub(crate) enum Prompt {
     Conversation(Box<Conversation>),
@@ -11,10 +11,11 @@ pub(crate) enum Prompt {
 }
 
 impl Prompt {
-    /// As tokens. What is too long by its bytes alone is neither rendered nor tokenized.
+    /// Renders and tokenizes the prompt. A prompt whose length in bytes already exceeds the context is
+    /// rejected first.
     ///
     /// # Errors
-    /// As [`Model::prompt`].
+    /// The errors of [`Model::prompt`].
     pub fn prepare(
         &self,
         model: &Model,
@@ -38,9 +39,9 @@ impl Prompt {
     }
 }
 
-/// The fewest tokens that a conversation's texts can have.
+/// Returns a lower bound on the number of tokens of a conversation.
 fn least_tokens(model: &Model, conversation: &Conversation) -> usize {
-    // Default: without a tokenizer there is no conversation, which its rendering says.
+    // Default: without a tokenizer, rendering the conversation fails with a clear error.
     let Some(tokenizer) = model.tokenizer() else { return 0 };
     let texts = conversation.messages.iter().filter_map(|message| message.content.as_ref());
     texts.map(|content| tokenizer.least_tokens(&content.text())).sum()

@@ -1,24 +1,24 @@
-//! How much a model should reason: which variables of its chat template say so.
+//! Reasoning effort, mapped to variables of the chat template.
 
 use nestling::Model;
 use serde_json::{Map, Value};
 
-/// How much, as the APIs say it.
+/// Reasoning efforts of the APIs.
 pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
-/// The variable that takes an effort.
+/// Name of the template variable for the effort.
 const EFFORT: &str = "reasoning_effort";
 
-/// The variable that takes whether to reason at all.
+/// Name of the template variable that enables reasoning.
 const SWITCH: &str = "enable_thinking";
 
-/// Whether the chat template has a variable.
+/// Returns true if the chat template reads a variable.
 pub(crate) fn knows(model: &Model, variable: &str) -> bool {
     model.chat_template().is_some_and(|template| template.names(variable))
 }
 
-/// Tells the template an effort, or at least whether to reason, unless the variable is set already. False where it can
-/// be told neither.
+/// Sets the template variable for the effort, or else the one that enables reasoning. Existing values are
+/// kept. Returns false if the template has neither.
 #[must_use]
 pub(crate) fn set_effort(arguments: &mut Map<String, Value>, model: &Model, effort: &str) -> bool {
     let reasons = effort != "none";
@@ -29,7 +29,8 @@ pub(crate) fn set_effort(arguments: &mut Map<String, Value>, model: &Model, effo
     set_switch(arguments, model, reasons)
 }
 
-/// Tells the template whether to reason, unless that is set already. False where it cannot be told.
+/// Sets the template variable that enables reasoning. An existing value is kept. Returns false if the
+/// template does not have it.
 #[must_use]
 pub(crate) fn set_switch(arguments: &mut Map<String, Value>, model: &Model, reasons: bool) -> bool {
     let is_known = knows(model, SWITCH);
@@ -39,7 +40,7 @@ pub(crate) fn set_switch(arguments: &mut Map<String, Value>, model: &Model, reas
     is_known
 }
 
-/// Whether the template takes an effort, not only a switch.
+/// Returns true if the template supports efforts.
 pub(crate) fn has_efforts(model: &Model) -> bool {
     knows(model, EFFORT)
 }

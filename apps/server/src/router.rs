@@ -1,4 +1,4 @@
-//! Which route does what, and what every request must pass.
+//! Routes of the server, and the checks common to all requests.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::{
     chat, completions, listing, memory, messages, ollama, openapi, page, responses, tokens,
 };
 
-/// Routes of the API that mean something, but that no model here has.
+/// Known API routes that are not supported.
 const NOT_OFFERED: [&str; 8] = [
     "/v1/embeddings",
     "/v1/moderations",
@@ -32,7 +32,7 @@ const NOT_OFFERED: [&str; 8] = [
     "/v1/audio/translations",
 ];
 
-/// All routes of a server, to be served by [`crate::Listener`] or mounted elsewhere.
+/// Returns the routes of a server, to be served by [`crate::Listener`] or mounted elsewhere.
 pub fn router(server: &Server) -> Router {
     let mut routes = Router::new()
         .route("/", get(show_page))
@@ -65,7 +65,7 @@ pub fn router(server: &Server) -> Router {
         .with_state(server.clone())
 }
 
-/// What every request must pass before a route sees it; errors in the form of the API that was asked.
+/// Runs the checks common to all requests. Errors are formatted for the requested API.
 async fn admit(State(server): State<Server>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let (is_messages, is_ollama) = (messages::owns(path), ollama::owns(path));
@@ -91,7 +91,7 @@ async fn answered(server: Server, mut request: Request, next: Next) -> Response 
             (Err(error), _) if !is_public => error.into_response(),
             (_, Err(error)) => error.into_response(),
             (caller, Ok(())) => {
-                // Default: what is public generates nothing.
+                // Default: public routes do not generate, so they need no caller.
                 request.extensions_mut().insert(caller.unwrap_or_default());
                 next.run(request).await
             }
@@ -100,7 +100,7 @@ async fn answered(server: Server, mut request: Request, next: Next) -> Response 
     if let Some(origin) = origin {
         name_origin(response.headers_mut(), origin);
     }
-    // What clients name in their reports.
+    // Request id that clients can quote in bug reports.
     if let Ok(id) = HeaderValue::from_str(&format!("{:016x}", random())) {
         response.headers_mut().insert("x-request-id", id);
     }
@@ -125,7 +125,7 @@ async fn show_page() -> Response {
     page::page()
 }
 
-/// A route that takes a body of JSON and is answered by the model that it names.
+/// Returns a POST route with a JSON body that uses the model named in the body.
 fn by_model<Answered>(answer: fn(Arc<Served>, Fields) -> Answered) -> MethodRouter<Server>
 where
     Answered: Future<Output = Result<Response, ApiError>> + Send + 'static,
@@ -136,7 +136,7 @@ where
     })
 }
 
-/// The same for a route that generates, where it matters who asks.
+/// Returns a POST route like [`by_model`] for a handler that also needs the caller.
 fn by_caller<Answered>(answer: fn(Arc<Served>, Fields, Caller) -> Answered) -> MethodRouter<Server>
 where
     Answered: Future<Output = Result<Response, ApiError>> + Send + 'static,
@@ -163,7 +163,7 @@ async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Re
     let asked = ollama::Asked { caller, started };
     let answer = ollama::answer(&server, &method, uri.path(), fields, asked).await;
     match (answer, ollama::methods(uri.path())) {
-        // What the router adds where a route is of one method.
+        // The `Allow` header, which axum adds only to routes with separate method handlers.
         (Err(error), Some(methods)) if error.status == StatusCode::METHOD_NOT_ALLOWED => {
             let mut response = error.into_response();
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
@@ -173,7 +173,7 @@ async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Re
     }
 }
 
-/// The model that a body of JSON names, opened where that is needed, and the body's fields.
+/// Reads a JSON body and returns the model that it names, opened if necessary, and its fields.
 async fn read(server: &Server, request: Request) -> Result<(Arc<Served>, Fields), ApiError> {
     server.models()?;
     let fields = fields_of(server, request).await?;
@@ -181,17 +181,16 @@ async fn read(server: &Server, request: Request) -> Result<(Arc<Served>, Fields)
     Ok((served, fields))
 }
 
-/// The fields of a body of JSON.
 async fn fields_of(server: &Server, request: Request) -> Result<Fields, ApiError> {
     let (head, body) = request.into_parts();
     check_kind(&head.headers)?;
     Fields::new("", server.bodies().read(body, server.connection_limits()).await?)
 }
 
-/// Pages send what is not JSON without asking first.
+/// Requires `application/json`. Browsers send other content types cross-origin without a preflight request.
 fn check_kind(headers: &HeaderMap) -> Result<(), ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    // Default: without a kind it is not JSON.
+    // Default: a missing content type is rejected as well.
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case("application/json") {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The fields that APIs share: how tokens are chosen, where answers end, how they are sent.
+//! Request fields common to several APIs: sampling, stop sequences and streaming.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
@@ -14,13 +14,13 @@ use crate::limits::{
 use crate::server::Served;
 use crate::usage::random;
 
-/// What the fields say that chats and completions share.
+/// Fields common to chats and completions.
 pub(crate) struct Shared {
     pub options: GenerateOptions,
     pub sampling: SamplingParams,
-    /// Answers to each prompt.
+    /// Number of choices per prompt.
     pub choices: usize,
-    /// Whether sessions of earlier requests are used, and this one's kept.
+    /// True if idle sessions may be reused and the sessions of this request are kept.
     pub keeps_sessions: bool,
     pub stream: bool,
     pub include_usage: bool,
@@ -28,18 +28,18 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// # Errors
-    /// The first of these fields that makes no sense; a model that is not served.
+    /// Returns an error for the first invalid field or an unknown model.
     pub fn take(fields: &mut Fields, served: &Served) -> Result<Self, ApiError> {
         check_model(fields, served)?;
         let sampling = sampling(fields, &served.model)?;
-        // Default: the API answers once.
+        // Default: one choice, as the API specifies.
         let choices = fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1);
         let choices = usize::try_from(choices).ok().filter(|n| *n <= served.choices_max);
         let choices = choices.ok_or_else(|| {
             let most = served.choices_max;
             fields.invalid("n", format!("this server gives at most {most} answers to a prompt"))
         })?;
-        // Default: the API sends an answer in one piece, and keeps what helps the next request.
+        // Default: no streaming, as the API specifies, and sessions are kept.
         let stream = fields.flag("stream")?.unwrap_or(false);
         let keeps_sessions = fields.flag("cache_prompt")?.unwrap_or(true);
         let include_usage = include_usage(fields, stream)?;
@@ -47,27 +47,27 @@ impl Shared {
         let options = GenerateOptions {
             stop: stop(fields)?,
             group,
-            // Nobody else has this one, so nothing is shared.
+            // A random salt is unique, so that no prefix is shared.
             cache_salt: (!keeps_sessions).then(|| format!("{:016x}{:016x}", random(), random())),
-            // Default: an answer ends where the model ends it.
+            // Default: generation stops at an end token.
             ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
             ..counted()
         };
         Ok(Self { options, sampling, choices, keeps_sessions, stream, include_usage })
     }
 
-    /// The options with all that was taken.
+    /// Returns the options including sampling.
     pub fn into_options(self) -> GenerateOptions {
         GenerateOptions { sampling: self.sampling.into(), ..self.options }
     }
 }
 
-/// Options of an answer whose tokens are counted, and whose reader may be slow.
+/// Returns options with token events and a buffer for slow clients.
 pub(crate) fn counted() -> GenerateOptions {
     GenerateOptions { token_events: true, events_max: EVENTS_MAX, ..GenerateOptions::default() }
 }
 
-/// What tells the requests of one user from those of others.
+/// Returns the fair-share group of a user.
 pub(crate) fn group_of(user: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     user.hash(&mut hasher);
@@ -75,16 +75,16 @@ pub(crate) fn group_of(user: &str) -> u64 {
 }
 
 /// # Errors
-/// No model, or one that is not served.
+/// Returns an error if `model` is missing or is not the served model.
 pub(crate) fn check_model(fields: &mut Fields, served: &Served) -> Result<(), ApiError> {
     let id = fields.required_text("model", TEXT_BYTES_MAX)?;
     if id == served.id { Ok(()) } else { Err(ApiError::no_model(&id, &served.id)) }
 }
 
-/// A bound on tokens.
+/// Reads a limit on tokens.
 ///
 /// # Errors
-/// What is no number of tokens.
+/// Returns an error if the value is not an integer of at least `least`.
 pub(crate) fn tokens_max(
     fields: &mut Fields,
     name: &str,
@@ -100,16 +100,17 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
         let message = "`stream_options` mean something with `stream` only";
         return Err(fields.invalid("stream_options", message));
     }
-    // Default: the API counts where it is asked to.
+    // Default: usage is only sent on request, as the API specifies.
     let include_usage = options.flag("include_usage")?.unwrap_or(false);
     options.end()?;
     Ok(include_usage)
 }
 
-/// Temperature and nucleus, which all APIs have; what a request leaves out is as the model's makers say.
+/// Reads `temperature` and `top_p`, which all APIs have. Missing values come from the model's generation
+/// config.
 ///
 /// # Errors
-/// Values that make no sense.
+/// Returns an error if a value is out of range.
 pub(crate) fn basic_sampling(
     fields: &mut Fields,
     model: &Model,
@@ -126,21 +127,21 @@ pub(crate) fn basic_sampling(
 }
 
 /// # Errors
-/// What is no number of tokens.
+/// Returns an error if the value is not an integer in range.
 pub(crate) fn top_k(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
     if let Some(top_k) = fields.integer("top_k", 0..=u64::from(u32::MAX))? {
-        // Default: more than can be counted is all.
+        // Default: a value that overflows means no limit.
         sampling.top_k = usize::try_from(top_k).unwrap_or(0);
     }
     Ok(())
 }
 
 /// # Errors
-/// Values that the engine refuses.
+/// Returns an error for values that the engine rejects.
 pub(crate) fn check_sampling(fields: &Fields, sampling: &SamplingParams) -> Result<(), ApiError> {
     sampling.validate().map_err(|error| {
         let name = error.to_string();
-        // The engine's errors begin with the field's name.
+        // Messages of the engine start with the name of the field.
         let name = name.split(':').next().unwrap_or("temperature");
         fields.invalid(name, error.to_string())
     })
@@ -162,7 +163,7 @@ fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErr
         sampling.presence_penalty = penalty;
     }
     if let Some(seed) = fields.take("seed") {
-        // The API's seeds have a sign, whose bit is one like others.
+        // Seeds of the API may be negative. The bits of the number are used.
         let bits = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
         let bits = bits.ok_or_else(|| fields.invalid("seed", "a whole number was expected"))?;
         sampling.seed = Some(bits);
@@ -194,16 +195,16 @@ fn logit_bias(fields: &mut Fields, model: &Model) -> Result<Vec<(u32, f32)>, Api
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
         let bias =
             bias.ok_or_else(|| fields.invalid(&place, "a number from -100 to 100 was expected"))?;
-        // The API promises that -100 bans a token.
+        // A bias of -100 bans a token, as the API specifies.
         biases.push((id, if bias == -100.0 { f32::NEG_INFINITY } else { bias as f32 }));
     }
     Ok(biases)
 }
 
-/// The texts that end an answer.
+/// Reads the stop sequences.
 ///
 /// # Errors
-/// Too many, and what is no text.
+/// Returns an error if there are too many or one is not a valid string.
 pub(crate) fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let name = "stop";
     let texts = match fields.take(name) {
@@ -215,10 +216,10 @@ pub(crate) fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     stop_texts(fields, name, texts, STOPS_MAX)
 }
 
-/// Texts that end an answer.
+/// Checks stop sequences.
 ///
 /// # Errors
-/// Too many, and what is no text or too long.
+/// Returns an error if there are too many, or one is not a string or is too long.
 pub(crate) fn stop_texts(
     fields: &Fields,
     name: &str,

@@ -1,4 +1,4 @@
-//! A model that is served, with what its requests share.
+//! A served model and the state shared by its requests.
 
 use std::any::Any;
 use std::fmt;
@@ -16,7 +16,6 @@ use crate::limits::{READ_WAIT, READERS_MAX};
 use crate::metrics::Metrics;
 use crate::sessions::IdleSessions;
 
-/// What each model that is served allows.
 #[derive(Clone, Debug)]
 pub(crate) struct ServedOptions {
     pub choices_max: usize,
@@ -25,29 +24,28 @@ pub(crate) struct ServedOptions {
     pub write_time: Duration,
 }
 
-/// The model that is served.
 pub(crate) struct Served {
     pub model: Model,
-    /// What clients call it.
+    /// Model name used by clients.
     pub id: String,
-    /// When it was there, in seconds since 1970.
+    /// Load time in seconds since 1970.
     pub created: u64,
-    /// Changes whenever the same request may be answered otherwise.
+    /// Fingerprint that changes whenever the same request may get a different response.
     pub fingerprint: String,
     pub idle: IdleSessions,
     pub requests: Arc<Semaphore>,
-    /// Bounds how many requests are parsed at a time.
+    /// Limits the number of requests parsed concurrently.
     readers: Arc<Semaphore>,
     pub choices_max: usize,
-    /// How long a reader may take nothing.
+    /// Maximum time that a client may stall reading.
     pub write_time: Duration,
-    /// Bytes that the memory budget may be set to: what it was at first. None for one of several models, whose bound counts
-    /// what each took when it was opened.
+    /// Upper limit of the memory budget in bytes: the budget at server start. `None` for a model of a pool,
+    /// whose accounting relies on the budget at load time.
     pub memory_max: Option<u64>,
     pub metrics: Arc<Metrics>,
-    /// Whether no request succeeds before the model is reopened.
+    /// True if no request can succeed before the model is reopened.
     stale: AtomicBool,
-    /// What must live as long as the model.
+    /// Resources that must outlive the model.
     _hold: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -77,11 +75,12 @@ impl Served {
         }
     }
 
-    /// Parses a request and compiles its schemas on a thread that may block. It counts as a request meanwhile, also after
-    /// its client has gone.
+    /// Parses a request and compiles its schemas on a thread that may block. Parsing occupies a request slot,
+    /// even after the client has disconnected.
     ///
     /// # Errors
-    /// Returns the error of `read`, or [`ApiError::busy`] if too many requests are in progress or are being parsed.
+    /// Returns the error of `read`, or [`ApiError::busy`] if too many requests are in progress or are being
+    /// parsed.
     pub async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
@@ -99,24 +98,26 @@ impl Served {
         .await?
     }
 
-    /// Counts an error of the engine, marks the model as stale if only reopening helps, and returns the error for the client.
+    /// Counts an error of the engine and returns the error for the client. Marks the model as stale if only
+    /// reopening helps.
     pub fn refused(&self, error: EngineError, param: &'static str) -> ApiError {
         self.metrics.failed(&error);
         if error.needs_reopening() && !self.stale.swap(true, Ordering::Relaxed) {
             tracing::warn!("{} must be reopened: {error}", self.id);
         } else if matches!(error.class(), ErrorClass::Source | ErrorClass::Broken) {
-            // Clients do not learn the path that this names.
+            // The error names a path, which clients must not see.
             tracing::warn!("a request to {} failed: {error}", self.id);
         }
         ApiError::engine(error, param)
     }
 
-    /// Whether no request succeeds before the model is reopened: its file changed, or a step or its device failed.
+    /// Returns true if no request can succeed before the model is reopened. The reason is a changed file, or
+    /// a failed step or device.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that its engine has reserved.
+    /// Returns the memory reserved by the engine in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.model.engine().budget().used_bytes()
     }
@@ -129,11 +130,11 @@ impl fmt::Debug for Served {
 }
 
 pub(crate) fn unix_seconds() -> u64 {
-    // Default: a clock before 1970 tells nothing.
+    // Default: 0 for a clock before 1970.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What decides how a request is answered, besides the request.
+/// Returns a hash of all inputs, besides the request, that determine a response.
 fn fingerprint(model: &Model, id: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let (limits, device) = (model.limits(), model.device_name());

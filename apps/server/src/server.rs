@@ -1,4 +1,4 @@
-//! What all requests share: the model, who may ask, and how much at a time.
+//! Shared state of a server: its model or models, access rules and limits.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,18 +16,18 @@ use crate::source::{ModelSource, OpenedModel, PoolOptions};
 
 pub(crate) use crate::served::{Served, unix_seconds};
 
-/// What a server allows.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Who may ask.
+    /// Access rules.
     pub access: Access,
-    /// Most answers to one prompt (`n`).
+    /// Maximum number of choices per prompt (`n`).
     pub choices_max: usize,
-    /// Most requests that generate at a time; more are told to come back.
+    /// Maximum number of concurrent generating requests. Further ones are answered with 503.
     pub requests_max: usize,
-    /// Most sessions that are kept for requests that go on from them.
+    /// Maximum number of idle sessions kept for follow-up requests.
     pub idle_sessions_max: usize,
-    /// What a connection may take.
+    /// Connection limits.
     pub connections: ConnectionLimits,
 }
 
@@ -43,7 +43,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// A server, before and after its model is there. Clones are the same server.
+/// A server, with or without a model. Clones share the same server.
 #[derive(Clone, Debug)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -56,23 +56,23 @@ struct Inner {
     bodies: BodyBudget,
 }
 
-/// What answers.
+/// The models of a server.
 #[derive(Debug)]
 pub(crate) enum Models {
-    /// One model.
+    /// A single model.
     One(Lone),
-    /// Those of a source, as they are asked for.
+    /// Models of a source, opened on demand.
     Pool(Pool),
 }
 
 impl Server {
-    /// A server that tells everybody that its model is being loaded.
+    /// Creates a server without a model. Requests fail with "Loading model" until one is set.
     pub fn new(options: ServerOptions) -> Self {
         let bodies = BodyBudget::new(options.connections.bodies_bytes_max);
         Self { inner: Arc::new(Inner { options, models: OnceLock::new(), bodies }) }
     }
 
-    /// From now on `model` answers, under the name `id`. A second one is not taken.
+    /// Serves `model` under the name `id`. Ignored if the server has a model already.
     pub fn set_model(&self, model: Model, id: impl Into<String>) {
         let metrics = Arc::new(Metrics::default());
         let options = self.served_options();
@@ -80,8 +80,8 @@ impl Server {
         self.set(Models::One(Lone::new(served, options, None)));
     }
 
-    /// Serves `opened` under the name `id`. If its file changes while it is open, it is closed and the next request opens
-    /// it again with `reopen`. A second model is ignored.
+    /// Serves `opened` under the name `id`. If its file changes, the model is closed and the next request
+    /// reopens it with `reopen`. Ignored if the server has a model already.
     pub fn set_reopenable_model(&self, opened: OpenedModel, id: impl Into<String>, reopen: Reopen) {
         let (metrics, options) = (Arc::new(Metrics::default()), self.served_options());
         let OpenedModel { model, hold } = opened;
@@ -89,8 +89,8 @@ impl Server {
         self.set(Models::One(Lone::new(served, options, Some(reopen))));
     }
 
-    /// From now on the models of `source` answer: each is opened when a request names it. A second source, or one beside
-    /// [`Self::set_model`], is not taken.
+    /// Serves the models of `source`, each opened when a request names it. Ignored if the server has a source
+    /// or a model already.
     pub fn set_source(&self, source: Arc<dyn ModelSource>, options: PoolOptions) {
         self.set(Models::Pool(Pool::new(source, options, self.served_options())));
     }
@@ -123,19 +123,19 @@ impl Server {
         &self.inner.options.connections
     }
 
-    /// What answers.
+    /// Returns the models.
     ///
     /// # Errors
-    /// [`ApiError::loading`].
+    /// [`ApiError::loading`] if no model is set.
     pub(crate) fn models(&self) -> Result<&Models, ApiError> {
         self.inner.models.get().ok_or_else(ApiError::loading)
     }
 
-    /// The model for a request that names one. A model that is always open is given whatever the name; the reader of the
-    /// request compares it.
+    /// Returns the model for a request. A single model is returned regardless of `name`; the request parser
+    /// compares the name.
     ///
     /// # Errors
-    /// [`ApiError::loading`]; what [`Pool::acquire`] says; a request that names none of several.
+    /// [`ApiError::loading`], the errors of [`Pool::acquire`], and an error if a pool is used without a name.
     pub(crate) async fn served_for(&self, name: Option<&str>) -> Result<Arc<Served>, ApiError> {
         match (self.models()?, name) {
             (Models::One(lone), _) => lone.ready().await,
@@ -144,10 +144,10 @@ impl Server {
         }
     }
 
-    /// The models that are open now.
+    /// Returns the open models.
     ///
     /// # Errors
-    /// [`ApiError::loading`].
+    /// [`ApiError::loading`] if no model is set.
     pub(crate) fn open(&self) -> Result<Vec<Arc<Served>>, ApiError> {
         Ok(match self.models()? {
             Models::One(lone) => vec![lone.current()?],

@@ -1,17 +1,17 @@
-//! Sessions at rest, kept for the requests that go on from them.
+//! Idle sessions, kept for follow-up requests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nestling::{EngineError, Model, Session};
 
-/// Fewest tokens for which a second session with the same start is better than a new one.
+/// Minimum number of shared tokens for which forking an idle session pays off.
 const SHARED_MIN: usize = 8;
 
-/// The sessions that ended last. They lose their keys and values where others want the room.
+/// The sessions that ended most recently. Their KV pages are evicted under memory pressure.
 #[derive(Debug)]
 pub(crate) struct IdleSessions {
     count_max: usize,
-    /// The one that was used last at the end.
+    /// Sessions in order of use, most recent last.
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct IdleSessions {
 struct Idle {
     session: Session,
     tokens: Vec<u32>,
-    /// Only requests with the same salt go on from it.
+    /// Salt that a request needs to reuse the session.
     salt: Option<String>,
 }
 
@@ -32,8 +32,8 @@ impl IdleSessions {
         self.lock().len()
     }
 
-    /// A session that holds as much as possible of a prompt's start: one that the prompt goes on from, or another one
-    /// that shares what was computed, or a new one. Those with another salt are nobody's to look at.
+    /// Returns a session that holds the longest available prefix of the prompt. It is an idle session that
+    /// the prompt extends, a fork of an idle session, or a new one. Sessions with another salt are skipped.
     pub fn session_for(&self, model: &Model, prompt: &[u32], salt: Option<&str>) -> Session {
         let mut idle = self.lock();
         let shared = |idle: &Idle| match idle.salt.as_deref() == salt {
@@ -50,18 +50,18 @@ impl IdleSessions {
         }
         let fork = found.session.fork();
         idle.push(found);
-        // Default: one that cannot be shared is as good as none.
+        // Default: a session that cannot be forked is replaced with a new one.
         fork.unwrap_or_else(|_| model.session())
     }
 
-    /// Keeps a session whose generation has ended. Waits, at most a layer, for one that was cancelled.
+    /// Keeps a session whose generation has ended. Blocks for at most one layer after a cancellation.
     ///
     /// # Errors
-    /// What keeps its history from being read.
+    /// Returns an error if the history of the session cannot be read.
     pub fn keep(&self, session: Session, salt: Option<String>) -> Result<(), EngineError> {
         let tokens = session.tokens()?;
         let mut idle = self.lock();
-        // What goes on from these can go on from the new one.
+        // Sessions whose history is a prefix of the new one are redundant.
         idle.retain(|idle| idle.salt != salt || !tokens.starts_with(&idle.tokens));
         idle.push(Idle { session, tokens, salt });
         let over = idle.len().saturating_sub(self.count_max);
@@ -72,7 +72,7 @@ impl IdleSessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Idle>> {
-        // A list of whole entries is whole after a panic.
+        // A panic cannot leave the list in an inconsistent state.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

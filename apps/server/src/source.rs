@@ -1,4 +1,4 @@
-//! Models that are opened when somebody asks for them: the seam to the program that knows where they are.
+//! Models that are opened on demand: the interface to the program that stores them.
 
 use std::any::Any;
 use std::fmt;
@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use nestling::{CancelToken, Model};
 
-/// What lists models and opens them. Names come from the listing alone: no request names a path.
+/// A collection of models that can be listed and opened. Requests contain names of the listing only, never
+/// paths.
 pub trait ModelSource: fmt::Debug + Send + Sync + 'static {
-    /// All models that there are now. Called on a thread that may wait.
+    /// Returns all available models. Called on a thread that may block.
     fn list(&self) -> Vec<ListedModel>;
 
-    /// Opens one of the list within `room` bytes of memory; none where nothing bounds it. Called on a thread that may
-    /// wait, once at a time; a token that is cancelled ends it soon.
+    /// Opens a listed model within `room` bytes of memory, or without a bound. Called on a thread that may
+    /// block; calls never overlap. Cancelling the token ends the call early.
     ///
     /// # Errors
-    /// Why it cannot be opened, for the client.
+    /// Returns the reason as text for the client.
     fn open(
         &self,
         name: &str,
@@ -24,24 +25,24 @@ pub trait ModelSource: fmt::Debug + Send + Sync + 'static {
     ) -> Result<OpenedModel, OpenModelError>;
 }
 
-/// A model as it is listed.
+/// A listed model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedModel {
-    /// What clients call it.
+    /// Name used by clients.
     pub name: String,
-    /// Bytes of its files.
+    /// Total size of the files in bytes.
     pub bytes: u64,
-    /// When they were written, in seconds since 1970.
+    /// Modification time in seconds since 1970.
     pub created: u64,
-    /// What they are, such as `gguf`.
+    /// File format, such as `gguf`.
     pub format: &'static str,
 }
 
-/// A model that was opened, with what must live as long.
+/// An open model with the resources that it depends on.
 pub struct OpenedModel {
     /// The model.
     pub model: Model,
-    /// Locks and files; dropped after the model.
+    /// Locks and files, dropped after the model.
     pub hold: Box<dyn Any + Send + Sync>,
 }
 
@@ -51,22 +52,22 @@ impl fmt::Debug for OpenedModel {
     }
 }
 
-/// Why a model could not be opened.
+/// An error that occurred while opening a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct OpenModelError {
-    /// What happened, for the client.
+    /// Description for the client.
     pub message: String,
-    /// Whether more memory would have helped: then it is tried again once idle models are closed.
+    /// True if more memory would help. Opening is then retried after idle models are closed.
     pub lacks_memory: bool,
 }
 
-/// How long models stay open, and what they may take together.
+/// Lifetime and memory budget of the models of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// How long a model stays open that nobody asks; none is forever.
+    /// Time after which an unused model is closed; `None` means never.
     pub keep_alive: Option<Duration>,
-    /// Bytes of memory that all open models take together; none where nothing bounds them.
+    /// Total memory of all open models in bytes; `None` means unlimited.
     pub memory_bytes: Option<u64>,
 }
 

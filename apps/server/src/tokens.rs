@@ -1,4 +1,4 @@
-//! Tokens as text: `/tokenize`, `/detokenize`, `/tokenizer_info`, and the tokens of log-probabilities.
+//! Tokenizer routes (`/tokenize`, `/detokenize`, `/tokenizer_info`) and token texts for log-probabilities.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) async fn tokenize(
 ) -> Result<Response, ApiError> {
     take_model(&mut fields, &served)?;
     let text = fields.required_text("prompt", BODY_BYTES_MAX)?;
-    // Default: as texts of completions are.
+    // Default: special tokens are added as for completions.
     let add_special_tokens = fields.flag("add_special_tokens")?.unwrap_or(true);
     fields.end()?;
     let options = EncodeOptions { add_special_tokens, special_text: SpecialText::Parse };
@@ -68,10 +68,10 @@ pub(crate) async fn detokenize(
     blocking(work).await?
 }
 
-/// Token ids of a list, each within the vocabulary.
+/// Converts a list of token ids and checks them against the vocabulary.
 ///
 /// # Errors
-/// The first that is none.
+/// Returns an error for the first invalid id.
 pub(crate) fn ids(param: &str, values: &[Value], model: &Model) -> Result<Vec<u32>, ApiError> {
     let vocab_size = model.limits().vocab_size;
     let ids = values.iter().enumerate().map(|(index, value)| {
@@ -90,7 +90,7 @@ pub(crate) fn info(served: &Served) -> Result<Response, ApiError> {
     let tokenizer = tokenizer(model)?;
     let text = |token: &u32| tokenizer.decode(&[*token], true).ok();
     let options = EncodeOptions { add_special_tokens: true, special_text: SpecialText::Plain };
-    // What the tokenizer puts before an empty text is what begins one.
+    // The tokenizer encodes an empty text as the BOS token, if it has one.
     let begin = tokenizer.encode("", options).ok().and_then(|tokens| text(tokens.first()?));
     let end = model.end_tokens().first().and_then(text);
     let template = model.chat_template().map(|template| template.source());
@@ -98,7 +98,7 @@ pub(crate) fn info(served: &Served) -> Result<Response, ApiError> {
         "bos_token": begin,
         "eos_token": end,
         "eos_token_ids": model.end_tokens(),
-        // Nothing is padded here; who pads uses what ends a text.
+        // Padding is not used here; clients that pad use the EOS token.
         "pad_token": end,
         "chat_template": template,
         "vocab_size": tokenizer.vocab_size(),
@@ -107,13 +107,13 @@ pub(crate) fn info(served: &Served) -> Result<Response, ApiError> {
     Ok(json_response(StatusCode::OK, &info))
 }
 
-/// A token as it stands in lists of log-probabilities, and its bytes.
+/// Returns the text of a token in log-probability lists, and its bytes.
 pub(crate) fn token_text(model: &Model, token: u32) -> (String, Option<Vec<u8>>) {
-    // Default: a model without a tokenizer has ids alone.
+    // Default: a model without a tokenizer has only token ids.
     let Some(tokenizer) = model.tokenizer() else { return (format!("token_id:{token}"), None) };
     let bytes = match tokenizer.token_bytes(token) {
         Some(bytes) if !bytes.is_empty() => bytes.to_vec(),
-        // Default: an id without text, such as those that fill up a vocabulary.
+        // Default: some ids have no text, such as vocabulary padding.
         _ => tokenizer.decode(&[token], true).unwrap_or_default().into_bytes(),
     };
     match String::from_utf8(bytes) {

@@ -1,4 +1,4 @@
-//! The tools of a conversation, and whether they may or must be called, in whichever form an API writes them.
+//! Tools of a conversation and the tool choice, common to all APIs.
 
 use nestling::guide::ToolChoice;
 use nestling::{Model, ToolSchema};
@@ -8,19 +8,18 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{SCHEMA_BYTES_MAX, TOOLS_MAX};
 
-/// What a request says of tools.
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub schemas: Vec<ToolSchema>,
     pub choice: ToolChoice,
-    /// Whether arguments must keep to their schemas.
+    /// True if arguments must match their schemas.
     pub strict: bool,
-    /// Calls after which an answer ends.
+    /// Number of calls after which a generation ends.
     pub calls_max: Option<usize>,
 }
 
 impl Tools {
-    /// Whether calls are kept to their schemas: where a tool must be called, and where one is strict.
+    /// Returns true if calls are constrained to their schemas: a call is required, or a tool is strict.
     pub fn is_constrained(&self) -> bool {
         match self.choice {
             ToolChoice::None => false,
@@ -29,7 +28,7 @@ impl Tools {
         }
     }
 
-    /// Calls after which an answer ends: a tool that is named is called once.
+    /// Returns the number of calls after which a generation ends. A named tool is called once.
     pub fn calls_max(&self) -> Option<usize> {
         match self.choice {
             ToolChoice::Named(_) => Some(1),
@@ -38,20 +37,19 @@ impl Tools {
     }
 }
 
-/// One tool of a list.
 #[derive(Debug)]
 pub(crate) struct Tool {
     pub schema: ToolSchema,
-    /// Whether its arguments must keep to their schema.
+    /// True if the arguments must match their schema.
     pub strict: bool,
-    /// Where its name lies in the request.
+    /// Path of its name in the request.
     pub name_place: String,
 }
 
-/// Reads `tools`, each with `read`.
+/// Reads `tools`, parsing each entry with `read`. The flag is true if any tool is strict.
 ///
 /// # Errors
-/// The first that makes no sense; two of one name; tools for a model that knows none.
+/// Returns an error for the first invalid tool, for duplicate names, and for models without tool support.
 pub(crate) fn take(
     fields: &mut Fields,
     model: &Model,
@@ -76,10 +74,10 @@ pub(crate) fn take(
     Ok((schemas, any_strict))
 }
 
-/// The name of a function.
+/// Reads the name of a function.
 ///
 /// # Errors
-/// What is no name.
+/// Returns an error if the name is invalid.
 pub(crate) fn function_name(fields: &mut Fields, bytes_max: usize) -> Result<String, ApiError> {
     let name = fields.required_text("name", bytes_max)?;
     let is_good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -89,7 +87,7 @@ pub(crate) fn function_name(fields: &mut Fields, bytes_max: usize) -> Result<Str
     Ok(name)
 }
 
-/// The tool that templates are shown: a function with what there is of it.
+/// Returns the schema that chat templates receive for a function.
 pub(crate) fn function(
     name: String,
     description: Option<String>,
@@ -102,13 +100,12 @@ pub(crate) fn function(
     ToolSchema(json!({ "type": "function", "function": function }))
 }
 
-/// Whether one of the tools has this name.
 pub(crate) fn has(schemas: &[ToolSchema], name: &str) -> bool {
     schemas.iter().any(|schema| schema.name() == Some(name))
 }
 
 /// # Errors
-/// What is no object, or too long.
+/// Returns an error if `schema` is not an object or is too long.
 pub(crate) fn check_schema(place: &str, schema: &Value) -> Result<(), ApiError> {
     if !schema.is_object() {
         return Err(ApiError::invalid(place, "a JSON schema was expected, which is an object"));

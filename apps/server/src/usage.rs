@@ -1,4 +1,4 @@
-//! What answers cost, and the names that they go by.
+//! Reply metadata: ids, token usage and timings.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Served, unix_seconds};
 
-/// What is the same in all parts of one reply.
+/// Fields common to all chunks of a reply.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplyHead {
     pub id: String,
@@ -23,7 +23,7 @@ impl ReplyHead {
         Self { id, created: unix_seconds(), model, fingerprint }
     }
 
-    /// An object of the reply with these choices.
+    /// Returns an object of the reply with the given choices.
     pub fn object(&self, kind: &str, choices: Value) -> Value {
         json!({
             "id": self.id, "object": kind, "created": self.created, "model": self.model,
@@ -32,12 +32,12 @@ impl ReplyHead {
     }
 }
 
-/// A number that nobody has drawn before; no secret.
+/// Returns a random number for ids. It is not cryptographically secure.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The API's word for an end.
+/// Returns the API's name of a finish reason.
 pub(crate) fn finish_reason(finished: &Finished) -> &'static str {
     match finished.reason {
         FinishReason::Stop => "stop",
@@ -46,7 +46,7 @@ pub(crate) fn finish_reason(finished: &Finished) -> &'static str {
     }
 }
 
-/// Tokens of all answers to a request.
+/// Token totals of all choices of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     prompt: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Adds an answer, and its prompt where it is the first to it.
+    /// Adds a choice, and its prompt if it is the prompt's first choice.
     pub fn add(&mut self, finished: &Finished, reasoning: usize, first: bool) {
         let usage = &finished.usage;
         if first {
@@ -78,7 +78,7 @@ impl Totals {
     }
 }
 
-/// How long an answer took, in the names of llama.cpp's server.
+/// Returns the timings of a generation, with the field names of llama.cpp's server.
 pub(crate) fn timings(finished: &Finished) -> Value {
     let (usage, stats) = (&finished.usage, &finished.stats);
     json!({

@@ -25,7 +25,7 @@ pub use crate::weight_files::TensorInfo;
 pub use scaled::ScaledScratch;
 pub use slices::{FloatPlace, MatrixPlace};
 
-/// The files besides the weights that a store takes over, where the checkpoint has them.
+/// Names of the small files that a store copies from the checkpoint, if present.
 pub const ASSET_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
@@ -40,31 +40,31 @@ pub const ASSET_FILES: &[&str] = &[
 
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Elements of the largest block of any type.
+/// Number of elements in the largest block of any type.
 const BLOCK_ELEMENTS_MAX: usize = 256;
 
-/// Read size while hashing and converting.
+/// Read size in bytes for hashing and conversion.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A small file that travels with the weights.
+/// A small file that accompanies the weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asset {
-    /// Its name in the checkpoint.
+    /// File name in the checkpoint.
     pub name: String,
-    /// Its bytes.
+    /// Content of the file.
     pub bytes: Vec<u8>,
 }
 
-/// Where the small files are.
+/// Source of the small files.
 #[derive(Debug)]
 enum Small {
-    /// In the directory.
+    /// Files of the directory.
     Files,
-    /// Nowhere: they were written out of what a GGUF file says.
+    /// Files generated from the metadata of a GGUF file.
     Written(Vec<Asset>),
 }
 
-/// An opened checkpoint whose weights are all there, in the right shapes and types.
+/// An open checkpoint with all weights of the model, in valid shapes and types.
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,
@@ -75,16 +75,16 @@ pub struct Checkpoint {
     naming: Naming,
     files: Vec<SourceFile>,
     tensors: BTreeMap<String, TensorInfo>,
-    /// Over the headers of GGUF files.
+    /// Hash of the headers of GGUF files.
     headers_hash: Option<u128>,
 }
 
 impl Checkpoint {
-    /// Opens a directory, or a GGUF file (or any part of one), reads all headers and checks every
-    /// tensor against the configuration.
+    /// Opens a directory, or a GGUF file (or any part of one). Reads all headers and checks each tensor
+    /// against the configuration.
     ///
     /// # Errors
-    /// [`ImportError`] that names the file, key or tensor.
+    /// Returns an [`ImportError`] that names the file, key or tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ImportError> {
         let path = path.as_ref();
         if gguf::is_gguf(path) { gguf::open(path) } else { Self::open_directory(path) }
@@ -123,69 +123,70 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The directory or GGUF file that was opened.
+    /// Returns the path of the open directory or GGUF file.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The model's hyper-parameters.
+    /// Returns the model's hyperparameters.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// What `generation_config.json` recommends; empty when there is none.
+    /// Returns the sampling defaults of `generation_config.json`; empty if the file is missing.
     pub fn generation(&self) -> &GenerationDefaults {
         &self.generation
     }
 
-    /// The model's weights and their sizes.
+    /// Returns the model's weights and their shapes.
     pub fn shape(&self) -> &ModelShape {
         &self.shape
     }
 
-    /// The weight files, in the order that [`TensorInfo::file`] counts.
+    /// Returns the paths of the weight files, in the order of [`TensorInfo::file`].
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(SourceFile::path)
     }
 
-    /// Bytes of all weight files.
+    /// Returns the total size of the weight files in bytes.
     pub fn weight_bytes(&self) -> u64 {
         self.files.iter().map(SourceFile::length).sum()
     }
 
-    /// Whether all weights are here, and not only the beginnings of their files.
+    /// Returns true if the weight files are complete. Returns false if only their headers are available.
     pub fn is_whole(&self) -> bool {
         self.files.iter().all(SourceFile::is_whole)
     }
 
-    /// Says whether blocks of matrices are read past the page cache from now on, where the system can
-    /// and the cache does not have them: for who holds what it reads while memory is short.
+    /// Enables or disables direct reads of matrix blocks, which bypass the page cache. Direct reads are used
+    /// if the system supports them and the bytes are not cached. They help a caller that keeps the weights in
+    /// its own memory while memory is short.
     pub fn pass_page_cache(&self, passes: bool) {
         self.files.iter().for_each(|file| file.pass_page_cache(passes));
     }
 
-    /// Whether they are.
+    /// Returns true if direct reads are enabled and supported for all files.
     pub fn passes_page_cache(&self) -> bool {
         !self.files.is_empty() && self.files.iter().all(SourceFile::passes_page_cache)
     }
 
-    /// XXH3-128 over the headers of GGUF files, with all that they say but the weights; none of a
+    /// Returns the XXH3-128 hash of the GGUF headers, which include all metadata. Returns `None` for a
     /// directory.
     pub fn headers_hash(&self) -> Option<u128> {
         self.headers_hash
     }
 
-    /// All tensors by name, those that the model does not use included.
+    /// Returns all tensors by name, including tensors that the model does not use.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// Where the tensor of that name lies.
+    /// Returns the location of a tensor.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
-    /// A tensor's bytes as they are in the file: elements or blocks of them, row by row.
+    /// Reads a tensor's bytes as stored in the file: elements or blocks, row by row.
     ///
     /// # Errors
     /// [`ImportError::Io`] or [`ImportError::Changed`].
@@ -195,21 +196,21 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// A tensor's elements as f32, row by row.
+    /// Reads a tensor's elements as f32, row by row.
     ///
     /// # Errors
-    /// [`ImportError::Io`], [`ImportError::Changed`], or [`ImportError::NotFinite`] for a weight
-    /// that is infinite or not a number, of blocks [`ImportError::BlockScale`].
+    /// [`ImportError::Io`], [`ImportError::Changed`], [`ImportError::NotFinite`] for an infinite or NaN
+    /// weight, or [`ImportError::BlockScale`] for a block with such weights.
     pub fn read_f32(&self, tensor: &TensorInfo) -> Result<Vec<f32>, ImportError> {
         let mut values = try_zeroed("a tensor", self.buffer_length(tensor.elements())?)?;
         self.read_f32_from(tensor, 0, &mut values)?;
         Ok(values)
     }
 
-    /// Fills `out` with a tensor's elements from the element `first` on.
+    /// Fills `out` with elements of a tensor, starting at the element `first`.
     ///
     /// # Errors
-    /// As [`Self::read_f32`]; [`ImportError::Limit`] if the tensor ends before `out` does.
+    /// The errors of [`Self::read_f32`], and [`ImportError::Limit`] if the tensor ends before `out` is full.
     pub fn read_f32_from(
         &self,
         tensor: &TensorInfo,
@@ -232,7 +233,8 @@ impl Checkpoint {
         let mut cut = [0.0; BLOCK_ELEMENTS_MAX];
         let (mut at, mut rest) = (first, out);
         while !rest.is_empty() {
-            // Elements before the wanted ones in their block; no overflow: it is less than `size`.
+            // Elements of the block before the requested ones. The cast cannot overflow: the value is less
+            // than `size`.
             let skipped = (at % size as u64) as usize;
             let whole = if skipped == 0 { (rest.len() / size).min(blocks_max) } else { 0 };
             let bytes = &mut chunk[..width * whole.max(1)];
@@ -271,7 +273,8 @@ impl Checkpoint {
         read_source(self.file_of(tensor)?, tensor.offset + start, out)
     }
 
-    /// As [`Self::read_into`], into a buffer that grows; the bytes are in the returned range of it.
+    /// Reads like [`Self::read_into`] into a growable buffer. Returns the range of the buffer that holds the
+    /// bytes.
     fn read_run(
         &self,
         tensor: &TensorInfo,
@@ -302,7 +305,7 @@ impl Checkpoint {
         ImportError::NotFinite { file: self.file_name(tensor.file), tensor: name, index, found }
     }
 
-    /// What is said of a block whose scale makes no weights.
+    /// Returns the error for a block whose scale does not give finite weights.
     fn wrong_scale(
         &self,
         name: String,
@@ -324,11 +327,11 @@ impl Checkpoint {
         self.files.get(file).map_or_else(String::new, |file| file.path().display().to_string())
     }
 
-    /// The small files that belong to the model, in the order of [`ASSET_FILES`].
+    /// Returns the small files of the model, in the order of [`ASSET_FILES`].
     ///
     /// # Errors
-    /// [`ImportError::Io`], or [`ImportError::Limit`] for a file that is too large; of a `tiktoken.model`
-    /// also [`ImportError`] that names what it lacks.
+    /// [`ImportError::Io`], [`ImportError::Limit`] for a file that is too large, or an [`ImportError`] for an
+    /// invalid `tiktoken.model`.
     pub fn assets(&self) -> Result<Vec<Asset>, ImportError> {
         let mut assets = Vec::new();
         for name in ASSET_FILES {
@@ -339,11 +342,11 @@ impl Checkpoint {
         Ok(assets)
     }
 
-    /// One small file of the checkpoint, if it is there. Where there is no `tokenizer.json`, it is what the
-    /// `tiktoken.model` of Kimi-K2 and its kin says.
+    /// Returns a small file of the checkpoint, if present. A missing `tokenizer.json` is generated from the
+    /// `tiktoken.model` of Kimi-K2 and similar models.
     ///
     /// # Errors
-    /// As [`Self::assets`].
+    /// The errors of [`Self::assets`].
     pub fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, ImportError> {
         match &self.small {
             Small::Files => match read_small(&self.directory.join(name), MAX_ASSET_BYTES)? {
@@ -357,13 +360,12 @@ impl Checkpoint {
         }
     }
 
-    /// XXH3-128 over names, lengths and contents of the weight files and assets: the same wherever
-    /// the checkpoint lies. Reads everything once; `progress` gets the bytes read since its last
-    /// call.
+    /// Returns the XXH3-128 hash of names, lengths and contents of the weight files and assets. The hash does
+    /// not depend on the checkpoint's location. All files are read once; `progress` receives the number of
+    /// bytes read since its last call.
     ///
     /// # Errors
-    /// [`ImportError::Io`], [`ImportError::Changed`], or [`ImportError::Cancelled`] when `progress`
-    /// breaks.
+    /// [`ImportError::Io`], [`ImportError::Changed`], or [`ImportError::Cancelled`] if `progress` breaks.
     pub fn source_hash(
         &self,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -396,7 +398,7 @@ impl Checkpoint {
     /// Checks that no weight file was replaced or modified since it was opened.
     ///
     /// # Errors
-    /// [`ImportError::Changed`].
+    /// [`ImportError::Changed`] for the first changed file.
     pub fn check_unchanged(&self) -> Result<(), ImportError> {
         match self.files.iter().find(|file| !file.is_unchanged()) {
             None => Ok(()),
@@ -405,7 +407,7 @@ impl Checkpoint {
     }
 }
 
-/// Names and lengths are hashed too, so that no two checkpoints share a stream of bytes.
+/// Hashes the name and length of a file, so that different checkpoints never hash the same byte stream.
 fn begin_file(hash: &mut Xxh3, name: &str, length: u64) {
     hash.update(&(name.len() as u64).to_le_bytes());
     hash.update(name.as_bytes());

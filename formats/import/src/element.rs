@@ -1,20 +1,20 @@
-//! Element types of tensors in foreign files: floats, or blocks of quantized numbers.
+//! Element types of tensors in checkpoints: floats, or blocks of quantized weights.
 
 use crate::gguf::BlockType;
 use nestling_formats::DType;
 use nestling_formats::level::Level;
 
-/// How the numbers of a tensor are written.
+/// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementType {
-    /// Number by number.
+    /// Individual floats.
     Float(DType),
-    /// In blocks along the rows.
+    /// Quantized blocks along the rows.
     Block(BlockType),
 }
 
 impl ElementType {
-    /// What its format calls the type.
+    /// Returns the name of the type in its file format.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Float(dtype) => dtype.name(),
@@ -22,7 +22,7 @@ impl ElementType {
         }
     }
 
-    /// Numbers that are written together.
+    /// Returns the number of elements per block; 1 for floats.
     pub const fn block_elements(self) -> usize {
         match self {
             Self::Float(_) => 1,
@@ -30,7 +30,7 @@ impl ElementType {
         }
     }
 
-    /// Bytes of those numbers.
+    /// Returns the size of a block in bytes.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::Float(dtype) => dtype.bytes(),
@@ -38,7 +38,7 @@ impl ElementType {
         }
     }
 
-    /// The float type that holds the numbers as they are, or as single precision where none does.
+    /// Returns the float type of the decoded elements: the type itself, or F32 for blocks.
     pub const fn float(self) -> DType {
         match self {
             Self::Float(dtype) => dtype,
@@ -46,7 +46,7 @@ impl ElementType {
         }
     }
 
-    /// The highest level that has no more bits than the numbers' own codes.
+    /// Returns the highest level that has no more bits than the type's own codes.
     pub const fn level_max(self) -> Level {
         match self {
             Self::Float(_) => Level::L8,
@@ -60,7 +60,7 @@ impl ElementType {
         }
     }
 
-    /// Reads numbers of whole blocks. What one of the two has too much is left alone.
+    /// Decodes whole blocks. Excess bytes or elements are ignored.
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Self::Float(dtype) => dtype.decode(bytes, out),

@@ -1,10 +1,9 @@
-//! What tells a file in one state from every other, without reading it.
+//! File fingerprints from metadata, without reading the file.
 
 use std::fs::Metadata;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Length and time of a file, and where the system has them which file it is and when it was last
-/// written to.
+/// Returns the fingerprint of a file: length, modification time, and, on Unix, device, inode and change time.
 #[cfg(unix)]
 pub fn file_state(metadata: &Metadata) -> [i128; 6] {
     use std::os::unix::fs::MetadataExt;
@@ -13,19 +12,19 @@ pub fn file_state(metadata: &Metadata) -> [i128; 6] {
         metadata.modified().map_or(0, nanoseconds),
         device(metadata.dev()).into(),
         metadata.ino().into(),
-        // No program sets this one: it moves whenever the content is written.
+        // Programs cannot set the change time: it is updated on each write to the content.
         metadata.ctime().into(),
         metadata.ctime_nsec().into(),
     ]
 }
 
-/// Length and time of a file.
+/// Returns the fingerprint of a file: length and modification time.
 #[cfg(not(unix))]
 pub fn file_state(metadata: &Metadata) -> [i128; 2] {
     [metadata.len().into(), metadata.modified().map_or(0, nanoseconds)]
 }
 
-/// Nanoseconds since 1970, or before.
+/// Returns the nanoseconds since 1970; negative for earlier times.
 fn nanoseconds(time: SystemTime) -> i128 {
     let signed = |nanoseconds: u128| i128::try_from(nanoseconds).unwrap_or(i128::MAX);
     match time.duration_since(UNIX_EPOCH) {
@@ -34,8 +33,8 @@ fn nanoseconds(time: SystemTime) -> i128 {
     }
 }
 
-/// The device of a disk. File systems without one (Btrfs, overlays, those of a network) have another
-/// number after every start of the machine, which would make every file a new one.
+/// Returns the device number, or 0 for file systems without a block device (Btrfs, overlays, network file
+/// systems). Their device numbers change at each boot, which would change all fingerprints.
 #[cfg(target_os = "linux")]
 fn device(number: u64) -> u64 {
     let major = ((number >> 8) & 0xfff) | ((number >> 32) & !0xfff);

@@ -1,31 +1,31 @@
-//! What can be wrong with a checkpoint.
+//! Errors of importing a checkpoint.
 
 use nestling_formats::memory::OutOfMemory;
 use std::io;
 
-/// A checkpoint that cannot be read, is malformed, or asks for something that is not supported.
+/// An error for a checkpoint that is unreadable, malformed or unsupported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The operating system refused.
+    /// An I/O error.
     #[error("{file}: cannot {action}: {source}")]
     Io {
         /// File or directory.
         file: String,
-        /// What was tried.
+        /// Attempted operation.
         action: &'static str,
-        /// Why it failed.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The directory holds no checkpoint in a known format.
+    /// A directory without a checkpoint in a known format.
     #[error("{directory} is not a Hugging Face checkpoint: {problem}")]
     NotACheckpoint {
         /// The directory.
         directory: String,
-        /// What is missing or found instead.
+        /// Missing or unexpected content.
         problem: String,
     },
-    /// A file is not the JSON it should be.
+    /// A file with invalid JSON.
     #[error("{file}: {source}")]
     Json {
         /// The file.
@@ -33,89 +33,89 @@ pub enum ImportError {
         /// Line, column and problem.
         source: serde_json::Error,
     },
-    /// A key of a JSON file is missing or has a value that makes no sense.
+    /// A missing or invalid value in a JSON file.
     #[error("{file}: `{key}`: expected {expected}, found {found}")]
     Value {
         /// The file.
         file: String,
         /// The key.
         key: String,
-        /// What would do.
+        /// Accepted values.
         expected: String,
-        /// What is there.
+        /// Value in the file.
         found: String,
     },
-    /// The model does something that this version cannot compute.
+    /// An unsupported feature of the model.
     #[error("{file}: `{key}` is {found}, which is not supported ({supported})")]
     Unsupported {
         /// The file.
         file: String,
         /// The key.
         key: String,
-        /// Its value.
+        /// Value of the key.
         found: String,
-        /// What is.
+        /// Supported values.
         supported: String,
     },
-    /// A model without experts, of a family that is not known.
+    /// A dense model of an unknown family.
     #[error("{file}: {found} is a dense model; Nestling runs Mixture-of-Experts models only")]
     Dense {
         /// The file.
         file: String,
-        /// The family.
+        /// Model family.
         found: String,
     },
-    /// An option that is not known, and so might change the model.
+    /// An unknown option, which might change the model.
     #[error("{file}: `{key}` = {found} is not known and might change the model")]
     UnknownOption {
         /// The file.
         file: String,
         /// The key.
         key: String,
-        /// Its value.
+        /// Value of the key.
         found: String,
     },
-    /// Something is larger than any limit of [`crate::limits`].
+    /// A size above one of [`crate::limits`].
     #[error("{file}: {what} is {found}, above the limit of {limit}")]
     Limit {
         /// The file.
         file: String,
-        /// The size.
+        /// Name of the size.
         what: String,
-        /// Its value.
+        /// Found size.
         found: u64,
-        /// The most that is accepted.
+        /// Maximum accepted size.
         limit: u64,
     },
-    /// The bytes of a safetensors file are wrong.
+    /// A malformed safetensors or GGUF header.
     #[error("{file}: {what} at byte {offset}: expected {expected}, found {found}")]
     Malformed {
         /// The file.
         file: String,
-        /// The field or tensor.
+        /// Field or tensor.
         what: String,
-        /// Where, from the file's start.
+        /// Byte offset in the file.
         offset: u64,
-        /// What should be there.
+        /// Expected content.
         expected: String,
-        /// What is there.
+        /// Found content.
         found: String,
     },
-    /// A tensor has not the type or shape that the configuration asks for.
+    /// A tensor whose type or shape contradicts the configuration.
     #[error("{file}: tensor `{tensor}` at byte {offset}: expected {expected}, found {found}")]
     Tensor {
         /// The file.
         file: String,
         /// The tensor.
         tensor: String,
-        /// Where its data begins, from the file's start.
+        /// Byte offset of the tensor's data in the file.
         offset: u64,
-        /// What the configuration asks for.
+        /// Type or shape required by the configuration.
         expected: String,
-        /// What is there.
+        /// Found type or shape.
         found: String,
     },
-    /// The checkpoint lacks a tensor.
+    /// A missing tensor.
     #[error("{file}: tensor `{tensor}` is missing")]
     MissingTensor {
         /// The checkpoint.
@@ -123,18 +123,18 @@ pub enum ImportError {
         /// The tensor.
         tensor: String,
     },
-    /// The checkpoint has tensors that the architecture has no use for.
+    /// Tensors that the architecture does not have.
     #[error("{file}: {count} tensors have no place in this architecture, the first is `{tensor}`")]
     UnexpectedTensor {
         /// The checkpoint.
         file: String,
-        /// The first of them.
+        /// Name of the first such tensor.
         tensor: String,
-        /// How many there are.
+        /// Number of such tensors.
         count: usize,
     },
-    /// Blocks have a further scale in another tensor, as llama.cpp writes it for NVFP4: without it their
-    /// weights would be wrong.
+    /// Block scales in a separate tensor, as llama.cpp writes them for NVFP4. Ignoring the tensor would give
+    /// wrong weights.
     #[error(
         "{file}: {count} tensors scale the blocks of others, which is not supported, the first is \
          `{tensor}`"
@@ -142,24 +142,24 @@ pub enum ImportError {
     CompanionScale {
         /// The checkpoint.
         file: String,
-        /// The first of them.
+        /// Name of the first such tensor.
         tensor: String,
-        /// How many there are.
+        /// Number of such tensors.
         count: usize,
     },
-    /// A weight is infinite or not a number.
+    /// An infinite or NaN weight.
     #[error("{file}: tensor `{tensor}`: element {index} is {found}, not a finite number")]
     NotFinite {
         /// The file.
         file: String,
         /// The tensor.
         tensor: String,
-        /// Position in the tensor.
+        /// Index of the element in the tensor.
         index: u64,
         /// The value.
         found: f32,
     },
-    /// The scale of a block is infinite, not a number, or makes such weights.
+    /// A block scale that is infinite, NaN, or gives infinite weights.
     #[error(
         "{file}: tensor `{tensor}`: block {block} at byte {offset} has scales that make no finite weights, such as {found}"
     )]
@@ -168,32 +168,32 @@ pub enum ImportError {
         file: String,
         /// The tensor.
         tensor: String,
-        /// Position of the block in the tensor.
+        /// Index of the block in the tensor.
         block: u64,
-        /// Where the block begins, from the file's start.
+        /// Byte offset of the block in the file.
         offset: u64,
-        /// The scale, or a weight that it makes.
+        /// The scale, or a weight computed from it.
         found: f32,
     },
-    /// The file is no longer the one that was opened.
+    /// A file that was changed after it was opened.
     #[error("{file} was changed while it was being read")]
     Changed {
         /// The file.
         file: String,
     },
-    /// The caller's callback asked to stop.
+    /// Cancelled by the caller's callback.
     #[error("cancelled")]
     Cancelled,
-    /// The system gave no memory for something whose size a file decides.
+    /// Out of memory for data whose size is given by a file.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
-    /// A condition of the program itself that does not hold.
+    /// A violated invariant of the program.
     #[error(transparent)]
     Internal(#[from] nestling_formats::InternalError),
 }
 
 impl ImportError {
-    /// Path of the file or folder that the error names, if it names one.
+    /// Returns the path in the error, if the error has one, for replacement.
     pub fn file_mut(&mut self) -> Option<&mut String> {
         match self {
             Self::Io { file, .. }

@@ -1,4 +1,4 @@
-//! JSON objects from strangers: no duplicate keys, and every value asked for by type.
+//! Strict readers of untrusted JSON objects: duplicate keys are errors, and values are read by type.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::ImportError;
 use crate::limits::MAX_TENSORS;
 
-/// The members of an object in file order; two members of one name are an error.
+/// Members of an object in file order. Duplicate names are an error.
 pub(crate) struct UniqueMap<V>(pub Vec<(String, V)>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
@@ -40,15 +40,15 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
     }
 }
 
-/// A name that two members have.
+/// Returns a name that occurs twice.
 pub(crate) fn duplicate<V>(members: &[(String, V)]) -> Option<&str> {
     let mut names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     names.windows(2).find(|two| two[0] == two[1]).map(|two| two[0])
 }
 
-/// The members of a configuration file, and what members mean that it leaves out. A member that is
-/// `null` has no value, and no default either.
+/// Members of a configuration file, with defaults for absent ones. A member that is `null` has neither a
+/// value nor a default.
 pub(crate) struct Fields {
     file: String,
     members: Vec<(String, Value)>,
@@ -76,19 +76,19 @@ impl Fields {
         Self { file, members, nulls, defaults: Vec::new() }
     }
 
-    /// The same with values of members that are left out.
+    /// Returns the fields with defaults for absent members.
     pub(crate) fn with_defaults(mut self, defaults: Vec<(String, Value)>) -> Self {
-        // Null objects are left out: they have members with defaults of their own.
+        // A null object counts as absent, because its members have defaults.
         let is_object =
             |name: &str| defaults.iter().any(|(key, value)| key == name && value.is_object());
         self.nulls.retain(|name| !is_object(name));
         Self { defaults, ..self }
     }
 
-    /// Returns the fields with members renamed, `(alias, key)` by `(alias, key)`.
+    /// Returns the fields with members renamed, for pairs of `(alias, key)`.
     ///
     /// # Errors
-    /// Fails if both names are present with different values.
+    /// Returns an error if both names are present with different values.
     pub(crate) fn renamed<'a>(
         mut self,
         aliases: impl Iterator<Item = (&'a str, &'a str)>,
@@ -107,7 +107,7 @@ impl Fields {
         Ok(self)
     }
 
-    /// The same with another value of `key` and without some members.
+    /// Returns the fields with `key` replaced and without the members for which `left_out` is true.
     pub(crate) fn replaced(
         &self,
         key: &str,
@@ -121,7 +121,7 @@ impl Fields {
         Self { file: self.file.clone(), members, nulls, defaults: self.defaults.clone() }
     }
 
-    /// The members of an object that is the value of `key`.
+    /// Returns the members of the object under `key`.
     pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ImportError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let Value::Object(map) = value else {
@@ -135,7 +135,7 @@ impl Fields {
         &self.file
     }
 
-    /// Whether the file says nothing here, not even `null`.
+    /// Returns true if the object has no members, not even `null`.
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty() && self.nulls.is_empty()
     }
@@ -144,7 +144,7 @@ impl Fields {
         self.members.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The value of a member, or its default where the file leaves it out.
+    /// Returns the value of a member, or its default if the file does not have it.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         let default = || {
             let default = self.defaults.iter().find(|(name, _)| name == key);
@@ -153,27 +153,26 @@ impl Fields {
         self.given(key).or_else(default)
     }
 
-    /// The value of a member that is in the file.
+    /// Returns the value of a member in the file, without defaults.
     pub(crate) fn given(&self, key: &str) -> Option<&Value> {
         self.members().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
-    /// The names of members that are `null`.
+    /// Returns the names of the members that are `null`.
     pub(crate) fn nulls(&self) -> impl Iterator<Item = &str> {
         self.nulls.iter().map(String::as_str)
     }
 
-    /// Whether the file says `null`.
+    /// Returns true if the member is `null` in the file.
     pub(crate) fn is_null(&self, key: &str) -> bool {
         self.nulls.iter().any(|name| name == key)
     }
 
-    /// Refuses a member that is `null`.
     pub(crate) fn refuse_null(&self, key: &str) -> Result<(), ImportError> {
         if self.is_null(key) { Err(self.wrong(key, "a value")) } else { Ok(()) }
     }
 
-    /// What errors say of a member: its value, or why it has none.
+    /// Describes the value of a member for an error message; `absent` is the text for a missing one.
     fn found(&self, key: &str, absent: &str) -> String {
         match (self.given(key), self.get(key)) {
             (Some(value), _) => shown(value),
@@ -185,7 +184,7 @@ impl Fields {
         }
     }
 
-    /// The error of a value that is not as it should be.
+    /// Returns the error for an invalid value.
     pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>) -> ImportError {
         let found = self.found(key, "nothing");
         ImportError::Value {
@@ -196,12 +195,12 @@ impl Fields {
         }
     }
 
-    /// The error of a member that nothing reads.
+    /// Returns the error for an unknown member.
     pub(crate) fn unknown(&self, key: &str, value: &Value) -> ImportError {
         ImportError::UnknownOption { file: self.file.clone(), key: key.into(), found: shown(value) }
     }
 
-    /// The error of a value that cannot be computed with.
+    /// Returns the error for an unsupported value.
     pub(crate) fn unsupported(&self, key: &str, supported: &str) -> ImportError {
         let found = self.found(key, "absent");
         ImportError::Unsupported {
@@ -212,7 +211,7 @@ impl Fields {
         }
     }
 
-    /// A whole number from 1 to `limit`, if the key is there.
+    /// Returns an integer from 1 to `limit`, if the key is present.
     pub(crate) fn size(&self, key: &str, limit: usize) -> Result<Option<usize>, ImportError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let number = value.as_u64().ok_or_else(|| self.wrong(key, "a whole number"))?;
@@ -230,7 +229,7 @@ impl Fields {
         }
     }
 
-    /// A whole number from 1 to `limit`.
+    /// Returns a required integer from 1 to `limit`.
     pub(crate) fn required_size(&self, key: &str, limit: usize) -> Result<usize, ImportError> {
         self.size(key, limit)?.ok_or_else(|| self.wrong(key, "a whole number"))
     }
@@ -251,7 +250,7 @@ impl Fields {
         }
     }
 
-    /// A finite number.
+    /// Returns a finite number, if the key is present.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ImportError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_f64() {
@@ -260,7 +259,7 @@ impl Fields {
         }
     }
 
-    /// A list of numbers.
+    /// Returns a list of at most `limit` numbers; empty if the key is absent.
     pub(crate) fn floats(&self, key: &str, limit: usize) -> Result<Vec<f64>, ImportError> {
         let list = match self.get(key) {
             None => return Ok(Vec::new()),
@@ -271,7 +270,7 @@ impl Fields {
         numbers.collect::<Option<_>>().ok_or_else(|| self.wrong(key, "a list of finite numbers"))
     }
 
-    /// A list of whole numbers; a single number is a list of one.
+    /// Returns a list of integers. A single integer counts as a list of one.
     pub(crate) fn numbers(&self, key: &str, limit: usize) -> Result<Vec<u32>, ImportError> {
         let list = match self.get(key) {
             None => return Ok(Vec::new()),
@@ -293,7 +292,7 @@ impl Fields {
     }
 }
 
-/// A value as an error message shows it: short.
+/// Formats a value for an error message, truncated to 60 characters.
 pub(crate) fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

@@ -1,4 +1,4 @@
-//! A `tokenizer.json` as text, within the limit of an asset.
+//! Writer of a `tokenizer.json`, limited to the maximum asset size.
 
 use nestling_formats::Invariant;
 use nestling_formats::memory::try_with_capacity;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::ImportError;
 use crate::limits::MAX_ASSET_BYTES;
 
-/// JSON written piece by piece, up to the limit of an asset, or only counted.
+/// A JSON writer with a size limit. It can also run in a mode that only counts bytes.
 pub(crate) struct JsonWriter<'a> {
     file: &'a str,
     length: usize,
@@ -15,8 +15,8 @@ pub(crate) struct JsonWriter<'a> {
 }
 
 impl<'a> JsonWriter<'a> {
-    /// What `write` writes, which is done twice: what is wrong is found, and the length, before memory is taken. `file`
-    /// is what errors name.
+    /// Returns the text that `write` produces. `write` runs twice: the first pass finds errors and the length
+    /// before memory is allocated. `file` is the name in error messages.
     pub fn written(
         file: &'a str,
         write: impl Fn(&mut Self) -> Result<(), ImportError>,
@@ -29,7 +29,7 @@ impl<'a> JsonWriter<'a> {
         Ok(out.bytes.invariant("the second writer keeps what is written")?)
     }
 
-    /// Text that is JSON already.
+    /// Writes raw JSON text.
     pub fn raw(&mut self, text: &str) -> Result<(), ImportError> {
         self.length += text.len();
         let length = self.length as u64;
@@ -47,17 +47,16 @@ impl<'a> JsonWriter<'a> {
         Ok(())
     }
 
-    /// A value.
     pub fn value(&mut self, value: &Value) -> Result<(), ImportError> {
         self.raw(&value.to_string())
     }
 
-    /// A text, in quotes.
+    /// Writes a JSON string.
     pub fn text(&mut self, text: &str) -> Result<(), ImportError> {
         self.raw(&Value::from(text).to_string())
     }
 
-    /// Two texts as an array.
+    /// Writes an array of two strings.
     pub fn pair(&mut self, one: &str, two: &str) -> Result<(), ImportError> {
         self.raw("[")?;
         self.text(one)?;
@@ -66,7 +65,7 @@ impl<'a> JsonWriter<'a> {
         self.raw("]")
     }
 
-    /// A comma, but for the first.
+    /// Writes a comma, except before the first element.
     pub fn separate(&mut self, first: &mut bool) -> Result<(), ImportError> {
         if std::mem::take(first) { Ok(()) } else { self.raw(",") }
     }

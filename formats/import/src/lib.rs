@@ -1,9 +1,8 @@
-//! Importers of other formats: checkpoints of safetensors and GGUF files, the configuration of a
-//! model, and the names that families give their tensors.
+//! Importers for other formats: safetensors and GGUF checkpoints, model configurations, and the tensor names
+//! of model families.
 //!
-//! Nothing here knows the `.nest` store: a converter reads weights here and writes them there. No
-//! threads, devices or async live here: everything is a pure function or a plain reader that callers
-//! thread.
+//! This crate does not depend on the `.nest` format: a converter reads weights here and writes a store
+//! elsewhere. The crate uses no threads, devices or async code; callers may call it from several threads.
 
 pub mod checkpoint;
 pub mod config;

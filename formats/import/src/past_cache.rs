@@ -1,5 +1,5 @@
-//! Reads that leave the page cache as it is: for who holds what it reads in memory of its own while
-//! memory is short.
+//! Direct reads, which bypass the page cache. They are meant for callers that keep the data in their own
+//! memory while memory is short.
 #![expect(unsafe_code, reason = "a call of the system that libraries do not have")]
 
 use std::fs::{File, OpenOptions};
@@ -10,27 +10,27 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use rustix::fs::OFlags;
 
-/// What direct reads begin and end at, in memory and in the file: no disk asks for more.
+/// Alignment in bytes of direct reads, in memory and in the file. Disks require at most this.
 const BLOCK: usize = 4096;
 
-/// How often one read is tried again after an interruption.
+/// Maximum number of retries of a read after interruptions or short reads.
 const RETRIES_MAX: usize = 64;
 
-/// A file that is opened once more, for direct reads.
+/// A file reopened for direct reads.
 #[derive(Debug)]
 pub(crate) struct DirectFile(File);
 
 impl DirectFile {
-    /// None where the file system has no direct reads.
+    /// Reopens a file. Returns `None` if the file system does not support direct reads.
     pub(crate) fn open(file: &File) -> Option<Self> {
-        // The file that is open, whatever has its name by now.
+        // This path refers to the open file, even if another file has its name.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = OFlags::DIRECT.bits().cast_signed();
         OpenOptions::new().read(true).custom_flags(flags).open(&path).ok().map(Self)
     }
 
-    /// Reads into `buffer`, which grows; the bytes are in the returned range of it. None if the range
-    /// lies in the page cache, or the system does not read it so: it is to be read through the cache.
+    /// Reads into a growable buffer and returns the range that holds the bytes. Returns `None` if the bytes
+    /// are in the page cache or the system rejects direct reads; the caller then reads through the cache.
     pub(crate) fn read(
         &self,
         offset: u64,
@@ -57,14 +57,14 @@ impl DirectFile {
     }
 }
 
-/// Fills whole blocks up to byte `needed` of `out`, which lies at `offset` of the file; false where the
-/// system refuses.
+/// Fills whole blocks up to byte `needed` of `out`, starting at `offset` of the file. Returns false if the
+/// system rejects the read.
 fn read_blocks(file: &File, offset: u64, out: &mut [u8], needed: usize) -> io::Result<bool> {
     let (mut done, mut retries) = (0, 0);
     while done < needed {
         match file.read_at(&mut out[done..], offset + done as u64) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // The end of the file is in no whole block, and nothing that is needed lies behind it.
+            // The last block of a file is incomplete, and all needed bytes are read.
             Ok(count) if done + count >= needed => return Ok(true),
             Ok(count) => done += count - count % BLOCK,
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(false),
@@ -79,17 +79,17 @@ fn read_blocks(file: &File, offset: u64, out: &mut [u8], needed: usize) -> io::R
     Ok(true)
 }
 
-/// The number of `cachestat`, the same for all architectures of Rust's Linux targets.
+/// System call number of `cachestat`, identical on all Linux architectures that Rust supports.
 const CACHESTAT: libc::c_long = 451;
 
-/// What `cachestat` is asked for.
+/// Input of `cachestat`.
 #[repr(C)]
 struct CacheRange {
     offset: u64,
     length: u64,
 }
 
-/// What it answers, in pages.
+/// Output of `cachestat`, in pages.
 #[repr(C)]
 #[derive(Default)]
 struct CacheCounts {
@@ -100,14 +100,14 @@ struct CacheCounts {
     recently_evicted: u64,
 }
 
-/// Whether the page cache has all of a range. No page is brought into it for the answer, as a read that
-/// may not wait would. Systems before Linux 6.5 and files of others do not tell: then it does not.
+/// Returns true if the page cache holds the whole range. Unlike a non-blocking read, `cachestat` does not
+/// load pages into the cache. Returns false on systems before Linux 6.5 and for files of other users.
 fn is_cached(file: &File, offset: u64, length: usize) -> bool {
     let page = rustix::param::page_size() as u64;
     let length = length as u64;
     let pages = (offset % page + length).div_ceil(page);
     let (range, mut counts) = (CacheRange { offset, length }, CacheCounts::default());
-    // SAFETY: the file is open, and range and counts are laid out as the system has them.
+    // SAFETY: the file is open, and both structs have the layout of the system call.
     let status =
         unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut counts, 0) };
     status == 0 && counts.cached >= pages
@@ -124,7 +124,7 @@ mod tests {
         (file, bytes)
     }
 
-    /// Asks the system to drop a file from the page cache.
+    /// Drops a file from the page cache.
     fn forget(file: &File) {
         file.sync_all().unwrap();
         rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -153,7 +153,7 @@ mod tests {
             }
             assert_eq!(out[head..head + length], bytes[offset..offset + length]);
             forget(&file);
-            // None where something keeps the page nevertheless.
+            // `None` if another process keeps the page in the cache.
             if let Some(range) = direct.read(offset as u64, length, &mut buffer).unwrap() {
                 assert_eq!(buffer[range], bytes[offset..offset + length]);
             }

@@ -1,4 +1,4 @@
-//! Files that are read at offsets, by several threads at once, and must not change meanwhile.
+//! Positional reads of files that several threads share and that must not change while open.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -13,17 +13,17 @@ use nestling_formats::open_regular;
 #[cfg(target_os = "linux")]
 use crate::past_cache::DirectFile;
 
-/// Where there are no such reads.
+/// Placeholder on systems without direct reads.
 #[cfg(not(target_os = "linux"))]
 #[derive(Debug)]
 enum DirectFile {}
 
-/// What tells one state of a file from another.
+/// Fingerprint of a file's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     length: u64,
     modified: Option<SystemTime>,
-    /// Device and inode where the system has them.
+    /// Device and inode, if the system has them.
     identity: (u64, u64),
 }
 
@@ -40,25 +40,25 @@ impl Stamp {
     }
 }
 
-/// How the header of a file begins: this, and the length of the whole file as `u64`.
+/// Magic bytes of a header file. They are followed by the length of the whole weight file as `u64`.
 const HEADER_MAGIC: [u8; 8] = *b"NESTFRNT";
 
-/// Bytes before those of the file itself.
+/// Size in bytes of the prefix of a header file.
 const HEADER_PREFIX_BYTES: u64 = 16;
 
-/// Where the header of a file lies: beside it, under its name and `.front`.
+/// Returns the path of a header file: the path of the weight file with `.front` appended.
 fn header_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".front");
     name.into()
 }
 
-/// Writes the first bytes of a weight file of `whole_bytes` bytes in place of the file. A checkpoint
-/// opens with them, so that it can be checked and planned for before it is downloaded; its weights
+/// Writes the first bytes of a weight file of `whole_bytes` bytes to a header file next to it. A checkpoint
+/// opens with header files, so that it can be checked and planned for before it is downloaded. Its weights
 /// cannot be read.
 ///
 /// # Errors
-/// Of the system.
+/// Returns an error if writing fails.
 pub fn write_header(path: &Path, whole_bytes: u64, header: &[u8]) -> io::Result<()> {
     let mut bytes = HEADER_MAGIC.to_vec();
     bytes.extend(whole_bytes.to_le_bytes());
@@ -66,12 +66,12 @@ pub fn write_header(path: &Path, whole_bytes: u64, header: &[u8]) -> io::Result<
     std::fs::write(header_path(path), bytes)
 }
 
-/// The header of a file.
+/// Sizes of a header file and its weight file.
 #[derive(Clone, Copy, Debug)]
 struct HeaderFile {
-    /// Bytes that are here.
+    /// Bytes available in the header file.
     bytes: u64,
-    /// Bytes of the whole file.
+    /// Size in bytes of the weight file.
     whole_bytes: u64,
 }
 
@@ -90,24 +90,24 @@ impl HeaderFile {
     }
 }
 
-/// What [`SourceFile::read_run`] takes of a buffer at the most, besides the bytes of the run.
+/// Maximum number of buffer bytes that [`SourceFile::read_run`] uses in addition to the requested ones.
 pub(crate) const RUN_ROOM: usize = 4 * 4096;
 
-/// An opened file of known length, or the header of one whose rest is elsewhere.
+/// An open file of known length, or the header file of a weight file that is not available.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     path: PathBuf,
     file: File,
     stamp: Stamp,
     header: Option<HeaderFile>,
-    /// For reads past the page cache, once they were asked for.
+    /// File handle for direct reads, opened when they are first enabled.
     direct: OnceLock<Option<DirectFile>>,
-    /// Whether they are asked for.
+    /// True if direct reads are enabled.
     passes: AtomicBool,
 }
 
 impl SourceFile {
-    /// Opens a file, or the header of it where only that is there.
+    /// Opens a file, or its header file if the file itself is missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let (file, is_header) = match open_regular(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -121,7 +121,7 @@ impl SourceFile {
         Ok(Self { path: path.into(), stamp, file, header, direct, passes })
     }
 
-    /// Whether all bytes are here, and not the header alone.
+    /// Returns true if the whole file is available, not only its header.
     pub(crate) fn is_whole(&self) -> bool {
         self.header.is_none()
     }
@@ -143,7 +143,7 @@ impl SourceFile {
         read_exact_at(&self.file, HEADER_PREFIX_BYTES + offset, out)
     }
 
-    /// Says whether [`Self::read_run`] leaves the page cache as it is from now on, where the system can.
+    /// Enables or disables direct reads in [`Self::read_run`], if the system supports them.
     pub(crate) fn pass_page_cache(&self, passes: bool) {
         #[cfg(target_os = "linux")]
         if passes && self.is_whole() {
@@ -152,7 +152,8 @@ impl SourceFile {
         self.passes.store(passes, Ordering::Relaxed);
     }
 
-    /// Whether [`Self::read_run`] may go past the page cache: then few long reads are better than many.
+    /// Returns true if [`Self::read_run`] may use direct reads. Few long reads are then faster than many
+    /// short ones.
     pub(crate) fn passes_page_cache(&self) -> bool {
         self.direct_file().is_some()
     }
@@ -161,7 +162,7 @@ impl SourceFile {
         self.direct.get()?.as_ref().filter(|_| self.passes.load(Ordering::Relaxed))
     }
 
-    /// Reads into `buffer`, which grows; the bytes are in the returned range of it.
+    /// Reads into a growable buffer and returns the range that holds the bytes.
     pub(crate) fn read_run(
         &self,
         offset: u64,
@@ -181,7 +182,7 @@ impl SourceFile {
         Ok(0..length)
     }
 
-    /// Whether path and open file are still what was opened.
+    /// Returns true if the path and the open file have the same state as at opening.
     pub(crate) fn is_unchanged(&self) -> bool {
         let same = |metadata: io::Result<Metadata>| {
             metadata.is_ok_and(|metadata| Stamp::new(&metadata) == self.stamp)
@@ -214,7 +215,7 @@ fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result
 
 #[cfg(not(any(unix, windows)))]
 fn read_exact_at(mut file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
-    // No threads on such targets, so nobody else moves the position.
+    // These targets have no threads, so the file position is not shared.
     use io::{Read, Seek};
     file.seek(io::SeekFrom::Start(offset))?;
     file.read_exact(out)

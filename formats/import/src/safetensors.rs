@@ -1,4 +1,4 @@
-//! The header of a safetensors file: `u64` length, JSON, then the tensors' bytes without gaps.
+//! The header of a safetensors file: a `u64` length, then JSON. The tensors' bytes follow without gaps.
 
 use std::fmt;
 
@@ -12,36 +12,36 @@ use crate::limits::{
 use nestling_formats::DType;
 use nestling_formats::memory::try_with_capacity;
 
-/// Bytes before the JSON: its length.
+/// Size in bytes of the length field before the JSON.
 pub const PREFIX_BYTES: u64 = 8;
 
-/// The member of a header that is no tensor.
+/// Name of the header member that is not a tensor.
 const METADATA: &str = "__metadata__";
 
-/// Where a tensor lies in its file.
+/// Location of a tensor in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
     /// Element type.
     pub dtype: DType,
     /// Dimensions, outermost first; all above 0.
     pub shape: Vec<u64>,
-    /// First byte, from the file's start.
+    /// Byte offset of the tensor in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// A checked header: its tensors cover the rest of the file without gap or overlap.
+/// A validated header. Its tensors cover the rest of the file without gaps or overlaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafetensorsHeader {
-    /// Names and places, in file order.
+    /// Names and locations, in file order.
     pub tensors: Vec<(String, TensorEntry)>,
 }
 
-/// The length of the JSON that follows the first eight bytes of a file of `file_bytes` bytes.
+/// Returns the length of the JSON from the first eight bytes of a file of `file_bytes` bytes.
 ///
 /// # Errors
-/// When the header would not fit the file or is above the limit.
+/// Returns an error if the header does not fit into the file or exceeds the limit.
 pub fn header_length(file: &str, prefix: [u8; 8], file_bytes: u64) -> Result<u64, ImportError> {
     let length = u64::from_le_bytes(prefix);
     if length > MAX_SAFETENSORS_HEADER_BYTES {
@@ -61,11 +61,11 @@ pub fn header_length(file: &str, prefix: [u8; 8], file_bytes: u64) -> Result<u64
 }
 
 impl SafetensorsHeader {
-    /// Parses the JSON that follows the length, of a file of `file_bytes` bytes.
+    /// Parses the JSON header of a file of `file_bytes` bytes.
     ///
     /// # Errors
-    /// When the JSON is wrong, names twice the same thing or a type that is not supported, or its
-    /// tensors do not cover the rest of the file exactly.
+    /// Returns an error if the JSON is invalid, has duplicate names or an unsupported type, or if its tensors
+    /// do not cover the rest of the file exactly.
     pub fn parse(file: &str, json: &[u8], file_bytes: u64) -> Result<Self, ImportError> {
         if json.first() != Some(&b'{') {
             let found = json.first().map_or("the end".into(), |byte| format!("byte {byte:#04x}"));
@@ -75,7 +75,7 @@ impl SafetensorsHeader {
             .map_err(|source| ImportError::Json { file: file.into(), source })?;
         let data_start = PREFIX_BYTES + json.len() as u64;
         let mut tensors = raw.0;
-        // Without memory of its own; names tell equal ones apart.
+        // An unstable sort allocates nothing; names make the order unique.
         tensors.sort_unstable_by(|(a, one), (b, two)| {
             (one.data_offsets, a).cmp(&(two.data_offsets, b))
         });
@@ -111,11 +111,11 @@ struct RawTensor {
     dtype: String,
     #[serde(deserialize_with = "dimensions")]
     shape: Vec<u64>,
-    /// From the start of the data.
+    /// Byte range, relative to the start of the data.
     data_offsets: (u64, u64),
 }
 
-/// The dimensions of a tensor, one more than the limit at the most.
+/// Reads the dimensions of a tensor, at most one more than the limit.
 fn dimensions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
     struct Dimensions;
     impl<'de> Visitor<'de> for Dimensions {
@@ -139,7 +139,7 @@ fn dimensions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D:
 }
 
 impl RawTensor {
-    /// Checks one tensor that must begin at `expected` of its file.
+    /// Checks a tensor that must start at `expected` of its file.
     fn check(
         self,
         file: &str,
@@ -167,7 +167,7 @@ impl RawTensor {
             return Err(wrong(format!("at most {MAX_TENSOR_RANK} dimensions"), found));
         }
         if self.shape.contains(&0) {
-            // Legal, and what is saved of parts with no width.
+            // Empty tensors are valid in the format; they are saved for modules of width 0.
             return Err(ImportError::Unsupported {
                 file: file.into(),
                 key: name.into(),

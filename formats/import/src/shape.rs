@@ -1,4 +1,4 @@
-//! Every weight of a model and its shape, derived from the configuration alone.
+//! The weights of a model and their shapes, derived from the configuration.
 
 use crate::config::{
     AttentionBias, AttentionConfig, BlockNorms, DeltaNetConfig, ExpertBias, ExpertVector,
@@ -7,35 +7,35 @@ use crate::config::{
 };
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-/// A matrix and its size.
+/// A matrix and its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixShape {
-    /// Which matrix.
+    /// Identity of the matrix.
     pub id: MatrixId,
-    /// Outputs.
+    /// Number of outputs.
     pub rows: usize,
-    /// Inputs.
+    /// Number of inputs.
     pub cols: usize,
 }
 
-/// A float tensor and its size.
+/// A float tensor and its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatShape {
-    /// Which tensor.
+    /// Identity of the tensor.
     pub id: FloatId,
-    /// Rows of a router or a convolution; 1 for a vector.
+    /// Number of rows of a router or convolution; 1 for a vector.
     pub rows: usize,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub cols: usize,
 }
 
 impl FloatShape {
-    /// Elements in all.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.rows * self.cols
     }
 
-    /// The dimensions that it has in a store: a router's rows count even if there is one.
+    /// Returns the dimensions in a store. A router is always two-dimensional, even with a single row.
     pub fn dimensions(&self) -> Vec<usize> {
         match self.id.kind {
             FloatKind::Router => vec![self.rows, self.cols],
@@ -45,17 +45,17 @@ impl FloatShape {
     }
 }
 
-/// All weights of a model, in the order in which a store holds them.
+/// The weights of a model, in the order of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelShape {
-    /// Embedding, untied head, then layer by layer attention, dense feed-forward or experts.
+    /// Embedding, untied head, then for each layer: attention, dense feed-forward part or experts.
     pub matrices: Vec<MatrixShape>,
-    /// Layer by layer, then the final norm.
+    /// Float tensors of each layer, then the final norm.
     pub floats: Vec<FloatShape>,
 }
 
 impl ModelShape {
-    /// Lists the weights of a model. A tied head is not listed: it is the embedding.
+    /// Lists the weights of a model. A tied head is omitted, because it is the embedding.
     pub fn new(config: &ModelConfig) -> Self {
         let mut shape = Self { matrices: Vec::new(), floats: Vec::new() };
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
@@ -81,7 +81,7 @@ impl ModelShape {
         shape
     }
 
-    /// Weights in all, floats included.
+    /// Returns the number of weights, including floats.
     pub fn weights(&self) -> u64 {
         let matrices = self.matrices.iter().map(|m| m.rows as u64 * m.cols as u64);
         let floats = self.floats.iter().map(|f| f.elements() as u64);
@@ -142,7 +142,7 @@ impl ModelShape {
         let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
         let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
         let at = Some(layer);
-        // Those with the same inputs come one after another.
+        // Matrices with the same inputs are adjacent.
         match latent.q_lora_rank {
             None => self.matrix(dense(MatrixKind::Query), queries, hidden),
             Some(rank) => self.matrix(dense(MatrixKind::QueryDown), rank, hidden),
@@ -180,7 +180,7 @@ impl ModelShape {
         if let Some(intermediate_size) = feed_forward.dense_size() {
             self.gated(layer, None, hidden, intermediate_size);
         }
-        // Default: a dense layer has neither router nor experts.
+        // Default: a dense layer has no router and no experts.
         let FeedForward::Moe { num_experts, moe_intermediate_size, shared, .. } = feed_forward
         else {
             return;

@@ -1,9 +1,10 @@
-//! Tokenizers that models are published with as byte strings with ranks, `tiktoken.model`, and Python code in place of a
-//! `tokenizer.json`. The code of Kimi-K2 and Moonlight (`tokenization_kimi.py`) adds two things to the file, which are
-//! known here: the pattern that cuts words, and 256 ids after the ranks, whose texts `tokenizer_config.json` has.
+//! Conversion of `tiktoken.model` to `tokenizer.json`. Some models are published with such a file, which
+//! lists byte strings with ranks, and with Python code. The code of Kimi-K2 and Moonlight
+//! (`tokenization_kimi.py`) adds two things that are built in here: the word pattern, and 256 special ids
+//! after the ranks. Their texts are in `tokenizer_config.json`.
 //!
-//! Merges follow from the ranks as in transformers' `TikTokenConverter`: every pair of tokens whose bytes together are
-//! a token, in the order of that token's rank.
+//! Merges are derived from the ranks as in transformers' `TikTokenConverter`: all pairs of tokens whose
+//! concatenation is a token, in the order of that token's rank.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,20 +24,21 @@ use crate::weight_files::read_small;
 const RANKS: &str = "tiktoken.model";
 const CONFIG: &str = "tokenizer_config.json";
 
-/// The class in Python whose pattern and special tokens are known.
+/// Python tokenizer class whose pattern and special tokens are built in.
 const CLASS: &str = "TikTokenTokenizer";
 
-/// Ids after the ranks, all of them special tokens.
+/// Number of ids after the ranks. All of them are special tokens.
 const RESERVED: usize = 256;
 
-/// Bytes of the longest token: every place where it may be cut in two is tried. Published ones stay below 129.
+/// Maximum length of a token in bytes; each position in it is tried as a split. Published tokens stay below
+/// 129.
 const TOKEN_BYTES_MAX: usize = 256;
 
-/// The `tokenizer.json` that says what the files of a directory without one say; `None` where there is no
+/// Generates a `tokenizer.json` from the files of a directory. Returns `None` if there is no
 /// `tiktoken.model`.
 ///
 /// # Errors
-/// [`ImportError`] that names the file: for ranks that make no sense, and for Python code that is not known.
+/// Returns an [`ImportError`] that names the file, for invalid ranks and for an unknown Python class.
 pub fn tokenizer_json(directory: &Path) -> Result<Option<Vec<u8>>, ImportError> {
     let path = directory.join(RANKS);
     let Some(bytes) = read_small(&path, MAX_ASSET_BYTES)? else { return Ok(None) };
@@ -51,7 +53,7 @@ pub fn tokenizer_json(directory: &Path) -> Result<Option<Vec<u8>>, ImportError> 
     Ok(Some(JsonWriter::written(&file, |out| write(&ranks, &ids, &reserved, out))?))
 }
 
-/// Texts of special tokens by their ids, and whether each is left out of decoded text.
+/// Special tokens by id, with their texts and whether decoding omits them.
 type Special = HashMap<u64, SpecialToken>;
 
 #[derive(Debug)]
@@ -60,7 +62,7 @@ struct SpecialToken {
     special: bool,
 }
 
-/// The special tokens of a `tokenizer_config.json` whose class is known.
+/// Reads the special tokens of a `tokenizer_config.json` with the known class.
 fn special_tokens(file: &str, bytes: Option<&[u8]>) -> Result<Special, ImportError> {
     let config: Value = match bytes {
         Some(bytes) => serde_json::from_slice(bytes)
@@ -92,7 +94,7 @@ fn special_tokens(file: &str, bytes: Option<&[u8]>) -> Result<Special, ImportErr
                 found: id.chars().take(60).collect(),
             });
         };
-        // Default: as in transformers' `AddedToken`.
+        // Default: false, as in transformers' `AddedToken`.
         let is_special = token.get("special").and_then(Value::as_bool).unwrap_or(false);
         if special.insert(id, SpecialToken { text: text.into(), special: is_special }).is_some() {
             return Err(wrong_special(file, id, "every id once", "it twice"));
@@ -101,7 +103,7 @@ fn special_tokens(file: &str, bytes: Option<&[u8]>) -> Result<Special, ImportErr
     Ok(special)
 }
 
-/// The error of a special token.
+/// Returns the error for an invalid special token.
 fn wrong_special(file: &str, id: u64, expected: &str, found: &str) -> ImportError {
     ImportError::Value {
         file: file.into(),
@@ -111,7 +113,8 @@ fn wrong_special(file: &str, id: u64, expected: &str, found: &str) -> ImportErro
     }
 }
 
-/// The special tokens of all ids after the ranks, whose texts are keys of one vocabulary with the ranks' tokens.
+/// Returns the special tokens of all ids after the ranks. Their texts must differ from the tokens of the
+/// ranks, since both are keys of one vocabulary.
 fn reserved(
     file: &str,
     mut special: Special,
@@ -145,16 +148,16 @@ fn reserved(
     Ok(reserved)
 }
 
-/// Byte strings in the order of their ranks.
+/// Byte strings in order of rank.
 struct Ranks {
     bytes: Vec<u8>,
     tokens: Vec<Range<usize>>,
 }
 
 impl Ranks {
-    /// Lines of a byte string in base64, a space and its rank.
+    /// Parses lines of a base64 byte string, a space and its rank.
     fn read(file: &str, lines: &[u8]) -> Result<Self, ImportError> {
-        // Base64 is longer than what it says.
+        // Base64 text is longer than the decoded bytes.
         let mut bytes = try_zeroed("bytes of tokens", lines.len())?;
         let mut tokens: Vec<Range<usize>> = Vec::new();
         let (mut offset, mut end) = (0, 0);
@@ -195,12 +198,11 @@ impl Ranks {
         Ok(Self { bytes, tokens })
     }
 
-    /// Every token with its rank.
     fn iter(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.tokens.iter().map(|range| &self.bytes[range.clone()]).enumerate()
     }
 
-    /// Ranks by tokens.
+    /// Returns the ranks by token.
     fn ids(&self, file: &str) -> Result<HashMap<&[u8], usize>, ImportError> {
         let (mut ids, count) = (HashMap::new(), self.tokens.len());
         ids.try_reserve(count).map_err(|_| OutOfMemory::of::<(&[u8], usize)>("ranks", count))?;
@@ -214,7 +216,7 @@ impl Ranks {
                 });
             }
         }
-        // Text with a byte that no token has would lose it.
+        // A byte without a token would be lost from texts.
         if let Some(byte) = (0..=u8::MAX).find(|byte| !ids.contains_key(&[*byte][..])) {
             return Err(ImportError::Value {
                 file: file.into(),
@@ -299,22 +301,22 @@ fn spelled(token: &[u8], alphabet: &[char; 256]) -> String {
     token.iter().map(|byte| alphabet[usize::from(*byte)]).collect()
 }
 
-/// The token that is spelled so; none of a text with a character that stands for no byte.
+/// Decodes a token spelled in GPT-2's alphabet. Returns `None` if a character does not represent a byte.
 fn unspelled(text: &str, alphabet: &[char; 256]) -> Option<Vec<u8>> {
     let byte = |character| (0..=u8::MAX).find(|byte| alphabet[usize::from(*byte)] == character);
-    // No token is longer, and a text may be.
+    // A text may be longer than any token, so the length is bounded.
     text.chars().take(TOKEN_BYTES_MAX + 1).map(byte).collect()
 }
 
-/// The characters that stand for bytes in GPT-2's vocabularies: printable bytes of Latin-1 for themselves, the others
-/// follow from U+0100.
+/// Returns GPT-2's characters for the 256 bytes. Printable bytes of Latin-1 represent themselves, and the
+/// others map to U+0100 and above.
 fn alphabet() -> [char; 256] {
     let mut next = '\u{100}'..;
     std::array::from_fn(|byte| {
         let byte = byte as u8;
         match byte {
             b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
-            // Default: the range has no end before 68 characters.
+            // Default: the range does not end before its 68th character.
             _ => next.next().unwrap_or('\u{fffd}'),
         }
     })

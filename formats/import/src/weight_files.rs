@@ -1,4 +1,4 @@
-//! The files of a checkpoint: which there are, what their headers say, and how they are read.
+//! The weight files of a checkpoint: discovery, headers and reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,23 +14,23 @@ use nestling_formats::memory::try_zeroed;
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// Where a tensor of a checkpoint lies.
+/// Location of a tensor in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Element type.
     pub element: ElementType,
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
-    /// Position in the checkpoint's list of files.
+    /// Index of the file in the checkpoint's file list.
     pub file: usize,
-    /// First byte, from the file's start.
+    /// Byte offset of the tensor in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
 impl TensorInfo {
-    /// Elements in all.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.length / self.element.block_bytes() as u64 * self.element.block_elements() as u64
     }
@@ -40,7 +40,7 @@ pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> 
     ImportError::Io { file: path.display().to_string(), action, source }
 }
 
-/// Reads from a weight file; a file that became shorter was changed.
+/// Reads from a weight file. A file that became shorter is reported as changed.
 pub(crate) fn read_source(
     file: &SourceFile,
     offset: u64,
@@ -49,7 +49,7 @@ pub(crate) fn read_source(
     file.read_exact_at(offset, out).map_err(|source| read_error(file, source))
 }
 
-/// An error of a read; of a file that was changed, that it was.
+/// Converts a read error, and reports a changed file as such.
 pub(crate) fn read_error(file: &SourceFile, source: io::Error) -> ImportError {
     if source.kind() == io::ErrorKind::UnexpectedEof || !file.is_unchanged() {
         ImportError::Changed { file: file.path().display().to_string() }
@@ -58,7 +58,7 @@ pub(crate) fn read_error(file: &SourceFile, source: io::Error) -> ImportError {
     }
 }
 
-/// A whole file of at most `limit` bytes; `None` if there is none.
+/// Reads a file of at most `limit` bytes. Returns `None` if it does not exist.
 pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ImportError> {
     let file = match SourceFile::open(path) {
         Ok(file) => file,
@@ -79,7 +79,7 @@ pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Imp
     Ok(Some(bytes))
 }
 
-/// The error of a directory without `config.json`, which says what it is instead.
+/// Returns the error for a directory without `config.json`, which describes the directory instead.
 pub(crate) fn not_a_checkpoint(directory: &Path) -> ImportError {
     let problem = if !directory.exists() {
         "there is no such directory".into()
@@ -100,7 +100,7 @@ pub(crate) fn open_weights(directory: &Path) -> Result<Weights, ImportError> {
         return single();
     }
     let Some(bytes) = read_small(&index_path, MAX_SAFETENSORS_INDEX_BYTES)? else {
-        // Its header alone may be here.
+        // The header file alone may be available.
         let is_absent = SourceFile::open(&directory.join(SINGLE_FILE)).is_err();
         return if is_absent { Err(no_weights(directory)) } else { single() };
     };
@@ -136,7 +136,7 @@ fn no_weights(directory: &Path) -> ImportError {
     ImportError::NotACheckpoint { directory: directory.display().to_string(), problem }
 }
 
-/// Which file holds which tensor, by a `model.safetensors.index.json`.
+/// Parses `model.safetensors.index.json` and returns the file name of each tensor.
 fn parse_index(file: &str, bytes: &[u8]) -> Result<BTreeMap<String, String>, ImportError> {
     #[derive(serde::Deserialize)]
     struct Index {
@@ -145,7 +145,7 @@ fn parse_index(file: &str, bytes: &[u8]) -> Result<BTreeMap<String, String>, Imp
     let index: Index = serde_json::from_slice(bytes)
         .map_err(|source| ImportError::Json { file: file.into(), source })?;
     for (tensor, shard) in &index.weight_map.0 {
-        // A plain name: nothing that could lead out of the directory.
+        // File names must be plain, so that no path leads out of the directory.
         let plain = shard.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
         if !plain || !shard.ends_with(".safetensors") || shard.starts_with('.') {
             return Err(ImportError::Value {

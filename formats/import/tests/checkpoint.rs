@@ -1,4 +1,4 @@
-//! Checkpoints and safetensors files: what is read, and what is refused and why.
+//! Checkpoints and safetensors files: successful reads, and rejected files with their errors.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic")]
 
@@ -37,7 +37,7 @@ fn config(changes: &[(&str, Value)]) -> Value {
     config
 }
 
-/// Names and shapes that a configuration asks for.
+/// Returns names and shapes of the tensors that a configuration requires.
 fn tensors(config: &Value) -> Tensors {
     let config = ModelConfig::from_json("config.json", config.to_string().as_bytes()).unwrap();
     let shape = ModelShape::new(&config);
@@ -53,7 +53,7 @@ fn tensors(config: &Value) -> Tensors {
     out
 }
 
-/// A file whose tensors are f32 and count upwards in quarters.
+/// Returns a file with f32 tensors that count up in quarters.
 fn file(tensors: &[(String, Vec<u64>)]) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".into(), json!({"format": "pt"}));
@@ -76,7 +76,7 @@ fn raw_file(header: &str, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A sound checkpoint in one file.
+/// Returns a directory with a valid checkpoint in one file.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let config = config(&[]);
@@ -179,14 +179,14 @@ fn what_is_no_checkpoint_is_said_to_be_none() {
     assert_says(&message(path), &["model.safetensors", "not a regular file"]);
 }
 
-/// A named pipe that nobody writes to.
+/// Replaces a file with a named pipe that has no writer.
 #[cfg(unix)]
 fn pipe(path: &Path) {
     fs::remove_file(path).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Opens what must be refused without waiting for anybody.
+/// Returns the error of an open that must fail without blocking.
 #[cfg(unix)]
 fn refused_at_once(open: impl FnOnce() -> String + Send + 'static) -> String {
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -303,7 +303,7 @@ fn the_hash_is_of_the_contents() {
     assert!(matches!(stopped, Err(ImportError::Cancelled)));
 }
 
-/// Opens a file as the library does.
+/// Parses a file as the library does.
 fn parse(bytes: &[u8]) -> Result<SafetensorsHeader, ImportError> {
     let length = bytes.len() as u64;
     let prefix: [u8; 8] = std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0));
@@ -311,7 +311,7 @@ fn parse(bytes: &[u8]) -> Result<SafetensorsHeader, ImportError> {
     SafetensorsHeader::parse("m.safetensors", &bytes[8..8 + header], length)
 }
 
-/// Name, header, bytes of data, and what the error says.
+/// Malformed headers: name, header, size of the data, and expected part of the error.
 const MALFORMED: &[(&str, &str, usize, &str)] = &[
     ("no object", r#"[]"#, 0, "expected `{`"),
     ("space first", r#" {}"#, 0, "expected `{`"),
@@ -486,7 +486,7 @@ fn padding_after_the_header_is_allowed() {
     assert_eq!(a.tensors[1].1.offset + 5, b.tensors[1].1.offset);
 }
 
-/// Every tensor of an accepted header lies in the file, side by side.
+/// Checks that the tensors of an accepted header cover the file without gaps.
 fn assert_covers(header: &SafetensorsHeader, file: &[u8]) {
     let end = header.tensors.last().map_or(file.len() as u64, |(_, t)| t.offset + t.length);
     assert_eq!(end, file.len() as u64);
@@ -562,7 +562,8 @@ proptest! {
             Just(json!(null)), Just(json!({})), Just(json!(true)),
         ],
     ) {
-        // Sizes up to the limits would make a shape of millions of experts: only parse.
+        // Sizes near the limits would create a shape of millions of experts, so the configuration is only
+        // parsed.
         let text = config(&[(key, value)]).to_string();
         let _ = ModelConfig::from_json("config.json", text.as_bytes());
     }

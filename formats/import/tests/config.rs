@@ -1,4 +1,4 @@
-//! Configurations: the published one, and everything that must be refused by name.
+//! Configurations: the published one, and changes that must be rejected by name.
 
 use nestling_formats::MatrixKind;
 use nestling_import::{
@@ -7,7 +7,7 @@ use nestling_import::{
 };
 use serde_json::{Value, json};
 
-/// The configuration of Qwen3-30B-A3B as published.
+/// Returns the published configuration of Qwen3-30B-A3B.
 fn published() -> Value {
     json!({
         "architectures": ["Qwen3MoeForCausalLM"],
@@ -51,7 +51,6 @@ fn parse(value: &Value) -> Result<ModelConfig, ImportError> {
     ModelConfig::from_json("config.json", value.to_string().as_bytes())
 }
 
-/// The published configuration with one key changed.
 fn with(key: &str, value: Value) -> Result<ModelConfig, ImportError> {
     let mut config = published();
     config[key] = value;
@@ -154,7 +153,7 @@ fn a_dense_model_is_called_one() {
     let error = parse(&dense).unwrap_err();
     assert!(matches!(error, ImportError::Dense { .. }), "{error}");
     assert!(error.to_string().contains("llama is a dense model"), "{error}");
-    // Experts that are not known yet are experts.
+    // Unknown keys that mention experts count as experts.
     for (key, value) in
         [("num_local_experts", json!(16)), ("text_config", json!({"moe_layers": [1]}))]
     {

@@ -1,4 +1,4 @@
-//! Files that are meant to do harm are refused within a second and little memory.
+//! Malicious files are rejected within a second and with little memory.
 #![expect(unsafe_code, reason = "counts what the allocator is asked for")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "says what it measured")]
@@ -18,7 +18,7 @@ use nestling_import::gguf::{GgufHeader, assets};
 use nestling_import::limits::MAX_SAFETENSORS_HEADER_BYTES;
 use nestling_import::{Asset, Checkpoint, ImportError};
 
-/// The system's allocator, with what is taken of it and the most that ever was.
+/// The system allocator with counters of current and peak use.
 struct Counting;
 
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -29,7 +29,7 @@ fn taken(bytes: usize) {
     MOST.fetch_max(now, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: all calls are forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
@@ -56,13 +56,13 @@ static ALLOCATOR: Counting = Counting;
 
 const MOST_BYTES: usize = 64 << 20;
 
-/// What this thread computed for, where the system says so: other programs take none of it.
+/// Returns the CPU time of this thread, if the system reports it. Other programs do not affect it.
 fn computed() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))
 }
 
-/// What a checkpoint reads before it looks for weights.
+/// Reads the parts of a checkpoint that are read before its weights.
 fn read(path: &Path) -> Result<Vec<Asset>, ImportError> {
     let mut file = std::fs::File::open(path).unwrap();
     let length = file.metadata().unwrap().len();
@@ -75,7 +75,7 @@ fn read(path: &Path) -> Result<Vec<Asset>, ImportError> {
     Checkpoint::open(path).map(|_| assets)
 }
 
-/// Reads a file, which must fail with `part` in what is said.
+/// Reads a file that must fail with `part` in the error message.
 fn refused(folder: &Path, what: &str, part: &str, builder: Builder) {
     let path = folder.join("x.gguf");
     std::fs::write(&path, builder.bytes()).unwrap();
@@ -105,15 +105,15 @@ fn vocabulary(tokens: &[&str], merges: &[&str]) -> Builder {
         .texts("tokenizer.ggml.merges", merges)
 }
 
-/// Different texts of so many bytes.
+/// Returns `count` distinct texts of the given length.
 fn texts(count: usize, length: usize) -> Vec<String> {
     (0..count).map(|index| format!("{index:0length$}")).collect()
 }
 
-/// What is counted is of the whole process.
+/// Mutex for the measurements, which cover the whole process.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A safetensors file, or the index of several, that is as long as may be.
+/// Opens a safetensors checkpoint of maximum size, which must fail.
 fn refused_checkpoint(what: &str, part: &str, files: &[(&str, Vec<u8>)]) {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
@@ -128,7 +128,7 @@ fn refused_checkpoint(what: &str, part: &str, files: &[(&str, Vec<u8>)]) {
     assert!(most < 4 * MOST_BYTES, "{what}: {most} bytes");
 }
 
-/// Text so long that with `around` it is just within the limit of a header.
+/// Returns a text that, together with `around`, just fits the header limit.
 fn filled(around: (&str, &str), one: impl Fn(usize) -> String) -> Vec<u8> {
     let mut text = around.0.to_owned();
     for at in 0.. {

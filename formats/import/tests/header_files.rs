@@ -1,4 +1,4 @@
-//! Checkpoints of which only configuration and headers are here.
+//! Checkpoints with header files instead of weight files.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::fs;
@@ -11,7 +11,7 @@ fn published() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/runtime/tests/data/tiny-qwen3-moe")
 }
 
-/// A copy in which every weight file is cut to its header.
+/// Returns a copy in which each weight file is replaced with its header file.
 fn header_files() -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(published()).unwrap() {
@@ -52,7 +52,7 @@ fn a_header_file_that_is_none_is_refused() {
         fs::write(&header, bad).unwrap();
         assert!(Checkpoint::open(directory.path()).is_err());
     }
-    // A header that is longer than its file.
+    // A header that is longer than the whole file.
     let mut long = good.clone();
     long[8..16].copy_from_slice(&10u64.to_le_bytes());
     fs::write(&header, long).unwrap();

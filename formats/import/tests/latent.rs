@@ -1,5 +1,5 @@
-//! Configurations with latent attention: what is read of the published ones, what is refused by
-//! name, and where the weights of heads lie in a checkpoint.
+//! Configurations with latent attention. The tests cover published ones, options rejected by name, and the
+//! locations of per-head weights in a checkpoint.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
 
 use std::path::Path;
@@ -21,7 +21,7 @@ fn parse(value: &Value) -> Result<ModelConfig, ImportError> {
     ModelConfig::from_json("config.json", value.to_string().as_bytes())
 }
 
-/// A published configuration with some keys changed.
+/// Returns a published configuration with some keys changed.
 fn with(name: &str, changes: &[(&str, Value)]) -> Result<ModelConfig, ImportError> {
     let mut config = published(name);
     for (key, value) in changes {
@@ -79,7 +79,7 @@ fn deepseek_v3_is_read() {
     );
     let groups = ExpertGroups { n_group: 8, topk_group: 4, score: GroupScore::TwoBest };
     assert_eq!((router.selection_bias, router.groups), (ExpertVector::Present, Some(groups)));
-    // The published weights are in fp8, which is refused by name.
+    // The published weights are in FP8, which is rejected by name.
     let fp8 = json!({ "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128] });
     let error = with("DeepSeek-V3", &[("quantization_config", fp8)]).unwrap_err();
     assert!(error.to_string().contains("`quantization_config`"), "{error}");
@@ -104,7 +104,7 @@ fn glm_4_7_flash_is_read() {
         (RouterScore::Sigmoid, true, 1.8)
     );
     assert_eq!((router.selection_bias, router.groups), (ExpertVector::Present, None));
-    // The newer spelling of dense layers.
+    // Newer key for dense layers.
     let types: Vec<&str> = (0..47).map(|at| if at < 3 { "dense" } else { "sparse" }).collect();
     let config = with("GLM-4.7-Flash", &[("mlp_layer_types", json!(types))]).unwrap();
     assert!(matches!(config.layers[2].feed_forward, FeedForward::Dense { .. }));

@@ -1,4 +1,4 @@
-//! What is said of families that are not known: which known one they are like, and by what they differ.
+//! Errors for unknown families: the most similar known family and the differences.
 #![expect(clippy::unwrap_used, reason = "a test that finds no file has failed")]
 
 use std::fs;
@@ -12,7 +12,7 @@ fn tiny(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(families).join(family)
 }
 
-/// A tiny configuration under an unknown name, with more keys.
+/// Returns a tiny configuration under an unknown name, with additional keys.
 fn unknown(family: &str, more: &Value) -> Value {
     let mut config: Value =
         serde_json::from_slice(&fs::read(tiny(family).join("config.json")).unwrap()).unwrap();
@@ -43,7 +43,7 @@ fn keys_say_what_a_family_is_like() {
         let error = refusal(&unknown(family, &json!({})));
         assert!(error.contains(&format!("(by its keys as {model_type}; ")), "{family}: {error}");
     }
-    // The text part of a model of more than text.
+    // The text part of a multimodal model.
     let error = refusal(&unknown("gemma4", &json!({})));
     assert!(error.contains("as gemma4"), "{error}");
 }
@@ -68,7 +68,7 @@ fn long_lists_and_control_characters_are_cut() {
     assert!(!error.contains('\u{1b}'), "{error}");
 }
 
-/// A checkpoint under an unknown name, with its weights.
+/// Returns a checkpoint under an unknown name, with its weights.
 fn folder(family: &str, more: &Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(tiny(family)).unwrap() {
@@ -87,7 +87,7 @@ fn tensors_say_by_what_it_differs() {
     let same = folder("deepseek-v3", &json!({ "index_topk": 2048 }));
     let error = opened(&same);
     assert!(error.contains("(with the same tensors; as deepseek_v3, but for the keys"), "{error}");
-    // Norms of heads, which the configuration says there are none of.
+    // Norms per head exist although the configuration disables them.
     let more = folder("glm4-moe", &json!({ "use_qk_norm": false }));
     let error = opened(&more);
     let expected = "with more tensors: `model.layers.N.self_attn.k_norm.weight`, \
@@ -97,7 +97,7 @@ fn tensors_say_by_what_it_differs() {
     let error = opened(&fewer);
     let expected = "without its tensors `model.layers.N.mlp.experts.N.down_proj.weight`, ";
     assert!(error.contains(expected), "{error}");
-    // Without weights the keys alone are compared.
+    // Keys alone are compared if there are no weights.
     fs::remove_file(fewer.path().join("model.safetensors.index.json")).unwrap();
     for entry in fs::read_dir(fewer.path()).unwrap() {
         let path = entry.unwrap().path();

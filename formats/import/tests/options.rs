@@ -1,5 +1,5 @@
-//! Options as transformers takes them: what it refuses is refused, what it does not read changes
-//! nothing, and what can be read in two ways is refused.
+//! Options as in transformers. Options that it rejects are rejected, keys that it ignores have no effect, and
+//! ambiguous settings are rejected.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic")]
 
 use std::path::Path;
@@ -17,12 +17,12 @@ fn tiny(family: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap()
 }
 
-/// A configuration with some keys changed; in the text part, where there is one.
+/// Returns a configuration with some keys changed, in the text part if there is one.
 fn with(family: &str, changes: &Value) -> Result<ModelConfig, ImportError> {
     with_without(family, changes, "")
 }
 
-/// As [`with`], without the key `absent`.
+/// Returns a configuration like [`with`], without the key `absent`.
 fn with_without(family: &str, changes: &Value, absent: &str) -> Result<ModelConfig, ImportError> {
     let mut config = tiny(family);
     let part = match config.get("text_config") {
@@ -38,12 +38,12 @@ fn refusal(family: &str, changes: &Value) -> String {
     with(family, changes).expect_err(&format!("{family} {changes}")).to_string()
 }
 
-/// A switch to YaRN as model cards ask for it.
+/// Returns YaRN settings as recommended in model cards.
 fn yarn() -> Value {
     json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64 })
 }
 
-/// transformers takes `rope_scaling` and drops `rope_parameters`; others do the contrary.
+/// transformers uses `rope_scaling` and ignores `rope_parameters`; other readers do the opposite.
 #[test]
 fn two_descriptions_of_positions_must_agree() {
     for family in ["qwen3-moe", "qwen3-next", "glm4-moe-lite", "gpt-oss", "mixtral"] {
@@ -55,13 +55,13 @@ fn two_descriptions_of_positions_must_agree() {
         let alone = json!({ "rope_scaling": yarn(), "rope_parameters": null });
         let found = with(family, &same).unwrap();
         assert_eq!(found, with(family, &alone).unwrap(), "{family}");
-        // An empty object says nothing.
+        // An empty object counts as absent.
         let empty = json!({ "rope_scaling": {}, "rope_parameters": yarn() });
         assert_eq!(found, with(family, &empty).unwrap(), "{family}");
         let empty = json!({ "rope_scaling": yarn(), "rope_parameters": {} });
         assert_eq!(found, with(family, &empty).unwrap(), "{family}");
     }
-    // A base that only the one that is dropped has.
+    // The base is present only in the ignored object.
     let mut config = tiny("mixtral");
     config.as_object_mut().unwrap().remove("rope_theta");
     config["rope_scaling"] = json!({ "rope_type": "default" });
@@ -86,7 +86,7 @@ fn yarn_needs_its_factor() {
         let error = refusal(family, &json!({ "rope_scaling": scaling }));
         assert!(error.contains("`factor`"), "{family}: {error}");
     }
-    // Null is the quotient of the numbers of positions.
+    // A null factor is the quotient of the context lengths.
     scaling["factor"] = Value::Null;
     let implied = json!({ "rope_scaling": scaling, "max_position_embeddings": 256 });
     let given = json!({ "rope_scaling": yarn(), "max_position_embeddings": 256 });
@@ -102,7 +102,7 @@ fn windows_of_families_without_one_are_refused() {
         assert!(error.contains("`sliding_window`"), "{family}: {error}");
         with(family, &json!({ "sliding_window": null })).unwrap();
     }
-    // These have a switch for it, which is off.
+    // These families have a switch for the window, which is off.
     for family in ["qwen3-moe", "qwen2-moe", "qwen3-next"] {
         let switched_off = with(family, &json!({ "sliding_window": 16 })).unwrap();
         assert_eq!(switched_off, with(family, &json!({})).unwrap());
@@ -156,7 +156,7 @@ fn gemma_4_describes_positions_of_all_its_layers() {
             json!({ "full_attention": full, "sliding_attention": { "rope_type": "default" } }),
         ),
         (
-            // Without a type it is the ordinary one, of which no part can be turned.
+            // Settings without a type are plain RoPE, which does not support partial rotation.
             "partial_rotary_factor",
             json!({
                 "full_attention": { "partial_rotary_factor": 0.25, "rope_theta": 1e6 },
@@ -176,7 +176,7 @@ fn gemma_4_describes_positions_of_all_its_layers() {
     assert_eq!(with("gemma4", &json!({ "rope_parameters": null })).unwrap(), plain);
 }
 
-/// What is around the text part says whether the head is the embedding.
+/// The key outside the text part decides whether the head is tied.
 #[test]
 fn the_whole_model_ties_its_head() {
     for (family, is_tied) in [("gemma4", true), ("qwen3-5-moe", false)] {
@@ -196,7 +196,7 @@ fn the_whole_model_ties_its_head() {
     }
 }
 
-/// Stores and GGUF files say how many layers are dense by a number that transformers does not read.
+/// Stores and GGUF files have a number of dense layers that transformers ignores.
 #[test]
 fn a_number_of_dense_layers_is_not_read_of_folders() {
     let two = json!({ "first_k_dense_replace": 2 });
@@ -211,7 +211,7 @@ fn a_number_of_dense_layers_is_not_read_of_folders() {
     assert!(error.contains("`first_k_dense_replace`"), "{error}");
 }
 
-/// Angles with factors of their own: as many as there are angles, of numbers that can be divided by.
+/// LongRoPE needs one valid divisor per frequency.
 #[test]
 fn every_angle_has_its_factors() {
     let rope = |scaling: &Value| with("qwen3-moe", &json!({ "rope_scaling": scaling }));
@@ -231,7 +231,7 @@ fn every_angle_has_its_factors() {
     assert_eq!((found.factors(16)[1], found.factors(17)[1]), (2.0, 3.0));
     // sqrt(1 + ln 4 / ln 16)
     assert!((found.attention_factor - 1.5f64.sqrt()).abs() < 1e-12);
-    // Beside the object, where transformers prefers it, it is refused.
+    // The key outside the object, which transformers prefers, is rejected.
     let changes = json!({ "rope_scaling": whole, "original_max_position_embeddings": 32 });
     let error = refusal("qwen3-moe", &changes);
     assert!(error.contains("original_max_position_embeddings"), "{error}");
@@ -255,7 +255,7 @@ fn every_angle_has_its_factors() {
     }
 }
 
-/// Angles that are all slower, and those of Llama 3.1.
+/// Linear scaling and that of Llama 3.1.
 #[test]
 fn kinds_of_positions_have_their_own_keys() {
     let rope = |scaling: Value| {
@@ -264,7 +264,7 @@ fn kinds_of_positions_have_their_own_keys() {
     };
     let linear = json!({ "type": "linear", "factor": 2.5 });
     assert_eq!(rope(linear), RopeScaling::Linear { factor: 2.5 });
-    // Within a model's positions it changes nothing.
+    // Dynamic scaling has no effect within the model's context.
     let dynamic = json!({ "rope_type": "dynamic", "factor": 4.0 });
     assert_eq!(rope(dynamic), RopeScaling::None);
     let llama3 = json!({
@@ -289,7 +289,7 @@ fn kinds_of_positions_have_their_own_keys() {
     assert!(refusal("qwen3-moe", &other).contains("supported: default, yarn, linear"));
 }
 
-/// The windows of Qwen's families, which are off unless they are switched on.
+/// Sliding windows of Qwen's families, disabled by default.
 #[test]
 fn qwen_sees_a_window_where_it_is_switched_on() {
     let windows = |family: &str, changes: &Value| -> Vec<Option<usize>> {
@@ -331,7 +331,7 @@ fn kimi_is_read_as_deepseek() {
     assert_ne!(found.architecture, kimi.architecture);
 }
 
-/// What multiplies all that is added to the stream may multiply what is there before instead.
+/// A multiplier of the parts' outputs can be applied to the residual stream before them instead.
 #[test]
 fn granite_with_a_shared_expert_has_another_scale() {
     let found = with("granite-moe-shared", &json!({})).unwrap();
@@ -342,7 +342,7 @@ fn granite_with_a_shared_expert_has_another_scale() {
     assert_eq!((without.multipliers.residual, without.rms_norm_eps), (0.22, 1e-6));
     let error = refusal("granite-moe-shared", &json!({ "residual_multiplier": -0.5 }));
     assert!(error.contains("`residual_multiplier`"), "{error}");
-    // What is folded into them may leave the range of their type.
+    // The folded values may exceed the range of their type.
     for (multiplier, eps) in [(9e-4, 1e-6), (1e20, 1e-6), (1e-20, 1e-37), (1e-38, 1e-44)] {
         let changes = json!({ "residual_multiplier": multiplier, "rms_norm_eps": eps });
         let error = refusal("granite-moe-shared", &changes);
@@ -355,7 +355,7 @@ fn granite_with_a_shared_expert_has_another_scale() {
     assert!(error.contains("`residual_multiplier`"), "{error}");
 }
 
-/// `rotary_dim` is a number of elements, not a share of a head that is rounded.
+/// `rotary_dim` is a number of elements, not a rounded fraction of a head.
 #[test]
 fn as_many_elements_are_turned_as_minimax_says() {
     for head_dim in (2..=64).step_by(2) {
@@ -386,14 +386,14 @@ fn minimax_layers_of_further_tokens_are_left_out() {
     }
 }
 
-/// A key that is known is read.
 #[test]
 fn every_layer_of_dots_is_a_mixture() {
     let error = refusal("dots1", &json!({ "moe_layer_freq": 2 }));
     assert!(error.contains("`moe_layer_freq`"), "{error}");
 }
 
-/// Tensors of all experts say by their sides how they lie, one of the two also where the other is square.
+/// Fused expert tensors show their orientation by their sizes. If one of the two is square, the other
+/// decides.
 #[test]
 fn square_experts_lie_as_the_other_tensor_does() {
     use nestling_import::names::in_checkpoint;
@@ -420,8 +420,8 @@ fn square_experts_lie_as_the_other_tensor_does() {
     }
 }
 
-/// Ling's configuration has the name of the generation before as published, and what changes the graph
-/// must be there.
+/// Published configurations of Ling have the model type of the previous generation, and keys that change the
+/// graph are required.
 #[test]
 fn ling_says_what_it_does() {
     let expected = with("bailing-moe-v2", &json!({})).unwrap();
@@ -451,7 +451,7 @@ fn ling_says_what_it_does() {
     }
 }
 
-/// Mixtures of ERNIE-4.5 are every so many of the layers from one to another.
+/// Mixtures of ERNIE-4.5 are one per `moe_layer_interval` layers of a range.
 #[test]
 fn ernie_says_which_layers_are_mixtures() {
     let mixtures = |changes: Value| {
@@ -477,8 +477,8 @@ fn ernie_says_which_layers_are_mixtures() {
     }
 }
 
-/// Other names of keys, from `attribute_map` of transformers 5.23's configurations: the tiny configuration, the other
-/// name, the key, and another value of it.
+/// Aliases from `attribute_map` of transformers 5.23's configurations: the tiny configuration, the alias, the
+/// key, and a different value.
 const ALIASES: &[(&str, &str, &str, u64)] = &[
     ("deepseek-v2", "num_experts", "n_routed_experts", 12),
     ("deepseek-v3", "num_local_experts", "n_routed_experts", 12),
@@ -495,7 +495,7 @@ const ALIASES: &[(&str, &str, &str, u64)] = &[
     ("solar-open", "num_local_experts", "n_routed_experts", 12),
 ];
 
-/// A key has the meaning of its other name, and a file in which both differ is refused.
+/// An alias means the same as its key, and a file with different values for both is rejected.
 #[test]
 fn other_names_of_keys_are_read() {
     for (family, alias, key, value) in ALIASES {

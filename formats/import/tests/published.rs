@@ -1,4 +1,4 @@
-//! Configurations as their publishers give them are read, and their weights are as many as they say.
+//! Published configurations can be read, and give the published numbers of parameters.
 #![expect(clippy::unwrap_used, reason = "a test that finds no file has failed")]
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use nestling_import::{Architecture, ImportError, ModelConfig, ModelShape, names};
 use serde_json::Value;
 
-/// Name of the file, and the parameters that its publisher counts, in billions; sources are in
+/// File name, and the number of parameters stated by the publisher, in billions. Sources are in
 /// `data/published/README.md`.
 const MODELS: [(&str, f64); 31] = [
     ("DeepSeek-V2-Lite", 15.7),
@@ -71,8 +71,8 @@ fn weights_are_as_many_as_published() {
     }
 }
 
-/// The same model from a checkpoint of its text part alone: `text_config` is the configuration, and
-/// tensors are where the whole model has them but for `language_model.`.
+/// A checkpoint of the text part alone gives the same model. Its configuration is `text_config`, and tensor
+/// names lack `language_model.`.
 #[test]
 fn text_parts_alone_are_the_same_models() {
     for (name, class, architecture) in [
@@ -112,7 +112,7 @@ fn text_parts_alone_are_the_same_models() {
     }
 }
 
-/// transformers 5 writes the heads of global layers by number, in the place of keys for all of them.
+/// transformers 5 writes the heads of global layers per layer number, instead of keys for all of them.
 #[test]
 fn heads_of_layers_are_read_by_number() {
     let json = std::fs::read(folder().join("gemma-4-26B-A4B.json")).unwrap();
@@ -131,19 +131,19 @@ fn heads_of_layers_are_read_by_number() {
     };
     text.insert("per_layer_config".into(), global(|layer| layer.to_string()));
     assert_eq!(parse(&saved).unwrap(), whole);
-    // All numbers may be as long as the longest.
+    // All layer numbers may be zero-padded to the same length.
     let mut padded = saved.clone();
     padded["text_config"]["per_layer_config"] = global(|layer| format!("{layer:02}"));
     assert_eq!(parse(&padded).unwrap(), whole);
     padded["text_config"]["per_layer_config"]["5"] = own.clone();
     assert!(parse(&padded).unwrap_err().to_string().contains("per_layer_config"));
-    // The old keys may say the same again.
+    // The old keys may repeat the same values.
     let mut both = saved.clone();
     both["text_config"]["global_head_dim"] = 512.into();
     assert_eq!(parse(&both).unwrap(), whole);
     both["text_config"]["global_head_dim"] = 256.into();
     assert!(parse(&both).unwrap_err().to_string().contains("`global_head_dim`"));
-    // Layers that are alike have heads that are alike, and nothing else differs.
+    // Layers of one kind must have equal heads, and other keys are rejected.
     for (layer, key, value) in
         [("5", "head_dim", 256), ("4", "head_dim", 512), ("99", "head_dim", 512), ("5", "other", 1)]
     {

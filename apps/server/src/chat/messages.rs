@@ -1,4 +1,4 @@
-//! The messages of a chat.
+//! Messages of a chat request.
 
 use nestling::Message;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, PARTS_MAX};
 
-/// What a message may have. What else the API has is for sound and older forms of calls.
+/// Supported fields of a message. The other fields of the API are for audio and legacy function calls.
 const FIELDS: [&str; 8] = [
     "role",
     "content",
@@ -20,7 +20,7 @@ const FIELDS: [&str; 8] = [
 ];
 
 /// # Errors
-/// No messages, too many, and the first that makes no sense.
+/// Returns an error if there are no messages, too many messages, or an invalid one.
 pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     let name = "messages";
     let messages = fields.list(name, MESSAGES_MAX)?;
@@ -40,7 +40,7 @@ fn read(place: &str, message: Value) -> Result<Message, ApiError> {
             map.insert(name.into(), value);
         }
     }
-    // What replies of the API have where there is nothing to say.
+    // Assistant messages of the API have an empty list here.
     let notes = fields.list("annotations", 0)?;
     drop(notes);
     fields.end()?;

@@ -19,13 +19,13 @@ use crate::server::Served;
 use request::ChatRequest;
 
 /// # Errors
-/// What is wrong with the request; what the engine says before there is an answer.
+/// Returns an error if the request is invalid or its generation cannot start.
 pub(crate) async fn complete(
     served: Arc<Served>,
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    // Schemas are compiled here.
+    // Schemas are compiled here, which may take long.
     let request = served.read(move |served| ChatRequest::read(fields, served)).await?;
     let ChatRequest { job, stream, include_usage, has_logprobs } = request;
     let answers = answers::start(&served, job, &caller).await?;

@@ -1,4 +1,4 @@
-//! A chat's answers in one piece.
+//! Non-streamed chat responses.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,7 +11,7 @@ use crate::logprobs::{Unsaid, of_chat};
 use crate::server::Served;
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
-/// What an answer has said so far.
+/// Collected output of a choice.
 #[derive(Debug, Default)]
 struct Answer {
     content: String,
@@ -38,7 +38,7 @@ impl Answer {
     }
 
     fn message(&self) -> Value {
-        // An answer that only calls tools says nothing.
+        // The content of a message with tool calls only is null.
         let is_said = self.calls.is_empty() || !self.content.is_empty();
         let content = is_said.then_some(&self.content);
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
@@ -54,10 +54,10 @@ impl Answer {
     }
 }
 
-/// Waits for all answers.
+/// Waits for all choices and returns the response.
 ///
 /// # Errors
-/// What made one of them fail.
+/// Returns the first error of a choice.
 pub(super) async fn whole(
     served: &Served,
     mut answers: Answers,

@@ -1,4 +1,4 @@
-//! A chat as it is asked for.
+//! Parsing of chat requests.
 
 use nestling::Model;
 use serde_json::{Map, Value};
@@ -15,10 +15,9 @@ use crate::reasoning::{self, EFFORTS};
 use crate::sampling::{Shared, tokens_max};
 use crate::server::Served;
 
-/// Variables of templates that requests have fields of their own for.
+/// Template variables that are set through other request fields.
 const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
 
-/// A chat that has been read whole.
 #[derive(Debug)]
 pub(super) struct ChatRequest {
     pub job: Job,
@@ -29,7 +28,7 @@ pub(super) struct ChatRequest {
 
 impl ChatRequest {
     /// # Errors
-    /// The first field that is missing, unknown, not supported, or makes no sense.
+    /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
     pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
         let model = &served.model;
         let mut shared = Shared::take(&mut fields, served)?;
@@ -58,18 +57,18 @@ impl ChatRequest {
 }
 
 fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
-    // Default: the API gives none unless asked.
+    // Default: no log-probabilities, as the API specifies.
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)?;
     if top.is_some() && !wanted {
         return Err(fields.invalid("top_logprobs", "`logprobs` must be true with it"));
     }
-    // Default: the chosen tokens alone.
+    // Default: only the log-probability of the sampled token.
     let top = usize::try_from(top.unwrap_or(0)).unwrap_or(0);
     Ok(wanted.then_some(top))
 }
 
-/// The bound on an answer, by its old name or its new one.
+/// Reads the token limit under its deprecated and its current name.
 fn answer_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let old = tokens_max(fields, "max_tokens", 1)?;
     let new = tokens_max(fields, "max_completion_tokens", 1)?;
@@ -82,7 +81,6 @@ fn answer_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// What the request says to the chat template.
 fn template_arguments(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, ApiError> {
     let knows = |name: &str| reasoning::knows(model, name);
     let mut arguments = Map::new();

@@ -1,4 +1,4 @@
-//! A chat's answers as events.
+//! Streamed chat responses.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
 const KIND: &str = "chat.completion.chunk";
 
-/// Writes chunks.
 pub(super) struct ChatStream {
     served: Arc<Served>,
     head: ReplyHead,
@@ -55,7 +54,6 @@ impl ChatStream {
         chunk
     }
 
-    /// A chunk of one answer.
     fn part(&self, index: usize, delta: Value, tokens: &[TokenEvent]) -> Value {
         let has_logprobs = self.has_logprobs && !tokens.is_empty();
         let logprobs = has_logprobs.then(|| of_chat(&self.served.model, tokens));
@@ -74,7 +72,7 @@ impl Form for ChatStream {
 
     fn said(&mut self, said: Said, out: &mut Frames) {
         let Said { choice, event } = said;
-        // Default: all answers have a place.
+        // Default: each choice has an entry.
         let Some(answer) = self.answers.get_mut(choice) else { return };
         let tokens = answer.unsaid.take(&event);
         match event {

@@ -1,4 +1,4 @@
-//! The tools of a chat (`tools`, `tool_choice`, `parallel_tool_calls`).
+//! Tools of a chat (`tools`, `tool_choice`, `parallel_tool_calls`).
 
 use nestling::guide::ToolChoice;
 use nestling::{Model, ToolSchema};
@@ -10,11 +10,11 @@ use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX};
 use crate::tools::{self, Tool, Tools, check_schema, function_name};
 
 /// # Errors
-/// The first that makes no sense; tools for a model that knows none.
+/// Returns an error for the first invalid tool or a model without tool support.
 pub(crate) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
     let (schemas, strict) = tools::take(fields, model, read)?;
     let choice = choice(fields, &schemas)?;
-    // Default: the API lets answers have several calls.
+    // Default: several calls are allowed, as the API specifies.
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
     let calls_max = (!parallel).then_some(1);
     Ok(Tools { schemas, choice, strict, calls_max })
@@ -25,7 +25,7 @@ fn read(mut fields: Fields) -> Result<Tool, ApiError> {
     if kind != "function" {
         return Err(fields.unsupported("type", "only tools of type `function` are supported"));
     }
-    // Templates are shown what is there as it is there.
+    // Templates receive the tool as the request contains it.
     let shown = fields.require("function")?;
     let mut function = Fields::new(fields.path("function"), shown.clone())?;
     fields.end()?;
@@ -34,12 +34,12 @@ fn read(mut fields: Fields) -> Result<Tool, ApiError> {
     if let Some(parameters) = function.take("parameters") {
         check_schema(&function.path("parameters"), &parameters)?;
     }
-    // Default: arguments are kept to their schema where that is asked for.
+    // Default: schemas are not enforced unless requested.
     let strict = function.flag("strict")?.unwrap_or(false);
     let name_place = function.path("name");
     function.end()?;
     let mut shown = shown;
-    // The model was trained on tools without it.
+    // Models are trained on tools without this field.
     if let Value::Object(function) = &mut shown {
         function.shift_remove("strict");
     }

@@ -20,7 +20,7 @@ use crate::server::Served;
 use request::CompletionRequest;
 
 /// # Errors
-/// What is wrong with the request; what the engine says before there is an answer.
+/// Returns an error if the request is invalid or its generation cannot start.
 pub(crate) async fn complete(
     served: Arc<Served>,
     fields: Fields,
@@ -37,44 +37,45 @@ pub(crate) async fn complete(
     reply::whole(&choices, answers).await
 }
 
-/// What all answers to a request have in common.
+/// Data common to all choices of a request.
 struct Choices {
     served: Arc<Served>,
     has_logprobs: bool,
-    /// The texts of the prompts, where answers begin with them.
+    /// Prompt texts to be echoed before each completion.
     echoes: Vec<String>,
-    /// Answers to each prompt.
+    /// Number of choices per prompt.
     each: usize,
 }
 
 impl Choices {
     fn echo(&self, choice: usize) -> &str {
-        // Default: nothing is echoed.
+        // Default: no echo.
         self.echoes.get(choice / self.each.max(1)).map_or("", String::as_str)
     }
 }
 
-/// A piece of an answer that is on its way.
+/// Pending output of a choice.
 #[derive(Debug, Default)]
 struct Progress {
     tokens: Vec<TokenEvent>,
-    /// Where the text of the next token begins, in characters.
+    /// Character offset of the next token's text.
     offset: usize,
     finished: Option<Finished>,
 }
 
 impl Progress {
-    /// Of an answer that begins with `echo`, whose tokens are told only with log-probabilities.
+    /// Creates the state of a choice. With log-probabilities, prompt tokens are reported as token events;
+    /// otherwise the offset starts after `echo`.
     fn after(echo: &str, has_logprobs: bool) -> Self {
         let offset = if has_logprobs { 0 } else { echo.chars().count() };
         Self { offset, ..Self::default() }
     }
 
-    /// Takes an event; the text that it adds.
+    /// Processes an event and returns its text.
     fn take(&mut self, event: Event) -> String {
         match event {
             Event::PromptToken(token) | Event::Token(token) => self.tokens.push(token),
-            // A prompt without messages has no reasoning that would be apart.
+            // Completions have no separate reasoning field.
             Event::Text(text) | Event::Reasoning(text) => return text,
             Event::Finished(finished) => self.finished = Some(finished),
             _ => {}
@@ -82,7 +83,7 @@ impl Progress {
         String::new()
     }
 
-    /// The log-probabilities of the tokens since the last call.
+    /// Returns the log-probabilities of the pending tokens and clears them.
     fn logprobs(&mut self, served: &Served) -> Value {
         let mut lists = CompletionLogprobs::default();
         for token in std::mem::take(&mut self.tokens) {

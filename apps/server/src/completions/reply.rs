@@ -1,4 +1,4 @@
-//! Completions in one piece.
+//! Non-streamed completion responses.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -9,10 +9,10 @@ use crate::answers::{Answers, Said};
 use crate::error::{ApiError, json_response};
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
-/// Waits for all answers.
+/// Waits for all choices and returns the response.
 ///
 /// # Errors
-/// What made one of them fail.
+/// Returns the first error of a choice.
 pub(super) async fn whole(choices: &Choices, mut answers: Answers) -> Result<Response, ApiError> {
     let begin = |index: usize| {
         let echo = choices.echo(index);

@@ -1,4 +1,4 @@
-//! A completion as it is asked for.
+//! Parsing of completion requests.
 
 use nestling::{EngineError, Model};
 use serde_json::Value;
@@ -12,32 +12,31 @@ use crate::sampling::{Shared, tokens_max};
 use crate::server::Served;
 use crate::tokens::ids;
 
-/// Tokens of an answer for which no bound is given, as the API says.
+/// Default of `max_tokens` in the API.
 const TOKENS_UNLESS_TOLD: usize = 16;
 
-/// A completion that has been read whole.
 #[derive(Debug)]
 pub(super) struct CompletionRequest {
     pub job: Job,
     pub stream: bool,
     pub include_usage: bool,
     pub has_logprobs: bool,
-    /// The texts of the prompts, where answers begin with them.
+    /// Prompt texts to be echoed before each completion.
     pub echoes: Vec<String>,
 }
 
 impl CompletionRequest {
     /// # Errors
-    /// The first field that is missing, unknown, not supported, or makes no sense.
+    /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
     pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
         let mut shared = Shared::take(&mut fields, served)?;
         let prompts = prompts(fields.require("prompt")?, &served.model)?;
         let max = tokens_max(&mut fields, "max_tokens", 0)?;
-        // Default: the API's own.
+        // Default: 16 tokens, as the API specifies.
         shared.options.max_tokens = Some(max.unwrap_or(TOKENS_UNLESS_TOLD));
         let top = fields.integer("logprobs", 0..=LOGPROBS_MAX)?;
         shared.sampling.top_logprobs = top.and_then(|top| usize::try_from(top).ok());
-        // Default: the API answers without the prompt.
+        // Default: no echo, as the API specifies.
         let echo = fields.flag("echo")?.unwrap_or(false);
         let has_logprobs = top.is_some();
         if echo {
@@ -65,7 +64,7 @@ impl CompletionRequest {
     }
 }
 
-/// One prompt or several, each a text or token ids.
+/// Reads one or several prompts, each a text or a list of token ids.
 fn prompts(value: Value, model: &Model) -> Result<Vec<Prompt>, ApiError> {
     let wrong = || {
         ApiError::invalid(

@@ -1,4 +1,4 @@
-//! Completions as events.
+//! Streamed completion responses.
 
 use nestling::Finished;
 use serde_json::{Value, json};
@@ -8,7 +8,6 @@ use crate::answers::{Answers, Said};
 use crate::events::{Form, Frames};
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
-/// Writes pieces of completions.
 pub(super) struct CompletionStream {
     choices: Choices,
     head: ReplyHead,
@@ -33,7 +32,6 @@ impl CompletionStream {
         object
     }
 
-    /// What was added to an answer.
     fn part(&mut self, index: usize, text: &str, finished: Option<&Finished>) -> Value {
         let has_logprobs = self.choices.has_logprobs;
         let logprobs = match self.all.get_mut(index) {
@@ -61,7 +59,7 @@ impl Form for CompletionStream {
 
     fn said(&mut self, said: Said, out: &mut Frames) {
         let index = said.choice;
-        // Default: all answers have a place.
+        // Default: each choice has an entry.
         let Some(progress) = self.all.get_mut(index) else { return };
         let text = progress.take(said.event);
         let finished = progress.finished.take();

@@ -1,4 +1,4 @@
-//! Blocks of content in a request, and what may stand in all of them.
+//! Content blocks of requests.
 
 use serde_json::Value;
 
@@ -6,11 +6,10 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, PARTS_MAX};
 
-/// Takes `cache_control`, which asks for what is done anyway: what was computed of a prompt is kept for the next one
-/// that begins alike.
+/// Takes and ignores `cache_control`: prompts are always cached for later requests with the same prefix.
 ///
 /// # Errors
-/// What is no such mark.
+/// Returns an error if the value is invalid.
 pub(super) fn take_cache_control(fields: &mut Fields) -> Result<(), ApiError> {
     let Some(mut mark) = fields.object("cache_control")? else { return Ok(()) };
     let kind = mark.required_text("type", NAME_BYTES_MAX)?;
@@ -24,10 +23,10 @@ pub(super) fn take_cache_control(fields: &mut Fields) -> Result<(), ApiError> {
     mark.end()
 }
 
-/// The blocks of a list, with their type.
+/// Returns the blocks of a list with their types.
 ///
 /// # Errors
-/// What is no list, or too long; the first block that is no object or has no type.
+/// Returns an error if the list is too long, or a block is not an object or has no type.
 pub(super) fn list(place: &str, content: Vec<Value>) -> Result<Vec<(String, Fields)>, ApiError> {
     if content.len() > PARTS_MAX {
         let message = format!("at most {PARTS_MAX} blocks, found {}", content.len());
@@ -41,23 +40,23 @@ pub(super) fn list(place: &str, content: Vec<Value>) -> Result<Vec<(String, Fiel
     content.into_iter().enumerate().map(read).collect()
 }
 
-/// The text of a block of type `text`.
+/// Returns the text of a block of type `text`.
 ///
 /// # Errors
-/// What else is in it.
+/// Returns an error for unknown fields.
 pub(super) fn text(mut fields: Fields) -> Result<String, ApiError> {
     let text = fields.required_text("text", BODY_BYTES_MAX)?;
-    // Replies have it, always empty.
+    // Blocks of replies have this field; it is always empty.
     fields.list("citations", 0)?;
     take_cache_control(&mut fields)?;
     fields.end()?;
     Ok(text)
 }
 
-/// A text, or blocks of text, whose texts are joined with line breaks.
+/// Returns a string, or the texts of text blocks joined with line breaks.
 ///
 /// # Errors
-/// What is neither.
+/// Returns an error if `content` is neither.
 pub(super) fn texts(place: &str, content: Value) -> Result<String, ApiError> {
     match content {
         Value::String(text) => Ok(text),
@@ -72,7 +71,7 @@ pub(super) fn texts(place: &str, content: Value) -> Result<String, ApiError> {
     }
 }
 
-/// A block of a type that means nothing here.
+/// Returns an error for an unsupported block type.
 pub(super) fn unsupported(fields: &Fields, kind: &str, known: &str) -> ApiError {
     fields.unsupported(
         "type",

@@ -1,4 +1,4 @@
-//! Errors as Anthropic's API writes them.
+//! Errors in the format of Anthropic's API.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode};
@@ -8,13 +8,12 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::usage::random;
 
-/// The API's own status for a server that has too much to do.
+/// HTTP status of an overloaded server in this API.
 const OVERLOADED: u16 = 529;
 
-/// Where clients look for the name of their request.
+/// Header with the request id.
 const ID_HEADER: &str = "request-id";
 
-/// The API's word for an error.
 fn kind(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
@@ -27,7 +26,8 @@ fn kind(status: StatusCode) -> &'static str {
     }
 }
 
-/// The object of a body or of an event. The API has no place for a field's name but the message.
+/// Returns the JSON object of an error body or error event. The API has no field for the name of a parameter,
+/// so the message includes it.
 pub(super) fn to_json(error: &ApiError, request_id: Option<&str>) -> Value {
     let message = match &error.param {
         Some(param) => format!("{param}: {}", error.message),
@@ -37,7 +37,7 @@ pub(super) fn to_json(error: &ApiError, request_id: Option<&str>) -> Value {
     json!({ "type": "error", "error": inner, "request_id": request_id })
 }
 
-/// A response of one of this API's routes, with its errors in this form and its name in the header of the API.
+/// Converts an error response to this API's format and sets the request id header.
 pub(crate) fn in_own_form(mut response: Response) -> Response {
     let id = format!("req_{:016x}", random());
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {

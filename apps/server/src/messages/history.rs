@@ -1,4 +1,4 @@
-//! The messages of a request: turns made of blocks.
+//! Conversion of Anthropic messages, which consist of blocks, to chat messages.
 
 use nestling::engine::text::MessageContent;
 use nestling::{Message, Role, ToolCall};
@@ -9,13 +9,13 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
-/// What stands before a tool's result that is an error: templates have no other place for it.
+/// Prefix of a failed tool result. Chat templates have no field for failures.
 const ERROR_MARK: &str = "Error: ";
 
-/// `system` and `messages`, as the conversation that templates are shown.
+/// Reads `system` and `messages` as chat messages.
 ///
 /// # Errors
-/// No messages, too many, and the first that makes no sense.
+/// Returns an error if there are no messages, too many messages, or an invalid one.
 pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     let mut history = History::default();
     if let Some(system) = fields.take("system") {
@@ -62,7 +62,7 @@ impl History {
         fields.end()
     }
 
-    /// Results of tools and words, each in its place.
+    /// Adds the tool results and texts of a user turn, in order.
     fn user(&mut self, place: &str, content: Value) -> Result<(), ApiError> {
         let content = match content {
             Value::Array(content) => content,
@@ -82,7 +82,7 @@ impl History {
         Ok(())
     }
 
-    /// Adds words; those of one role that follow each other are one message.
+    /// Adds a text. Consecutive texts of one role are merged into one message.
     fn say(&mut self, role: Role, text: String) {
         match self.messages.last_mut() {
             Some(last) if last.role == role => add_text(last, &text),
@@ -90,13 +90,13 @@ impl History {
         }
     }
 
-    /// Reasoning, words and calls.
+    /// Adds the reasoning, texts and calls of an assistant turn.
     fn assistant(&mut self, place: &str, content: Value) -> Result<(), ApiError> {
         if self.messages.last().is_none_or(|last| last.role != Role::Assistant) {
             let empty = Message { content: None, ..Message::assistant("") };
             self.messages.push(empty);
         }
-        // It was pushed above.
+        // An assistant message was pushed above.
         let Some(message) = self.messages.last_mut() else {
             return Err(ApiError::internal("a message is lost"));
         };
@@ -112,17 +112,17 @@ impl History {
                 "text" => add_text(message, &blocks::text(fields)?),
                 "thinking" => {
                     let text = fields.required_text("thinking", BODY_BYTES_MAX)?;
-                    // Nothing is signed here, so that nothing can be checked.
+                    // Signatures are not checked: this server does not sign reasoning.
                     fields.text("signature", BODY_BYTES_MAX)?;
                     fields.end()?;
                     if !text.is_empty() {
                         let before = message.reasoning.take().map(|before| before + "\n\n");
-                        // Default: nothing was thought before.
+                        // Default: the message has no reasoning yet.
                         message.reasoning = Some(before.unwrap_or_default() + &text);
                     }
                 }
                 "redacted_thinking" => {
-                    // Words that only who wrote them can read, and that no template could show.
+                    // Redacted reasoning is encrypted and is dropped.
                     fields.required_text("data", BODY_BYTES_MAX)?;
                     fields.end()?;
                 }
@@ -140,7 +140,6 @@ impl History {
     }
 }
 
-/// Adds a text behind what a message says.
 fn add_text(message: &mut Message, text: &str) {
     let said = match message.content.take() {
         Some(content) => format!("{}\n{text}", content.text()),
@@ -172,10 +171,10 @@ fn tool_result(mut fields: Fields) -> Result<Message, ApiError> {
     let place = fields.path("content");
     let text = match fields.take("content") {
         Some(content) => blocks::texts(&place, content)?,
-        // A tool that has nothing to say.
+        // An empty tool result.
         None => String::new(),
     };
-    // Default: it went well.
+    // Default: the call succeeded.
     let is_error = fields.flag("is_error")?.unwrap_or(false);
     blocks::take_cache_control(&mut fields)?;
     fields.end()?;

@@ -1,4 +1,4 @@
-//! `POST /v1/messages` and `POST /v1/messages/count_tokens`, as Anthropic's API has them.
+//! Anthropic's API: `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 
 mod blocks;
 mod error;
@@ -27,20 +27,20 @@ use request::{MessageRequest, Talk};
 
 pub(crate) use error::in_own_form;
 
-/// Whether a path is of this API.
+/// Returns true if a path belongs to this API.
 pub(crate) fn owns(path: &str) -> bool {
     let rest = path.strip_prefix("/v1/messages");
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// # Errors
-/// What is wrong with the request; what the engine says before there is an answer.
+/// Returns an error if the request is invalid or its generation cannot start.
 pub(crate) async fn create(
     served: Arc<Served>,
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    // Schemas are compiled here.
+    // Schemas are compiled here, which may take long.
     let request = served.read(move |served| MessageRequest::read(fields, served)).await?;
     let MessageRequest { job, stream } = request;
     let head = Head::new(&served, job.options.stop.clone());
@@ -53,10 +53,10 @@ pub(crate) async fn create(
     Ok(json_response(StatusCode::OK, &head.message(&parts)?))
 }
 
-/// How many tokens a conversation is.
+/// Counts the tokens of a conversation.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// Returns an error if the request is invalid.
 pub(crate) async fn count_tokens(
     served: Arc<Served>,
     mut fields: Fields,

@@ -1,4 +1,4 @@
-//! What a message looks like.
+//! Reply objects of Anthropic's API.
 
 use nestling::{FinishReason, Finished};
 use serde_json::{Value, json};
@@ -8,15 +8,15 @@ use crate::parts::{Kind, Part, Parts};
 use crate::server::Served;
 use crate::usage::random;
 
-/// Where arguments lie that are no JSON object, as the API's clients are told to write them.
+/// Field for arguments that are not a JSON object, as recommended by the API's documentation.
 const NO_OBJECT: &str = "INVALID_JSON";
 
-/// What is the same in all parts of one reply.
+/// Fields common to all parts of a reply.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     id: String,
     model: String,
-    /// The texts that end the answer.
+    /// Stop sequences of the request.
     stops: Vec<String>,
 }
 
@@ -26,9 +26,9 @@ impl Head {
         Self { id, model: served.id.clone(), stops }
     }
 
-    /// A message before anything of it was said.
+    /// Returns a message without content, for the start of a stream.
     pub fn empty(&self, prompt_tokens: usize) -> Value {
-        // How much of the prompt was there is known at the end.
+        // The number of cached tokens is only known at the end.
         let usage = json!({
             "input_tokens": prompt_tokens, "cache_read_input_tokens": null,
             "cache_creation_input_tokens": null, "output_tokens": 0,
@@ -36,10 +36,10 @@ impl Head {
         self.object(Vec::new(), &json!({ "stop_reason": null, "stop_sequence": null }), &usage)
     }
 
-    /// A whole message.
+    /// Returns a complete message.
     ///
     /// # Errors
-    /// One that has no end.
+    /// An internal error if the completion has not ended.
     pub fn message(&self, parts: &Parts) -> Result<Value, ApiError> {
         let finished = parts.end()?;
         let content = parts.list.iter().map(|part| block(part, true)).collect();
@@ -54,7 +54,7 @@ impl Head {
         })
     }
 
-    /// Why it ended.
+    /// Returns the fields that describe why the message ended.
     pub fn stop(&self, finished: &Finished) -> Value {
         let is_stop = finished.reason == FinishReason::Stop;
         let found = finished.stop.filter(|_| is_stop).and_then(|index| self.stops.get(index));
@@ -69,8 +69,7 @@ impl Head {
     }
 }
 
-/// Tokens of a message. What is computed is there for the next prompt that begins alike, and is not counted as written
-/// to a cache.
+/// Returns the token usage. Cache writes are reported as 0: prompts are always cached, without extra cost.
 pub(super) fn usage(finished: &Finished, reasoning: usize) -> Value {
     let usage = &finished.usage;
     json!({
@@ -82,11 +81,11 @@ pub(super) fn usage(finished: &Finished, reasoning: usize) -> Value {
     })
 }
 
-/// A block, with what was written into it or as it begins.
+/// Returns a content block; an empty one unless `is_whole`.
 pub(super) fn block(part: &Part, is_whole: bool) -> Value {
     let text = if is_whole { part.text.as_str() } else { "" };
     match &part.kind {
-        // Nothing here is signed.
+        // Reasoning is not signed.
         Kind::Reasoning => json!({ "type": "thinking", "thinking": text, "signature": "" }),
         Kind::Text => json!({ "type": "text", "text": text, "citations": null }),
         Kind::Call { id, name, arguments } => {

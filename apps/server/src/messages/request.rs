@@ -1,4 +1,4 @@
-//! A message as it is asked for.
+//! Parsing of message requests.
 
 use nestling::{Conversation, GenerateOptions, Model};
 use serde_json::{Map, Value};
@@ -17,20 +17,20 @@ use crate::sampling::{
 };
 use crate::server::Served;
 
-/// The fewest tokens that the API lets reasoning have.
+/// Minimum reasoning budget in the API, in tokens.
 const BUDGET_MIN: u64 = 1024;
 
-/// What the conversation itself is made of.
+/// The conversation part of a request, common to both routes.
 pub(super) struct Talk {
     pub conversation: Conversation,
-    /// What the answer must look like is part of it.
+    /// Options with the output constraint of the conversation.
     options: GenerateOptions,
     calls_max: Option<usize>,
 }
 
 impl Talk {
     /// # Errors
-    /// The first field that is missing, not supported, or makes no sense.
+    /// Returns an error for the first field that is missing, unsupported or invalid.
     pub fn take(fields: &mut Fields, served: &Served) -> Result<Self, ApiError> {
         let model = &served.model;
         check_model(fields, served)?;
@@ -63,7 +63,6 @@ impl Talk {
     }
 }
 
-/// A message that has been read whole.
 pub(super) struct MessageRequest {
     pub job: Job,
     pub stream: bool,
@@ -71,7 +70,7 @@ pub(super) struct MessageRequest {
 
 impl MessageRequest {
     /// # Errors
-    /// The first field that is missing, unknown, not supported, or makes no sense.
+    /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
     pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
         let Talk { conversation, options, calls_max } = Talk::take(&mut fields, served)?;
         let max_tokens = tokens_max(&mut fields, "max_tokens", 0)?;
@@ -81,7 +80,7 @@ impl MessageRequest {
         top_k(&mut fields, &mut sampling)?;
         check_sampling(&fields, &sampling)?;
         let name = "stop_sequences";
-        // Default: the answer ends where the model ends it.
+        // Default: no stop sequences.
         let stop = fields.list(name, STOP_SEQUENCES_MAX)?.unwrap_or_default();
         let stop = stop_texts(&fields, name, stop, STOP_SEQUENCES_MAX)?;
         let mut group = None;
@@ -89,9 +88,9 @@ impl MessageRequest {
             group = metadata.text("user_id", TEXT_BYTES_MAX)?.map(|user| group_of(&user));
             metadata.end()?;
         }
-        // There is one tier, and it is what both mean here.
+        // Both values are accepted and have no effect: there is a single service tier.
         take_word(&mut fields, "service_tier", &["auto", "standard_only"])?;
-        // Default: the API sends a message in one piece.
+        // Default: no streaming, as the API specifies.
         let stream = fields.flag("stream")?.unwrap_or(false);
         for name in ["container", "inference_geo", "mcp_servers", "diagnostics"] {
             if fields.take(name).is_some() {
@@ -112,7 +111,7 @@ impl MessageRequest {
     }
 }
 
-/// A field that may say one of these words, which all mean what is done anyway.
+/// Takes a field whose supported values have no effect.
 fn take_word(fields: &mut Fields, name: &str, words: &[&str]) -> Result<(), ApiError> {
     match fields.text(name, NAME_BYTES_MAX)? {
         Some(word) if !words.contains(&word.as_str()) => {
@@ -123,7 +122,7 @@ fn take_word(fields: &mut Fields, name: &str, words: &[&str]) -> Result<(), ApiE
     }
 }
 
-/// Whether to reason.
+/// Reads `thinking` and sets the template variables for it.
 fn take_thinking(
     fields: &mut Fields,
     model: &Model,
@@ -156,7 +155,7 @@ fn take_thinking(
     thinking.end()
 }
 
-/// How many tokens the reasoning should have, where the chat template can be told.
+/// Reads the reasoning budget, and passes it to the template if it has a variable for it.
 fn take_budget(
     thinking: &mut Fields,
     model: &Model,

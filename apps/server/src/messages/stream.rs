@@ -1,4 +1,4 @@
-//! A message as events.
+//! Streamed replies of Anthropic's API.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,6 @@ use crate::error::ApiError;
 use crate::events::{Form, Frames};
 use crate::parts::{Kind, Part, Parts, Step};
 
-/// Writes the events of a message.
 pub(super) struct MessageStream {
     head: Head,
     prompt_tokens: usize,
@@ -22,7 +21,7 @@ impl MessageStream {
     }
 }
 
-/// Writes an event, whose name is its type.
+/// Writes an event whose name equals its type.
 fn write(out: &mut Frames, kind: &str, mut event: Value) {
     if let Value::Object(map) = &mut event {
         map.shift_insert(0, "type".into(), kind.into());
@@ -30,7 +29,6 @@ fn write(out: &mut Frames, kind: &str, mut event: Value) {
     out.event(kind, &event);
 }
 
-/// Writes what happened to a block.
 fn tell(out: &mut Frames, part: &Part, index: usize, step: Step) {
     match step {
         Step::Open => {

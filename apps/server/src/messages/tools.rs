@@ -1,4 +1,4 @@
-//! The tools of a message, and whether they may or must be called.
+//! Tools and tool choice of a message request.
 
 use nestling::guide::ToolChoice;
 use nestling::{Model, ToolSchema};
@@ -10,7 +10,7 @@ use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX};
 use crate::tools::{self, Tool, Tools, check_schema, function, function_name};
 
 /// # Errors
-/// The first that makes no sense; tools for a model that knows none.
+/// Returns an error for the first invalid tool or a model without tool support.
 pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
     let (schemas, strict) = tools::take(fields, model, read)?;
     let (choice, calls_max) = choice(fields, &schemas)?;
@@ -27,10 +27,10 @@ fn read(mut fields: Fields) -> Result<Tool, ApiError> {
     let description = fields.text("description", BODY_BYTES_MAX)?;
     let schema = fields.require("input_schema")?;
     check_schema(&fields.path("input_schema"), &schema)?;
-    // Default: arguments are kept to their schema where that is asked for.
+    // Default: schemas are not enforced unless requested.
     let strict = fields.flag("strict")?.unwrap_or(false);
     blocks::take_cache_control(&mut fields)?;
-    // What models write is told as it comes, and all tools are part of the prompt.
+    // Tool input is always streamed, and all tools are part of the prompt.
     for (name, only) in [("eager_input_streaming", true), ("defer_loading", false)] {
         if fields.flag(name)?.is_some_and(|flag| flag != only) {
             return Err(fields.unsupported(name, format!("only `{only}` is supported")));
@@ -41,7 +41,7 @@ fn read(mut fields: Fields) -> Result<Tool, ApiError> {
     Ok(Tool { schema: function(name, description, Some(schema)), strict, name_place })
 }
 
-/// Which tools may be called, and after how many calls the answer ends.
+/// Returns the tool choice and the number of calls after which the generation ends.
 fn choice(
     fields: &mut Fields,
     schemas: &[ToolSchema],
@@ -62,7 +62,7 @@ fn choice(
         }
         _ => return Err(said.invalid("type", "auto, any, tool or none was expected")),
     };
-    // Default: the API lets answers have several calls.
+    // Default: several calls are allowed, as the API specifies.
     let alone = kind != "none" && said.flag("disable_parallel_tool_use")?.unwrap_or(false);
     said.end()?;
     if schemas.is_empty() && choice != ToolChoice::None {

@@ -1,4 +1,4 @@
-//! Answers as lines of JSON, sent while they are made.
+//! Responses streamed as lines of JSON.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,25 +15,23 @@ use super::words;
 use crate::answers::{Answers, Said};
 use crate::error::ApiError;
 
-/// Bytes of lines that are sent in one piece where more are there.
+/// Maximum size of one body frame in bytes, if further lines are pending.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// The body of such an answer.
 struct LineBody {
-    /// None after the end.
+    /// `None` after the end.
     answers: Option<Answers>,
     writer: Writer,
     text: String,
 }
 
-/// A response that tells what is said as it comes.
 pub(super) fn response(answers: Answers, writer: Writer) -> Response {
     let body = LineBody { answers: Some(answers), writer, text: String::new() };
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies must not wait for more.
+    // Disables response buffering in proxies.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

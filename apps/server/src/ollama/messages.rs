@@ -1,4 +1,4 @@
-//! The messages of a chat in this API's form: calls have no ids, and results name their tool.
+//! Messages of Ollama's API. Calls have no ids, and tool results name their tool.
 
 use nestling::{Message, Role, ToolCall};
 use serde_json::Value;
@@ -8,21 +8,21 @@ use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// # Errors
-/// Too many messages, and the first that makes no sense.
+/// Returns an error if there are too many messages or an invalid one.
 pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     let name = "messages";
-    // Default: without messages the model is only opened.
+    // Default: a request without messages only loads the model.
     let messages = fields.list(name, MESSAGES_MAX)?.unwrap_or_default();
     let mut reader = Reader::default();
     let read = |(index, message)| reader.read(&format!("{name}[{index}]"), message);
     messages.into_iter().enumerate().map(read).collect()
 }
 
-/// Gives calls their ids, and results those of the calls that they answer.
+/// Assigns ids to calls, and matches tool results with calls.
 #[derive(Debug, Default)]
 struct Reader {
     calls: usize,
-    /// Calls without a result, by id and name.
+    /// Calls without a result, as pairs of id and name.
     open: Vec<(String, String)>,
 }
 
@@ -41,7 +41,7 @@ impl Reader {
                 return Err(fields.invalid("role", message));
             }
         };
-        // Default: who only calls tools says nothing.
+        // Default: messages with only tool calls have no content.
         let content = fields.text("content", BODY_BYTES_MAX)?.unwrap_or_default();
         let mut message = Message::new(role, content);
         fields.refuse("images", "no model here sees images")?;
@@ -74,10 +74,10 @@ impl Reader {
         let mut function =
             function.ok_or_else(|| fields.invalid("function", "`function` is missing"))?;
         fields.end()?;
-        // The number of a call among those of its answer; the order says the same.
+        // The index repeats the order of the calls, so it is ignored.
         function.integer("index", 0..=CALLS_MAX as u64)?;
         let name = function.required_text("name", TEXT_BYTES_MAX)?;
-        // Default: a tool without parameters is called with none.
+        // Default: empty arguments for tools without parameters.
         let arguments =
             function.take("arguments").unwrap_or_else(|| Value::Object(Default::default()));
         if !arguments.is_object() {
@@ -90,7 +90,7 @@ impl Reader {
         Ok(ToolCall { id, name, arguments })
     }
 
-    /// The id of the first call of this tool that has no result yet.
+    /// Removes the first pending call of this tool and returns its id.
     fn answered(&mut self, tool: Option<&str>) -> Option<String> {
         let is_meant = |call: &(String, String)| tool.is_none_or(|tool| call.1 == tool);
         let index = self.open.iter().position(is_meant)?;

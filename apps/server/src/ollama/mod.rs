@@ -1,7 +1,7 @@
 //! Ollama's API: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
 //!
-//! Answers are lines of JSON unless `stream` is false, times are in nanoseconds, and an error is `{"error": "..."}`.
-//! Fields and options that mean nothing here are errors that name them.
+//! Responses are lines of JSON unless `stream` is false. Times are in nanoseconds, and an error is `{"error":
+//! "..."}`. Unknown fields and unsupported options are errors that name them.
 
 mod lines;
 mod messages;
@@ -26,27 +26,25 @@ use crate::server::{Models, Server};
 use reply::{Kind, Writer};
 use request::{Keep, Request};
 
-/// Routes of the API that mean something, but not here.
+/// Known API routes that are not supported.
 const NOT_OFFERED: [&str; 8] =
     ["pull", "push", "create", "delete", "copy", "embed", "embeddings", "blobs"];
 
-/// Who asked, and when.
+/// Caller and arrival time of a request.
 pub(crate) struct Asked {
     pub caller: Caller,
     pub started: Instant,
 }
 
-/// Whether a path is one of this API's.
 pub(crate) fn owns(path: &str) -> bool {
     path.starts_with("/api/")
 }
 
-/// Whether a route reads a body.
 pub(crate) fn has_body(method: &Method, path: &str) -> bool {
     *method == Method::POST && matches!(path, "/api/chat" | "/api/generate" | "/api/show")
 }
 
-/// The methods of a route, as the header `Allow` lists them.
+/// Returns the methods of a route for the `Allow` header.
 pub(crate) fn methods(path: &str) -> Option<&'static str> {
     match path.strip_prefix("/api/")? {
         "version" | "tags" | "ps" => Some("GET,HEAD"),
@@ -55,10 +53,10 @@ pub(crate) fn methods(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Answers a request that came at `started`; its fields are there where [`has_body`] says so.
+/// Handles a request that arrived at `started`. `fields` is present if [`has_body`] returns true.
 ///
 /// # Errors
-/// What is wrong with the request, or with the path.
+/// Returns an error if the request or the path is invalid.
 pub(crate) async fn answer(
     server: &Server,
     method: &Method,
@@ -66,7 +64,7 @@ pub(crate) async fn answer(
     fields: Option<Fields>,
     asked: Asked,
 ) -> Result<Response, ApiError> {
-    // Default: other routes have other starts.
+    // Default: an empty name for paths outside this API.
     let name = path.strip_prefix("/api/").unwrap_or_default();
     let is_get = matches!(*method, Method::GET | Method::HEAD);
     match (name, fields) {
@@ -102,7 +100,7 @@ async fn generate(
         return Err(ApiError::no_model(&name, &served.id));
     }
     let loaded = started.elapsed();
-    // Schemas are compiled here.
+    // Schemas are compiled here, which may take long.
     let request = served.read(move |served| Request::read(kind, fields, served)).await?;
     let Request { job, stream, keep } = request;
     match (server.models()?, keep) {
@@ -126,7 +124,7 @@ async fn generate(
     }
 }
 
-/// What an error says, the field that is wrong included.
+/// Returns the error message including the name of the invalid field.
 fn words(error: &ApiError) -> String {
     match &error.param {
         Some(param) if !error.message.contains(param.as_str()) => {
@@ -136,7 +134,7 @@ fn words(error: &ApiError) -> String {
     }
 }
 
-/// A response of one of this API's routes, with its errors in this form.
+/// Converts an error response to this API's format.
 pub(crate) fn in_own_form(mut response: Response) -> Response {
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         *response.body_mut() = Body::from(json!({ "error": words(&error) }).to_string());

@@ -17,14 +17,14 @@ use crate::limits::TEXT_BYTES_MAX;
 use crate::server::{Models, Served, Server};
 use crate::source::ListedModel;
 
-/// When a model is closed that stays for good.
+/// Expiry time of a model that is never closed.
 const NEVER: &str = "9999-12-31T23:59:59Z";
 
 pub(super) fn version() -> Response {
     json_response(StatusCode::OK, &json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
-/// All models, with one that is open for good as one of a list.
+/// Returns all models. A single model is returned as a list of one.
 async fn listed(server: &Server) -> Result<Vec<ListedModel>, ApiError> {
     match server.models()? {
         Models::Pool(pool) => pool.list().await,
@@ -40,7 +40,7 @@ async fn listed(server: &Server) -> Result<Vec<ListedModel>, ApiError> {
     }
 }
 
-/// What tells a model from all others, as far as its listing does.
+/// Returns a model digest, computed from the listing alone.
 fn digest(listed: &ListedModel) -> String {
     let facts = format!("{} {} {} {}", listed.name, listed.bytes, listed.created, listed.format);
     let hash: [u8; 32] = Sha256::digest(facts).into();
@@ -72,7 +72,7 @@ pub(super) async fn tags(server: &Server) -> Result<Response, ApiError> {
     let open = server.open()?;
     let models = listed(server).await?.into_iter().map(|listed| {
         let served = open.iter().find(|served| served.id == listed.name);
-        // Default: nothing is known of a model that is not open.
+        // Default: the family is unknown unless the model is open.
         let family = served.map(|served| family(served)).unwrap_or_default();
         json!({
             "name": listed.name, "model": listed.name, "modified_at": at(listed.created),
@@ -106,7 +106,7 @@ pub(super) async fn ps(server: &Server) -> Result<Response, ApiError> {
     Ok(json_response(StatusCode::OK, &json!({ "models": models })))
 }
 
-/// What is known of a model. One that is not open is not opened for it.
+/// Describes a model. A closed model is not opened for the purpose.
 pub(super) async fn show(server: &Server, mut fields: Fields) -> Result<Response, ApiError> {
     let old = fields.text("name", TEXT_BYTES_MAX)?;
     let name = match old.filter(|_| !fields.names("model")) {
@@ -133,7 +133,7 @@ pub(super) async fn show(server: &Server, mut fields: Fields) -> Result<Response
         capabilities.extend(can.tools.then_some("tools"));
         capabilities.extend(can.thinking.then_some("thinking"));
         let source = served.model.chat_template().map(|template| template.source().to_owned());
-        // Default: a model without a template completes texts.
+        // Default: no template; the model only completes text.
         template = source.unwrap_or_default();
     }
     let body = json!({

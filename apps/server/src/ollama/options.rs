@@ -1,4 +1,4 @@
-//! The options of a request: how tokens are chosen, and where answers end.
+//! The `options` of a request: sampling and stop sequences.
 
 use nestling::{Model, SamplingParams};
 
@@ -9,7 +9,8 @@ use crate::sampling::stop;
 use nestling::GenerateOptions;
 
 /// # Errors
-/// The first option that makes no sense, that no model here has, or that asks for a longer context than there is.
+/// Returns an error for the first option that is invalid, unsupported, or requests a longer context than
+/// available.
 pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<GenerateOptions, ApiError> {
     let mut options = GenerateOptions {
         token_events: true,
@@ -32,7 +33,7 @@ pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<GenerateOptions
     Ok(options)
 }
 
-/// A bound on an answer; below zero there is none but the context.
+/// Reads `num_predict`. Negative values mean no limit besides the context.
 fn tokens_max(asked: &mut Fields) -> Result<Option<usize>, ApiError> {
     let name = "num_predict";
     let Some(value) = asked.take(name) else { return Ok(None) };
@@ -62,18 +63,18 @@ fn sampling(asked: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErro
         }
     }
     if let Some(top_k) = asked.integer("top_k", 0..=u64::from(u32::MAX))? {
-        // Default: more than can be counted is all.
+        // Default: a value that overflows means no limit.
         sampling.top_k = usize::try_from(top_k).unwrap_or(0);
     }
     if let Some(seed) = asked.take("seed") {
-        // Seeds have a sign, whose bit is one like others.
+        // Seeds may be negative. The bits of the number are used.
         let bits = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
         let bits = bits.ok_or_else(|| asked.invalid("seed", "a whole number was expected"))?;
         sampling.seed = Some(bits);
     }
     sampling.validate().map_err(|error| {
         let text = error.to_string();
-        // The engine's errors begin with the field's name.
+        // Messages of the engine start with the name of the field.
         let name = match text.split(':').next() {
             Some("repetition_penalty") => "repeat_penalty",
             Some(name) => name,

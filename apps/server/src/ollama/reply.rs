@@ -1,4 +1,4 @@
-//! What is said of an answer: pieces of it, and its end with what it took.
+//! Reply objects of Ollama's API.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,14 +11,14 @@ use super::time::{nanoseconds, written};
 use crate::answers::Answers;
 use crate::error::{ApiError, json_response};
 
-/// What was asked for.
+/// Type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Chat,
     Generate,
 }
 
-/// A piece of an answer.
+/// Output of one or several events.
 #[derive(Debug, Default)]
 struct Piece {
     content: String,
@@ -39,20 +39,20 @@ impl Piece {
                 let ToolCall { name, arguments, .. } = call;
                 self.calls.push(json!({ "function": { "name": name, "arguments": arguments } }));
             }
-            // What is no call by this API is text.
+            // Calls that this API cannot represent are returned as text.
             Event::ToolCall(call) => self.content.push_str(&call.arguments_text()),
             _ => {}
         }
     }
 }
 
-/// Writes the objects of one answer.
+/// Formats the events of one generation.
 #[derive(Debug)]
 pub(super) struct Writer {
     kind: Kind,
     model: String,
     started: Instant,
-    /// How long it took until the model was there.
+    /// Time until the model was loaded.
     loaded: Duration,
 }
 
@@ -90,7 +90,7 @@ impl Writer {
         map
     }
 
-    /// The object of an event; none where there is nothing to say.
+    /// Returns the object for an event, or `None` if it has no output.
     pub fn said(&self, event: Event) -> Option<Value> {
         if let Event::Finished(finished) = &event {
             return Some(self.end(Piece::default(), finished));
@@ -119,7 +119,7 @@ impl Writer {
         map.into()
     }
 
-    /// What is said where nothing was to be answered.
+    /// Returns the reply to a request without a prompt.
     pub fn without_answer(&self, reason: &str) -> Value {
         let mut map = self.object(Piece::default());
         map.insert("done".into(), true.into());
@@ -127,10 +127,10 @@ impl Writer {
         map.into()
     }
 
-    /// Waits for the whole answer.
+    /// Waits for the whole completion and returns the response.
     ///
     /// # Errors
-    /// What made it fail.
+    /// Returns the error of the generation.
     pub async fn whole(self, mut answers: Answers) -> Result<Response, ApiError> {
         let mut piece = Piece::default();
         let mut finished = None;

@@ -1,4 +1,4 @@
-//! A chat or a completion as it is asked for.
+//! Parsing of chat and completion requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,21 +19,20 @@ use crate::prompt::Prompt;
 use crate::server::{Served, unix_seconds};
 use crate::tools::check_schema;
 
-/// How long a model stays open; none is for good.
+/// Idle time after which a model is closed; `None` means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Keep(pub Option<Duration>);
 
-/// A request that has been read whole.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// None where the model is only to be opened or closed.
+    /// `None` if the model is only to be loaded or unloaded.
     pub job: Option<Job>,
     pub stream: bool,
     pub keep: Option<Keep>,
 }
 
 /// # Errors
-/// Where no model is named.
+/// Returns an error if no model is named.
 pub(super) fn model_name(fields: &mut Fields) -> Result<String, ApiError> {
     let name = fields.text("model", TEXT_BYTES_MAX)?;
     let name = name.filter(|name| !name.is_empty());
@@ -42,10 +41,10 @@ pub(super) fn model_name(fields: &mut Fields) -> Result<String, ApiError> {
 
 impl Request {
     /// # Errors
-    /// The first field that is missing, unknown, not supported, or makes no sense.
+    /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
     pub fn read(kind: Kind, mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
         let model = &served.model;
-        // Default: this API sends answers as they come.
+        // Default: streaming, as this API specifies.
         let stream = fields.flag("stream")?.unwrap_or(true);
         let keep = keep(&mut fields)?;
         let mut options = options::take(&mut fields, model)?;
@@ -94,7 +93,7 @@ fn keep(fields: &mut Fields) -> Result<Option<Keep>, ApiError> {
     kept.ok_or_else(|| fields.invalid(name, "seconds, or a duration such as `5m`, was expected"))
 }
 
-/// What answers are kept to; none where they are free.
+/// Reads the output constraint; `None` for free text.
 fn form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
     let name = "format";
     let guide = match fields.take(name) {
@@ -112,7 +111,7 @@ fn form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
     Ok(Some(guide))
 }
 
-/// What the chat template is told of reasoning.
+/// Reads `think` and returns the template variables for it.
 fn thinking(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, ApiError> {
     let name = "think";
     let knows = |name: &str| model.chat_template().is_some_and(|template| template.names(name));
@@ -132,7 +131,7 @@ fn thinking(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, Ap
         None if knows("enable_thinking") => {
             arguments.insert("enable_thinking".into(), reasons.into());
         }
-        // What it does anyway.
+        // The requested behaviour is the template's only one.
         None if reasons == model.capabilities().thinking => {}
         None => {
             let message = "the chat template of this model cannot be told whether to reason";
@@ -145,7 +144,7 @@ fn thinking(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, Ap
 fn chat(fields: &mut Fields, model: &Model, has_form: bool) -> Result<Option<Prompt>, ApiError> {
     let messages = messages::take(fields)?;
     if fields.names("tool_choice") || fields.names("parallel_tool_calls") {
-        // They are another API's.
+        // These fields belong to another API.
         let name = if fields.names("tool_choice") { "tool_choice" } else { "parallel_tool_calls" };
         return Err(ApiError::unknown(name));
     }
@@ -163,7 +162,7 @@ fn chat(fields: &mut Fields, model: &Model, has_form: bool) -> Result<Option<Pro
 
 fn conversation(messages: Vec<Message>) -> Conversation {
     let mut conversation = Conversation::new(messages);
-    // Default: a clock that cannot be after the year 2262.
+    // Default: only a clock after the year 292 billion overflows.
     let now = i64::try_from(unix_seconds()).unwrap_or(0);
     conversation.now = Some(TemplateTime::from_unix_seconds(now));
     conversation
@@ -174,7 +173,7 @@ fn text(fields: &mut Fields, model: &Model) -> Result<Option<Prompt>, ApiError> 
     fields.refuse("suffix", "text before a suffix is not supported")?;
     fields.refuse("template", "a model has its own template")?;
     fields.refuse("context", "what was computed is found by the prompt itself")?;
-    // Default: a prompt is a message, and there is none.
+    // Default: the prompt is rendered as a chat message.
     let raw = fields.flag("raw")?.unwrap_or(false);
     let system = fields.text("system", BODY_BYTES_MAX)?.filter(|text| !text.is_empty());
     let prompt = fields.text("prompt", BODY_BYTES_MAX)?.filter(|text| !text.is_empty());

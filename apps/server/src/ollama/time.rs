@@ -1,13 +1,13 @@
-//! Points in time and durations as this API writes them.
+//! Timestamps and durations in the format of Ollama's API.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest time that a model can be asked to stay, in seconds.
+/// Maximum keep-alive time in seconds.
 const KEEP_SECONDS_MAX: f64 = 1e9;
 
-/// A point in time by RFC 3339, in UTC and with nanoseconds.
+/// Formats a time as RFC 3339, in UTC with nanoseconds.
 pub(super) fn written(time: SystemTime) -> String {
-    // Default: a clock before 1970 tells nothing.
+    // Default: 1970 for a clock before 1970.
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let (year, month, day) = date(days);
@@ -16,12 +16,13 @@ pub(super) fn written(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanoseconds:09}Z")
 }
 
-/// Year, month and day of a day since 1970: 400 years have as many days each time.
+/// Returns year, month and day of a day since 1970-01-01. The calendar repeats after 400 years, or 146,097
+/// days.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    // Years begin in March, so that a leap day is the last.
+    // Years of this computation start in March, so that a leap day is the last day.
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
@@ -30,13 +31,12 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year, month, day)
 }
 
-/// Nanoseconds.
 pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How long something is kept, in seconds or as a duration such as `5m` or `1h30m`; below zero is for good. None for what
-/// is neither.
+/// Parses a keep-alive time: seconds as a number, or a duration such as `5m` or `1h30m`. A negative value is
+/// returned as `Some(None)` and means forever. `None` for other values.
 #[expect(clippy::option_option, reason = "for good is a time, too")]
 pub(super) fn kept(value: &serde_json::Value) -> Option<Option<Duration>> {
     let seconds = match value {
@@ -50,7 +50,7 @@ pub(super) fn kept(value: &serde_json::Value) -> Option<Option<Duration>> {
     (seconds <= KEEP_SECONDS_MAX).then(|| Some(Duration::from_secs_f64(seconds)))
 }
 
-/// Seconds of a duration as Go writes it.
+/// Parses a duration in the format of Go and returns seconds.
 fn seconds(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),
@@ -59,7 +59,7 @@ fn seconds(text: &str) -> Option<f64> {
     if rest.is_empty() {
         return None;
     }
-    // A plain number is one of seconds.
+    // A number without a unit is in seconds.
     if rest.bytes().all(|byte| byte.is_ascii_digit()) {
         return rest.parse::<f64>().ok().map(|seconds| sign * seconds);
     }
@@ -93,7 +93,7 @@ mod tests {
     fn points_in_time_are_dates() {
         let at = |seconds| written(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00.000000000Z");
-        // The leap days of 2000 and 2024, and the first of a March without one.
+        // The leap days of 2000 and 2024, and March 1 of a year without one.
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000000000Z");
         assert_eq!(at(1_709_210_096), "2024-02-29T12:34:56.000000000Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000000000Z");

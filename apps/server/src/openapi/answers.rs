@@ -1,4 +1,4 @@
-//! What routes answer with, and how they say what went wrong.
+//! Responses of the routes, including errors.
 
 use serde_json::{Value, json};
 
@@ -64,7 +64,6 @@ pub(super) fn all() -> Value {
     })
 }
 
-/// An answer of OpenAI's, with its choices.
 fn of_choices(object: &str, says: &str) -> Value {
     let count = json!({ "type": "integer", "minimum": 0 });
     let reasons = ["stop", "length", "tool_calls"];

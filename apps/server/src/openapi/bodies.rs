@@ -1,4 +1,4 @@
-//! Bodies of the OpenAI API's routes, and of those that this server has besides.
+//! Request bodies of the OpenAI API and of this server's own routes.
 
 use serde_json::{Map, Value, json};
 
@@ -28,7 +28,7 @@ pub(super) fn all() -> Value {
     })
 }
 
-/// `fields`, and those that chats and completions share.
+/// Adds the fields common to chats and completions.
 fn with_shared(fields: Value) -> Value {
     let mut all = json!({
         "model": text(TEXT_BYTES_MAX),

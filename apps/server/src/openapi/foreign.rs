@@ -1,4 +1,4 @@
-//! Bodies of Anthropic's routes and of Ollama's.
+//! Request bodies of Anthropic's and Ollama's APIs.
 
 use serde_json::{Map, Value, json};
 
@@ -31,7 +31,7 @@ pub(super) fn all() -> Value {
     })
 }
 
-/// A block of a message; all may carry a mark of what is to be cached.
+/// Returns the schema of a content block. All blocks may have `cache_control`.
 fn block(kind: &str, required: &[&str], fields: Value) -> Value {
     let mut all = json!({ "type": word(&[kind]), "cache_control": component("CacheControl") });
     if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
@@ -94,7 +94,7 @@ fn anthropic_tool() -> Value {
     )
 }
 
-/// What both routes of messages take.
+/// Returns the fields common to both message routes.
 fn counted() -> Value {
     let message = object(
         &["role", "content"],
@@ -154,7 +154,7 @@ fn messages() -> Value {
     object(&["model", "messages", "max_tokens"], all)
 }
 
-/// What asks for nothing, and is taken so.
+/// Returns the schema of an unsupported field, which accepts empty values only.
 fn nothing() -> Value {
     json!({ "enum": [false, "", [], null] })
 }
@@ -169,7 +169,7 @@ fn ollama_show() -> Value {
     )
 }
 
-/// What chats and completions take in this API, with the fields of their own.
+/// Adds the fields common to chats and completions of this API.
 fn ollama(required: &[&str], fields: Value) -> Value {
     let mut all = json!({
         "model": { "type": "string", "minLength": 1, "maxLength": TEXT_BYTES_MAX },

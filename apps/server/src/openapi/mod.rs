@@ -1,5 +1,4 @@
-//! `GET /openapi.json`: what the routes take and give, in the words of OpenAPI 3.1, with the bounds of
-//! [`crate::limits`] themselves.
+//! `GET /openapi.json`: the API description in OpenAPI 3.1. Its bounds are taken from [`crate::limits`].
 
 mod answers;
 mod bodies;
@@ -14,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::error::json_response;
 use schema::component;
 
-/// In whose form a route writes errors.
+/// API that defines the error format of a route.
 #[derive(Clone, Copy)]
 enum Errors {
     OpenAi,
@@ -31,7 +30,7 @@ impl Errors {
         }
     }
 
-    /// The status of a server that has too much to do: Anthropic's API has its own.
+    /// Returns the HTTP status of an overloaded server. Anthropic's API has a separate one.
     fn busy(self) -> &'static str {
         match self {
             Self::Anthropic => "529",
@@ -40,24 +39,22 @@ impl Errors {
     }
 }
 
-/// What a route answers with.
 #[derive(Clone, Copy)]
 enum Gives {
     /// A JSON object, described by a schema.
     Json(&'static str),
-    /// The same, or events where the request asks for them.
+    /// A JSON object, or events for a streaming request.
     JsonOrEvents(&'static str),
-    /// The same, or lines of JSON.
+    /// A JSON object, or lines of JSON for a streaming request.
     JsonOrLines(&'static str),
-    /// A text of this kind.
+    /// Text of this media type.
     Text(&'static str),
 }
 
-/// A route, and what it is for.
 struct Route {
     path: &'static str,
     what: &'static str,
-    /// The schema of the body of a POST; none for a GET.
+    /// Schema of the body of a POST; `None` for a GET.
     body: Option<&'static str>,
     gives: Gives,
 }
@@ -112,7 +109,7 @@ const ROUTES: [Route; 25] = [
 
 const EVENTS: &str = "text/event-stream";
 
-/// `GET /openapi.json`.
+/// Handles `GET /openapi.json`.
 pub(crate) async fn show() -> Response {
     json_response(StatusCode::OK, &document())
 }
@@ -146,7 +143,7 @@ fn document() -> Value {
                 "key": { "type": "apiKey", "in": "header", "name": "X-Api-Key" },
             },
         },
-        // A server without keys needs none.
+        // The empty entry allows servers without keys.
         "security": [{}, { "bearer": [] }, { "key": [] }],
     })
 }
@@ -173,7 +170,7 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-/// The path in letters.
+/// Returns an operation id derived from a path.
 fn id_of(path: &str) -> String {
     let letters = path.trim_matches('/').replace(['/', '.'], "_").replace(['{', '}'], "");
     if letters.is_empty() { "page".into() } else { letters }
@@ -199,7 +196,7 @@ fn responses(route: &Route) -> Value {
         content.insert("application/json".into(), json!({ "schema": component(schema) }));
     }
     if let Some(kind) = more {
-        // Readers of events look at each of them.
+        // Event streams have no schema; clients parse each event.
         let schema = if kind == EVENTS { json!({}) } else { json!({ "type": "string" }) };
         content.insert(kind.into(), json!({ "schema": schema }));
     }
@@ -213,10 +210,10 @@ fn responses(route: &Route) -> Value {
     responses
 }
 
-/// Statuses that any route may answer with.
+/// Statuses that any route may return.
 const ALWAYS: [&str; 8] = ["400", "401", "403", "404", "405", "409", "431", "500"];
 
-/// Every error in each of its forms.
+/// Returns the responses of all errors, in the format of each API.
 fn error_responses() -> Value {
     let mut all = Map::new();
     for errors in [Errors::OpenAi, Errors::Anthropic, Errors::Ollama] {

@@ -1,4 +1,4 @@
-//! What bodies are made of: tools, messages and forms.
+//! Schemas common to several bodies: tools, messages and output formats.
 
 use serde_json::{Value, json};
 
@@ -37,12 +37,10 @@ fn stop_text() -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX })
 }
 
-/// A function's name.
 pub(super) fn name(bytes_max: usize) -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": "^[A-Za-z0-9_-]+$" })
 }
 
-/// The fields of a schema with a name.
 pub(super) fn named_schema() -> Value {
     json!({
         "name": text(NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX), "strict": flag(),
@@ -96,7 +94,6 @@ fn message() -> Value {
     )
 }
 
-/// A token's id.
 pub(super) fn token() -> Value {
     integer(0, u64::from(u32::MAX))
 }

@@ -1,8 +1,8 @@
-//! Pieces of JSON schemas.
+//! Builders for JSON schemas.
 
 use serde_json::{Map, Value, json};
 
-/// An object that has no other fields. `null` is as good as absent for those that may be absent.
+/// Returns the schema of an object without other fields. Optional fields may be null.
 pub(super) fn object(required: &[&str], properties: Value) -> Value {
     let Value::Object(properties) = properties else { return Value::Null };
     let each = properties.into_iter().map(|(name, schema)| match required.contains(&&*name) {
@@ -15,7 +15,7 @@ pub(super) fn object(required: &[&str], properties: Value) -> Value {
     })
 }
 
-/// An object that has these fields at least.
+/// Returns the schema of an object with at least these fields.
 pub(super) fn answer(required: &[&str], properties: Value) -> Value {
     json!({ "type": "object", "required": required, "properties": properties })
 }

@@ -1,4 +1,5 @@
-//! The page at `/`: a chat, and what the model does meanwhile. One file, embedded, that asks this server alone.
+//! The web page at `/`: a chat with live model status. It is a single embedded file that contacts only this
+//! server.
 
 use std::sync::OnceLock;
 
@@ -12,7 +13,7 @@ use crate::error::text_response;
 
 const PAGE: &str = include_str!("page.html");
 
-/// `GET /`. It has no secrets, so it needs no key; what it asks does.
+/// Handles `GET /`. The page contains no secrets, so it needs no key, but its requests do.
 pub(crate) fn page() -> Response {
     static POLICY: OnceLock<Option<HeaderValue>> = OnceLock::new();
     let mut response = text_response(StatusCode::OK, "text/html; charset=utf-8", PAGE.to_owned());
@@ -26,7 +27,8 @@ pub(crate) fn page() -> Response {
     response
 }
 
-/// Runs the page's own script and style alone, by their hashes, and lets it ask this server alone.
+/// Returns a content security policy. It allows only the page's own script and style, by hash, and
+/// connections to this server.
 fn policy() -> String {
     let (script, style) = (hash("script"), hash("style"));
     format!(
@@ -35,11 +37,11 @@ fn policy() -> String {
     )
 }
 
-/// The hash of what stands in the page's only element of this kind.
+/// Returns the CSP hash of the page's only element with this name.
 fn hash(element: &str) -> String {
     let (begin, end) = (format!("<{element}>"), format!("</{element}>"));
     let inside = PAGE.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end));
-    // Default: the hash of nothing allows nothing.
+    // Default: the hash of an empty string matches no script or style.
     let inside = inside.map_or("", |(inside, _)| inside);
     format!("sha256-{}", STANDARD.encode(Sha256::digest(inside)))
 }
@@ -56,7 +58,7 @@ mod tests {
         for element in ["<script>", "<style>"] {
             assert_eq!(PAGE.matches(element).count(), 1, "{element}");
         }
-        // Styles and handlers within elements would need a policy that allows those of others too.
+        // Inline styles and handlers would need a policy that also allows injected ones.
         assert!(!PAGE.contains(" style=") && !PAGE.contains(" onclick="));
     }
 }

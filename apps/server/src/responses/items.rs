@@ -1,4 +1,4 @@
-//! The items that a response goes on from (`input`).
+//! Input items of a response (`input`).
 
 use nestling::engine::text::MessageContent;
 use nestling::{Message, Role, ToolCall};
@@ -10,10 +10,10 @@ use crate::limits::{
     BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX,
 };
 
-/// `instructions` and `input`, as the conversation that templates are shown.
+/// Reads `instructions` and `input` as chat messages.
 ///
 /// # Errors
-/// No input, too much, and the first item that makes no sense.
+/// Returns an error if the input is missing or too long, or for the first invalid item.
 pub(super) fn take(
     fields: &mut Fields,
     instructions: Option<&str>,
@@ -40,7 +40,7 @@ pub(super) fn take(
     Ok(history.messages)
 }
 
-/// What a message may consist of.
+/// Supported types of message parts.
 const PARTS: [&str; 3] = ["input_text", "output_text", "refusal"];
 
 #[derive(Default)]
@@ -50,9 +50,9 @@ struct History {
 
 impl History {
     fn read(&mut self, mut fields: Fields) -> Result<(), ApiError> {
-        // Default: what has a role is a message.
+        // Default: an item without a type is a message.
         let kind = fields.text("type", NAME_BYTES_MAX)?.unwrap_or_else(|| "message".into());
-        // What an item was called and how it ended means nothing to the next one.
+        // The id and status of an item are ignored.
         fields.text("id", TEXT_BYTES_MAX)?;
         fields.text("status", NAME_BYTES_MAX)?;
         match kind.as_str() {
@@ -95,7 +95,7 @@ impl History {
             "assistant" => {
                 let message = self.assistant()?;
                 let said = message.content.take().map(|content| content.text() + "\n");
-                // Default: nothing was said before.
+                // Default: the message has no text yet.
                 let said = said.unwrap_or_default() + &text;
                 message.content = Some(MessageContent::Text(said));
                 return Ok(());
@@ -110,7 +110,7 @@ impl History {
         Ok(())
     }
 
-    /// What an assistant's turn goes on from: its reasoning, words and calls are one message.
+    /// Returns the assistant message to extend. Reasoning, text and calls of a turn form one message.
     fn assistant(&mut self) -> Result<&mut Message, ApiError> {
         if self.messages.last().is_none_or(|last| last.role != Role::Assistant) {
             self.messages.push(Message { content: None, ..Message::assistant("") });
@@ -127,7 +127,7 @@ impl History {
         for (name, kind) in [("content", "reasoning_text"), ("summary", "summary_text")] {
             if let Some(parts) = fields.take(name) {
                 let text = texts(&fields.path(name), parts, &[kind])?;
-                // A summary stands for what is not there.
+                // The summary is used if there is no reasoning text.
                 if !text.is_empty() && all.is_empty() {
                     all.push(text);
                 }
@@ -136,7 +136,7 @@ impl History {
         let message = self.assistant()?;
         for text in all {
             let before = message.reasoning.take().map(|before| before + "\n\n");
-            // Default: nothing was thought before.
+            // Default: the message has no reasoning yet.
             message.reasoning = Some(before.unwrap_or_default() + &text);
         }
         Ok(())
@@ -147,7 +147,7 @@ fn call(fields: &mut Fields) -> Result<ToolCall, ApiError> {
     let id = fields.required_text("call_id", TEXT_BYTES_MAX)?;
     let name = fields.required_text("name", TEXT_BYTES_MAX)?;
     let text = fields.required_text("arguments", BODY_BYTES_MAX)?;
-    // Templates are shown an object; what is none stays the text that it is.
+    // Templates receive an object; other arguments stay a string.
     let arguments = match serde_json::from_str(&text) {
         Ok(object @ Value::Object(_)) => object,
         _ if text.trim().is_empty() => Value::Object(serde_json::Map::new()),
@@ -156,7 +156,7 @@ fn call(fields: &mut Fields) -> Result<ToolCall, ApiError> {
     Ok(ToolCall { id, name, arguments })
 }
 
-/// A text, or parts of these types, whose texts are joined with line breaks.
+/// Returns a string, or the texts of parts of the known types joined with line breaks.
 fn texts(place: &str, content: Value, known: &[&str]) -> Result<String, ApiError> {
     let parts = match content {
         Value::String(text) => return Ok(text),
@@ -177,7 +177,7 @@ fn texts(place: &str, content: Value, known: &[&str]) -> Result<String, ApiError
         }
         let name = if kind == "refusal" { "refusal" } else { "text" };
         all.push(fields.required_text(name, BODY_BYTES_MAX)?);
-        // Replies have both.
+        // Parts of replies have both fields.
         fields.list("annotations", 0)?;
         fields.take("logprobs");
         fields.end()?;

@@ -1,4 +1,4 @@
-//! `POST /v1/responses`, without anything that is stored between two requests.
+//! `POST /v1/responses`. Nothing is stored between requests.
 
 mod items;
 mod reply;
@@ -22,13 +22,13 @@ use reply::Reply;
 use request::ResponseRequest;
 
 /// # Errors
-/// What is wrong with the request; what the engine says before there is an answer.
+/// Returns an error if the request is invalid or its generation cannot start.
 pub(crate) async fn create(
     served: Arc<Served>,
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    // Schemas are compiled here.
+    // Schemas are compiled here, which may take long.
     let request = served.read(move |served| ResponseRequest::read(fields, served)).await?;
     let ResponseRequest { job, stream, echo, has_logprobs } = request;
     let reply = Reply::new(&served, echo, has_logprobs);

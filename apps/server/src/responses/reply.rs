@@ -1,4 +1,4 @@
-//! What a response looks like.
+//! Reply objects of the Responses API.
 
 use nestling::{FinishReason, Finished, Model, TokenEvent};
 use serde_json::{Map, Value, json};
@@ -9,14 +9,14 @@ use crate::parts::{Kind, Part, Parts};
 use crate::server::{Served, unix_seconds};
 use crate::usage::random;
 
-/// What the items of a response are called.
+/// Ids of the items of a response.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     list: Vec<String>,
 }
 
 impl Ids {
-    /// The name of an item, which is made when it is asked for first.
+    /// Returns the id of an item, created on first use.
     pub fn of(&mut self, part: &Part, index: usize) -> &str {
         if self.list.len() <= index {
             let prefix = match part.kind {
@@ -26,23 +26,21 @@ impl Ids {
             };
             self.list.push(format!("{prefix}{:016x}{:016x}", random(), random()));
         }
-        // Items come one after the other, so that each has its name.
+        // Items are created in order, so the id exists.
         self.list.get(index).map_or("", String::as_str)
     }
 }
 
-/// How far an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Nothing was written yet.
     InProgress,
     Completed,
-    /// It was cut off.
+    /// The item was cut off.
     Incomplete,
 }
 
 impl Status {
-    /// Of an item that was closed, by the end of an answer that was cut off or by what came next.
+    /// Returns the status of a closed item. `cut` is true if the end of a truncated response closed it.
     pub fn of(part: &Part, cut: bool) -> Self {
         let is_broken = match &part.kind {
             Kind::Call { arguments, .. } => !matches!(arguments, Some(Value::Object(_))),
@@ -60,7 +58,7 @@ impl Status {
     }
 }
 
-/// What is the same in all parts of one reply.
+/// Fields common to all parts of a reply.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     id: String,
@@ -76,7 +74,6 @@ impl Reply {
         Self { id, created: unix_seconds(), model: served.id.clone(), echo, has_logprobs }
     }
 
-    /// The response with what is known of it.
     fn object(&self, status: &str, output: Vec<Value>) -> Map<String, Value> {
         let mut object = Map::new();
         object.insert("id".into(), self.id.as_str().into());
@@ -101,15 +98,15 @@ impl Reply {
         object
     }
 
-    /// Before anything of it was said.
+    /// Returns the response before any output.
     pub fn begun(&self) -> Value {
         self.object("in_progress", Vec::new()).into()
     }
 
-    /// A whole response.
+    /// Returns a complete response.
     ///
     /// # Errors
-    /// One that has no end.
+    /// An internal error if the completion has not ended.
     pub fn whole(&self, model: &Model, parts: &Parts, ids: &Ids) -> Result<Value, ApiError> {
         let finished = parts.end()?;
         let cut = is_cut(finished);
@@ -128,7 +125,7 @@ impl Reply {
         Ok(object.into())
     }
 
-    /// A response that failed.
+    /// Returns a failed response.
     pub fn failed(&self, error: &ApiError) -> Value {
         let mut object = self.object("failed", Vec::new());
         let inner = json!({ "code": "server_error", "message": error.message });
@@ -136,7 +133,7 @@ impl Reply {
         object.into()
     }
 
-    /// An item, with what was written into it or as it begins.
+    /// Returns an item; an empty one while it is in progress.
     pub fn item(&self, model: &Model, part: &Part, id: &str, status: Status) -> Value {
         let is_whole = status != Status::InProgress;
         let content: Vec<Value> = is_whole.then(|| self.content(model, part)).into_iter().collect();
@@ -155,7 +152,7 @@ impl Reply {
         }
     }
 
-    /// What an item says so far.
+    /// Returns the content of an item.
     pub fn content(&self, model: &Model, part: &Part) -> Value {
         match part.kind {
             Kind::Text => json!({
@@ -166,13 +163,13 @@ impl Reply {
         }
     }
 
-    /// The log-probabilities of tokens, where they were asked for.
+    /// Returns the log-probabilities of tokens; empty if they were not requested.
     pub fn logprobs(&self, model: &Model, tokens: &[TokenEvent]) -> Value {
         if self.has_logprobs { of_response(model, tokens) } else { json!([]) }
     }
 }
 
-/// Whether an answer ended before its model ended it.
+/// Returns true if a completion ended before the model ended it.
 pub(super) fn is_cut(finished: &Finished) -> bool {
     !matches!(finished.reason, FinishReason::Stop | FinishReason::ToolCalls)
 }

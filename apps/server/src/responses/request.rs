@@ -1,4 +1,4 @@
-//! A response as it is asked for.
+//! Parsing of response requests.
 
 use nestling::guide::Guide;
 use nestling::{GenerateOptions, Model, SamplingParams};
@@ -16,10 +16,10 @@ use crate::reasoning::{self, EFFORTS};
 use crate::sampling::{basic_sampling, check_model, check_sampling, counted, group_of, tokens_max};
 use crate::server::Served;
 
-/// Most pairs of `metadata`.
+/// Maximum number of entries in `metadata`.
 const METADATA_MAX: usize = 16;
 
-/// What the API has and this server does not: most of it would have to be stored.
+/// Unsupported fields of the API. They require stored state, or features that this server does not have.
 const NOT_OFFERED: [&str; 8] = [
     "previous_response_id",
     "conversation",
@@ -31,18 +31,17 @@ const NOT_OFFERED: [&str; 8] = [
     "background_options",
 ];
 
-/// A response that has been read whole.
 pub(super) struct ResponseRequest {
     pub job: Job,
     pub stream: bool,
-    /// The fields that replies repeat.
+    /// Request fields that replies repeat.
     pub echo: Map<String, Value>,
     pub has_logprobs: bool,
 }
 
 impl ResponseRequest {
     /// # Errors
-    /// The first field that is missing, unknown, not supported, or makes no sense.
+    /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
     pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
         let model = &served.model;
         refuse(&mut fields)?;
@@ -81,7 +80,7 @@ impl ResponseRequest {
     }
 }
 
-/// Refuses what would have to be stored, and takes what says that nothing is.
+/// Rejects fields that require stored state, and takes those that disable it.
 fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
     for name in NOT_OFFERED {
         if fields.take(name).is_some() {
@@ -110,7 +109,7 @@ fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The fields that replies repeat as they came, or as they mean where they are left out.
+/// Returns the fields that replies repeat, with the defaults of missing ones.
 fn echo(fields: &Fields) -> Map<String, Value> {
     let absent = [
         ("instructions", Value::Null),
@@ -134,19 +133,19 @@ fn echo(fields: &Fields) -> Map<String, Value> {
     echo
 }
 
-/// How tokens are drawn, by the request or by default.
+/// Adds the effective sampling parameters.
 fn say(echo: &mut Map<String, Value>, sampling: &SamplingParams) {
     echo.insert("temperature".into(), decimal(sampling.temperature));
     echo.insert("top_p".into(), decimal(sampling.top_p));
 }
 
-/// A number as it was written, not as its binary fraction reads.
+/// Converts a number to its shortest decimal form.
 fn decimal(number: f32) -> Value {
-    // Default: what is no number is not told.
+    // Default: null for NaN and infinity.
     number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
-/// `text`: the form of the answer.
+/// Reads `text`, the output format.
 fn text_form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
     let Some(mut text) = fields.object("text")? else { return Ok(None) };
     let mut guide = None;
@@ -196,10 +195,10 @@ fn take_reasoning(
     asked.end()
 }
 
-/// How many likely tokens stand beside each of the answer; none where there are no log-probabilities.
+/// Returns the number of alternatives per token, or `None` without log-probabilities.
 fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let name = "include";
-    // Default: nothing besides.
+    // Default: no additional output.
     let included = fields.list(name, TOOLS_MAX)?.unwrap_or_default();
     for item in &included {
         if item != "message.output_text.logprobs" {
@@ -209,12 +208,12 @@ fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     }
     let top = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)?;
     let is_asked = !included.is_empty() || top.is_some_and(|top| top > 0);
-    // Default: the chosen tokens alone.
+    // Default: only the log-probability of the sampled token.
     let top = usize::try_from(top.unwrap_or(0)).unwrap_or(0);
     Ok(is_asked.then_some(top))
 }
 
-/// Whose request it is, by any of the names that the API has for that.
+/// Reads the fields that identify a user and returns the fair-share group.
 fn take_users(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     let mut group = None;
     for name in ["user", "safety_identifier"] {
@@ -222,12 +221,12 @@ fn take_users(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
             group = Some(group_of(&user));
         }
     }
-    // Beginnings that were computed are found by what they are.
+    // The cache key is ignored: shared prefixes are found by content.
     fields.text("prompt_cache_key", TEXT_BYTES_MAX)?;
     Ok(group)
 }
 
-/// Notes of the client's, which its reply repeats.
+/// Checks `metadata`, which replies repeat.
 fn check_metadata(fields: &mut Fields) -> Result<(), ApiError> {
     let name = "metadata";
     let is_text = |text: &Value| text.as_str().is_some_and(|text| text.len() <= TEXT_BYTES_MAX);
@@ -246,7 +245,7 @@ fn check_metadata(fields: &mut Fields) -> Result<(), ApiError> {
 }
 
 fn take_stream(fields: &mut Fields) -> Result<bool, ApiError> {
-    // Default: the API sends a response in one piece.
+    // Default: no streaming, as the API specifies.
     let stream = fields.flag("stream")?.unwrap_or(false);
     if let Some(mut options) = fields.object("stream_options")? {
         if !stream {

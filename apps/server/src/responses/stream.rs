@@ -1,4 +1,4 @@
-//! A response as events.
+//! Streamed replies of the Responses API.
 
 use std::sync::Arc;
 
@@ -12,7 +12,6 @@ use crate::events::{Form, Frames};
 use crate::parts::{Kind, Part, Parts, Step};
 use crate::server::Served;
 
-/// A response that is told as it is made.
 pub(super) struct ResponseStream {
     parts: Parts,
     writer: Writer,
@@ -35,7 +34,7 @@ impl Form for ResponseStream {
 
     fn said(&mut self, said: Said, out: &mut Frames) {
         let writer = &mut self.writer;
-        // Only the end cuts what it closes.
+        // Only the end of a truncated response marks the closed item as incomplete.
         let cut = matches!(&said.event, Event::Finished(finished) if is_cut(finished));
         self.parts.take(said.event, &mut |part, index, step| match step {
             Step::Open => writer.open(out, part, index),
@@ -62,17 +61,16 @@ impl Form for ResponseStream {
     }
 }
 
-/// Writes events, and counts them.
 struct Writer {
     served: Arc<Served>,
     reply: Reply,
     ids: Ids,
-    /// The number of the next event.
+    /// Sequence number of the next event.
     number: u64,
 }
 
 impl Writer {
-    /// Writes an event, whose name is its type.
+    /// Writes an event whose name equals its type.
     fn write(&mut self, out: &mut Frames, kind: &str, mut event: Value) {
         if let Value::Object(map) = &mut event {
             map.shift_insert(0, "type".into(), kind.into());
@@ -82,7 +80,7 @@ impl Writer {
         out.event(kind, &event);
     }
 
-    /// Where the words of an item go.
+    /// Returns the fields that locate an item in the response.
     fn place(&mut self, part: &Part, index: usize) -> Value {
         let place = json!({ "item_id": self.ids.of(part, index), "output_index": index });
         if is_call(part) { place } else { with(place, "content_index", 0.into()) }
@@ -137,7 +135,7 @@ impl Writer {
         );
     }
 
-    /// An event about text has the log-probabilities of its tokens.
+    /// Adds the log-probabilities of the tokens to an event about text.
     fn with_logprobs(&self, event: Value, part: &Part, tokens: &[TokenEvent]) -> Value {
         match part.kind {
             Kind::Text => with(event, "logprobs", self.reply.logprobs(&self.served.model, tokens)),
@@ -150,7 +148,7 @@ fn is_call(part: &Part) -> bool {
     matches!(part.kind, Kind::Call { .. })
 }
 
-/// What the events of an item's words are called.
+/// Returns the event prefix for the text of an item.
 fn words(part: &Part) -> &'static str {
     match part.kind {
         Kind::Reasoning => "reasoning_text",
@@ -159,7 +157,7 @@ fn words(part: &Part) -> &'static str {
     }
 }
 
-/// An object with one more field.
+/// Adds a field to an object.
 fn with(mut object: Value, name: &str, value: Value) -> Value {
     if let Value::Object(map) = &mut object {
         map.insert(name.into(), value);

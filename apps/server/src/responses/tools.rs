@@ -1,4 +1,4 @@
-//! The tools of a response, and whether they may or must be called.
+//! Tools and tool choice of a response request.
 
 use nestling::guide::ToolChoice;
 use nestling::{Model, ToolSchema};
@@ -10,11 +10,11 @@ use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX};
 use crate::tools::{self, Tool, Tools, check_schema, function, function_name};
 
 /// # Errors
-/// The first that makes no sense; tools for a model that knows none.
+/// Returns an error for the first invalid tool or a model without tool support.
 pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
     let (schemas, strict) = tools::take(fields, model, read)?;
     let choice = choice(fields, &schemas)?;
-    // Default: the API lets answers have several calls.
+    // Default: several calls are allowed, as the API specifies.
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
     Ok(Tools { schemas, choice, strict, calls_max: (!parallel).then_some(1) })
 }
@@ -30,7 +30,7 @@ fn read(mut fields: Fields) -> Result<Tool, ApiError> {
     if let Some(parameters) = &parameters {
         check_schema(&fields.path("parameters"), parameters)?;
     }
-    // Default: arguments are kept to their schema where that is asked for.
+    // Default: schemas are not enforced unless requested.
     let strict = fields.flag("strict")?.unwrap_or(false);
     let name_place = fields.path("name");
     fields.end()?;
@@ -43,7 +43,7 @@ fn choice(fields: &mut Fields, schemas: &[ToolSchema]) -> Result<ToolChoice, Api
         None => return Ok(ToolChoice::Auto),
         Some(Value::String(word)) => match word.as_str() {
             "none" => return Ok(ToolChoice::None),
-            // What clients say where there are no tools, too.
+            // Clients send this value even without tools.
             "auto" => return Ok(ToolChoice::Auto),
             "required" => ToolChoice::Required,
             _ => {

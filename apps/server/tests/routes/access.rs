@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Access control: keys, hosts and origins.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -75,7 +75,7 @@ fn a_listed_page_may_ask_and_read() {
     assert!(!answer.headers.contains_key("access-control-allow-credentials"));
 }
 
-/// How many tokens of a prompt were there before, by each API that tells.
+/// Returns the number of cached prompt tokens, as reported by each API.
 fn cached(server: &nestling_server::Server, key: Option<&str>, path: &str, text: &str) -> u64 {
     let body = match path {
         "/v1/responses" => json!({
@@ -114,7 +114,7 @@ fn what_one_key_computed_is_not_there_for_another() {
         let own = ask(one);
         assert!(own > 40, "{path}: {own}");
         assert_eq!(ask(other), 0, "{path}");
-        // Each goes on from its own.
+        // The two keys share no prefixes with each other.
         assert_eq!((ask(other), ask(one)), (own, own), "{path}");
     }
 }

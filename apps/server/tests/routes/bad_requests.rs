@@ -1,4 +1,4 @@
-//! Requests that are refused, and the fields that are blamed.
+//! Invalid requests, and the fields that the errors name.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::models::{server, tool_server};
 use crate::{CHAT, COMPLETIONS, chat_with, completion_with, get, post, post_text, request};
 
-/// Fields that make no sense in a chat, with what is blamed.
+/// Invalid fields of a chat, each with the field that the error names.
 fn bad_chats() -> Vec<(Value, &'static str)> {
     let message = |message: Value| json!({ "messages": [message] });
     let part = |part: Value| message(json!({ "role": "user", "content": [part] }));

@@ -1,11 +1,10 @@
-//! Chats that are answered.
+//! Successful chats.
 
 use serde_json::{Value, json};
 
 use crate::models::server;
 use crate::{CHAT, chat_with, post};
 
-/// The text of a stream's deltas, of one answer.
 fn streamed(events: &[Value], index: u64) -> String {
     let deltas = events.iter().flat_map(|event| event["choices"].as_array().unwrap());
     let own = deltas.filter(|choice| choice["index"] == index);
@@ -66,7 +65,7 @@ fn several_answers_share_their_prompt() {
     assert_eq!(reply["choices"].as_array().unwrap().len(), 3);
     assert!(text(0) != text(1) && text(1) != text(2), "{reply}");
     assert_eq!(reply["usage"]["completion_tokens"], 36);
-    // The answer with a seed is the one that this seed gives alone.
+    // The choice with this seed equals a single choice with the same seed.
     let alone = json!({ "temperature": 1, "seed": 6, "max_tokens": 12, "cache_prompt": false });
     let alone = post(&server, CHAT, &chat_with(&alone)).ok();
     assert_eq!(alone["choices"][0]["message"]["content"], text(1));
@@ -130,7 +129,7 @@ fn log_probabilities_stand_beside_the_tokens_of_the_text() {
     for token in listed {
         let top = token["top_logprobs"].as_array().unwrap();
         assert_eq!(top.len(), 2);
-        // The likeliest token was chosen.
+        // The most likely token was chosen.
         assert_eq!(top[0]["token"], token["token"]);
         assert_eq!(top[0]["logprob"], token["logprob"]);
         assert!(token["logprob"].as_f64().unwrap() <= 0.0);

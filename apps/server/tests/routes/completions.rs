@@ -1,4 +1,4 @@
-//! Completions that are answered.
+//! Successful completions.
 
 use serde_json::{Value, json};
 
@@ -94,7 +94,7 @@ fn an_echo_has_the_log_probabilities_of_its_tokens() {
     let server = server();
     let prompt = post(&server, "/tokenize", &json!({ "prompt": "The ship left the" })).ok();
     let mut tokens = prompt["tokens"].as_array().unwrap().clone();
-    // What a model says of its own answer: the same numbers, whether it writes or reads it.
+    // The log-probabilities of a text are the same, whether the model generates it or reads it as a prompt.
     let written = json!({ "logprobs": 2, "prompt": tokens });
     let written = post(&server, COMPLETIONS, &completion_with(&written)).ok();
     let written = &written["choices"][0];

@@ -1,4 +1,4 @@
-//! The server behind a socket, met by a client that knows nothing but bytes.
+//! The server behind a socket, tested with a byte-level client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -25,7 +25,7 @@ pub fn send(stream: &mut TcpStream, method: &str, path: &str, body: &str) {
     stream.write_all(head.as_bytes()).unwrap();
 }
 
-/// The status and body of an answer that is not chunked.
+/// Returns the status and body of a response that is not chunked.
 pub fn receive(stream: &mut TcpStream) -> (u16, String) {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
@@ -87,7 +87,7 @@ fn heads_that_are_too_long_are_refused() {
     let listener = Listener::start(&server(), "127.0.0.1", 0).unwrap();
     let mut stream = connect(&listener);
     let long = "x".repeat(64 << 10);
-    // The server may close before all is written.
+    // The server may close the connection before the request is fully written.
     let _ = write!(stream, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: {long}\r\n\r\n");
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
@@ -103,7 +103,7 @@ fn a_client_that_goes_away_frees_the_model_and_loses_nothing() {
     let long = json!({ "max_tokens": 900, "stream": true, "logit_bias": { "2": -100 } });
     let mut stream = connect(&listener);
     send(&mut stream, "POST", CHAT, &chat_with(&long).to_string());
-    // The prompt has been computed once there is a second delta.
+    // The second delta shows that the prompt has been computed.
     let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
     assert!(lines.by_ref().filter(|line| line.starts_with("data: ")).nth(1).is_some());
     drop(lines);
@@ -119,7 +119,7 @@ fn a_client_that_goes_away_frees_the_model_and_loses_nothing() {
     let reply: Value = serde_json::from_str(&receive(&mut stream).1).unwrap();
     let usage = &reply["usage"];
     let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
-    // All but the last, whose logits are wanted.
+    // The last token is computed again, for its logits.
     assert_eq!(cached + 1, usage["prompt_tokens"].as_u64().unwrap());
 }
 

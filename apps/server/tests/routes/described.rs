@@ -1,4 +1,4 @@
-//! What a server tells of itself and its model.
+//! Information routes.
 
 use nestling_server::{Server, ServerOptions};
 use serde_json::json;

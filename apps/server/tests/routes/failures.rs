@@ -1,4 +1,4 @@
-//! Models that fail in the middle of an answer: each API tells of it in its own form, and the answer ends.
+//! Models that fail during generation. Each API reports the failure in its own format and ends the stream.
 
 use std::fs::OpenOptions as FileOptions;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use tempfile::TempDir;
 use crate::models::{NAME, at};
 use crate::{CHAT, COMPLETIONS, block_on, get, post, post_later};
 
-/// Too little for all experts, so that every few tokens one is read.
+/// Too small for all experts, so that experts are read every few tokens.
 const MEMORY: u64 = 40 << 20;
 
-/// A server whose model reads its experts from a file that can be cut.
+/// A server whose model streams experts from a file that can be truncated.
 struct Fragile {
     server: Server,
     file: PathBuf,
     _folder: TempDir,
 }
 
-/// Opens a store whose experts are read while it answers.
+/// Opens a store with streamed experts.
 pub fn open_streamed(file: &Path) -> Model {
     let options = OpenOptions {
         device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
@@ -38,7 +38,7 @@ pub fn open_streamed(file: &Path) -> Model {
     open_with(file, &options, &mut |_| {}, &CancelToken::new()).unwrap()
 }
 
-/// Changes nothing of a file but the time of its last change.
+/// Changes only the modification time of a file.
 pub fn touch(file: &Path) {
     let time = std::fs::metadata(file).unwrap().modified().unwrap();
     let time = time + std::time::Duration::from_secs(5);
@@ -60,12 +60,12 @@ impl Fragile {
         FileOptions::new().write(true).open(&self.file).unwrap().set_len(4096).unwrap();
     }
 
-    /// A stream whose model fails once it has begun: all of its text.
+    /// Returns the text of a stream whose model fails after the first output.
     fn failed_stream(&self, path: &str, request: &Value) -> String {
         let text = block_on(async {
             let mut body = post_later(&self.server, path, request).await;
             let mut text = body.next_piece().await.unwrap();
-            // The second piece is of the answer.
+            // The second piece contains output of the model.
             text += &body.next_piece().await.unwrap();
             self.cut();
             text + &body.rest().await
@@ -80,7 +80,7 @@ fn story() -> Value {
     json!([{ "role": "user", "content": "Tell me a long story about a ship." }])
 }
 
-/// The events of a stream: name, if any, and data.
+/// Returns the events of a stream as pairs of name (if any) and data.
 fn events(text: &str) -> Vec<(Option<&str>, &str)> {
     let frames = text.split_terminator("\n\n").filter(|frame| !frame.starts_with(':'));
     let read = frames.map(|frame| match frame.split_once('\n') {

@@ -1,4 +1,4 @@
-//! Clients that are slow, too many or too loud, behind a socket and with short times.
+//! Slow, excessive or stalling clients, behind a socket with short time limits.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,10 +13,10 @@ use crate::connections::{connect, receive, send, status, wait_until};
 use crate::models::{NAME, open_bundled};
 use crate::{CHAT, chat_with};
 
-/// Short, yet longer than any honest client here takes.
+/// Short limit that is still longer than any well-behaved client here needs.
 const SHORT: Duration = Duration::from_millis(400);
 
-/// What ends within this was ended by the server's short times, not by its usual ones.
+/// Upper bound that is below the server's default limits, so that only the short limit can have applied.
 const SOON: Duration = Duration::from_secs(15);
 
 fn listener(limits: ConnectionLimits) -> Listener {
@@ -26,7 +26,7 @@ fn listener(limits: ConnectionLimits) -> Listener {
     Listener::start(&server, "127.0.0.1", 0).unwrap()
 }
 
-/// All that comes until the server closes, and how long that takes.
+/// Reads until the server closes the connection. Returns the text and the elapsed time.
 fn rest(stream: &mut TcpStream) -> (String, Duration) {
     let (started, mut bytes) = (Instant::now(), Vec::new());
     if let Err(error) = stream.read_to_end(&mut bytes) {
@@ -52,7 +52,7 @@ fn heads_that_do_not_come_end_the_connection() {
         let (said, took) = rest(&mut stream);
         assert!(took < SOON && !said.contains("200 OK"), "{beginning:?}: {took:?} {said}");
     }
-    // A byte now and then does not count.
+    // Single bytes do not extend the deadline.
     let mut stream = connect(&listener);
     let started = Instant::now();
     for byte in "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ".bytes().cycle() {
@@ -62,7 +62,7 @@ fn heads_that_do_not_come_end_the_connection() {
         assert!(started.elapsed() < SOON, "a head that never ends");
         thread::sleep(SHORT / 10);
     }
-    // Nor does an earlier request.
+    // An earlier request does not extend it either.
     let mut stream = connect(&listener);
     send(&mut stream, "GET", "/health", "");
     assert_eq!(receive(&mut stream).0, 200);
@@ -95,7 +95,7 @@ fn bodies_that_do_not_come_are_answered_in_the_form_of_each_api() {
 fn a_reader_that_takes_nothing_has_its_answer_stopped() {
     let listener = listener(ConnectionLimits { write_time: SHORT, ..Default::default() });
     let mut stream = connect(&listener);
-    // Far more than the sockets hold between them.
+    // Far more than the socket buffers hold.
     let loud = json!({
         "max_tokens": 900, "stream": true, "n": 8, "logprobs": true, "top_logprobs": 20,
         "logit_bias": { "2": -100 },
@@ -109,7 +109,7 @@ fn a_reader_that_takes_nothing_has_its_answer_stopped() {
     let (said, took) = rest(&mut stream);
     assert!(said.starts_with("HTTP/1.1 200") && took < SOON);
     assert!(!said.contains("[DONE]"), "an answer that was stopped does not look whole");
-    // The next one is answered.
+    // The next client gets a response.
     let mut stream = connect(&listener);
     send(&mut stream, "POST", CHAT, &chat_with(&json!({})).to_string());
     assert_eq!(receive(&mut stream).0, 200);
@@ -241,7 +241,7 @@ fn bodies_share_one_budget_and_release_it_once_they_are_parsed() {
              Content-Length: {length}\r\n\r\n"
         )
     };
-    // Declared lengths take nothing of it.
+    // Declared lengths reserve nothing of the budget.
     let mut declared: Vec<TcpStream> = (0..4).map(|_| connect(&listener)).collect();
     for stream in &mut declared {
         stream.write_all(head(80_000).as_bytes()).unwrap();
@@ -252,7 +252,7 @@ fn bodies_share_one_budget_and_release_it_once_they_are_parsed() {
         let mut stream = connect(&listener);
         let part = format!("{}{}", head(padded.len()), &padded[..90_000]);
         stream.write_all(part.as_bytes()).unwrap();
-        // Until the server has read it: a large body that is read first leaves no room for this one.
+        // The server must have read this part, since a large body read first would leave no budget for it.
         thread::sleep(Duration::from_millis(200));
         stream
     };
@@ -276,7 +276,7 @@ fn bodies_share_one_budget_and_release_it_once_they_are_parsed() {
         thread::sleep(Duration::from_millis(200));
         holder = hold();
     }
-    // What is small still fits.
+    // A small body still fits.
     let mut small = connect(&listener);
     send(&mut small, "POST", CHAT, &body);
     assert_eq!(receive(&mut small).0, 200);
@@ -302,7 +302,7 @@ fn a_client_that_closes_its_sending_side_gets_its_answer() {
         assert!(said.starts_with("HTTP/1.1 200") && took < SOON, "{path}: {took:?} {said}");
         assert!(said.trim_end().ends_with(['}', '0']), "{path}: {said}");
     }
-    // One that is gone altogether frees the model before its long answer is computed.
+    // A client that has disconnected frees the model before its long generation is finished.
     let mut stream = connect(&listener);
     let long = json!({ "max_tokens": 900, "n": 8, "logit_bias": { "2": -100 } });
     send(&mut stream, "POST", CHAT, &chat_with(&long).to_string());

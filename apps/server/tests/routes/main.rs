@@ -1,4 +1,4 @@
-//! The routes, asked as a client would, with the bundled model and a tiny one that knows tools.
+//! The routes, called as a client would, with the bundled model and a tiny model with tool support.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
 
@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
-/// What a request was answered with.
+/// A received response.
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -40,14 +40,13 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// The body of an answer that went well.
     #[track_caller]
     fn ok(&self) -> Value {
         assert_eq!(self.status, StatusCode::OK, "{}", self.body);
         self.json()
     }
 
-    /// The error of one that did not: all four fields are there.
+    /// Returns the error object after checking that all four fields are present.
     #[track_caller]
     fn error(&self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", self.body);
@@ -59,7 +58,7 @@ impl Answer {
         error
     }
 
-    /// The events of a stream that ended as streams do.
+    /// Returns the events of a stream that ended regularly.
     #[track_caller]
     fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, StatusCode::OK, "{}", self.body);
@@ -73,7 +72,7 @@ impl Answer {
     }
 }
 
-/// On threads that live on: what a request leaves behind is done after its answer.
+/// Runs on threads that outlive the request, because cleanup continues after the response.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     let make = || Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
@@ -99,7 +98,7 @@ fn post_text(server: &Server, path: &str, body: impl Into<Body>) -> Answer {
     request(server, asked.header("content-type", "application/json").body(body.into()).unwrap())
 }
 
-/// An answer that has begun.
+/// A response whose headers were received.
 struct Beginning {
     body: Body,
 }
@@ -119,7 +118,7 @@ impl Beginning {
     }
 }
 
-/// Asks, and gives the answer as soon as it has begun.
+/// Sends a request and returns as soon as the response headers arrive.
 async fn post_later(server: &Server, path: &str, body: &Value) -> Beginning {
     let asked = Request::post(path).header("host", "localhost:8080");
     let asked = asked.header("content-type", "application/json");
@@ -133,7 +132,7 @@ fn post(server: &Server, path: &str, body: &Value) -> Answer {
     post_text(server, path, body.to_string())
 }
 
-/// A chat with what every request of these tests says.
+/// Returns a chat request with default fields, extended by `more`.
 fn chat_with(more: &Value) -> Value {
     let mut request = json!({
         "model": models::NAME,
@@ -153,7 +152,7 @@ fn completion_with(more: &Value) -> Value {
     request
 }
 
-/// Adds fields to an object; those that are null take away.
+/// Adds fields to an object. Null values remove fields.
 fn join(object: &mut Value, more: &Value) {
     for (name, value) in more.as_object().unwrap() {
         match value {

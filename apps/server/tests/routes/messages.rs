@@ -1,4 +1,4 @@
-//! Messages as Anthropic's API has them.
+//! Anthropic's API.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -16,7 +16,7 @@ fn ask(server: &Server, more: &Value) -> Value {
     post(server, MESSAGES, &chat_with(more)).ok()
 }
 
-/// The error of an answer, in the form of this API.
+/// Returns the message of an error in this API's format.
 #[track_caller]
 fn error(answer: &Answer, status: u16, kind: &str) -> String {
     assert_eq!(answer.status.as_u16(), status, "{}", answer.body);
@@ -26,7 +26,7 @@ fn error(answer: &Answer, status: u16, kind: &str) -> String {
     body["error"]["message"].as_str().unwrap().to_owned()
 }
 
-/// The events of a stream, each with its name as its type.
+/// Returns the events of a stream after checking that each name equals the type.
 #[track_caller]
 fn events(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -40,7 +40,7 @@ fn events(answer: &Answer) -> Vec<Value> {
     frames.filter(|event| event["type"] != "ping").collect()
 }
 
-/// The message that a client makes of events.
+/// Assembles the message from events, as a client does.
 fn rebuilt(events: &[Value]) -> Value {
     let mut message = events[0]["message"].clone();
     assert_eq!(events[0]["type"], "message_start");
@@ -89,7 +89,7 @@ fn rebuilt(events: &[Value]) -> Value {
     message
 }
 
-/// Asks for a whole message and for a stream; both say the same.
+/// Requests a message with and without streaming and checks that both are equal.
 fn ask_both(server: &Server, more: &Value) -> Value {
     let whole = ask(server, more);
     let mut more = more.clone();
@@ -241,7 +241,7 @@ fn a_tool_that_is_chosen_is_called() {
         json!({ "tools": tools(), "tool_choice": alone, "max_tokens": 600, "temperature": 1 });
     let message = ask(&server, &options);
     assert_eq!(message["content"].as_array().unwrap().len(), 1, "{message}");
-    // The call and its result go back as they came.
+    // The call is sent back unchanged, with its result.
     let id = &content[0]["id"];
     let result = json!([
         { "type": "tool_result", "tool_use_id": id, "content": [{ "type": "text", "text": "rain" }] },
@@ -301,7 +301,7 @@ fn reasoning_is_a_block_of_its_own() {
     ask(&server, &json!({ "messages": messages }));
 }
 
-/// Messages and blocks that are refused, with the field that is blamed.
+/// Invalid messages and blocks, each with the field that the error names.
 fn bad_blocks() -> Vec<(Value, &'static str)> {
     let user = |content: Value| json!({ "messages": [{ "role": "user", "content": content }] });
     let block = |block: Value| user(json!([block]));
@@ -340,7 +340,7 @@ fn bad_blocks() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// The same of other fields.
+/// Invalid other fields, each with the field that the error names.
 fn bad_options() -> Vec<(Value, &'static str)> {
     let tool = |tool: Value| json!({ "tools": [tool] });
     let schema = json!({ "type": "object" });
@@ -444,6 +444,6 @@ fn every_error_has_the_form_of_the_api() {
     error(&with("host", "evil.example"), 403, "permission_error");
     with("x-api-key", "sk-one").ok();
     with("authorization", "Bearer sk-one").ok();
-    // Paths that only begin alike are none of this API's.
+    // Paths with the same prefix do not belong to this API.
     post(&self::server(), "/v1/messagesx", &json!({})).error(404);
 }

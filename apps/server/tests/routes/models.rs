@@ -1,4 +1,4 @@
-//! The models of these tests, opened once each.
+//! Shared test models, each opened once.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use nestling_server::{Access, Server, ServerOptions};
 
 pub const NAME: &str = "storyteller";
 
-/// A file of the repository.
+/// Returns the path of a repository file.
 pub fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
@@ -19,12 +19,12 @@ fn open(path: &Path) -> Model {
     open_within(path, 1 << 30)
 }
 
-/// The model that comes with the program, opened anew.
+/// Opens a separate instance of the bundled model.
 pub fn open_bundled(budget: u64) -> Model {
     open_within(&at("models/nestling-storyteller.nest"), budget)
 }
 
-/// Random weights whose template knows tools, opened anew.
+/// Opens a separate instance of a model with random weights and tool support.
 pub fn open_tools(budget: u64) -> Model {
     let folder = tempfile::tempdir().unwrap();
     make_tool_model(folder.path());
@@ -44,13 +44,12 @@ fn open_within(path: &Path, budget: u64) -> Model {
     open_with(path, &options, &mut |_| {}, &CancelToken::new()).unwrap()
 }
 
-/// The model that comes with the program.
 fn bundled_model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| open(&at("models/nestling-storyteller.nest")))
 }
 
-/// A server of its own with the bundled model.
+/// Returns a separate server with the bundled model.
 pub fn server_with(access: Access) -> Server {
     let server = Server::new(ServerOptions { access, ..ServerOptions::default() });
     server.set_model(bundled_model().clone(), NAME);
@@ -61,7 +60,7 @@ pub fn server() -> Server {
     server_with(Access::default())
 }
 
-/// A server of random weights whose template knows tools and reasoning.
+/// Returns a server of a random model whose template supports tools and reasoning.
 pub fn tool_server() -> Server {
     static MODEL: OnceLock<Model> = OnceLock::new();
     let model = MODEL.get_or_init(|| {
@@ -74,7 +73,7 @@ pub fn tool_server() -> Server {
     server
 }
 
-/// Random weights with a longer context and a template in Qwen3's manner.
+/// Writes a random model with a longer context and a chat template in Qwen3's style.
 fn make_tool_model(folder: &Path) {
     let source = at("engine/runtime/tests/data/tiny-qwen3-moe");
     for entry in std::fs::read_dir(source).unwrap() {

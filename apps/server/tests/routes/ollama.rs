@@ -34,7 +34,6 @@ fn lines(answer: &Answer) -> Vec<Value> {
     answer.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The text of an error.
 #[track_caller]
 fn refused(answer: &Answer, status: u16) -> String {
     assert_eq!(answer.status, status, "{}", answer.body);
@@ -63,7 +62,7 @@ fn chats_are_answered_whole_and_in_lines() {
     assert_eq!((&whole["model"], &whole["message"]["role"]), (&json!(NAME), &json!("assistant")));
     let text = whole["message"]["content"].as_str().unwrap();
     assert!(!text.is_empty());
-    // Lines are what comes unless something else is asked for.
+    // Streaming is the default.
     let streamed = lines(&post(&server, CHAT, &chat(&json!({ "stream": null }))));
     let (end, parts) = streamed.split_last().unwrap();
     check_end(end);
@@ -71,7 +70,7 @@ fn chats_are_answered_whole_and_in_lines() {
     let parts = streamed.iter().map(|part| part["message"]["content"].as_str().unwrap());
     assert_eq!(parts.collect::<String>(), text);
     assert!(end["created_at"].as_str().unwrap().ends_with('Z'));
-    // The same as the other API says.
+    // The OpenAI API returns the same text.
     let other = post(&server, crate::CHAT, &crate::chat_with(&json!({}))).ok();
     assert_eq!(other["choices"][0]["message"]["content"], text);
 }
@@ -90,7 +89,7 @@ fn prompts_are_messages_unless_they_are_raw() {
     let with_system = json!({ "prompt": "Tell me a story.", "system": "Be brief." });
     let with_system = post(&server, GENERATE, &generate(&with_system)).ok();
     assert!(with_system["prompt_eval_count"].as_u64() > message["prompt_eval_count"].as_u64());
-    // What clients send where nothing is said.
+    // Clients send these empty values for unused fields.
     let empty = json!({
         "suffix": "", "template": "", "system": "", "context": [], "images": [], "format": "",
         "raw": false, "stream": true,
@@ -141,7 +140,7 @@ fn tools_and_their_results_are_part_of_the_prompt() {
         { "role": "tool", "content": "fair", "tool_name": "weather" },
     ]);
     assert!(count(&json!({ "messages": messages, "tools": tools() })) > plain);
-    // A template that can be told not to reason is.
+    // The template supports disabling reasoning.
     assert!(count(&json!({ "think": false })) > plain);
     assert_eq!(count(&json!({ "think": true })), plain);
 }
@@ -246,7 +245,7 @@ fn the_model_is_shown() {
     assert!(show["model_info"][format!("{family}.context_length")].as_u64().unwrap() >= 1024);
     refused(&post(&server, "/api/show", &json!({ "model": "other" })), 404);
     refused(&post(&server, "/api/show", &json!({ "model": NAME, "verbose": true })), 400);
-    // Without a prompt a model is only opened, and this one is.
+    // A request without a prompt only loads the model.
     let loaded = post(&server, GENERATE, &json!({ "model": NAME, "keep_alive": -1 })).ok();
     assert_eq!((&loaded["done"], &loaded["done_reason"]), (&json!(true), &json!("load")));
 }

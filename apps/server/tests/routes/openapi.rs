@@ -1,4 +1,4 @@
-//! What the server says of its routes, beside the routes.
+//! The OpenAPI document compared with the routes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn document() -> Value {
     get(&tool_server(), "/openapi.json").ok()
 }
 
-/// A body's schema, by the path of its route; none for a route that takes no body.
+/// Returns the body schema of a route, or `None` for a route without a body.
 fn body_of(document: &Value, path: &str) -> Option<Value> {
     let body = document["paths"][path].get("post")?;
     let name = body["requestBody"]["content"]["application/json"]["schema"]["$ref"].as_str()?;
@@ -53,7 +53,7 @@ fn every_route_is_described_and_nothing_else() {
             Some(_) => post(&server, &path, &json!({})),
         };
         assert!(![404, 405, 501].contains(&answer.status.as_u16()), "{path}: {}", answer.status);
-        // Only what the document says.
+        // The document must list the status.
         let method = if answer.status == 200 { "get" } else { "post" };
         let said = &document["paths"][&path][method]["responses"];
         assert!(said.get(answer.status.as_str()).is_some(), "{path}: {}", answer.status);
@@ -76,13 +76,13 @@ fn every_field_that_is_described_is_known_and_no_other() {
             assert!(!is_unknown(name), "{path} does not know `{name}`");
             fields += 1;
         }
-        // A server without a budget looks no further.
+        // A server without a memory budget rejects the request before checking fields.
         assert!(is_unknown("surely_unknown") || path == "/memory", "{path}");
     }
     assert!(fields > 100, "{fields}");
 }
 
-/// A body with all that a schema requires, and a field of nonsense.
+/// Returns a body with the fields that a schema requires, and an unknown field.
 fn complete(schema: &Value, nonsense: &str) -> Value {
     let talk = json!([{ "role": "user", "content": "a" }]);
     let mut body = json!({ "model": NAME });

@@ -1,4 +1,4 @@
-//! The page, and what it sets. What it shows is looked at in a browser (`tests/clients/page_client.py`).
+//! The web page and its headers. Its rendering is tested in a browser (`tests/clients/page_client.py`).
 
 use nestling_server::{Access, Server, ServerOptions};
 use serde_json::json;
@@ -18,7 +18,7 @@ fn the_page_needs_no_key_and_runs_its_own_script_alone() {
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"));
     assert!(policy.contains("script-src 'sha256-") && !policy.contains("unsafe"), "{policy}");
-    // Also before the model is there.
+    // The page is served before a model is set.
     assert_eq!(get(&Server::new(ServerOptions::default()), "/").status, 200);
 }
 
@@ -65,7 +65,7 @@ fn an_answer_goes_on_past_its_end_where_that_is_asked_for() {
         let answer = post(&server, CHAT, &chat_with(&more)).ok();
         answer["usage"]["completion_tokens"].as_u64().unwrap()
     };
-    // The model's end has all of the probability, and is not taken for one.
+    // The end token gets all the probability, and the page must not display it as a token.
     let tokenized = post(&server, "/tokenize", &json!({ "prompt": "<|im_end|>" })).ok();
     let id = tokenized["tokens"].as_array().unwrap().last().unwrap().to_string();
     let bias = json!({ "max_tokens": 5, "logit_bias": { id: 100 } });

@@ -1,4 +1,4 @@
-//! Responses as the OpenAI API has them.
+//! OpenAI's Responses API.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn ask(server: &Server, more: &Value) -> Value {
     post(server, RESPONSES, &response_with(more)).ok()
 }
 
-/// The events of a stream, each with its name as its type, numbered from 0.
+/// Returns the events of a stream after checking names and sequence numbers.
 #[track_caller]
 fn events(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -37,7 +37,7 @@ fn events(answer: &Answer) -> Vec<Value> {
     events.collect()
 }
 
-/// The output that a client makes of events; every end says what the pieces said.
+/// Assembles the output from events, and checks that each closing event repeats the text of its deltas.
 fn rebuilt(events: &[Value]) -> Vec<Value> {
     let (mut output, mut text) = (Vec::<Value>::new(), String::new());
     for event in events {
@@ -71,7 +71,7 @@ fn rebuilt(events: &[Value]) -> Vec<Value> {
     output
 }
 
-/// Asks for a whole response and for a stream; both say the same.
+/// Requests a response with and without streaming and checks that both are equal.
 fn ask_both(server: &Server, more: &Value) -> Value {
     let whole = ask(server, more);
     let mut more = more.clone();
@@ -91,7 +91,7 @@ fn ask_both(server: &Server, more: &Value) -> Value {
     let mut streamed = last["response"].clone();
     let mut plain = whole.clone();
     for reply in [&mut streamed, &mut plain] {
-        // Names and times are a reply's own, and a prompt that was computed is there the second time.
+        // Ids and times differ between replies, and the second reply reports cached prompt tokens.
         join(reply, &json!({ "id": null, "created_at": null, "completed_at": null }));
         reply["usage"]["input_tokens_details"] = Value::Null;
         for item in reply["output"].as_array_mut().unwrap() {
@@ -217,7 +217,7 @@ fn a_function_that_is_chosen_is_called() {
         "max_output_tokens": 600, "temperature": 1,
     });
     assert_eq!(ask(&server, &options)["output"].as_array().unwrap().len(), 1);
-    // The call goes back as it came, with its result.
+    // The call is sent back unchanged, with its result.
     let mut input = vec![json!({ "role": "user", "content": "The weather?" })];
     input.push(json!({ "type": "reasoning", "id": "rs_1", "summary": [], "content": [{ "type": "reasoning_text", "text": "Hm." }] }));
     input.extend(output.iter().cloned());
@@ -228,7 +228,7 @@ fn a_function_that_is_chosen_is_called() {
     let without = ask(&server, &json!({ "input": input, "tools": tools(), "tool_choice": "none" }));
     let tokens = |reply: &Value| reply["usage"]["input_tokens"].as_u64().unwrap();
     assert!(tokens(&with) > tokens(&without));
-    // Of arguments that break off the call is incomplete.
+    // A call with truncated arguments is incomplete.
     let options = json!({ "tools": tools(), "tool_choice": choice, "max_output_tokens": 48 });
     let reply = ask_both(&server, &options);
     assert_eq!(
@@ -246,7 +246,7 @@ fn a_template_is_told_how_much_to_reason() {
     assert_eq!(tokens(json!({ "reasoning": { "effort": "high" } })), plain);
 }
 
-/// Items that are refused, with the field that is blamed.
+/// Invalid items, each with the field that the error names.
 fn bad_items() -> Vec<(Value, &'static str)> {
     let item = |item: Value| json!({ "input": [item] });
     let said = |part: Value| item(json!({ "role": "user", "content": [part] }));
@@ -276,7 +276,7 @@ fn bad_items() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// The same of other fields.
+/// Invalid other fields, each with the field that the error names.
 fn bad_options() -> Vec<(Value, &'static str)> {
     let tool = |tool: Value| json!({ "tools": [tool] });
     vec![

@@ -1,4 +1,4 @@
-//! Models that are opened when they are asked for.
+//! Models that are opened on demand.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,18 +14,19 @@ use crate::failures::{open_streamed, touch};
 use crate::models::{open_bundled, open_tools};
 use crate::{CHAT, block_on, chat_with, get, post, post_later};
 
-/// The bundled model as `story` and `large`, one of random weights as `tools`, and one that cannot be opened.
+/// A source of four models: the bundled model as `story` and `large`, a random model as `tools`, and one that
+/// fails to open.
 #[derive(Debug, Default)]
 struct Two {
     opened: Mutex<Vec<(String, Option<u64>)>>,
-    /// Models that are open now.
+    /// Number of open models.
     open: Arc<AtomicUsize>,
-    /// Whether opening waits until it is cancelled, or this is false again.
+    /// Set while opening must block until it is cancelled or this is cleared.
     waits: AtomicBool,
     cancelled: AtomicUsize,
 }
 
-/// Counts a model as open until it is dropped.
+/// Counts a model as open until dropped.
 struct Held(Arc<AtomicUsize>);
 
 impl Drop for Held {
@@ -36,7 +37,7 @@ impl Drop for Held {
 
 const BYTES: u64 = 4 << 20;
 
-/// What the model `large` takes, far more than its listing says.
+/// Memory use of the model `large`, far above its listed size.
 const LARGE_BYTES: u64 = 2 << 30;
 
 fn refused(message: &str) -> OpenModelError {
@@ -134,7 +135,7 @@ fn models_are_opened_by_name_and_closed_when_nobody_asks() {
     assert_eq!((&listed["status"]["value"], &listed["bytes"]), (&json!("unloaded"), &json!(BYTES)));
     wait_for("closing", || source.open.load(Ordering::SeqCst) == 0);
     assert_eq!(state(&server, "story"), "unloaded");
-    // Counters outlive the model, each with its name.
+    // Counters are kept after the model is closed, labelled with its name.
     let metrics = get(&server, "/metrics").body;
     assert!(metrics.contains("nestling_generation_tokens_total{model=\"story\"} 2"), "{metrics}");
     assert!(
@@ -160,7 +161,7 @@ fn two_that_fit_are_open_together_and_share_the_memory() {
     assert_eq!(models.len(), 2, "{status}");
     let used = models.iter().find(|model| model["model"] == "story").unwrap();
     let used = used["value"]["memory"]["used_bytes"].as_u64().unwrap();
-    // The second had what the first left.
+    // The second model got the memory that the first one left.
     assert_eq!(opened[1].1, Some((2 << 30) - used));
     assert_eq!(get(&server, "/plan").ok()["models"].as_array().unwrap().len(), 2);
     let metrics = get(&server, "/metrics").body;
@@ -171,13 +172,13 @@ fn two_that_fit_are_open_together_and_share_the_memory() {
 
 #[test]
 fn one_makes_room_for_another_but_not_while_it_answers() {
-    // Without a bound on memory one is open at a time.
+    // A pool without a memory budget keeps one model open at a time.
     let (server, source) = serve(PoolOptions { keep_alive: None, memory_bytes: None });
     let long = json!({
         "model": "story", "max_tokens": 400, "stream": true, "logit_bias": { "2": -100 },
     });
     let mut body = block_on(post_later(&server, CHAT, &chat_with(&long)));
-    // The first answer is under way, so it stays, and the second model waits for its end.
+    // The first generation is running, so its model stays open and the second model waits.
     block_on(body.next_piece()).unwrap();
     let (other, started) = (server.clone(), Instant::now());
     let second = std::thread::spawn(move || ask(&other, "tools").ok());
@@ -185,7 +186,7 @@ fn one_makes_room_for_another_but_not_while_it_answers() {
     assert_eq!(state(&server, "story"), "loaded");
     assert_eq!(source.opened.lock().unwrap().len(), 1);
     let rest = block_on(body.rest());
-    // A writer has its model as long as it is there.
+    // A response writer holds its model until it is dropped.
     drop(body);
     assert!(rest.ends_with("data: [DONE]\n\n") && !rest.contains("\"error\""), "{rest}");
     assert_eq!(second.join().unwrap()["model"], "tools");
@@ -242,7 +243,7 @@ fn an_opening_that_nobody_waits_for_is_cancelled() {
     });
     wait_for("cancelling", || source.cancelled.load(Ordering::SeqCst) == 1);
     source.waits.store(false, Ordering::SeqCst);
-    // The next request opens it anew.
+    // The next request reopens the model.
     ask(&server, "story").ok();
     assert_eq!(source.opened.lock().unwrap().len(), 2);
 }
@@ -263,7 +264,7 @@ fn a_request_of_ollama_s_api_says_how_long_its_model_stays() {
     let unloaded = post(&server, "/api/generate", &load(json!(0))).ok();
     assert_eq!(unloaded["done_reason"], "unload");
     wait_for("closing", || source.open.load(Ordering::SeqCst) == 0);
-    // What is not open is shown as far as its listing goes.
+    // A closed model is described from its listing alone.
     let show = post(&server, "/api/show", &json!({ "model": "tools" })).ok();
     assert_eq!(show["details"]["format"], "nest");
     assert!(source.opened.lock().unwrap().iter().all(|(name, _)| name == "story"));
@@ -280,7 +281,7 @@ fn a_model_that_takes_more_than_its_files_tell_has_idle_ones_closed() {
     assert_eq!((rooms.len(), rooms[2]), (3, Some(LARGE_BYTES)));
     assert!(rooms[1] < Some(LARGE_BYTES), "{rooms:?}");
     assert!(get(&server, "/metrics").body.contains("nestling_model_load_failures_total 0"));
-    // Not while they answer: the client is told to come back.
+    // Busy models are not closed: the client gets a retryable error.
     let (server, source) = serve(options());
     let long = json!({
         "model": "story", "max_tokens": 400, "stream": true, "logit_bias": { "2": -100 },
@@ -325,11 +326,11 @@ fn tokenizers_are_told_of_by_the_name_of_an_open_model() {
     for wrong in ["?name=story", "?model=story&model=tools", "?model=%7"] {
         info(wrong).error(400);
     }
-    // What is not open stays so.
+    // Closed models were not opened.
     assert_eq!(source.opened.lock().unwrap().len(), 2);
 }
 
-/// One streamed model, read from a file that changes.
+/// A streamed model whose file changes.
 #[derive(Debug)]
 struct Changing {
     file: std::path::PathBuf,
@@ -370,7 +371,7 @@ fn a_model_whose_file_changed_is_closed_and_reopened() {
     assert!(error["message"].as_str().unwrap().contains("changed while it was open"), "{error}");
     ask().ok();
     assert_eq!(source.opened.load(Ordering::SeqCst), 2);
-    // A file of the same name in place of the old one is another one, too.
+    // A replaced file of the same name also counts as changed.
     let new = folder.path().join("new.nest");
     std::fs::copy(&file, &new).unwrap();
     std::fs::rename(&new, &file).unwrap();

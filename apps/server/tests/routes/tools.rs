@@ -1,11 +1,11 @@
-//! Tool calls, by a model of random weights that only a constraint makes call anything.
+//! Tool calls of a random model, which calls tools only because of a constraint.
 
 use serde_json::{Value, json};
 
 use crate::models::tool_server;
 use crate::{CHAT, chat_with, post};
 
-/// What a city's weather is asked with.
+/// Returns the argument schema of a weather tool.
 pub fn weather_schema() -> Value {
     json!({
         "type": "object", "required": ["city", "days"], "additionalProperties": false,
@@ -16,7 +16,7 @@ pub fn weather_schema() -> Value {
     })
 }
 
-/// The arguments of a tool that takes none.
+/// Returns the argument schema of a tool without arguments.
 pub fn now_schema() -> Value {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }

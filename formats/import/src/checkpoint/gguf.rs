@@ -1,4 +1,4 @@
-//! A GGUF file, in one part or several, as a checkpoint.
+//! GGUF files, single or split, as checkpoints.
 
 use nestling_formats::Invariant;
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ use crate::read_at::SourceFile;
 use crate::weight_files::{io_error, read_source};
 use crate::{GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
-/// How many parts a file has, by its own word.
+/// Key of the number of parts of a split file.
 const PARTS: &str = "split.count";
 
-/// Tensors of all parts.
+/// Key of the number of tensors in all parts.
 const ALL_TENSORS: &str = "split.tensors.count";
 
-/// Whether a file begins as GGUF files do.
+/// Returns true if the file starts with the GGUF magic.
 pub(super) fn is_gguf(path: &Path) -> bool {
     let mut magic = [0; 4];
     let read = SourceFile::open(path).and_then(|file| file.read_exact_at(0, &mut magic));
     read.is_ok() && magic == *b"GGUF"
 }
 
-/// Opens the file, or all parts of it if it is one of them.
+/// Opens a GGUF file, with all parts if it is part of a split file.
 pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
     let paths = paths(path)?;
     let mut files = Vec::with_capacity(paths.len());
@@ -39,7 +39,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
         let mut header = read_header(&file)?;
         hash.update(header.metadata.bytes());
         check_parts(&header, paths.len(), number)?;
-        // All parts count as one: the first has the metadata, later ones only tensors.
+        // The parts form one checkpoint: the first part has the metadata, the others only tensors.
         let found = std::mem::take(&mut header.tensors);
         for tensor in &found {
             let info = TensorInfo {
@@ -71,7 +71,6 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
     Ok(Checkpoint { headers_hash: Some(hash.digest128()), ..checkpoint })
 }
 
-/// The checkpoint that the parts make together.
 fn whole(
     path: &Path,
     header: GgufHeader,
@@ -106,7 +105,7 @@ fn whole(
     };
     checkpoint.check_tensors()?;
     checkpoint.check_frequency_factors()?;
-    // Tokenizers are large: they are written out when nothing else can be wrong.
+    // Tokenizers are large, so they are generated after all other checks.
     let small = assets(&header)?;
     let generation = small.iter().find(|asset: &&Asset| asset.name == "generation_config.json");
     let generation = generation.invariant("a GGUF file's assets say how text is generated")?;
@@ -116,8 +115,8 @@ fn whole(
 }
 
 impl Checkpoint {
-    /// Proportional positions must be those that the family's configuration says: the first pairs of
-    /// a head turn, the others stay, for which writers divide their angles by 1e30.
+    /// Checks that proportional RoPE matches the configuration of the family. Only the first pairs of a head
+    /// are rotated; for the others, files contain a factor of 1e30 that disables the rotation.
     fn check_frequency_factors(&self) -> Result<(), ImportError> {
         let mixers = self.config.layers.iter().map(|layer| layer.mixer);
         let attention = mixers.filter_map(|mixer| match mixer {
@@ -155,7 +154,6 @@ impl Checkpoint {
     }
 }
 
-/// Paths of all parts.
 fn paths(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return Ok(vec![path.into()]);
@@ -169,7 +167,7 @@ fn read_header(file: &SourceFile) -> Result<GgufHeader, ImportError> {
     GgufHeader::read(&name, file.length(), &mut read)
 }
 
-/// What a part says of itself must be what its name says.
+/// Checks that the split metadata of a part matches its file name.
 fn check_parts(header: &GgufHeader, count: usize, number: usize) -> Result<(), ImportError> {
     let metadata = &header.metadata;
     let said = metadata.unsigned(PARTS)?.unwrap_or(1).max(1);

@@ -1,4 +1,4 @@
-//! Matrices whose rows are blocks of quantized numbers, as scaled integers: no number is rounded.
+//! Reads matrices of quantized blocks as scaled integers, without rounding.
 
 use std::ops::Range;
 
@@ -10,52 +10,52 @@ use super::{CHUNK_BYTES, Checkpoint};
 use crate::gguf::{BlockType, ScaledBlocks, ScaledRun, WrongBlock, take_units};
 use crate::{ElementType, ImportError};
 
-/// Which columns of a row of the tensor make a row of the matrix.
+/// Columns of a tensor row that form a matrix row.
 enum Columns {
-    /// All of them, in their order.
+    /// All columns in order.
     All,
-    /// Those places, one after the other.
+    /// The listed column indices, in this order.
     Places(Vec<usize>),
 }
 
-/// Bytes that are read at once on their way into tiles: what stays in a core's cache.
+/// Target size in bytes of one read on the way into tiles, small enough for a core's cache.
 const READ_BYTES: usize = 1 << 17;
 
-/// The same for reads past the page cache, each of which waits for the disk.
+/// Target size in bytes of one direct read, each of which waits for the disk.
 const DIRECT_BYTES: usize = 1 << 20;
 
-/// Memory that reads of scaled integers use again and again.
+/// Reusable buffers for reads of scaled integers.
 #[derive(Debug, Default)]
 pub struct ScaledScratch {
     blocks: Vec<u8>,
-    /// Rows of the file whose columns are put in another order.
+    /// Rows of the file before their columns are permuted.
     turned: ScaledRows,
     tile: ScaledRows,
 }
 
-/// How much is read at once.
+/// Size of one read.
 #[derive(Clone, Copy)]
 struct ReadSteps {
-    /// About so many bytes,
+    /// Approximate number of bytes.
     bytes: usize,
-    /// in a multiple of so many rows.
+    /// Multiple to which the number of rows is rounded.
     rows: usize,
 }
 
-/// Blocks of rows that follow each other, and what they are.
+/// Blocks of consecutive rows, with their location.
 struct Blocks<'a> {
     part: &'a RowSlice<'a>,
-    /// The runs of columns that are taken of a row, in order; none where that is the whole row.
+    /// Indices of the column runs taken from a row, in order. `None` for whole rows.
     units: Option<&'a [usize]>,
-    /// Number of the first block in its tensor.
+    /// Index of the first block in its tensor.
     first: u64,
     bytes: &'a [u8],
     rows: usize,
 }
 
 impl MatrixPlace<'_> {
-    /// The blocks that the matrix's rows are made of, if all of it is of one type; none for floats,
-    /// for what is turned over, and where less than 32 columns move together.
+    /// Returns the block type of the matrix if it can be read as scaled integers. Returns `None` for floats,
+    /// mixed types, transposed matrices, and permutations of fewer than 32 columns.
     pub fn blocks(&self) -> Option<ScaledBlocks> {
         let ElementType::Block(kind) = self.parts.first()?.tensor.element else { return None };
         let spans = self.parts.iter().map(|part| span_of(part, kind));
@@ -64,7 +64,8 @@ impl MatrixPlace<'_> {
     }
 }
 
-/// The most groups of 32 columns that stay together in a part; none if it is not made of such.
+/// Returns the maximum number of 32-column groups that stay together in a part. `None` if the part has no
+/// such groups.
 fn span_of(part: &RowSlice<'_>, kind: BlockType) -> Option<u8> {
     let fits = part.tensor.element == ElementType::Block(kind)
         && part.scales.is_none()
@@ -80,7 +81,7 @@ fn span_of(part: &RowSlice<'_>, kind: BlockType) -> Option<u8> {
     }
 }
 
-/// The columns that are taken of a part; none if they cannot be.
+/// Returns the columns taken from a part, or `None` if the selection is invalid.
 fn columns(part: &RowSlice<'_>) -> Option<Columns> {
     let order = &part.slice.columns;
     if order.is_all() {
@@ -89,7 +90,8 @@ fn columns(part: &RowSlice<'_>) -> Option<Columns> {
     order.places(part.source[1]).map(Columns::Places)
 }
 
-/// Places as numbers of runs of `span` groups of 32, if they are that.
+/// Converts column indices to indices of runs of `span` groups of 32. Returns `None` if they are not such
+/// runs.
 fn units(places: &[usize], span: u8) -> Option<Vec<usize>> {
     let length = 32 * usize::from(span);
     let unit = |places: &[usize]| {
@@ -105,7 +107,7 @@ fn blocks_of(place: &MatrixPlace<'_>) -> Result<ScaledBlocks, ImportError> {
     Ok(place.blocks().invariant("only matrices of blocks are scaled integers")?)
 }
 
-/// The runs of columns that are taken of a part's rows; none where all are, in their order.
+/// Returns the column runs taken from a part's rows, or `None` if all columns are taken in order.
 fn taken_units(
     part: &RowSlice<'_>,
     blocks: ScaledBlocks,
@@ -119,12 +121,12 @@ fn taken_units(
 }
 
 impl Checkpoint {
-    /// `rows` rows of a matrix from `first` on, as integers of the codec of
-    /// [`MatrixPlace::blocks`], which must be there.
+    /// Reads `rows` rows of a matrix, starting at `first`, as scaled integers. The codec is that of
+    /// [`MatrixPlace::blocks`], which must not be `None`.
     ///
     /// # Errors
-    /// [`ImportError::Io`], [`ImportError::Changed`]; [`ImportError::BlockScale`] for a scale that
-    /// is infinite, not a number or too large; [`ImportError::Limit`] if the matrix ends before.
+    /// [`ImportError::Io`], [`ImportError::Changed`], [`ImportError::BlockScale`] for a scale that is
+    /// infinite, NaN or too large, or [`ImportError::Limit`] if the matrix has too few rows.
     pub fn read_scaled_rows(
         &self,
         place: &MatrixPlace<'_>,
@@ -145,11 +147,11 @@ impl Checkpoint {
         Ok(out)
     }
 
-    /// The same rows sixteen at a time, and at last those that are left: `each` gets them with the
-    /// number of the first, counted from the first that was asked for.
+    /// Reads rows in tiles of sixteen; the last tile may have fewer. `each` receives a tile and the index of
+    /// its first row relative to `rows`.
     ///
     /// # Errors
-    /// As [`Self::read_scaled_rows`], and what `each` returns.
+    /// The errors of [`Self::read_scaled_rows`], and errors returned by `each`.
     pub fn read_scaled_tiles<E: From<ImportError>>(
         &self,
         place: &MatrixPlace<'_>,
@@ -203,7 +205,7 @@ impl Checkpoint {
         })
     }
 
-    /// Reads rows into `bytes`, and calls `each` with every run of them.
+    /// Reads rows into a buffer and calls `each` with each run of blocks.
     fn visit_blocks<E: From<ImportError>>(
         &self,
         place: &MatrixPlace<'_>,
@@ -227,7 +229,7 @@ impl Checkpoint {
             let together = (bytes_max / (row_blocks * kind.bytes()).max(1)).max(1);
             let together = together.next_multiple_of(steps.rows);
             while row < end {
-                // Rows that follow each other in the file are one read.
+                // Rows that are adjacent in the file are read together.
                 let at = |row: usize| part.slice.rows.place(row);
                 let near = |count: &usize| {
                     *count <= together && at(row + count - 1) == at(row) + count - 1
@@ -245,7 +247,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Moves the blocks of rows into `run`.
+    /// Transcodes the blocks of rows into `run`.
     fn transcode(
         &self,
         blocks: ScaledBlocks,

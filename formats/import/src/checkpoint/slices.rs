@@ -1,5 +1,5 @@
-//! Weights of a model out of the tensors that hold them: whole, in part, turned over, or several
-//! tensors one after another.
+//! Locates the weights of a model in tensors. A weight may be a whole tensor, a part of one, a transposed
+//! one, or a concatenation of several.
 
 use super::{Checkpoint, TensorInfo};
 use crate::gguf::BlockType;
@@ -10,55 +10,55 @@ use nestling_formats::memory::{try_reserve, try_zeroed};
 use nestling_formats::nested::{GROUP, decode_mxfp4};
 use nestling_formats::{DType, FloatId, MatrixId};
 
-/// Weights of a block of MXFP4.
+/// Number of weights in an MXFP4 block.
 const MXFP4_BLOCK: u64 = GROUP as u64;
 
 const MXFP4: ElementType = ElementType::Block(BlockType::Mxfp4);
 
-/// Elements that are read at once from a tensor of which only some are wanted.
+/// Maximum number of elements per read from a tensor of which only some elements are used.
 const SPAN_ELEMENTS: usize = 4 << 20;
 
-/// Where a matrix lies.
+/// Location of a matrix.
 #[derive(Clone, Debug)]
 pub struct MatrixPlace<'a> {
     pub(super) parts: Vec<RowSlice<'a>>,
 }
 
-/// Some rows of a matrix.
+/// A range of matrix rows, taken from one tensor.
 #[derive(Clone, Debug)]
 pub(super) struct RowSlice<'a> {
     pub tensor: &'a TensorInfo,
     pub slice: TensorSlice,
     /// Rows and columns of the two-dimensional tensor.
     pub source: [usize; 2],
-    /// Rows and columns of what is taken of it.
+    /// Rows and columns of the part taken from the tensor.
     pub taken: [usize; 2],
-    /// Scales of the blocks, with their name, where the tensor is MXFP4.
+    /// Scale tensor with its name, if the tensor is MXFP4.
     pub scales: Option<(String, &'a TensorInfo)>,
 }
 
 impl MatrixPlace<'_> {
-    /// Float type that the elements are read as; of several tensors, that of the first.
+    /// Returns the float type of the decoded elements. For several tensors, the type of the first.
     pub fn dtype(&self) -> DType {
         self.element().float()
     }
 
-    /// Element type in the file; of several tensors, that of the first.
+    /// Returns the element type in the file. For several tensors, the type of the first.
     pub fn element(&self) -> ElementType {
         self.parts.first().map_or(ElementType::Float(DType::F32), |part| part.element())
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.parts.iter().map(|part| part.taken[0]).sum()
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub fn cols(&self) -> usize {
         self.parts.first().map_or(0, |part| part.taken[1])
     }
 
-    /// Bytes that the elements take in the checkpoint.
+    /// Returns the size in bytes of the elements in the checkpoint.
     pub fn length(&self) -> u64 {
         let of_part = |part: &RowSlice| {
             let [rows, cols] = part.taken.map(|n| n as u64);
@@ -69,8 +69,7 @@ impl MatrixPlace<'_> {
         self.parts.iter().map(of_part).sum()
     }
 
-    /// Names of the tensors that the matrix is taken of, and the byte of its file at which the tensor, or
-    /// of a stack the one matrix of it, begins.
+    /// Returns the names of the source tensors, each with the byte offset of the matrix part in its file.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, u64)> {
         self.parts.iter().map(|part| {
             let element = part.element();
@@ -80,8 +79,8 @@ impl MatrixPlace<'_> {
         })
     }
 
-    /// The one run of bytes that holds the matrix as it is, if there is one: tensor, first element,
-    /// elements.
+    /// Returns the contiguous run that holds the matrix unchanged, if there is one: tensor, first element and
+    /// number of elements.
     fn contiguous(&self) -> Option<(&TensorInfo, u64, u64)> {
         let [part] = self.parts.as_slice() else { return None };
         let TensorSlice { rows, ref columns, transposed, .. } = part.slice;
@@ -95,12 +94,11 @@ impl MatrixPlace<'_> {
 }
 
 impl RowSlice<'_> {
-    /// How the elements are written.
     fn element(&self) -> ElementType {
         if self.scales.is_some() { MXFP4 } else { self.tensor.element }
     }
 
-    /// Position in the tensor of the first element of a row.
+    /// Returns the index in the tensor of the first element of a row.
     pub fn first_element(&self, row: usize) -> u64 {
         // Default: a tensor that is not stacked has one matrix.
         let row = self.slice.index.unwrap_or(0) * self.source[0] + row;
@@ -108,21 +106,21 @@ impl RowSlice<'_> {
     }
 }
 
-/// Where a float tensor lies.
+/// Location of a float tensor.
 #[derive(Clone, Debug)]
 pub struct FloatPlace<'a> {
-    /// The tensor that it is part of.
+    /// The source tensor.
     pub tensor: &'a TensorInfo,
     pub(super) source: FloatSource,
 }
 
 impl FloatPlace<'_> {
-    /// The tensor's name.
+    /// Returns the name of the tensor.
     pub fn name(&self) -> &str {
         &self.source.name
     }
 
-    /// Element type that holds every value: the checkpoint's, or F32 for values that are changed.
+    /// Returns a type that holds all values: the checkpoint's type, or F32 for transformed values.
     pub fn dtype(&self) -> DType {
         match self.source.change {
             FloatChange::Kept => self.tensor.element.float(),
@@ -132,11 +130,11 @@ impl FloatPlace<'_> {
 }
 
 impl Checkpoint {
-    /// Where a matrix lies. A tied head is not there: ask for the embedding.
+    /// Returns the location of a matrix. A tied head has no location; request the embedding instead.
     ///
     /// # Errors
-    /// [`ImportError::MissingTensor`] for an id that the model has not; [`ImportError::Tensor`] for
-    /// a tensor of which no such part can be taken.
+    /// [`ImportError::MissingTensor`] for an id that the model does not have, or [`ImportError::Tensor`] for
+    /// a tensor without the required part.
     pub fn matrix(&self, id: MatrixId) -> Result<MatrixPlace<'_>, ImportError> {
         let slices = self.slices(id);
         if slices.is_empty() {
@@ -146,7 +144,7 @@ impl Checkpoint {
         Ok(MatrixPlace { parts: parts.collect::<Result<_, _>>()? })
     }
 
-    /// What a matrix is made of: of two ways to write it down, the one that the file has.
+    /// Returns the slices of a matrix, using the alternative layout of the family if the file has that one.
     fn slices(&self, id: MatrixId) -> Vec<TensorSlice> {
         let slices = (self.naming.matrix)(&self.config, id);
         let is_there = |slice: &TensorSlice| self.tensor(&slice.name).is_some();
@@ -158,10 +156,10 @@ impl Checkpoint {
         if !others.is_empty() && others.iter().all(is_there) { others } else { slices }
     }
 
-    /// Where a float tensor lies.
+    /// Returns the location of a float tensor.
     ///
     /// # Errors
-    /// [`ImportError::MissingTensor`] for an id that the model has not.
+    /// [`ImportError::MissingTensor`] for an id that the model does not have.
     pub fn float(&self, id: FloatId) -> Result<FloatPlace<'_>, ImportError> {
         let source = (self.naming.float)(&self.config, id);
         let source = source.ok_or_else(|| self.missing(format!("{id:?}")))?;
@@ -178,7 +176,7 @@ impl Checkpoint {
         ImportError::MissingTensor { file: self.directory.display().to_string(), tensor }
     }
 
-    /// A tensor of bytes alone is no weight.
+    /// Rejects a tensor of plain bytes, which is not a weight.
     fn refuse_bytes(&self, name: &str, tensor: &TensorInfo) -> Result<(), ImportError> {
         if tensor.element != ElementType::Float(DType::U8) {
             return Ok(());
@@ -191,8 +189,8 @@ impl Checkpoint {
         })
     }
 
-    /// A part of `[E, cols, rows]` that is stored in MXFP4, turned over: `_blocks`
-    /// `[E, rows, cols / 32, 16]` and `_scales` `[E, rows, cols / 32]`.
+    /// Returns a transposed part of `[E, cols, rows]` that is stored as MXFP4: `_blocks` `[E, rows, cols /
+    /// 32, 16]` and `_scales` `[E, rows, cols / 32]`.
     fn mxfp4_part(&self, slice: TensorSlice) -> Result<RowSlice<'_>, ImportError> {
         let (blocks_name, scales_name) =
             (format!("{}_blocks", slice.name), format!("{}_scales", slice.name));
@@ -261,10 +259,10 @@ impl Checkpoint {
         Ok(RowSlice { tensor, slice, source: [rows, cols], taken, scales: None })
     }
 
-    /// A matrix as f32, `[rows, cols]`.
+    /// Reads a matrix as f32, `[rows, cols]`.
     ///
     /// # Errors
-    /// As [`Self::matrix`] and [`Self::read_f32`].
+    /// The errors of [`Self::matrix`] and [`Self::read_f32`].
     pub fn read_matrix(&self, id: MatrixId) -> Result<Vec<f32>, ImportError> {
         let place = self.matrix(id)?;
         let size = place.rows().saturating_mul(place.cols()) as u64;
@@ -273,11 +271,11 @@ impl Checkpoint {
         Ok(out)
     }
 
-    /// Fills `out` with the matrix's rows from `first` on.
+    /// Fills `out` with rows of a matrix, starting at `first`.
     ///
     /// # Errors
-    /// As [`Self::matrix`] and [`Self::read_f32`]; [`ImportError::Limit`] if the matrix ends before
-    /// `out` does.
+    /// The errors of [`Self::matrix`] and [`Self::read_f32`], and [`ImportError::Limit`] if the matrix ends
+    /// before `out` is full.
     pub fn read_rows(
         &self,
         place: &MatrixPlace<'_>,
@@ -307,14 +305,13 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Some rows of a part, as f32.
     fn read_part(&self, part: &RowSlice, first: usize, out: &mut [f32]) -> Result<(), ImportError> {
         let TensorSlice { rows, columns, transposed, .. } = &part.slice;
         let cols = part.taken[1].max(1);
         if *transposed {
             let mut turned = try_zeroed("a matrix", part.taken[0] * part.taken[1])?;
             self.gather(part, rows, columns, 0, &mut turned)?;
-            // `turned` is [cols, all rows of the part].
+            // `turned` has the shape [cols, all rows of the part].
             for (row, out) in out.chunks_mut(cols).enumerate() {
                 for (col, out) in out.iter_mut().enumerate() {
                     *out = turned[col * part.taken[0] + first + row];
@@ -325,7 +322,7 @@ impl Checkpoint {
         self.gather(part, rows, columns, first, out)
     }
 
-    /// Elements of whole rows of a part's tensor.
+    /// Reads elements of whole rows of a part's tensor.
     fn read_elements(
         &self,
         part: &RowSlice,
@@ -357,7 +354,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Taken rows of the tensor from `first` on, each with its taken columns.
+    /// Reads the selected columns of the selected rows, starting at the selected row `first`.
     fn gather(
         &self,
         part: &RowSlice,
@@ -374,7 +371,7 @@ impl Checkpoint {
         let mut span = Vec::new();
         let mut rest = out;
         while !rest.is_empty() {
-            // As many rows as one read covers, across gaps that are not much longer than runs.
+            // A read covers as many rows as possible, across gaps that are not much longer than the runs.
             let start = rows.place(row);
             let wanted = rest.len().div_ceil(cols);
             let room = (SPAN_ELEMENTS / source_cols).max(1);
@@ -409,10 +406,10 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// A matrix's elements as little-endian bytes of [`MatrixPlace::dtype`]; finite or not.
+    /// Reads a matrix as little-endian bytes of [`MatrixPlace::dtype`]. Non-finite elements are allowed.
     ///
     /// # Errors
-    /// As [`Self::read_matrix`].
+    /// The errors of [`Self::read_matrix`].
     pub fn read_matrix_bytes(&self, id: MatrixId) -> Result<Vec<u8>, ImportError> {
         let place = self.matrix(id)?;
         if let Some((tensor, first, count)) = place.contiguous() {
@@ -429,10 +426,10 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// A float tensor as f32.
+    /// Reads a float tensor as f32.
     ///
     /// # Errors
-    /// As [`Self::float`] and [`Self::read_f32`].
+    /// The errors of [`Self::float`] and [`Self::read_f32`].
     pub fn read_float(&self, id: FloatId) -> Result<Vec<f32>, ImportError> {
         let FloatPlace { tensor, source } = self.float(id)?;
         let mut values = self.read_f32(tensor)?;
@@ -464,10 +461,10 @@ impl Checkpoint {
         Ok(values)
     }
 
-    /// A float tensor as little-endian bytes of [`FloatPlace::dtype`].
+    /// Reads a float tensor as little-endian bytes of [`FloatPlace::dtype`].
     ///
     /// # Errors
-    /// As [`Self::read_float`].
+    /// The errors of [`Self::read_float`].
     pub fn read_float_bytes(&self, id: FloatId) -> Result<Vec<u8>, ImportError> {
         let mut bytes = Vec::new();
         self.float(id)?.dtype().encode(&self.read_float(id)?, &mut bytes);
@@ -490,7 +487,7 @@ impl Checkpoint {
     }
 }
 
-/// Rows and columns of what a slice takes of a tensor of so many.
+/// Returns the rows and columns that a slice takes from a tensor of `rows` by `cols`.
 fn taken(slice: &TensorSlice, rows: usize, cols: usize) -> Option<[usize; 2]> {
     let taken = [slice.rows.count(rows)?, slice.columns.count(cols)?];
     Some(if slice.transposed { [taken[1], taken[0]] } else { taken })

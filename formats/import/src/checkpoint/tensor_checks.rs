@@ -1,4 +1,4 @@
-//! What the tensors of a checkpoint must be: all that the model has, in its shapes, and no others.
+//! Checks of a checkpoint's tensors: all tensors of the model in their shapes, and no others.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use nestling_formats::memory::try_zeroed;
 use nestling_formats::{MatrixId, MatrixKind};
 
 impl Checkpoint {
-    /// Every weight of the model is there in its shape, and nothing else is.
+    /// Checks that the checkpoint has each weight in its shape, and no unexpected tensors.
     pub(super) fn check_tensors(&self) -> Result<(), ImportError> {
         let mut used = HashSet::new();
         for matrix in &self.shape.matrices {
@@ -64,16 +64,16 @@ impl Checkpoint {
         Err(wanting(error, shape))
     }
 
-    /// Dimensions of one do not count.
+    /// Checks the shape of a float tensor. Dimensions of size 1 are ignored.
     fn check_float(&self, shape: &FloatShape, place: &FloatPlace) -> Result<(), ImportError> {
         let tensor = place.tensor;
         let mut found = tensor.shape.clone();
         if let Some(first) = found.first_mut() {
-            // Default: rows that are not there are refused below.
+            // Default: missing rows are rejected below.
             *first = place.source.rows.count(outermost(tensor)).unwrap_or(0) as u64;
         }
         if let Some(last) = found.last_mut().filter(|_| place.source.columns != Runs::ALL) {
-            // Default: columns that are not there are refused below.
+            // Default: missing columns are rejected below.
             *last = place.source.columns.count(innermost(tensor)).unwrap_or(0) as u64;
         }
         found.retain(|&size| size != 1);
@@ -89,7 +89,7 @@ impl Checkpoint {
         Err(self.wrong_shape(&place.source.name, tensor, expected))
     }
 
-    /// A tied head that is written out must repeat the embedding; else one of the two is wrong.
+    /// Checks that a tied head, if the checkpoint contains one, equals the embedding.
     fn check_repeated_head(&self) -> Result<(), ImportError> {
         let id = |kind| MatrixId { kind, layer: None, expert: None };
         let Ok(head) = self.matrix(id(MatrixKind::Head)) else { return Ok(()) };
@@ -118,7 +118,7 @@ impl Checkpoint {
     }
 }
 
-/// The error of a tensor that does not give a matrix of this shape.
+/// Adds the expected shape to the error of a tensor.
 fn wanting(error: ImportError, shape: &MatrixShape) -> ImportError {
     match error {
         ImportError::Tensor { file, tensor, offset, found, .. } => {

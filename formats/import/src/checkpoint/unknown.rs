@@ -1,5 +1,4 @@
-//! What is said of a checkpoint of an unknown family: which known one it is nearest to, by its tensors
-//! too.
+//! Error messages for checkpoints of unknown families, with the most similar known family.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,8 +10,8 @@ use crate::names;
 use crate::weight_files::open_weights;
 use crate::{ImportError, ModelConfig, ModelShape};
 
-/// The refusal of a family, with the tensors by which it differs from the nearest one, where weights
-/// are beside the configuration.
+/// Extends the error for an unknown family by a comparison with the most similar family. Differing tensors
+/// are listed if weights are available.
 pub(super) fn explained(directory: &Path, config: &[u8], error: ImportError) -> ImportError {
     match error {
         ImportError::Unsupported { file, key, found, supported } if key == "model_type" => {
@@ -27,7 +26,7 @@ pub(super) fn explained(directory: &Path, config: &[u8], error: ImportError) -> 
     }
 }
 
-/// None where nothing can be compared.
+/// Returns `None` if the checkpoint cannot be compared.
 fn differences(directory: &Path, file: &str, config: &[u8]) -> Option<String> {
     let fields = Fields::parse(file, config, MAX_CONFIG_BYTES).ok()?;
     let config = Nearest::of(&fields)?.config(&fields)?;
@@ -49,7 +48,7 @@ fn differences(directory: &Path, file: &str, config: &[u8]) -> Option<String> {
     })
 }
 
-/// The tensors that a model of a known family has.
+/// Returns the tensor names of a model of a known family.
 fn expected(config: &ModelConfig) -> BTreeSet<String> {
     let shape = ModelShape::new(config);
     let matrices =
@@ -58,7 +57,7 @@ fn expected(config: &ModelConfig) -> BTreeSet<String> {
     matrices.map(|slice| slice.name).chain(floats.map(|source| source.name)).collect()
 }
 
-/// Names with `N` in the place of numbers, each once.
+/// Returns the distinct names with numbers replaced by `N`.
 fn patterns<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     let pattern = |name: &String| {
         let part = |part: &str| match part.parse::<u32>() {

@@ -1,6 +1,6 @@
-//! The names of families.
+//! Model families.
 
-/// A family of models: one reading of `config.json` and one set of tensor names.
+/// A model family, with one interpretation of `config.json` and one tensor naming scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
     /// `BailingMoeV2ForCausalLM`: Ling 2.0 and Ring 2.0.
@@ -23,7 +23,7 @@ pub enum Architecture {
     DeepseekV2,
     /// `DeepseekV3ForCausalLM`.
     DeepseekV3,
-    /// `DeepseekV3ForCausalLM` of the type `kimi_k2`.
+    /// `DeepseekV3ForCausalLM` with the model type `kimi_k2`.
     KimiK2,
     /// `Dots1ForCausalLM`.
     Dots1,
@@ -37,18 +37,18 @@ pub enum Architecture {
     Glm4Moe,
     /// `Glm4MoeLiteForCausalLM`.
     Glm4MoeLite,
-    /// `Qwen3VLMoeForConditionalGeneration`: its text part.
+    /// `Qwen3VLMoeForConditionalGeneration`, text part.
     Qwen3VlMoe,
-    /// `Qwen3OmniMoeForConditionalGeneration`: the text part of what thinks.
+    /// `Qwen3OmniMoeForConditionalGeneration`, text part of the thinker.
     Qwen3OmniMoe,
     /// `Qwen3NextForCausalLM`.
     Qwen3Next,
-    /// `Qwen3_5MoeForConditionalGeneration`: Qwen3.5 and Qwen3.6, their text part.
+    /// `Qwen3_5MoeForConditionalGeneration`, text part: Qwen3.5 and Qwen3.6.
     Qwen35Moe,
-    /// The text part of `Gemma4ForConditionalGeneration`.
+    /// `Gemma4ForConditionalGeneration`, text part.
     Gemma4,
-    /// `Gemma4ForCausalLM`: the text part alone.
+    /// `Gemma4ForCausalLM`, a text part in a separate checkpoint.
     Gemma4Text,
-    /// `Qwen3_5MoeForCausalLM`: the text part alone.
+    /// `Qwen3_5MoeForCausalLM`, a text part in a separate checkpoint.
     Qwen35MoeText,
 }

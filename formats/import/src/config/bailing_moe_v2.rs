@@ -1,8 +1,8 @@
-//! Ling 2.0 and Ring 2.0: norms of heads, part of every head is turned, DeepSeek-V3's experts under keys
-//! of their own. Layers that predict further tokens are left out.
+//! Ling 2.0 and Ring 2.0: norms per head, partial RoPE, and DeepSeek-V3's experts under different keys.
+//! Multi-token prediction layers are ignored.
 //!
-//! transformers has no class of it, and readers differ in what absent keys mean: what changes the graph
-//! must be there.
+//! transformers has no class for this family, and readers disagree on the defaults of absent keys. Keys that
+//! change the graph are therefore required.
 
 use super::keys::{self, Parts};
 use super::routed::{self, Names};
@@ -44,7 +44,7 @@ pub(super) const FAMILY: Family = Family {
     read,
 };
 
-/// The same as published: under the name of the generation before.
+/// The same family under the model type of the previous generation, as in published files.
 pub(super) const OLD_FAMILY: Family = Family { model_type: "bailing_moe", ..FAMILY };
 
 const NAMES: Names = Names { experts: "num_experts", shared: "num_shared_experts" };
@@ -70,7 +70,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }
 
-/// Queries, keys and values are one matrix, whose bias is told from that of the output.
+/// Reads the biases. Queries, keys and values are one matrix, with a bias independent of the output's.
 fn bias(fields: &Fields) -> Result<AttentionBias, ImportError> {
     Ok(match (required(fields, "use_qkv_bias")?, required(fields, "use_bias")?) {
         (false, false) => AttentionBias::Absent,
@@ -84,9 +84,9 @@ fn required(fields: &Fields, key: &str) -> Result<bool, ImportError> {
     fields.boolean(key)?.ok_or_else(|| fields.wrong(key, "true or false"))
 }
 
-/// Keys that say what every model of the family does.
+/// Rejects options that contradict the family's fixed behaviour.
 fn refuse_options(fields: &Fields) -> Result<(), ImportError> {
-    // The published code has weights that add up to one whatever the first of these says.
+    // The published code always normalizes the weights, regardless of `norm_topk_prob`.
     for key in [
         "norm_topk_prob",
         "moe_router_enable_expert_bias",

@@ -1,4 +1,4 @@
-//! DeepSeek-V2 and V2-Lite: latent attention, softmax over experts that are not renormalised.
+//! DeepSeek-V2 and V2-Lite: latent attention, and a softmax over all experts without renormalization.
 
 use super::keys::{self, Parts};
 use super::{

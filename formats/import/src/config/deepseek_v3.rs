@@ -1,5 +1,5 @@
-//! DeepSeek-V3: latent attention, sigmoid scores with a bias for the choice, groups of experts. The
-//! layer that predicts a second token is left out.
+//! DeepSeek-V3: latent attention, sigmoid scores with a selection bias, and expert groups. The multi-token
+//! prediction layer is ignored.
 
 use super::keys::{self, Parts};
 use super::{Architecture, Family, ModelConfig, Multipliers, latent, routed};
@@ -41,7 +41,7 @@ pub(super) const FAMILY: Family = Family {
     read: |fields| read(fields, Architecture::DeepseekV3),
 };
 
-/// Kimi-K2: the same under its own name.
+/// Kimi-K2, the same architecture under its own name.
 pub(super) const KIMI_FAMILY: Family = Family {
     architecture: Architecture::KimiK2,
     model_type: "kimi_k2",

@@ -1,4 +1,4 @@
-//! dots.llm1: Qwen3's attention, DeepSeek-V3's experts.
+//! dots.llm1: Qwen3's attention and DeepSeek-V3's experts.
 
 use super::keys::{self, Parts};
 use super::{
@@ -37,12 +37,12 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let mut attention = keys::attention(fields)?;
     attention.qk_norm = QkNorm::PerHead;
     attention.bias = keys::attention_bias(fields)?;
-    // The one number that has no default.
+    // The only number without a default.
     if fields.get("n_shared_experts").is_none() {
         return Err(fields.wrong("n_shared_experts", "a number of experts"));
     }
     let mut layers = routed::layers(fields, attention)?;
-    // Default: no layer sees a window.
+    // Default: no layer has a sliding window.
     let full = keys::count(fields, "max_window_layers", MAX_LAYERS)?.unwrap_or(MAX_LAYERS);
     for (layer, window) in layers.iter_mut().zip(keys::windows(fields, |layer| layer >= full)?) {
         layer.mixer =

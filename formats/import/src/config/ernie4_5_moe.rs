@@ -1,5 +1,5 @@
-//! ERNIE-4.5: neighbours in a head are turned with each other, softmax scores with a bias for the choice.
-//! Layers that predict further tokens are left out.
+//! ERNIE-4.5: adjacent RoPE pairs, and softmax scores with a selection bias. Multi-token prediction layers
+//! are ignored.
 
 use super::keys::{self, Parts};
 use super::{
@@ -34,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
     read,
 };
 
-/// Weights of experts are divided by their sum, but by no less than this, which no sum is below.
+/// Minimum divisor when expert weights are normalized. No sum is smaller, so it has no effect.
 const NORM_MIN: f64 = 1e-12;
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
@@ -57,7 +57,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }
 
-/// Which layers are mixtures: every so many of those from one to another.
+/// Returns a function that tests whether a layer is a mixture: one per `moe_layer_interval` layers of a
+/// range.
 fn mixtures(fields: &Fields) -> Result<impl Fn(usize) -> bool + use<>, ImportError> {
     const END: &str = "moe_layer_end_index";
     let step = fields.required_size("moe_layer_interval", MAX_LAYERS)?;
@@ -66,13 +67,13 @@ fn mixtures(fields: &Fields) -> Result<impl Fn(usize) -> bool + use<>, ImportErr
     let end = match fields.number(END)? {
         None => return Err(fields.wrong(END, "a layer, or -1 for the last one")),
         Some(-1.0) => MAX_LAYERS,
-        // Default: the first layer is 0, for which `count` has a number too.
+        // Default: 0, the first layer, which `count` returns as a number too.
         Some(_) => keys::count(fields, END, MAX_LAYERS)?.unwrap_or(0),
     };
     Ok(move |layer: usize| (layer + 1).is_multiple_of(step) && (start..=end).contains(&layer))
 }
 
-/// Shared experts of one size are one expert as wide as all of them.
+/// Reads the shared experts. Several experts of one size equal one expert of their total width.
 fn shared(fields: &Fields) -> Result<Option<SharedExpert>, ImportError> {
     const KEY: &str = "moe_num_shared_experts";
     let width = fields.required_size("moe_intermediate_size", MAX_WIDTH)?;
@@ -86,7 +87,7 @@ fn shared(fields: &Fields) -> Result<Option<SharedExpert>, ImportError> {
     Ok((count > 0).then_some(SharedExpert { intermediate_size, gate: SharedGate::Open }))
 }
 
-/// Keys that say what every model of the family does.
+/// Rejects options that contradict the family's fixed behaviour.
 fn refuse_options(fields: &Fields) -> Result<(), ImportError> {
     if fields.boolean("use_bias")? == Some(true) {
         return Err(fields.unsupported("use_bias", "supported: false"));

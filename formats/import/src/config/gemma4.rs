@@ -1,5 +1,5 @@
-//! Gemma 4's mixture (26B-A4B): a multimodal configuration whose `text_config` is read. Layers that
-//! see a window alternate with layers that see everything and have heads of another shape.
+//! Gemma 4's MoE model (26B-A4B), a multimodal configuration whose `text_config` is read. Sliding-window
+//! layers alternate with global layers, whose heads have a different shape.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub(super) const FAMILY: Family = Family {
     read,
 };
 
-/// A checkpoint of the text part alone: its configuration is not within another.
+/// The text part in a separate checkpoint, with a configuration that is not nested.
 pub(super) const TEXT_FAMILY: Family = Family {
     architecture: Architecture::Gemma4Text,
     model_type: "gemma4_text",
@@ -49,7 +49,7 @@ pub(super) const TEXT_FAMILY: Family = Family {
     read: |fields| read_text(fields, Architecture::Gemma4Text),
 };
 
-/// Keys of `text_config` beside the common ones.
+/// Keys of `text_config` in addition to the common ones.
 const TEXT_KEYS: &[&str] = &[
     "attention_bias",
     "attention_k_eq_v",
@@ -82,7 +82,6 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     Ok(config)
 }
 
-/// The model that the keys of its text part describe.
 fn read_text(text: &Fields, architecture: Architecture) -> Result<ModelConfig, ImportError> {
     refuse_unsupported(text)?;
     let hidden_size = text.required_size("hidden_size", MAX_WIDTH)?;
@@ -104,7 +103,7 @@ fn read_text(text: &Fields, architecture: Architecture) -> Result<ModelConfig, I
     Ok(config)
 }
 
-/// Refuses what the other sizes of the family have.
+/// Rejects features of the family's other sizes.
 fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
     if text.boolean("enable_moe_block")? != Some(true) {
         return Err(text.unsupported("enable_moe_block", "supported: true (26B-A4B)"));
@@ -119,38 +118,37 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
             return Err(text.unsupported(key, "supported: false"));
         }
     }
-    // Names of one function, which differ in how it is rounded.
+    // Names of the same function, which differ only in rounding.
     let gelu = |name: &str| {
         ["gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast"].contains(&name)
     };
     if text.text("hidden_activation")?.is_some_and(|name| !gelu(name)) {
         return Err(text.unsupported("hidden_activation", "supported: gelu_pytorch_tanh"));
     }
-    // Positions are under one key, kind by kind.
+    // RoPE settings are under `rope_parameters`, per layer kind.
     for key in ["rope_scaling", "rope_theta", "partial_rotary_factor"] {
         if text.given(key).is_some() {
             return Err(text.unsupported(key, "supported: `rope_parameters` alone"));
         }
     }
     text.refuse_null("per_layer_config")?;
-    // Tokens of images alone see what comes after them.
+    // Bidirectional attention affects only image tokens.
     if !matches!(text.text("use_bidirectional_attention")?, None | Some("vision")) {
         return Err(text.unsupported("use_bidirectional_attention", "supported: vision"));
     }
     Ok(())
 }
 
-/// What a layer sees.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LayerAttention {
-    /// A window.
+    /// Sliding window.
     Local,
-    /// Everything.
+    /// Full attention.
     Global,
 }
 
 impl LayerAttention {
-    /// Its name in `layer_types` and `rope_parameters`.
+    /// Returns the name in `layer_types` and `rope_parameters`.
     fn name(self) -> &'static str {
         match self {
             Self::Local => "sliding_attention",
@@ -159,7 +157,7 @@ impl LayerAttention {
     }
 }
 
-/// Heads of keys and values, and the width of all heads.
+/// Number of key and value heads, and the width of all heads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Heads {
     num_key_value_heads: usize,
@@ -181,7 +179,7 @@ fn layers(text: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
     Ok(kinds.iter().map(of_kind).collect())
 }
 
-/// What every layer sees: as `layer_types` says, or else all but the last of every few see a window.
+/// Returns the attention kind of each layer. Without `layer_types`, the last layer of each group is global.
 fn kinds(text: &Fields) -> Result<Vec<LayerAttention>, ImportError> {
     const KEY: &str = "layer_types";
     let count = text.required_size("num_hidden_layers", MAX_LAYERS)?;
@@ -205,8 +203,8 @@ fn kinds(text: &Fields) -> Result<Vec<LayerAttention>, ImportError> {
     kinds.filter(is_right).ok_or_else(|| text.wrong(KEY, expected))
 }
 
-/// Heads of all layers of a kind. `per_layer_config`, which newer versions of transformers write, says
-/// all that differs from layer to layer; else the keys of global layers do.
+/// Returns the heads of all layers of a kind. `per_layer_config`, written by newer versions of transformers,
+/// lists deviations per layer. Without it, the keys of global layers apply.
 fn heads(
     text: &Fields,
     kinds: &[LayerAttention],
@@ -239,7 +237,7 @@ fn heads(
     Ok(found)
 }
 
-/// What each layer has of its own, by its number, which may begin with zeros.
+/// Returns the per-layer entries by layer number. Numbers may have leading zeros.
 fn numbered(by_layer: &Fields, count: usize) -> Result<BTreeMap<usize, Fields>, ImportError> {
     if let Some(layer) = by_layer.nulls().next() {
         return Err(by_layer.wrong(layer, "an object"));
@@ -257,7 +255,7 @@ fn numbered(by_layer: &Fields, count: usize) -> Result<BTreeMap<usize, Fields>, 
     Ok(out)
 }
 
-/// The heads of one layer in `per_layer_config`.
+/// Returns the heads of one layer in `per_layer_config`.
 fn own_heads(own: &Fields, others: Heads) -> Result<Heads, ImportError> {
     let known = ["head_dim", "num_key_value_heads"];
     if let Some((key, value)) = own.members().find(|(key, _)| !known.contains(key)) {
@@ -274,7 +272,7 @@ fn own_heads(own: &Fields, others: Heads) -> Result<Heads, ImportError> {
     })
 }
 
-/// Heads of global layers by keys of their own.
+/// Returns the heads of global layers from their separate keys.
 fn global_heads(text: &Fields, local: Heads) -> Result<Heads, ImportError> {
     let own = match values_of(text, LayerAttention::Global)? {
         ValueSource::Keys => text.size("num_global_key_value_heads", MAX_HEADS)?,
@@ -286,7 +284,7 @@ fn global_heads(text: &Fields, local: Heads) -> Result<Heads, ImportError> {
     })
 }
 
-/// Keys of global layers beside `per_layer_config` must say the same.
+/// Checks that the keys of global layers match `per_layer_config`, if both are present.
 fn refuse_other_heads(text: &Fields, found: Heads) -> Result<(), ImportError> {
     let said = global_heads(text, found)?;
     let pairs = [
@@ -301,7 +299,7 @@ fn refuse_other_heads(text: &Fields, found: Heads) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// Experts beside a dense part.
+/// Reads the experts and the dense part next to them.
 fn feed_forward(text: &Fields) -> Result<FeedForward, ImportError> {
     let intermediate_size = text.required_size("intermediate_size", MAX_WIDTH)?;
     let shared = SharedExpert { intermediate_size, gate: SharedGate::Open };
@@ -309,7 +307,7 @@ fn feed_forward(text: &Fields) -> Result<FeedForward, ImportError> {
     keys::mixture_of(text, "num_experts", "top_k_experts", "moe_intermediate_size", shared)
 }
 
-/// Where the values of a kind of layer come from.
+/// Returns the source of the values for a layer kind.
 fn values_of(text: &Fields, kind: LayerAttention) -> Result<ValueSource, ImportError> {
     Ok(match (kind, text.boolean("attention_k_eq_v")?) {
         (LayerAttention::Global, Some(true)) => ValueSource::Keys,
@@ -317,7 +315,6 @@ fn values_of(text: &Fields, kind: LayerAttention) -> Result<ValueSource, ImportE
     })
 }
 
-/// Attention of a kind of layer.
 fn attention(
     text: &Fields,
     kind: LayerAttention,
@@ -352,10 +349,10 @@ fn attention(
     })
 }
 
-/// What is said of the positions of one kind of layer.
+/// RoPE settings of a layer kind.
 struct Rope {
     theta: f64,
-    /// Share of a head's pairs that turn.
+    /// Fraction of a head's pairs that are rotated.
     part: f64,
 }
 
@@ -399,7 +396,6 @@ impl Rope {
     }
 }
 
-/// What logits are kept within.
 fn softcap(text: &Fields) -> Result<Option<f32>, ImportError> {
     let Some(cap) = text.number("final_logit_softcapping")? else { return Ok(None) };
     let cap = cap as f32;

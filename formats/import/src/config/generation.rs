@@ -1,36 +1,36 @@
-//! `generation_config.json`: what the makers of a model recommend.
+//! Sampling defaults of a model, from `generation_config.json`.
 
 use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::{MAX_CONFIG_BYTES, MAX_EOS_TOKENS};
 
-/// What `generation_config.json` recommends; `None` where it says nothing.
+/// Values of `generation_config.json`; `None` for absent keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
-    /// False asks for greedy decoding.
+    /// False for greedy decoding.
     pub do_sample: Option<bool>,
     /// Softmax temperature.
     pub temperature: Option<f32>,
-    /// How many tokens are kept; 0 keeps all.
+    /// Number of most likely tokens to sample from; 0 for all.
     pub top_k: Option<u32>,
-    /// The probability mass that is kept.
+    /// Nucleus probability mass.
     pub top_p: Option<f32>,
-    /// The least probability that is kept, relative to the largest.
+    /// Minimum probability relative to the most likely token.
     pub min_p: Option<f32>,
-    /// Divides the logits of tokens that were seen.
+    /// Divisor of the logits of tokens that occurred before.
     pub repetition_penalty: Option<f32>,
-    /// The token that begins a text.
+    /// Begin-of-sequence token.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end a text; when not empty they replace those of the model configuration.
+    /// End-of-sequence tokens. A non-empty list replaces the tokens of the model configuration.
     pub eos_token_ids: Vec<u32>,
 }
 
 impl GenerationDefaults {
-    /// Reads and checks a `generation_config.json`; `file` names it in errors. Keys without a field
-    /// here are ignored: they steer the caller's sampling, not the model.
+    /// Parses and validates a `generation_config.json`; `file` is its name in errors. Keys without a field in
+    /// this struct are ignored, because they do not affect the model.
     ///
     /// # Errors
-    /// [`ImportError`] that names the key and what is wrong with it.
+    /// Returns an [`ImportError`] that names the key and the problem.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let fields = Fields::parse(file, bytes, MAX_CONFIG_BYTES)?;
         let ranged = |key: &str, low: f64, high: f64| match fields.number(key)? {

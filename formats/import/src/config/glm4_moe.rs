@@ -1,5 +1,5 @@
-//! GLM-4.5 to GLM-4.7: attention that turns part of every head, and DeepSeek-V3's experts. Layers that
-//! predict further tokens are left out.
+//! GLM-4.5 to GLM-4.7: attention with partial RoPE and DeepSeek-V3's experts. Multi-token prediction layers
+//! are ignored.
 
 use super::keys::{self, Parts};
 use super::{Architecture, Family, ModelConfig, Multipliers, QkNorm, routed};

@@ -1,5 +1,5 @@
-//! GLM-4.7-Flash: latent attention, sigmoid scores with a bias for the choice, groups of experts.
-//! The layer that predicts a second token is left out.
+//! GLM-4.7-Flash: latent attention, sigmoid scores with a selection bias, and expert groups. The multi-token
+//! prediction layer is ignored.
 
 use serde_json::Value;
 
@@ -50,13 +50,13 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }
 
-/// The number of dense layers at the front: of stores and GGUF files. transformers reads
-/// [`LAYER_TYPES`] alone.
+/// Number of dense layers at the start, a key used by stores and GGUF files. transformers reads only
+/// [`LAYER_TYPES`].
 const DENSE_LAYERS: &str = "first_k_dense_replace";
 
 const LAYER_TYPES: &str = "mlp_layer_types";
 
-/// Refuses a number of dense layers that transformers would not read.
+/// Rejects a number of dense layers that transformers would ignore.
 pub(super) fn refuse_unread(fields: &Fields) -> Result<(), ImportError> {
     let dense = keys::count(fields, DENSE_LAYERS, MAX_LAYERS)?;
     match (fields.get(LAYER_TYPES), dense) {
@@ -67,7 +67,7 @@ pub(super) fn refuse_unread(fields: &Fields) -> Result<(), ImportError> {
     }
 }
 
-/// Whether each layer is dense: by `mlp_layer_types`, else the first ones.
+/// Returns whether each layer is dense, from `mlp_layer_types` or else from the number of dense layers.
 fn dense_layers(fields: &Fields) -> Result<Vec<bool>, ImportError> {
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     let wrong = || fields.wrong(LAYER_TYPES, format!("{count} times dense or sparse"));

@@ -1,5 +1,5 @@
-//! gpt-oss: attention sinks, a window in every other layer, biases everywhere, a clamped SwiGLU, and
-//! experts that may be stored in MXFP4.
+//! gpt-oss: attention sinks, alternating sliding windows, biases in all projections, and a clamped SwiGLU.
+//! Experts may be stored in MXFP4.
 
 use super::keys::{self, Parts};
 use super::{
@@ -54,7 +54,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     Ok(config)
 }
 
-/// The window of every layer; every other one, the first included, unless the layers are named.
+/// Returns the sliding window of each layer. Without `layer_types`, layers with an even index have one.
 fn windows(fields: &Fields) -> Result<Vec<Option<usize>>, ImportError> {
     fields.required_size("sliding_window", MAX_POSITIONS)?;
     keys::windows(fields, |layer| layer % 2 == 0)
@@ -67,7 +67,7 @@ fn positive(fields: &Fields, key: &str) -> Result<f32, ImportError> {
     }
 }
 
-/// How the experts are stored by `quantization_config`.
+/// Returns the storage format of the experts from `quantization_config`.
 fn expert_format(fields: &Fields) -> Result<ExpertFormat, ImportError> {
     let Some(quantization) = fields.object("quantization_config")? else {
         return Ok(ExpertFormat::Floats);

@@ -1,4 +1,4 @@
-//! Granite 3.x MoE: four multipliers, softmax over the chosen experts.
+//! Granite 3.x MoE: four multipliers, and a softmax over the selected experts.
 
 use super::keys::{self, Parts};
 use super::{
@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
     read: |fields| read(fields, Architecture::GraniteMoe, None),
 };
 
-/// The same with a feed-forward part that every token passes beside its experts.
+/// Granite MoE with a shared expert.
 pub(super) const SHARED_FAMILY: Family = Family {
     architecture: Architecture::GraniteMoeShared,
     model_type: "granitemoeshared",
@@ -51,8 +51,8 @@ fn read_shared(fields: &Fields) -> Result<ModelConfig, ImportError> {
     if shared.is_none() || multiplier == 1.0 {
         return Ok(config);
     }
-    // What every part adds is multiplied by m. The same stream divided by m takes parts as they are,
-    // and norms give the same of it if their epsilon is divided by m².
+    // The output of each part is multiplied by m. An equivalent model divides the residual stream by m and
+    // adds outputs unchanged. Norms give the same result if their epsilon is divided by m².
     let eps = (f64::from(config.rms_norm_eps) / (multiplier * multiplier)) as f32;
     let embedding = (f64::from(config.multipliers.embedding) / multiplier) as f32;
     if multiplier < 0.0 || eps <= 0.0 || eps >= 1.0 {

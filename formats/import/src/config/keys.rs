@@ -1,4 +1,4 @@
-//! Readers of keys that families share.
+//! Readers of configuration keys common to several families.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use crate::limits::{
     MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH,
 };
 
-/// Keys that every family reads.
+/// Keys that all families read.
 pub(super) const COMMON: &[&str] = &[
     "architectures",
     "bos_token_id",
@@ -44,7 +44,7 @@ pub(super) const COMMON: &[&str] = &[
     "vocab_size",
 ];
 
-/// Keys that change nothing at inference: bookkeeping, training, and windows that are switched off.
+/// Keys without effect on inference: bookkeeping, training, and disabled windows.
 const IGNORED: &[&str] = &[
     "attention_dropout",
     "chunk_size_feed_forward",
@@ -69,8 +69,8 @@ const IGNORED: &[&str] = &[
     "use_cache",
 ];
 
-/// Refuses options that are known and change the graph in a way that no family computes, but those
-/// that the family reads itself.
+/// Rejects known options that change the graph and that no family supports. Options in `read` are handled by
+/// the family itself.
 pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), ImportError> {
     let is_on = fields.boolean("use_sliding_window")? == Some(true);
     if is_on && !read.contains(&"use_sliding_window") {
@@ -91,7 +91,7 @@ pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), I
     Ok(())
 }
 
-/// Refuses what belongs into the text part of a model that has others too.
+/// Rejects keys outside the text part that belong inside it.
 fn refuse_outside(whole: &Fields) -> Result<(), ImportError> {
     for key in ["rope_parameters", "rope_scaling"] {
         if whole.given(key).is_some() {
@@ -101,8 +101,8 @@ fn refuse_outside(whole: &Fields) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// The text part of a model that has others too, under the key that leads to it, with what it leaves
-/// out. `known`: the keys that the part's family reads.
+/// Returns the text part of a multimodal configuration with its defaults. `known` lists the keys that the
+/// family of the text part reads.
 pub(super) fn text_part(
     whole: &Fields,
     model_type: &str,
@@ -117,8 +117,8 @@ pub(super) fn text_part(
     Ok(text)
 }
 
-/// Whether a key says nothing of what family a model is of: all have it, or its value switches
-/// nothing on.
+/// Returns true if a key does not help to identify a family. Either all families have it, or its value
+/// enables nothing.
 pub(super) fn is_plain(key: &str, value: &Value) -> bool {
     let inert = match value {
         Value::Bool(on) => !on,
@@ -129,7 +129,7 @@ pub(super) fn is_plain(key: &str, value: &Value) -> bool {
     inert || key.starts_with('_') || COMMON.contains(&key) || IGNORED.contains(&key)
 }
 
-/// Refuses keys that neither the family nor anybody knows.
+/// Rejects keys that are unknown to the family and not ignored in general.
 pub(super) fn refuse_unknown(fields: &Fields, keys: &[&str]) -> Result<(), ImportError> {
     match fields.members().find(|(key, value)| !is_plain(key, value) && !keys.contains(key)) {
         None => Ok(()),
@@ -137,7 +137,7 @@ pub(super) fn refuse_unknown(fields: &Fields, keys: &[&str]) -> Result<(), Impor
     }
 }
 
-/// What a family knows of itself when the common keys are read.
+/// Family-specific parts of a configuration.
 pub(super) struct Parts {
     pub architecture: Architecture,
     pub layers: Vec<LayerConfig>,
@@ -145,7 +145,7 @@ pub(super) struct Parts {
     pub multipliers: Multipliers,
 }
 
-/// The configuration of a model: the family's parts, and the keys that all have.
+/// Builds the model configuration from the family's parts and the common keys.
 pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, ImportError> {
     refuse_too_many(fields, &parts.layers)?;
     let vocab_size = fields.required_size("vocab_size", MAX_VOCABULARY)?;
@@ -171,8 +171,8 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
     Ok(config)
 }
 
-/// Whether the head is the embedding in a model that has more than a text part: what is around that
-/// part says so.
+/// Returns true if the head of a multimodal model is tied to the embedding. The key outside the text part
+/// decides.
 pub(super) fn tied(whole: &Fields, text: &Fields) -> Result<bool, ImportError> {
     const KEY: &str = "tie_word_embeddings";
     let is_tied = whole.boolean(KEY)?.unwrap_or(false);
@@ -183,8 +183,8 @@ pub(super) fn tied(whole: &Fields, text: &Fields) -> Result<bool, ImportError> {
     Ok(is_tied)
 }
 
-/// Ids of tokens, all of them in the vocabulary. A family's defaults may be beyond that of a model,
-/// which then has no such token.
+/// Returns token ids within the vocabulary. A family's default id may exceed a model's vocabulary; the model
+/// then has no such token.
 fn tokens(
     fields: &Fields,
     key: &str,
@@ -199,7 +199,7 @@ fn tokens(
     Ok(tokens)
 }
 
-/// Every expert has a place in lists: a model has no more than can be listed.
+/// Rejects a model with more experts in total than the limit.
 fn refuse_too_many(fields: &Fields, layers: &[LayerConfig]) -> Result<(), ImportError> {
     let experts = layers.iter().map(|layer| match layer.feed_forward {
         FeedForward::Moe { num_experts, .. } => num_experts,
@@ -217,7 +217,7 @@ fn refuse_too_many(fields: &Fields, layers: &[LayerConfig]) -> Result<(), Import
     })
 }
 
-/// Refuses any nonlinearity but SiLU, which has two names.
+/// Rejects activations other than SiLU, which has two names.
 pub(super) fn silu(fields: &Fields) -> Result<(), ImportError> {
     match fields.text("hidden_act")? {
         None | Some("silu" | "swish") => Ok(()),
@@ -225,7 +225,7 @@ pub(super) fn silu(fields: &Fields) -> Result<(), ImportError> {
     }
 }
 
-/// Refuses layers that are anything but attention over all positions.
+/// Rejects layers other than full attention.
 pub(super) fn full_attention(fields: &Fields) -> Result<(), ImportError> {
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     match fields.get("layer_types") {
@@ -238,12 +238,12 @@ pub(super) fn full_attention(fields: &Fields) -> Result<(), ImportError> {
     }
 }
 
-/// Attention whose heads, positions and scale are given in the usual way; no norms or biases.
+/// Reads attention with the usual keys for heads, RoPE and scale; without norms and biases.
 pub(super) fn attention(fields: &Fields) -> Result<AttentionConfig, ImportError> {
     attention_with(fields, rope)
 }
 
-/// [`attention`] with a family's own reading of positions, which is given the width of a head.
+/// Reads [`attention`] with a family-specific RoPE reader, which receives the head width.
 pub(super) fn attention_with(
     fields: &Fields,
     rope: fn(&Fields, usize) -> Result<RopeConfig, ImportError>,
@@ -283,7 +283,7 @@ pub(super) fn attention_with(
     })
 }
 
-/// Biases of all projections or of none, by `attention_bias`.
+/// Returns the biases from `attention_bias`: all projections or none.
 pub(super) fn attention_bias(fields: &Fields) -> Result<AttentionBias, ImportError> {
     Ok(match fields.boolean("attention_bias")? {
         Some(true) => AttentionBias::All,
@@ -291,7 +291,7 @@ pub(super) fn attention_bias(fields: &Fields) -> Result<AttentionBias, ImportErr
     })
 }
 
-/// Biases of queries, keys and values or of none, by a key of the family.
+/// Returns the biases of queries, keys and values, enabled by the given key.
 pub(super) fn input_bias(fields: &Fields, key: &str) -> Result<AttentionBias, ImportError> {
     Ok(match fields.boolean(key)? {
         Some(true) => AttentionBias::QueryKeyValue,
@@ -299,12 +299,12 @@ pub(super) fn input_bias(fields: &Fields, key: &str) -> Result<AttentionBias, Im
     })
 }
 
-/// Rotary positions over part of every head.
+/// Reads RoPE with partial rotation of each head.
 pub(super) fn partial_rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
     super::rope::rope(fields, head_dim, Turned::Part(head_dim))
 }
 
-/// [`partial_rope`], where `rotary_dim` may say how many elements of a head are turned.
+/// Reads [`partial_rope`], where `rotary_dim` may give the number of rotated elements.
 pub(super) fn rope_of_dims(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
     const KEY: &str = "rotary_dim";
     let dims = fields.size(KEY, MAX_HEAD_DIM)?.unwrap_or(head_dim);
@@ -314,7 +314,7 @@ pub(super) fn rope_of_dims(fields: &Fields, head_dim: usize) -> Result<RopeConfi
     super::rope::rope(fields, head_dim, Turned::Part(dims))
 }
 
-/// The window of every layer: as `layer_types` says, else that of layers that `is_windowed` names.
+/// Returns the sliding window of each layer. Without `layer_types`, `is_windowed` selects the layers.
 pub(super) fn windows(
     fields: &Fields,
     is_windowed: impl Fn(usize) -> bool,
@@ -339,12 +339,12 @@ pub(super) fn windows(
     types.iter().map(of).collect()
 }
 
-/// Rotary positions over whole heads.
+/// Reads RoPE with rotation of whole heads.
 pub(super) fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
     super::rope::rope(fields, head_dim, Turned::Whole)
 }
 
-/// Layers that differ in their feed-forward part alone.
+/// Returns layers that differ only in their feed-forward part.
 pub(super) fn layers(
     fields: &Fields,
     attention: AttentionConfig,
@@ -356,7 +356,8 @@ pub(super) fn layers(
     (0u32..).take(count).map(layer).collect()
 }
 
-/// Which layers are dense by `decoder_sparse_step` and `mlp_only_layers`, as in Qwen's families.
+/// Returns a function that tests whether a layer is a mixture, from `decoder_sparse_step` and
+/// `mlp_only_layers` as in Qwen's families.
 pub(super) fn sparse_layers(fields: &Fields) -> Result<impl Fn(u32) -> bool + use<>, ImportError> {
     let step = fields.size("decoder_sparse_step", MAX_LAYERS)?.unwrap_or(1);
     let dense_layers = fields.numbers("mlp_only_layers", MAX_LAYERS)?;
@@ -366,7 +367,7 @@ pub(super) fn sparse_layers(fields: &Fields) -> Result<impl Fn(u32) -> bool + us
     })
 }
 
-/// A number that may be 0.
+/// Reads an integer from 0 to `limit`.
 pub(super) fn count(
     fields: &Fields,
     key: &str,
@@ -378,13 +379,12 @@ pub(super) fn count(
     }
 }
 
-/// A dense feed-forward part.
 pub(super) fn dense(fields: &Fields) -> Result<FeedForward, ImportError> {
     let intermediate_size = fields.required_size("intermediate_size", MAX_WIDTH)?;
     Ok(FeedForward::Dense { intermediate_size })
 }
 
-/// A mixture of experts whose number and inner width are under these keys.
+/// Reads a mixture of experts, with the given keys for the number and the inner width of experts.
 pub(super) fn mixture(
     fields: &Fields,
     experts_key: &str,
@@ -394,7 +394,7 @@ pub(super) fn mixture(
     mixture_of(fields, experts_key, "num_experts_per_tok", width_key, shared)
 }
 
-/// [`mixture`] where the number of a token's experts has another name.
+/// Reads [`mixture`] with a different key for the number of experts per token.
 pub(super) fn mixture_of(
     fields: &Fields,
     experts_key: &str,
@@ -412,7 +412,7 @@ pub(super) fn mixture_of(
     Ok(FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size, shared })
 }
 
-/// A factor that must be finite and not zero.
+/// Reads a factor that must be finite and not zero.
 pub(super) fn factor(fields: &Fields, key: &str) -> Result<f32, ImportError> {
     match fields.number(key)?.map(|value| value as f32) {
         Some(value) if value.is_finite() && value.abs() >= f32::MIN_POSITIVE => Ok(value),

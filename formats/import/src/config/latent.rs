@@ -1,4 +1,4 @@
-//! Keys that families with latent attention share: DeepSeek's layout of layers.
+//! Keys common to families with latent attention in DeepSeek's layout.
 
 use super::{LatentConfig, LayerConfig, RopePairs, RopeScaling, TokenMixer};
 use super::{keys, routed};
@@ -6,11 +6,9 @@ use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::{MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH};
 
-/// The norms of latents keep the default of the code that the models were published with, whatever
-/// `rms_norm_eps` is.
+/// Epsilon of the latent norms: a default in the published code that ignores `rms_norm_eps`.
 const LATENT_NORM_EPS: f32 = 1e-6;
 
-/// Attention through a latent.
 pub(super) fn attention(fields: &Fields, pairs: RopePairs) -> Result<LatentConfig, ImportError> {
     for key in ["attention_bias", "mlp_bias"] {
         if fields.boolean(key)? == Some(true) {
@@ -33,7 +31,7 @@ pub(super) fn attention(fields: &Fields, pairs: RopePairs) -> Result<LatentConfi
         }
     }
     let rope = keys::rope(fields, rope_dim)?;
-    // Where YaRN stretches angles, queries and keys are multiplied by a magnitude each.
+    // Queries and keys are each multiplied by a magnitude if YaRN scales the frequencies.
     let magnitude = match &rope.scaling {
         RopeScaling::Yarn(yarn) => yarn.mscale(yarn.mscale_all_dim),
         _ => 1.0,
@@ -52,7 +50,8 @@ pub(super) fn attention(fields: &Fields, pairs: RopePairs) -> Result<LatentConfi
     })
 }
 
-/// Layers with one attention, dense where `is_dense` says so, else mixtures with shared experts.
+/// Returns layers with the same attention. Layers selected by `is_dense` are dense; the others are mixtures
+/// with shared experts.
 pub(super) fn layers(
     fields: &Fields,
     attention: LatentConfig,
@@ -72,7 +71,6 @@ pub(super) fn layers(
     (0..count).map(layer).collect()
 }
 
-/// Which elements are turned with each other, by `rope_interleave`.
 pub(super) fn rope_pairs(fields: &Fields) -> Result<RopePairs, ImportError> {
     Ok(match fields.boolean("rope_interleave")? {
         Some(true) => RopePairs::Adjacent,

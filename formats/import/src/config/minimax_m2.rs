@@ -1,5 +1,5 @@
-//! MiniMax-M2 and M2.5: norms over all heads together, part of every head is turned, sigmoid scores
-//! with a bias for the choice. Layers that predict further tokens are left out.
+//! MiniMax-M2 and M2.5: norms over all heads together, partial RoPE, and sigmoid scores with a selection
+//! bias. Multi-token prediction layers are ignored.
 
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }
 
-/// Keys that say what every model of the family does.
+/// Rejects options that contradict the family's fixed behaviour.
 fn refuse_options(fields: &Fields) -> Result<(), ImportError> {
     for key in ["use_qk_norm", "use_routing_bias"] {
         if fields.boolean(key)? == Some(false) {
@@ -77,7 +77,7 @@ fn refuse_options(fields: &Fields) -> Result<(), ImportError> {
             return Err(fields.unsupported(key, "supported: 1"));
         }
     }
-    // 0 is attention without a softmax, which the family before this one has.
+    // Type 0 is linear attention, used by the previous family.
     let softmax = |kinds: &Value| {
         kinds.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind.as_u64() == Some(1)))
     };

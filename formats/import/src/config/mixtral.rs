@@ -1,4 +1,4 @@
-//! Mixtral: softmax over the chosen experts.
+//! Mixtral: softmax over the selected experts.
 
 use super::keys::{self, Parts};
 use super::{Architecture, Family, ModelConfig, Multipliers, RouterConfig};

@@ -1,8 +1,8 @@
-//! `config.json` and `generation_config.json`: what the files say becomes what the model is.
+//! Model configuration from `config.json` and `generation_config.json`.
 //!
-//! A key that changes the graph is either understood or refused by name. A key that is not known at
-//! all is refused too, unless its value switches nothing on. Every family has a file here: its keys,
-//! and how they become the one [`ModelConfig`].
+//! A key that changes the graph is either supported or rejected by name. Unknown keys are rejected too,
+//! unless their value enables nothing. Each family has a file in this module that maps its keys to the common
+//! [`ModelConfig`].
 
 mod architecture;
 mod bailing_moe_v2;
@@ -47,21 +47,21 @@ pub use rope::{
 };
 
 impl Architecture {
-    /// The `model_type` of the family.
+    /// Returns the `model_type` of the family.
     pub fn model_type(self) -> &'static str {
         let family = FAMILIES.iter().find(|family| family.architecture == self);
         family.map_or("", |family| family.model_type)
     }
 }
 
-/// How a family is known and read.
+/// Identification and reader of a family.
 struct Family {
     architecture: Architecture,
-    /// `model_type`.
+    /// Value of `model_type`.
     model_type: &'static str,
-    /// The member of `architectures`.
+    /// Class name in `architectures`.
     class: &'static str,
-    /// Keys that `read` looks at, beside [`keys::COMMON`].
+    /// Keys that `read` uses, in addition to [`keys::COMMON`].
     keys: &'static [&'static str],
     read: fn(&Fields) -> Result<ModelConfig, ImportError>,
 }
@@ -94,95 +94,95 @@ const FAMILIES: &[Family] = &[
     qwen3_5_moe::TEXT_FAMILY,
 ];
 
-/// The nonlinearity of every feed-forward part.
+/// Activation function of the feed-forward parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `silu(gate) * up`.
     Silu,
-    /// `clamp(gate) * sigmoid(alpha * clamp(gate)) * (clamp(up) + 1)`: the gate at most `limit`, up
-    /// within plus and minus `limit`.
+    /// `clamp(gate) * sigmoid(alpha * clamp(gate)) * (clamp(up) + 1)`. The gate is clamped to at most
+    /// `limit`, up to the range from `-limit` to `limit`.
     ClampedSwiglu {
-        /// What the gate is multiplied by in the sigmoid.
+        /// Factor of the gate inside the sigmoid.
         alpha: f32,
-        /// What gate and up are clamped to.
+        /// Clamping limit of gate and up.
         limit: f32,
     },
-    /// `gelu(gate) * up`, with the approximation by tanh.
+    /// `gelu(gate) * up`, with the tanh approximation.
     GeluTanh,
 }
 
-/// How router logits become scores.
+/// Function that converts router logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouterScore {
     /// Softmax over all experts.
     Softmax,
-    /// The sigmoid of each logit.
+    /// Sigmoid of each logit.
     Sigmoid,
 }
 
-/// What the best groups of experts are found by.
+/// Criterion for ranking expert groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupScore {
-    /// The best score of the group (DeepSeek-V2).
+    /// Best score of the group (DeepSeek-V2).
     Best,
-    /// The sum of the two best (DeepSeek-V3).
+    /// Sum of the two best scores (DeepSeek-V3).
     TwoBest,
 }
 
-/// Experts are chosen from the best groups alone.
+/// Restriction of the selection to the best expert groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExpertGroups {
-    /// Groups, of one size; divides the number of experts.
+    /// Number of groups of equal size; divides the number of experts.
     pub n_group: usize,
-    /// Groups that may be chosen from.
+    /// Number of groups to select from.
     pub topk_group: usize,
-    /// What groups are compared by.
+    /// Criterion for ranking the groups.
     pub score: GroupScore,
 }
 
-/// A float vector with one value for each expert, or none.
+/// Presence of a float vector with one value per expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExpertVector {
-    /// There is none.
+    /// Absent vector.
     Absent,
-    /// The model has one for every mixture layer.
+    /// One vector per mixture layer.
     Present,
 }
 
-/// What a router sees.
+/// Input of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouterInput {
-    /// What the experts see.
+    /// The input of the experts.
     Shared,
-    /// The residual stream behind an RMSNorm of its own, whose weights are
-    /// `hidden_size^-1/2` times stored ones (Gemma 4).
+    /// The residual stream after a separate RMSNorm, whose weights are the stored ones times
+    /// `hidden_size^-1/2` (Gemma 4).
     Own,
 }
 
-/// How experts are chosen and weighted: switches that families combine.
+/// Selection and weighting of experts, as options that families combine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouterConfig {
-    /// How logits become scores.
+    /// Function that converts logits to scores.
     pub score: RouterScore,
-    /// Whether the scores of the chosen experts are divided by their sum. Softmax over the logits
-    /// of the chosen experts alone is the same as this with [`RouterScore::Softmax`].
+    /// True if the scores of the selected experts are divided by their sum. A softmax over the logits of the
+    /// selected experts is equivalent to this option with [`RouterScore::Softmax`].
     pub norm_topk_prob: bool,
-    /// Expert weights are multiplied by this at the end (`routed_scaling_factor`).
+    /// Factor of the expert weights (`routed_scaling_factor`).
     pub scale: f32,
-    /// Added to the logits.
+    /// Bias added to the logits.
     pub logit_bias: ExpertVector,
-    /// Added to the scores for the choice, not for the weights (`e_score_correction_bias`).
+    /// Bias added to the scores for selection only, not for the weights (`e_score_correction_bias`).
     pub selection_bias: ExpertVector,
     /// Restriction to the best groups of experts.
     pub groups: Option<ExpertGroups>,
-    /// What logits are computed from.
+    /// Input of the logits.
     pub input: RouterInput,
-    /// Expert weights are multiplied by these at the very end.
+    /// Per-expert factors of the expert weights, applied last.
     pub expert_scale: ExpertVector,
 }
 
 impl RouterConfig {
-    /// Softmax over all experts, nothing added.
+    /// Returns a router with a softmax over all experts and no biases.
     pub const fn softmax(norm_topk_prob: bool) -> Self {
         Self {
             score: RouterScore::Softmax,
@@ -197,47 +197,47 @@ impl RouterConfig {
     }
 }
 
-/// What the output of a shared expert is multiplied by.
+/// Gate of a shared expert's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SharedGate {
-    /// Nothing.
+    /// Ungated output.
     Open,
-    /// The sigmoid of a product with the expert's input.
+    /// Sigmoid of a projection of the expert's input.
     Sigmoid,
 }
 
-/// A feed-forward part that every token passes beside its experts.
+/// A shared expert: a feed-forward part that processes all tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedExpert {
-    /// Its inner width.
+    /// Inner width.
     pub intermediate_size: usize,
-    /// What its output is multiplied by.
+    /// Gate of the output.
     pub gate: SharedGate,
 }
 
-/// The feed-forward part of a layer; all kinds have a gate, an up and a down projection.
+/// Feed-forward part of a layer. All kinds have a gate, an up and a down projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeedForward {
-    /// One feed-forward network for every token.
+    /// A dense feed-forward network.
     Dense {
-        /// Its inner width.
+        /// Inner width.
         intermediate_size: usize,
     },
     /// A mixture of experts.
     Moe {
-        /// Experts of the layer.
+        /// Number of experts in the layer.
         num_experts: usize,
-        /// Experts that each token is sent to.
+        /// Number of experts per token.
         num_experts_per_tok: usize,
         /// Inner width of an expert.
         moe_intermediate_size: usize,
-        /// What every token passes beside them.
+        /// Shared expert.
         shared: Option<SharedExpert>,
     },
 }
 
 impl FeedForward {
-    /// Inner width of what every token passes: a dense part, or a shared expert.
+    /// Returns the inner width of the dense part or the shared expert.
     pub fn dense_size(&self) -> Option<usize> {
         match self {
             Self::Dense { intermediate_size } => Some(*intermediate_size),
@@ -246,7 +246,7 @@ impl FeedForward {
     }
 }
 
-/// Which elements of a head RoPE rotates with each other, of R that it rotates.
+/// Pairing of the elements that RoPE rotates together, of R rotated elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RopePairs {
     /// Element `i` with element `i + R / 2`.
@@ -256,158 +256,158 @@ pub enum RopePairs {
     Adjacent,
 }
 
-/// What queries and keys are normalised over.
+/// Normalization of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QkNorm {
-    /// They are not.
+    /// Queries and keys without norms.
     Absent,
-    /// Each head, with one weight for all.
+    /// A norm per head, with weights shared by all heads.
     PerHead,
-    /// All heads together, each element with its weight.
+    /// A norm over all heads together, with a weight per element.
     FullWidth,
 }
 
-/// Which projections of attention have biases.
+/// Biases of the attention projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttentionBias {
-    /// None.
+    /// Projections without biases.
     Absent,
-    /// Those of queries, keys and values.
+    /// Biases of queries, keys and values.
     QueryKeyValue,
-    /// The output projection too.
+    /// Biases of queries, keys, values and the output projection.
     All,
 }
 
-/// Logits of query heads that take part in the softmax over positions and have no value.
+/// Attention sinks: logits per query head that take part in the softmax over positions and have no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sinks {
-    /// There are none.
+    /// Heads without sinks.
     Absent,
-    /// Every head has one.
+    /// One sink per head.
     Present,
 }
 
 /// Biases of the projections of routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExpertBias {
-    /// There are none.
+    /// Experts without biases.
     Absent,
-    /// Gate, up and down have one each.
+    /// Biases of gate, up and down.
     Present,
 }
 
-/// How a checkpoint stores the matrices of routed experts.
+/// Storage format of the routed experts in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExpertFormat {
-    /// As floats.
+    /// Floats.
     Floats,
-    /// In MXFP4, which stores keep exactly at level 4.
+    /// MXFP4, which stores represent exactly at level 4.
     Mxfp4,
 }
 
-/// What attended heads are multiplied by, element by element.
+/// Elementwise gate of the attention output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputGate {
-    /// Nothing.
+    /// Ungated output.
     Open,
-    /// The sigmoid of a projection of the layer's input.
+    /// Sigmoid of a projection of the layer's input.
     Sigmoid,
 }
 
-/// Where the values of attention come from.
+/// Source of the attention values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueSource {
-    /// A projection of their own.
+    /// A separate projection.
     Projection,
-    /// The projection of keys, before their norm and rotation.
+    /// The projection of keys, before norm and RoPE.
     Keys,
 }
 
-/// What values are normalised over.
+/// Normalization of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueNorm {
-    /// They are not.
+    /// Values without norms.
     Absent,
-    /// Each head, without weights.
+    /// A norm per head, without weights.
     PerHead,
 }
 
-/// Attention over keys and values of heads.
+/// Attention with keys and values per head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionConfig {
-    /// Query heads.
+    /// Number of query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads; divides the number of query heads.
+    /// Number of key and value heads; divides the number of query heads.
     pub num_key_value_heads: usize,
     /// Width of a head; even.
     pub head_dim: usize,
-    /// Products of queries and keys are multiplied by this.
+    /// Factor of the products of queries and keys.
     pub scale: f32,
-    /// Positions.
+    /// RoPE settings.
     pub rope: RopeConfig,
-    /// Which elements are turned with each other.
+    /// RoPE pairing.
     pub rope_pairs: RopePairs,
     /// Norms of queries and keys.
     pub qk_norm: QkNorm,
-    /// Values.
+    /// Source of the values.
     pub values: ValueSource,
-    /// Their norm.
+    /// Norm of the values.
     pub value_norm: ValueNorm,
-    /// Biases.
+    /// Biases of the projections.
     pub bias: AttentionBias,
-    /// How many positions are seen, the token's own included; none for all.
+    /// Size of the sliding window in positions, including the current token; `None` for full attention.
     pub sliding_window: Option<usize>,
-    /// Logits without values.
+    /// Attention sinks.
     pub sinks: Sinks,
-    /// A gate on what the heads give.
+    /// Gate of the output.
     pub output_gate: OutputGate,
 }
 
-/// Attention over latents that all heads share (DeepSeek-V2, arXiv 2405.04434).
+/// Attention with latents shared by all heads (DeepSeek-V2, arXiv 2405.04434).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentConfig {
-    /// Heads.
+    /// Number of heads.
     pub num_attention_heads: usize,
-    /// Width of the latent that queries come from; none where they come from the hidden state.
+    /// Width of the query latent; `None` if queries are projected from the hidden state.
     pub q_lora_rank: Option<usize>,
-    /// Width of the latent that keys and values come from.
+    /// Width of the latent of keys and values.
     pub kv_lora_rank: usize,
-    /// Elements of a query that are not turned.
+    /// Elements of a query without RoPE.
     pub qk_nope_head_dim: usize,
-    /// Elements of a query that are, and of the key that heads share for them; even.
+    /// Elements of a query with RoPE, and of the shared key for them; even.
     pub qk_rope_head_dim: usize,
     /// Width of a head's values.
     pub v_head_dim: usize,
-    /// Products of queries and keys are multiplied by this.
+    /// Factor of the products of queries and keys.
     pub scale: f32,
-    /// Positions.
+    /// RoPE settings.
     pub rope: RopeConfig,
-    /// Which elements are turned with each other.
+    /// RoPE pairing.
     pub rope_pairs: RopePairs,
-    /// Added to the mean square in the norms of latents.
+    /// Epsilon of the latent norms.
     pub norm_eps: f32,
 }
 
 impl LatentConfig {
-    /// What is kept of a position: its latent and its shared key.
+    /// Returns the number of cached elements per position: the latent and the shared key.
     pub const fn key_dim(&self) -> usize {
         self.kv_lora_rank + self.qk_rope_head_dim
     }
 }
 
-/// What lets a token see others.
+/// Token mixer of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenMixer {
-    /// Attention over keys and values.
+    /// Attention with keys and values per head.
     Attention(AttentionConfig),
-    /// Attention over latents.
+    /// Attention with shared latents.
     Latent(LatentConfig),
-    /// Gated DeltaNet: a state of fixed size.
+    /// Gated DeltaNet, with a state of fixed size.
     DeltaNet(DeltaNetConfig),
 }
 
 impl TokenMixer {
-    /// How positions turn its heads, if they do.
+    /// Returns the RoPE settings, if the mixer uses RoPE.
     pub fn rope(&self) -> Option<&RopeConfig> {
         match self {
             Self::Attention(attention) => Some(&attention.rope),
@@ -417,83 +417,83 @@ impl TokenMixer {
     }
 }
 
-/// What differs from layer to layer.
+/// Configuration of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerConfig {
-    /// The part that lets tokens see others.
+    /// Token mixer.
     pub mixer: TokenMixer,
-    /// The part after it.
+    /// Feed-forward part.
     pub feed_forward: FeedForward,
 }
 
-/// Where the parts of a layer are normalised.
+/// Placement of the norms in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockNorms {
-    /// Before each part.
+    /// Norms before each part.
     Before,
-    /// Before and after each part; in a mixture, the dense part and the experts apart, which have
-    /// norms of their own before, and then their sum. The layer's output is multiplied by a number
-    /// (Gemma 4).
+    /// Norms before and after each part. In a mixture, the dense part and the experts have separate norms
+    /// before and after, and their sum has another one. The layer's output is multiplied by a scalar (Gemma
+    /// 4).
     Around,
 }
 
-/// Constants that activations are multiplied by.
+/// Constant factors of activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Multipliers {
-    /// Embeddings.
+    /// Factor of the embeddings.
     pub embedding: f32,
-    /// What a layer's parts add to the residual stream.
+    /// Factor of the parts' outputs that are added to the residual stream.
     pub residual: f32,
-    /// Logits.
+    /// Factor of the logits.
     pub logits: f32,
 }
 
 impl Multipliers {
-    /// All 1.
+    /// All factors 1.
     pub const NONE: Self = Self { embedding: 1.0, residual: 1.0, logits: 1.0 };
 }
 
-/// Validated hyper-parameters, by their Hugging Face names.
+/// Validated hyperparameters, with their Hugging Face names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// The family.
+    /// Model family.
     pub architecture: Architecture,
-    /// Rows of the embedding and the head; may be more than the tokenizer has tokens.
+    /// Number of rows of the embedding and the head; may exceed the tokenizer's vocabulary.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Positions that the model was trained for.
+    /// Context length of the training in positions.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in every RMSNorm.
+    /// Epsilon of the RMSNorms.
     pub rms_norm_eps: f32,
-    /// Whether the head is the embedding.
+    /// True if the head is tied to the embedding.
     pub tie_word_embeddings: bool,
     /// Constant factors.
     pub multipliers: Multipliers,
-    /// The nonlinearity of every feed-forward part.
+    /// Activation of the feed-forward parts.
     pub activation: Activation,
     /// Biases of routed experts.
     pub expert_bias: ExpertBias,
-    /// How the checkpoint stores routed experts.
+    /// Storage format of the routed experts in the checkpoint.
     pub expert_format: ExpertFormat,
-    /// Norms of every layer.
+    /// Placement of the norms in the layers.
     pub block_norms: BlockNorms,
-    /// Logits are kept within this by a hyperbolic tangent.
+    /// Soft cap of the logits, applied with tanh.
     pub final_logit_softcapping: Option<f32>,
-    /// One entry per layer.
+    /// Configuration of each layer.
     pub layers: Vec<LayerConfig>,
-    /// The router of every mixture layer.
+    /// Router of the mixture layers.
     pub router: RouterConfig,
-    /// The token that begins a text, if the model has one.
+    /// Begin-of-sequence token, if the model has one.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end a text.
+    /// End-of-sequence tokens.
     pub eos_token_ids: Vec<u32>,
 }
 
 impl ModelConfig {
-    /// What the layers have of a kind, each once, in the order of the first layer that has it.
+    /// Returns the distinct values of `kind` over all layers, in order of first occurrence.
     pub fn distinct<T: PartialEq>(&self, kind: impl FnMut(&LayerConfig) -> Option<T>) -> Vec<T> {
         let mut kinds: Vec<T> = Vec::new();
         for kind in self.layers.iter().filter_map(kind) {
@@ -504,11 +504,11 @@ impl ModelConfig {
         kinds
     }
 
-    /// Reads and checks a `config.json`; `file` names it in errors.
+    /// Parses and validates a `config.json`; `file` is its name in errors.
     ///
     /// # Errors
-    /// [`ImportError`] that names the key: no JSON, a key missing or senseless, beyond a limit, not
-    /// supported, or not known.
+    /// Returns an [`ImportError`] that names the key, for invalid JSON and for a missing, invalid,
+    /// unsupported or unknown key.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let fields = Fields::parse(file, bytes, MAX_CONFIG_BYTES)?;
         let family = family(&fields)?;
@@ -518,11 +518,11 @@ impl ModelConfig {
         (family.read)(&fields)
     }
 
-    /// Reads and checks the `config.json` of a checkpoint's folder, in which nothing may stand that
-    /// transformers takes for something else.
+    /// Parses and validates the `config.json` of a checkpoint directory. Keys that transformers would
+    /// interpret differently are rejected.
     ///
     /// # Errors
-    /// As [`Self::from_json`].
+    /// The errors of [`Self::from_json`].
     pub(crate) fn of_folder(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let config = Self::from_json(file, bytes)?;
         if config.architecture == Architecture::Glm4MoeLite {
@@ -531,18 +531,18 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// Whether any layer is a mixture of experts.
+    /// Returns true if any layer is a mixture of experts.
     pub fn has_experts(&self) -> bool {
         self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Moe { .. }))
     }
 
-    /// Whether a layer is a mixture of experts.
+    /// Returns true if a layer is a mixture of experts.
     pub fn is_mixture(&self, layer: u32) -> bool {
         let layer = usize::try_from(layer).ok().and_then(|layer| self.layers.get(layer));
         layer.is_some_and(|layer| matches!(layer.feed_forward, FeedForward::Moe { .. }))
     }
 
-    /// Most experts that a token uses in one layer.
+    /// Returns the maximum number of experts per token in any layer.
     pub fn experts_per_token_max(&self) -> usize {
         let of_layer = |layer: &LayerConfig| match layer.feed_forward {
             FeedForward::Dense { .. } => 0,
@@ -553,7 +553,7 @@ impl ModelConfig {
     }
 }
 
-/// Whether a key is about experts, or any key at any depth of its value is.
+/// Returns true if a key, or any nested key of its value, refers to experts.
 fn names_experts(key: &str, value: &Value) -> bool {
     let mut inner = value.as_object().into_iter().flatten();
     let named = key.contains("expert") || key.contains("moe");
@@ -570,7 +570,7 @@ fn family(fields: &Fields) -> Result<&'static Family, ImportError> {
         }
         let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
         let nearest = nearest::Nearest::of(fields).map(|nearest| nearest.describe() + "; ");
-        // Default: some are near to no family.
+        // Default: an empty hint if no family is similar.
         let supported = nearest.unwrap_or_default() + "supported: " + &known.join(", ");
         return Err(fields.unsupported("model_type", &supported));
     };

@@ -1,43 +1,42 @@
-//! How near a configuration of an unknown family is to known ones.
+//! Similarity of an unknown configuration to known families.
 
 use serde_json::Value;
 
 use super::{FAMILIES, Family, ModelConfig, defaults, keys};
 use crate::json::Fields;
 
-/// Keys of a family that a configuration must have for the two to be alike.
+/// Minimum number of shared keys for a family to count as similar.
 const SHARED_MIN: usize = 3;
 
-/// Names that are listed before the rest is counted.
+/// Maximum number of names listed in a message; the rest is counted.
 const LISTED_MAX: usize = 6;
 
-/// A known family, and what a configuration has beyond it.
+/// The most similar known family, and the keys that it does not have.
 pub(crate) struct Nearest {
     family: &'static Family,
     unknown: Vec<String>,
 }
 
 impl Nearest {
-    /// The family whose keys are most like those of a configuration, or of its text part, if any is
-    /// like them at all.
+    /// Returns the family with the most similar keys to a configuration or its text part, if any is similar.
     pub(crate) fn of(fields: &Fields) -> Option<Self> {
-        // Default: a text part that is no object has no keys.
+        // Default: a `text_config` that is not an object has no keys.
         let text = fields.object("text_config").ok().flatten();
         let parts = [Some(fields), text.as_ref()].into_iter().flatten();
         let all = parts.flat_map(|part| FAMILIES.iter().map(move |family| (part, family)));
         let alike = all.filter_map(|(part, family)| {
             let (shared, unknown) = compare(part, family);
-            // What both have counts for it, what only the configuration has against it.
+            // Shared keys count for the family, unknown keys against it.
             let likeness = shared.len() as i64 - unknown.len() as i64;
             let score = (likeness, std::cmp::Reverse(family.keys.len()));
             (shared.len() >= SHARED_MIN).then_some((score, Self { family, unknown }))
         });
-        // The first of several that are equally near.
+        // Ties are resolved in favour of the first family.
         let nearest = alike.reduce(|best, next| if next.0 > best.0 { next } else { best });
         nearest.map(|(_, nearest)| nearest)
     }
 
-    /// What is said of it.
+    /// Describes the similarity for an error message.
     pub(crate) fn describe(&self) -> String {
         let model_type = self.family.model_type;
         match self.unknown.len() {
@@ -46,8 +45,7 @@ impl Nearest {
         }
     }
 
-    /// The configuration as that family reads it, without what it does not know; none if there is
-    /// more to it.
+    /// Reads the configuration as that family, without the unknown keys. Returns `None` if that fails.
     pub(crate) fn config(&self, fields: &Fields) -> Option<ModelConfig> {
         let model_type = Value::from(self.family.model_type);
         let left_out = |key: &str| key == "architectures" || self.unknown.iter().any(|k| k == key);
@@ -57,13 +55,13 @@ impl Nearest {
     }
 }
 
-/// The keys of a configuration that a family has, and those that it has not.
+/// Splits the keys of a configuration into those of a family and the others.
 fn compare(fields: &Fields, family: &Family) -> (Vec<String>, Vec<String>) {
     let own = fields.members().filter(|(key, value)| !keys::is_plain(key, value));
     own.map(|(key, _)| key.to_owned()).partition(|key| family.keys.contains(&key.as_str()))
 }
 
-/// The first names, and how many more there are.
+/// Formats the first names and the number of further ones.
 pub(crate) fn listed(names: &[String]) -> String {
     let shown = |name: &String| {
         let clean = name.chars().filter(|c| !c.is_control()).take(80);

@@ -1,4 +1,4 @@
-//! OLMoE: norms over all heads together, expert weights not renormalised.
+//! OLMoE: norms over all heads together, expert weights without renormalization.
 
 use super::keys::{self, Parts};
 use super::{Architecture, Family, ModelConfig, Multipliers, QkNorm, RouterConfig};

@@ -1,4 +1,4 @@
-//! Qwen1.5-MoE and Qwen2-MoE: a shared expert behind a sigmoid, biases of queries, keys and values.
+//! Qwen1.5-MoE and Qwen2-MoE: a shared expert with a sigmoid gate, and biases of queries, keys and values.
 
 use super::keys::{self, Parts};
 use super::{
@@ -49,14 +49,15 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
 }
 
-/// The window of every layer: of every other one below `max_window_layers`, if it is switched on.
+/// Returns the sliding window of each layer. If enabled, layers with an even index below `max_window_layers`
+/// have one.
 fn windows(fields: &Fields) -> Result<Vec<Option<usize>>, ImportError> {
     if fields.boolean("use_sliding_window")? != Some(true) {
         let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
         keys::full_attention(fields)?;
         return Ok(vec![None; count]);
     }
-    // Default: that of transformers is in its table.
+    // Default: unused, since the table of transformers' defaults has the key.
     let border = keys::count(fields, "max_window_layers", MAX_LAYERS)?.unwrap_or(0);
     keys::windows(fields, |layer| layer % 2 == 0 && layer < border)
 }

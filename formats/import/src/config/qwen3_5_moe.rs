@@ -1,4 +1,4 @@
-//! Qwen3.5-MoE and Qwen3.6-MoE: models of text and images, of which the text part is read.
+//! Qwen3.5-MoE and Qwen3.6-MoE, multimodal models whose text part is read.
 
 use super::qwen3_next::{TEXT_KEYS, read_text};
 use super::{Architecture, Family, ModelConfig, keys};
@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     read,
 };
 
-/// A checkpoint of the text part alone: its configuration is not within another.
+/// The text part in a separate checkpoint, with a configuration that is not nested.
 pub(super) const TEXT_FAMILY: Family = Family {
     architecture: Architecture::Qwen35MoeText,
     model_type: "qwen3_5_moe_text",

@@ -1,4 +1,4 @@
-//! Qwen3-MoE: norms of each head, every layer a mixture unless it is listed.
+//! Qwen3-MoE: norms per head; each layer is a mixture unless listed in `mlp_only_layers`.
 
 use super::keys::{self, Parts};
 use super::{Architecture, Family, ModelConfig, Multipliers, QkNorm, RouterConfig};
@@ -13,14 +13,14 @@ pub(super) const FAMILY: Family = Family {
     keys: KEYS,
     read: |fields| {
         let norm_topk_prob = fields.boolean("norm_topk_prob")?.unwrap_or(false);
-        // Every layer sees the window, if it is switched on.
+        // The window applies to all layers, if it is enabled.
         let is_on = fields.boolean("use_sliding_window")? == Some(true);
         let window = if is_on { fields.size("sliding_window", MAX_POSITIONS)? } else { None };
         read_text(fields, FAMILY.architecture, norm_topk_prob, window)
     },
 };
 
-/// Keys that models of more than text have in their text part, too.
+/// Keys that multimodal models also have in their text part.
 pub(super) const KEYS: &[&str] = &[
     "attention_bias",
     "decoder_sparse_step",
@@ -36,7 +36,6 @@ pub(super) const KEYS: &[&str] = &[
     "use_sliding_window",
 ];
 
-/// The model that the keys of its text part describe.
 pub(super) fn read_text(
     fields: &Fields,
     architecture: Architecture,
@@ -50,7 +49,7 @@ pub(super) fn read_text(
     attention.qk_norm = QkNorm::PerHead;
     attention.sliding_window = sliding_window;
     attention.bias = keys::attention_bias(fields)?;
-    // Some versions of the library write the number of experts by its other name.
+    // Other versions of transformers write the number of experts under this name.
     let other = fields.given("num_local_experts");
     if let (Some(one), Some(other)) = (fields.given("num_experts"), other)
         && one != other
@@ -68,7 +67,7 @@ pub(super) fn read_text(
     keys::model(fields, Parts { architecture, layers, router, multipliers })
 }
 
-/// Qwen3-Coder writes out what Qwen3-MoE does and has not.
+/// Rejects options that contradict the fixed behaviour of Qwen3-MoE. Qwen3-Coder's files contain them.
 fn refuse_options(fields: &Fields) -> Result<(), ImportError> {
     if fields.boolean("use_qk_norm")? == Some(false) {
         return Err(fields.unsupported("use_qk_norm", "supported: true"));

@@ -1,5 +1,5 @@
-//! Qwen3-Next, and the text part of Qwen3.5-MoE and Qwen3.6-MoE: gated DeltaNet layers with gated
-//! attention in between, a shared expert behind a sigmoid.
+//! Qwen3-Next and the text part of Qwen3.5-MoE and Qwen3.6-MoE. Gated DeltaNet layers are interleaved with
+//! gated attention, and the shared expert has a sigmoid gate.
 
 use super::keys::{self, Parts};
 use super::{
@@ -18,7 +18,7 @@ pub(super) const FAMILY: Family = Family {
     read,
 };
 
-/// Keys that both families read.
+/// Keys common to both families.
 pub(super) const TEXT_KEYS: &[&str] = &[
     "attention_bias",
     "attn_output_gate",
@@ -42,7 +42,6 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     read_text(fields, FAMILY.architecture)
 }
 
-/// The model that the keys of its text part describe.
 pub(super) fn read_text(
     fields: &Fields,
     architecture: Architecture,
@@ -57,7 +56,7 @@ pub(super) fn read_text(
     attention.output_gate = OutputGate::Sigmoid;
     let delta_net = TokenMixer::DeltaNet(delta_net(fields)?);
     let is_full = full_layers(fields)?;
-    // Qwen3.5 has these keys of Qwen3-Next in its files and does not read them.
+    // Files of Qwen3.5 contain these keys of Qwen3-Next, but its code ignores them.
     let is_next = architecture == Architecture::Qwen3Next;
     let sparse = keys::sparse_layers(fields)?;
     let is_sparse = |layer| !is_next || sparse(layer);
@@ -101,8 +100,8 @@ fn delta_net(fields: &Fields) -> Result<DeltaNetConfig, ImportError> {
     Err(fields.wrong("linear_num_value_heads", expected))
 }
 
-/// Which layers are attention: those that `layer_types` says, or the last of every
-/// `full_attention_interval`.
+/// Returns a function that tests whether a layer is attention, from `layer_types`, or else the last layer of
+/// each `full_attention_interval`.
 fn full_layers(fields: &Fields) -> Result<impl Fn(u32) -> bool + use<>, ImportError> {
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     let interval = fields.required_size("full_attention_interval", MAX_LAYERS)?;

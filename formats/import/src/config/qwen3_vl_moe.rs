@@ -1,4 +1,4 @@
-//! Qwen3-VL-MoE and Qwen3-Omni: models of text, images and sound, of which Qwen3-MoE's text part is read.
+//! Qwen3-VL-MoE and Qwen3-Omni, multimodal models whose text part is a Qwen3-MoE.
 
 use super::qwen3_moe::{KEYS, read_text};
 use super::{Architecture, Family, ModelConfig, defaults, keys};
@@ -19,7 +19,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     read: |fields| {
         let text = keys::text_part(fields, "qwen3_vl_moe_text", KEYS)?;
-        // Whatever the key says.
+        // The code ignores the key.
         let norm_topk_prob = true;
         let mut config = read_text(&text, Architecture::Qwen3VlMoe, norm_topk_prob, None)?;
         config.tie_word_embeddings = keys::tied(fields, &text)?;
@@ -27,7 +27,7 @@ pub(super) const FAMILY: Family = Family {
     },
 };
 
-/// What thinks in Qwen3-Omni; what talks is another model.
+/// The thinker of Qwen3-Omni. The talker is a separate model.
 pub(super) const OMNI_FAMILY: Family = Family {
     architecture: Architecture::Qwen3OmniMoe,
     model_type: "qwen3_omni_moe",
@@ -49,7 +49,7 @@ pub(super) const OMNI_FAMILY: Family = Family {
     read: read_omni,
 };
 
-/// Keys beside the text part of what thinks.
+/// Keys of the thinker outside its text part.
 const THINKER_KEYS: &[&str] = &[
     "audio_config",
     "audio_end_token_id",

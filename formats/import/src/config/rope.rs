@@ -1,63 +1,63 @@
-//! How positions turn queries and keys: `rope_theta`, `rope_scaling`, `rope_parameters`.
+//! RoPE settings: `rope_theta`, `rope_scaling`, `rope_parameters`.
 
 use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::{MAX_ANGLE_FACTORS, MAX_POSITIONS};
 
-/// How positions turn queries and keys.
+/// RoPE settings of a head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeConfig {
-    /// Base of the angles.
+    /// Base of the frequencies.
     pub theta: f64,
-    /// Elements of a head that are turned, from its first; even.
+    /// Number of rotated elements of a head, from the first; even.
     pub dims: usize,
-    /// How the angles were changed for longer contexts.
+    /// Scaling of the frequencies for longer contexts.
     pub scaling: RopeScaling,
 }
 
-/// How angles are changed, mostly for contexts longer than those of the first training.
+/// Scaling of RoPE frequencies, mostly for contexts longer than the original training context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a few for each model, which are copied like others")]
 pub enum RopeScaling {
-    /// They are not.
+    /// Unscaled frequencies.
     None,
-    /// Only the first pairs of elements turn, with the angles that they have among all.
+    /// Rotation of only the first pairs of elements, with the frequencies of a full rotation.
     Proportional {
-        /// How many.
+        /// Number of rotated pairs.
         pairs: usize,
     },
-    /// All are divided by a factor, as if positions were nearer to each other (arXiv 2306.15595).
+    /// Division of all frequencies by a factor, which interpolates positions (arXiv 2306.15595).
     Linear {
-        /// By what.
+        /// Divisor of the frequencies.
         factor: f64,
     },
-    /// Angles that turn slowly are divided by a factor (Llama 3.1).
+    /// Division of low frequencies by a factor (Llama 3.1).
     Llama3(Llama3Scaling),
     /// YaRN (arXiv 2309.00071).
     Yarn(YarnScaling),
-    /// Each angle is divided by a factor of its own (LongRoPE, arXiv 2402.13753).
+    /// Division of each frequency by its own factor (LongRoPE, arXiv 2402.13753).
     LongRope(LongRopeScaling),
 }
 
-/// Each angle is divided by a factor of its own, which contexts longer than those of the first training have
-/// others of; cosines and sines are multiplied by a constant.
+/// LongRoPE scaling: a factor per frequency, with separate factors for contexts longer than the original
+/// training context. Cosines and sines are multiplied by a constant.
 ///
-/// The context that a model is opened with decides, as in llama.cpp: `transformers` decides by the longest
-/// sequence of a batch, which makes what was computed for a shorter one wrong.
+/// The context length of the open model selects the factors, as in llama.cpp. `transformers` selects them by
+/// the longest sequence of a batch, which invalidates KV cache entries computed for a shorter one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LongRopeScaling {
-    /// Divisors within the positions of the first training.
-    pub short_factor: AngleFactors, // [dims / 2]
-    /// Divisors beyond them.
-    pub long_factor: AngleFactors, // [dims / 2]
-    /// Positions of the first training.
+    /// Divisors within the original training context, `[dims / 2]`.
+    pub short_factor: AngleFactors,
+    /// Divisors beyond the original training context, `[dims / 2]`.
+    pub long_factor: AngleFactors,
+    /// Length of the original training context in positions.
     pub original_max_position_embeddings: usize,
-    /// What cosines and sines are multiplied by.
+    /// Factor of cosines and sines.
     pub attention_factor: f64,
 }
 
 impl LongRopeScaling {
-    /// The divisors for contexts of so many positions.
+    /// Returns the divisors for a context of `context` positions.
     pub fn factors(&self, context: usize) -> &[f32] {
         match context > self.original_max_position_embeddings {
             true => self.long_factor.values(),
@@ -66,7 +66,7 @@ impl LongRopeScaling {
     }
 }
 
-/// A number for every angle of a head.
+/// A factor per frequency of a head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AngleFactors {
     values: [f32; MAX_ANGLE_FACTORS],
@@ -74,61 +74,62 @@ pub struct AngleFactors {
 }
 
 impl AngleFactors {
-    /// The numbers, if they are not more than [`MAX_ANGLE_FACTORS`].
+    /// Creates factors. Returns `None` for more than [`MAX_ANGLE_FACTORS`].
     pub fn new(factors: &[f32]) -> Option<Self> {
         let mut values = [0.0; MAX_ANGLE_FACTORS];
         values.get_mut(..factors.len())?.copy_from_slice(factors);
         Some(Self { values, count: factors.len() })
     }
 
-    /// The numbers.
+    /// Returns the factors.
     pub fn values(&self) -> &[f32] {
         &self.values[..self.count.min(MAX_ANGLE_FACTORS)]
     }
 }
 
-/// Angles that turn slowly are divided by a factor, fast ones stay, those between are mixed.
+/// Llama 3.1 scaling: low frequencies are divided by a factor, high ones are unchanged, and those between are
+/// interpolated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3Scaling {
-    /// What slow angles are divided by.
+    /// Divisor of low frequencies.
     pub factor: f64,
-    /// Angles that turn less often than this within the positions of the first training are divided.
+    /// Number of rotations within the original training context below which a frequency counts as low.
     pub low_freq_factor: f64,
-    /// Angles that turn more often than this within those positions stay; above the other.
+    /// Number of rotations within the original training context above which a frequency counts as high; above
+    /// `low_freq_factor`.
     pub high_freq_factor: f64,
-    /// Positions of the first training.
+    /// Length of the original training context in positions.
     pub original_max_position_embeddings: usize,
 }
 
-/// Angles that turn slowly are divided by a factor, fast ones stay, those between are mixed; cosines
-/// and sines are multiplied by a constant.
+/// YaRN scaling: low frequencies are divided by a factor, high ones are unchanged, and those between are
+/// interpolated. Cosines and sines are multiplied by a constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct YarnScaling {
-    /// What slow angles are divided by.
+    /// Divisor of low frequencies.
     pub factor: f64,
-    /// Positions of the first training.
+    /// Length of the original training context in positions.
     pub original_max_position_embeddings: usize,
-    /// Angles that turn more often than this within those positions stay.
+    /// Number of rotations within the original training context above which a frequency is unchanged.
     pub beta_fast: f64,
-    /// Angles that turn less often than this are divided.
+    /// Number of rotations within the original training context below which a frequency is divided.
     pub beta_slow: f64,
-    /// Whether the borders between them are rounded to whole pairs of elements.
+    /// True if the bounds of the interpolation are rounded to whole pairs of elements.
     pub truncate: bool,
-    /// What cosines and sines are multiplied by.
+    /// Factor of cosines and sines.
     pub attention_factor: f64,
-    /// Exponent of [`Self::mscale`] that latent attention scales its products with; 0 for none.
+    /// Argument of [`Self::mscale`] for the scale of latent attention; 0 for none.
     pub mscale_all_dim: f64,
 }
 
 impl YarnScaling {
-    /// `0.1 * mscale * ln(factor) + 1`: how much sharper attention must be.
+    /// Returns the attention scale `0.1 * mscale * ln(factor) + 1`.
     pub fn mscale(&self, mscale: f64) -> f64 {
         if self.factor > 1.0 { 0.1 * mscale * libm::log(self.factor) + 1.0 } else { 1.0 }
     }
 }
 
-/// Keys that any kind of angles may have. Positions in three directions, for images, are the same for
-/// text.
+/// Keys allowed with any scaling. Multimodal RoPE in three dimensions (mrope) equals plain RoPE for text.
 const KEYS: &[&str] = &[
     "interleaved",
     "mrope_interleaved",
@@ -139,7 +140,6 @@ const KEYS: &[&str] = &[
     "type",
 ];
 
-/// Keys of YaRN.
 const YARN_KEYS: &[&str] = &[
     "attention_factor",
     "beta_fast",
@@ -151,7 +151,6 @@ const YARN_KEYS: &[&str] = &[
     "truncate",
 ];
 
-/// Keys of LongRoPE.
 const LONGROPE_KEYS: &[&str] = &[
     "attention_factor",
     "factor",
@@ -160,22 +159,20 @@ const LONGROPE_KEYS: &[&str] = &[
     "short_factor",
 ];
 
-/// Keys of Llama 3.1's angles.
 const LLAMA3_KEYS: &[&str] =
     &["factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"];
 
-/// How much of a head is turned.
+/// Rotated part of a head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Turned {
-    /// All of it.
+    /// The whole head.
     Whole,
-    /// As much as `partial_rotary_factor` says, or so many elements where there is no such key.
+    /// The fraction `partial_rotary_factor`, or the given number of elements if the key is absent.
     Part(usize),
 }
 
-/// Angles of heads, the same in every layer. They are described by `rope_scaling` or
-/// `rope_parameters`; where both are there they must say the same, as readers differ in which of them
-/// they take.
+/// Reads the RoPE settings common to all layers, from `rope_scaling` or `rope_parameters`. If both are
+/// present, they must agree, because readers differ in which one they use.
 pub(super) fn rope(
     fields: &Fields,
     head_dim: usize,
@@ -199,7 +196,7 @@ pub(super) fn rope(
     }
 }
 
-/// Angles as one object describes them, with the keys that may be beside it.
+/// Reads RoPE settings from one object and the keys next to it.
 fn read_rope(
     fields: &Fields,
     rope: Option<&Fields>,
@@ -212,21 +209,20 @@ fn read_rope(
         Some(rope) => read_scaling(fields, rope, dims)?,
         None => RopeScaling::None,
     };
-    // All angles are the same, so that none is faster than another.
+    // All frequencies are equal with this base, so low and high ones cannot be distinguished.
     if matches!(scaling, RopeScaling::Yarn(_)) && theta <= 1.0 {
         return Err(fields.wrong("rope_theta", "a number above 1 with YaRN"));
     }
     Ok(RopeConfig { theta, dims, scaling })
 }
 
-/// The number under a key of the object, which must not be null there.
+/// Returns a number of the object; the key must not be null.
 fn nested(rope: Option<&Fields>, key: &str) -> Result<Option<f64>, ImportError> {
     let Some(rope) = rope else { return Ok(None) };
     rope.refuse_null(key)?;
     rope.number(key)
 }
 
-/// How many elements of a head are turned.
 fn turned_dims(
     fields: &Fields,
     rope: Option<&Fields>,
@@ -254,8 +250,8 @@ fn turned_dims(
     Ok(dims)
 }
 
-/// The kinds of angles by their names, each with its own keys. `dynamic` changes nothing within the
-/// positions that a model has (transformers: `_compute_dynamic_ntk_parameters`).
+/// Names of the scaling types, each with its keys. `dynamic` has no effect within the model's context
+/// (transformers: `_compute_dynamic_ntk_parameters`).
 const KINDS: [(&str, &[&str]); 7] = [
     ("default", &[]),
     ("yarn", YARN_KEYS),
@@ -263,7 +259,7 @@ const KINDS: [(&str, &[&str]); 7] = [
     ("dynamic", &["factor"]),
     ("llama3", LLAMA3_KEYS),
     ("longrope", LONGROPE_KEYS),
-    // Its older name.
+    // Older name of `longrope`.
     ("su", LONGROPE_KEYS),
 ];
 
@@ -303,7 +299,7 @@ fn positive(rope: &Fields, key: &str, default: Option<f64>) -> Result<f64, Impor
     }
 }
 
-/// Positions of the first training: the object's own number, or else the model's.
+/// Returns the length of the original training context, from the object or else from the model.
 fn original_positions(fields: &Fields, rope: &Fields) -> Result<usize, ImportError> {
     const KEY: &str = "original_max_position_embeddings";
     rope.refuse_null(KEY)?;
@@ -363,7 +359,7 @@ fn read_yarn(fields: &Fields, rope: &Fields) -> Result<YarnScaling, ImportError>
     let original = original_positions(fields, rope)?;
     let positions = fields.required_size("max_position_embeddings", MAX_POSITIONS)?;
     let mscale_all_dim = rope.number("mscale_all_dim")?.unwrap_or(0.0);
-    // A factor that is null, and not left out, follows from the numbers of positions.
+    // A null factor, unlike an absent one, is computed from the context lengths.
     let is_implied = rope.is_null("factor") && mscale_all_dim == 0.0;
     if rope.number("factor")?.is_none() && !is_implied {
         return Err(rope.wrong("factor", "how many times longer contexts became"));
@@ -386,7 +382,7 @@ fn read_yarn(fields: &Fields, rope: &Fields) -> Result<YarnScaling, ImportError>
     Ok(yarn)
 }
 
-/// The base of angles: within the object or beside it, or the family's own.
+/// Returns the base of the frequencies, from the object, the configuration or the family's default.
 fn rope_theta(fields: &Fields, rope: Option<&Fields>) -> Result<f64, ImportError> {
     const KEY: &str = "rope_theta";
     let (own, beside) = (nested(rope, KEY)?, fields.number(KEY)?);
@@ -399,7 +395,7 @@ fn rope_theta(fields: &Fields, rope: Option<&Fields>) -> Result<f64, ImportError
     checked_theta(fields, own.or(beside))
 }
 
-/// The base of angles, which must be there.
+/// Checks the base of the frequencies, which is required.
 pub(super) fn checked_theta(fields: &Fields, theta: Option<f64>) -> Result<f64, ImportError> {
     match theta {
         Some(theta) if (1.0..1e15).contains(&theta) => Ok(theta),

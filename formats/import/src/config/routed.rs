@@ -1,5 +1,5 @@
-//! Experts by the keys that DeepSeek gave them, which many families have: `n_routed_experts`,
-//! `n_shared_experts`, groups, and scores by sigmoids.
+//! MoE keys introduced by DeepSeek and used by many families: `n_routed_experts`, `n_shared_experts`, expert
+//! groups and sigmoid scores.
 
 use super::keys;
 use super::{
@@ -10,25 +10,24 @@ use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH};
 
-/// Keys of numbers of experts.
+/// Keys of the numbers of experts.
 pub(super) struct Names {
-    /// That of all routed ones.
+    /// Key of the number of routed experts.
     pub(super) experts: &'static str,
-    /// That of shared ones.
+    /// Key of the number of shared experts.
     pub(super) shared: &'static str,
 }
 
-/// DeepSeek's.
 const NAMES: Names = Names { experts: "n_routed_experts", shared: "n_shared_experts" };
 
-/// Which layers are dense by `first_k_dense_replace`: so many from the first on.
+/// Returns a function that tests whether a layer is dense: the first `first_k_dense_replace` layers are.
 pub(super) fn dense_layers(fields: &Fields) -> Result<impl Fn(usize) -> bool + use<>, ImportError> {
-    // Default: that of transformers where its table has none.
+    // Default: 0, as in transformers, if its table has no default.
     let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
     Ok(move |layer| layer < dense)
 }
 
-/// Refuses mixtures in only some of the layers after the first ones.
+/// Rejects mixtures that skip layers after the dense ones.
 pub(super) fn refuse_sparser(fields: &Fields) -> Result<(), ImportError> {
     const KEY: &str = "moe_layer_freq";
     match fields.size(KEY, MAX_LAYERS)? {
@@ -37,7 +36,7 @@ pub(super) fn refuse_sparser(fields: &Fields) -> Result<(), ImportError> {
     }
 }
 
-/// Layers with one attention, the first of them dense.
+/// Returns layers with the same attention, the first of them dense.
 pub(super) fn layers(
     fields: &Fields,
     attention: AttentionConfig,
@@ -45,7 +44,7 @@ pub(super) fn layers(
     layers_of(fields, attention, &NAMES)
 }
 
-/// [`layers`] of a family that has other keys.
+/// Returns [`layers`] with family-specific keys.
 pub(super) fn layers_of(
     fields: &Fields,
     attention: AttentionConfig,
@@ -58,7 +57,7 @@ pub(super) fn layers_of(
     })
 }
 
-/// Shared experts of one size are one expert as wide as all of them.
+/// Reads the experts. Several shared experts of one size equal one expert of their total width.
 pub(super) fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {
     mixture_of(fields, &NAMES)
 }
@@ -79,7 +78,7 @@ fn mixture_of(fields: &Fields, names: &Names) -> Result<FeedForward, ImportError
     keys::mixture(fields, names.experts, "moe_intermediate_size", shared)
 }
 
-/// Sigmoid scores, a bias for the choice, and groups compared by their two best experts.
+/// Reads a router with sigmoid scores, a selection bias, and groups ranked by their two best experts.
 pub(super) fn sigmoid_router(fields: &Fields) -> Result<RouterConfig, ImportError> {
     for (key, only) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
         if fields.text(key)?.is_some_and(|found| found != only) {
@@ -89,7 +88,7 @@ pub(super) fn sigmoid_router(fields: &Fields) -> Result<RouterConfig, ImportErro
     sigmoids(fields, groups(fields, GroupScore::TwoBest)?)
 }
 
-/// Sigmoid scores and a bias for the choice from such groups.
+/// Returns a router with sigmoid scores and a selection bias, restricted to the given groups.
 pub(super) fn sigmoids(
     fields: &Fields,
     groups: Option<ExpertGroups>,
@@ -104,7 +103,7 @@ pub(super) fn sigmoids(
     })
 }
 
-/// The groups that experts are chosen from; none where all of them may be.
+/// Returns the expert groups, or `None` if the selection is unrestricted.
 pub(super) fn groups(
     fields: &Fields,
     score: GroupScore,
@@ -112,7 +111,7 @@ pub(super) fn groups(
     groups_of(fields, score, &NAMES)
 }
 
-/// [`groups`] of a family that has other keys.
+/// Returns [`groups`] with family-specific keys.
 pub(super) fn groups_of(
     fields: &Fields,
     score: GroupScore,

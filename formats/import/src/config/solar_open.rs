@@ -1,4 +1,4 @@
-//! Solar Open: DeepSeek-V3's experts in every layer.
+//! Solar Open: DeepSeek-V3's experts in all layers.
 
 use super::keys::{self, Parts};
 use super::{Architecture, Family, ModelConfig, Multipliers, routed};

@@ -1,4 +1,4 @@
-//! The small files of a checkpoint, written out of a GGUF file's metadata.
+//! The small files of a checkpoint, generated from a GGUF file's metadata.
 
 use serde_json::{Map, Value, json};
 
@@ -10,9 +10,8 @@ use crate::{Asset, ImportError};
 
 const TEMPLATE: &str = "tokenizer.chat_template";
 
-/// Special tokens that end a message or a text, in the families' own words; llama.cpp ends at the
-/// same ones. `<|end|>` ends a message, of which an answer may have several, where `<|return|>`
-/// ends the answer.
+/// Special tokens of known families that end a message or a text, as in llama.cpp. `<|end|>` is omitted:
+/// where `<|return|>` ends the output, `<|end|>` only ends one of its messages.
 const END_TOKENS: &[&str] = &[
     "<|im_end|>",
     "<|eot_id|>",
@@ -37,16 +36,16 @@ const END_TOKENS: &[&str] = &[
     "</s>",
 ];
 
-/// `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json`.
+/// Generates `config.json`, `generation_config.json`, `tokenizer.json` and `tokenizer_config.json`.
 ///
 /// # Errors
-/// [`ImportError`] that names the key.
+/// Returns an [`ImportError`] that names the key.
 pub fn assets(header: &GgufHeader) -> Result<Vec<Asset>, ImportError> {
     let metadata = &header.metadata;
     let vocabulary = Vocabulary::new(metadata)?;
     let asset = |name: &str, bytes: Vec<u8>| Asset { name: name.into(), bytes };
     let text = |json: Map<String, Value>| Value::Object(json).to_string().into_bytes();
-    // The large one last, when there is nothing else to refuse.
+    // The tokenizer is the largest file, so it is generated after all other checks.
     let generation = text(generation(metadata, &vocabulary)?);
     let tokenizer_config = text(tokenizer_config(metadata, &vocabulary)?);
     Ok(vec![
@@ -57,7 +56,7 @@ pub fn assets(header: &GgufHeader) -> Result<Vec<Asset>, ImportError> {
     ])
 }
 
-/// What the file recommends, and all tokens that end a text.
+/// Returns the sampling defaults of the file and its end-of-sequence tokens.
 fn generation(
     metadata: &GgufMetadata,
     vocabulary: &Vocabulary<'_>,

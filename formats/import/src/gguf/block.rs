@@ -1,68 +1,68 @@
-//! Element types of GGUF tensors: blocks of numbers with scales, read one number at a time.
+//! Block types of GGUF tensors: quantized weights with scales.
 //!
-//! What is decoded here is, bit for bit, what the `gguf` package's `dequantize` gives.
+//! Decoding is bit-exact with the `dequantize` function of the `gguf` package.
 
 use super::i_quants::{self, IntegerBlock};
 use super::k_quants::{self, half};
 use super::ternary;
 
-/// A type that packs several numbers of a row into a block of bytes.
+/// A quantized type that packs several weights of a row into a block of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum BlockType {
-    /// 32 numbers of 4 bits, one scale.
+    /// 32 weights of 4 bits, one scale.
     Q4_0,
-    /// 32 numbers of 4 bits, scale and minimum.
+    /// 32 weights of 4 bits, scale and minimum.
     Q4_1,
-    /// 32 numbers of 5 bits, one scale.
+    /// 32 weights of 5 bits, one scale.
     Q5_0,
-    /// 32 numbers of 5 bits, scale and minimum.
+    /// 32 weights of 5 bits, scale and minimum.
     Q5_1,
-    /// 32 numbers of 8 bits, one scale.
+    /// 32 weights of 8 bits, one scale.
     Q8_0,
-    /// 256 numbers of 2 bits; scales and minima of 16 in 4 bits.
+    /// 256 weights of 2 bits; 4-bit scales and minima per 16 weights.
     Q2K,
-    /// 256 numbers of 3 bits; scales of 16 in 6 bits.
+    /// 256 weights of 3 bits; 6-bit scales per 16 weights.
     Q3K,
-    /// 256 numbers of 4 bits; scales and minima of 32 in 6 bits.
+    /// 256 weights of 4 bits; 6-bit scales and minima per 32 weights.
     Q4K,
-    /// 256 numbers of 5 bits; scales and minima of 32 in 6 bits.
+    /// 256 weights of 5 bits; 6-bit scales and minima per 32 weights.
     Q5K,
-    /// 256 numbers of 6 bits; scales of 16 in 8 bits.
+    /// 256 weights of 6 bits; 8-bit scales per 16 weights.
     Q6K,
-    /// 32 numbers of 4 bits through a table, one scale.
+    /// 32 weights of 4 bits through a table, one scale.
     Iq4Nl,
-    /// 256 numbers of 4 bits through a table; scales of 32 in 6 bits.
+    /// 256 weights of 4 bits through a table; 6-bit scales per 32 weights.
     Iq4Xs,
-    /// 32 numbers of FP4 (E2M1), the scale a power of two.
+    /// 32 weights of FP4 (E2M1), the scale a power of two.
     Mxfp4,
-    /// 256 numbers of grids of eight, in 2.06 bits; scales of 32 in 4 bits.
+    /// 256 weights from grids of eight, 2.06 bits per weight; 4-bit scales per 32 weights.
     Iq2Xxs,
-    /// 256 numbers of grids of eight, in 2.31 bits; scales of 16 in 4 bits.
+    /// 256 weights from grids of eight, 2.31 bits per weight; 4-bit scales per 16 weights.
     Iq2Xs,
-    /// 256 numbers of grids of eight, in 2.56 bits; scales of 16 in 4 bits.
+    /// 256 weights from grids of eight, 2.56 bits per weight; 4-bit scales per 16 weights.
     Iq2S,
-    /// 256 numbers of grids of four, in 3.06 bits; scales of 32 in 4 bits.
+    /// 256 weights from grids of four, 3.06 bits per weight; 4-bit scales per 32 weights.
     Iq3Xxs,
-    /// 256 numbers of grids of four, in 3.44 bits; scales of 32 in 4 bits.
+    /// 256 weights from grids of four, 3.44 bits per weight; 4-bit scales per 32 weights.
     Iq3S,
-    /// 256 numbers of grids of eight, in 1.56 bits; scales of 32 in 3 bits.
+    /// 256 weights from grids of eight, 1.56 bits per weight; 3-bit scales per 32 weights.
     Iq1S,
-    /// 256 numbers of grids of eight, in 1.75 bits; scales of 16 in 3 bits.
+    /// 256 weights from grids of eight, 1.75 bits per weight; 3-bit scales per 16 weights.
     Iq1M,
-    /// 256 numbers of -1, 0 and 1, five in a byte, one scale.
+    /// 256 weights of -1, 0 and 1, five per byte, one scale.
     Tq1_0,
-    /// 256 numbers of -1, 0, 1 and 2, one scale.
+    /// 256 weights of -1, 0, 1 and 2, one scale.
     Tq2_0,
-    /// 64 numbers of FP4 (E2M1); scales of 16 in FP8 (E4M3) without a sign.
+    /// 64 weights of FP4 (E2M1); scales per 16 weights in FP8 (E4M3) without a sign.
     Nvfp4,
-    /// 128 numbers of 1 bit, the sign of the scale.
+    /// 128 weights of 1 bit, the sign of the scale.
     Q1_0,
-    /// 64 numbers of -1, 0, 1 and 2, one scale.
+    /// 64 weights of -1, 0, 1 and 2, one scale.
     Q2_0,
 }
 
-/// What is known of a type, whatever its blocks hold.
+/// Properties of a block type.
 struct Facts {
     number: u32,
     name: &'static str,
@@ -72,7 +72,7 @@ struct Facts {
 }
 
 impl BlockType {
-    /// All types, from the oldest on, those of whole grids after the others.
+    /// All types, in rough order of introduction, with the grid-based types after the common ones.
     pub const ALL: [Self; 25] = [
         Self::Q4_0,
         Self::Q4_1,
@@ -132,33 +132,33 @@ impl BlockType {
         Facts { number, name, elements, bytes, code_bits }
     }
 
-    /// The type's number in a tensor table.
+    /// Returns the type's number in a tensor table.
     pub const fn number(self) -> u32 {
         self.facts().number
     }
 
-    /// What llama.cpp calls the type.
+    /// Returns llama.cpp's name of the type.
     pub const fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// Numbers of a block.
+    /// Returns the number of weights per block.
     pub const fn elements(self) -> usize {
         self.facts().elements
     }
 
-    /// Bytes of a block.
+    /// Returns the size of a block in bytes.
     pub const fn bytes(self) -> usize {
         self.facts().bytes
     }
 
-    /// Bits that tell a number's values apart, without scales: where several numbers share a code,
-    /// those of each by itself.
+    /// Returns the number of bits that distinguish the values of a weight, without scales. If several weights
+    /// share a code, this is the number for each weight alone.
     pub const fn code_bits(self) -> u32 {
         self.facts().code_bits
     }
 
-    /// Reads the numbers of whole blocks. What one of the two has too much is left alone.
+    /// Decodes whole blocks. Excess bytes or elements are ignored.
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Self::Q4_0 => each(bytes, out, q4_0),
@@ -189,7 +189,7 @@ impl BlockType {
                 small(half(block, 64), ternary::tq2_0(block), out);
             }),
             Self::Q1_0 => each(bytes, out, |block, out| {
-                // Bits 0 and 1 are -1 and 1.
+                // Bits 0 and 1 represent -1 and 1.
                 small(half(block, 0), ternary::q1_0(block).map(|bit| 2 * bit), out);
             }),
             Self::Q2_0 => each(bytes, out, |block, out| {
@@ -209,7 +209,7 @@ fn each<const BYTES: usize, const N: usize>(
     }
 }
 
-/// [`each`] for blocks that are read as integers.
+/// Decodes blocks like [`each`], for types that are read as integers.
 fn each_integer<const BYTES: usize>(
     bytes: &[u8],
     out: &mut [f32],
@@ -219,19 +219,19 @@ fn each_integer<const BYTES: usize>(
     each(bytes, out, |block, out| read(block).decode(unit, out));
 }
 
-/// Numbers whose codes are one more than their values.
+/// Decodes weights whose codes are one more than their values.
 fn small<const N: usize>(scale: f32, codes: [u8; N], out: &mut [f32; N]) {
     for (out, code) in out.iter_mut().zip(codes) {
         *out = scale * (f32::from(code) - 1.0);
     }
 }
 
-/// The 4-bit codes of a block: low halves of all bytes, then high halves.
+/// Returns the 4-bit codes of a block: low halves of all bytes, then high halves.
 fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
     bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4))
 }
 
-/// The 5-bit codes of a block: the highest bits lie in a word of their own.
+/// Returns the 5-bit codes of a block, whose highest bits are in a separate word.
 fn with_fifth(high: [u8; 4], low: &[u8]) -> impl Iterator<Item = u8> {
     let high = u32::from_le_bytes(high);
     nibbles(low).zip(0..32).map(move |(code, at)| code | ((high >> at & 1) as u8) << 4)
@@ -276,7 +276,7 @@ fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
     }
 }
 
-/// The values of the non-linear 4-bit types.
+/// Values of the non-linear 4-bit types.
 pub(super) const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
@@ -301,11 +301,12 @@ fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     }
 }
 
-/// Twice the values of FP4 (E2M1).
+/// Values of FP4 (E2M1), doubled.
 const FP4_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
-    // Half of 2^(e - 127), since the values are doubled; the least two are subnormal.
+    // The scale is half of 2^(e - 127), because the values are doubled. The two smallest scales are
+    // subnormal.
     let scale = match block[0] {
         exponent @ 0..=1 => f32::from_bits(0x0020_0000 << exponent),
         exponent => f32::from_bits((u32::from(exponent) - 1) << 23),
@@ -315,9 +316,10 @@ fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     }
 }
 
-/// Half of a scale of NVFP4, since the values are doubled: E4M3 without a sign.
+/// Returns half of an NVFP4 scale, because the values are doubled. The scale is an E4M3 number without a
+/// sign.
 ///
-/// The highest bit is not looked at. A byte of 0x7f, which is no number in E4M3, counts as 0.
+/// The highest bit is ignored. The byte 0x7f, a NaN in E4M3, counts as 0.
 fn half_e4m3(byte: u8) -> f32 {
     let (exponent, mantissa) = (byte >> 3 & 15, f32::from(byte & 7));
     match exponent {

@@ -1,4 +1,4 @@
-//! The hyper-parameters of a GGUF file as the text of a `config.json`.
+//! Conversion of a GGUF file's hyperparameters to a `config.json`.
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ const GATING: &str = "expert_gating_func";
 
 const GPT_OSS: &str = "gpt_oss";
 
-/// The family of a file: of several with one name, the one whose experts are weighted as the file says.
+/// Returns the family of a file. For names shared by several families, the expert scoring decides.
 fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
     let metadata = &header.metadata;
     let name = metadata.text(ARCHITECTURE)?;
@@ -21,7 +21,7 @@ fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
     let has = |key: &str| metadata.get(&format!("{name}.{key}")).is_some();
     let is_named = |family: &&Family| family.gguf == name && family.marked_by.is_none_or(has);
     let named = || FAMILIES.iter().filter(is_named);
-    // Older files do not say it, but only sigmoids come with a bias for the choice.
+    // Older files lack the key, but only sigmoid scores come with a selection bias.
     let gating = match metadata.unsigned(&format!("{name}.{GATING}"))? {
         None | Some(0) => header
             .tensors
@@ -47,11 +47,11 @@ fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
     })
 }
 
-/// The text of a `config.json` that says what the header says. What that means, and whether it can
-/// be computed, is for [`crate::ModelConfig::from_json`] to say.
+/// Returns a `config.json` with the contents of the header. Its values are interpreted and validated by
+/// [`crate::ModelConfig::from_json`].
 ///
 /// # Errors
-/// [`ImportError`] for a family or key that is not known, and for values of another type.
+/// Returns an [`ImportError`] for an unknown family or key, and for a value of a wrong type.
 pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     let metadata = &header.metadata;
     let family = family(header)?;
@@ -105,7 +105,7 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     Ok(Value::Object(out).to_string().into_bytes())
 }
 
-/// The groups of a published model whose file does not name them.
+/// Returns the expert groups of known published models whose files lack them.
 fn published_groups(config: &Map<String, Value>) -> Map<String, Value> {
     let is = |(key, size): &(&str, u64)| config.get(*key).and_then(Value::as_u64) == Some(*size);
     let known = GROUPED.iter().find(|known| known.sizes.iter().all(is));
@@ -114,7 +114,6 @@ fn published_groups(config: &Map<String, Value>) -> Map<String, Value> {
     groups.into_iter().flatten().collect()
 }
 
-/// Whether the matrices of all experts are MXFP4.
 fn has_mxfp4_experts(header: &GgufHeader) -> bool {
     let of_experts = |name: &str| name.ends_with("_exps.weight");
     let mut experts = header.tensors.iter().filter(|tensor| of_experts(&tensor.name)).peekable();
@@ -122,7 +121,7 @@ fn has_mxfp4_experts(header: &GgufHeader) -> bool {
         && experts.all(|tensor| tensor.element == ElementType::Block(BlockType::Mxfp4))
 }
 
-/// Rows of the embedding.
+/// Returns the number of rows of the embedding.
 fn vocabulary(header: &GgufHeader) -> Result<u64, ImportError> {
     const EMBEDDING: &str = "token_embd.weight";
     let embedding = header.tensors.iter().find(|tensor| tensor.name == EMBEDDING);
@@ -134,7 +133,7 @@ fn vocabulary(header: &GgufHeader) -> Result<u64, ImportError> {
 }
 
 impl Keys<'_> {
-    /// Puts what a key says into the configuration.
+    /// Converts a key and inserts it into the configuration.
     fn insert(&self, key: &Key, config: &mut Map<String, Value>) -> Result<(), ImportError> {
         match key {
             Key::Same(theirs, ours) => {
@@ -175,8 +174,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Sizes of heads whose keys and values come out of a latent. Newer files count one head of keys,
-    /// which is the latent; older ones say the sizes of heads by the ordinary names.
+    /// Inserts the head sizes of latent attention. Newer files have a single key head, the latent; older ones
+    /// have the head sizes under the ordinary names.
     fn latent(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
         const KEYS: [&str; 2] = ["attention.key_length_mla", "attention.key_length"];
         const VALUES: [&str; 2] = ["attention.value_length_mla", "attention.value_length"];
@@ -203,7 +202,7 @@ impl Keys<'_> {
     }
 
     fn rope(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
-        // llama.cpp's own default.
+        // llama.cpp's default.
         let theta = self.number("rope.freq_base")?.unwrap_or(10_000.0);
         config.insert("rope_theta".into(), json!(theta));
         let own = ["qk_rope_head_dim", "head_dim"].iter().find_map(|key| config.get(*key));
@@ -230,14 +229,14 @@ impl Keys<'_> {
     }
 
     fn rope_scaling(&self, kind: &str) -> Result<Value, ImportError> {
-        // Its factors stand in tensors, which are not read.
+        // These types have factors in tensors, which are not read.
         if matches!(kind, "longrope" | "su") {
             let expected = "none, linear, yarn or another scaling without factors of its own";
             return Err(self.metadata.wrong(&self.name("rope.scaling.type"), expected));
         }
         let mut scaling = Map::new();
         scaling.insert("rope_type".into(), json!(kind));
-        // As long as the contexts are, unless the file says it.
+        // Null means that the context lengths determine the factor.
         scaling.insert("factor".into(), Value::Null);
         for (theirs, ours) in [
             ("factor", "factor"),
@@ -250,11 +249,11 @@ impl Keys<'_> {
                 scaling.insert(ours.into(), json!(value));
             }
         }
-        // The model was trained with borders that are not rounded, which the file does not say.
+        // The model was trained without rounded interpolation bounds, which the file does not record.
         if self.family.model_type == GPT_OSS && kind == "yarn" {
             scaling.insert("truncate".into(), json!(false));
         }
-        // A tenth of both magnitudes, which llama.cpp takes to be the same.
+        // The file stores a tenth of both magnitudes, which llama.cpp assumes to be equal.
         if let Some(tenth) = self.number("rope.scaling.yarn_log_multiplier")? {
             for key in ["mscale", "mscale_all_dim"] {
                 scaling.insert(key.into(), json!(10.0 * tenth));
@@ -266,14 +265,14 @@ impl Keys<'_> {
         Ok(Value::Object(scaling))
     }
 
-    /// What says how experts are weighted must say what the family does.
+    /// Checks that the router settings match the family.
     fn router(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
         const NORM: &str = "expert_weights_norm";
         if let Some(norm) = self.metadata.boolean(&self.name(NORM))? {
             config.insert("norm_topk_prob".into(), json!(norm));
         }
         let own = self.family.gating;
-        // 0: the family's own.
+        // 0 means the family's default.
         match self.unsigned(GATING)? {
             None | Some(0) => Ok(()),
             Some(found) if found == own => Ok(()),

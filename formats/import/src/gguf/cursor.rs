@@ -1,16 +1,16 @@
-//! Reads the header of a file that says how long it is only as it goes.
+//! Incremental reader of a header whose length is known only after parsing.
 
 use crate::ImportError;
 use crate::limits::MAX_GGUF_HEADER_BYTES;
 use nestling_formats::memory::OutOfMemory;
 
-/// Bytes asked for at once: a header without a tokenizer in one read, one with it in a hundred.
+/// Read size in bytes: a header without a tokenizer takes one read, one with a tokenizer about a hundred.
 const READ_AHEAD: usize = 128 << 10;
 
-/// Fills a buffer from an offset of a file.
+/// Function that fills a buffer from an offset of a file.
 pub type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), ImportError>;
 
-/// All that was read of a header, and a position in it.
+/// The bytes of a header read so far, and the parse position.
 pub struct Cursor<'a> {
     file: &'a str,
     file_bytes: u64,
@@ -32,12 +32,12 @@ impl<'a> Cursor<'a> {
         self.position
     }
 
-    /// Bytes of the file behind the position.
+    /// Returns the number of bytes of the file after the position.
     pub fn rest(&self) -> u64 {
         self.file_bytes.saturating_sub(self.position as u64)
     }
 
-    /// What was read, from the file's first byte.
+    /// Returns the bytes read, from the start of the file.
     pub fn into_bytes(mut self) -> Vec<u8> {
         self.bytes.truncate(self.position);
         self.bytes
@@ -47,14 +47,14 @@ impl<'a> Cursor<'a> {
         &self.bytes
     }
 
-    /// Skips `count` bytes, which are there afterwards, and says where they lie.
+    /// Reads `count` bytes, advances the position and returns their range.
     pub fn take(&mut self, what: &str, count: u64) -> Result<std::ops::Range<usize>, ImportError> {
         if count > self.rest() {
             let expected = format!("{count} bytes");
             let found = format!("{} bytes to the file's end", self.rest());
             return Err(self.malformed(what, expected, found));
         }
-        // No overflow: both are within the file.
+        // The sum cannot overflow: both numbers are at most the file size.
         let end = self.position as u64 + count;
         if end > MAX_GGUF_HEADER_BYTES {
             return Err(ImportError::Limit {
@@ -69,7 +69,7 @@ impl<'a> Cursor<'a> {
             let length = (end + READ_AHEAD).min(MAX_GGUF_HEADER_BYTES as usize) as u64;
             let length = length.min(self.file_bytes) as usize;
             let have = self.bytes.len();
-            // Twice as much as before at most, and never more than a header may have.
+            // The capacity at most doubles and never exceeds the maximum header size.
             let room = (2 * self.bytes.capacity()).min(MAX_GGUF_HEADER_BYTES as usize);
             let room = room.max(length);
             let reserved = self.bytes.try_reserve_exact(room - have);
@@ -96,7 +96,7 @@ impl<'a> Cursor<'a> {
         Ok(array)
     }
 
-    /// A count of things that take at least `least_bytes` each.
+    /// Reads a count of entries that take at least `least_bytes` each.
     pub fn count(&mut self, what: &str, least_bytes: u64, limit: u64) -> Result<u64, ImportError> {
         let count = self.u64(what)?;
         if count > limit {
@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
         Ok(count)
     }
 
-    /// A text with its length before it, of at most `limit` bytes.
+    /// Reads a length-prefixed text of at most `limit` bytes.
     pub fn text(&mut self, what: &str, limit: u64) -> Result<String, ImportError> {
         let length = self.count(&format!("the length of {what}"), 1, limit)?;
         let range = self.take(what, length)?;
@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The error of bytes before the position.
+    /// Returns the error for malformed bytes before the position.
     pub fn malformed(
         &self,
         what: &str,

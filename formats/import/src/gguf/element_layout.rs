@@ -1,22 +1,22 @@
-//! What the type numbers of a tensor table mean.
+//! Type numbers of GGUF tensor tables.
 
 use super::BlockType;
 use crate::ElementType;
 use nestling_formats::DType;
 
-/// A type of the format, supported or not.
+/// Layout of an element type, supported or not.
 pub(super) struct ElementLayout {
-    /// The type, if it can be read.
+    /// The type, if it is supported.
     pub element: Option<ElementType>,
-    /// What llama.cpp calls it.
+    /// llama.cpp's name of the type.
     pub name: &'static str,
-    /// Numbers of a block.
+    /// Number of elements per block.
     pub elements: u64,
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub bytes: u64,
 }
 
-/// What a type number of a tensor table means.
+/// Returns the layout of a type number, or `None` if it is unknown.
 pub(super) fn element_layout(number: u32) -> Option<ElementLayout> {
     let block = BlockType::ALL.into_iter().find(|block| block.number() == number);
     let float = [DType::F32, DType::F16, DType::Bf16].into_iter().zip([0, 1, 30]);
@@ -35,7 +35,7 @@ pub(super) fn element_layout(number: u32) -> Option<ElementLayout> {
     Some(ElementLayout { element: None, name, elements, bytes })
 }
 
-/// Number, name, numbers and bytes of a block.
+/// Unsupported types: number, name, elements per block and bytes per block.
 const UNSUPPORTED: &[(u32, &str, u64, u64)] = &[
     (9, "Q8_1", 32, 36),
     (15, "Q8_K", 256, 292),

@@ -1,27 +1,27 @@
-//! The families of models by the names that llama.cpp gives them, as rows of data.
+//! Model families by their llama.cpp names, as a table.
 
 use serde_json::{Value, json};
 
-/// Which layers see a window.
+/// Key of the layers with a sliding window.
 pub const PATTERN: &str = "attention.sliding_window_pattern";
 
-/// How a key of a GGUF file becomes one of `config.json`.
+/// Conversion of a GGUF key to a `config.json` key.
 pub enum Key {
-    /// The same value by another name.
+    /// Same value under a different name.
     Same(&'static str, &'static str),
-    /// The same, but absent or 0 means that there is none.
+    /// Same value; absent or 0 means none.
     Optional(&'static str, &'static str),
-    /// The first is so many times the second.
+    /// Integer quotient of two GGUF keys under a `config.json` name: dividend, divisor, name.
     Quotient(&'static str, &'static str, &'static str),
-    /// A truth value for every layer, as the kinds of all layers: that of 0, that of 1. Absent means
-    /// that the family's rule holds.
+    /// Boolean per layer, converted to layer kinds: the name for 0 and the name for 1. If absent, the
+    /// family's default applies.
     Kinds(&'static str, &'static str, [&'static str; 2]),
-    /// A value for layers that see a window by the first name, one for the others by the second.
+    /// Different values for layers with and without a sliding window, each with its own name.
     ByWindow(&'static str, [&'static str; 2]),
 }
 
 impl Key {
-    /// The file's name of it.
+    /// Returns the GGUF name of the key.
     pub const fn theirs(&self) -> &'static str {
         match self {
             Self::Same(theirs, _)
@@ -33,48 +33,48 @@ impl Key {
     }
 }
 
-/// A family that both sides know.
+/// A family in both formats.
 pub struct Family {
-    /// `general.architecture`, which is also what its keys begin with.
+    /// Value of `general.architecture`, which is also the prefix of its keys.
     pub gguf: &'static str,
-    /// `model_type`.
+    /// Value of `model_type`.
     pub model_type: &'static str,
-    /// The class in `architectures`.
+    /// Class name in `architectures`.
     pub class: &'static str,
-    /// Keys besides [`COMMON`], or in the place of one of them, without the family's name before them.
+    /// Keys in addition to [`COMMON`], or replacing one of them, without the prefix.
     pub keys: &'static [Key],
-    /// What `config.json` says of every model of the family.
+    /// Fixed `config.json` values of the family.
     pub fixed: &'static [(&'static str, Fixed)],
-    /// What `config.json` says where the file has no key for it, and where nothing at all would stand
-    /// for something else.
+    /// `config.json` values for keys that the file lacks, if an absent key in `config.json` would mean
+    /// something else.
     pub absent: &'static [(&'static str, Fixed)],
-    /// What `config.json` says is true if a first layer has a tensor, and false if not.
+    /// `config.json` flags that are true if the first layer has a certain tensor.
     pub present: &'static [(&'static str, &'static str)],
-    /// Keys that say nothing new.
+    /// Redundant keys.
     pub ignored: &'static [&'static str],
-    /// The number in `expert_gating_func` that says what the family does.
+    /// Value of `expert_gating_func` for the family's scoring.
     pub gating: u64,
-    /// A key that files of the family have and those of others of that name have not.
+    /// Key that distinguishes the family from others with the same name.
     pub marked_by: Option<&'static str>,
-    /// What of `config.json` all this is in, for models of more than text.
+    /// `config.json` object that holds these keys in multimodal models.
     pub part: Option<&'static str>,
 }
 
-/// A value that every model of a family has.
+/// A fixed value.
 #[derive(Clone, Copy)]
 pub enum Fixed {
-    /// True or false.
+    /// Boolean.
     Bool(bool),
-    /// A text.
+    /// Text.
     Text(&'static str),
-    /// A whole number.
+    /// Integer.
     Whole(u64),
-    /// That there is none.
+    /// Null.
     Null,
 }
 
 impl Fixed {
-    /// As `config.json` has it.
+    /// Returns the value as JSON.
     pub fn json(self) -> Value {
         match self {
             Self::Bool(value) => json!(value),
@@ -95,7 +95,7 @@ pub const COMMON: &[Key] = &[
     Key::Same("expert_used_count", "num_experts_per_tok"),
 ];
 
-/// Keys of all families that are looked at elsewhere, or change nothing.
+/// Keys of all families that are handled separately or have no effect.
 pub const KNOWN: &[&str] = &[
     "block_count",
     "nextn_predict_layers",
@@ -114,7 +114,7 @@ pub const KNOWN: &[&str] = &[
     "attention.value_length",
     "expert_weights_norm",
     "expert_gating_func",
-    // Quantizers' notes on what they measured.
+    // Group keys, which matter only to families that convert them.
     "expert_group_count",
     "expert_group_used_count",
 ];
@@ -122,14 +122,13 @@ pub const KNOWN: &[&str] = &[
 /// Softmax over all experts.
 const SOFTMAX: u64 = 1;
 
-/// The sigmoid of each logit.
+/// Sigmoid of each logit.
 pub const SIGMOID: u64 = 2;
 
-/// Softmax over the experts that were chosen: the same as over all, if what is chosen is made to add
-/// up to one.
+/// Softmax over the selected experts. It equals a softmax over all experts with renormalization.
 const SOFTMAX_OF_CHOSEN: u64 = 3;
 
-/// Keys of families whose attention goes through a latent.
+/// Keys of families with latent attention.
 const LATENT: &[Key] = &[
     Key::Same("feed_forward_length", "intermediate_size"),
     Key::Same("expert_count", "n_routed_experts"),
@@ -143,11 +142,11 @@ const LATENT: &[Key] = &[
     Key::Optional("expert_group_used_count", "topk_group"),
 ];
 
-/// Keys of such families that are looked at elsewhere.
+/// Keys of families with latent attention that are handled separately.
 const LATENT_KNOWN: &[&str] =
     &["attention.key_length_mla", "attention.value_length_mla", "rope.scaling.yarn_log_multiplier"];
 
-/// What such a model has where the file does not say it.
+/// Values of families with latent attention for absent keys.
 const LATENT_ABSENT: &[(&str, Fixed)] = &[
     ("q_lora_rank", Fixed::Null),
     ("n_shared_experts", Fixed::Whole(0)),
@@ -155,15 +154,15 @@ const LATENT_ABSENT: &[(&str, Fixed)] = &[
     ("n_group", Fixed::Whole(1)),
 ];
 
-/// A published model whose files were without keys of groups until llama.cpp had them, in October 2025.
+/// A published model whose files lack group keys, because llama.cpp added them in October 2025.
 pub struct Grouped {
-    /// Experts, width and layers, by which such a file is known.
+    /// Number of experts, width and number of layers, which identify the model.
     pub sizes: [(&'static str, u64); 3],
-    /// `n_group` and `topk_group`, as published.
+    /// Published values of `n_group` and `topk_group`.
     pub groups: [u64; 2],
 }
 
-/// DeepSeek-V3, R1 and V3.1; V2, V2.5 and Coder-V2. What else was trained in these sizes has their groups.
+/// DeepSeek-V3, R1 and V3.1; V2, V2.5 and Coder-V2. Derived models of these sizes have the same groups.
 pub const GROUPED: &[Grouped] = &[
     Grouped {
         sizes: [("n_routed_experts", 256), ("hidden_size", 7168), ("num_hidden_layers", 61)],
@@ -187,7 +186,7 @@ const ROUTED: &[Key] = &[
     Key::Optional("expert_group_used_count", "topk_group"),
 ];
 
-/// What such a model has where the file does not say it.
+/// Values of these families for absent keys.
 const ROUTED_ABSENT: &[(&str, Fixed)] = &[
     ("first_k_dense_replace", Fixed::Whole(0)),
     ("n_shared_experts", Fixed::Whole(0)),
@@ -211,7 +210,7 @@ const RECURRENT: &[Key] = &[
     Key::Kinds("attention.recurrent_layers", "layer_types", ["full_attention", "linear_attention"]),
 ];
 
-/// Keys of Granite's mixtures.
+/// Keys of Granite's MoE models.
 const GRANITE: &[Key] = &[
     Key::Same("feed_forward_length", "intermediate_size"),
     Key::Same("expert_count", "num_local_experts"),
@@ -224,7 +223,7 @@ const GRANITE: &[Key] = &[
 
 const SILU: (&str, Fixed) = ("hidden_act", Fixed::Text("silu"));
 
-/// What most families have.
+/// Defaults for most families.
 const PLAIN: Family = Family {
     gguf: "",
     model_type: "",
@@ -239,7 +238,7 @@ const PLAIN: Family = Family {
     part: None,
 };
 
-/// Qwen3-MoE, and what is said otherwise of others that have its experts.
+/// Qwen3-MoE, also the base of the families with the same experts.
 const QWEN3: Family = Family {
     gguf: "qwen3moe",
     model_type: "qwen3_moe",
@@ -254,7 +253,7 @@ const QWEN3: Family = Family {
     ..PLAIN
 };
 
-/// All of them.
+/// All supported families.
 pub const FAMILIES: &[Family] = &[
     QWEN3,
     Family {
@@ -433,7 +432,7 @@ pub const FAMILIES: &[Family] = &[
             ("moe_layer_start_index", Fixed::Whole(0)),
             ("moe_num_shared_experts", Fixed::Whole(0)),
         ],
-        // What llama.cpp's converter takes the width of shared experts for.
+        // llama.cpp's converter writes this key as the width of the shared experts.
         ignored: &["expert_shared_feed_forward_length"],
         ..PLAIN
     },
@@ -466,7 +465,7 @@ pub const FAMILIES: &[Family] = &[
         gguf: "qwen3vlmoe",
         model_type: "qwen3_vl_moe",
         class: "Qwen3VLMoeForConditionalGeneration",
-        // Positions in three directions, for images, are the same for text.
+        // Multimodal RoPE in three dimensions equals plain RoPE for text.
         ignored: &["expert_shared_count", "n_deepstack_layers", "rope.dimension_sections"],
         part: Some("text_config"),
         ..QWEN3
@@ -507,7 +506,7 @@ pub const FAMILIES: &[Family] = &[
         class: "Qwen3_5MoeForConditionalGeneration",
         keys: RECURRENT,
         fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(true))],
-        // Positions in three directions, for images, are the same for text.
+        // Multimodal RoPE in three dimensions equals plain RoPE for text.
         ignored: &["feed_forward_length", "expert_shared_count", "rope.dimension_sections"],
         part: Some("text_config"),
         ..PLAIN

@@ -1,4 +1,4 @@
-//! The header of a GGUF file: metadata, then what each tensor is and where it lies.
+//! The header of a GGUF file: metadata and the tensor table.
 
 use std::collections::HashSet;
 
@@ -10,65 +10,64 @@ use crate::limits::MAX_GGUF_TENSORS;
 use crate::{ElementType, ImportError};
 use nestling_formats::memory::{OutOfMemory, try_reserve, try_with_capacity};
 
-/// `GGUF`.
 const MAGIC: u32 = u32::from_le_bytes(*b"GGUF");
 
-/// Where tensors begin, unless `general.alignment` says something else.
+/// Alignment in bytes of the tensors' data, unless `general.alignment` overrides it.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// The largest alignment that is believed.
+/// Maximum accepted alignment in bytes.
 const ALIGNMENT_MAX: u64 = 1 << 20;
 
-/// Dimensions of a tensor; llama.cpp's own limit.
+/// Maximum number of dimensions, as in llama.cpp.
 const RANK_MAX: u32 = 4;
 
-/// Bytes of a tensor's name; llama.cpp's own limit is 64.
+/// Maximum length of a tensor name in bytes; llama.cpp allows 64.
 const NAME_BYTES_MAX: u64 = 128;
 
-/// The least bytes of an entry: an empty name, one dimension, type and offset.
+/// Minimum size of a tensor entry in bytes: an empty name, one dimension, type and offset.
 const ENTRY_BYTES: u64 = 32;
 
 /// A tensor of a GGUF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufTensor {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
     /// Element type.
     pub element: ElementType,
-    /// Dimensions, outermost first, which is the reverse of the file's order; all above 0.
+    /// Dimensions, outermost first, the reverse of the file's order; all above 0.
     pub shape: Vec<u64>,
-    /// First byte, from the file's start.
+    /// Byte offset of the tensor in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// A checked header: every tensor lies within the file and none overlaps another.
+/// A validated header. All tensors are within the file, without overlaps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GgufHeader {
-    /// Keys and values.
+    /// Metadata keys and values.
     pub metadata: GgufMetadata,
     /// Tensors in file order.
     pub tensors: Vec<GgufTensor>,
-    /// Where the bytes of tensors begin, from the file's start.
+    /// Byte offset of the tensors' data in the file.
     pub data_offset: u64,
 }
 
 impl GgufHeader {
-    /// Reads the header of a file of `file_bytes` bytes. `read` fills a buffer from an offset; it is
-    /// asked for bytes in ascending order, each once, and for at most
-    /// [`crate::limits::MAX_GGUF_HEADER_BYTES`].
+    /// Reads the header of a file of `file_bytes` bytes. `read` fills a buffer from an offset. It is called
+    /// with ascending offsets, once per byte, and for at most [`crate::limits::MAX_GGUF_HEADER_BYTES`] bytes.
     ///
     /// # Errors
-    /// [`ImportError`] that names key or tensor, and what `read` returns.
+    /// Returns an [`ImportError`] that names the key or tensor, and errors of `read`.
     pub fn read(file: &str, file_bytes: u64, read: ReadAt<'_>) -> Result<Self, ImportError> {
         Self::read_within(file, file_bytes, file_bytes, read)
     }
 
-    /// Reads the header from the first bytes of a file of `file_bytes` bytes.
+    /// Parses the header from the first bytes of a file of `file_bytes` bytes.
     ///
     /// # Errors
-    /// As [`Self::read`]; [`ImportError::Malformed`] too if the header goes on behind `bytes`.
+    /// The errors of [`Self::read`], and [`ImportError::Malformed`] if `bytes` does not contain the whole
+    /// header.
     pub fn parse(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Self, ImportError> {
         let mut read = |offset: u64, out: &mut [u8]| {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -135,15 +134,14 @@ fn alignment(metadata: &GgufMetadata) -> Result<u64, ImportError> {
     Err(metadata.wrong(KEY, "a power of two up to 1048576"))
 }
 
-/// What memory is asked for.
+/// Description of the allocation, for out-of-memory errors.
 const TENSORS: &str = "the tensors of a GGUF file";
 
-/// What the table says of a tensor.
 struct Entry {
     name: String,
     shape: Vec<u64>,
     type_number: u32,
-    /// From the start of the data.
+    /// Byte offset relative to the start of the data.
     offset: u64,
 }
 
@@ -175,7 +173,7 @@ fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, Impor
     }
 }
 
-/// The part of a file that holds tensors.
+/// Part of a file that holds the tensors' data.
 struct TensorSection<'a> {
     file: &'a str,
     file_bytes: u64,
@@ -185,7 +183,7 @@ struct TensorSection<'a> {
 
 impl TensorSection<'_> {
     fn tensors(&self, mut entries: Vec<Entry>) -> Result<Vec<GgufTensor>, ImportError> {
-        // Without memory of its own; names tell equal ones apart.
+        // An unstable sort allocates nothing; names make the order unique.
         entries.sort_unstable_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
         let mut tensors: Vec<GgufTensor> = try_with_capacity(TENSORS, entries.len())?;
         let mut free = self.data_offset;
@@ -214,7 +212,7 @@ impl TensorSection<'_> {
         if !offset.is_multiple_of(self.alignment) {
             return wrong(format!("an offset in steps of {}", self.alignment), offset.to_string());
         }
-        // Default: no dimension is refused as no columns are.
+        // Default: a tensor without dimensions is rejected like one without columns.
         let cols = shape.last().copied().unwrap_or(0);
         if cols == 0 || !cols.is_multiple_of(elements) {
             return wrong(format!("rows of whole blocks of {elements}"), cols.to_string());

@@ -1,49 +1,49 @@
-//! The IQ types of 1 to 3 bits: groups of magnitudes out of a grid, with signs and small scales.
+//! The IQ types of 1 to 3 bits: groups of magnitudes from a grid, with signs and small scales.
 //!
-//! Every block is read as integers: a weight is `d * factor * unit * value`, where `d` is the
-//! block's half-precision number, `factor` an odd number of at most 31, `unit` a power of two and
-//! `value` an integer of at most 6 bits and a sign. All of their products are exact in single
-//! precision, so that they are, bit for bit, what the `gguf` package computes in another order.
+//! Blocks are decoded to integers. A weight is `d * factor * unit * value`: `d` is the block's half-precision
+//! number, `factor` an odd number of at most 31, `unit` a power of two, and `value` a signed integer of at
+//! most 6 bits. All products are exact in single precision, so they are bit-exact with those of the `gguf`
+//! package, which multiplies in a different order.
 
 use half::f16;
 
 use super::grids;
 
-/// Weights of a block.
+/// Number of weights per block.
 pub(super) const BLOCK: usize = 256;
 
-/// Weights that share a factor; types with one for 32 weights repeat it.
+/// Number of weights that share a factor. Types with a factor per 32 weights repeat it.
 pub(super) const SUB_BLOCK: usize = 16;
 
-/// A block as integers.
+/// A block decoded to integers.
 pub(super) struct IntegerBlock {
-    /// The block's half-precision number `d`.
+    /// Half-precision number `d` of the block.
     pub scale: f16,
-    /// The odd factor of each 16 weights.
+    /// Odd factor of each group of 16 weights.
     pub factors: [u8; BLOCK / SUB_BLOCK],
-    /// The weights in units of `d * factor * unit`.
+    /// Weights in units of `d * factor * unit`.
     pub values: [i8; BLOCK],
 }
 
-/// `unit` of IQ1_S and IQ1_M: 1/8.
+/// Value of `unit` for IQ1_S and IQ1_M: 1/8.
 pub(super) const IQ1_UNIT: f32 = 0.125;
 
-/// `unit` of IQ2_XXS, IQ2_XS and IQ2_S: 1/8.
+/// Value of `unit` for IQ2_XXS, IQ2_XS and IQ2_S: 1/8.
 pub(super) const IQ2_UNIT: f32 = 0.125;
 
-/// `unit` of IQ3_XXS: 1/4.
+/// Value of `unit` for IQ3_XXS: 1/4.
 pub(super) const IQ3_XXS_UNIT: f32 = 0.25;
 
-/// `unit` of IQ3_S.
+/// Value of `unit` for IQ3_S: 1.
 pub(super) const IQ3_S_UNIT: f32 = 1.0;
 
-/// The magnitudes of IQ2_XXS, IQ2_XS and IQ2_S.
+/// Magnitudes of IQ2_XXS, IQ2_XS and IQ2_S.
 pub(super) const IQ2_MAGNITUDES: [i8; 4] = [8, 25, 43, 0];
 
-/// The magnitudes of IQ3_XXS.
+/// Magnitudes of IQ3_XXS.
 pub(super) const IQ3_XXS_MAGNITUDES: [i8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
 
-/// The magnitudes of IQ3_S.
+/// Magnitudes of IQ3_S.
 pub(super) const IQ3_S_MAGNITUDES: [i8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
 impl IntegerBlock {
@@ -55,7 +55,7 @@ impl IntegerBlock {
         }
     }
 
-    /// The weights themselves.
+    /// Computes the weights as floats.
     pub(super) fn decode(&self, unit: f32, out: &mut [f32; BLOCK]) {
         let parts = out.as_chunks_mut::<SUB_BLOCK>().0.iter_mut();
         let values = self.values.as_chunks::<SUB_BLOCK>().0;
@@ -67,12 +67,12 @@ impl IntegerBlock {
         }
     }
 
-    /// The factor of 32 weights.
+    /// Sets the factor of 32 weights.
     fn set_factor_of_32(&mut self, index: usize, factor: u8) {
         self.factors[2 * index..2 * index + 2].fill(factor);
     }
 
-    /// Eight magnitudes of 2 bits and their signs, a bit each.
+    /// Sets eight weights from 2-bit magnitudes and sign bits.
     fn set_eight(&mut self, index: usize, group: u16, signs: u8) {
         for (at, value) in self.values[8 * index..8 * index + 8].iter_mut().enumerate() {
             let magnitude = IQ2_MAGNITUDES[usize::from(group >> (2 * at) & 3)];
@@ -80,7 +80,7 @@ impl IntegerBlock {
         }
     }
 
-    /// Twice four magnitudes of 3 bits and their signs, a bit each.
+    /// Sets eight weights from two groups of four 3-bit magnitudes and sign bits.
     fn set_twice_four(&mut self, index: usize, magnitudes: &[i8; 8], groups: [u16; 2], signs: u8) {
         for (at, value) in self.values[8 * index..8 * index + 8].iter_mut().enumerate() {
             let magnitude = magnitudes[usize::from(groups[at / 4] >> (3 * (at % 4)) & 7)];
@@ -88,7 +88,7 @@ impl IntegerBlock {
         }
     }
 
-    /// Eight values of -1, 0 or 1, each with 1/8 more or less, in eighths.
+    /// Sets eight weights of -1, 0 or 1, each shifted by plus or minus 1/8, in eighths.
     fn set_ternary_eight(&mut self, index: usize, group: u16, is_less: bool) {
         let shift = if is_less { -1 } else { 1 };
         for (at, value) in self.values[8 * index..8 * index + 8].iter_mut().enumerate() {
@@ -97,7 +97,7 @@ impl IntegerBlock {
     }
 }
 
-/// Eight signs out of seven bits: their number is even.
+/// Returns eight sign bits from seven: the number of set bits is even.
 const fn even_signs(bits: u32) -> u8 {
     let bits = (bits & 127) as u8;
     bits | ((bits.count_ones() as u8 & 1) << 7)
@@ -115,7 +115,7 @@ fn u32_at(bytes: &[u8], index: usize) -> u32 {
     u32::from(u16_at(bytes, 2 * index)) | u32::from(u16_at(bytes, 2 * index + 1)) << 16
 }
 
-/// The 4-bit field of a packed list, low halves first.
+/// Returns a 4-bit field of a packed list, low halves first.
 fn nibble(bytes: &[u8], index: usize) -> u8 {
     bytes[index / 2] >> (4 * (index % 2)) & 15
 }
@@ -213,7 +213,7 @@ pub(super) fn iq1_s(block: &[u8; 50]) -> IntegerBlock {
 pub(super) fn iq1_m(block: &[u8; 56]) -> IntegerBlock {
     let mut out = IntegerBlock::new(block, 0);
     let (low, high, factors) = (&block[..32], &block[32..48], &block[48..]);
-    // The block's scale is in the highest four bits of four words, its lowest ones first.
+    // The block's scale is spread over the highest four bits of four words, lowest bits first.
     let scale = (0..4).map(|index| u16_at(factors, index) >> 12 << (4 * index));
     out.scale = f16::from_bits(scale.fold(0, |bits, part| bits | part));
     for (index, factor) in out.factors.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The metadata of a file as the values of its family's keys.
+//! Access to the metadata through the keys of the file's family.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::families::{COMMON, Family, KNOWN, Key};
 use super::{GgufMetadata, GgufValue};
 use crate::ImportError;
 
-/// The keys of a file's family.
+/// The metadata with the keys of the file's family.
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a GgufMetadata,
     pub(super) family: &'static Family,
@@ -17,7 +17,7 @@ impl Keys<'_> {
         format!("{}.{key}", self.family.gguf)
     }
 
-    /// The family's keys, and those of all families that it has no own way to read.
+    /// Returns the family's keys and the common keys that it does not replace.
     pub(super) fn all(&self) -> impl Iterator<Item = &'static Key> {
         let own = self.family.keys;
         let is_own = |key: &Key| own.iter().any(|own| own.theirs() == key.theirs());
@@ -41,7 +41,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// A value as JSON: a number, a text, a truth value or a list of numbers.
+    /// Returns a value as JSON: a number, a text, a boolean or a list of numbers.
     pub(super) fn value(&self, key: &str) -> Result<Option<Value>, ImportError> {
         let name = self.name(key);
         let Some(value) = self.metadata.get(&name) else { return Ok(None) };
@@ -54,9 +54,9 @@ impl Keys<'_> {
         }))
     }
 
-    /// The one value that a list of values for every layer repeats.
+    /// Returns the value of a per-layer list, which must be the same for all layers.
     fn one_of(&self, name: &str) -> Result<Value, ImportError> {
-        // Default: an absent list has no value for all layers, which is refused below.
+        // Default: an absent list counts as empty, which is rejected below.
         let list = self.metadata.numbers(name)?.unwrap_or_default();
         match list.split_first() {
             Some((first, rest)) if rest.iter().all(|value| value == first) => Ok(whole(*first)),
@@ -91,7 +91,7 @@ impl Keys<'_> {
         }
     }
 
-    /// The kinds of all layers but those that only predict further tokens.
+    /// Returns the kinds of all layers except multi-token prediction layers.
     pub(super) fn layer_kinds(
         &self,
         key: &str,
@@ -104,7 +104,7 @@ impl Keys<'_> {
         Ok(Some(layers.iter().map(|value| names[usize::from(*value != 0.0)]).collect()))
     }
 
-    /// Layers without those that only predict further tokens.
+    /// Returns the number of layers without multi-token prediction layers.
     pub(super) fn layers(&self) -> Result<u64, ImportError> {
         const KEY: &str = "block_count";
         let wrong = || self.metadata.wrong(&self.name(KEY), "a number of layers");
@@ -115,7 +115,7 @@ impl Keys<'_> {
     }
 }
 
-/// A number of JSON, without a point where it needs none.
+/// Returns a JSON number, as an integer if possible.
 pub(super) fn whole(number: f64) -> Value {
     if number.fract() == 0.0 { json!(number as i64) } else { json!(number) }
 }

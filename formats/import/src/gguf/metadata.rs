@@ -1,4 +1,4 @@
-//! Keys and values of a GGUF file.
+//! Metadata keys and values of a GGUF file.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -8,13 +8,12 @@ use crate::ImportError;
 use crate::limits::{MAX_GGUF_ARRAY, MAX_GGUF_KEYS};
 use nestling_formats::memory::{OutOfMemory, try_reserve, try_with_capacity};
 
-/// Bytes of a key.
+/// Maximum length of a key in bytes.
 const KEY_BYTES_MAX: u64 = 256;
 
-/// Arrays within arrays.
+/// Maximum nesting depth of arrays.
 const DEPTH_MAX: u32 = 4;
 
-/// Type numbers of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueKind {
     U8,
@@ -55,7 +54,7 @@ impl ValueKind {
         kind.copied().ok_or_else(|| cursor.malformed(key, "a value type from 0 to 12", number))
     }
 
-    /// Bytes of a value, or the least that one takes.
+    /// Returns the size of a value in bytes, or the minimum size for types of variable size.
     const fn bytes(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -67,26 +66,26 @@ impl ValueKind {
     }
 }
 
-/// A value of the metadata.
+/// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GgufValue {
-    /// A whole number of any width and sign.
+    /// An integer of any width and sign.
     Integer(i128),
     /// A number in single or double precision.
     Float(f64),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
     /// A text.
     Text(GgufText),
-    /// Values of one type.
+    /// An array of values of one type.
     Array(GgufArray),
 }
 
-/// Where a text lies in the header; [`GgufMetadata::text`] reads it.
+/// Location of a text in the header, to be read with [`GgufMetadata::text`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufText(Range<usize>);
 
-/// Where the values of an array lie in the header.
+/// Location of an array in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufArray {
     kind: ValueKind,
@@ -95,18 +94,18 @@ pub struct GgufArray {
 }
 
 impl GgufArray {
-    /// Values of the array.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns true if the array is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// All keys of a file with their values; texts and arrays stay in the bytes of the header.
+/// Metadata of a file. Texts and arrays stay in the bytes of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GgufMetadata {
     file: String,
@@ -119,27 +118,27 @@ impl GgufMetadata {
         Self { file: file.into(), keys, bytes }
     }
 
-    /// The whole header, the table of tensors included.
+    /// Returns the bytes of the whole header, including the tensor table.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The file that the keys are of.
+    /// Returns the file name used in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Keys and values in the order of the file.
+    /// Returns keys and values in file order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &GgufValue)> {
         self.keys.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&GgufValue> {
         self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
-    /// The error of a value that is not as it should be.
+    /// Returns the error for an invalid value.
     pub(crate) fn wrong(&self, key: &str, expected: &str) -> ImportError {
         let found = self.get(key).map_or_else(|| "nothing".into(), |value| self.shown(value));
         ImportError::Value {
@@ -150,7 +149,7 @@ impl GgufMetadata {
         }
     }
 
-    /// A value in a few words.
+    /// Formats a value for an error message.
     pub(crate) fn shown(&self, value: &GgufValue) -> String {
         match value {
             GgufValue::Integer(number) => number.to_string(),
@@ -165,11 +164,11 @@ impl GgufMetadata {
         }
     }
 
-    /// A text, if the key is there.
+    /// Returns a text, if the key is present.
     ///
     /// # Errors
-    /// [`ImportError::Value`] for a value of another type, and for bytes that are no UTF-8; so the
-    /// other readers.
+    /// [`ImportError::Value`] for a value of another type and for invalid UTF-8. The other readers fail
+    /// alike.
     pub fn text(&self, key: &str) -> Result<Option<&str>, ImportError> {
         match self.get(key) {
             None => Ok(None),
@@ -182,10 +181,10 @@ impl GgufMetadata {
         }
     }
 
-    /// A whole number from 0 on, if the key is there.
+    /// Returns a non-negative integer, if the key is present.
     ///
     /// # Errors
-    /// [`ImportError::Value`].
+    /// [`ImportError::Value`] for any other value.
     pub fn unsigned(&self, key: &str) -> Result<Option<u64>, ImportError> {
         match self.get(key) {
             None => Ok(None),
@@ -197,10 +196,10 @@ impl GgufMetadata {
         }
     }
 
-    /// A finite number, if the key is there.
+    /// Returns a finite number, if the key is present.
     ///
     /// # Errors
-    /// [`ImportError::Value`].
+    /// [`ImportError::Value`] for any other value.
     pub fn number(&self, key: &str) -> Result<Option<f64>, ImportError> {
         match self.get(key) {
             None => Ok(None),
@@ -210,10 +209,10 @@ impl GgufMetadata {
         }
     }
 
-    /// True or false, if the key is there.
+    /// Returns a boolean, if the key is present.
     ///
     /// # Errors
-    /// [`ImportError::Value`].
+    /// [`ImportError::Value`] for any other value.
     pub fn boolean(&self, key: &str) -> Result<Option<bool>, ImportError> {
         match self.get(key) {
             None => Ok(None),
@@ -222,10 +221,10 @@ impl GgufMetadata {
         }
     }
 
-    /// Texts of an array, if the key is there.
+    /// Returns an array of texts, if the key is present.
     ///
     /// # Errors
-    /// [`ImportError::Value`] for anything else, texts that are no UTF-8 too.
+    /// [`ImportError::Value`] for any other value and for invalid UTF-8.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ImportError> {
         let wrong = || self.wrong(key, "an array of texts in UTF-8");
         let Some(value) = self.get(key) else { return Ok(None) };
@@ -243,10 +242,10 @@ impl GgufMetadata {
         Ok(Some(texts))
     }
 
-    /// Numbers of an array, if the key is there: whole or not, or truth values as 0 and 1.
+    /// Returns an array of numbers, if the key is present. Booleans are returned as 0 and 1.
     ///
     /// # Errors
-    /// [`ImportError::Value`] for arrays of anything else.
+    /// [`ImportError::Value`] for arrays of other types.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, ImportError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let GgufValue::Array(GgufArray { kind, range, .. }) = value else {
@@ -262,7 +261,7 @@ impl GgufMetadata {
         Ok(Some(numbers))
     }
 
-    /// Whether the value of a key is an array.
+    /// Returns true if the value of a key is an array.
     pub fn is_array(&self, key: &str) -> bool {
         matches!(self.get(key), Some(GgufValue::Array(_)))
     }
@@ -277,7 +276,7 @@ fn number(kind: ValueKind, bytes: &[u8]) -> Option<f64> {
     }
 }
 
-/// A value of fixed size; none for a truth value that is neither 0 nor 1.
+/// Decodes a value of fixed size. Returns `None` for a boolean other than 0 and 1.
 fn scalar(kind: ValueKind, bytes: &[u8]) -> Option<GgufValue> {
     fn of<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
         bytes.try_into().ok()
@@ -302,10 +301,9 @@ fn scalar(kind: ValueKind, bytes: &[u8]) -> Option<GgufValue> {
     })
 }
 
-/// What memory is asked for.
+/// Description of the allocation, for out-of-memory errors.
 const KEYS: &str = "the keys of a GGUF file";
 
-/// Reads `count` keys with their values.
 pub(super) fn read_keys(
     cursor: &mut Cursor<'_>,
     count: u64,
@@ -328,7 +326,6 @@ pub(super) fn read_keys(
     }
 }
 
-/// The number of keys.
 pub(super) fn read_key_count(cursor: &mut Cursor<'_>) -> Result<u64, ImportError> {
     cursor.count("the number of metadata keys", 13, MAX_GGUF_KEYS)
 }
@@ -359,7 +356,8 @@ fn read_value(
     }
 }
 
-/// The number that was meant where single precision only comes near it: 1e-6, not 9.999999974e-7.
+/// Returns the shortest decimal number that rounds to a single-precision value: 1e-6 instead of
+/// 9.999999974e-7.
 fn shortest(value: GgufValue) -> GgufValue {
     match value {
         GgufValue::Float(number) if f64::from(number as f32) == number => {
@@ -374,7 +372,7 @@ fn read_text(cursor: &mut Cursor<'_>, key: &str) -> Result<Range<usize>, ImportE
     cursor.take(key, length)
 }
 
-/// The number of values of an array, whose type was read.
+/// Reads the number of values of an array, after its type.
 fn skip_array_head(
     cursor: &mut Cursor<'_>,
     key: &str,
@@ -402,7 +400,7 @@ fn skip_values(
             let count = skip_array_head(cursor, key, kind)?;
             skip_values(cursor, key, kind, count, depth + 1)
         }),
-        // No overflow: the count was compared with the file's length.
+        // The product cannot overflow: the count was checked against the file size.
         kind => cursor.take(key, count * kind.bytes()).map(drop),
     }
 }

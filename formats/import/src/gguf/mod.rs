@@ -1,8 +1,8 @@
-//! GGUF files as llama.cpp writes them, versions 2 and 3: metadata, a table of tensors, their bytes.
+//! GGUF files of llama.cpp, versions 2 and 3: metadata, tensor table and data.
 //!
-//! A file is read as a checkpoint: [`crate::Checkpoint::open`] takes one (or the first of several
-//! parts), and what other checkpoints have in `config.json` and `tokenizer.json` is written out of
-//! the metadata. Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! [`crate::Checkpoint::open`] opens a GGUF file, or the first part of a split one, as a checkpoint. The
+//! contents of `config.json` and `tokenizer.json` are generated from the metadata. Format:
+//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod assets;
 mod block;

@@ -1,16 +1,15 @@
-//! Files in several parts: `model-00001-of-00003.gguf`.
+//! Split files: `model-00001-of-00003.gguf`.
 
 use crate::ImportError;
 use crate::limits::MAX_SHARDS;
 
-/// Digits of a part's number, and of their count.
+/// Number of digits of a part number and of the part count.
 const DIGITS: usize = 5;
 
-/// The names of all parts of the file whose name is given, that one among them; only its own name
-/// if it has no parts.
+/// Returns the file names of all parts, given the name of one of them. Returns only the given name for a file
+/// that is not split.
 ///
-/// # Errors
-/// [`ImportError`] for a name whose numbers make no sense.
+/// Returns an [`ImportError`] if the numbers in the name are invalid.
 pub fn part_names(name: &str) -> Result<Vec<String>, ImportError> {
     let Some((stem, part, count)) = split(name) else { return Ok(vec![name.into()]) };
     if count > MAX_SHARDS {
@@ -34,11 +33,11 @@ pub fn part_names(name: &str) -> Result<Vec<String>, ImportError> {
 }
 
 fn extension(name: &str) -> &str {
-    // Default: a name that is too short for an ending has none.
+    // Default: a name shorter than the extension has none.
     name.len().checked_sub(".gguf".len()).and_then(|at| name.get(at..)).unwrap_or_default()
 }
 
-/// What is before the numbers, the part's number, and how many there are.
+/// Returns the stem, the part number and the number of parts.
 fn split(name: &str) -> Option<(&str, usize, usize)> {
     let stem = name.strip_suffix(extension(name))?;
     extension(name).eq_ignore_ascii_case(".gguf").then_some(())?;
@@ -47,7 +46,7 @@ fn split(name: &str) -> Option<(&str, usize, usize)> {
     Some((stem, part, count))
 }
 
-/// Cuts `-00012` off a text.
+/// Splits a suffix such as `-00012` off a text.
 fn number_at_end(text: &str) -> Option<(&str, usize)> {
     let (front, number) = text.rsplit_once('-')?;
     let digits = number.len() == DIGITS && number.bytes().all(|byte| byte.is_ascii_digit());

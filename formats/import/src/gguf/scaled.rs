@@ -1,7 +1,7 @@
-//! Blocks of every element type as scaled integers: bits are moved, no number is rounded.
+//! Conversion of all block types to scaled integers: bits are moved, and no number is rounded.
 //!
-//! A codec of scaled integers multiplies and adds in this order, in single precision:
-//! `(scale * sub_scale) * 2^unit * value`, then `+ minimum`. In these terms the types are:
+//! The codec multiplies and adds in this order, in single precision: `(scale * sub_scale) * 2^unit * value`,
+//! then `+ minimum`. In these terms the types are:
 //!
 //! | type | bits | scale | sub-scale | 2^unit * value | minimum |
 //! |---|---|---|---|---|---|
@@ -22,13 +22,13 @@
 //! | TQ1_0, TQ2_0, Q2_0 | 2 | f16 / 256, 256, 64 | | code - 1 | |
 //! | Q1_0 | 2 | f16 / 128 | | {-1, 1} | |
 //!
-//! A scale of 11 bits times a factor of at most 7 and a value of at most 6 bits is exact in single
-//! precision, and no such product is below its normal numbers. MXFP4's least scales are, where powers
-//! of two stay exact as well. What a type adds is added last, as it is here. So the weights are
-//! those of [`BlockType::decode`], bit for bit, whatever order that multiplies in.
+//! An 11-bit scale times a factor of at most 7 bits and a value of at most 6 bits is exact in single
+//! precision, and no such product is subnormal. The smallest MXFP4 scales are subnormal, but powers of two
+//! stay exact there as well. The minimum is added last in both cases. The weights are therefore bit-exact
+//! with those of [`BlockType::decode`], regardless of its order of multiplication.
 //!
-//! Codes ascend with the values. FP4's magnitude `m` of 3 bits is code `8 + m` where it is positive
-//! and `7 - m` where it is negative. The six values of IQ2 and IQ1 leave two codes unused.
+//! Codes ascend with the values. A 3-bit FP4 magnitude `m` has the code `8 + m` if positive and `7 - m` if
+//! negative. The six values of IQ2 and IQ1 leave two codes unused.
 
 mod codec;
 mod codes;
@@ -45,62 +45,60 @@ pub(crate) use columns::take_units;
 use parts::PartSizes;
 pub use parts::ScaledRun;
 
-/// The largest exponent of a block of MXFP4 that is believed. With it, an int8 times the scale is a
-/// finite number, as readers of scaled integers want; no weight that a model has comes near.
+/// Maximum accepted exponent of an MXFP4 block. Up to it, an int8 times the scale is finite, as readers of
+/// scaled integers require. Weights of real models are far smaller.
 const MXFP4_EXPONENT_MAX: u8 = 247;
 
-/// A block whose scale is no finite number, or too large for weights that are.
+/// A block whose scale is not finite, or too large for finite weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WrongBlock {
-    /// Its place in what was given.
+    /// Index of the block in the input.
     pub block: usize,
     /// The scale.
     pub scale: f32,
 }
 
-/// Blocks that a matrix is made of, as its rows have them.
+/// Blocks of a matrix row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScaledBlocks {
-    /// Their type.
+    /// Block type.
     pub kind: BlockType,
-    /// Groups of 32 columns that share a scale in the matrix: those of a block, or fewer where
-    /// columns are put in an order that takes blocks apart.
+    /// Number of 32-column groups that share a scale in the matrix. It is that of a block, or smaller if a
+    /// column permutation splits blocks.
     pub span: u8,
 }
 
 impl ScaledBlocks {
-    /// Blocks in the order of their file.
+    /// Returns the blocks in file order.
     pub fn whole(kind: BlockType) -> Self {
         Self { kind, span: form(kind).span }
     }
 
-    /// How the parts of the matrix are laid out.
+    /// Returns the layout of the matrix's parts.
     pub fn form(self) -> ScaledForm {
         ScaledForm { span: self.span, ..form(self.kind) }
     }
 
-    /// The codec of scaled integers that holds their numbers exactly.
+    /// Returns the codec of scaled integers that represents the weights exactly.
     pub fn codec(self) -> ScaledCodec {
         let mut codec = codec(self.kind);
         codec.form.span = self.span;
         codec
     }
 
-    /// A matrix of that codec, of zeros. `cols` are whole spans.
+    /// Creates a zeroed matrix for this codec. `cols` must be a multiple of the span.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// [`OutOfMemory`] if the allocation fails.
     pub fn rows(self, rows: usize, cols: usize) -> Result<ScaledRows, OutOfMemory> {
         let mut matrix = ScaledRows::default();
         self.resize(&mut matrix, rows, cols)?;
         Ok(matrix)
     }
 
-    /// Makes a matrix one of that codec and shape, in the memory that it has. What it holds of
-    /// others stays in it.
+    /// Changes a matrix to this codec and shape, reusing its memory. Existing contents are not cleared.
     ///
-    /// # Errors
-    /// [`OutOfMemory`].
+    /// [`OutOfMemory`] if the allocation fails.
     pub fn resize(
         self,
         matrix: &mut ScaledRows,
@@ -126,18 +124,18 @@ impl ScaledBlocks {
 }
 
 impl BlockType {
-    /// Moves blocks, which follow each other as the rows of a matrix do, into the parts of scaled
-    /// integers. What one of the two has too much is left alone.
+    /// Transcodes blocks, in the order of a matrix's rows, into the parts of scaled integers. Excess input or
+    /// output is ignored.
     ///
     /// # Errors
-    /// The first [`WrongBlock`].
+    /// Returns the first [`WrongBlock`].
     pub fn transcode(self, blocks: &[u8], run: &mut ScaledRun<'_>) -> Result<(), WrongBlock> {
         let sizes = PartSizes::new(&form(self), self.elements());
         write(self, blocks, sizes, run);
         self.check_scales(blocks, sizes, run)
     }
 
-    /// Finds scales that are not finite, or too large.
+    /// Checks for scales that are not finite or too large.
     fn check_scales(
         self,
         blocks: &[u8],
@@ -146,7 +144,7 @@ impl BlockType {
     ) -> Result<(), WrongBlock> {
         let count = blocks.len() / self.bytes();
         for (halves, bytes) in [(&*run.scales, sizes.scales), (&*run.minima, sizes.minima)] {
-            // Default: of a run that is too short, all of it was written.
+            // Default: if the run is too short, it was written completely.
             let halves = halves.get(..count * bytes).unwrap_or(halves);
             let halves = halves.as_chunks().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes));
             if let Some((at, scale)) = halves.enumerate().find(|(_, half)| !half.is_finite()) {
@@ -162,7 +160,7 @@ impl BlockType {
         }
     }
 
-    /// Finds scales of MXFP4 and NVFP4 that are no numbers, and those of MXFP4 that are too large.
+    /// Checks MXFP4 and NVFP4 blocks for NaN scales, and MXFP4 blocks for scales that are too large.
     fn check_small_floats(self, blocks: &[u8]) -> Result<(), WrongBlock> {
         let is_wrong = |bytes: &&[u8]| match self {
             Self::Nvfp4 => bytes[..4].contains(&0xff),

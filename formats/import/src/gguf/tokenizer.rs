@@ -1,4 +1,4 @@
-//! The tokenizer of a GGUF file as the text of a `tokenizer.json`.
+//! Conversion of a GGUF file's tokenizer to a `tokenizer.json`.
 
 use nestling_formats::memory::{OutOfMemory, try_filled};
 use std::collections::{HashMap, HashSet};
@@ -18,22 +18,21 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 const SCORES: &str = "tokenizer.ggml.scores";
 
-/// Longest piece that is taken apart into pairs; SentencePiece's own limit is 16 characters.
+/// Maximum length in bytes of a piece that is split into pairs. SentencePiece's own limit is 16 characters.
 const PIECE_BYTES_MAX: usize = 128;
 
-/// What stands for a space in SentencePiece's vocabularies.
+/// Character that represents a space in SentencePiece's vocabularies.
 const SPACE: char = '▁';
 
-/// The tokenizer of a file as the text of a `tokenizer.json`.
+/// Generates a `tokenizer.json` from the metadata.
 ///
 /// # Errors
-/// [`ImportError`] for a kind of tokenizer or pre-tokenizer that is not known, and for keys that make
-/// no sense.
+/// Returns an [`ImportError`] for an unknown tokenizer or pre-tokenizer, and for invalid keys.
 pub fn tokenizer_json(metadata: &GgufMetadata) -> Result<Vec<u8>, ImportError> {
     Vocabulary::new(metadata)?.json()
 }
 
-/// Kinds of tokens by their numbers in the file.
+/// Token types, numbered as in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenKind {
     Normal,
@@ -57,18 +56,18 @@ impl TokenKind {
     }
 }
 
-/// The ways in which texts become tokens.
+/// Tokenization methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     /// Byte-level BPE with merges.
     Bytes,
-    /// SentencePiece's BPE: pieces with scores.
+    /// SentencePiece BPE: pieces with scores.
     Pieces,
-    /// BPE with merges over characters, spaces replaced.
+    /// BPE with merges over characters, with spaces replaced.
     Characters,
 }
 
-/// Tokens with their kinds, and how they are used.
+/// Tokens with their types, and the tokenization settings.
 pub(super) struct Vocabulary<'a> {
     metadata: &'a GgufMetadata,
     method: Method,
@@ -111,35 +110,35 @@ impl<'a> Vocabulary<'a> {
         Ok(Self { metadata, method, tokens, kinds })
     }
 
-    /// The text of a token by its number.
+    /// Returns the text of a token.
     pub fn text(&self, id: u64) -> Option<&'a str> {
         usize::try_from(id).ok().and_then(|id| self.tokens.get(id)).copied()
     }
 
-    /// Tokens that have a meaning but no text, with their numbers.
+    /// Returns the control tokens with their ids.
     pub fn control(&self) -> impl Iterator<Item = (u64, &'a str)> {
         let tokens = self.tokens.iter().zip(&self.kinds).enumerate();
         let control = tokens.filter(|(_, (_, kind))| **kind == TokenKind::Control);
         control.map(|(id, (text, _))| (id as u64, *text))
     }
 
-    /// A special token that the file names: number and text.
+    /// Returns the id and text of a special token named in the metadata.
     pub fn named(&self, name: &str) -> Result<Option<(u64, &'a str)>, ImportError> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let Some(id) = self.metadata.unsigned(&key)? else { return Ok(None) };
         match self.text(id) {
             Some(text) => Ok(Some((id, text))),
-            // Some writers put -1 for none.
+            // The value -1 means none in some files.
             None if id >= u64::from(u32::MAX) => Ok(None),
             None => Err(self.metadata.wrong(&key, "a token of the vocabulary")),
         }
     }
 
-    /// Whether a text begins with the token that begins texts.
+    /// Returns true if texts start with the begin-of-sequence token.
     pub fn adds_bos(&self) -> Result<bool, ImportError> {
         let said = self.metadata.boolean("tokenizer.ggml.add_bos_token")?;
         let bos = self.named("bos")?;
-        // llama.cpp's own default.
+        // llama.cpp's default.
         let default = match self.method {
             Method::Bytes => {
                 let name = self.metadata.text(PRE)?;
@@ -150,13 +149,13 @@ impl<'a> Vocabulary<'a> {
         Ok(bos.is_some() && said.unwrap_or(default))
     }
 
-    /// Whether a text ends with the token that ends texts.
+    /// Returns true if texts end with the end-of-sequence token.
     pub fn adds_eos(&self) -> Result<bool, ImportError> {
         let said = self.metadata.boolean("tokenizer.ggml.add_eos_token")?;
         Ok(self.named("eos")?.is_some() && said.unwrap_or(false))
     }
 
-    /// The whole `tokenizer.json`: what is wrong is found, and its length, before memory is taken.
+    /// Generates the `tokenizer.json`. Errors and the length are found before memory is allocated.
     pub fn json(&self) -> Result<Vec<u8>, ImportError> {
         self.refuse_repeated()?;
         JsonWriter::written(self.metadata.file(), |out| self.write(out))
@@ -261,7 +260,7 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// The token of what no other token stands for.
+    /// Returns the text of the unknown token.
     fn unknown(&self) -> Result<Option<&'a str>, ImportError> {
         if let Some((_, text)) = self.named("unknown")? {
             return Ok(Some(text));
@@ -314,7 +313,6 @@ impl<'a> Vocabulary<'a> {
         Ok(())
     }
 
-    /// Whether a token only fills the vocabulary up.
     fn is_filler(&self, id: usize) -> bool {
         self.tokens[id].is_empty()
             || self.kinds[id] == TokenKind::Unused && self.tokens[id].starts_with("[PAD")
@@ -348,7 +346,7 @@ impl<'a> Vocabulary<'a> {
         let merges = merges.ok_or_else(|| self.metadata.wrong(MERGES, "an array of texts"))?;
         let mut first = true;
         for merge in merges {
-            // A space may itself be the first of a pair.
+            // The first token of a pair may start with a space.
             let space = merge.char_indices().skip(1).find(|(_, character)| *character == ' ');
             let Some((at, _)) = space.filter(|_| merge.len() <= MAX_GGUF_TOKEN_BYTES) else {
                 return Err(self.metadata.wrong(MERGES, "pairs of tokens with a space between"));
@@ -359,9 +357,9 @@ impl<'a> Vocabulary<'a> {
         Ok(())
     }
 
-    /// Pairs of pieces that make a piece, the best score first, as SentencePiece takes them.
+    /// Writes the pairs of pieces that form a piece, highest score first, as SentencePiece merges them.
     fn write_pairs(&self, out: &mut JsonWriter<'_>) -> Result<(), ImportError> {
-        // Default: absent scores are too few, which is refused below.
+        // Default: missing scores count as too few, which is rejected below.
         let scores = self.metadata.numbers(SCORES)?.unwrap_or_default();
         if scores.len() < self.tokens.len() {
             return Err(self.metadata.wrong(SCORES, "a number for every token"));
@@ -391,7 +389,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// What differs between the methods.
+/// Tokenizer parts that differ between the methods.
 struct Parts {
     normalizer: Value,
     pre_tokenizer: Value,
@@ -400,7 +398,7 @@ struct Parts {
     whole_words: bool,
 }
 
-/// From pieces back to text.
+/// Returns the decoders that convert pieces back to text.
 fn spoken() -> Vec<Value> {
     vec![
         json!({ "type": "Replace", "pattern": { "String": SPACE }, "content": " " }),

@@ -1,5 +1,5 @@
-//! What files say of models whose layers are of two kinds: those that see a window, with positions
-//! and heads of their own, and those that see everything (Gemma 4).
+//! Configuration of models with two kinds of layers (Gemma 4). Sliding-window layers and global layers have
+//! separate RoPE settings and heads.
 
 use serde_json::{Map, Value, json};
 
@@ -8,19 +8,20 @@ use super::families::PATTERN;
 use super::keys::Keys;
 use crate::ImportError;
 
-/// Share of a head's pairs that turn in layers that see everything. Files say it by factors of
-/// frequencies in a tensor, which are compared with it when their weights are read.
+/// Fraction of a head's pairs that are rotated in global layers. Files encode it as frequency factors in a
+/// tensor, which are compared with this value when weights are read.
 const GLOBAL_PART: f64 = 0.25;
 
 impl Keys<'_> {
-    /// The values of a key in layers that see a window and in the others; one value is both's.
+    /// Returns the values of a key for sliding-window layers and for the others. A single value applies to
+    /// both.
     pub(super) fn by_window(&self, key: &str) -> Result<[Option<f64>; 2], ImportError> {
         let name = self.name(key);
         if !self.metadata.is_array(&name) {
             return Ok([self.number(key)?; 2]);
         }
         let wrong = || self.metadata.wrong(&name, "one value for all layers of a kind");
-        // Default: absent lists are too short, which is refused below.
+        // Default: absent lists count as too short, which is rejected below.
         let values = self.metadata.numbers(&name)?.unwrap_or_default();
         // Default: as above.
         let windowed = self.metadata.numbers(&self.name(PATTERN))?.unwrap_or_default();
@@ -38,7 +39,7 @@ impl Keys<'_> {
         Ok(found)
     }
 
-    /// The rest of such a configuration, after what keys say one by one.
+    /// Inserts the remaining configuration of such a model.
     pub(super) fn windows(
         &self,
         header: &GgufHeader,
@@ -69,7 +70,7 @@ impl Keys<'_> {
             positions.insert(kind.into(), rope);
         }
         config.insert("rope_parameters".into(), Value::Object(positions));
-        // The last layer sees everything.
+        // The last layer is global.
         let values = self.layers()?.checked_sub(1).map(|last| format!("blk.{last}.attn_v.weight"));
         let has_values = header.tensors.iter().any(|tensor| Some(&tensor.name) == values.as_ref());
         config.insert("attention_k_eq_v".into(), json!(!has_values));

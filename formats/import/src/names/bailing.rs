@@ -1,4 +1,4 @@
-//! Ling 2.0's names: queries, keys and values are one tensor, and DeepSeek's for experts.
+//! Ling 2.0's tensor names: a combined tensor for queries, keys and values, and DeepSeek's names for experts.
 
 use super::{FloatSource, Naming, Order, Runs, TensorSlice, deepseek, is_redundant_or_beyond};
 use crate::config::{AttentionConfig, ModelConfig, TokenMixer};
@@ -31,7 +31,7 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     deepseek::feed_forward(config, layer, id.kind, id.expert).map(|part| at(&part))
 }
 
-/// The rows of queries, keys or values, which are one below the other.
+/// Returns the rows of queries, keys or values, which are stacked in this order.
 fn rows(config: &ModelConfig, layer: u32, kind: MatrixKind) -> Option<Runs> {
     let mixer = &config.layers.get(usize::try_from(layer).ok()?)?.mixer;
     let TokenMixer::Attention(AttentionConfig {

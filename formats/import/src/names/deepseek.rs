@@ -1,5 +1,5 @@
-//! Names of DeepSeek-V2 and V3, which many families have too: the up-projections of keys and values of
-//! latents are one tensor, head by head.
+//! Tensor names of DeepSeek-V2 and V3, which many families use. The up-projections of keys and values from
+//! the latent are one tensor, interleaved by head.
 
 use super::is_redundant_or_beyond;
 use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with, table};
@@ -9,7 +9,7 @@ use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 pub(super) const NAMING: Naming =
     Naming { matrix, alternative: None, float, is_redundant: is_redundant_or_beyond };
 
-/// ERNIE-4.5's, with parts beside the layers that predict further tokens.
+/// Names of ERNIE-4.5, with additional multi-token prediction parts.
 pub(super) const ERNIE: Naming = Naming {
     float: |config, id| match id {
         FloatId { kind: FloatKind::RouterBias, layer: Some(layer) } => {
@@ -62,7 +62,7 @@ fn slices(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSlice>> {
     Some(vec![TensorSlice::whole(at(part))])
 }
 
-/// Keys of each head turned over, one below the other.
+/// Returns the transposed key rows of each head.
 pub(super) fn key_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
     let LatentConfig { num_attention_heads, qk_nope_head_dim, v_head_dim, .. } = *latent;
     let head = |head: usize| TensorSlice {
@@ -73,7 +73,7 @@ pub(super) fn key_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
     (0..num_attention_heads).map(head).collect()
 }
 
-/// Values of each head, which follow its keys.
+/// Returns the value rows of each head, which follow its key rows.
 pub(super) fn value_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
     let LatentConfig { qk_nope_head_dim, v_head_dim, .. } = *latent;
     let stride = qk_nope_head_dim + v_head_dim;
@@ -81,7 +81,7 @@ pub(super) fn value_up(latent: &LatentConfig, name: &str) -> Vec<TensorSlice> {
     vec![TensorSlice { rows, ..TensorSlice::whole(name) }]
 }
 
-/// The name of a dense part, a shared expert or a routed one.
+/// Returns the name of a matrix of a dense part, a shared expert or a routed expert.
 pub(super) fn feed_forward(
     config: &ModelConfig,
     layer: u32,

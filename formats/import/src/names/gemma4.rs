@@ -1,5 +1,5 @@
-//! Gemma 4: all experts of a layer in one tensor, gate above up. In a multimodal checkpoint the text
-//! part is under `language_model`.
+//! Tensor names of Gemma 4: one tensor for all experts of a layer, with gate rows above up rows. A multimodal
+//! checkpoint has the text part under `language_model`.
 
 use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix};
 use crate::config::{Architecture, FeedForward, ModelConfig};
@@ -7,7 +7,6 @@ use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
-/// What the text part's names begin with.
 fn prefix(config: &ModelConfig) -> &'static str {
     match config.architecture {
         Architecture::Gemma4Text => "model",
@@ -15,7 +14,7 @@ fn prefix(config: &ModelConfig) -> &'static str {
     }
 }
 
-/// What the names of the parts for images and sound begin with.
+/// Name prefixes of the image and audio parts.
 const OTHER_PARTS: [&str; 4] =
     ["model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."];
 
@@ -82,7 +81,8 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     Some(FloatSource::kept(format!("{prefix}.layers.{layer}.{part}")))
 }
 
-/// Images and sound are not understood here: their towers are left out.
+/// Returns true for tensors that may be ignored, including the image and audio towers, which are not
+/// supported.
 fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     super::is_redundant(config, name) || OTHER_PARTS.iter().any(|part| name.starts_with(part))
 }

@@ -1,13 +1,13 @@
-//! llama.cpp's names, which are nearly the same in all families.
+//! Tensor names of llama.cpp, which are nearly the same for all families.
 
 use super::{FloatSource, Naming, Runs, TensorSlice, deepseek, qwen3_next};
 use crate::config::{Architecture, FeedForward, LatentConfig, ModelConfig, TokenMixer};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
-/// What angles of proportional positions are divided by, pair by pair.
+/// Name of the tensor with the divisors of proportional RoPE, one per pair.
 pub(crate) const FREQUENCY_FACTORS: &str = "rope_freqs.weight";
 
-/// The names in a GGUF file of a family.
+/// Returns the tensor names of a family in GGUF files.
 pub fn naming(architecture: Architecture) -> Naming {
     let matrix = match architecture {
         architecture if turns_adjacent(architecture) => by_halves,
@@ -23,14 +23,14 @@ pub fn naming(architecture: Architecture) -> Naming {
     Naming { matrix, alternative: Some(joined), float, is_redundant }
 }
 
-/// Whether llama.cpp's RoPE turns neighbours of a head in this family, where the published weights
-/// pair the halves of a head: it stores the rows of queries and keys in another order.
+/// Returns true if llama.cpp rotates adjacent elements of a head, whereas the published weights pair the
+/// halves. GGUF files of such families have permuted query and key rows.
 pub(crate) fn turns_adjacent(architecture: Architecture) -> bool {
     use Architecture::{GraniteMoe, GraniteMoeShared, Mixtral};
     matches!(architecture, Mixtral | GraniteMoe | GraniteMoeShared)
 }
 
-/// The tensors whose rows are in such an order, with their numbers of heads.
+/// Returns the tensors with permuted rows, with their numbers of heads.
 pub(crate) fn split_into_heads(config: &ModelConfig) -> Vec<(String, usize)> {
     if !turns_adjacent(config.architecture) {
         return Vec::new();
@@ -75,7 +75,7 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     let owner = match id.expert {
         Some(_) if feed_forward => "_exps",
         Some(_) => return None,
-        // Gemma's dense part beside the experts.
+        // Gemma's dense part next to the experts has no suffix.
         None if config.architecture == Architecture::Gemma4 => "",
         None if feed_forward && config.is_mixture(layer) => "_shexp",
         None => "",
@@ -85,7 +85,7 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     Some(TensorSlice { index, ..TensorSlice::whole(name) })
 }
 
-/// Queries and keys head by head, of each head first the even rows, then the odd ones.
+/// Returns queries and keys head by head: of each head first the even rows, then the odd ones.
 fn by_halves(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     let layer = id.layer.and_then(|layer| usize::try_from(layer).ok());
     let mixer = layer.and_then(|layer| config.layers.get(layer)).map(|layer| layer.mixer);
@@ -104,7 +104,8 @@ fn by_halves(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     (0..heads).flat_map(|head| [half(head, 0), half(head, 1)]).collect()
 }
 
-/// Up-projections of keys and values head by head, those of keys turned over already.
+/// Returns the up-projections of keys and values, one slice per head. Keys are already transposed in GGUF
+/// files.
 fn latent(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     match (id.kind, latent_config(config, id), slice(config, id)) {
         (MatrixKind::KeyUp | MatrixKind::ValueUp, Some(latent), Some(whole)) => {
@@ -115,8 +116,8 @@ fn latent(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     }
 }
 
-/// What some files have in one tensor: gates above ups of experts, which converters do when they are
-/// asked to; keys and values of latents, head by head as published, which they did in the past.
+/// Returns the slices of combined tensors that some files have. Converters can store gate rows above up rows
+/// of experts. Older converters stored keys and values of latents interleaved by head, as published.
 fn joined(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     let Some(layer) = id.layer else { return Vec::new() };
     let at = |part: &str| format!("blk.{layer}.{part}.weight");
@@ -133,7 +134,7 @@ fn joined(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     }
 }
 
-/// Queries above keys above values of a layer in one tensor.
+/// Returns a slice of the combined tensor of a layer: queries, keys and values, stacked.
 fn in_qkv(config: &ModelConfig, layer: u32, kind: MatrixKind) -> Option<TensorSlice> {
     let TokenMixer::Attention(attention) = config.layers.get(usize::try_from(layer).ok()?)?.mixer
     else {
@@ -150,7 +151,7 @@ fn in_qkv(config: &ModelConfig, layer: u32, kind: MatrixKind) -> Option<TensorSl
     Some(TensorSlice { rows, ..TensorSlice::whole(format!("blk.{layer}.attn_qkv.weight")) })
 }
 
-/// The expert of an id, and how wide it is.
+/// Returns the index of an expert and its inner width.
 fn expert(config: &ModelConfig, id: MatrixId) -> Option<(usize, usize)> {
     let index = usize::try_from(id.expert?).ok()?;
     let layer = id.layer.and_then(|layer| usize::try_from(layer).ok())?;
@@ -212,7 +213,7 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::ExpertUpBias => "ffn_up_exps.bias",
         FloatKind::ExpertDownBias => "ffn_down_exps.bias",
         FloatKind::DeltaConv => "ssm_conv1d.weight",
-        // Already the negative of its exponential.
+        // The file already holds the negative of the exponential.
         FloatKind::DeltaDecay => "ssm_a",
         FloatKind::DeltaTimeBias => "ssm_dt.bias",
         FloatKind::DeltaNorm => "ssm_norm.weight",
@@ -222,12 +223,12 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     Some(FloatSource { rows, ..FloatSource::kept(format!("blk.{layer}.{part}")) })
 }
 
-/// Factors that follow from the configuration, and layers that only predict further tokens.
+/// Returns true for factors that follow from the configuration, and for multi-token prediction layers.
 fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     if config.architecture == Architecture::Gemma4 && name == FREQUENCY_FACTORS {
         return true;
     }
-    // What activations may be quantized with where weights are NVFP4: they are not.
+    // Activation scales for NVFP4 weights are unused, because activations are not quantized with them.
     if name.ends_with(".input_scale") {
         return true;
     }

@@ -1,5 +1,5 @@
-//! gpt-oss: all experts of a layer in one tensor `[experts, inputs, outputs]`, gate and up interleaved;
-//! as MXFP4, `_blocks` and `_scales` of it.
+//! Tensor names of gpt-oss: one tensor `[experts, inputs, outputs]` for all experts of a layer, with gate and
+//! up interleaved. In MXFP4 it is split into `_blocks` and `_scales`.
 
 use super::{
     FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with, is_redundant, table,
@@ -9,7 +9,7 @@ use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
-/// Every other place from `start` on.
+/// Returns alternate indices, starting at `start`.
 const fn every_other(start: usize) -> Runs {
     Runs { start, length: 1, stride: 2 }
 }

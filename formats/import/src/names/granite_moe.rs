@@ -1,4 +1,5 @@
-//! Granite MoE: all experts of a layer in one tensor, gate above up; a shared expert likewise.
+//! Tensor names of Granite MoE: one tensor for all experts of a layer, with gate rows above up rows. A shared
+//! expert has the same layout.
 
 use super::{
     FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with, is_redundant, table,

@@ -1,4 +1,4 @@
-//! Mixtral, and MiniMax-M2: `block_sparse_moe.experts.E.w1` (gate), `w3` (up) and `w2` (down).
+//! Tensor names of Mixtral and MiniMax-M2: `block_sparse_moe.experts.E.w1` (gate), `w3` (up) and `w2` (down).
 
 use super::is_redundant_or_beyond;
 use super::{FloatSource, Naming, TensorSlice, attention_matrix, float_with, is_redundant, table};
@@ -7,7 +7,7 @@ use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
 pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_redundant };
 
-/// MiniMax-M2's, which may have layers that predict further tokens.
+/// Names of MiniMax-M2, which may have multi-token prediction layers.
 pub(super) const WITH_DRAFTS: Naming = Naming { is_redundant: is_redundant_or_beyond, ..NAMING };
 
 fn matrix(_: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {

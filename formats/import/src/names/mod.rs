@@ -1,5 +1,5 @@
-//! Where weights lie in the tensors of a checkpoint. Names of tensors are in this folder and nowhere
-//! else, a file for every family that has names of its own.
+//! Mapping from model weights to the tensors of a checkpoint. Tensor names occur only in this module, with
+//! one file per family that has its own names.
 
 mod bailing;
 mod deepseek;
@@ -16,27 +16,28 @@ pub(crate) use gguf::{FREQUENCY_FACTORS, split_into_heads};
 use crate::config::{Architecture, ModelConfig};
 use nestling_formats::{FloatId, FloatKind, MatrixId};
 
-/// Runs of places: `length` of them from `start` on, again after every `stride`.
+/// Periodic index runs: `length` indices starting at `start`, repeated after each `stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs {
-    /// The first place.
+    /// First index.
     pub start: usize,
-    /// Places of a run.
+    /// Number of indices per run.
     pub length: usize,
-    /// From the start of a run to the start of the next.
+    /// Distance between the starts of two runs.
     pub stride: usize,
 }
 
 impl Runs {
-    /// Every place.
+    /// All indices.
     pub const ALL: Self = Self { start: 0, length: usize::MAX, stride: usize::MAX };
 
-    /// One run.
+    /// Returns a single run.
     pub const fn range(start: usize, length: usize) -> Self {
         Self { start, length, stride: usize::MAX }
     }
 
-    /// How many of `size` places are taken; none if a run begins inside and ends outside.
+    /// Returns the number of selected indices below `size`, or `None` if a run starts inside and ends
+    /// outside.
     pub fn count(&self, size: usize) -> Option<usize> {
         if *self == Self::ALL {
             return Some(size);
@@ -53,14 +54,14 @@ impl Runs {
         Some(count)
     }
 
-    /// The place of the `index`th that is taken.
+    /// Returns the selected index at position `index`.
     pub fn place(&self, index: usize) -> usize {
         let run = index / self.length.max(1);
         self.start + run.saturating_mul(self.stride) + index % self.length.max(1)
     }
 }
 
-/// Places in an order of their own: those of runs, one after the other.
+/// An ordered selection of indices: the concatenation of several runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order(Vec<Runs>);
 
@@ -71,22 +72,22 @@ impl From<Runs> for Order {
 }
 
 impl Order {
-    /// Every place in its own order.
+    /// Selects all indices in order.
     pub fn all() -> Self {
         Runs::ALL.into()
     }
 
-    /// Those of each of `runs` in turn.
+    /// Concatenates `runs`.
     pub fn of(runs: impl IntoIterator<Item = Runs>) -> Self {
         Self(runs.into_iter().collect())
     }
 
-    /// Whether every place keeps its own order.
+    /// Returns true if all indices are selected in order.
     pub fn is_all(&self) -> bool {
         self.single() == Some(Runs::ALL)
     }
 
-    /// The runs, if they are of one kind.
+    /// Returns the runs if the selection consists of a single [`Runs`].
     pub fn single(&self) -> Option<Runs> {
         match self.0[..] {
             [runs] => Some(runs),
@@ -94,12 +95,13 @@ impl Order {
         }
     }
 
-    /// How many of `size` places are taken; none if a run begins inside and ends outside.
+    /// Returns the number of selected indices below `size`, or `None` if a run starts inside and ends
+    /// outside.
     pub fn count(&self, size: usize) -> Option<usize> {
         self.0.iter().try_fold(0usize, |count, runs| count.checked_add(runs.count(size)?))
     }
 
-    /// The places that are taken of `size`, in order; none if [`Self::count`] has none.
+    /// Returns the selected indices below `size`, in order. Returns `None` if [`Self::count`] does.
     pub fn places(&self, size: usize) -> Option<Vec<usize>> {
         let mut places = Vec::with_capacity(self.count(size)?);
         for runs in &self.0 {
@@ -109,76 +111,77 @@ impl Order {
     }
 }
 
-/// Rows of a matrix: some rows and columns of a two-dimensional tensor, or of one of several in a
-/// three-dimensional one.
+/// Rows of a matrix, taken from a tensor. They are some rows and columns of a two-dimensional tensor, or of
+/// one matrix of a three-dimensional tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSlice {
-    /// The tensor's name.
+    /// Name of the tensor.
     pub name: String,
-    /// Position in the outermost dimension of a three-dimensional tensor.
+    /// Index in the outermost dimension of a three-dimensional tensor.
     pub index: Option<usize>,
-    /// The tensor's rows that are taken.
+    /// Selected rows of the tensor.
     pub rows: Runs,
-    /// The tensor's columns that are taken.
+    /// Selected columns of the tensor.
     pub columns: Order,
-    /// Whether what is taken is turned over: its columns are the matrix's rows.
+    /// True if the selection is transposed: its columns are the matrix's rows.
     pub transposed: bool,
 }
 
 impl TensorSlice {
-    /// A whole two-dimensional tensor.
+    /// Selects a whole two-dimensional tensor.
     pub fn whole(name: impl Into<String>) -> Self {
         let (rows, columns) = (Runs::ALL, Order::all());
         Self { name: name.into(), index: None, rows, columns, transposed: false }
     }
 }
 
-/// What is done to the values of a float tensor.
+/// Transformation of the values of a float tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatChange {
-    /// Nothing.
+    /// Unchanged values.
     Kept,
-    /// One is added: norms whose weights are stored around zero.
+    /// Addition of one, for norms whose weights are stored relative to 1.
     PlusOne,
-    /// The negative of their exponential: decay rates that are stored as logarithms.
+    /// Negated exponential, for decay rates that are stored as logarithms.
     NegativeExp,
 }
 
 /// A float tensor, or some rows or columns of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FloatSource {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Places of its outermost dimension that are taken.
+    /// Selected indices of the outermost dimension.
     pub rows: Order,
-    /// Places of its innermost dimension that are taken, of two or more.
+    /// Selected indices of the innermost dimension, if there are two or more dimensions.
     pub columns: Runs,
-    /// What is done to its values.
+    /// Transformation of the values.
     pub change: FloatChange,
 }
 
 impl FloatSource {
-    /// A whole tensor as it is.
+    /// Selects a whole tensor without transformation.
     pub fn kept(name: impl Into<String>) -> Self {
         let (rows, columns) = (Order::all(), Runs::ALL);
         Self { name: name.into(), rows, columns, change: FloatChange::Kept }
     }
 }
 
-/// How a checkpoint of a family names its tensors.
+/// Tensor naming scheme of a model family.
 #[derive(Clone, Copy, Debug)]
 pub struct Naming {
-    /// What a matrix is made of, from its first row on; nothing for one that the family has not.
+    /// Returns the slices of a matrix, stacked in row order; empty for a matrix that the family does not
+    /// have.
     pub matrix: fn(&ModelConfig, MatrixId) -> Vec<TensorSlice>,
-    /// What it is made of where those tensors are not there; nothing if they must be.
+    /// Alternative slices, used if the tensors of `matrix` are missing.
     pub alternative: Option<fn(&ModelConfig, MatrixId) -> Vec<TensorSlice>>,
-    /// Where a float tensor is; none for one that the family has not.
+    /// Returns the source of a float tensor, or `None` if the family does not have it.
     pub float: fn(&ModelConfig, FloatId) -> Option<FloatSource>,
-    /// Whether a tensor that no weight is made of may be left out without changing the model.
+    /// Returns true if an unused tensor may be ignored without changing the model.
     pub is_redundant: fn(&ModelConfig, &str) -> bool,
 }
 
-/// The names in checkpoints as published on the Hugging Face Hub.
+/// Returns the naming scheme of checkpoints published on the Hugging Face Hub.
 pub fn published(architecture: Architecture) -> Naming {
     match architecture {
         Architecture::Qwen3Moe | Architecture::Qwen2Moe | Architecture::Olmoe => qwen::NAMING,
@@ -204,9 +207,8 @@ pub fn published(architecture: Architecture) -> Naming {
     }
 }
 
-/// The names in one checkpoint of a family, by the tensors that it has: a text part that was loaded
-/// out of a whole model may be saved under the whole model's names, and experts in one tensor may lie
-/// either way.
+/// Returns the naming scheme of a checkpoint, chosen by its tensors. A text part loaded from a multimodal
+/// model may be saved under the names of the whole model, and fused expert tensors occur in two orientations.
 pub fn in_checkpoint<'a>(
     config: &ModelConfig,
     shape: impl Fn(&str) -> Option<&'a [u64]>,
@@ -220,35 +222,37 @@ pub fn in_checkpoint<'a>(
     }
 }
 
-/// The names in a GGUF file.
+/// Returns the naming scheme of GGUF files.
 pub fn in_gguf(architecture: Architecture) -> Naming {
     gguf::naming(architecture)
 }
 
-/// The tensors that a matrix is made of in a published checkpoint.
+/// Returns the source tensors of a matrix in a published checkpoint.
 pub fn matrix_tensors(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
     (published(config.architecture).matrix)(config, id)
 }
 
-/// Where a float tensor is in a published checkpoint.
+/// Returns the source of a float tensor in a published checkpoint.
 pub fn float_tensor(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     (published(config.architecture).float)(config, id)
 }
 
-/// A tied head may be written out again; RoPE tables follow from the configuration.
+/// Returns true for tensors that may be ignored. These are a stored copy of a tied head, and RoPE tables,
+/// which follow from the configuration.
 fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     (config.tie_word_embeddings && name == "lm_head.weight")
         || name.ends_with(".rotary_emb.inv_freq")
 }
 
-/// Layers beyond the last one, which predict further tokens for speculation, are left out too.
+/// Returns true for tensors that may be ignored, including layers after the last one, which are used for
+/// multi-token prediction.
 fn is_redundant_or_beyond(config: &ModelConfig, name: &str) -> bool {
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
     let layer = layer.and_then(|layer| layer.parse::<usize>().ok());
     layer.is_some_and(|layer| layer >= config.num_hidden_layers) || is_redundant(config, name)
 }
 
-/// The name of an attention matrix within its layer, as nearly all families have it.
+/// Returns the name of an attention matrix within its layer, as used by nearly all families.
 fn attention_matrix(kind: nestling_formats::MatrixKind) -> Option<&'static str> {
     use nestling_formats::MatrixKind::{Key, Output, Query, Value};
     Some(match kind {
@@ -260,7 +264,6 @@ fn attention_matrix(kind: nestling_formats::MatrixKind) -> Option<&'static str> 
     })
 }
 
-/// The name of embedding or head.
 fn table(id: MatrixId) -> Option<&'static str> {
     use nestling_formats::MatrixKind::{Embedding, Head};
     match id {
@@ -272,7 +275,7 @@ fn table(id: MatrixId) -> Option<&'static str> {
     }
 }
 
-/// The name of a float tensor within its layer, as nearly all families have it.
+/// Returns the name of a float tensor within its layer, as used by nearly all families.
 fn layer_float(kind: FloatKind) -> Option<&'static str> {
     Some(match kind {
         FloatKind::AttentionNorm => "input_layernorm.weight",
@@ -287,7 +290,7 @@ fn layer_float(kind: FloatKind) -> Option<&'static str> {
     })
 }
 
-/// A float tensor of a family whose names differ from the usual ones by those of `own` alone.
+/// Returns a float tensor, named by `own` if that returns a name, otherwise by the common scheme.
 fn float_with(id: FloatId, own: fn(FloatKind) -> Option<&'static str>) -> Option<FloatSource> {
     let Some(layer) = id.layer else {
         return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept("model.norm.weight"));
@@ -317,7 +320,7 @@ mod tests {
 
     #[test]
     fn orders_take_one_after_another() {
-        // Two heads of two elements for every one of three, stored one of each first.
+        // Three groups of two heads with two elements each; the file has the first head of each group first.
         let heads = |head: usize| Runs { start: 2 * head, length: 2, stride: 6 };
         let order = Order::of((0..3).map(heads));
         let places = [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11];

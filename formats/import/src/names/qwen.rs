@@ -1,5 +1,5 @@
-//! Qwen's mixtures and OLMoE: `mlp.experts.E.gate_proj` and its like, one tensor per projection; the text
-//! parts of Qwen3-VL-MoE and Qwen3-Omni beside images and sound.
+//! Tensor names of Qwen's MoE models and OLMoE: `mlp.experts.E.gate_proj` and so on, one tensor per
+//! projection. Also the names of the text parts of Qwen3-VL-MoE and Qwen3-Omni.
 
 use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix, is_redundant, layer_float};
 use crate::config::{FeedForward, LayerConfig, ModelConfig};
@@ -12,7 +12,7 @@ pub(super) const NAMING: Naming = Naming {
     is_redundant,
 };
 
-/// Qwen3-VL-MoE's, all experts of a layer in one tensor `[experts, inputs, outputs]`, gate before up.
+/// Names of Qwen3-VL-MoE: one tensor `[experts, inputs, outputs]` for all experts of a layer, gate before up.
 pub(super) const WITH_IMAGES: Naming = Naming {
     matrix: |config, id| matrix(config, id, &Layout { experts: Experts::Turned, ..IMAGES }),
     alternative: None,
@@ -20,11 +20,11 @@ pub(super) const WITH_IMAGES: Naming = Naming {
     is_redundant: |config, name| is_redundant(config, name) || name.starts_with("model.visual."),
 };
 
-/// The same with tensors `[experts, outputs, inputs]`.
+/// Names of Qwen3-VL-MoE with tensors `[experts, outputs, inputs]`.
 pub(super) const WITH_IMAGES_UPRIGHT: Naming =
     Naming { matrix: |config, id| matrix(config, id, &IMAGES), ..WITH_IMAGES };
 
-/// Qwen3-Omni's.
+/// Names of Qwen3-Omni.
 pub(super) const WITH_SOUND: Naming = Naming {
     matrix: |config, id| matrix(config, id, &SOUND),
     alternative: None,
@@ -35,8 +35,8 @@ pub(super) const WITH_SOUND: Naming = Naming {
     },
 };
 
-/// Whether the tensors of all experts are `[experts, outputs, inputs]`: by the one of the two that is not
-/// square.
+/// Returns true if the fused expert tensors are `[experts, outputs, inputs]`. The check uses the tensor that
+/// is not square.
 pub(super) fn is_upright<'a>(
     config: &ModelConfig,
     shape: impl Fn(&str) -> Option<&'a [u64]>,
@@ -47,7 +47,7 @@ pub(super) fn is_upright<'a>(
     };
     let mixtures = config.layers.iter().enumerate();
     let mut mixtures = mixtures.filter_map(|(number, layer)| Some((number, width(layer)?)));
-    // Default: a model without experts has no tensors of them.
+    // Default: a model without experts has no expert tensors.
     let Some((layer, width)) = mixtures.next() else { return false };
     let hidden = config.hidden_size;
     let (part, sizes) = match hidden == 2 * width {
@@ -58,22 +58,22 @@ pub(super) fn is_upright<'a>(
     matches!(found, Some([_, sides @ ..]) if sides == sizes.map(|size| size as u64))
 }
 
-/// How a checkpoint is laid out.
+/// Tensor layout of a checkpoint.
 struct Layout {
-    /// What the names of the text part begin with.
+    /// Name prefix of the text part.
     prefix: &'static str,
     head: &'static str,
     experts: Experts,
 }
 
-/// Where the matrices of experts are.
+/// Layout of the expert matrices.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Experts {
-    /// Each in a tensor of its own.
+    /// Separate tensors.
     Apart,
-    /// All of a layer in one, gate above up.
+    /// One tensor per layer, with gate rows above up rows.
     Fused,
-    /// The same turned over.
+    /// One tensor per layer, transposed.
     Turned,
 }
 

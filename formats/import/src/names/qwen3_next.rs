@@ -1,8 +1,8 @@
-//! Qwen3-Next, and the text part of Qwen3.5-MoE: DeltaNet and gated attention under names of their
-//! own, norms around zero.
+//! Tensor names of Qwen3-Next and of the text part of Qwen3.5-MoE: DeltaNet and gated attention, with norm
+//! weights stored relative to 1.
 //!
-//! Qwen3-Next has one tensor for queries, keys, values and gates, and one for beta and alpha, in
-//! both a block for every key head. Qwen3.5-MoE has them apart, and all experts of a layer in one.
+//! Qwen3-Next has one tensor for queries, keys, values and gates, and one for beta and alpha. Both consist of
+//! one block per key head. Qwen3.5-MoE has separate tensors, and one tensor for all experts of a layer.
 
 use super::{
     FloatChange, FloatSource, Naming, Order, Runs, TensorSlice, attention_matrix, is_redundant,
@@ -20,7 +20,7 @@ pub(super) const NAMING: Naming = Naming {
     is_redundant: |config, name| is_redundant(config, name) || name.starts_with("mtp."),
 };
 
-/// Qwen3.5-MoE's. What was not loaded from fused experts is saved with one tensor for each.
+/// Names of Qwen3.5-MoE. Models that were not loaded from fused experts are saved with one tensor per expert.
 pub(super) const WITH_IMAGES: Naming = Naming {
     matrix: |config, id| matrix(config, id, &WHOLE),
     alternative: Some(|config, id| matrix(config, id, &Layout { fused: false, ..WHOLE })),
@@ -30,22 +30,22 @@ pub(super) const WITH_IMAGES: Naming = Naming {
     },
 };
 
-/// Of Qwen3.5-MoE's text part alone.
+/// Names of Qwen3.5-MoE's text part in a separate checkpoint.
 pub(super) const TEXT_ALONE: Naming = Naming {
     matrix: |config, id| matrix(config, id, &TEXT),
     alternative: Some(|config, id| matrix(config, id, &Layout { fused: false, ..TEXT })),
     ..NAMING
 };
 
-/// A tensor that a text part has which was saved under the names of the whole model.
+/// Tensor that identifies a text part saved under the names of the whole model.
 pub(super) const OF_WHOLE: &str = "model.language_model.embed_tokens.weight";
 
-/// How a checkpoint is laid out.
+/// Tensor layout of a checkpoint.
 struct Layout {
-    /// What the text part's names begin with.
+    /// Name prefix of the text part.
     prefix: &'static str,
     delta_parts: DeltaParts,
-    /// Whether all experts of a layer are in one tensor.
+    /// True if all experts of a layer are in one tensor.
     fused: bool,
 }
 
@@ -55,7 +55,8 @@ const WHOLE: Layout = Layout { prefix: "model.language_model.", delta_parts: apa
 
 const TEXT: Layout = Layout { prefix: "model.", ..WHOLE };
 
-/// The parts of a layer's DeltaNet matrix: tensors within the layer's `linear_attn`, and their rows.
+/// Function that returns the sources of a DeltaNet matrix: tensor names within the layer's `linear_attn`, and
+/// their rows.
 type DeltaParts = fn(&DeltaNetConfig, MatrixKind) -> Vec<(&'static str, Runs)>;
 
 fn matrix(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Vec<TensorSlice> {
@@ -96,7 +97,8 @@ fn matrix(config: &ModelConfig, id: MatrixId, layout: &Layout) -> Vec<TensorSlic
     }
 }
 
-/// Of every head, its query and then its gate.
+/// Returns the rows of queries or gates in a combined projection. The projection has the query and then the
+/// gate of each head.
 fn with_gate(kind: MatrixKind, head_dim: usize) -> (MatrixKind, Runs) {
     let of_query = |start| Runs { start, length: head_dim, stride: 2 * head_dim };
     match kind {
@@ -106,8 +108,8 @@ fn with_gate(kind: MatrixKind, head_dim: usize) -> (MatrixKind, Runs) {
     }
 }
 
-/// Those in a GGUF file. Qwen3-Next's has blocks of beta and alpha still; Qwen3.5-MoE's has value
-/// heads in an order of its own. None for one that is named as in other families.
+/// Returns the slices of a matrix in a GGUF file, or `None` for a matrix with a common name. Files of
+/// Qwen3-Next keep the blocks of beta and alpha. Files of Qwen3.5-MoE have permuted value heads.
 pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSlice>> {
     let found = id.layer.and_then(|layer| config.layers.get(usize::try_from(layer).ok()?));
     let (Some(layer), Some(found), None) = (id.layer, found, id.expert) else {
@@ -153,7 +155,7 @@ pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSl
     })
 }
 
-/// Rows of a float tensor of a GGUF file. Qwen3.5-MoE's value heads are in an order of their own.
+/// Returns the rows of a float tensor in a GGUF file, where the value heads of Qwen3.5-MoE are permuted.
 pub(super) fn float_rows(config: &ModelConfig, id: FloatId) -> Order {
     let layer = id.layer.and_then(|layer| config.layers.get(usize::try_from(layer).ok()?));
     let (Architecture::Qwen35Moe, Some(TokenMixer::DeltaNet(delta_net))) =
@@ -174,8 +176,8 @@ pub(super) fn float_rows(config: &ModelConfig, id: FloatId) -> Order {
     }
 }
 
-/// Value heads of `length` places each from `start` on, which a file has turn by turn of all key
-/// heads: those of the first key head, of the second and so on.
+/// Returns runs that undo the permutation of value heads of `length` rows each. The file interleaves the
+/// heads of all key heads: one of the first key head, one of the second, and so on.
 fn tiled_heads(delta_net: &DeltaNetConfig, start: usize, length: usize) -> Vec<Runs> {
     let stride = delta_net.num_key_heads * length;
     let heads = 0..delta_net.num_key_heads;
@@ -213,8 +215,8 @@ fn feed_forward_matrix(
     Some(TensorSlice { index, rows, ..TensorSlice::whole(format!("{within}mlp.experts.{part}")) })
 }
 
-/// Qwen3-Next's: of every key head its query, its key, its values and their gates; of every key head
-/// beta and alpha of its value heads.
+/// Returns the rows of Qwen3-Next's combined tensors. They have for each key head its query, key, values and
+/// gates, or beta and alpha of its value heads.
 fn in_blocks(delta_net: &DeltaNetConfig, kind: MatrixKind) -> Vec<(&'static str, Runs)> {
     let shared = delta_net.num_value_heads / delta_net.num_key_heads.max(1);
     let (key, values) = (delta_net.key_head_dim, shared * delta_net.value_head_dim);
@@ -229,7 +231,7 @@ fn in_blocks(delta_net: &DeltaNetConfig, kind: MatrixKind) -> Vec<(&'static str,
     }
 }
 
-/// Qwen3.5-MoE's.
+/// Returns the separate tensors of Qwen3.5-MoE.
 fn apart(_: &DeltaNetConfig, kind: MatrixKind) -> Vec<(&'static str, Runs)> {
     match kind {
         MatrixKind::DeltaIn => vec![("in_proj_qkv", Runs::ALL)],
@@ -272,7 +274,7 @@ fn float(config: &ModelConfig, id: FloatId, prefix: &str) -> Option<FloatSource>
     Some(FloatSource { rows, change, ..whole })
 }
 
-/// The bias of queries and gates, which lie as in the matrix: first those of all queries.
+/// Returns the order of the bias of queries and gates, which matches the matrix: all queries first.
 fn bias_rows(config: &ModelConfig, layer: u32) -> Option<Order> {
     match config.layers.get(usize::try_from(layer).ok()?)?.mixer {
         TokenMixer::Attention(attention) => {

@@ -1,4 +1,4 @@
-//! A vocabulary of ranks against transformers' converter, and damaged ones.
+//! A tiktoken vocabulary compared with transformers' converter, and damaged vocabularies.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ fn data(name: &str) -> Vec<u8> {
     fs::read(folder.join(name)).unwrap()
 }
 
-/// What a folder with these files says.
+/// Converts a directory with these files.
 fn of_files(ranks: &[u8], config: Option<&[u8]>) -> Result<Value, String> {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("tiktoken.model"), ranks).unwrap();
@@ -62,7 +62,7 @@ fn code_that_is_not_known_is_refused_by_name() {
     assert!(error.contains("added_tokens_decoder"), "{error}");
 }
 
-/// Ranks of all single bytes but those left out, and of further tokens.
+/// Returns ranks of all single bytes except `left_out`, and of further tokens.
 fn ranks_of(left_out: &[u8], further: &[&[u8]]) -> Vec<u8> {
     let singles = (0..=255u8).filter(|byte| !left_out.contains(byte)).map(|byte| vec![byte]);
     let tokens = singles.chain(further.iter().map(|token| token.to_vec()));
@@ -74,7 +74,7 @@ fn ranks_of(left_out: &[u8], further: &[&[u8]]) -> Vec<u8> {
     lines.collect::<String>().into_bytes()
 }
 
-/// A config with these special tokens.
+/// Returns a configuration with these special tokens.
 fn config_of(tokens: &[(&str, &str)]) -> Vec<u8> {
     let token = |(id, text): &(&str, &str)| ((*id).to_owned(), json!({ "content": text }));
     let tokens: serde_json::Map<String, Value> = tokens.iter().map(token).collect();
@@ -92,12 +92,12 @@ fn every_byte_has_a_token() {
     assert!(of_files(b"", Some(&config)).unwrap_err().contains("0x00"));
 }
 
-/// 257 ranks, so that the special tokens are those from 257 to 512.
+/// The vocabulary has 257 ranks, so the special ids are 257 to 512.
 #[test]
 fn special_tokens_have_places_and_texts_of_their_own() {
     let of =
         |tokens: &[(&str, &str)]| of_files(&ranks_of(&[], &[b" a\xc3"]), Some(&config_of(tokens)));
-    // The last is spelled with a character that stands for no byte.
+    // The last text contains a character that does not represent a byte.
     assert!(of(&[("257", "[A]"), ("512", "[B]"), ("300", "\u{120}a\u{3b1}")]).is_ok());
     for (tokens, id, what) in [
         (&[("256", "[A]")][..], "256", "257 to 512"),
@@ -107,7 +107,7 @@ fn special_tokens_have_places_and_texts_of_their_own() {
         (&[("257", "[A]"), ("258", "[A]")], "258", "[A]"),
         (&[("257", "<|reserved_token_300|>")], "300", "<|reserved_token_300|>"),
         (&[("257", "a")], "257", "rank 97"),
-        // As the vocabulary spells the token of rank 256.
+        // The text equals the spelling of the token with rank 256.
         (&[("257", "\u{120}a\u{c3}")], "257", "rank 256"),
     ] {
         let error = of(tokens).unwrap_err();

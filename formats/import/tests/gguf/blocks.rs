@@ -1,4 +1,4 @@
-//! Blocks of every element type, against what the `gguf` package reads in them.
+//! Blocks of each type, compared with the `gguf` package.
 
 use std::fs;
 
@@ -14,14 +14,12 @@ fn goldens() -> Value {
     serde_json::from_slice(&fs::read(super::data("blocks.json")).unwrap()).unwrap()
 }
 
-/// The bits of the numbers of blocks.
 fn decoded(kind: BlockType, blocks: &[u8]) -> Vec<u8> {
     let mut values = vec![f32::NAN; blocks.len() / kind.bytes() * kind.elements()];
     kind.decode(blocks, &mut values);
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// FNV-1a.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)

@@ -1,6 +1,6 @@
-//! Writes GGUF files, wrong ones too.
+//! Builder of GGUF files, valid or malformed.
 
-/// A file under construction: keys, tensors, data.
+/// A GGUF file under construction.
 #[derive(Clone)]
 pub struct Builder {
     pub version: u32,
@@ -8,7 +8,7 @@ pub struct Builder {
     pub tensors: Vec<Vec<u8>>,
     pub data: Vec<u8>,
     pub alignment: usize,
-    /// Written in place of the true counts.
+    /// Count written instead of the true number of tensors.
     pub tensor_count: Option<u64>,
     pub key_count: Option<u64>,
 }
@@ -30,7 +30,7 @@ impl Builder {
         }
     }
 
-    /// A key with the number of its type and the bytes of its value.
+    /// Adds a key with a type number and the bytes of its value.
     pub fn key(mut self, name: &str, kind: u32, value: &[u8]) -> Self {
         self.keys.push([&text(name)[..], &kind.to_le_bytes(), value].concat());
         self
@@ -58,12 +58,12 @@ impl Builder {
         self.key(name, 9, &value)
     }
 
-    /// The keys and the embedding of the least Qwen3-MoE, but no tokenizer.
+    /// Adds the keys and the embedding of a minimal Qwen3-MoE, without a tokenizer.
     pub fn qwen3_moe(self) -> Self {
         self.qwen3_moe_of(1, 2).tensor("token_embd.weight", &[32, 2], 0, 0).data(256)
     }
 
-    /// The keys of a Qwen3-MoE of so many layers and experts.
+    /// Adds the keys of a Qwen3-MoE with the given numbers of layers and experts.
     pub fn qwen3_moe_of(self, layers: u32, experts: u32) -> Self {
         let sizes = [
             ("context_length", 64),
@@ -84,7 +84,7 @@ impl Builder {
             .float("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6)
     }
 
-    /// A tensor with the format's order of dimensions.
+    /// Adds a tensor. Dimensions are in the order of the file.
     pub fn tensor(mut self, name: &str, sizes: &[u64], kind: u32, offset: u64) -> Self {
         let mut entry = text(name);
         entry.extend((sizes.len() as u32).to_le_bytes());

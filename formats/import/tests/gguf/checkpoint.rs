@@ -66,7 +66,7 @@ fn an_expert_is_a_part_of_a_tensor() {
     let all = checkpoint.read_f32(tensor).unwrap();
     let one = checkpoint.read_matrix(matrix(MatrixKind::Down, 1, Some(3))).unwrap();
     assert_eq!(one, all[3 * one.len()..][..one.len()]);
-    // From within a block on, too.
+    // A read that starts inside a block.
     let mut part = vec![0.0; 70];
     checkpoint.read_f32_from(tensor, 45, &mut part).unwrap();
     assert_eq!(part, all[45..115]);
@@ -79,7 +79,7 @@ fn an_expert_is_a_part_of_a_tensor() {
 fn rows_that_llama_cpp_turns_are_turned_back() {
     let checkpoint = Checkpoint::open(data("mixtral.gguf")).unwrap();
     let tensor = checkpoint.tensor("blk.0.attn_q.weight").unwrap();
-    // 4 heads of 16 rows.
+    // 4 heads of 16 rows each.
     assert_eq!(tensor.shape, [4, 16, 64]);
     let stored = checkpoint.read_f32(tensor).unwrap();
     let rows: Vec<&[f32]> = stored.chunks(64).collect();
@@ -90,13 +90,13 @@ fn rows_that_llama_cpp_turns_are_turned_back() {
     }
 }
 
-/// Which part of a head turns is said by factors of frequencies alone.
+/// Only the frequency factors show the rotated part of a head.
 #[test]
 fn other_proportional_positions_are_refused() {
     let mut bytes = fs::read(data("gemma4.gguf")).unwrap();
     let header = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
     let factors = header.tensors.iter().find(|tensor| tensor.name == "rope_freqs.weight").unwrap();
-    // 4 of 16 pairs turn; now 5 do.
+    // The file has 4 of 16 rotated pairs; the change makes it 5.
     let at = factors.offset as usize + 4 * 4;
     bytes[at..at + 4].copy_from_slice(&1f32.to_le_bytes());
     let directory = tempfile::tempdir().unwrap();
@@ -106,10 +106,10 @@ fn other_proportional_positions_are_refused() {
     assert!(error.contains("rope_freqs.weight") && error.contains("4 times 1"), "{error}");
 }
 
-/// An entry of the table of tensors, and the data.
+/// Tensor table entry, and data.
 type Entry = (Vec<u8>, Vec<u8>);
 
-/// The front of a file before its table of tensors, without its counts, and the entries.
+/// Returns the header before the tensor table, without counts, and the tensor entries.
 fn pieces(bytes: &[u8], header: &GgufHeader) -> (Vec<u8>, Vec<Entry>) {
     let find = |name: &str| {
         let name = text(name);
@@ -147,8 +147,8 @@ fn part(keys: (u64, &[u8]), number: u16, count: u16, tensors: &[(Vec<u8>, Vec<u8
     out
 }
 
-/// Tensors beside blocks, as llama.cpp's converter writes NVFP4: a scale for every expert changes its
-/// weights, what activations are quantized with does not.
+/// Tensors next to NVFP4 blocks, as written by llama.cpp's converter. Scales per expert change the weights;
+/// activation scales do not.
 #[test]
 fn scales_beside_blocks_are_refused_by_name() {
     let bytes = fs::read(data("qwen3-moe.gguf")).unwrap();
@@ -178,7 +178,7 @@ fn scales_beside_blocks_are_refused_by_name() {
     assert!(matches!(error, ImportError::UnexpectedTensor { .. }), "{error}");
 }
 
-/// A file in three parts, the first without tensors, as some writers make them.
+/// Writes a file in three parts, the first without tensors, as some writers do.
 fn split(directory: &Path) {
     let bytes = fs::read(data("qwen3-moe.gguf")).unwrap();
     let header = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
@@ -194,7 +194,7 @@ fn split(directory: &Path) {
     }
 }
 
-/// An entry of floats.
+/// Returns an entry of floats.
 fn floats(name: &str, shape: &[u64], values: &[f32]) -> Entry {
     let mut entry = text(name);
     entry.extend((shape.len() as u32).to_le_bytes());
@@ -203,8 +203,8 @@ fn floats(name: &str, shape: &[u64], values: &[f32]) -> Entry {
     (entry, values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
-/// Some files have experts' gates above their ups in one tensor; old ones have keys and values of
-/// latents in one.
+/// Some files have one tensor with experts' gate rows above up rows. Old files have one tensor for keys and
+/// values of latents.
 #[test]
 fn joined_tensors_are_taken_apart() {
     let bytes = fs::read(data("deepseek-v2-lite.gguf")).unwrap();
@@ -263,7 +263,7 @@ fn several_parts_are_one_checkpoint() {
     let open = || Checkpoint::open(directory.path().join("m-00001-of-00003.gguf"));
     let last = directory.path().join("m-00003-of-00003.gguf");
     let second = directory.path().join("m-00002-of-00003.gguf");
-    // The same part twice.
+    // A duplicate part.
     let kept = fs::read(&last).unwrap();
     fs::copy(&second, &last).unwrap();
     assert!(open().unwrap_err().to_string().contains("split.no"));
@@ -271,7 +271,7 @@ fn several_parts_are_one_checkpoint() {
     assert!(open().unwrap_err().to_string().contains("to the file's end"));
     fs::remove_file(&last).unwrap();
     assert!(open().unwrap_err().to_string().contains("m-00003-of-00003.gguf: cannot open"));
-    // One part under the name of a whole file.
+    // A part under the name of a file that is not split.
     fs::copy(&second, directory.path().join("alone.gguf")).unwrap();
     let error = Checkpoint::open(directory.path().join("alone.gguf")).unwrap_err();
     assert!(error.to_string().contains("split.count"), "{error}");

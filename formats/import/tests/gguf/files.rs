@@ -1,4 +1,4 @@
-//! What is read in the files that llama.cpp made.
+//! Reading of files written by llama.cpp.
 
 use std::fs;
 
@@ -55,7 +55,7 @@ fn every_file_that_ends_early_is_refused() {
     let whole = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
     let front = usize::try_from(whole.data_offset).unwrap();
     assert!(front > 10_000);
-    // The header alone says where everything is.
+    // The header is sufficient to locate all tensors.
     let headers = GgufHeader::parse("whole", &bytes[..front], bytes.len() as u64).unwrap();
     assert_eq!(headers, whole);
     for length in (0..front - 32).step_by(97) {
@@ -94,7 +94,7 @@ fn keys_of_gpt_oss_are_read_and_others_refused() {
     );
 }
 
-/// Files of models whose groups are published, from before llama.cpp had keys of them.
+/// Files that are older than llama.cpp's group keys, of models with published groups.
 #[test]
 fn published_groups_stand_in_for_keys_that_older_files_have_not() {
     let latent = |experts: u32, width: u32, layers: u32, gating: u32, more: &[(&str, u32)]| {
@@ -120,15 +120,15 @@ fn published_groups_stand_in_for_keys_that_older_files_have_not() {
     };
     assert_eq!(latent(256, 7168, 61, 2, &[]), Some((8, 4)));
     assert_eq!(latent(160, 5120, 60, 1, &[]), Some((8, 3)));
-    // What a file says is so.
+    // Groups in a file take precedence.
     let own = [("expert_group_count", 4), ("expert_group_used_count", 2)];
     assert_eq!(latent(256, 7168, 61, 2, &own), Some((4, 2)));
-    // Kimi-K2 has none, and what is of no known size is as llama.cpp has it.
+    // Kimi-K2 has no groups, and unknown sizes have llama.cpp's default.
     assert_eq!(latent(384, 7168, 61, 2, &[]), None);
     assert_eq!(latent(256, 7168, 60, 2, &[]), None);
 }
 
-/// The configuration of a file with these whole numbers and no other keys.
+/// Returns the configuration of a file with the given integers and no other keys.
 fn least(family: &str, keys: &[(&str, u32)]) -> ModelConfig {
     let add =
         |file: Builder, (key, value): &(&str, u32)| file.number(&format!("{family}.{key}"), *value);
@@ -142,8 +142,7 @@ fn least(family: &str, keys: &[(&str, u32)]) -> ModelConfig {
     ModelConfig::from_json("config.json", &config_json(&header).unwrap()).unwrap()
 }
 
-/// What a file leaves out means what it means to llama.cpp, and not what the same key means that a
-/// `config.json` leaves out.
+/// Absent keys have llama.cpp's defaults, not those of `config.json`.
 #[test]
 fn absent_keys_have_no_defaults_of_config_json() {
     let common = [

@@ -1,4 +1,4 @@
-//! Files that are meant to do harm: each gives its own error, at once and in little memory.
+//! Malicious files: each is rejected with a specific error, quickly and with little memory.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use nestling_import::gguf::{GgufHeader, assets};
 
 use super::builder::{Builder, text};
 
-/// Q8_0 and F32.
+/// Type number of Q8_0.
 const Q8_0: u32 = 8;
 const F32: u32 = 0;
 
@@ -15,7 +15,7 @@ fn parse(bytes: &[u8]) -> Result<GgufHeader, ImportError> {
     GgufHeader::parse("x.gguf", bytes, bytes.len() as u64)
 }
 
-/// What is said of a file that is refused.
+/// Returns the error for a rejected file.
 fn refused(builder: &Builder) -> String {
     let begun = Instant::now();
     let error = parse(&builder.bytes()).unwrap_err().to_string();
@@ -69,7 +69,7 @@ fn counts_beyond_the_file() {
     for (kind, count) in [(0, u64::MAX), (8, 1 << 61), (6, 1 << 30), (9, 1 << 20)] {
         says(&small().array("list", kind, count, &[0; 64]), "the number of values of `list`");
     }
-    // A text that is longer than the file.
+    // A text longer than the file.
     says(&small().key("long", 8, &u64::MAX.to_le_bytes()), "long");
     says(&small().array("long", 8, 1, &(1u64 << 50).to_le_bytes()), "long");
 }
@@ -184,7 +184,7 @@ fn tokenizers_and_templates_that_make_no_sense() {
     says(file("qwen2", &["a"], &[]).array("tokenizer.ggml.token_type", 5, 0, &[]), "token_type");
     let template = "{{ x }}".repeat(1 << 18);
     says(file("qwen2", &["a"], &[]).text("tokenizer.chat_template", &template), "chat_template");
-    // A header that has no end.
+    // A header that exceeds the limit.
     let bytes = model(file("qwen2", &["a"], &[]).text("k", &"k".repeat(50 << 20))).bytes();
     assert!(parse(&bytes).unwrap_err().to_string().contains("above the limit"));
     assert_eq!(text("a"), b"\x01\0\0\0\0\0\0\0a");

@@ -1,4 +1,4 @@
-//! Tiny checkpoints in the published layout, and what llama.cpp's converter makes of them in BF16: the same
+//! Tiny checkpoints in the published layout, and their BF16 conversions by llama.cpp. Both give the same
 //! model, bit for bit.
 
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ fn published(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(families).join(name)
 }
 
-/// The weights of both, and their configurations but for names and for tokens that end a text, of which a
-/// file knows one.
+/// Compares the weights and configurations of both, except names and end-of-sequence tokens, of which a GGUF
+/// file has only one.
 fn is_the_same_model(name: &str, change: fn(&mut ModelConfig)) {
     is_the_model_of(&format!("{name}.gguf"), name, change);
 }
@@ -53,7 +53,7 @@ fn glm4_moe() {
     is_the_same_model("glm4-moe", |_| {});
 }
 
-/// A file has no key for windows.
+/// GGUF files have no key for the windows.
 #[test]
 fn dots1() {
     is_the_same_model("dots1", |config| {
@@ -85,7 +85,7 @@ fn qwen3_vl_moe() {
     is_the_same_model("qwen3-vl-moe", |_| {});
 }
 
-/// llama.cpp takes it for a GLM-4.5 whose heads are turned as a whole.
+/// llama.cpp treats it as a GLM-4.5 with full rotation of heads.
 #[test]
 fn solar_open() {
     is_the_same_model("solar-open", |_| {});

@@ -1,4 +1,4 @@
-//! Matrices of GGUF files as scaled integers: the weights of the file, bit for bit.
+//! Matrices of GGUF files as scaled integers, bit-exact with the weights of the file.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use nestling_import::{Checkpoint, ElementType, ImportError};
 use super::checkpoint::MODELS;
 use super::data;
 
-/// The weights of scaled integers, out of planes.
+/// Decodes scaled integers through planes.
 fn weights(codec: &ScaledCodec, rows: &ScaledRows) -> Vec<f32> {
     let planes = Plane::ALL.map(|plane| {
         let form = PlaneForm::Scaled(codec.form);
@@ -51,7 +51,7 @@ fn every_matrix_of_whole_blocks_is_exact() {
                 continue;
             };
             if *name == "qwen3-5-moe" && shape.id.kind == MatrixKind::DeltaOut {
-                // Its value heads of 16 columns are put into another order.
+                // The value heads of 16 columns are permuted.
                 assert_eq!(place.blocks(), None, "{name} {:?}", shape.id);
                 continue;
             }
@@ -61,7 +61,7 @@ fn every_matrix_of_whole_blocks_is_exact() {
             let rows = checkpoint.read_scaled_rows(&place, 0, shape.rows).unwrap();
             let found = weights(&ScaledBlocks::whole(element).codec(), &rows);
             assert!(bits(&found) == bits(&expected), "{name} {:?}", shape.id);
-            // A part of the rows is that part of the whole.
+            // A range of rows equals the same rows of the whole matrix.
             let (first, count) = (shape.rows / 3, shape.rows / 2);
             let part = checkpoint.read_scaled_rows(&place, first, count).unwrap();
             let codes = first * shape.cols..(first + count) * shape.cols;
@@ -83,8 +83,7 @@ fn every_matrix_of_whole_blocks_is_exact() {
     );
 }
 
-/// Sixteen rows at a time are those of the whole, wherever the first is and whatever the memory was
-/// used for before.
+/// Tiles equal the rows of the whole matrix, for any first row and any previous contents of the buffers.
 #[test]
 fn tiles_are_the_rows_of_the_whole() {
     let mut scratch = ScaledScratch::default();
@@ -118,7 +117,7 @@ fn tiles_are_the_rows_of_the_whole() {
     }
 }
 
-/// Block 7 of a tensor of Q4_0 has an infinite scale.
+/// Block 7 of a Q4_0 tensor has an infinite scale.
 #[test]
 fn a_scale_that_is_not_finite_is_refused_by_tensor_and_block() {
     let whole = Checkpoint::open(data("qwen3-moe.gguf")).unwrap();
@@ -134,7 +133,7 @@ fn a_scale_that_is_not_finite_is_refused_by_tensor_and_block() {
     let id = MatrixId { kind: MatrixKind::Value, layer: Some(1), expert: None };
     let place = checkpoint.matrix(id).unwrap();
     let of_blocks = checkpoint.read_scaled_rows(&place, 0, place.rows()).unwrap_err();
-    // Rows 3 and 2 blocks: row 3 begins with block 6.
+    // A row has 2 blocks: row 3 starts with block 6.
     let of_row = checkpoint.read_scaled_rows(&place, 3, 1).unwrap_err();
     let of_weights = checkpoint.read_matrix(id).unwrap_err();
     let mut scratch = ScaledScratch::default();

@@ -1,4 +1,4 @@
-//! The codec of every element type, and the values of its lower levels.
+//! The codec of each block type, and the values of its lower levels.
 
 use nestling_formats::Level;
 use nestling_formats::nested::{
@@ -9,29 +9,29 @@ use crate::gguf::BlockType;
 use crate::gguf::block::IQ4_VALUES;
 use crate::gguf::i_quants::{IQ3_S_MAGNITUDES, IQ3_XXS_MAGNITUDES};
 
-/// The values of IQ2, ascending. The least magnitude, which most weights have, stands twice, so that
-/// the prefixes of two bits keep it.
+/// Values of IQ2, ascending. The smallest magnitude, the most frequent one, occurs twice, so that the 2-bit
+/// prefixes keep it.
 pub(super) const IQ2_VALUES: [i8; 8] = [-43, -25, -8, -8, 8, 8, 25, 43];
 
-/// The values of IQ1 in eighths, ascending, two of them twice.
+/// Values of IQ1 in eighths, ascending; two of them occur twice.
 pub(super) const IQ1_VALUES: [i8; 8] = [-9, -7, -1, -1, 1, 1, 7, 9];
 
-/// Twice the values of FP4, ascending.
+/// Doubled values of FP4, ascending.
 const FP4_ASCENDING: [i8; 16] = [-12, -8, -6, -4, -3, -2, -1, 0, 0, 1, 2, 3, 4, 6, 8, 12];
 
-/// The most binary places by which the unit of a lower level is finer.
+/// Maximum number of binary places by which the unit of a lower level is finer.
 const FINER_MAX: u8 = 3;
 
-/// What the complete codes of a type stand for, in ascending order.
+/// Values of the complete codes of a type, in ascending order.
 struct Values {
-    /// One for each code.
+    /// Value of each code.
     of_codes: Vec<i16>,
-    /// Exponent of the power of two that they are counted in.
+    /// Exponent of the power of two that is the unit of the values.
     unit: i8,
 }
 
 impl Values {
-    /// The codes themselves, less a number.
+    /// Returns the codes minus `zero` as values.
     fn linear(bits: u8, zero: i16) -> Self {
         Self { of_codes: (0..1 << bits).map(|code: i16| code - zero).collect(), unit: 0 }
     }
@@ -40,15 +40,15 @@ impl Values {
         Self { of_codes: values.into_iter().map(i16::from).collect(), unit }
     }
 
-    /// Magnitudes with both signs.
+    /// Returns the magnitudes with both signs.
     fn signed(magnitudes: [i8; 8], unit: i8) -> Self {
         let negative = magnitudes.into_iter().rev().map(|magnitude| -magnitude);
         Self::table(negative.chain(magnitudes), unit)
     }
 
-    /// The mean of the values that share each prefix, and the exponent of the unit that they are
-    /// counted in: the coarsest in which all are integers of a byte, else the finest in which
-    /// they are at most 127, rounded.
+    /// Returns the mean of the values of each prefix, and the exponent of their unit. The unit is the
+    /// coarsest in which all means are integers that fit a byte. If there is none, it is the finest in which
+    /// they are at most 127, and the means are rounded.
     fn prefixes<const N: usize>(&self) -> ([i8; N], i8) {
         let count = self.of_codes.len() / N;
         if count == 0 {
@@ -69,7 +69,7 @@ impl Values {
     }
 }
 
-/// The codec that holds the numbers of a type exactly.
+/// Returns the codec that represents the weights of a type exactly.
 pub(super) fn codec(kind: BlockType) -> ScaledCodec {
     let (form, values) = (form(kind), values(kind));
     let (t2, unit2) = values.prefixes();
@@ -84,7 +84,7 @@ pub(super) fn codec(kind: BlockType) -> ScaledCodec {
     let mut linear = [LinearValues::default(); 2];
     let zero = -values.of_codes[0];
     if form.bits == 8 {
-        // The mean of four values lies between two integers: the one nearer to zero on both sides.
+        // The mean of four values lies between two integers. The one nearer to zero is used on both sides.
         linear = [LinearValues { stride: 4, zero: zero - 2 }, LinearValues { stride: 1, zero }];
     } else if form.bits > 4 {
         linear[0] = LinearValues { stride: 1, zero };
@@ -92,7 +92,6 @@ pub(super) fn codec(kind: BlockType) -> ScaledCodec {
     ScaledCodec { form, units, tables: NestedTables { t2, t3, t4 }, linear }
 }
 
-/// What the codes of a type stand for.
 fn values(kind: BlockType) -> Values {
     use BlockType as T;
     match kind {
@@ -115,7 +114,6 @@ fn values(kind: BlockType) -> Values {
     }
 }
 
-/// How the parts of a type are laid out.
 pub(super) fn form(kind: BlockType) -> ScaledForm {
     use BlockType as T;
     let (sub_block, sub_scale) = match kind {

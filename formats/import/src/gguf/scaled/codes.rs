@@ -1,4 +1,4 @@
-//! Codes, scales and minima of blocks, each into its part.
+//! Transcoding of blocks: codes, scales and minima, each into its part.
 
 use super::codec::{IQ1_VALUES, IQ2_VALUES};
 use super::parts::{PartSizes, ScaledRun};
@@ -7,7 +7,7 @@ use crate::gguf::i_quants::{self, IntegerBlock};
 use crate::gguf::k_quants::signed_scale;
 use crate::gguf::ternary;
 
-/// Where the parts of one block go.
+/// Destination of the parts of one block.
 pub(super) struct BlockParts<'a, const N: usize> {
     codes: &'a mut [u8; N],
     scale: &'a mut [u8],
@@ -17,18 +17,18 @@ pub(super) struct BlockParts<'a, const N: usize> {
 }
 
 impl<const N: usize> BlockParts<'_, N> {
-    /// The two bytes of the block's scale.
+    /// Writes the block's scale, two bytes.
     fn scale(&mut self, bytes: &[u8]) {
         self.scale.copy_from_slice(bytes);
     }
 
-    /// The two bytes of what the block's minima are or are multiples of.
+    /// Writes the block's minimum or its factor, two bytes.
     fn least(&mut self, bytes: &[u8]) {
         self.least.copy_from_slice(bytes);
     }
 }
 
-/// Writes the parts of blocks one after another.
+/// Transcodes consecutive blocks.
 fn each<const BYTES: usize, const N: usize>(
     blocks: &[u8],
     sizes: PartSizes,
@@ -57,8 +57,8 @@ fn each<const BYTES: usize, const N: usize>(
     }
 }
 
-/// [`each`] of the types that have 32 codes and a scale, which is the first: there are so many of
-/// those blocks that the parts they do not have would take as long as those they have.
+/// Transcodes blocks like [`each`], for types with 32 codes and a leading scale. Such blocks are so numerous
+/// that handling the parts they lack would double the time.
 fn each_of_32<const BYTES: usize>(
     blocks: &[u8],
     run: &mut ScaledRun<'_>,
@@ -71,7 +71,7 @@ fn each_of_32<const BYTES: usize>(
     }
 }
 
-/// Cuts the first bytes off a slice, if it has so many.
+/// Removes the first bytes from a slice. Returns `None` if it is too short.
 fn take<'a>(rest: &mut &'a mut [u8], bytes: usize) -> Option<&'a mut [u8]> {
     let (first, later) = std::mem::take(rest).split_at_mut_checked(bytes)?;
     *rest = later;
@@ -108,7 +108,7 @@ pub(super) fn write(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut 
             small(ternary::tq2_0(block), &block[64..66], parts);
         }),
         T::Q1_0 => each(blocks, sizes, run, |block, parts| {
-            // Prefixes 0 and 1 stand for -1, 2 and 3 for 1.
+            // Prefixes 0 and 1 represent -1, 2 and 3 represent 1.
             small(ternary::q1_0(block).map(|bit| 2 * bit), &block[..2], parts);
         }),
         T::Q2_0 => each(blocks, sizes, run, |block, parts| {
@@ -117,13 +117,13 @@ pub(super) fn write(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut 
     }
 }
 
-/// Codes of 2 bits.
+/// Writes 2-bit codes.
 fn small<const N: usize>(codes: [u8; N], scale: &[u8], mut parts: BlockParts<'_, N>) {
     parts.scale(scale);
     *parts.codes = codes.map(|code| code << 6);
 }
 
-/// Blocks that are read as integers; `code` says what stands for a value.
+/// Transcodes blocks that are read as integers; `code` returns the code of a value.
 fn integers<const BYTES: usize>(
     blocks: &[u8],
     sizes: PartSizes,
@@ -135,7 +135,7 @@ fn integers<const BYTES: usize>(
         let block = read(block);
         parts.scale(&block.scale.to_le_bytes());
         *parts.codes = block.values.map(&code);
-        // A type with one factor for 32 weights has it twice.
+        // Types with a factor per 32 weights have it twice in the decoded block.
         let step = block.factors.len() / parts.sub_scales.len();
         for (out, factor) in parts.sub_scales.iter_mut().zip(block.factors.iter().step_by(step)) {
             *out = *factor;
@@ -143,7 +143,7 @@ fn integers<const BYTES: usize>(
     });
 }
 
-/// For each value, as a byte, the place of the first that is not below it, as a code of 3 bits.
+/// Returns, for each value as a byte, the 3-bit code of the first table value that is not below it.
 const fn codes_of_eight(values: [i8; 8]) -> [u8; 256] {
     let mut codes = [0; 256];
     let mut byte = 0;
@@ -169,7 +169,8 @@ fn iq2_code(value: i8) -> u8 {
     IQ2_CODES[usize::from(value as u8)]
 }
 
-/// The magnitudes lie 8 apart from 4 on, but the last, which is 62 and not 60.
+/// Returns the code of a value. The magnitudes are 4, 12, and so on in steps of 8, except the last, which is
+/// 62 instead of 60.
 fn iq3_xxs_code(value: i8) -> u8 {
     let magnitude = (value.unsigned_abs() - 4) / 8;
     signed_code(magnitude, value < 0)
@@ -179,13 +180,13 @@ fn iq3_s_code(value: i8) -> u8 {
     signed_code(value.unsigned_abs() / 2, value < 0)
 }
 
-/// A sign and a magnitude of 3 bits as the first four bits of a code that ascends.
+/// Returns the ascending 4-bit code of a sign and a 3-bit magnitude, in the upper half of a byte.
 const fn signed_code(magnitude: u8, is_negative: bool) -> u8 {
     let flip = if is_negative { 15 } else { 0 };
     ((8 | magnitude) ^ flip) << 4
 }
 
-/// The nibbles of every `N` bytes as the first four bits of twice as many codes: low halves first.
+/// Writes the nibbles of each `N` bytes to the upper four bits of 2 `N` codes, low halves first.
 fn nibbles<const N: usize>(bytes: &[u8], codes: &mut [u8]) {
     for (bytes, codes) in bytes.as_chunks::<N>().0.iter().zip(pairs_of::<N>(codes)) {
         let [low, high] = codes else { continue };
@@ -194,7 +195,7 @@ fn nibbles<const N: usize>(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// [`nibbles`] as the four bits after the first one.
+/// Writes nibbles like [`nibbles`], to the four bits after the highest one.
 fn later_nibbles<const N: usize>(bytes: &[u8], codes: &mut [u8]) {
     for (bytes, codes) in bytes.as_chunks::<N>().0.iter().zip(pairs_of::<N>(codes)) {
         let [low, high] = codes else { continue };
@@ -203,12 +204,12 @@ fn later_nibbles<const N: usize>(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// Two times `N` codes after another.
+/// Returns pairs of `N` codes each.
 fn pairs_of<const N: usize>(codes: &mut [u8]) -> impl Iterator<Item = &mut [[u8; N]]> {
     codes.as_chunks_mut::<N>().0.chunks_exact_mut(2)
 }
 
-/// Sets the first bit of codes: a bit each of a word.
+/// Sets the highest bit of the codes from the bits of a word.
 fn first_bits(word: [u8; 4], codes: &mut [u8; 32]) {
     for (code, at) in codes.iter_mut().zip(0..) {
         *code |= ((u32::from_le_bytes(word) >> at & 1) as u8) << 7;
@@ -243,7 +244,7 @@ fn q8_0(block: &[u8; 34], codes: &mut [u8; 32]) {
     }
 }
 
-/// 2 bits of each code, shifted: 32 bytes hold four times 32 codes.
+/// Sets two bits of each code, shifted. Each 32 bytes hold four sets of 32 codes.
 fn pairs_of_bits(bytes: &[u8], codes: &mut [u8; 256], shift: u32) {
     for (bytes, codes) in bytes.chunks_exact(32).zip(codes.as_chunks_mut::<128>().0) {
         for (codes, pair) in codes.as_chunks_mut::<32>().0.iter_mut().zip([0, 2, 4, 6]) {
@@ -254,7 +255,7 @@ fn pairs_of_bits(bytes: &[u8], codes: &mut [u8; 256], shift: u32) {
     }
 }
 
-/// A bit of each code, shifted: 32 bytes hold eight times 32 codes.
+/// Sets one bit of each code, shifted. The 32 bytes hold eight sets of 32 codes.
 fn single_bits(bytes: &[u8], codes: &mut [u8; 256], shift: u32) {
     for (codes, at) in codes.as_chunks_mut::<32>().0.iter_mut().zip(0..8) {
         for (code, byte) in codes.iter_mut().zip(bytes) {
@@ -266,7 +267,7 @@ fn single_bits(bytes: &[u8], codes: &mut [u8; 256], shift: u32) {
 fn q2_k(block: &[u8; 84], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[80..82]);
     parts.least(&block[82..84]);
-    // Scale below, minimum above, as the codec has them.
+    // The scale is in the lower nibble and the minimum in the upper one, as in the codec.
     parts.sub_scales.copy_from_slice(&block[..16]);
     parts.codes.fill(0);
     pairs_of_bits(&block[16..80], parts.codes, 6);
@@ -282,7 +283,7 @@ fn q3_k(block: &[u8; 110], mut parts: BlockParts<'_, 256>) {
     pairs_of_bits(&block[32..96], parts.codes, 5);
 }
 
-/// Scales and minima of the groups of 32: four at a time.
+/// Writes the scales and minima of the groups of 32, four at a time.
 fn scales_of_32(packed: &[u8], parts: &mut BlockParts<'_, 256>) {
     let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| packed[at + byte]));
     let (first, second, halves) = (word(0), word(4), word(8));
@@ -333,7 +334,7 @@ fn iq4_xs(block: &[u8; 136], mut parts: BlockParts<'_, 256>) {
     nibbles::<16>(&block[8..], parts.codes);
 }
 
-/// Elements of FP4 in the first four bits, as codes that ascend.
+/// Converts FP4 elements in the upper four bits to ascending codes.
 fn ascending(codes: &mut [u8]) {
     for code in codes {
         *code = signed_code(*code >> 4 & 7, *code >> 7 == 1);
@@ -348,7 +349,7 @@ fn mxfp4(block: &[u8; 17], parts: BlockParts<'_, 32>) {
 
 fn nvfp4(block: &[u8; 36], parts: BlockParts<'_, 64>) {
     for (out, scale) in parts.sub_scales.iter_mut().zip(&block[..4]) {
-        // What is no number counts as zero, and signs do not count.
+        // NaN counts as zero, and signs are ignored.
         *out = if *scale == 0x7f { 0 } else { scale & 0x7f };
     }
     nibbles::<8>(&block[4..], parts.codes);

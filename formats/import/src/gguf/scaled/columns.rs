@@ -1,11 +1,11 @@
-//! Columns of scaled integers in another order.
+//! Column permutations of scaled integers.
 
 use nestling_formats::nested::{ScaleType, ScaledForm, ScaledRows, SubScale};
 
 use super::parts::ScaledRun;
 
-/// Moves columns into `out`: those of each of `units` in turn, which are numbers of runs of `span`
-/// groups of 32 columns. Where `span` is less than that of the matrix, scales are repeated.
+/// Copies columns into `out` in the order of `units`, which are indices of runs of `span` groups of 32
+/// columns. If `span` is smaller than that of the matrix, scales are repeated.
 pub(crate) fn take_units(
     from: &ScaledRows,
     form: &ScaledForm,

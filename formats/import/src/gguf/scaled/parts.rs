@@ -1,8 +1,8 @@
-//! Where the parts of blocks go.
+//! Destinations of transcoded blocks.
 
 use nestling_formats::nested::{Minima, ScaledForm, ScaledRows};
 
-/// Parts of a [`ScaledRows`] that blocks are moved into: all of its fields, or whole rows of them.
+/// Mutable parts of a [`ScaledRows`], the destination of transcoding: all rows, or a range of whole rows.
 #[derive(Debug)]
 pub struct ScaledRun<'a> {
     /// Codes.
@@ -13,12 +13,12 @@ pub struct ScaledRun<'a> {
     pub minima: &'a mut [u8],
     /// Sub-scales.
     pub sub_scales: &'a mut [u8],
-    /// Integers of minima.
+    /// Quantized minima.
     pub sub_minima: &'a mut [u8],
 }
 
 impl<'a> ScaledRun<'a> {
-    /// The rows of a matrix from one on.
+    /// Returns the parts of a matrix starting at `row`.
     pub fn from_row(matrix: &'a mut ScaledRows, row: usize) -> Self {
         let rows = matrix.rows.max(1);
         let from = |part: &'a mut Vec<u8>| {
@@ -35,7 +35,7 @@ impl<'a> ScaledRun<'a> {
     }
 }
 
-/// Bytes of every part that some columns become: those of a block, or of a row.
+/// Size in bytes of each part, for the columns of a block or of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartSizes {
     pub scales: usize,

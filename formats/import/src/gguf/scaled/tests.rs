@@ -1,4 +1,4 @@
-//! Transcoded blocks against the numbers that blocks are read as.
+//! Transcoded blocks compared with decoded blocks.
 
 use super::*;
 use nestling_formats::nested::{
@@ -6,7 +6,7 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{Level, Plane};
 
-/// A small generator: the tests need spread, not quality.
+/// A simple generator: the tests need variety, not quality.
 struct Random(u64);
 
 impl Random {
@@ -16,7 +16,7 @@ impl Random {
         mixed ^ mixed >> 32
     }
 
-    /// The bits of a finite half-precision number: any, or one of the corners.
+    /// Returns the bits of a finite half-precision number, either random or a corner case.
     fn half(&mut self) -> u16 {
         const CORNERS: [u16; 10] =
             [0, 0x8000, 1, 0x8001, 0x3ff, 0x83ff, 0x400, 0x7bff, 0xfbff, 0x3c00];
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// Where half-precision numbers lie in a block.
+/// Returns the byte offsets of the half-precision numbers in a block.
 fn halves(kind: BlockType) -> &'static [usize] {
     use BlockType as T;
     match kind {
@@ -44,7 +44,7 @@ fn halves(kind: BlockType) -> &'static [usize] {
     }
 }
 
-/// Random blocks with scales of all kinds, all of them finite.
+/// Returns random blocks with various finite scales.
 fn blocks(kind: BlockType, count: usize, random: &mut Random) -> Vec<u8> {
     let mut out = Vec::new();
     for _ in 0..count {
@@ -78,7 +78,7 @@ fn transcoded(kind: BlockType, blocks: &[u8], cols: usize) -> ScaledRows {
     rows
 }
 
-/// A float of the scales' type; 1 where there is none.
+/// Returns a scale as a float, or 1 if the codec has none.
 fn scale(codec: &ScaledCodec, bytes: &[u8], index: usize) -> f32 {
     match codec.form.scale {
         ScaleType::None => 1.0,
@@ -87,7 +87,7 @@ fn scale(codec: &ScaledCodec, bytes: &[u8], index: usize) -> f32 {
     }
 }
 
-/// The contract's formula, weight by weight.
+/// Computes a weight with the formula of the format.
 fn weight(codec: &ScaledCodec, rows: &ScaledRows, at: usize, level: Level) -> f32 {
     let form = &codec.form;
     let span = at / (32 * usize::from(form.span));
@@ -184,7 +184,7 @@ fn columns_in_another_order_keep_their_weights() {
         let whole = ScaledBlocks::whole(kind);
         for span in [1u8, 2, 4, 8].into_iter().filter(|span| *span <= whole.codec().form.span) {
             let columns = 32 * usize::from(span);
-            // The last unit first, and one left out.
+            // The units are in reverse order, without the first.
             let units: Vec<usize> = (1..cols / columns).rev().collect();
             let blocks = ScaledBlocks { span, ..whole };
             let mut taken = blocks.rows(count, units.len() * columns).unwrap();
@@ -206,14 +206,14 @@ fn columns_in_another_order_keep_their_weights() {
     }
 }
 
-/// Standard normal numbers: sums of twelve uniform ones.
+/// Returns a standard normal number, the sum of twelve uniform ones.
 fn normal(random: &mut Random) -> f32 {
     let uniform = || (random.next() >> 40) as f32 / (1u32 << 24) as f32;
     std::iter::repeat_with(uniform).take(12).sum::<f32>() - 6.0
 }
 
-/// Codes of a type's codec for weights, plainly rounded: every sub-block spans its own weights, its
-/// scale and minimum rounded to what the codec has.
+/// Quantizes weights with a type's codec by simple rounding. Each sub-block covers its own range, with scale
+/// and minimum rounded to the codec's precision.
 fn quantized(kind: BlockType, weights: &[f32], cols: usize) -> ScaledRows {
     let codec = ScaledBlocks::whole(kind).codec();
     let form = codec.form;
@@ -223,7 +223,7 @@ fn quantized(kind: BlockType, weights: &[f32], cols: usize) -> ScaledRows {
     let (sub, span) = (usize::from(form.sub_block), 32 * usize::from(form.span));
     let half = |value: f32| half::f16::from_f32(value);
     for (at, weights) in weights.chunks(span).enumerate() {
-        // Of each sub-block the scale, of either sign, and what is subtracted.
+        // Scale (of either sign) and subtracted minimum of each sub-block.
         let wanted: Vec<[f32; 2]> = weights
             .chunks(sub)
             .map(|weights| {
@@ -276,8 +276,8 @@ fn quantized(kind: BlockType, weights: &[f32], cols: usize) -> ScaledRows {
     out
 }
 
-/// The expected figures are of other quantizers, which place their codes a little better or worse;
-/// that of level 6 of Q8_0 was measured here.
+/// The expected figures come from other quantizers, with slightly better or worse codes. That of Q8_0 at
+/// level 6 was measured with this test.
 #[test]
 fn lower_levels_of_normal_weights_have_the_errors_of_their_bits() {
     use BlockType as T;
