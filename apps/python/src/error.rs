@@ -91,7 +91,7 @@ fn with_errno(py: Python<'_>, error: PyErr, errno: i32) -> PyErr {
 /// Returns the first error of the operating system in a chain of sources.
 fn system_error(error: &EngineError) -> Option<&io::Error> {
     let first: Option<&(dyn Error + 'static)> = Some(error);
-    let mut chain = iter::successors(first, |error| error.source());
+    let mut chain = iter::successors(first, |error| (**error).source());
     chain.find_map(|error| error.downcast_ref::<io::Error>())
 }
 

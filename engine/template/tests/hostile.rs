@@ -142,7 +142,6 @@ fn faults_of(templates: &[(String, String)]) -> String {
             Ok(bytes) => format!("{bytes} bytes"),
             Err(error) => error.to_string().chars().take(100).collect(),
         };
-        println!("{name}: {time:.0?}, {mib:.1} MiB, {what}");
         if time >= TIME_MAX || outcome.bytes > 64 << 20 || what.contains("internal") {
             writeln!(faults, "{name}: {time:?}, {mib:.1} MiB, {what}").unwrap();
         }
