@@ -11,8 +11,8 @@ pub(crate) enum Prompt {
 }
 
 impl Prompt {
-    /// Renders and tokenizes the prompt. A prompt whose length in bytes already exceeds the context is
-    /// rejected first.
+    /// Renders and tokenizes the prompt. A conversation whose minimum number of tokens exceeds the context is
+    /// rejected before it is rendered.
     ///
     /// # Errors
     /// The errors of [`Model::prompt`].

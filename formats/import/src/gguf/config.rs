@@ -13,7 +13,8 @@ const GATING: &str = "expert_gating_func";
 
 const GPT_OSS: &str = "gpt_oss";
 
-/// Returns the family of a file. For names shared by several families, the expert scoring decides.
+/// Returns the family of a file. Families with the same name are distinguished by a marker key or by their
+/// expert scoring.
 fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
     let metadata = &header.metadata;
     let name = metadata.text(ARCHITECTURE)?;
