@@ -2,7 +2,6 @@
 
 use nestling::{CancelToken, Conversation, EngineError, Input, Model};
 
-/// A prompt that is not tokenized yet.
 #[derive(Clone, Debug)]
 pub(crate) enum Prompt {
     Conversation(Box<Conversation>),
