@@ -95,7 +95,6 @@ const NUMBERS: [f64; 20] = [
 /// Maximum size in bytes of converted weights, which take some tenths of a second under the sanitizer.
 const CONVERTED_BYTES_MAX: u64 = 130_000;
 
-/// Files with their names.
 type Files = Vec<(String, Vec<u8>)>;
 
 /// Tiny checkpoints of all families, and GGUF files.

@@ -45,7 +45,6 @@ impl Chat {
 
 #[pymethods]
 impl Chat {
-    /// Sends a user message and starts the response.
     fn send(&self, py: Python<'_>, message: &str, options: &str) -> PyResult<Generation> {
         call(py, || {
             self.state.with(|state| {

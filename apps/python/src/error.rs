@@ -8,7 +8,6 @@ use nestling::{EngineError, ErrorClass};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// An error of a call.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// An error of `nestling`, with the name of its class there.
@@ -31,7 +30,6 @@ impl Failure {
         Self::Told { class: "BusyError", text }
     }
 
-    /// Creates an error for insufficient memory.
     pub(crate) fn no_room(text: String) -> Self {
         Self::Told { class: "NoRoomError", text }
     }

@@ -47,7 +47,6 @@ fn reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Returns the end of a generation as JSON.
 fn written(finished: &Finished) -> String {
     let (usage, stats) = (&finished.usage, &finished.stats);
     let told = json!({

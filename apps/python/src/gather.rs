@@ -5,7 +5,6 @@ use nestling::{Event, TokenEvent};
 use crate::arrays::Array;
 use crate::error::Failure;
 
-/// Token data collected so far.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     /// Vocabulary size if the log-probabilities of the whole vocabulary are collected; 0 if they are not.

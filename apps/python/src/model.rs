@@ -78,7 +78,6 @@ impl Model {
         })
     }
 
-    /// Restores a session from a snapshot.
     fn restore(&self, py: Python<'_>, snapshot: &Bound<'_, PyBytes>) -> PyResult<Session> {
         let snapshot = snapshot.as_bytes();
         call(py, || Ok(Session::new(self.get()?.restore(snapshot)?)))

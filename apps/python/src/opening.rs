@@ -62,7 +62,6 @@ pub(crate) fn open(
     opened.map(Model::new)
 }
 
-/// Parsed options for opening a model.
 struct Asked {
     device: Option<Device>,
     engine: EngineOptions,

@@ -54,12 +54,10 @@ impl<T: Into<Input>> From<T> for Asked {
 
 #[pymethods]
 impl Session {
-    /// Appends a text and starts a generation.
     fn generate_text(&self, py: Python<'_>, text: &str, options: &str) -> PyResult<Generation> {
         self.generate(py, options, || Ok(text.into()))
     }
 
-    /// Appends tokens and starts a generation.
     fn generate_tokens(
         &self,
         py: Python<'_>,
@@ -95,7 +93,6 @@ impl Session {
         call(py, || self.session.with(|session| Ok(session.append(&tokens)?)))
     }
 
-    /// Truncates the session to `length` tokens.
     fn truncate(&self, py: Python<'_>, length: usize) -> PyResult<()> {
         call(py, || self.session.with(|session| Ok(session.truncate(length)?)))
     }

@@ -38,7 +38,6 @@ pub(crate) struct Job {
     pub param: &'static str,
 }
 
-/// An event of one choice.
 #[derive(Debug)]
 pub(crate) struct Said {
     /// Index of the choice; the choices of the first prompt come first.
@@ -252,7 +251,6 @@ struct Choice {
     cancel: CancelToken,
     shared: Option<usize>,
     calls: usize,
-    /// Arrival time of the last token.
     last_token: Option<Instant>,
 }
 
@@ -266,7 +264,6 @@ struct Pump {
     streams: Vec<ChoiceStream>,
     /// Session of each prompt, kept as idle sessions at the end.
     kept: Vec<Session>,
-    /// Salt of the idle sessions.
     salt: Option<String>,
     /// Number of choices per prompt.
     choices_each: usize,

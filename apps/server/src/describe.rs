@@ -7,7 +7,6 @@ use crate::pool::{ModelState, OpenState};
 use crate::server::Served;
 use crate::source::ListedModel;
 
-/// Returns the entry of an open model in `/v1/models`.
 pub(crate) fn model(served: &Served) -> Value {
     let can = served.model.capabilities();
     json!({

@@ -6,7 +6,6 @@ use axum::response::{IntoResponse, Response};
 use nestling::{EngineError, ErrorClass};
 use serde_json::{Value, json};
 
-/// An error response.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
     pub status: StatusCode,

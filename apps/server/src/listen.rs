@@ -64,6 +64,7 @@ impl Listener {
     /// Listens on the first address of `host` and starts to answer. Until a model is set, requests fail with
     /// "Loading model". Port 0 selects a free port.
     ///
+    /// # Errors
     /// Returns a [`ListenError`] if the address is not allowed, listening fails or no thread can be started.
     pub fn start(server: &Server, host: &str, port: u16) -> Result<Self, ListenError> {
         let wrong = |source| ListenError::Address { address: format!("{host}:{port}"), source };

@@ -148,7 +148,6 @@ pub(crate) async fn tokenizer_info(
     }
 }
 
-/// Returns the value of `model` in a query string.
 fn model_of(query: &str) -> Result<Option<Vec<u8>>, ApiError> {
     let mut found = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {

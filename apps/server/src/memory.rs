@@ -18,7 +18,8 @@ const BUDGET: &str = "budget_bytes";
 /// Sets the memory budget between two steps and returns the resulting memory use.
 ///
 /// # Errors
-/// Returns an error if the budget exceeds the one at server start, or is too small for the resident weights.
+/// Returns an error if the budget exceeds the one at server start, or is below the memory that the model uses
+/// besides streamed experts.
 pub(crate) async fn set_budget(
     served: Arc<Served>,
     mut fields: Fields,

@@ -265,7 +265,6 @@ struct Family<'a> {
     values: Vec<String>,
 }
 
-/// Adds the label `model` to a value.
 fn with_model(line: &str, model: &str) -> String {
     let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     match line.split_once('{') {

@@ -38,7 +38,6 @@ pub(crate) enum Step {
     Close,
 }
 
-/// A completion, possibly incomplete.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub list: Vec<Part>,

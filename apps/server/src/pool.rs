@@ -95,7 +95,6 @@ impl ModelState {
     }
 }
 
-/// An open model in listings.
 #[derive(Debug)]
 pub(crate) struct OpenState {
     pub served: Arc<Served>,
@@ -103,7 +102,6 @@ pub(crate) struct OpenState {
     pub left: Option<Duration>,
 }
 
-/// Next action for a request.
 enum Step {
     Ready(Arc<Served>),
     Joined(Waiter),

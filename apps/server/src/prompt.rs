@@ -2,7 +2,6 @@
 
 use nestling::{CancelToken, Conversation, EngineError, Input, Model};
 
-/// A prompt that is not tokenized yet.
 #[derive(Clone, Debug)]
 pub(crate) enum Prompt {
     Conversation(Box<Conversation>),
@@ -11,8 +10,8 @@ pub(crate) enum Prompt {
 }
 
 impl Prompt {
-    /// Renders and tokenizes the prompt. A prompt whose length in bytes already exceeds the context is
-    /// rejected first.
+    /// Renders and tokenizes the prompt. A conversation whose minimum number of tokens exceeds the context is
+    /// rejected before it is rendered.
     ///
     /// # Errors
     /// The errors of [`Model::prompt`].

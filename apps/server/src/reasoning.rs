@@ -3,7 +3,6 @@
 use nestling::Model;
 use serde_json::{Map, Value};
 
-/// Reasoning efforts of the APIs.
 pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// Name of the template variable for the effort.
@@ -40,7 +39,6 @@ pub(crate) fn set_switch(arguments: &mut Map<String, Value>, model: &Model, reas
     is_known
 }
 
-/// Returns true if the template supports efforts.
 pub(crate) fn has_efforts(model: &Model) -> bool {
     knows(model, EFFORT)
 }

@@ -56,10 +56,8 @@ struct Inner {
     bodies: BodyBudget,
 }
 
-/// The models of a server.
 #[derive(Debug)]
 pub(crate) enum Models {
-    /// A single model.
     One(Lone),
     /// Models of a source, opened on demand.
     Pool(Pool),

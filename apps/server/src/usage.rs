@@ -37,7 +37,6 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Returns the API's name of a finish reason.
 pub(crate) fn finish_reason(finished: &Finished) -> &'static str {
     match finished.reason {
         FinishReason::Stop => "stop",

@@ -40,7 +40,6 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
     }
 }
 
-/// Returns a name that occurs twice.
 pub(crate) fn duplicate<V>(members: &[(String, V)]) -> Option<&str> {
     let mut names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
@@ -121,7 +120,6 @@ impl Fields {
         Self { file: self.file.clone(), members, nulls, defaults: self.defaults.clone() }
     }
 
-    /// Returns the members of the object under `key`.
     pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ImportError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let Value::Object(map) = value else {
@@ -184,7 +182,6 @@ impl Fields {
         }
     }
 
-    /// Returns the error for an invalid value.
     pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>) -> ImportError {
         let found = self.found(key, "nothing");
         ImportError::Value {
@@ -195,12 +192,10 @@ impl Fields {
         }
     }
 
-    /// Returns the error for an unknown member.
     pub(crate) fn unknown(&self, key: &str, value: &Value) -> ImportError {
         ImportError::UnknownOption { file: self.file.clone(), key: key.into(), found: shown(value) }
     }
 
-    /// Returns the error for an unsupported value.
     pub(crate) fn unsupported(&self, key: &str, supported: &str) -> ImportError {
         let found = self.found(key, "absent");
         ImportError::Unsupported {

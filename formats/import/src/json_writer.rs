@@ -47,6 +47,7 @@ impl<'a> JsonWriter<'a> {
         Ok(())
     }
 
+    /// Writes a JSON value.
     pub fn value(&mut self, value: &Value) -> Result<(), ImportError> {
         self.raw(&value.to_string())
     }

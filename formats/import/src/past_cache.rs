@@ -82,7 +82,6 @@ fn read_blocks(file: &File, offset: u64, out: &mut [u8], needed: usize) -> io::R
 /// System call number of `cachestat`, identical on all Linux architectures that Rust supports.
 const CACHESTAT: libc::c_long = 451;
 
-/// Input of `cachestat`.
 #[repr(C)]
 struct CacheRange {
     offset: u64,
@@ -124,7 +123,6 @@ mod tests {
         (file, bytes)
     }
 
-    /// Drops a file from the page cache.
     fn forget(file: &File) {
         file.sync_all().unwrap();
         rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();

@@ -103,7 +103,6 @@ fn special_tokens(file: &str, bytes: Option<&[u8]>) -> Result<Special, ImportErr
     Ok(special)
 }
 
-/// Returns the error for an invalid special token.
 fn wrong_special(file: &str, id: u64, expected: &str, found: &str) -> ImportError {
     ImportError::Value {
         file: file.into(),
@@ -202,7 +201,6 @@ impl Ranks {
         self.tokens.iter().map(|range| &self.bytes[range.clone()]).enumerate()
     }
 
-    /// Returns the ranks by token.
     fn ids(&self, file: &str) -> Result<HashMap<&[u8], usize>, ImportError> {
         let (mut ids, count) = (HashMap::new(), self.tokens.len());
         ids.try_reserve(count).map_err(|_| OutOfMemory::of::<(&[u8], usize)>("ranks", count))?;

@@ -303,7 +303,6 @@ fn the_hash_is_of_the_contents() {
     assert!(matches!(stopped, Err(ImportError::Cancelled)));
 }
 
-/// Parses a file as the library does.
 fn parse(bytes: &[u8]) -> Result<SafetensorsHeader, ImportError> {
     let length = bytes.len() as u64;
     let prefix: [u8; 8] = std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0));

@@ -11,7 +11,6 @@ use crate::logprobs::{Unsaid, of_chat};
 use crate::server::Served;
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
-/// Collected output of a choice.
 #[derive(Debug, Default)]
 struct Answer {
     content: String,

@@ -54,7 +54,6 @@ impl Choices {
     }
 }
 
-/// Pending output of a choice.
 #[derive(Debug, Default)]
 struct Progress {
     tokens: Vec<TokenEvent>,
@@ -71,7 +70,6 @@ impl Progress {
         Self { offset, ..Self::default() }
     }
 
-    /// Processes an event and returns its text.
     fn take(&mut self, event: Event) -> String {
         match event {
             Event::PromptToken(token) | Event::Token(token) => self.tokens.push(token),

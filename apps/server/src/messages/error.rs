@@ -11,7 +11,6 @@ use crate::usage::random;
 /// HTTP status of an overloaded server in this API.
 const OVERLOADED: u16 = 529;
 
-/// Header with the request id.
 const ID_HEADER: &str = "request-id";
 
 fn kind(status: StatusCode) -> &'static str {

@@ -27,7 +27,6 @@ use request::{MessageRequest, Talk};
 
 pub(crate) use error::in_own_form;
 
-/// Returns true if a path belongs to this API.
 pub(crate) fn owns(path: &str) -> bool {
     let rest = path.strip_prefix("/v1/messages");
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

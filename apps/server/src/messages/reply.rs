@@ -16,7 +16,6 @@ const NO_OBJECT: &str = "INVALID_JSON";
 pub(super) struct Head {
     id: String,
     model: String,
-    /// Stop sequences of the request.
     stops: Vec<String>,
 }
 

@@ -155,7 +155,8 @@ fn take_thinking(
     thinking.end()
 }
 
-/// Reads the reasoning budget, and passes it to the template if it has a variable for it.
+/// Reads the reasoning budget and sets the template variable for it. A budget is an error if the template
+/// does not have this variable.
 fn take_budget(
     thinking: &mut Fields,
     model: &Model,

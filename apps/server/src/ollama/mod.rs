@@ -134,7 +134,6 @@ fn words(error: &ApiError) -> String {
     }
 }
 
-/// Converts an error response to this API's format.
 pub(crate) fn in_own_form(mut response: Response) -> Response {
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         *response.body_mut() = Body::from(json!({ "error": words(&error) }).to_string());

@@ -33,7 +33,7 @@ pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<GenerateOptions
     Ok(options)
 }
 
-/// Reads `num_predict`. Negative values mean no limit besides the context.
+/// Reads `num_predict`. The values -1 and -2 mean no limit besides the context.
 fn tokens_max(asked: &mut Fields) -> Result<Option<usize>, ApiError> {
     let name = "num_predict";
     let Some(value) = asked.take(name) else { return Ok(None) };

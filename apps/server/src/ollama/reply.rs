@@ -11,14 +11,12 @@ use super::time::{nanoseconds, written};
 use crate::answers::Answers;
 use crate::error::{ApiError, json_response};
 
-/// Type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Chat,
     Generate,
 }
 
-/// Output of one or several events.
 #[derive(Debug, Default)]
 struct Piece {
     content: String,

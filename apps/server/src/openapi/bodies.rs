@@ -28,7 +28,6 @@ pub(super) fn all() -> Value {
     })
 }
 
-/// Adds the fields common to chats and completions.
 fn with_shared(fields: Value) -> Value {
     let mut all = json!({
         "model": text(TEXT_BYTES_MAX),

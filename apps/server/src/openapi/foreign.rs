@@ -94,7 +94,6 @@ fn anthropic_tool() -> Value {
     )
 }
 
-/// Returns the fields common to both message routes.
 fn counted() -> Value {
     let message = object(
         &["role", "content"],

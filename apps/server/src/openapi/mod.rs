@@ -170,7 +170,6 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-/// Returns an operation id derived from a path.
 fn id_of(path: &str) -> String {
     let letters = path.trim_matches('/').replace(['/', '.'], "_").replace(['{', '}'], "");
     if letters.is_empty() { "page".into() } else { letters }

@@ -9,7 +9,6 @@ use crate::parts::{Kind, Part, Parts};
 use crate::server::{Served, unix_seconds};
 use crate::usage::random;
 
-/// Ids of the items of a response.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     list: Vec<String>,
@@ -35,7 +34,6 @@ impl Ids {
 pub(super) enum Status {
     InProgress,
     Completed,
-    /// The item was cut off.
     Incomplete,
 }
 

@@ -133,7 +133,6 @@ fn echo(fields: &Fields) -> Map<String, Value> {
     echo
 }
 
-/// Adds the effective sampling parameters.
 fn say(echo: &mut Map<String, Value>, sampling: &SamplingParams) {
     echo.insert("temperature".into(), decimal(sampling.temperature));
     echo.insert("top_p".into(), decimal(sampling.top_p));
@@ -145,7 +144,6 @@ fn decimal(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
-/// Reads `text`, the output format.
 fn text_form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
     let Some(mut text) = fields.object("text")? else { return Ok(None) };
     let mut guide = None;

@@ -65,7 +65,6 @@ struct Writer {
     served: Arc<Served>,
     reply: Reply,
     ids: Ids,
-    /// Sequence number of the next event.
     number: u64,
 }
 
@@ -157,7 +156,6 @@ fn words(part: &Part) -> &'static str {
     }
 }
 
-/// Adds a field to an object.
 fn with(mut object: Value, name: &str, value: Value) -> Value {
     if let Value::Object(map) = &mut object {
         map.insert(name.into(), value);

@@ -28,7 +28,6 @@ use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
-/// A received response.
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,

@@ -19,14 +19,12 @@ use crate::{CHAT, block_on, chat_with, get, post, post_later};
 #[derive(Debug, Default)]
 struct Two {
     opened: Mutex<Vec<(String, Option<u64>)>>,
-    /// Number of open models.
     open: Arc<AtomicUsize>,
     /// Set while opening must block until it is cancelled or this is cleared.
     waits: AtomicBool,
     cancelled: AtomicUsize,
 }
 
-/// Counts a model as open until dropped.
 struct Held(Arc<AtomicUsize>);
 
 impl Drop for Held {

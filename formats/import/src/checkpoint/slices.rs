@@ -24,7 +24,6 @@ pub struct MatrixPlace<'a> {
     pub(super) parts: Vec<RowSlice<'a>>,
 }
 
-/// A range of matrix rows, taken from one tensor.
 #[derive(Clone, Debug)]
 pub(super) struct RowSlice<'a> {
     pub tensor: &'a TensorInfo,

@@ -141,9 +141,7 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LayerAttention {
-    /// Sliding window.
     Local,
-    /// Full attention.
     Global,
 }
 
@@ -349,7 +347,6 @@ fn attention(
     })
 }
 
-/// RoPE settings of a layer kind.
 struct Rope {
     theta: f64,
     /// Fraction of a head's pairs that are rotated.

@@ -225,7 +225,6 @@ pub(super) fn silu(fields: &Fields) -> Result<(), ImportError> {
     }
 }
 
-/// Rejects layers other than full attention.
 pub(super) fn full_attention(fields: &Fields) -> Result<(), ImportError> {
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     match fields.get("layer_types") {
@@ -339,7 +338,6 @@ pub(super) fn windows(
     types.iter().map(of).collect()
 }
 
-/// Reads RoPE with rotation of whole heads.
 pub(super) fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
     super::rope::rope(fields, head_dim, Turned::Whole)
 }

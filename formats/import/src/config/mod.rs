@@ -57,9 +57,7 @@ impl Architecture {
 /// Identification and reader of a family.
 struct Family {
     architecture: Architecture,
-    /// Value of `model_type`.
     model_type: &'static str,
-    /// Class name in `architectures`.
     class: &'static str,
     /// Keys that `read` uses, in addition to [`keys::COMMON`].
     keys: &'static [&'static str],

@@ -36,7 +36,6 @@ impl Nearest {
         nearest.map(|(_, nearest)| nearest)
     }
 
-    /// Describes the similarity for an error message.
     pub(crate) fn describe(&self) -> String {
         let model_type = self.family.model_type;
         match self.unknown.len() {

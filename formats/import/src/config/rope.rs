@@ -162,10 +162,8 @@ const LONGROPE_KEYS: &[&str] = &[
 const LLAMA3_KEYS: &[&str] =
     &["factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"];
 
-/// Rotated part of a head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Turned {
-    /// The whole head.
     Whole,
     /// The fraction `partial_rotary_factor`, or the given number of elements if the key is absent.
     Part(usize),

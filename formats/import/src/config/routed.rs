@@ -12,9 +12,7 @@ use crate::limits::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH};
 
 /// Keys of the numbers of experts.
 pub(super) struct Names {
-    /// Key of the number of routed experts.
     pub(super) experts: &'static str,
-    /// Key of the number of shared experts.
     pub(super) shared: &'static str,
 }
 

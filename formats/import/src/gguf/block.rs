@@ -62,7 +62,6 @@ pub enum BlockType {
     Q2_0,
 }
 
-/// Properties of a block type.
 struct Facts {
     number: u32,
     name: &'static str,

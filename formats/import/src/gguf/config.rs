@@ -13,7 +13,8 @@ const GATING: &str = "expert_gating_func";
 
 const GPT_OSS: &str = "gpt_oss";
 
-/// Returns the family of a file. For names shared by several families, the expert scoring decides.
+/// Returns the family of a file. Families with the same name are distinguished by a marker key or by their
+/// expert scoring.
 fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
     let metadata = &header.metadata;
     let name = metadata.text(ARCHITECTURE)?;
@@ -121,7 +122,6 @@ fn has_mxfp4_experts(header: &GgufHeader) -> bool {
         && experts.all(|tensor| tensor.element == ElementType::Block(BlockType::Mxfp4))
 }
 
-/// Returns the number of rows of the embedding.
 fn vocabulary(header: &GgufHeader) -> Result<u64, ImportError> {
     const EMBEDDING: &str = "token_embd.weight";
     let embedding = header.tensors.iter().find(|tensor| tensor.name == EMBEDDING);
@@ -133,7 +133,6 @@ fn vocabulary(header: &GgufHeader) -> Result<u64, ImportError> {
 }
 
 impl Keys<'_> {
-    /// Converts a key and inserts it into the configuration.
     fn insert(&self, key: &Key, config: &mut Map<String, Value>) -> Result<(), ImportError> {
         match key {
             Key::Same(theirs, ours) => {

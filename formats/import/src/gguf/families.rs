@@ -186,7 +186,7 @@ const ROUTED: &[Key] = &[
     Key::Optional("expert_group_used_count", "topk_group"),
 ];
 
-/// Values of these families for absent keys.
+/// Values of families with DeepSeek-V3's experts for absent keys.
 const ROUTED_ABSENT: &[(&str, Fixed)] = &[
     ("first_k_dense_replace", Fixed::Whole(0)),
     ("n_shared_experts", Fixed::Whole(0)),

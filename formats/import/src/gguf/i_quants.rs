@@ -40,10 +40,8 @@ pub(super) const IQ3_S_UNIT: f32 = 1.0;
 /// Magnitudes of IQ2_XXS, IQ2_XS and IQ2_S.
 pub(super) const IQ2_MAGNITUDES: [i8; 4] = [8, 25, 43, 0];
 
-/// Magnitudes of IQ3_XXS.
 pub(super) const IQ3_XXS_MAGNITUDES: [i8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
 
-/// Magnitudes of IQ3_S.
 pub(super) const IQ3_S_MAGNITUDES: [i8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
 impl IntegerBlock {

@@ -138,7 +138,6 @@ impl GgufMetadata {
         self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
-    /// Returns the error for an invalid value.
     pub(crate) fn wrong(&self, key: &str, expected: &str) -> ImportError {
         let found = self.get(key).map_or_else(|| "nothing".into(), |value| self.shown(value));
         ImportError::Value {
@@ -149,7 +148,6 @@ impl GgufMetadata {
         }
     }
 
-    /// Formats a value for an error message.
     pub(crate) fn shown(&self, value: &GgufValue) -> String {
         match value {
             GgufValue::Integer(number) => number.to_string(),

@@ -9,6 +9,7 @@ const DIGITS: usize = 5;
 /// Returns the file names of all parts, given the name of one of them. Returns only the given name for a file
 /// that is not split.
 ///
+/// # Errors
 /// Returns an [`ImportError`] if the numbers in the name are invalid.
 pub fn part_names(name: &str) -> Result<Vec<String>, ImportError> {
     let Some((stem, part, count)) = split(name) else { return Ok(vec![name.into()]) };

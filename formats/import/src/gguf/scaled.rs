@@ -98,6 +98,7 @@ impl ScaledBlocks {
 
     /// Changes a matrix to this codec and shape, reusing its memory. Existing contents are not cleared.
     ///
+    /// # Errors
     /// [`OutOfMemory`] if the allocation fails.
     pub fn resize(
         self,

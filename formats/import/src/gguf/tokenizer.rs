@@ -56,7 +56,6 @@ impl TokenKind {
     }
 }
 
-/// Tokenization methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     /// Byte-level BPE with merges.
@@ -260,7 +259,6 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// Returns the text of the unknown token.
     fn unknown(&self) -> Result<Option<&'a str>, ImportError> {
         if let Some((_, text)) = self.named("unknown")? {
             return Ok(Some(text));

@@ -60,7 +60,6 @@ pub(super) fn is_upright<'a>(
 
 /// Tensor layout of a checkpoint.
 struct Layout {
-    /// Name prefix of the text part.
     prefix: &'static str,
     head: &'static str,
     experts: Experts,

@@ -42,7 +42,6 @@ pub(super) const OF_WHOLE: &str = "model.language_model.embed_tokens.weight";
 
 /// Tensor layout of a checkpoint.
 struct Layout {
-    /// Name prefix of the text part.
     prefix: &'static str,
     delta_parts: DeltaParts,
     /// True if all experts of a layer are in one tensor.

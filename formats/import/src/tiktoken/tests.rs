@@ -12,7 +12,6 @@ fn data(name: &str) -> Vec<u8> {
     fs::read(folder.join(name)).unwrap()
 }
 
-/// Converts a directory with these files.
 fn of_files(ranks: &[u8], config: Option<&[u8]>) -> Result<Value, String> {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("tiktoken.model"), ranks).unwrap();
@@ -74,7 +73,6 @@ fn ranks_of(left_out: &[u8], further: &[&[u8]]) -> Vec<u8> {
     lines.collect::<String>().into_bytes()
 }
 
-/// Returns a configuration with these special tokens.
 fn config_of(tokens: &[(&str, &str)]) -> Vec<u8> {
     let token = |(id, text): &(&str, &str)| ((*id).to_owned(), json!({ "content": text }));
     let tokens: serde_json::Map<String, Value> = tokens.iter().map(token).collect();

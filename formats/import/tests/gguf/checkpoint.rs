@@ -194,7 +194,6 @@ fn split(directory: &Path) {
     }
 }
 
-/// Returns an entry of floats.
 fn floats(name: &str, shape: &[u64], values: &[f32]) -> Entry {
     let mut entry = text(name);
     entry.extend((shape.len() as u32).to_le_bytes());

@@ -15,7 +15,6 @@ fn parse(bytes: &[u8]) -> Result<GgufHeader, ImportError> {
     GgufHeader::parse("x.gguf", bytes, bytes.len() as u64)
 }
 
-/// Returns the error for a rejected file.
 fn refused(builder: &Builder) -> String {
     let begun = Instant::now();
     let error = parse(&builder.bytes()).unwrap_err().to_string();

@@ -24,7 +24,6 @@ const FINER_MAX: u8 = 3;
 
 /// Values of the complete codes of a type, in ascending order.
 struct Values {
-    /// Value of each code.
     of_codes: Vec<i16>,
     /// Exponent of the power of two that is the unit of the values.
     unit: i8,
@@ -40,7 +39,6 @@ impl Values {
         Self { of_codes: values.into_iter().map(i16::from).collect(), unit }
     }
 
-    /// Returns the magnitudes with both signs.
     fn signed(magnitudes: [i8; 8], unit: i8) -> Self {
         let negative = magnitudes.into_iter().rev().map(|magnitude| -magnitude);
         Self::table(negative.chain(magnitudes), unit)

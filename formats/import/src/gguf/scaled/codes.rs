@@ -28,7 +28,6 @@ impl<const N: usize> BlockParts<'_, N> {
     }
 }
 
-/// Transcodes consecutive blocks.
 fn each<const BYTES: usize, const N: usize>(
     blocks: &[u8],
     sizes: PartSizes,
@@ -117,7 +116,6 @@ pub(super) fn write(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut 
     }
 }
 
-/// Writes 2-bit codes.
 fn small<const N: usize>(codes: [u8; N], scale: &[u8], mut parts: BlockParts<'_, N>) {
     parts.scale(scale);
     *parts.codes = codes.map(|code| code << 6);
