@@ -3,8 +3,7 @@
 //!
 //! Each point is evaluated up to twice against the same reference (the checkpoint's floats):
 //! - *weights only*: float activations, embedding and head in float and an f32 KV cache, so that only the
-//! weights of
-//!   attention and feed-forward parts differ;
+//!   weights of attention and feed-forward parts differ;
 //! - *as shipped*: int8 activations, all weights from the store, and the KV cache in its runtime format.
 //!
 //! The text is split into independent sequences, and each token except a sequence's first is predicted.
