@@ -48,7 +48,7 @@ impl ToolChoice {
 pub struct ToolGuide {
     tools: Vec<Tool>,
     choice: ToolChoice,
-    /// By the grammars' text, which depends on how the model marks calls.
+    /// Compiled grammars, keyed by the grammar's text, which depends on the model's syntax of calls.
     grammars: Arc<Mutex<BTreeMap<String, Arc<Grammar>>>>,
 }
 
