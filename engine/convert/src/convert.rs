@@ -269,7 +269,6 @@ fn source_hash(
     }
 }
 
-/// Shared context of a conversion.
 struct Conversion<'a> {
     checkpoint: &'a Checkpoint,
     writer: &'a StoreWriter,
@@ -347,7 +346,6 @@ impl Conversion<'_> {
         Ok(Some(calibrator))
     }
 
-    /// Returns whether all matrices of a layer are written.
     fn is_done(&self, layer: u32) -> bool {
         let groups = self.writer.index().groups().iter();
         let mut of_layer = groups.filter(|group| group.id.layer() == Some(layer));

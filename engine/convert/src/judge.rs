@@ -207,7 +207,6 @@ fn level_policy(model: &dyn ModelRunner, dual: Option<DualPolicy>) -> LevelPolic
     dual.map_or(held, LevelPolicy::Dual)
 }
 
-/// Returns the limits of all models.
 fn limits(
     reference: &dyn ModelRunner,
     points: &[(JudgePoint, PointModels<'_>)],
@@ -247,7 +246,6 @@ fn sequence_length(
 /// Name of the logits in out-of-memory errors.
 const LOGITS: &str = "the logits of a text that is judged";
 
-/// Logits of the unquantized model for one sequence.
 struct Expected {
     vocab_size: usize,
     logits: Vec<f32>,        // [L, vocab]

@@ -24,7 +24,6 @@ pub(super) fn try_resize<T: Clone>(
     Ok(())
 }
 
-/// One cache line.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([f32; LANES]);

@@ -89,7 +89,6 @@ impl AttentionState {
 #[derive(Clone, Debug, Default)]
 pub struct AttentionRows {
     head_dim: usize,
-    /// Number of elements of a value.
     value_dim: usize,
     queries: AlignedFloats, // [Q, head_dim]
     /// First visible position of each query, ascending.
@@ -214,11 +213,8 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
 
 /// Queries that see positions of a page, with their accumulators.
 struct PageQueries<'a> {
-    /// First position of the page.
     first: usize,
-    /// Number of elements of a query and of a key.
     head_dim: usize,
-    /// Number of elements of a value.
     value_dim: usize,
     queries: &'a [f32],
     starts: &'a [usize],

@@ -106,7 +106,6 @@ struct Token<'a> {
     query: &'a [f32],
     key: &'a [f32],
     value: &'a [f32],
-    /// Decay and beta.
     factors: [f32; 2],
 }
 

@@ -70,14 +70,11 @@ pub struct CpuMatrix {
 /// Lookup tables for decoding a matrix, by kind of codec.
 #[derive(Clone, Debug)]
 pub(super) enum MatrixTables {
-    /// Tables of a nested code.
     Nested(Arc<CodecTables>),
-    /// Tables of scaled integers.
     Scaled(Arc<ScaledTables>),
 }
 
 impl MatrixTables {
-    /// Builds the tables of a codec.
     pub fn new(codec: &Codec) -> Result<Self, EngineError> {
         Ok(match codec {
             Codec::Nested(codec) => Self::Nested(Arc::new(CodecTables::new(codec))),

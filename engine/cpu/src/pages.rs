@@ -65,7 +65,6 @@ impl CpuPool {
         self.page(page).map(|_| ())
     }
 
-    /// Returns the keys and values of one head.
     pub(super) fn head(&self, page: PageId, head: usize) -> Result<KvBlock<'_>, EngineError> {
         if let KvValues::KeyPrefix(_) = self.shape.values {
             return Ok(KvBlock::Shared(self.shared_rows(page, head)?));
@@ -157,7 +156,6 @@ impl CpuPool {
     }
 }
 
-/// A page taken out of its pool.
 #[derive(Debug)]
 pub(super) struct TakenPage {
     page: PageId,

@@ -69,7 +69,6 @@ impl<'a> CodePlanes<'a> {
         Ok(Self { p2: &planes.p2[codes], middle, p6, p8 })
     }
 
-    /// Returns the total size of the planes in bytes.
     pub fn bytes(&self) -> usize {
         let middle = match self.middle {
             Middle::None => 0,

@@ -127,7 +127,6 @@ pub struct ScaledWeights<'a> {
     rows: usize,
     tiles: usize,
     groups: usize,
-    /// Number of spans of a row.
     spans: usize,
     level: Level,
     form: ScaledForm,
@@ -221,7 +220,6 @@ impl<'a> ScaledWeights<'a> {
         &part[index * bytes..(index + 1) * bytes]
     }
 
-    /// Returns the bytes of a sub-block.
     #[inline(always)]
     fn sub_block(&self, part: &'a [u8], index: usize) -> &'a [u8; TILE_ROWS] {
         &part.as_chunks().0[index]

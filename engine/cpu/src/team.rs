@@ -25,7 +25,6 @@ const LARGE: usize = 1 << 26;
 /// Cost of one element in norms and similar operations, in multiplications.
 pub(crate) const ROW_COST: usize = 4;
 
-/// Threads and kernels for products.
 #[derive(Clone, Debug)]
 pub(super) struct Team {
     pub pool: Arc<ThreadPool>,

@@ -37,7 +37,6 @@ struct Shared {
     /// Job counter; a change signals that `job` is new.
     epoch: AtomicUsize,
     job: Mutex<Option<(Lent, usize)>>,
-    /// Index of the next part to run.
     next_part: AtomicUsize,
     /// Number of workers that have not finished the current job.
     busy: AtomicUsize,

@@ -22,7 +22,6 @@ const PIECES: [&str; 24] = [
     "[{", "\"]", "]}", "true", "false", "null", "\\n", "\\\"", "\n  ", "\n    ",
 ];
 
-/// Pseudo-random number generator.
 struct Chance(u64);
 
 impl Chance {

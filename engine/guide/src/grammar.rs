@@ -26,7 +26,6 @@ const OLD_DRAFTS: [&str; 4] = ["draft-04", "draft-06", "draft-07", "2019-09"];
 /// might otherwise emit white space indefinitely.
 const WHITE_SPACE: &str = r"\x20|\n[\x20\x09]{0,32}";
 
-/// A checked grammar.
 #[derive(Debug, Clone)]
 pub(crate) struct CheckedGrammar {
     pub grammar: TopLevelGrammar,

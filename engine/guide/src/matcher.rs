@@ -69,7 +69,6 @@ pub(crate) struct Manner {
     pub writes: Writes,
 }
 
-/// Constraint of one answer.
 pub(crate) struct GrammarConstraint {
     matcher: Matcher,
     /// Initial state, to which the constraint returns for each call.

@@ -19,7 +19,6 @@ enum Role {
     Schema,
     /// A map from names to schemas.
     Schemas,
-    /// Arbitrary data.
     Data,
 }
 
@@ -79,7 +78,6 @@ fn check_value(value: &Value, role: Role, path: &mut String) -> Result<(), Guide
     Ok(())
 }
 
-/// Returns the role of a keyword's value.
 fn role_of(key: &str) -> Role {
     match key {
         "properties" | "patternProperties" | "dependentSchemas" => Role::Schemas,

@@ -79,9 +79,7 @@ fn alternatives<'a>(
 
 /// Schemas that apply together, while their alternatives are expanded.
 struct Expansion<'a> {
-    /// Expanded schemas.
     merged: Conjunction<'a>,
-    /// Schemas still to expand.
     rest: Conjunction<'a>,
     /// Branches of each `anyOf` and `oneOf` still to choose from.
     choices: Vec<&'a [Value]>,

@@ -83,7 +83,6 @@ struct Narrow<'a> {
     work: Work<'a>,
     /// Names of definitions, keyed by reference.
     known: BTreeMap<String, String>,
-    /// Definitions that are not written yet.
     open: VecDeque<(String, String)>,
 }
 

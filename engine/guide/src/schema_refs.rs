@@ -30,7 +30,6 @@ const REMARKS: [&str; 16] = [
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Schema,
-    /// A list of schemas.
     List,
     /// A map from names to schemas.
     Map,

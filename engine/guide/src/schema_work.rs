@@ -107,7 +107,6 @@ pub(crate) fn items_at(start: usize, items: Vec<Value>) -> Vec<Value> {
     std::iter::repeat_n(Value::Bool(true), start).chain(items).collect()
 }
 
-/// Returns the schemas of a list.
 pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

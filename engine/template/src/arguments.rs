@@ -8,7 +8,6 @@ use super::value::Value;
 pub(crate) struct Arguments<'v> {
     pub(crate) positional: &'v [Value],
     pub(crate) named: &'v [Value],
-    /// Names of the named arguments.
     pub(crate) names: &'v [&'v str],
 }
 
@@ -46,7 +45,6 @@ impl<'v> Arguments<'v> {
         self.bind([]).map(|_| ())
     }
 
-    /// Splits off the first positional argument.
     pub(crate) fn split_first(&self) -> Option<(&'v Value, Self)> {
         let (first, positional) = self.positional.split_first()?;
         Some((first, Self { positional, ..*self }))

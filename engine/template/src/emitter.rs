@@ -143,7 +143,6 @@ impl<'s> Emitter<'s> {
         }
     }
 
-    /// Returns the index of the next instruction.
     pub(crate) fn here(&self) -> usize {
         self.program.code.len()
     }

@@ -10,7 +10,6 @@ use super::program::{Comparison, Constant, Op};
 
 type Parsed<T> = Result<T, TemplateError>;
 
-/// Expected next element.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Operand,
@@ -390,7 +389,6 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    /// Enters the brackets of a call.
     fn call(&mut self, callee: Callee) -> Parsed<State> {
         self.emitter.advance()?;
         if self.emitter.skip_symbol(")")? {

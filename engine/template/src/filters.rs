@@ -186,7 +186,6 @@ fn passes(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<
     }
 }
 
-/// Returns the smallest or largest item.
 fn extreme(
     meter: &Meter<'_>,
     value: &Value,

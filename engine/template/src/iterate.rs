@@ -53,7 +53,6 @@ pub(crate) fn length_of(meter: &Meter<'_>, value: &Value) -> Result<usize, Fault
     }
 }
 
-/// Returns the items in reverse order.
 pub(crate) fn reversed(meter: &Meter<'_>, items: &[Value], kind: Kind) -> Result<Value, Fault> {
     let mut out = Items::with_capacity(meter, items.len())?;
     for item in items.iter().rev() {

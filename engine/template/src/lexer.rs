@@ -34,7 +34,6 @@ enum Mode {
     Block,
 }
 
-/// Reason why there is no further token.
 #[derive(Debug)]
 pub(crate) struct LexError(pub(crate) String);
 
@@ -67,7 +66,6 @@ impl<'s> Lexer<'s> {
         Self { source, at: 0, line: 1, mode, at_line_start: true, brackets: vec![], pending }
     }
 
-    /// Returns the line of the next token.
     pub(crate) fn line(&self) -> usize {
         self.line
     }
@@ -211,7 +209,6 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// Returns a token inside a tag.
     fn inside(&mut self) -> Result<Token<'s>, LexError> {
         let rest = self.rest();
         let rest = rest.trim_start_matches(is_space);

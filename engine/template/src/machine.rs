@@ -21,7 +21,6 @@ use super::scopes::Scopes;
 use super::text::{Text, TextBuffer};
 use super::value::{Items, Kind, LoopState, MacroRef, Map, Sequence, Value};
 
-/// A running loop.
 struct Running {
     state: Rc<LoopState>,
     /// Selected items, for a loop that filters.
@@ -47,7 +46,6 @@ pub(crate) struct Machine<'p, 'h> {
     frames: Vec<Frame>,
     /// Buffers that receive printed text; the first one is the output.
     captures: Vec<TextBuffer>,
-    /// Index of the next instruction.
     at: usize,
 }
 
@@ -242,7 +240,6 @@ impl<'p, 'h> Machine<'p, 'h> {
         }
     }
 
-    /// Executes operators and literals.
     fn operate(&mut self, op: Op) -> Result<(), Fault> {
         let value = match op {
             Op::Not => Value::Bool(!self.pop()?.is_true()),

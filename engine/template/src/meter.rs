@@ -122,7 +122,6 @@ impl<'a> Meter<'a> {
         Ok(Charge { memory: Rc::clone(&self.memory), bytes })
     }
 
-    /// Returns the maximum length of a text in bytes.
     pub(crate) fn text_bytes_max(&self) -> usize {
         self.limits.text_bytes
     }

@@ -145,7 +145,6 @@ fn map_method(
     }
 }
 
-/// Returns the keys and values as tuples.
 pub(crate) fn items_of_map(meter: &Meter<'_>, map: &Map, kind: Kind) -> Result<Value, Fault> {
     let mut items = Items::with_capacity(meter, map.entries.len())?;
     for (key, value) in &map.entries {

@@ -3,7 +3,6 @@
 use super::emitter::Moved;
 use super::program::{Arithmetic, Comparison};
 
-/// Callee of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Callee {
     Value,
@@ -12,7 +11,6 @@ pub(crate) enum Callee {
     Test { name: u32, negated: bool },
 }
 
-/// An operator or bracket that waits for its right side.
 pub(crate) enum Pending {
     Negate,
     Positive,

@@ -13,14 +13,12 @@ type Parsed<T> = Result<T, TemplateError>;
 const ANY: Allowed = Allowed { tuple: true, conditional: true };
 const ONE: Allowed = Allowed { tuple: false, conditional: true };
 
-/// Target of an assignment.
 enum Target {
     Name(u32),
     Attribute(u32, u32),
     Names(Vec<u32>),
 }
 
-/// A block that waits for its end tag.
 enum Block {
     If {
         otherwise: Option<usize>,
@@ -67,7 +65,6 @@ impl Block {
     }
 }
 
-/// Parses a whole template.
 pub(crate) fn parse(source: &str) -> Parsed<Program> {
     if source.len() > SOURCE_BYTES_MAX {
         let why = format!("{} bytes, at most {SOURCE_BYTES_MAX} are accepted", source.len());

@@ -34,7 +34,6 @@ pub(crate) enum Comparison {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CallShape {
     pub(crate) count: u16,
-    /// Index of the list of names.
     pub(crate) names: u16,
 }
 
@@ -44,7 +43,6 @@ pub(crate) struct CallShape {
 pub(crate) enum Op {
     /// Prints a constant text.
     Raw(u32),
-    /// Prints the value.
     Print,
     Constant(u32),
     Int(i64),
@@ -79,7 +77,6 @@ pub(crate) enum Op {
     Method(u32, CallShape),
     Filter(u32, CallShape),
     Test(u32, CallShape),
-    /// Starts a loop over the value.
     Iterate,
     /// Starts a loop that filters items.
     IterateToChoose,
@@ -93,10 +90,8 @@ pub(crate) enum Op {
     EndLoop(i32),
     PushScope,
     PopScope,
-    /// Starts capturing printed text.
     Capture,
     EndCapture,
-    /// Discards captured text.
     DropCapture,
     MakeMacro(u32),
     /// Jumps if the parameter was given.
@@ -104,7 +99,6 @@ pub(crate) enum Op {
     Return,
 }
 
-/// Entry point and parameters of a macro.
 #[derive(Debug, Clone)]
 pub(crate) struct MacroCode {
     pub(crate) name: u32,
@@ -116,7 +110,6 @@ pub(crate) struct MacroCode {
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) text: Arc<String>,
-    /// Global function of that name.
     pub(crate) function: Option<Function>,
     pub(crate) is_loop: bool,
 }
@@ -127,11 +120,9 @@ pub(crate) enum Constant {
     Float(f64),
 }
 
-/// A parsed template.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) code: Vec<Op>,
-    /// Source line of each instruction.
     pub(crate) lines: Vec<u32>,
     pub(crate) constants: Vec<Constant>,
     pub(crate) names: Vec<Name>,

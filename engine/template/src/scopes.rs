@@ -9,7 +9,6 @@ use super::value::{LoopState, MacroRef, Value};
 /// Parent of outermost scopes.
 const ROOT: u32 = u32::MAX;
 
-/// Variables of one block.
 struct Scope {
     /// Index of the enclosing scope, where lookup continues.
     parent: u32,
@@ -97,7 +96,6 @@ impl Scopes {
         }
     }
 
-    /// Removes the variables of the innermost scope.
     pub(crate) fn clear(&mut self) {
         if let Some(scope) = self.scopes.last_mut() {
             self.charge.give_back(scope.variables.len() * VARIABLE_BYTES);
@@ -111,7 +109,6 @@ impl Scopes {
         }
     }
 
-    /// Assigns a variable in the innermost scope.
     pub(crate) fn set(&mut self, name: u32, value: Value) -> Result<(), Fault> {
         let Some(scope) = self.scopes.last_mut() else {
             self.set_global(name, value);
@@ -127,7 +124,6 @@ impl Scopes {
         Ok(())
     }
 
-    /// Returns whether the innermost scope has the variable.
     pub(crate) fn is_set(&self, name: u32) -> bool {
         let scope = self.scopes.last();
         scope.is_some_and(|scope| scope.variables.iter().any(|(known, _)| *known == name))

@@ -24,7 +24,6 @@ pub(crate) struct Text {
 
 #[derive(Debug, Clone)]
 enum Buffer {
-    /// Text of the template itself.
     Literal(Arc<String>),
     Made(Rc<TextBuffer>),
 }
@@ -92,7 +91,6 @@ impl Text {
         Ok(buffer.finish())
     }
 
-    /// Returns the number of characters.
     pub(crate) fn count(&self, meter: &Meter<'_>) -> Result<usize, Fault> {
         meter.scan(self.len())?;
         let text = self.as_str();

@@ -115,7 +115,6 @@ pub(crate) fn call_text_method(
     }
 }
 
-/// Ends of a text to strip.
 pub(crate) struct Ends {
     pub(crate) start: bool,
     pub(crate) end: bool,

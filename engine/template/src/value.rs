@@ -391,7 +391,6 @@ pub(crate) struct MacroRef {
     pub(crate) serial: u32,
 }
 
-/// State of a loop.
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) items: Rc<Sequence>,
@@ -417,7 +416,6 @@ impl LoopState {
     }
 }
 
-/// A global function of templates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Function {
     Range,
@@ -477,7 +475,6 @@ impl Cycler {
         Ok(Rc::new(Self { items, next: Cell::new(0), _charge }))
     }
 
-    /// Returns the current item.
     pub(crate) fn current(&self) -> Result<Value, Fault> {
         let item = self.items.items.get(self.next.get());
         item.cloned().ok_or_else(|| Fault::broken("a cycler has items"))

@@ -64,7 +64,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Result of a template with its time and peak memory.
 struct Outcome {
     result: Result<usize, TemplateError>,
     time: Duration,

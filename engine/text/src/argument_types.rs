@@ -23,7 +23,6 @@ struct TextArgument {
     or_null: bool,
 }
 
-/// The types that a schema admits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kinds {
     text: bool,

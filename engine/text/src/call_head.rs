@@ -19,10 +19,8 @@ pub(super) enum Head {
     End { at: usize },
 }
 
-/// Reason why no head was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoHead {
-    /// More text is needed.
     More,
     /// The syntax can only be decided from the whole text.
     Never,

@@ -17,7 +17,6 @@ const HEAD_BYTES_MAX: usize = 4096;
 pub(super) struct CallNumbers {
     /// Number of the first call of the response.
     first: usize,
-    /// Number of the next call.
     next: usize,
 }
 
@@ -64,12 +63,10 @@ struct OpenCall {
 
 #[derive(Debug, Clone)]
 enum State {
-    /// Before the arguments of a call.
     Head,
     /// The rest can only be parsed when it is complete.
     Late,
     Arguments(Box<OpenCall>),
-    /// After the last call.
     Done,
 }
 
@@ -80,7 +77,6 @@ enum State {
 pub(super) struct CallStream {
     form: CallForm,
     state: State,
-    /// Number of bytes read.
     at: usize,
     /// Number of bytes already searched for the end of an argument.
     searched: usize,
@@ -92,7 +88,6 @@ impl CallStream {
         Self { form, state: State::Head, at: 0, searched: 0, calls: 0 }
     }
 
-    /// Returns whether the start of a call was emitted.
     pub fn has_begun(&self) -> bool {
         self.calls > 0
     }
@@ -288,7 +283,6 @@ impl CallStream {
     }
 }
 
-/// Reader of tagged arguments.
 struct Tags<'a, 't> {
     form: CallForm,
     text: &'t str,

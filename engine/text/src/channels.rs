@@ -45,7 +45,6 @@ enum ChannelState {
     Answer {
         is_final: bool,
     },
-    /// A message to a tool.
     Call {
         recipient: String,
     },
@@ -67,7 +66,6 @@ pub(super) struct ChannelParser {
     has_reasoning: bool,
     /// Set until the message emits its first text.
     is_new: bool,
-    /// Stream of the held call.
     stream: CallStream,
     numbers: CallNumbers,
     /// Empty: arguments in this format are JSON and need no schema.
@@ -99,7 +97,6 @@ impl ChannelParser {
         parser
     }
 
-    /// Returns the current place in the output.
     pub fn place(&self) -> OutputPlace<'_> {
         match &self.place {
             ChannelState::Between | ChannelState::Header => OutputPlace::Between,
@@ -113,7 +110,6 @@ impl ChannelParser {
         }
     }
 
-    /// Returns whether the turn is over.
     pub fn has_ended(&self) -> bool {
         self.place == ChannelState::End
     }
@@ -326,7 +322,6 @@ impl ChannelParser {
         stream.tell(name, arguments, &mut teller);
     }
 
-    /// Emits text of the current message.
     fn emit(&mut self, text: &str, events: &mut Vec<OutputEvent>) {
         if text.is_empty() {
             return;
@@ -349,7 +344,6 @@ fn first_of<'a>(text: &str, markers: &[&'a str]) -> Option<(usize, &'a str)> {
     markers.iter().filter_map(|marker| Some((text.find(marker)?, *marker))).min()
 }
 
-/// Returns the state after a header.
 fn place_of(header: &str) -> ChannelState {
     let (role, channel) = header.split_once(CHANNEL).unwrap_or((header, ""));
     let words = |text: &str| text.replace(CHANNEL, " ").replace(CONSTRAIN, " ");

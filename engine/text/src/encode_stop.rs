@@ -18,7 +18,6 @@ pub(super) struct EncodeStop<'a> {
     stopped: OnceLock<StopReason>,
 }
 
-/// Reason why an encoding ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum StopReason {
     #[error("cancelled")]
@@ -37,7 +36,6 @@ impl<'a> EncodeStop<'a> {
         Self::within(limit, cancelled)
     }
 
-    /// Creates a stop condition with the given time limit.
     pub fn within(limit: Duration, cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
         let (steps, stopped) = (AtomicU32::new(0), OnceLock::new());
         let held = AtomicUsize::new(0);

@@ -10,15 +10,12 @@ const SCALAR_BYTES_MAX: usize = 1024;
 /// Result of reading a text that is still arriving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// More text is needed.
     More,
-    /// The value is complete.
     Complete,
     /// The text is not valid JSON.
     Broken,
 }
 
-/// Expected next element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Value,
@@ -34,7 +31,6 @@ enum Next {
     },
 }
 
-/// An open list or object.
 #[derive(Debug, Clone)]
 struct Open {
     close: u8,

@@ -5,7 +5,6 @@ use super::call_form::{
     CallForm, DEEPSEEK_SEPARATOR, GEMMA_QUOTE, KIMI_SEPARATOR, SOLAR_ARGUMENTS, SOLAR_NAME,
 };
 
-/// An opening tag and its closing tag.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pair {
     pub open: &'static str,

@@ -10,24 +10,17 @@ enum TaggedState {
     Text,
     Reasoning,
     ToolCall,
-    /// After the end of the response.
     End,
 }
 
-/// Effect of a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TagEffect {
-    /// Opens the reasoning.
     Reasoning,
-    /// Opens the text of the response.
     Answer,
-    /// Closes the text of the response.
     AnswerEnd,
-    /// Opens a tool call.
     ToolCall,
     /// Closes the reasoning, or has no effect.
     Text,
-    /// Ends the response.
     End,
 }
 
@@ -55,7 +48,6 @@ pub(super) struct TaggedParser {
     answered: bool,
     /// Set after a tag that opens the text of the response.
     in_answer: bool,
-    /// Stream of the held tool call.
     stream: CallStream,
     numbers: CallNumbers,
 }
@@ -80,7 +72,6 @@ impl TaggedParser {
         }
     }
 
-    /// Returns the current place in the output.
     pub fn place(&self) -> OutputPlace<'_> {
         match self.place {
             TaggedState::Text => OutputPlace::Text { is_final: true },
@@ -90,7 +81,6 @@ impl TaggedParser {
         }
     }
 
-    /// Returns whether a tag has ended the response.
     pub fn has_ended(&self) -> bool {
         self.place == TaggedState::End
     }

@@ -49,7 +49,6 @@ impl TokenBound {
 /// Form of the text that a splitter passes to the model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SplitOutput {
-    /// The text itself.
     Text,
     /// One character per byte of the text.
     Bytes,

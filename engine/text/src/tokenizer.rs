@@ -315,7 +315,6 @@ impl Tokenizer {
         self.inner.added.binary_search_by(text_of).is_ok()
     }
 
-    /// Returns whether tokens decode independently of their neighbours.
     pub(super) fn has_bytes(&self) -> bool {
         self.inner.has_bytes
     }
@@ -387,7 +386,6 @@ fn library(json: &mut Value) -> Result<Library, Fault> {
     Ok(library)
 }
 
-/// Deserializes a part with the library's types.
 fn part<T: DeserializeOwned>(what: &'static str, json: Value) -> Result<T, Fault> {
     serde_json::from_value(json)
         .map_err(|error| (what, "a part that the library reads", error.to_string()))

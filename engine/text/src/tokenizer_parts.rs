@@ -31,7 +31,6 @@ pub(super) fn check_parts(json: &Value) -> Result<usize, Fault> {
 }
 
 struct Kind {
-    /// Key in the file.
     name: &'static str,
     /// Key of the list inside a sequence.
     list: &'static str,
@@ -148,7 +147,6 @@ impl Part<'_> {
         Err((self.kind, expected, found))
     }
 
-    /// Returns a text field of the part.
     fn word(&self, name: &str) -> Result<&str, Fault> {
         match self.json.get(name).and_then(Value::as_str) {
             Some(word) if word.len() <= WORD_BYTES_MAX => Ok(word),

@@ -136,7 +136,6 @@ impl<'de> Deserialize<'de> for ContentPart {
     }
 }
 
-/// A tool call as it is read and written.
 #[derive(Serialize, Deserialize)]
 struct WireToolCall {
     #[serde(default)]

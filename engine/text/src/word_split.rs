@@ -27,7 +27,6 @@ enum NormalizerStep {
     Library(NormalizerWrapper),
 }
 
-/// Steps that split a text into words.
 #[derive(Debug, Default)]
 pub(super) struct Splitters {
     steps: Vec<SplitterStep>,
@@ -230,7 +229,6 @@ fn each_part(
     }
 }
 
-/// Deserializes a part with the library's types.
 fn library<'a, T: Deserialize<'a>>(kind: &'static str, part: &'a Value) -> Result<T, Fault> {
     T::deserialize(part).map_err(|error| (kind, "a part that the library reads", error.to_string()))
 }

@@ -32,14 +32,12 @@ pub struct ExpertStatistics {
     pub mean_squared_weight: f32,
 }
 
-/// A token that is routed to an expert.
 #[derive(Clone, Copy)]
 pub(super) struct Use {
     pub row: u32,
     pub weight: f32,
 }
 
-/// Moments of one expert.
 struct ExpertMoments {
     uses: Vec<Use>,
     /// Mean square of the expert's own inputs, each token weighted by the square of its router weight.
@@ -208,7 +206,6 @@ impl Calibrator<'_> {
         if before > 0.0 { after / before } else { 1.0 }
     }
 
-    /// Computes one expert on its own tokens, then on a sample of all tokens.
     fn expert(
         &mut self,
         expert: u32,

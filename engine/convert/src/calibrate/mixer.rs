@@ -24,7 +24,6 @@ use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
 use nestling_runtime::model::mixer::{ActivationObserver, MixerArgs, ResidualAdd, mix};
 use nestling_runtime::model::{Activations, LayerWeights, RopeAngles, layer};
 
-/// Moments collected while the tokens pass the mixer.
 pub(super) struct MixerMoments {
     /// Inputs of the mixer's products, keyed by the first of the kinds that share the inputs.
     pub inputs: BTreeMap<MatrixKind, MomentSum>,

@@ -82,7 +82,6 @@ enum PassOutput {
     Outputs,
 }
 
-/// Parameters of a pass through a layer.
 struct Pass<'a> {
     wanted: PassOutput,
     cancel: &'a CancelToken,
@@ -102,7 +101,6 @@ struct LayerMoments {
     feed_forward: FeedForwardMoments,
     /// Factors of a shared expert's outputs; empty means 1.
     gates: Vec<f32>, // [T]
-    /// Sample that the mixer is measured on.
     mixer_sample: MixerSample,
 }
 

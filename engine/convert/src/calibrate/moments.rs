@@ -148,7 +148,6 @@ fn inverse(weight: f64) -> f64 {
     if weight > 0.0 { 1.0 / weight } else { 0.0 }
 }
 
-/// Returns row and column of a tile.
 fn place(index: usize) -> (usize, usize) {
     // The root is rounded down, so that the row is exact or one too low.
     let mut row = (8 * index + 1).isqrt().saturating_sub(1) / 2;

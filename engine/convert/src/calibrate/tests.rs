@@ -13,7 +13,6 @@ fn checkpoint(name: &str) -> Checkpoint {
         .unwrap()
 }
 
-/// Deterministic tokens of a vocabulary.
 fn tokens(count: usize, vocab_size: usize) -> Vec<u32> {
     let mut state = 1u32;
     let mut next = || {
@@ -155,7 +154,6 @@ fn hidden_states_are_those_of_the_model() {
     }
 }
 
-/// Final norm and head.
 fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
     let source = CheckpointSource::new(checkpoint);
     let config = source.config().clone();

@@ -27,7 +27,6 @@ impl Conversion<'_> {
     }
 }
 
-/// Joins consecutive rows to one matrix.
 fn join(parts: Vec<ScaledRows>) -> ScaledRows {
     let mut parts = parts.into_iter();
     // Default: no plan contains a matrix without rows.

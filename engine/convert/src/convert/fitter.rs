@@ -12,7 +12,6 @@ pub(super) enum Fitter {
 }
 
 impl Fitter {
-    /// Creates a fitter without weights.
     pub fn new(is_mxfp4: bool, options: &QuantizeOptions) -> Self {
         match is_mxfp4 {
             true => Self::Mxfp4(Mxfp4Fitter::new(options)),

@@ -14,7 +14,6 @@ use super::{ConvertError, ConvertOptions};
 
 const MXFP4: ElementType = ElementType::Block(BlockType::Mxfp4);
 
-/// Cache of the orders of one layer's experts.
 pub(super) struct Orders<'a> {
     checkpoint: &'a Checkpoint,
     options: &'a ConvertOptions,

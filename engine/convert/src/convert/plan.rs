@@ -153,7 +153,6 @@ pub(crate) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind)
     MatrixId { kind, layer: group.layer(), expert: group.expert() }
 }
 
-/// Form of a matrix in its source.
 #[derive(Clone, Copy)]
 struct MatrixSource {
     element: ElementType,
@@ -174,7 +173,6 @@ impl MatrixSource {
 
 type TypeOf<'a, Id, Type> = &'a dyn Fn(Id) -> Result<Type, ConvertError>;
 
-/// Builder of the groups of a model's weights.
 struct Weights<'a> {
     config: &'a ModelConfig,
     options: &'a ConvertOptions,
@@ -341,7 +339,6 @@ pub(crate) fn layout(kind: MatrixKind) -> Layout {
     }
 }
 
-/// Returns the group that a matrix belongs to.
 pub(crate) fn group_of(id: MatrixId) -> GroupId {
     match (id.kind, id.layer, id.expert) {
         (MatrixKind::Embedding, ..) => GroupId::Embedding,

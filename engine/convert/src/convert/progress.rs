@@ -64,7 +64,6 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Starts a phase.
     pub fn begin(&mut self, phase: ConvertPhase, total_bytes: u64) {
         self.go_on(phase, total_bytes, 0);
     }

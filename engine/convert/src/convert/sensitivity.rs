@@ -7,7 +7,6 @@ use nestling_import::Activation;
 use crate::calibrate::RoutedSample;
 use nestling_cpu::math;
 
-/// A matrix before and after coding.
 pub(super) struct CodedMatrix<'a> {
     /// Original weights, `[rows, cols]`, with the input transform of the codec applied.
     pub weights: &'a [f32],

@@ -89,7 +89,6 @@ impl MatrixSums {
         Ok(sums)
     }
 
-    /// Adds the sums of other rows of the same matrix.
     pub fn add(&mut self, other: &Self) {
         self.plain.add(&other.plain, 1.0);
         if let Some(weighted) = &other.weighted {

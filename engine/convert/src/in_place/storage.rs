@@ -25,11 +25,9 @@ pub struct InPlaceStorage {
     index: Index,
     digits: Digits,
     assets: Vec<Asset>,
-    /// Scratch buffers for reuse by reads on any thread.
     scratch: Mutex<Vec<ScaledScratch>>,
 }
 
-/// Requested part of an extent, and the buffer for it.
 struct Wanted<'a> {
     /// Byte range in the extent.
     range: Range<usize>,
@@ -348,7 +346,6 @@ fn failed(error: ImportError) -> io::Error {
     }
 }
 
-/// Allocates a zeroed buffer for a part of a plane.
 fn zeros(bytes: usize) -> io::Result<Vec<u8>> {
     try_zeroed("a part of a plane", bytes).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }

@@ -54,7 +54,6 @@ pub struct JudgeOpenOptions {
     pub points: Vec<JudgePoint>,
 }
 
-/// A point with its models.
 struct OpenPoint {
     point: JudgePoint,
     weights_only: Box<dyn ModelRunner>,
@@ -69,7 +68,6 @@ pub struct JudgeSet {
     mode: LevelMode,
 }
 
-/// Runtime settings of one model.
 struct Held {
     rows_max: usize,
     streaming: Option<StreamOptions>,
@@ -160,7 +158,6 @@ impl JudgeSet {
     }
 }
 
-/// A model that is ready to load.
 pub(super) struct Ready {
     source: Arc<dyn ExpertSource>,
     options: RunnerOptions,

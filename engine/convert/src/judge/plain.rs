@@ -19,7 +19,6 @@ use nestling_core::runner::ModelRunner;
 use nestling_experts::dual::{DualPolicy, LevelMode};
 use nestling_experts::expert::StoreSource;
 
-/// A point with its model.
 struct PlainPoint {
     point: JudgePoint,
     model: Box<dyn ModelRunner>,

@@ -74,7 +74,6 @@ impl ExpertUses {
         self.bytes += step.expert_use_bytes;
     }
 
-    /// Returns the bytes read per token.
     pub fn bytes_per_token(all: &[Self], tokens: usize) -> f64 {
         all.iter().map(|uses| uses.bytes).sum::<u64>() as f64 / tokens as f64
     }

@@ -48,7 +48,6 @@ pub(super) fn rope_store(
     store(team, scratch, rows, &*qkv, queries * d, stored, kv)
 }
 
-/// Normalizes and rotates queries.
 pub(super) fn rope_queries(
     team: &Team,
     heads: &AttentionHeads<Cpu>,

@@ -68,7 +68,6 @@ fn step_rows(sequences: &[Rows]) -> StepRows {
     StepRows::of_batch(&batch)
 }
 
-/// A layer with the states of its sequences.
 struct Layer<B: Backend> {
     backend: B,
     net: DeltaNet<B>,

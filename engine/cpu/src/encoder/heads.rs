@@ -18,7 +18,6 @@ use crate::team::{ROW_COST, Team};
 use nestling_core::backend::HeadMatrices;
 use nestling_core::error::EngineError;
 
-/// Sizes of heads.
 #[derive(Clone, Copy)]
 struct Sizes {
     heads: usize,
@@ -186,7 +185,6 @@ impl Product<'_> {
     }
 }
 
-/// Computes one tile's outputs for some rows of heads.
 fn multiply_float(
     team: &Team,
     source: &FloatSource,

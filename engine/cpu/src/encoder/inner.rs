@@ -30,7 +30,6 @@ pub(crate) struct Inner<'a> {
 }
 
 impl Inner<'_> {
-    /// Computes the groups of one block.
     pub fn fill(&self, team: &Team, rows: RowList, block: &mut ColumnsMut<'_, QuantizedGroup>) {
         match rows.rows().len() {
             1 => self.fill_by::<1, RUN>(team, rows, block),

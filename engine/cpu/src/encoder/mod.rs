@@ -118,7 +118,6 @@ impl CpuEncoder<'_> {
 }
 
 impl CpuEncoder<'_> {
-    /// Computes a dense feed-forward part.
     fn dense_ffn(
         &mut self,
         weights: &FeedForward<Cpu>,

@@ -105,7 +105,6 @@ impl Packed {
         Ok(())
     }
 
-    /// Returns the rows of one matrix.
     pub fn list<'a>(&'a self, index: usize, x: &'a QuantizedRows, rows: &'a [u32]) -> RowList<'a> {
         let first = self.firsts.get(index).copied().flatten();
         let list = RowList::new(x, rows);
@@ -226,7 +225,6 @@ pub(super) fn multiply_int8(
 }
 
 impl Int8Product<'_> {
-    /// Computes the columns of one block.
     fn fill(
         &self,
         team: &Team,
@@ -353,7 +351,6 @@ pub(super) fn multiply_float(
 #[derive(Clone, Copy)]
 struct FloatTile<'a> {
     weights: FloatWeights<'a>,
-    /// Number of elements from one row to the next.
     stride: usize,
     bias: Option<&'a [f32]>,
     /// First output column in the block.

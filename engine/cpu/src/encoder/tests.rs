@@ -134,7 +134,6 @@ pub(super) fn float(rows: usize, cols: usize, dtype: DType, seed: u32) -> Matrix
     MatrixWeights::Float(FloatMatrix::new(rows, cols, dtype, region).unwrap())
 }
 
-/// Parameters of a test case.
 #[derive(Debug)]
 struct Case {
     rows: usize,
@@ -146,7 +145,6 @@ struct Case {
     scaled: bool,
     /// True if the rows have several levels.
     mixed: bool,
-    /// Inner width of feed-forward parts.
     inner: usize,
     /// Matrices created so far, keyed by seed.
     made: RefCell<BTreeMap<u32, MatrixWeights>>,
@@ -189,7 +187,6 @@ impl Case {
         StepRows::of_batch(&Batch::new(rows.collect(), vec![pages(2), pages(0)]))
     }
 
-    /// Shape of the KV cache.
     fn pages(&self) -> KvShape {
         let (_, num_key_value_heads, head_dim) = HEADS;
         let values = KvValues::Beside;
@@ -294,7 +291,6 @@ fn head_results<B: Backend>(
     [("head", products), ("write_rows", written), ("argmax", columns.collect())]
 }
 
-/// Returns each expert with its uses.
 fn pinned<'a, B: Backend>(
     experts: &[Arc<FeedForward<B>>],
     uses: &'a [Vec<ExpertUse>],

@@ -293,7 +293,6 @@ fn scales(tables: &Tables, steps: __m512i) -> __m512 {
     _mm512_mul_ps(tables.units, factors)
 }
 
-/// Prefetches the data of a later group.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn prefetch<const LEVEL: u8, const MIDDLE: u8>(source: &Source, group: usize) {

@@ -6,7 +6,6 @@ use crate::math;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 
-/// One position of one head.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Position {
     /// Factor of the elements; 1 unless they are integers.
@@ -77,7 +76,6 @@ impl ReferencePool {
         Ok(positions)
     }
 
-    /// Returns one position of one head.
     pub(super) fn at(
         &self,
         page: PageId,

@@ -192,7 +192,6 @@ unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
     unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
 }
 
-/// Returns the sums of activations of the sub-blocks.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sums_of_x<const SUBS: usize>(x: &QuantizedGroup) -> [i32; 2] {

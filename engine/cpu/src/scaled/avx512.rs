@@ -81,7 +81,6 @@ impl Tables {
     }
 }
 
-/// Returns the planes of one tile.
 #[inline(always)]
 fn tile_planes<const LEVEL: u8>(weights: &ScaledWeights, tile: usize) -> TilePlanes {
     let p6_bytes = if LEVEL == 5 { 64 } else { 128 };

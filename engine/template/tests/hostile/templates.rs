@@ -391,7 +391,6 @@ fn loops(templates: &mut Vec<(String, String)>) {
     templates.push(("many names".into(), format!("{{{{ dict({named}) }}}}")));
 }
 
-/// Returns all hostile templates with their names.
 pub fn all() -> Vec<(String, String)> {
     let mut templates = vec![];
     deep(&mut templates);

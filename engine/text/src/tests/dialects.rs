@@ -42,13 +42,9 @@ fn arguments() -> Value {
 /// Parts of a reply that a template renders.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
-    /// Reasoning, text and calls.
     All,
-    /// Text and calls.
     Words,
-    /// Reasoning and calls.
     Reasoning,
-    /// Only calls.
     Calls,
 }
 

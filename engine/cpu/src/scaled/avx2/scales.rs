@@ -72,7 +72,6 @@ fn store(halves: Halves, out: &mut TileValues) {
     }
 }
 
-/// Converts bytes to integers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn integers(bytes: &[u8; TILE_ROWS]) -> [__m256i; 2] {

@@ -18,7 +18,6 @@ use super::{
 /// Number of groups of a panel: 8 KiB of values.
 const GROUPS: usize = 2 * RUN;
 
-/// Decoded groups of one tile.
 struct Panel {
     /// Values + 128.
     values: [MaybeUninit<[__m512i; 8]>; GROUPS],
