@@ -55,7 +55,7 @@ use progress::Meter;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Calibration {
-    /// Only the weights.
+    /// The weights alone.
     #[default]
     None,
     /// The activations of the model on a text.

@@ -10,7 +10,7 @@ pub enum ThreadPlacement {
     /// Scheduled freely by the operating system.
     #[default]
     Free,
-    /// Each thread is bound to a separate processor, among those that the process may use, as far as they
+    /// Bound: each thread to a separate processor, among those that the process may use, as far as they
     /// suffice. Only threads of the engine are bound, and only on Linux; elsewhere this equals
     /// [`Self::Free`].
     Pinned,

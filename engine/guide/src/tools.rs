@@ -21,7 +21,7 @@ use crate::vocabulary::Vocabulary;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// No tool calls: [`ToolChoice::tools`] removes the tools from the conversation.
+    /// Tool calls are disabled: [`ToolChoice::tools`] removes the tools from the conversation.
     None,
     /// Optional tool calls. The arguments of a call follow the schema.
     #[default]

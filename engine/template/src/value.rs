@@ -398,7 +398,7 @@ pub(crate) struct LoopState {
     pub(crate) begun: Cell<usize>,
     /// Number of enclosing loops.
     pub(crate) depth0: usize,
-    /// Most recent argument of `loop.changed`.
+    /// Latest argument of `loop.changed`.
     pub(crate) last: RefCell<Option<Value>>,
     _charge: Charge,
 }

@@ -35,7 +35,7 @@ pub struct ChatInput<'a> {
     pub arguments: Map<String, Value>,
     /// Time for templates that print a date. Such templates fail without it.
     pub now: Option<TemplateTime>,
-    /// Whether messages can contain special tokens.
+    /// Treatment of special-token text inside messages.
     pub content_tokens: ContentTokens<'a>,
 }
 

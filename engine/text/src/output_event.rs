@@ -36,14 +36,14 @@ pub enum OutputEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutputPlace<'a> {
-    /// In the reasoning.
+    /// Inside the reasoning.
     Reasoning,
-    /// In the text of the response.
+    /// Inside the text of the response.
     Text {
         /// False for an intermediate remark, such as a preamble of tool calls.
         is_final: bool,
     },
-    /// In a tool call, after the opening marker.
+    /// Inside a tool call, after the opening marker.
     Call {
         /// Name of the tool, if the marker contains it.
         name: Option<&'a str>,

@@ -29,7 +29,7 @@ pub enum JudgePaths {
     /// The weights alone, and the store as it is run.
     #[default]
     Both,
-    /// Only the weights.
+    /// The weights alone.
     WeightsOnly,
 }
 

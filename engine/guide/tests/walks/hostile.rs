@@ -32,7 +32,7 @@ fn what_is_too_much_is_refused() {
     refused(Guide::lark(&("start: ".to_owned() + &"[".repeat(100))), "depth of brackets");
 }
 
-/// Each of these took the grammar engine many seconds and hundreds of megabytes, or did not finish.
+/// Schemas that took the grammar engine many seconds and hundreds of megabytes, or did not finish.
 #[test]
 fn schemas_with_large_automata_are_refused_before_they_are_compiled() {
     let all = |key: &str, values: Vec<Value>| {
@@ -96,7 +96,7 @@ fn what_cannot_be_kept_to_is_refused_by_name() {
     refused(Guide::lark(""), "cannot be compiled");
 }
 
-/// Each of the conditions doubles the number of combinations; each definition refers twice to the next one.
+/// Conditions that each double the number of combinations, and definitions that refer twice to the next one.
 #[test]
 fn schemas_that_grow_as_they_are_rewritten_are_refused() {
     let condition = json!({ "if": { "required": ["a"] }, "then": { "required": ["b"] } });

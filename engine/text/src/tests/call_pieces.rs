@@ -108,7 +108,7 @@ fn a_call_is_told_while_it_comes() {
     }
 }
 
-/// For any end of the output, a started call is emitted as a call and earlier text as text.
+/// Truncates the output at all positions: a started call is emitted as a call, earlier text as text.
 #[test]
 fn the_call_of_an_answer_that_is_cut_is_one_from_its_start_on() {
     for (format, said) in formats() {

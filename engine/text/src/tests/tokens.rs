@@ -291,7 +291,7 @@ fn nfc_shrinks_no_character_more_than_the_bound_takes_for_granted() {
     let nfc = |c: char| through(&|text| NFC.normalize(text).unwrap(), c);
     // The longest spelling of each character that does not decompose.
     let mut heaviest = std::collections::HashMap::new();
-    // No character beyond the last plane of Han characters decomposes.
+    // Characters beyond the last plane of Han characters do not decompose.
     let all = || '\0'..='\u{3ffff}';
     for c in all() {
         let whole = nfd(c);
