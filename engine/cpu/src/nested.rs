@@ -58,7 +58,7 @@ pub(super) struct DecodeTables {
     /// index is P2's digit in the two low bits.
     pub nibble: [[i8; 16]; 16],
     /// Values at levels 6 and 8: value = 128 * (high - 128) + (low - 128), indexed by the code's leading six
-    /// bits. At level 8 the index is `d8 << 6` combined with the last two bits of these six.
+    /// bits. At level 8, the code's last two bits are above them in the index, as `d8 << 6`.
     pub high: [u8; 256],
     pub low: [u8; 256],
     /// Values by formula: alpha_a, alpha_b, 8 * beta_q and the offset of x.

@@ -196,7 +196,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Returns the head of a call without trimming the name, which this form does not allow.
+    /// Returns the head of a call whose name must not be trimmed.
     fn object_of_any(&mut self, name: &str) -> Found<Head> {
         let is_object = self.peek()? == b'{';
         let head = Head::Call { name: name.into(), at: self.at };

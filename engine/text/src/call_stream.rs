@@ -342,8 +342,8 @@ fn tell_delta(index: usize, delta: &str, teller: &mut CallTeller<'_>) {
     }
 }
 
-/// Parses the arguments that were emitted as `told`. Duplicate members are absent from `told`, so that `text`
-/// itself is used only if it prints the same.
+/// Returns the value of JSON arguments that were emitted as `told`. If `text` has duplicate members, `told`
+/// lacks the later ones, and the value is parsed from `told` instead of `text`.
 fn json_value(text: &str, told: &str) -> Option<Value> {
     let value: Option<Value> = serde_json::from_str(text).ok();
     let printed = value.as_ref().map(Value::to_string);

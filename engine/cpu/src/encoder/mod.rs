@@ -48,7 +48,6 @@ use tiles::Tiles;
 /// operands.
 ///
 /// [`Checked`]: nestling_core::backend::Checked
-/// [`Checked`]: nestling_core::backend::Checked
 #[derive(Debug)]
 pub struct CpuEncoder<'a> {
     pub(super) cpu: &'a mut Cpu,

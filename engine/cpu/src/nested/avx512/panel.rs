@@ -3,7 +3,7 @@
 //! them.
 //!
 //! ```text
-//! for each 16 groups: decode 16 x 512 values; for each eight rows: go on with their sums
+//! for each 16 groups: decode 16 x 512 values; for each eight rows: add to their sums
 //! ```
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
