@@ -1,11 +1,13 @@
 #![expect(clippy::print_stdout, reason = "a program that says what it measured")]
-//! How fast one thread makes experts of a GGUF file: read, cut into planes, compared with a checksum.
+//! Speed at which one thread builds experts from a GGUF file: read and cut into planes, compared with
+//! computing a checksum.
 //!
 //! ```text
 //! cargo run --release -p nestling-convert --example arrival -- model.gguf [passes]
 //! ```
 //!
-//! Bytes are those of the file. The first pass reads from the disk, or the page cache; later ones from the cache.
+//! Bytes are counted in the file. The first pass reads from the disk or the page cache; later passes read
+//! from the cache.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! From a checkpoint to a store: layer by layer, resumable, the same bytes whatever the threads.
+//! Converts a checkpoint to a store, one layer at a time. Conversion is resumable, and its output does not
+//! depend on the number of threads.
 //!
-//! Memory is bounded by the samples of one layer and by one matrix group per thread, and with
-//! calibration by what [`crate::calibrate`] says; large matrices are read and coded in blocks of
-//! rows. What is written is kept: after an interruption the same call goes on where the last one
-//! stopped, and the finished store has the same bytes.
+//! Memory is bounded by the samples of one layer and one matrix group per thread, plus that of
+//! [`crate::calibrate`] if calibration is enabled. Large matrices are read and coded in blocks of rows.
+//! Written data is retained: after an interruption, the same call resumes, and the finished store has the
+//! same bytes.
 
 mod block;
 mod cut;
@@ -50,7 +51,7 @@ pub(crate) use plan::{assets, group_of, layout, source_id};
 use order::Orders;
 use progress::Meter;
 
-/// What codes are chosen by.
+/// Basis on which codes are chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Calibration {
@@ -61,16 +62,16 @@ pub enum Calibration {
     Tokens(CalibrationTokens),
 }
 
-/// What is added to the diagonal of second moments, relative to its mean: the more, the less the
-/// error of one column is answered by others.
+/// Damping that is added to the diagonal of second moments, relative to its mean. A higher value means that
+/// the error of one column is compensated less by other columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Damping {
-    /// Attention matrices, dense feed-forward parts and the head, which meet every token.
+    /// Damping of attention matrices, dense feed-forward parts and the head, which all tokens use.
     pub dense: f32,
-    /// Gate and up of experts.
+    /// Damping of gate and up of experts.
     pub gate_up: f32,
-    /// Down of experts.
+    /// Damping of down of experts.
     pub down: f32,
 }
 
@@ -80,77 +81,77 @@ impl Default for Damping {
     }
 }
 
-/// Whether a matrix may get more bits than its source has.
+/// Limit of a matrix's level by the bits of its source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceBits {
-    /// At most the highest level that has no more bits than the source's own codes: level 4 for
-    /// sources of 4 and 5 bits.
+    /// At most the highest level with no more bits than the source's codes: level 4 for sources of 4 and 5
+    /// bits.
     #[default]
     AtMost,
-    /// The level that was asked for, whatever the source has.
+    /// The requested level, regardless of the source.
     Any,
 }
 
-/// What becomes of a matrix whose source has it in blocks of quantized numbers.
+/// Treatment of matrices whose source consists of quantized blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceBlocks {
-    /// Its weights are read and coded like any others.
+    /// Dequantized and coded like other matrices.
     #[default]
     Coded,
-    /// Its integers and scales are stored as they are: no weight is rounded, and calibration does not
-    /// change them. Experts keep the order of their neurons. Matrices whose blocks cannot stay whole
-    /// are coded like any others.
+    /// Stored with the integers and scales of the source: no weight is rounded, and calibration does not
+    /// change them. Experts keep the order of their neurons. Matrices whose blocks cannot stay whole are
+    /// coded like other matrices.
     Exact,
 }
 
-/// How to convert.
+/// Options of a conversion.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConvertOptions {
-    /// The highest level that the store will hold.
+    /// Highest level of the store.
     pub level: Level,
-    /// What holds for a matrix whose source is quantized itself.
+    /// Limit of the level for matrices whose source is quantized.
     pub source_bits: SourceBits,
-    /// What becomes of a matrix whose source has it in blocks.
+    /// Treatment of matrices whose source consists of quantized blocks.
     pub source_blocks: SourceBlocks,
-    /// Threads that quantize; 0 = one per processor. The result does not depend on it.
+    /// Number of quantization threads; 0 means one per processor. The result does not depend on it.
     pub threads: usize,
-    /// Alignment of extents; none = 512 bytes for stores below 256 MiB, else 16 KiB.
+    /// Alignment of extents in bytes. `None` means 512 for stores below 256 MiB, or else 16 KiB.
     pub alignment: Option<u64>,
-    /// Most bytes of one file; none = one file.
+    /// Maximum size of one file in bytes; `None` means a single file.
     pub shard_bytes_max: Option<u64>,
-    /// Whether a file that already has the destination's name may be replaced.
+    /// True to replace an existing file at the destination.
     pub overwrite: bool,
-    /// Whether to go on with an interrupted conversion of the same checkpoint.
+    /// True to resume an interrupted conversion of the same checkpoint.
     pub resume: bool,
-    /// How the hidden neurons of every expert are ordered.
+    /// Order of the hidden neurons of experts.
     pub order: NeuronOrder,
-    /// What the hidden activations of experts go through before down.
+    /// Transform of the experts' hidden activations before `down`.
     pub rotation: InputTransform,
-    /// How codecs are fitted and codes chosen.
+    /// Options of codec fitting and of the choice of codes.
     pub quantize: QuantizeOptions,
-    /// What the error of each level counts in the matrices of experts; none = what `quantize` says,
-    /// with and without calibration.
+    /// Weight of each level's error in the matrices of experts, with and without calibration. `None` uses the
+    /// weights in `quantize`.
     pub expert_level_weights: Option<[f32; 5]>,
-    /// What codes are chosen by; the embedding is always coded by its weights alone.
+    /// Basis on which codes are chosen. The embedding is always coded by its weights alone.
     pub calibration: Calibration,
-    /// How much the second moments of calibration are damped.
+    /// Damping of the second moments of calibration.
     pub damping: Damping,
 }
 
 impl ConvertOptions {
-    /// Whether weights that are written so are kept as they are, instead of being rounded.
+    /// Returns whether weights of this source type are stored exactly instead of being rounded.
     pub(crate) fn keeps(&self, element: ElementType) -> bool {
         let is_mxfp4 = element == ElementType::Block(BlockType::Mxfp4);
         is_mxfp4 && self.source_bits == SourceBits::AtMost
     }
 
-    /// The blocks that are stored as they are, of those that a source has.
+    /// Returns the blocks of a source that are stored exactly, if any.
     pub(crate) fn exact(&self, blocks: Option<ScaledBlocks>) -> Option<ScaledBlocks> {
         blocks.filter(|_| self.source_blocks == SourceBlocks::Exact)
     }
 
-    /// How a matrix of the store is coded.
+    /// Returns the quantization options of a matrix of the store.
     pub(crate) fn quantize_of(&self, made: MatrixId) -> QuantizeOptions {
         let mut options = self.quantize.clone();
         if let Some(weights) = self.expert_level_weights.filter(|_| made.expert.is_some()) {
@@ -181,30 +182,30 @@ impl Default for ConvertOptions {
     }
 }
 
-/// What a conversion made.
+/// Result of a conversion.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ConvertReport {
-    /// The store, or the first of its files.
+    /// Path of the store, or of the first of its files.
     pub path: PathBuf,
-    /// Its id.
+    /// Id of the store.
     pub id: StoreId,
-    /// Bytes of all its files.
+    /// Size of all files in bytes.
     pub store_bytes: u64,
-    /// Bytes of extents that an earlier, interrupted conversion had written already.
+    /// Bytes of extents that an earlier, interrupted conversion had already written.
     pub resumed_bytes: u64,
-    /// How far the store's weights are from the source's.
+    /// Errors of the store's weights relative to the source.
     pub errors: SourceErrors,
 }
 
 /// Converts a checkpoint into a store at `destination`.
 ///
-/// `progress` is called on this thread after every piece of work. `cancel` is looked at before each
-/// piece, which is at most one million weights; what is written stays for the next attempt.
+/// `progress` is called on this thread after each unit of work. `cancel` is checked before each unit, which
+/// has at most one million weights. Written data stays for the next attempt.
 ///
 /// # Errors
-/// [`ConvertError`]; before any work is done if the checkpoint has no tokenizer, or if the
-/// destination exists and may not be replaced.
+/// Fails with [`ConvertError`]. A checkpoint without a tokenizer, and a destination that exists and may not
+/// be replaced, are detected before any work is done.
 pub fn convert(
     checkpoint: &Checkpoint,
     destination: &Path,
@@ -235,7 +236,7 @@ pub fn convert(
     let orders = Orders::new(checkpoint, options);
     let conversion =
         Conversion { destination, checkpoint, writer: &writer, options, cancel, orders };
-    // What the page cache has lost since it was hashed, it would lose again.
+    // Pages that the page cache evicted since hashing would be evicted again, so the reads bypass it.
     checkpoint.pass_page_cache(true);
     let run = conversion.run(&mut meter);
     checkpoint.pass_page_cache(false);
@@ -251,7 +252,7 @@ pub fn convert(
     Ok(report)
 }
 
-/// The hash of a checkpoint, as stores name their source.
+/// Returns the hash that identifies a checkpoint as the source of a store.
 fn source_hash(
     checkpoint: &Checkpoint,
     cancel: &CancelToken,
@@ -268,7 +269,6 @@ fn source_hash(
     }
 }
 
-/// What every part of a conversion looks at.
 struct Conversion<'a> {
     checkpoint: &'a Checkpoint,
     writer: &'a StoreWriter,
@@ -284,7 +284,7 @@ impl Conversion<'_> {
         let bytes = |id: &GroupId| self.group_bytes(id);
         let written = |id: &&GroupId| self.writer.is_group_written(id);
         let ids = || groups.iter().map(|group| &group.id);
-        // A layer of which something is left is calibrated once more.
+        // A partially written layer is calibrated again.
         let layers = (0u32..).take(self.checkpoint.config().num_hidden_layers);
         let passes = layers.filter(|layer| self.is_calibrated() && !self.is_done(*layer));
         let passes: BTreeSet<u32> = passes.collect();
@@ -300,7 +300,7 @@ impl Conversion<'_> {
         for layer in (0u32..).take(self.checkpoint.config().num_hidden_layers) {
             self.floats(Some(layer))?;
             if self.is_done(layer) {
-                // Calibration has passed it already.
+                // The calibration has already passed this layer.
                 continue;
             }
             if let Some(calibrator) = &mut calibrator {
@@ -323,9 +323,10 @@ impl Conversion<'_> {
         self.group(&GroupId::Head, calibrator.as_ref(), meter)
     }
 
-    /// The calibration of the first layer that is not written yet; none where nothing is left.
+    /// Returns a calibrator at the first layer that is not written yet. Returns `None` if everything is
+    /// written or no calibration was requested.
     fn calibrator(&self, meter: &mut Meter<'_>) -> Result<Option<Calibrator<'_>>, ConvertError> {
-        // Default: no calibration was asked for.
+        // Default: no calibration was requested.
         let Calibration::Tokens(tokens) = &self.options.calibration else { return Ok(None) };
         let groups = self.writer.index().groups();
         if groups.iter().all(|group| self.writer.is_group_written(&group.id)) {
@@ -339,13 +340,12 @@ impl Conversion<'_> {
         while calibrator.next_layer() < first {
             let layer = Some(calibrator.next_layer());
             meter.enter(ConvertPhase::Calibrating, layer);
-            // What was done before is counted already.
+            // Work of an earlier attempt is already counted.
             calibrator.skip_layer(self.cancel, &mut |_| meter.advance(0, layer))?;
         }
         Ok(Some(calibrator))
     }
 
-    /// Whether all matrices of a layer are written.
     fn is_done(&self, layer: u32) -> bool {
         let groups = self.writer.index().groups().iter();
         let mut of_layer = groups.filter(|group| group.id.layer() == Some(layer));
@@ -356,14 +356,14 @@ impl Conversion<'_> {
         matches!(self.options.calibration, Calibration::Tokens(_))
     }
 
-    /// Where the activations after the last layer that is done are kept.
+    /// Returns the path of the file that holds the activations after the last completed layer.
     fn hidden_path(&self) -> PathBuf {
         let mut path = self.destination.as_os_str().to_owned();
         path.push(".hidden");
         path.into()
     }
 
-    /// Notes how often each expert is used.
+    /// Stores the frequency and mean squared weight of each expert.
     fn statistics(&self, layer: u32, calibrator: &Calibrator<'_>) -> Result<(), ConvertError> {
         for (expert, statistics) in (0u32..).zip(calibrator.expert_statistics()) {
             let id = GroupId::expert_of(layer, expert);

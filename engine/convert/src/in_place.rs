@@ -1,9 +1,8 @@
-//! GGUF files run where they lie: a store whose extents are made of the file's blocks when they are
-//! read.
+//! GGUF files that run in place: a store whose extents are built from the file's blocks when they are read.
 //!
-//! Every matrix of blocks is scaled integers, every other one floats, so nothing is rounded. A group
-//! is one extent with all its planes: the blocks of a file hold the bits of a code together, so no
-//! level reads less than another.
+//! Each matrix of blocks becomes scaled integers and all others stay floats, so that nothing is rounded. A
+//! group is a single extent with all planes. A file's blocks hold all bits of a code together, so that a
+//! lower level would not read less.
 //!
 //! ```text
 //! read of an extent -> blocks of the file -> codes and scales, row by row -> planes in tiles
@@ -21,11 +20,11 @@ use nestling_import::Checkpoint;
 use crate::convert::ConvertError;
 
 /// Opens a checkpoint of a GGUF file as a store, without reading weights. The CPU computes with merged
-/// digits; devices take them apart.
+/// digits; devices need them apart.
 ///
 /// # Errors
-/// [`ConvertError::Checkpoint`] for files that cannot be read; [`ConvertError::Store`] for a model that
-/// no store can hold; [`ConvertError::Refused`] without a tokenizer.
+/// Fails with [`ConvertError::Checkpoint`] if files cannot be read, [`ConvertError::Store`] if no store can
+/// hold the model, or [`ConvertError::Refused`] without a tokenizer.
 pub fn open_in_place(checkpoint: Arc<Checkpoint>, digits: Digits) -> Result<Store, ConvertError> {
     let planned = plan::plan(&checkpoint, digits)?;
     let assets = planned.assets;
@@ -35,11 +34,11 @@ pub fn open_in_place(checkpoint: Arc<Checkpoint>, digits: Digits) -> Result<Stor
     Ok(store)
 }
 
-/// What [`open_in_place`] would open, and its level, without reading more than headers: for a file that
-/// is not here yet.
+/// Returns the index and the level of the store that [`open_in_place`] would open. Only headers are read, so
+/// that the file need not be present yet.
 ///
 /// # Errors
-/// As [`open_in_place`].
+/// Fails like [`open_in_place`].
 pub fn plan_in_place(checkpoint: &Checkpoint) -> Result<(Index, Level), ConvertError> {
     let planned = plan::plan(checkpoint, Digits::Merged)?;
     Ok((Store::derived_index(&planned.plan, planned.level)?, planned.level))

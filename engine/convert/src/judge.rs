@@ -1,15 +1,14 @@
-//! How much a model loses at each level and allocation: perplexity, and Kullback–Leibler divergence
-//! to the unquantized model, on one text.
+//! Evaluation of a model at each level and allocation: perplexity, and Kullback–Leibler divergence from the
+//! unquantized model, on one text.
 //!
-//! Every point is judged up to twice against the same reference (a checkpoint's own floats):
-//! - *weights only*: float activations, embedding and head in float, f32 keys and values, so that
-//!   nothing differs but the weights of attention and feed-forward parts;
-//! - *as shipped*: int8 activations, everything from the store, keys and values as they are held
-//!   when it runs.
+//! Each point is evaluated up to twice against the same reference (the checkpoint's floats):
+//! - *weights only*: float activations, embedding and head in float and an f32 KV cache, so that only the
+//!   weights of attention and feed-forward parts differ;
+//! - *as shipped*: int8 activations, all weights from the store, and the KV cache in its runtime format.
 //!
-//! The text is cut into sequences that know nothing of each other; every token but a sequence's
-//! first is predicted. Log-probabilities are taken in f64 from the f32 logits. Without a reference,
-//! [`PlainSet`] gives the perplexity of the store as it is run.
+//! The text is split into independent sequences, and each token except a sequence's first is predicted.
+//! Log-probabilities are computed in f64 from the f32 logits. Without a reference, [`PlainSet`] measures the
+//! perplexity of the store as it is run.
 
 mod open;
 mod plain;
@@ -35,67 +34,67 @@ pub use tally::{Findings, Mean};
 
 use tally::{ExpertUses, Tally};
 
-/// Bytes of logits that one step may give.
+/// Maximum size in bytes of the logits of one step.
 const STEP_LOGITS_BYTES: usize = 64 << 20;
 
-/// The models that are compared. Each is used alone, so that its pages are the judge's.
+/// Models to compare. None may be in use elsewhere, because the evaluation uses their KV pages.
 pub struct JudgeModels<'a> {
     /// The unquantized model.
     pub reference: &'a mut dyn ModelRunner,
-    /// Those of every point.
+    /// Points to evaluate, with their models.
     pub points: Vec<(JudgePoint, PointModels<'a>)>,
 }
 
-/// What one point of the curve is judged with.
+/// Models and settings of one point.
 pub struct PointModels<'a> {
-    /// The store's weights with float activations, and the reference's embedding and head.
+    /// Model with the store's weights, float activations, and the reference's embedding and head.
     pub weights_only: &'a mut dyn ModelRunner,
-    /// The store as it is run; none to judge weights alone.
+    /// The store as it is run; `None` to evaluate only the weights.
     pub shipped: Option<&'a mut dyn ModelRunner>,
-    /// Levels of each token's experts; none for all that the point's allocation has.
+    /// Policy for the levels of each token's experts; `None` uses all levels of the point's allocation.
     pub dual: Option<DualPolicy>,
-    /// Whether timing may change what the store as it is run computes.
+    /// Level mode of the store as it is run: in elastic mode, timing may change its results.
     pub mode: LevelMode,
 }
 
-/// A level or an allocation to judge.
+/// A level or an allocation to evaluate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JudgePoint {
-    /// What it is, in a word: `level 4`, `3.5 bits`.
+    /// Short name: `level 4`, `3.5 bits`.
     pub name: String,
-    /// The level, if it is one.
+    /// Level, if the point is one.
     pub level: Option<Level>,
-    /// The level of every matrix.
+    /// Level of each matrix.
     pub allocation: Allocation,
-    /// The mean level of experts to reach by dual routing, and the highest; none without.
+    /// Target mean level of experts for dual routing, and the maximum level; `None` without dual routing.
     pub dual: Option<(f32, Level)>,
-    /// Bytes of attention and feed-forward matrices in a store that holds this and no more:
-    /// scales, tables, codecs and padding counted.
+    /// Size in bytes of attention and feed-forward matrices in a store that holds exactly this point,
+    /// including scales, tables, codecs and padding.
     pub bytes: u64,
-    /// The same, per weight.
+    /// Size per weight in bits.
     pub bits_per_weight: f64,
 }
 
-/// What to judge.
+/// Options of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JudgeOptions {
-    /// Tokens predicted per sequence.
+    /// Number of predicted tokens per sequence.
     pub sequence_length: usize,
-    /// Most sequences; none for the whole text.
+    /// Maximum number of sequences; `None` evaluates the whole text.
     pub sequences_max: Option<usize>,
 }
 
-/// What the judge found about one point.
+/// Results for one point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgeRow {
     /// See [`JudgePoint::name`].
     pub name: String,
-    /// The level in bits, if it is one.
+    /// Level in bits, if the point is one.
     #[serde(serialize_with = "level_bits")]
     pub level: Option<Level>,
-    /// The mean level that dual routing was asked for.
+    /// Target mean level of dual routing.
     pub mean_level: Option<f32>,
-    /// What a plane had to be worth to reach it.
+    /// Plane score from which on planes are used to reach the mean level.
     pub threshold: Option<f32>,
     /// Hash of the allocation.
     pub allocation: String,
@@ -103,10 +102,10 @@ pub struct JudgeRow {
     pub bytes: u64,
     /// See [`JudgePoint::bits_per_weight`].
     pub bits_per_weight: f64,
-    /// The weights alone.
+    /// Results of the weights alone.
     #[serde(flatten)]
     pub weights_only: Findings,
-    /// The store as it is run.
+    /// Results of the store as it is run.
     pub shipped: Option<Findings>,
 }
 
@@ -114,34 +113,34 @@ fn level_bits<S: Serializer>(level: &Option<Level>, serializer: S) -> Result<S::
     level.map(Level::bits).serialize(serializer)
 }
 
-/// What the judge found.
+/// Results of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgeReport {
     /// Perplexity of the unquantized model.
     pub reference_perplexity: f64,
-    /// Sequences judged.
+    /// Number of evaluated sequences.
     pub sequences: usize,
-    /// Tokens predicted.
+    /// Number of predicted tokens.
     pub tokens: usize,
     /// One row per point.
     pub rows: Vec<JudgeRow>,
 }
 
-/// How far the judge is.
+/// Progress of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JudgeProgress {
-    /// Runs of a model over a sequence that are done.
+    /// Number of completed runs of a model over a sequence.
     pub done: usize,
-    /// All of them.
+    /// Total number of runs.
     pub total: usize,
 }
 
-/// Judges every point on `tokens`. The reference's logits are computed once per sequence and kept
-/// for all points.
+/// Evaluates all points on `tokens`. The reference's logits are computed once per sequence and reused for all
+/// points.
 ///
 /// # Errors
-/// [`EngineError::Cancelled`]; a text shorter than two tokens; models that do not share a
-/// vocabulary; whatever a step fails with.
+/// Fails with [`EngineError::Cancelled`]. Fails if the text is shorter than two tokens, if the models have
+/// different vocabularies, or if a step fails.
 pub fn judge(
     models: JudgeModels<'_>,
     tokens: &[u32],
@@ -163,7 +162,7 @@ pub fn judge(
     let mut tallies = vec![(Tally::default(), Tally::default()); points.len()];
     let mut reference_nll = Vec::with_capacity(count);
     for sequence in 0..count {
-        // One token more: the target of the last position.
+        // One extra token: the target of the last position.
         let text = &tokens[sequence * length..=(sequence + 1) * length];
         let expected = Expected::compute(reference, text, cancel)?;
         reference_nll.push(expected.nll / length as f64);
@@ -201,14 +200,13 @@ pub fn judge(
     })
 }
 
-/// The levels to run a model at: all that is held unless there is dual routing. An allocation
-/// bounds every matrix by itself, and floats have no levels.
+/// Returns the levels to run a model at: all resident levels, unless dual routing is used. An allocation
+/// limits each matrix separately, and floats have no levels.
 fn level_policy(model: &dyn ModelRunner, dual: Option<DualPolicy>) -> LevelPolicy {
     let held = LevelPolicy::Fixed(model.limits().level_max.unwrap_or(Level::L2));
     dual.map_or(held, LevelPolicy::Dual)
 }
 
-/// What every model that is judged can do.
 fn limits(
     reference: &dyn ModelRunner,
     points: &[(JudgePoint, PointModels<'_>)],
@@ -221,7 +219,7 @@ fn limits(
     limits
 }
 
-/// Sequences as long as asked, or as the text and every model's context allow.
+/// Returns the requested sequence length, limited by the text and by each model's context.
 fn sequence_length(
     models: &[RunnerLimits],
     tokens: &[u32],
@@ -245,10 +243,9 @@ fn sequence_length(
     }
 }
 
-/// What the logits of a sequence are called.
+/// Name of the logits in out-of-memory errors.
 const LOGITS: &str = "the logits of a text that is judged";
 
-/// What the unquantized model says of one sequence.
 struct Expected {
     vocab_size: usize,
     logits: Vec<f32>,        // [L, vocab]
@@ -290,9 +287,9 @@ impl Expected {
     }
 }
 
-/// Runs a model over a sequence and hands out the logits of each position with the token that
-/// follows; gives what experts were computed at. The sequence takes the first pages; nobody else
-/// uses the model.
+/// Runs a model over a sequence and calls back with the logits of each position and the next token. Returns
+/// the levels at which experts were computed. The sequence uses the first KV pages, because nothing else uses
+/// the model.
 fn run(
     model: &mut dyn ModelRunner,
     levels: LevelPolicy,
@@ -334,13 +331,13 @@ fn run(
     Ok(uses)
 }
 
-/// `log(sum(exp(logits)))`.
+/// Computes `log(sum(exp(logits)))`.
 fn log_sum_exp(logits: &[f32]) -> f64 {
     let best = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     best + logits.iter().map(|logit| (f64::from(*logit) - best).exp()).sum::<f64>().ln()
 }
 
-/// The first of the highest.
+/// Returns the index of the highest logit; ties go to the lowest index.
 fn argmax(logits: &[f32]) -> usize {
     let mut best = 0;
     for (index, logit) in logits.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! From checkpoint to store, and what a store is worth: conversion, calibration, perplexity and divergence.
+//! Conversion of checkpoints to stores, calibration, and evaluation of stores by perplexity and divergence.
 
 pub mod calibrate;
 pub mod convert;

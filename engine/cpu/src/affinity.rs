@@ -1,23 +1,24 @@
-//! Keeping threads on processors.
+//! Binding of threads to processors.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the threads of an engine run.
+/// Placement of an engine's threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ThreadPlacement {
-    /// Wherever the system puts them.
+    /// Scheduled freely by the operating system.
     #[default]
     Free,
-    /// Each on a processor of its own, of those that the process may use, as far as they go. Only
-    /// threads of the engine are bound, and only on Linux; elsewhere this is [`Self::Free`].
+    /// Bound: each thread to a separate processor, among those that the process may use, as far as they
+    /// suffice. Only threads of the engine are bound, and only on Linux; elsewhere this equals
+    /// [`Self::Free`].
     Pinned,
 }
 
 impl ThreadPlacement {
-    /// Places the calling thread, the `index`th of its engine. Says whether it is bound now; a
-    /// system that refuses leaves it free.
+    /// Places the calling thread, the `index`th of its engine. Returns whether the thread is bound. It stays
+    /// free if the system rejects the request.
     pub fn place(self, index: usize) -> bool {
         self == Self::Pinned && bind(index)
     }
@@ -46,7 +47,7 @@ mod tests {
 
     use super::ThreadPlacement;
 
-    /// Processors of a new thread after it was placed.
+    /// Processors of a new thread after its placement.
     #[expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
     fn processors(placement: ThreadPlacement, index: usize) -> (bool, u32) {
         let thread = std::thread::spawn(move || {

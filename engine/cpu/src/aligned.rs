@@ -1,4 +1,4 @@
-//! Floats that begin at a cache line.
+//! Float vectors aligned to cache lines.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,13 +7,13 @@ use bytemuck::{Pod, Zeroable};
 use super::math::LANES;
 use nestling_formats::memory::{OutOfMemory, try_reserve};
 
-/// What a step's activations and the rest of its memory is called.
+/// Name of activations and other memory of a step in out-of-memory errors.
 pub(super) const STEP: &str = "a step of the model";
 
-/// Drops the last items or appends some.
+/// Truncates or extends a vector.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// Fails with [`OutOfMemory`].
 pub(super) fn try_resize<T: Clone>(
     items: &mut Vec<T>,
     count: usize,
@@ -24,13 +24,12 @@ pub(super) fn try_resize<T: Clone>(
     Ok(())
 }
 
-/// One cache line.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([f32; LANES]);
 
-/// A vector of floats of which no sixteen, counted from its begin, lie across two cache lines:
-/// such loads and stores cost twice.
+/// A vector of floats aligned to cache lines. No group of sixteen floats, counted from the start, crosses a
+/// cache line: such loads and stores would cost twice as much.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AlignedFloats {
     lines: Vec<Line>,
@@ -38,13 +37,13 @@ pub(super) struct AlignedFloats {
 }
 
 impl AlignedFloats {
-    /// Forgets all floats, not their memory.
+    /// Removes all floats and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Drops the last floats or appends some, which hold anything. It takes no memory where
-    /// [`Self::try_reserve`] was asked for it.
+    /// Truncates or extends the vector. New floats are unspecified. It does not allocate after a sufficient
+    /// [`Self::try_reserve`].
     pub fn resize(&mut self, len: usize) {
         let lines = len.div_ceil(LANES);
         if lines > self.lines.len() {
@@ -53,16 +52,15 @@ impl AlignedFloats {
         self.len = len;
     }
 
-    /// Makes room for so many floats in all.
+    /// Reserves capacity for `len` floats in total.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Fails with [`OutOfMemory`].
     pub fn try_reserve(&mut self, len: usize) -> Result<(), OutOfMemory> {
         let more = len.div_ceil(LANES).saturating_sub(self.lines.len());
         try_reserve(&mut self.lines, STEP, more)
     }
 
-    /// Appends floats.
     pub fn extend_from_slice(&mut self, values: &[f32]) {
         let start = self.len;
         self.resize(start + values.len());

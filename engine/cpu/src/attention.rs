@@ -1,6 +1,7 @@
-//! Attention of the query heads that share one head of keys and values, a page at a time.
+//! Attention of the query heads that share one KV head, one page at a time.
 //!
-//! What a block of 64 positions gives does not depend on other blocks, and blocks are merged in
+//! The result of a block of 64 positions does not depend on other blocks, and blocks are merged in ascending
+//! order. The bits of a row therefore do not depend on what else is computed. For one query head:
 //! ascending order: a row's bits do not depend on what else is computed. For one query head:
 //!
 //! ```text
@@ -9,8 +10,8 @@
 //! block[c]  = Σ_p fma(weight[p] * value_scale[p], value[p][c], ·)           p ascending
 //! ```
 //!
-//! Keys lie transposed in their page, so that one query element is multiplied with 64 positions
-//! and nothing is summed across lanes.
+//! Keys are stored transposed in their page, so that one query element is multiplied with 64 positions and
+//! nothing is summed across lanes.
 
 use std::ops::Range;
 
@@ -25,76 +26,74 @@ use nestling_core::kv_cache::PAGE_POSITIONS;
 /// Keys and values of one head in one page.
 #[derive(Clone, Copy, Debug)]
 pub enum KvBlock<'a> {
-    /// Floats.
+    /// Single precision.
     F32 {
-        /// `[head_dim, 64]`.
+        /// Keys, `[head_dim, 64]`.
         keys: &'a [f32],
-        /// `[64, head_dim]`.
+        /// Values, `[64, head_dim]`.
         values: &'a [f32],
     },
-    /// Half floats.
+    /// Half precision.
     F16 {
-        /// `[head_dim, 64]`.
+        /// Keys, `[head_dim, 64]`.
         keys: &'a [f16],
-        /// `[64, head_dim]`.
+        /// Values, `[64, head_dim]`.
         values: &'a [f16],
     },
-    /// Integers, each position with a scale for its key and one for its value.
+    /// Integers with a key scale and a value scale for each position.
     Int8 {
-        /// `[head_dim, 64]`.
+        /// Keys, `[head_dim, 64]`.
         keys: &'a [i8],
-        /// `[64, head_dim]`.
+        /// Values, `[64, head_dim]`.
         values: &'a [i8],
-        /// `[64]`.
+        /// Scales of the keys, `[64]`.
         key_scales: &'a [f32],
-        /// `[64]`.
+        /// Scales of the values, `[64]`.
         value_scales: &'a [f32],
     },
-    /// Keys whose first elements are the values too.
+    /// Keys whose first elements are also the values.
     Shared(SharedRows<'a>),
 }
 
-/// Keys of one head in one page, position by position, whose first elements are the values.
+/// Keys of one head in one page, by position, whose first elements are the values.
 #[derive(Clone, Copy, Debug)]
 pub enum SharedRows<'a> {
-    /// Floats, `[64, head_dim]`.
+    /// Single precision, `[64, head_dim]`.
     F32(&'a [f32]),
-    /// Half floats, `[64, head_dim]`.
+    /// Half precision, `[64, head_dim]`.
     F16(&'a [f16]),
-    /// Integers, each position with a scale for its value and one for what follows.
+    /// Integers. Each position has a scale for the value and one for the other elements.
     Int8 {
-        /// `[64, head_dim]`.
+        /// Rows, `[64, head_dim]`.
         rows: &'a [i8],
-        /// `[64]`.
+        /// Scales, `[64]`.
         scales: &'a [[f32; 2]],
     },
 }
 
-/// What attention has gathered for one query head so far.
+/// Running softmax state of one query head.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionState {
-    /// Largest score of the blocks so far.
+    /// Maximum score of the blocks so far.
     pub max: f32,
     /// Sum of exp(score - max).
     pub sum: f32,
 }
 
 impl AttentionState {
-    /// No block yet.
+    /// Initial state, before any block.
     pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// Query heads that share a head of keys and values, with what they gather and the memory for it.
-/// Reused, it allocates nothing.
+/// Query heads that share a KV head, with their accumulators and working memory. Reuse does not allocate.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionRows {
     head_dim: usize,
-    /// Elements of a value.
     value_dim: usize,
     queries: AlignedFloats, // [Q, head_dim]
-    /// First position of the sequence that each query sees, ascending.
+    /// First visible position of each query, ascending.
     starts: Vec<usize>, // [Q]
-    /// Position after the last that each query sees, ascending.
+    /// End of the visible positions of each query, ascending.
     visible: Vec<usize>, // [Q]
     states: Vec<AttentionState>, // [Q]
     out: AlignedFloats,     // [Q, value_dim]
@@ -105,7 +104,7 @@ pub struct AttentionRows {
 }
 
 impl AttentionRows {
-    /// Forgets all queries; the next ones have keys and values of these sizes.
+    /// Removes all queries and sets the sizes for the next ones.
     pub fn clear(&mut self, head_dim: usize, value_dim: usize) {
         (self.head_dim, self.value_dim) = (head_dim, value_dim);
         self.queries.clear();
@@ -113,10 +112,10 @@ impl AttentionRows {
         self.visible.clear();
     }
 
-    /// Takes the memory for so many queries.
+    /// Reserves memory for `queries` queries.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Fails with [`OutOfMemory`].
     pub fn try_reserve(&mut self, queries: usize, head_dim: usize) -> Result<(), OutOfMemory> {
         fn reserve<T>(values: &mut Vec<T>, count: usize) -> Result<(), OutOfMemory> {
             try_reserve(values, STEP, count.saturating_sub(values.len()))
@@ -134,15 +133,15 @@ impl AttentionRows {
         Ok(())
     }
 
-    /// Adds a query that sees these positions of its sequence; neither end comes before that of
-    /// the query before it.
+    /// Adds a query that sees the positions `visible` of its sequence. Neither end may precede that of the
+    /// previous query.
     pub fn push(&mut self, query: &[f32], visible: Range<usize>) {
         self.queries.extend_from_slice(query);
         self.starts.push(visible.start);
         self.visible.push(visible.end);
     }
 
-    /// Makes room for the results of all queries: nothing gathered yet.
+    /// Resets the accumulators of all queries.
     pub fn start(&mut self) {
         let (count, d, value_dim) = (self.visible.len(), self.head_dim, self.value_dim);
         self.states.clear();
@@ -155,8 +154,8 @@ impl AttentionRows {
         self.values.resize(d * PAGE_POSITIONS);
     }
 
-    /// Divides what was gathered by the sum of its weights and gives it, `[Q, value_dim]`. `sinks` are
-    /// logits without values of the first queries, of those after them, and so on; none if empty.
+    /// Divides the accumulators by the sums of weights and returns them, `[Q, value_dim]`. `sinks` are logits
+    /// without values, repeated cyclically over the queries; empty means none.
     pub fn finish(&mut self, sinks: &[f32]) -> &[f32] {
         let each = self.out.chunks_exact_mut(self.value_dim.max(1)).zip(&mut self.states);
         for (index, (out, state)) in each.enumerate() {
@@ -169,13 +168,13 @@ impl AttentionRows {
         &self.out
     }
 
-    /// What was gathered so far: for tests.
+    /// Returns the softmax states, for tests.
     pub fn states(&self) -> &[AttentionState] {
         &self.states
     }
 }
 
-/// Adds the page whose first position is `first` to what every query has gathered.
+/// Adds the page whose first position is `first` to the accumulators of all queries.
 #[inline(always)]
 pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     kv: KvBlock,
@@ -184,8 +183,7 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     rows: &mut AttentionRows,
 ) {
     let (d, value_dim) = (rows.head_dim, rows.value_dim);
-    // Queries ascend: those that see nothing of this page yet come first, those that see nothing of
-    // it any more last.
+    // Queries ascend: the first ones may end before this page, and the last ones may start after it.
     let from = rows.visible.partition_point(|visible| *visible <= first);
     let to = rows.starts.partition_point(|start| *start < first + PAGE_POSITIONS).max(from);
     let visible = &rows.visible[from..to];
@@ -206,20 +204,17 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
     if let KvBlock::F16 { keys, values } = kv
         && visible.len() <= MERGED
     {
-        // Each element is needed once: it is widened where it is needed.
+        // Each element is used once, so that it is widened on use.
         return page.attend::<V, VECTORS, f16>(keys, values, factors, value_scales);
     }
     let (keys, values) = as_floats::<V>(kv, most, d, value_dim, &mut rows.keys, &mut rows.values);
     page.attend::<V, VECTORS, f32>(keys, values, factors, value_scales);
 }
 
-/// The queries that see something of a page, with what they gather.
+/// Queries that see positions of a page, with their accumulators.
 struct PageQueries<'a> {
-    /// First position of the page.
     first: usize,
-    /// Elements of a query and of a key.
     head_dim: usize,
-    /// Elements of a value.
     value_dim: usize,
     queries: &'a [f32],
     starts: &'a [usize],
@@ -231,7 +226,7 @@ struct PageQueries<'a> {
 }
 
 impl PageQueries<'_> {
-    /// Adds the page's keys, `[d, 64]`, and values, a row each `d` elements.
+    /// Adds the page's keys, `[d, 64]`, and values, with rows of `d` elements.
     #[inline(always)]
     fn attend<V: Vector, const VECTORS: usize, B: Right>(
         self,
@@ -248,7 +243,7 @@ impl PageQueries<'_> {
         let keys = Strided { elements: keys, stride: PAGE_POSITIONS };
         let scores = StridedMut { elements: &mut *self.scores, stride: PAGE_POSITIONS };
         product::<V, VECTORS, B>(size, queries, keys, scores);
-        // Loops over places: zips of many slices are calls, which cost as much as what they give.
+        // Index loops: zips of many slices become calls that cost as much as the work itself.
         let mut merges = [[0.0f32; 2]; MERGED];
         for q in (0..count).step_by(MERGED) {
             let merged = MERGED.min(count - q);
@@ -272,7 +267,7 @@ impl PageQueries<'_> {
     }
 }
 
-/// `out = fma(out, old, block * new)`.
+/// Computes `out = fma(out, old, block * new)`.
 #[inline(always)]
 fn merge_rows(out: &mut [f32], block: &[f32], [old, new]: [f32; 2]) {
     for i in 0..out.len().min(block.len()) {
@@ -280,7 +275,7 @@ fn merge_rows(out: &mut [f32], block: &[f32], [old, new]: [f32; 2]) {
     }
 }
 
-/// What each position's score is multiplied with, and what its weight is.
+/// Returns the factor of each position's score, and the scales of the values if there are any.
 #[inline(always)]
 fn position_factors(kv: KvBlock<'_>, scale: f32) -> ([f32; PAGE_POSITIONS], Option<&[f32]>) {
     let mut factors = [scale; PAGE_POSITIONS];
@@ -289,8 +284,8 @@ fn position_factors(kv: KvBlock<'_>, scale: f32) -> ([f32; PAGE_POSITIONS], Opti
     (factors, Some(value_scales))
 }
 
-/// Keys, `[d, 64]`, and the values of so many positions, a row each `d` elements, as floats: where
-/// they lie, or widened.
+/// Returns keys, `[d, 64]`, and the values of `positions` positions, with rows of `d` elements, as f32: in
+/// place, or widened.
 #[inline(always)]
 fn as_floats<'a, V: Vector>(
     kv: KvBlock<'a>,
@@ -335,10 +330,10 @@ fn as_floats<'a, V: Vector>(
     (wide_keys, wide_values)
 }
 
-/// Columns of rows that are transposed together: what they fill stays in the first cache.
+/// Number of columns that are transposed together. Their output fits in the first-level cache.
 const TRANSPOSED: usize = 16;
 
-/// Makes up to 64 rows of `d` columns of a page, `[d, 64]`.
+/// Transposes up to 64 rows of `d` columns to a page, `[d, 64]`.
 #[inline(always)]
 fn transpose(rows: &[f32], d: usize, out: &mut [f32]) {
     for (part, out) in out.chunks_mut(TRANSPOSED * PAGE_POSITIONS).enumerate() {
@@ -349,10 +344,10 @@ fn transpose(rows: &[f32], d: usize, out: &mut [f32]) {
     }
 }
 
-/// Queries whose weights are applied together.
+/// Number of queries whose weights are applied together.
 const MERGED: usize = 4;
 
-/// Makes scores weights and gives the factors of what was gathered before and of this block.
+/// Converts scores to weights and returns the factors of the accumulators and of this block.
 #[inline(always)]
 fn weigh(
     scores: &mut [f32; PAGE_POSITIONS],
@@ -364,7 +359,7 @@ fn weigh(
     for i in 0..PAGE_POSITIONS {
         scores[i] *= factors[i];
     }
-    // The weight of a score of negative infinity is zero, and neither maximum nor sum see it.
+    // A score of negative infinity gets weight zero and affects neither maximum nor sum.
     scores[..visible.start].fill(f32::NEG_INFINITY);
     scores[visible.end..].fill(f32::NEG_INFINITY);
     let block_max = math::max(scores);
@@ -378,7 +373,7 @@ fn weigh(
     merge(state, block_max, sum)
 }
 
-/// Adds a block's maximum and sum to what was gathered; gives the factors of both.
+/// Merges a block's maximum and sum into the state. Returns the factors of both.
 #[inline(always)]
 pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f32; 2] {
     let both = if block_max > state.max { block_max } else { state.max };
@@ -388,14 +383,14 @@ pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f3
     [old, new]
 }
 
-/// Adds a logit without a value; gives the factor of what was gathered.
+/// Adds a logit without a value. Returns the factor of the accumulators.
 #[inline(always)]
 pub(super) fn add_sink(state: &mut AttentionState, sink: f32) -> f32 {
     merge(state, sink, 1.0)[0]
 }
 
-/// The weighted sum of the values that each query sees. Beyond them may lie anything, NaN too, so
-/// that what only some of the queries see is added for each alone.
+/// Computes the weighted sum of the values that each query sees. Memory beyond them is unspecified and may
+/// hold NaN, so that values visible to only some of the queries are added for each query separately.
 #[inline(always)]
 fn gather<V: Vector, const VECTORS: usize, B: Right>(
     weights: &[f32],

@@ -1,4 +1,4 @@
-//! The CPU as a backend: what it holds, and who computes on it.
+//! Backend implementation for the CPU.
 
 use nestling_formats::Level;
 use nestling_formats::memory::try_to_vec;
@@ -42,7 +42,7 @@ impl Backend for Cpu {
     }
 
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CpuBuffer, EngineError> {
-        // The room is taken when rows first come.
+        // Memory is allocated when rows first arrive.
         let _ = rows_max;
         Ok(CpuBuffer::empty(cols))
     }

@@ -1,4 +1,4 @@
-//! How fast memory can be read: what every speed of a model is compared with.
+//! Measurement of the memory's read bandwidth, the reference for all speeds of a model.
 
 use std::hint::black_box;
 
@@ -6,20 +6,20 @@ use crate::threads::ThreadPool;
 use nestling_core::arena::AlignedBytes;
 use nestling_core::clock::Moment;
 
-/// Bytes that one part of a pass reads.
+/// Number of bytes that one part of a pass reads.
 const PART_BYTES: usize = 4 << 20;
 
-/// Fewest passes, however long they take.
+/// Minimum number of passes.
 const PASSES_MIN: usize = 3;
 
-/// Bytes of memory that all threads of a pool together read in a second: the best pass over a
-/// buffer of `bytes`, which should be several times the largest cache, in about `seconds`. 0 where
-/// the platform has no clock or no memory.
+/// Returns the read bandwidth of all threads of a pool together, in bytes per second. It is the best pass
+/// over a buffer of `bytes`, which should be several times the largest cache, within about `seconds`. Returns
+/// 0 if the platform has no clock or no memory.
 pub fn read_bandwidth(pool: &ThreadPool, bytes: usize, seconds: f64) -> f64 {
     let bytes = bytes.max(PART_BYTES) / PART_BYTES * PART_BYTES;
-    // Default: what cannot be measured is 0.
+    // Default: 0 if it cannot be measured.
     let Ok(mut buffer) = AlignedBytes::zeroed("a measurement", bytes) else { return 0.0 };
-    // Pages that were never written may all be the same page of zeros.
+    // Pages that were never written may all map to the same zero page.
     buffer.bytes_mut().chunks_mut(4096).for_each(|page| page[0] = 1);
     let buffer = buffer.as_ref();
     let (mut best, started) = (0.0f64, Moment::now());
@@ -40,8 +40,8 @@ pub fn read_bandwidth(pool: &ThreadPool, bytes: usize, seconds: f64) -> f64 {
     best
 }
 
-/// The sum of all 64-bit words, read as four streams in turn: a single one is bound by how far the
-/// processor prefetches, not by memory (21.6 against 13.5 GB/s on one machine).
+/// Returns the sum of all 64-bit words, read as four interleaved streams. A single stream is limited by the
+/// processor's prefetch distance, not by memory (13.5 against 21.6 GB/s on one machine).
 pub(crate) fn sum(part: &[u8]) -> u64 {
     let (front, back) = part.split_at(part.len() / 2);
     let (a, b) = front.split_at(front.len() / 2);

@@ -1,4 +1,4 @@
-//! Cuts a row-major matrix into blocks of columns that threads may write at the same time.
+//! Splits a row-major matrix into blocks of columns that threads may write concurrently.
 #![expect(unsafe_code, reason = "blocks of columns interleave in memory, so slices cannot say it")]
 
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use super::nested::TileValues;
 use super::vector::Vector;
 use crate::threads::ThreadPool;
 
-/// Some columns of all rows of a matrix, as if borrowed mutably.
+/// A block of columns of a matrix, equivalent to a mutable borrow.
 #[derive(Debug)]
 pub struct ColumnsMut<'a, T> {
     first: *mut T,
@@ -23,25 +23,25 @@ pub struct ColumnsMut<'a, T> {
 unsafe impl<T: Send> Send for ColumnsMut<'_, T> {}
 
 impl<T> ColumnsMut<'_, T> {
-    /// The columns of this block.
+    /// Returns the columns of this block.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
-    /// The rows of this block.
+    /// Returns the rows of this block.
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
-    /// This block's part of one of its rows, counted from its first.
+    /// Returns this block's columns of one of its rows. `row` is counted from the block's first row.
     ///
     /// # Panics
-    /// Beyond the last row.
+    /// Panics if `row` is beyond the last row.
     #[inline]
     pub fn row(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
         let row = self.rows.start + row;
-        // SAFETY: the row and the columns are inside of the matrix, and no other block has them.
+        // SAFETY: the row and the columns are inside the matrix, and no other block contains them.
         unsafe {
             let start = self.first.add(row * self.stride + self.range.start);
             std::slice::from_raw_parts_mut(start, self.range.len())
@@ -49,11 +49,11 @@ impl<T> ColumnsMut<'_, T> {
     }
 }
 
-/// Writes sixteen columns of a block from `col` on, `values` one for each of the rows that are named,
-/// past the caches: [`fence`] has to follow before another thread reads them.
+/// Writes sixteen columns of a block from `col` on with non-temporal stores, `values` one for each of the
+/// given rows. A [`fence`] is required before another thread reads them.
 ///
 /// # Panics
-/// With rows or columns beyond the block.
+/// Panics if rows or columns are beyond the block.
 #[inline(always)]
 pub(super) fn write_tile<V: Vector>(
     block: &mut ColumnsMut<'_, f32>,
@@ -68,7 +68,7 @@ pub(super) fn write_tile<V: Vector>(
     }
 }
 
-/// Lets everything that this thread wrote past the caches become visible before what it writes next.
+/// Orders this thread's non-temporal stores before its later stores.
 pub(super) fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every such processor has it.
@@ -77,26 +77,26 @@ pub(super) fn fence() {
     }
 }
 
-/// A matrix of which each part of a job takes another block.
+/// A matrix of which each part of a job uses a different block.
 struct Shared<T>(*mut T);
 
-// SAFETY: `for_each_block` gives every block to one part only, and elements may move between
-// threads.
+// SAFETY: `for_each_block` gives each block to a single part, and elements may move between threads.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// How rows or columns are cut into blocks.
+/// Division of rows or columns into blocks.
 #[derive(Clone, Copy, Debug)]
 pub enum Cut<'a> {
-    /// Between neighbours of these, which ascend.
+    /// At these ascending borders.
     At(&'a [usize]),
-    /// So many in every block but the last.
+    /// Into blocks of this size; the last one may be smaller.
     Every(usize),
-    /// Those from the first number to before the second, so many in every block but the last.
+    /// Within the range from the first number to before the second, into blocks of the third number; the last
+    /// one may be smaller.
     Within(usize, usize, usize),
 }
 
 impl Cut<'_> {
-    /// Blocks of `length` rows or columns.
+    /// Returns the number of blocks of `length` rows or columns.
     fn blocks(&self, length: usize) -> usize {
         match self {
             Self::At(borders) => {
@@ -125,11 +125,11 @@ impl Cut<'_> {
     }
 }
 
-/// Calls `job(column block, block)` for every block of `values`, `[rows, cols]`, the last rows
-/// first; on this thread alone without `fork`.
+/// Calls `job(column block, block)` for each block of `values`, `[rows, cols]`, last rows first. Without
+/// `fork`, everything runs on this thread.
 ///
 /// # Panics
-/// With borders that descend or lie outside; when a part panicked.
+/// Panics if borders descend or are outside the matrix, or if a part panicked.
 pub fn for_each_block<T: Send>(
     pool: &ThreadPool,
     fork: bool,

@@ -1,5 +1,5 @@
-//! Gated DeltaNet ([Yang, Kautz, Hatamizadeh 2024](https://arxiv.org/abs/2412.06464)): attention
-//! whose memory of the past is one matrix for each head.
+//! Gated DeltaNet ([Yang, Kautz, Hatamizadeh 2024](https://arxiv.org/abs/2412.06464)): attention with a
+//! fixed-size state, one matrix per head.
 //!
 //! For one token of a value head with the matrix S, `[key_head_dim, value_head_dim]`:
 //!
@@ -10,8 +10,8 @@
 //! out[c]   = Σ_i fma(query[i], S[i][c], ·)                        i ascending
 //! ```
 //!
-//! Tokens pass one after another, whatever the prompt's length: a column of S has one chain of sums,
-//! so the bits depend neither on how a prompt is cut into steps nor on how columns are blocked.
+//! Tokens are processed sequentially, whatever the prompt's length. A column of S has one chain of sums, so
+//! that the bits do not depend on how a prompt is split into steps or how columns are blocked.
 #![expect(unsafe_code, reason = "vector loads and stores at offsets that `delta_rule` has checked")]
 
 use nestling_import::DeltaNetConfig;
@@ -19,26 +19,26 @@ use nestling_import::DeltaNetConfig;
 use super::math::{self, LANES};
 use super::vector::Vector;
 
-/// Columns of a state that are held in registers together, in vectors: S stays in the first-level
-/// cache while all tokens pass them.
+/// Number of vectors of state columns that are held in registers together. S stays in the first-level cache
+/// while all tokens are processed.
 const VECTORS: usize = 4;
 
-/// One head's part of the rows of one run: where each part of a row begins.
+/// Inputs of one head for the rows of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaHead<'a> {
     /// Queries, keys and values after the convolution, side by side.
     pub rows: &'a [f32], // [T, stride]
-    /// Columns of `rows`.
+    /// Number of columns of `rows`.
     pub stride: usize,
     /// First column of the query, the key and the value.
     pub columns: [usize; 3],
-    /// Elements of a query and of a key.
+    /// Number of elements of a query and of a key.
     pub key_head_dim: usize,
-    /// Elements of a value.
+    /// Number of elements of a value.
     pub value_head_dim: usize,
-    /// Of every row and head, the decay and beta.
+    /// Decay and beta of each row and head.
     pub factors: &'a [[f32; 2]], // [T, heads]
-    /// Value heads, and which one this is.
+    /// Number of value heads, and the index of this one.
     pub heads: (usize, usize),
 }
 
@@ -53,10 +53,11 @@ impl<'a> DeltaHead<'a> {
     }
 }
 
-/// Lets rows pass a state, in order. The first row sees `from`, or `state` as it is.
+/// Applies rows to a state, in order. The first row starts from `from` if given, or else from the contents of
+/// `state`.
 ///
 /// # Panics
-/// With slices that are too short.
+/// Panics if a slice is too short.
 #[inline(always)]
 pub(super) fn delta_rule<V: Vector>(
     head: DeltaHead,
@@ -99,27 +100,26 @@ pub(super) fn delta_rule<V: Vector>(
     }
 }
 
-/// One row's inputs of some columns.
+/// Inputs of one row for some columns.
 #[derive(Clone, Copy)]
 struct Token<'a> {
     query: &'a [f32],
     key: &'a [f32],
     value: &'a [f32],
-    /// Decay and beta.
     factors: [f32; 2],
 }
 
-/// Where columns lie in a state.
+/// Location of columns in a state.
 #[derive(Clone, Copy)]
 struct Columns {
     first: usize,
     stride: usize,
 }
 
-/// `COUNT` vectors of columns.
+/// Processes `COUNT` vectors of columns.
 ///
 /// # Safety
-/// States, value and output that have so many columns, and as many rows as the key.
+/// States, value and output must have as many columns, and states as many rows as the key.
 #[inline(always)]
 unsafe fn block<V: Vector, const COUNT: usize>(
     token: Token,
@@ -132,7 +132,7 @@ unsafe fn block<V: Vector, const COUNT: usize>(
     let to = state.as_mut_ptr();
     let from = from.map_or(to.cast_const(), <[f32]>::as_ptr);
     let place = |row: usize, vector: usize| row * columns.stride + columns.first + vector * LANES;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let zero = V::splat(0.0);
         let mut sums = [zero; COUNT];
@@ -164,7 +164,7 @@ unsafe fn block<V: Vector, const COUNT: usize>(
     }
 }
 
-/// Columns that fill no vector.
+/// Processes columns that do not fill a vector.
 fn scalar(
     token: Token,
     columns: Columns,
@@ -188,8 +188,8 @@ fn scalar(
     }
 }
 
-/// A causal convolution of every column with the rows before it, then SiLU: `out[c]` is
-/// `silu(Σ fma(weight[tap][c], taps[tap][c], ·))` for ascending taps, the oldest row first.
+/// Applies a causal convolution over the rows to each column, then SiLU: `out[c]` is `silu(Σ
+/// fma(weight[tap][c], taps[tap][c], ·))` for ascending taps, oldest row first.
 #[inline(always)]
 pub fn conv_silu(taps: &[&[f32]], weights: &[f32], out: &mut [f32]) {
     out.fill(0.0);
@@ -203,20 +203,20 @@ pub fn conv_silu(taps: &[&[f32]], weights: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Of one row and head: what the state is multiplied by, and how much of a value is written.
-/// `rate` is `-exp(A_log)`.
+/// Returns decay and beta of one row and head: the factor of the state, and the fraction of a value that is
+/// written. `rate` is `-exp(A_log)`.
 pub(super) fn factors(rate: f32, time_bias: f32, alpha: f32, beta: f32) -> [f32; 2] {
     [math::exp(rate * softplus(alpha + time_bias)), 1.0 / (1.0 + math::exp(-beta))]
 }
 
-/// ln(1 + e^x).
+/// Computes ln(1 + e^x).
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { libm::log1p(f64::from(math::exp(x))) as f32 }
 }
 
-/// The last rows of input before `end`, of a sequence whose first row in this step is `first`: what
-/// the next convolution sees. `window` has those before `first`, oldest first; without it, there
-/// were none.
+/// Returns the last input rows before `end`, which form the window of the next convolution. `first` is the
+/// sequence's first row in this step. `window` holds the rows before it, oldest first; `None` means that
+/// there were none.
 pub(super) fn window_row<'a>(
     shape: &DeltaNetConfig,
     inputs: &'a [f32],

@@ -1,4 +1,4 @@
-//! The CPU: threads, kernels, and memory that operations reuse.
+//! The CPU device: threads, kernels and reusable memory.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use crate::threads::ThreadPool;
 use nestling_core::backend::FeedForward;
 use nestling_core::error::EngineError;
 
-/// The CPU with its threads and the kernels that it runs.
+/// The CPU with its threads and its kernels.
 #[derive(Debug)]
 pub struct Cpu {
     pub(super) team: Team,
-    /// Lookup tables of the codecs seen so far; matrices that share a codec share its tables.
+    /// Lookup tables of known codecs. Matrices that share a codec share its tables.
     codecs: Vec<(Codec, MatrixTables)>,
     pub(super) scratch: Scratch,
 }
 
-/// Memory that operations reuse: after the first steps, none allocates.
+/// Memory that operations reuse, so that they do not allocate after the first steps.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub work: FeedForwardScratch,
     pub attention: AttentionScratch,
     pub delta_net: DeltaScratch,
-    /// The rows of every expert, and their places in the output.
+    /// Rows of each expert, and their places in the output.
     pub expert_rows: [Vec<u32>; 2],
     pub uses: Vec<LeveledRows<'static, FeedForward<Cpu>>>,
-    /// The router's.
+    /// Router logits.
     pub logits: CpuBuffer,
     pub choice: Vec<f32>,
     pub chosen: Vec<(u32, f32)>,
@@ -44,19 +44,19 @@ pub(super) struct Scratch {
 /// Memory of products and feed-forward parts.
 #[derive(Default)]
 pub(super) struct FeedForwardScratch {
-    /// The input of a product.
+    /// Quantized input of a product.
     pub x: QuantizedRows,
-    /// The input of a feed-forward part's second product.
+    /// Quantized input of a feed-forward part's second product.
     pub inner: QuantizedRows,
-    /// Heads that are multiplied with float activations.
+    /// Inputs of heads that are multiplied with float activations.
     pub heads: Vec<f32>,
     pub inners: Vec<Inner<'static>>,
     pub products: ProductScratch,
-    /// Rows of a feed-forward part's first products.
+    /// Packed rows of a feed-forward part's first products.
     pub packed: Packed,
     /// Rows of one level, in the input and in the output.
     pub level_rows: [Vec<u32>; 2],
-    /// 0, 1, 2, …
+    /// Ascending numbers 0, 1, 2, …
     pub all: Vec<u32>,
 }
 
@@ -67,18 +67,18 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl Cpu {
-    /// A CPU that works with `threads` threads and the best kernels that it has.
+    /// Creates a CPU with `threads` threads and the fastest kernels available.
     pub fn new(threads: usize) -> Self {
         Self::with(Arc::new(ThreadPool::new(threads)), Kernels::detect())
     }
 
-    /// A CPU with given threads, which several may share, and kernels.
+    /// Creates a CPU with the given threads, which may be shared, and kernels.
     pub fn with(pool: Arc<ThreadPool>, kernels: &'static Kernels) -> Self {
         Self { team: Team { pool, kernels }, codecs: Vec::new(), scratch: Scratch::default() }
     }
 
     pub(super) fn tables(&mut self, codec: &Codec) -> Result<MatrixTables, EngineError> {
-        // A layer's matrices come one after another, so a known codec is found near the end.
+        // A layer's matrices are uploaded consecutively, so that a known codec is found near the end.
         let known = self.codecs.iter().rev().find(|(known, _)| is_same(known, codec));
         let known = known.or_else(|| self.codecs.iter().find(|(known, _)| known == codec));
         if let Some((_, tables)) = known {
@@ -90,7 +90,7 @@ impl Cpu {
     }
 }
 
-/// Whether two codecs are one in memory.
+/// Returns whether two codecs are the same object in memory.
 fn is_same(a: &Codec, b: &Codec) -> bool {
     match (a, b) {
         (Codec::Nested(a), Codec::Nested(b)) => Arc::ptr_eq(a, b),

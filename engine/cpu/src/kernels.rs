@@ -1,5 +1,5 @@
-//! The operations of [`super::math`], [`super::nested`] and [`super::scaled`], compiled for each instruction set and
-//! chosen once at run time.
+//! The operations of [`super::math`], [`super::nested`] and [`super::scaled`], compiled for each instruction
+//! set and selected once at run time.
 #![expect(unsafe_code, reason = "calls code for instruction sets that were detected")]
 
 mod floats;
@@ -35,7 +35,7 @@ type WriteTile = unsafe fn(&mut ColumnsMut<'_, f32>, usize, &[u32], &[TileValues
 type OuterProducts =
     unsafe fn(&[[f32; OUTER_TILE]], &[[f32; OUTER_TILE]], &mut [[f32; OUTER_TILE]; OUTER_TILE]);
 
-/// The kernels of one instruction set. Every set gives the same bits.
+/// The kernels of one instruction set. All sets give the same bits.
 pub struct Kernels {
     name: &'static str,
     nested_tile: NestedTile,
@@ -81,7 +81,7 @@ const fn cell_length() -> usize {
     nestling_formats::nested::GROUP
 }
 
-/// Defines a module with every float operation compiled for a list of features, and its table.
+/// Defines a module with all float operations compiled for a list of features, and its table.
 macro_rules! kernels_for {
     ($module:ident, $name:literal, $nested:path, $scaled:path, $packs:expr, $vector:ty, $vectors:literal $(, $features:literal)?) => {
         mod $module {
@@ -316,12 +316,12 @@ kernels_for!(
 );
 
 impl Kernels {
-    /// The kernels that run anywhere.
+    /// Returns the kernels that run on any machine.
     pub fn portable() -> &'static Self {
         &portable::KERNELS
     }
 
-    /// Every set that this machine can run, the fastest last.
+    /// Returns all sets that this machine can run, fastest last.
     pub fn available() -> Vec<&'static Self> {
         std::iter::once(Self::portable()).chain(Self::native()).collect()
     }
@@ -358,26 +358,26 @@ impl Kernels {
         sets.into_iter().filter(|(there, _)| *there).map(|(_, set)| set).collect()
     }
 
-    /// The fastest set that this machine can run.
+    /// Returns the fastest set that this machine can run.
     pub fn detect() -> &'static Self {
         Self::available().last().copied().unwrap_or(Self::portable())
     }
 
-    /// The instruction set, for people.
+    /// Returns the display name of the instruction set.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// From how many rows on it pays to pack activations once for all tiles of a matrix.
+    /// Returns the number of rows from which packing activations once for all tiles of a matrix is faster.
     pub fn packs_from(&self) -> usize {
         self.packs_from
     }
 
-    /// Multiplies the 16 rows of one tile with rows of activations: `out[i]` gets the product with
-    /// row `i` of the list. Rows beyond the matrix get a value without meaning.
+    /// Multiplies the 16 rows of one tile with rows of activations. `out[i]` gets the product with row `i` of
+    /// the list. Values for rows beyond the matrix are unspecified.
     ///
     /// # Panics
-    /// With a tile that the weights lack, or sizes that differ.
+    /// Panics if the tile is out of range or sizes differ.
     pub fn nested_tile(
         &self,
         weights: &NestedWeights,
@@ -386,15 +386,15 @@ impl Kernels {
         out: &mut [TileValues],
     ) {
         assert!(nested::fits(weights, tile, rows, out), "tile {tile} of {} rows", out.len());
-        // SAFETY: the machine has the features, as for all calls below: a set is only handed out
-        // by `available`, and the planes' lengths were checked by `NestedView::new`.
+        // SAFETY: the machine has the features, as for all calls below: a set is only returned by
+        // `available`, and the planes' lengths were checked by `NestedView::new`.
         unsafe { (self.nested_tile)(weights, tile, rows, out) }
     }
 
-    /// Multiplies the 16 rows of one tile of scaled integers, as [`Self::nested_tile`] does.
+    /// Multiplies the 16 rows of one tile of scaled integers, like [`Self::nested_tile`].
     ///
     /// # Panics
-    /// With a tile that the weights lack, or sizes that differ.
+    /// Panics if the tile is out of range or sizes differ.
     pub fn scaled_tile(
         &self,
         weights: &ScaledWeights,
@@ -407,31 +407,31 @@ impl Kernels {
         unsafe { (self.scaled_tile)(weights, tile, rows, out) }
     }
 
-    /// Quantizes one row: groups of 32 to int8, half to even.
+    /// Quantizes one row in groups of 32 to int8, rounding half to even.
     pub fn quantize(&self, x: &[f32], out: &mut [QuantizedGroup]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.quantize)(x, out) }
     }
 
-    /// [`math::rms_norm`].
+    /// Computes [`math::rms_norm`].
     pub fn rms_norm(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.rms_norm)(x, weight, epsilon, out) }
     }
 
-    /// [`math::rms_norm_in_place`].
+    /// Computes [`math::rms_norm_in_place`].
     pub fn rms_norm_in_place(&self, x: &mut [f32], weight: &[f32], epsilon: f32) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.rms_norm_in_place)(x, weight, epsilon) }
     }
 
-    /// [`math::rms_norm_add`].
+    /// Computes [`math::rms_norm_add`].
     pub fn rms_norm_add(&self, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.rms_norm_add)(x, weight, epsilon, out) }
     }
 
-    /// [`math::route`].
+    /// Computes [`math::route`].
     pub fn route(
         &self,
         rule: &RouterConfig,
@@ -443,41 +443,41 @@ impl Kernels {
         unsafe { (self.route)(rule, scores, ids, weights) }
     }
 
-    /// [`math::gated`].
+    /// Computes [`math::gated`].
     pub fn gated(&self, activation: Activation, gate: &mut [f32], up: &[f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.gated)(activation, gate, up) }
     }
 
-    /// [`math::scale`].
+    /// Computes [`math::scale`].
     pub fn scale(&self, x: &mut [f32], factor: f32) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.scale)(x, factor) }
     }
 
-    /// [`math::softcap`].
+    /// Computes [`math::softcap`].
     pub fn softcap(&self, x: &mut [f32], cap: f32) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.softcap)(x, cap) }
     }
 
-    /// [`math::gate`].
+    /// Computes [`math::gate`].
     pub fn gate(&self, x: &mut [f32], gate: &[f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.gate)(x, gate) }
     }
 
-    /// [`delta_net::conv_silu`].
+    /// Computes [`delta_net::conv_silu`].
     pub fn conv_silu(&self, taps: &[&[f32]], weights: &[f32], out: &mut [f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.conv_silu)(taps, weights, out) }
     }
 
-    /// Lets rows of one head pass its state, `[key_head_dim, value_head_dim]`, in order:
-    /// [`delta_net`] says what is computed. The first row sees `from`, or `state` as it is.
+    /// Applies the rows of one head to its state, `[key_head_dim, value_head_dim]`, in order, as defined in
+    /// [`delta_net`]. The first row starts from `from` if given, or else from the contents of `state`.
     ///
     /// # Panics
-    /// With slices that are too short.
+    /// Panics if a slice is too short.
     pub fn delta_rule(
         &self,
         head: DeltaHead,
@@ -489,30 +489,30 @@ impl Kernels {
         unsafe { (self.delta_rule)(head, from, state, out) }
     }
 
-    /// [`math::hadamard`].
+    /// Computes [`math::hadamard`].
     pub fn hadamard(&self, x: &mut [f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.hadamard)(x) }
     }
 
-    /// [`math::add_scaled`].
+    /// Computes [`math::add_scaled`].
     pub fn add_scaled(&self, out: &mut [f32], factor: f32, x: &[f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.add_scaled)(out, factor, x) }
     }
 
-    /// [`math::add`].
+    /// Computes [`math::add`].
     pub fn add(&self, out: &mut [f32], x: &[f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.add)(out, x) }
     }
 
-    /// Dot products of [`FLOAT_ROWS`] rows of float weights, which lie a stride apart, with rows of
-    /// activations: `out[t][row]`, each as [`math::dot`] gives it. Where there are fewer weights,
-    /// the last row stands for those that are missing.
+    /// Computes dot products of [`FLOAT_ROWS`] rows of float weights, `stride` apart, with rows of
+    /// activations: `out[t][row]`, each as by [`math::dot`]. If there are fewer rows of weights, the last row
+    /// is repeated.
     ///
     /// # Panics
-    /// With weights or rows that are too short.
+    /// Panics if weights or rows are too short.
     pub fn float_rows(
         &self,
         weights: FloatWeights,
@@ -524,27 +524,27 @@ impl Kernels {
         unsafe { (self.float_rows)(weights, stride, x, out) }
     }
 
-    /// Adds the page whose first position is `first` to what every query has gathered; queries
-    /// that see nothing of it stay as they are. [`attention`] says what is computed.
+    /// Adds the page whose first position is `first` to the accumulators of all queries, as defined in
+    /// [`attention`]. Queries that see none of its positions are unchanged.
     ///
     /// # Panics
-    /// With a block of another head size than the queries'.
+    /// Panics if the block and the queries differ in head size.
     pub fn attend_page(&self, kv: KvBlock, first: usize, scale: f32, rows: &mut AttentionRows) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.attend_page)(kv, first, scale, rows) }
     }
 
-    /// Rounds floats to half floats, half to even; both have the same length.
+    /// Rounds floats to half precision, half to even. Both slices have the same length.
     pub fn narrow(&self, from: &[f32], to: &mut [f16]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.narrow)(from, to) }
     }
 
-    /// Writes a tile's values, one array for each of `rows`, to sixteen columns of a block from
-    /// `col` on, past the caches: [`columns::fence`] has to follow.
+    /// Writes a tile's values, one array for each of `rows`, to sixteen columns of a block from `col` on with
+    /// non-temporal stores. A [`columns::fence`] is required before another thread reads them.
     ///
     /// # Panics
-    /// With rows or columns beyond the block.
+    /// Panics if rows or columns are beyond the block.
     pub(super) fn write_tile(
         &self,
         block: &mut ColumnsMut<'_, f32>,
@@ -556,7 +556,7 @@ impl Kernels {
         unsafe { (self.write_tile)(block, col, rows, values) }
     }
 
-    /// [`math::outer_products`].
+    /// Computes [`math::outer_products`].
     pub fn outer_products(
         &self,
         a: &[[f32; OUTER_TILE]],

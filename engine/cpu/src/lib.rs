@@ -1,7 +1,8 @@
-//! The CPU backend's arithmetic: what one operation is, and how each instruction set does it.
+//! Arithmetic of the CPU backend: the definition of each operation, and its implementations for each
+//! instruction set.
 //!
-//! [`math`] says what every float operation computes, once, in plain loops over 16 lanes. Kernels
-//! for an instruction set are the same loops compiled for it, or are tested to give the same bits.
+//! [`math`] defines each float operation once, in plain loops over 16 lanes. Kernels for an instruction set
+//! are the same loops compiled for it, or are tested to give the same bits.
 
 mod affinity;
 mod aligned;

@@ -1,19 +1,19 @@
-//! Float arithmetic with one result everywhere.
+//! Float arithmetic with identical results on all machines.
 //!
-//! Every sum runs over 16 lanes (element i belongs to lane i % 16, ascending) that are added in a
-//! fixed tree, every product that is summed is fused, and `exp` is our own: the bits depend on
-//! neither the instruction set nor the thread count. The loops are `inline(always)` so that
-//! [`super::kernels`] can compile them for each instruction set.
+//! Each sum uses 16 lanes (element i belongs to lane i % 16, ascending) that are added in a fixed tree.
+//! Products that are summed are fused, and `exp` is implemented here. The bits depend neither on the
+//! instruction set nor on the thread count. The loops are `inline(always)` so that [`super::kernels`] can
+//! compile them for each instruction set.
 
 use nestling_formats::nested;
 use nestling_import::{Activation, ExpertGroups, GroupScore, RopePairs, RouterConfig, RouterScore};
 
-/// Lanes of every float sum.
+/// Number of lanes of a float sum.
 pub const LANES: usize = 16;
 
-/// An element that a float sum reads.
+/// Element type of a float sum.
 pub trait Element: Copy + Send + Sync {
-    /// The element as f32, exactly.
+    /// Converts the element to f32 exactly.
     fn to_f32(self) -> f32;
 }
 
@@ -32,8 +32,8 @@ impl Element for half::bf16 {
 }
 
 impl Element for half::f16 {
-    // Branch-free, so that it vectorises: the exponent is moved by a multiplication with 2^112,
-    // which also makes subnormal numbers normal; infinity and NaN get the largest exponent.
+    // Branch-free, so that it vectorizes: a multiplication with 2^112 moves the exponent and also normalizes
+    // subnormal numbers. Infinity and NaN get the maximum exponent.
     #[inline(always)]
     fn to_f32(self) -> f32 {
         let bits = u32::from(self.to_bits());
@@ -57,7 +57,7 @@ pub fn tree_sum(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Dot product of two slices of equal length.
+/// Returns the dot product of two slices of equal length.
 #[inline(always)]
 pub fn dot<A: Element>(a: &[A], b: &[f32]) -> f32 {
     let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -73,7 +73,7 @@ pub fn dot<A: Element>(a: &[A], b: &[f32]) -> f32 {
     tree_sum(lanes)
 }
 
-/// Sum of a slice.
+/// Returns the sum of a slice.
 #[inline(always)]
 pub fn sum(values: &[f32]) -> f32 {
     let (chunks, tail) = values.as_chunks::<LANES>();
@@ -89,7 +89,7 @@ pub fn sum(values: &[f32]) -> f32 {
     tree_sum(lanes)
 }
 
-/// Largest value of a slice; negative infinity when it is empty. NaN is passed over.
+/// Returns the largest value of a slice, or negative infinity if it is empty. NaN is ignored.
 #[inline(always)]
 pub fn max(values: &[f32]) -> f32 {
     let (chunks, tail) = values.as_chunks::<LANES>();
@@ -105,31 +105,32 @@ pub fn max(values: &[f32]) -> f32 {
     lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
-/// Below this, `exp` is zero.
+/// Lower bound of `exp` arguments; below it, `exp` is zero.
 const EXP_MIN: f32 = -104.0;
-/// Above this, `exp` is infinite.
+/// Upper bound of `exp` arguments; above it, `exp` is infinite.
 const EXP_MAX: f32 = 89.0;
-/// Added to a float of magnitude below 2^22, leaves the nearest integer in the low bits.
+/// Rounding constant: adding it to a float of magnitude below 2^22 leaves the nearest integer in the low
+/// bits.
 const ROUND: f32 = 12_582_912.0;
-/// ln 2 and what is left of it.
+/// Low part of ln 2, beyond its f32 value.
 const LN_2_LOW: f32 = -1.904_654_3e-9;
-/// 1/7!, 1/6!, … 1/2!: the series of exp beyond 1 + r.
+/// Coefficients 1/7!, 1/6!, … 1/2! of the series of exp beyond 1 + r.
 const EXP_SERIES: [f32; 6] =
     [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0];
 
-/// e^x to within 2 units in the last place where the result is a normal number.
+/// Computes e^x to within 2 units in the last place, if the result is a normal number.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let (rest, n) = exp_parts(x);
-    // 2^n in two factors, so that subnormal results and 2^128 need no special case.
+    // 2^n is applied in two factors, so that subnormal results and 2^128 need no special case.
     let half = n >> 1;
     (rest + 1.0) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
-/// `(r, n)` with e^x = 2^n (1 + r).
+/// Returns `(r, n)` with e^x = 2^n (1 + r).
 ///
-/// exp(x) = 2^n * exp(r) with n = round(x / ln 2), |r| <= ln(2) / 2, and the series of exp(r) cut
-/// where its rest is below 2^-27.
+/// exp(x) = 2^n * exp(r) with n = round(x / ln 2) and |r| <= ln(2) / 2. The series of exp(r) is truncated
+/// where its remainder is below 2^-27.
 #[inline(always)]
 fn exp_parts(x: f32) -> (f32, i32) {
     let x = if x < EXP_MIN { EXP_MIN } else { x };
@@ -150,10 +151,10 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// Beyond this, `tanh` is 1.
+/// Bound beyond which `tanh` is 1.
 const TANH_MAX: f32 = 10.0;
 
-/// The hyperbolic tangent: with e = e^2|x| - 1, which keeps the digits of small x, e / (e + 2).
+/// Computes the hyperbolic tangent as e / (e + 2) with e = e^2|x| - 1, which preserves the digits of small x.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     let size = x.abs();
@@ -164,8 +165,8 @@ pub fn tanh(x: f32) -> f32 {
     (e / (e + 2.0)).copysign(x)
 }
 
-/// GELU by its approximation with tanh, x/2 (1 + tanh u), which is x / (1 + e^-2u):
-/// u = √(2/π) (x + 0.044715 x³).
+/// Computes GELU by its tanh approximation, x/2 (1 + tanh u) = x / (1 + e^-2u), with u = √(2/π) (x + 0.044715
+/// x³).
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     /// -2 √(2/π)
@@ -174,13 +175,13 @@ pub fn gelu_tanh(x: f32) -> f32 {
     x / (1.0 + exp(FACTOR * cubed))
 }
 
-/// x / (1 + e^-x).
+/// Computes x / (1 + e^-x).
 #[inline(always)]
 pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// `x[i] *= 1 / (1 + e^-gate[i])`.
+/// Computes `x[i] *= 1 / (1 + e^-gate[i])`.
 #[inline(always)]
 pub fn gate(x: &mut [f32], gate: &[f32]) {
     for (x, gate) in x.iter_mut().zip(gate) {
@@ -188,13 +189,13 @@ pub fn gate(x: &mut [f32], gate: &[f32]) {
     }
 }
 
-/// 1 / (1 + e^-x).
+/// Computes 1 / (1 + e^-x).
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// [`Activation::ClampedSwiglu`] of one gate and up. NaN stays.
+/// Computes [`Activation::ClampedSwiglu`] of one gate and up. NaN is preserved.
 #[inline(always)]
 pub fn clamped_swiglu(gate: f32, up: f32, alpha: f32, limit: f32) -> f32 {
     let gate = if gate > limit { limit } else { gate };
@@ -203,7 +204,7 @@ pub fn clamped_swiglu(gate: f32, up: f32, alpha: f32, limit: f32) -> f32 {
     gate / (1.0 + exp(-alpha * gate)) * (up + 1.0)
 }
 
-/// Joins gate and up, in place of gate: `gate[i] = activation(gate[i], up[i])`.
+/// Joins gate and up in place of gate: `gate[i] = activation(gate[i], up[i])`.
 #[inline(always)]
 pub fn gated(activation: Activation, gate: &mut [f32], up: &[f32]) {
     match activation {
@@ -225,7 +226,7 @@ pub fn gated(activation: Activation, gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `x[i] *= factor`.
+/// Computes `x[i] *= factor`.
 #[inline(always)]
 pub fn scale(x: &mut [f32], factor: f32) {
     for x in x {
@@ -233,7 +234,7 @@ pub fn scale(x: &mut [f32], factor: f32) {
     }
 }
 
-/// Keeps values within `cap`: `x[i] = cap * tanh(x[i] / cap)`.
+/// Limits values to `cap`: `x[i] = cap * tanh(x[i] / cap)`.
 #[inline(always)]
 pub fn softcap(x: &mut [f32], cap: f32) {
     for x in x {
@@ -241,17 +242,18 @@ pub fn softcap(x: &mut [f32], cap: f32) {
     }
 }
 
-/// [`nestling_formats::nested::hadamard`] of every group of 32; what is left over stays as it is.
+/// Applies [`nestling_formats::nested::hadamard`] to each group of 32. A remainder is unchanged.
 #[inline(always)]
 pub fn hadamard(x: &mut [f32]) {
     let (groups, _) = x.as_chunks_mut::<{ nested::GROUP }>();
-    // A loop and no adapter: one that is not inlined would lose the caller's instruction set.
+    // A loop instead of an iterator adapter, which would lose the caller's instruction set if it is not
+    // inlined.
     for group in groups {
         nested::hadamard(group);
     }
 }
 
-/// `out = (x / sqrt(mean(x²) + epsilon)) * weight`, all of one length.
+/// Computes `out = (x / sqrt(mean(x²) + epsilon)) * weight`; all slices have the same length.
 #[inline(always)]
 pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     let scale = rms_scale(x, epsilon);
@@ -260,7 +262,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     }
 }
 
-/// `out += (x / sqrt(mean(x²) + epsilon)) * weight`, all of one length.
+/// Computes `out += (x / sqrt(mean(x²) + epsilon)) * weight`; all slices have the same length.
 #[inline(always)]
 pub fn rms_norm_add(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     let scale = rms_scale(x, epsilon);
@@ -269,7 +271,7 @@ pub fn rms_norm_add(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     }
 }
 
-/// [`rms_norm`] in place.
+/// Applies [`rms_norm`] in place.
 #[inline(always)]
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], epsilon: f32) {
     let scale = rms_scale(x, epsilon);
@@ -283,7 +285,7 @@ fn rms_scale(x: &[f32], epsilon: f32) -> f32 {
     1.0 / (dot(x, x) / x.len() as f32 + epsilon).sqrt()
 }
 
-/// Makes logits a distribution: `exp(x - max) / sum`.
+/// Converts logits to probabilities: `exp(x - max) / sum`.
 #[inline(always)]
 pub fn softmax(logits: &mut [f32]) {
     let max = max(logits);
@@ -296,7 +298,7 @@ pub fn softmax(logits: &mut [f32]) {
     }
 }
 
-/// Rotates pairs of elements by their position's angles, `cos` and `sin` `[R / 2]` for R elements.
+/// Rotates pairs of elements by the angles of their position. `cos` and `sin` are `[R / 2]` for R elements.
 #[inline(always)]
 pub fn rope(pairs: RopePairs, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     match pairs {
@@ -305,7 +307,7 @@ pub fn rope(pairs: RopePairs, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// Element `2 i` with element `2 i + 1`.
+/// Rotates element `2 i` with element `2 i + 1`.
 #[inline(always)]
 fn rope_adjacent(x: &mut [f32], cos: &[f32], sin: &[f32]) {
     for (([a, b], cos), sin) in x.as_chunks_mut().0.iter_mut().zip(cos).zip(sin) {
@@ -313,7 +315,7 @@ fn rope_adjacent(x: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// Element `i` with element `i + R / 2`.
+/// Rotates element `i` with element `i + R / 2`.
 #[inline(always)]
 fn rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (first, second) = head.split_at_mut(head.len() / 2);
@@ -322,7 +324,7 @@ fn rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// `out[i] = fma(factor, x[i], out[i])`.
+/// Computes `out[i] = fma(factor, x[i], out[i])`.
 #[inline(always)]
 pub fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
     for (out, x) in out.iter_mut().zip(x) {
@@ -330,7 +332,7 @@ pub fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
     }
 }
 
-/// `out[i] += x[i]`.
+/// Computes `out[i] += x[i]`.
 #[inline(always)]
 pub fn add(out: &mut [f32], x: &[f32]) {
     for (out, x) in out.iter_mut().zip(x) {
@@ -338,8 +340,8 @@ pub fn add(out: &mut [f32], x: &[f32]) {
     }
 }
 
-/// The `ids.len()` largest values, largest first; of equal values the lower index. NaN counts as
-/// largest, so that it is not lost. Both outputs have the same length, at most `values.len()`.
+/// Returns the `ids.len()` largest values, largest first; ties go to the lower index. NaN counts as largest,
+/// so that it is not lost. Both outputs have the same length, at most `values.len()`.
 pub fn top_k(values: &[f32], ids: &mut [u32], largest: &mut [f32]) {
     let k = ids.len().min(largest.len());
     let mut found = 0;
@@ -359,21 +361,21 @@ pub fn top_k(values: &[f32], ids: &mut [u32], largest: &mut [f32]) {
     }
 }
 
-/// One token's way through a router.
+/// Router inputs and working memory for one token.
 #[derive(Debug)]
 pub struct RouterScores<'a> {
-    /// Logits; scores afterwards.
+    /// Logits, which are replaced by scores.
     pub logits: &'a mut [f32], // [E]
-    /// What is compared: written where it differs from the scores.
+    /// Scores for the selection, written if they differ from the scores.
     pub choice: &'a mut [f32], // [E]
-    /// Added to scores for the choice; empty for nothing.
+    /// Bias added to scores for the selection; empty for none.
     pub selection_bias: &'a [f32], // [E]
-    /// What the weight of each expert is multiplied by; empty for 1.
+    /// Factor of each expert's weight; empty for 1.
     pub expert_scale: &'a [f32], // [E]
 }
 
-/// The choice of one token's experts, best first, and their weights: see [`RouterConfig`]. Softmax
-/// over chosen logits is softmax over all, divided by the sum of those chosen.
+/// Selects one token's experts, best first, and computes their weights: see [`RouterConfig`]. Softmax over
+/// the chosen logits equals softmax over all, divided by the sum over the chosen ones.
 #[inline(always)]
 pub fn route(rule: &RouterConfig, scores: RouterScores, ids: &mut [u32], weights: &mut [f32]) {
     let RouterScores { logits, choice, selection_bias, expert_scale } = scores;
@@ -410,8 +412,7 @@ pub fn route(rule: &RouterConfig, scores: RouterScores, ids: &mut [u32], weights
     }
 }
 
-/// Makes the scores of all groups of experts but the best negative infinity; of equal groups the
-/// lower wins.
+/// Sets the scores of all but the best groups of experts to negative infinity. Ties go to the lower group.
 #[inline(always)]
 fn keep_best_groups(groups: &ExpertGroups, choice: &mut [f32]) {
     let size = (choice.len() / groups.n_group.max(1)).max(1);
@@ -429,7 +430,7 @@ fn keep_best_groups(groups: &ExpertGroups, choice: &mut [f32]) {
             GroupScore::TwoBest => best[0] + best[1].max(f32::MIN),
         }
     };
-    // Decided before anything changes: a group stays if fewer than `topk_group` are before it.
+    // Decided before any score changes: a group is kept if fewer than `topk_group` groups precede it.
     let mut keep = 0u64;
     for (index, group) in choice.chunks(size).enumerate() {
         let own = score(group);
@@ -450,10 +451,10 @@ fn keep_best_groups(groups: &ExpertGroups, choice: &mut [f32]) {
 /// Side of the square tiles in which outer products are summed.
 pub const OUTER_TILE: usize = 32;
 
-/// Rows of a tile whose sums stay in registers together.
+/// Number of rows of a tile whose sums stay in registers together.
 const OUTER_ROWS: usize = 4;
 
-/// `sums[i][j] = fma(a[t][i], b[t][j], sums[i][j])` for ascending `t`.
+/// Computes `sums[i][j] = fma(a[t][i], b[t][j], sums[i][j])` for ascending `t`.
 #[inline(always)]
 pub fn outer_products(
     a: &[[f32; OUTER_TILE]],
@@ -474,13 +475,13 @@ pub fn outer_products(
     }
 }
 
-/// Quantizes one group of activations to int8, half to even, and returns its scale: `amax / 127`,
-/// or 0 for a group of zeros, or not finite if any `x` is not. `out` has the length of `x` or more;
-/// the rest of it becomes 0.
+/// Quantizes one group of activations to int8, half to even, and returns its scale. The scale is `amax /
+/// 127`, 0 for a group of zeros, and not finite if any `x` is not. `out` may be longer than `x`; the rest is
+/// set to 0.
 #[inline(always)]
 pub fn quantize_group(x: &[f32], out: &mut [i8]) -> f32 {
-    // The largest magnitude by its bits: infinity and NaN are larger than any number, so that they
-    // reach the scale and make every product of the group infinite or NaN.
+    // Maximum magnitude by bits. Infinity and NaN exceed all numbers, so that they reach the scale and make
+    // all products of the group infinite or NaN.
     let mut amax = 0;
     for x in x {
         let magnitude = x.to_bits() & !(1 << 31);
@@ -498,7 +499,7 @@ pub fn quantize_group(x: &[f32], out: &mut [i8]) -> f32 {
     amax / 127.0
 }
 
-/// Cosines and sines of every position's angles.
+/// Cosines and sines of each position's angles.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     half: usize,
@@ -507,8 +508,8 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// A table for that many positions. Frequencies and angles are rounded to f32 as in the
-    /// training code (transformers), their cosine and sine are those of libm in f64.
+    /// Creates a table for `positions` positions. Frequencies and angles are rounded to f32 as in the
+    /// training code (transformers). Their cosines and sines are computed by libm in f64.
     pub fn new(head_dim: usize, theta: f64, positions: usize) -> Self {
         let half = head_dim / 2;
         let mut table = Self {
@@ -531,13 +532,13 @@ impl RopeTable {
         table
     }
 
-    /// Positions of the table.
+    /// Returns the number of positions.
     pub fn positions(&self) -> usize {
-        // Default: rotations of no width have no positions.
+        // Default: a table of width 0 has no positions.
         self.cos.len().checked_div(self.half).unwrap_or(0)
     }
 
-    /// Cosines and sines of one position, `[head_dim / 2]` each; empty beyond the table.
+    /// Returns the cosines and sines of one position, `[head_dim / 2]` each; empty beyond the table.
     pub fn row(&self, position: usize) -> (&[f32], &[f32]) {
         let range = position * self.half..(position + 1) * self.half;
         match (self.cos.get(range.clone()), self.sin.get(range)) {

@@ -20,38 +20,38 @@ pub struct CpuBuffer {
 }
 
 impl CpuBuffer {
-    /// No rows of so many columns.
+    /// Creates a buffer of `cols` columns without rows.
     pub(super) fn empty(cols: usize) -> Self {
         Self { cols, values: AlignedFloats::default() }
     }
 
-    /// Rows that hold anything.
+    /// Creates a buffer with unspecified contents.
     pub(super) fn new(rows: usize, cols: usize) -> Result<Self, OutOfMemory> {
         let mut buffer = Self::empty(cols);
         buffer.resize(rows)?;
         Ok(buffer)
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Rows that it has at the moment.
+    /// Returns the current number of rows.
     pub fn row_count(&self) -> usize {
         // Default: a buffer without columns has no rows.
         self.values.len().checked_div(self.cols).unwrap_or(0)
     }
 
-    /// One row.
+    /// Returns one row.
     ///
     /// # Panics
-    /// With a row that there is not.
+    /// Panics if there is no such row.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.cols..(row + 1) * self.cols]
     }
 
-    /// Sets the number of rows; what they hold is unspecified.
+    /// Sets the number of rows. Their contents are unspecified.
     pub(super) fn resize(&mut self, rows: usize) -> Result<(), OutOfMemory> {
         self.values.try_reserve(rows * self.cols)?;
         self.values.resize(rows * self.cols);
@@ -59,7 +59,7 @@ impl CpuBuffer {
     }
 }
 
-/// Weights with the way to multiply them.
+/// Weights with their multiplication mode.
 #[derive(Clone, Debug)]
 pub struct CpuMatrix {
     pub(super) weights: MatrixWeights,
@@ -67,17 +67,14 @@ pub struct CpuMatrix {
     pub(super) tables: Option<MatrixTables>,
 }
 
-/// What kernels look up to decode a matrix, by its codec.
+/// Lookup tables for decoding a matrix, by kind of codec.
 #[derive(Clone, Debug)]
 pub(super) enum MatrixTables {
-    /// The nested code.
     Nested(Arc<CodecTables>),
-    /// Scaled integers.
     Scaled(Arc<ScaledTables>),
 }
 
 impl MatrixTables {
-    /// The tables of a codec.
     pub fn new(codec: &Codec) -> Result<Self, EngineError> {
         Ok(match codec {
             Codec::Nested(codec) => Self::Nested(Arc::new(CodecTables::new(codec))),
@@ -87,27 +84,27 @@ impl MatrixTables {
 }
 
 impl CpuMatrix {
-    /// Outputs.
+    /// Returns the number of outputs.
     pub fn rows(&self) -> usize {
         self.weights.rows()
     }
 
-    /// Inputs.
+    /// Returns the number of inputs.
     pub fn cols(&self) -> usize {
         self.weights.cols()
     }
 
-    /// Whether its inputs are rotated before the product.
+    /// Returns whether the inputs are rotated before the product.
     pub(super) fn is_rotated(&self) -> bool {
         self.weights.inputs() == InputTransform::Hadamard
     }
 
-    /// Whether activations are quantized for products with it.
+    /// Returns whether products with this matrix use quantized activations.
     pub(super) fn takes_int8(&self) -> bool {
         self.activations == ActivationMode::Int8 && matches!(self.weights, MatrixWeights::Nested(_))
     }
 
-    /// One row of weights as floats, `[cols]`.
+    /// Reads one row of weights as floats, `[cols]`.
     pub(super) fn read_row(
         &self,
         level: Level,

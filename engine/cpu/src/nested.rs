@@ -1,18 +1,18 @@
 //! Products of nested matrices and quantized activations, 16 rows at a time.
 //!
-//! For a row of weights and a row of activations: `acc = 0`, then for each group of 32 columns,
-//! ascending, `acc = fma(f32(sum), activation_scale * weight_scale, acc)`, where `sum` is the exact
-//! integer sum of value times activation. `portable` does that a group at a time:
+//! For a row of weights and a row of activations, `acc` starts at 0. For each group of 32 columns, ascending,
+//! `acc = fma(f32(sum), activation_scale * weight_scale, acc)`, where `sum` is the exact integer sum of value
+//! times activation. `portable` computes one group at a time:
 //!
 //! ```text
 //! for each tile of 16 rows, each block of activations' rows:
 //!     for each group: decode 16 x 32 values once; for each row of the block: sums, then fma
 //! ```
 //!
-//! The instruction sets differ in how they decode (a table in a register looked up by byte) and in
-//! how they multiply; sums are exact and the float part is the same, so the bits are the same.
-//! One decoded group serves every row of a block: that is all that makes a matrix product faster
-//! than as many matrix-vector products.
+//! The instruction sets differ in how they decode (a table in a register that is indexed by bytes) and in how
+//! they multiply. Sums are exact and the float part is the same, so that the bits are the same. One decoded
+//! group is used for all rows of a block, which is what makes a matrix product faster than separate
+//! matrix-vector products.
 
 use half::f16;
 use nestling_formats::Invariant;
@@ -33,10 +33,10 @@ pub(super) mod neon;
 #[cfg(test)]
 mod tests;
 
-/// The values of 16 rows for one row of activations.
+/// Values of 16 rows for one row of activations.
 pub type TileValues = [f32; TILE_ROWS];
 
-/// A nested matrix ready to be multiplied at one level.
+/// A nested matrix prepared for products at one level.
 #[derive(Clone, Debug)]
 pub struct NestedWeights<'a> {
     rows: usize,
@@ -51,19 +51,19 @@ pub struct NestedWeights<'a> {
     pub(super) decode: &'a DecodeTables,
 }
 
-/// How codes become values, in the forms that kernels look up.
+/// Decode tables of one level in the forms that kernels need.
 #[derive(Clone, Debug)]
 pub(super) struct DecodeTables {
-    /// Levels 2 to 4: value of each table by P2's digit, P3's bit and P4's bit; for level 2 by
-    /// P2's digit alone in the two low bits.
+    /// Values at levels 2 to 4, for each table, indexed by P2's digit, P3's bit and P4's bit. At level 2 the
+    /// index is P2's digit in the two low bits.
     pub nibble: [[i8; 16]; 16],
-    /// Levels 6 and 8: value = 128 * (high - 128) + (low - 128), by the code's leading six bits,
-    /// and at level 8 by `d8 << 6` with its last two bits on top.
+    /// Values at levels 6 and 8: value = 128 * (high - 128) + (low - 128), indexed by the code's leading six
+    /// bits. At level 8, the code's last two bits are above them in the index, as `d8 << 6`.
     pub high: [u8; 256],
     pub low: [u8; 256],
-    /// The same by formula: alpha_a, alpha_b, 8 * beta_q, and what x is counted from.
+    /// Values by formula: alpha_a, alpha_b, 8 * beta_q and the offset of x.
     pub formula: [i16; 4],
-    /// How far apart the steps of scales lie.
+    /// Spacing of scale steps.
     pub steps: ScaleSteps,
 }
 
@@ -102,24 +102,24 @@ impl DecodeTables {
     }
 }
 
-/// What kernels look up, for each level of one codec; matrices that share the codec share it.
+/// Decode tables for each level of one codec. Matrices that share the codec share them.
 #[derive(Clone, Debug)]
 pub struct CodecTables {
     levels: [DecodeTables; 5],
 }
 
 impl CodecTables {
-    /// The tables of a codec.
+    /// Builds the tables of a codec.
     pub fn new(codec: &NestedCodec) -> Self {
         Self { levels: Level::ALL.map(|level| DecodeTables::new(codec, level)) }
     }
 }
 
 impl<'a> NestedWeights<'a> {
-    /// Prepares a view of tiled planes for products at `level`. The tables are those of its codec.
+    /// Prepares a view of tiled planes for products at `level`. `tables` belong to its codec.
     ///
     /// # Errors
-    /// [`NestedError::LevelMissing`] without the planes of the level, and
+    /// Fails with [`NestedError::LevelMissing`] if planes of the level are missing, and with
     /// [`NestedError::OutOfRange`] for the row-major layout.
     pub fn new(
         view: &NestedView<'a>,
@@ -142,38 +142,38 @@ impl<'a> NestedWeights<'a> {
         })
     }
 
-    /// Rows of the matrix, without padding.
+    /// Returns the number of rows, without padding.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Tiles of 16 rows.
+    /// Returns the number of tiles of 16 rows.
     pub fn tiles(&self) -> usize {
         self.tiles
     }
 
-    /// Groups of 32 columns.
+    /// Returns the number of groups of 32 columns.
     pub fn groups(&self) -> usize {
         self.groups
     }
 
-    /// The level of the products.
+    /// Returns the level of the products.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Bytes that one product reads of the matrix: planes, scales and steps.
+    /// Returns the number of bytes of the matrix that one product reads: planes, scales and steps.
     pub fn bytes(&self) -> usize {
         let base = self.row_scales.len() + self.tile_tables.len();
         base + self.steps.len() + self.step_high.len() + self.planes.bytes()
     }
 
-    /// Size of one unit of the level's values.
+    /// Returns the size of one unit of the level's values.
     pub(super) fn unit(&self) -> f32 {
         self.decode.steps.unit(self.level)
     }
 
-    /// Row scales of a tile times the unit of the level's values.
+    /// Returns the row scales of a tile, multiplied by the unit of the level's values.
     pub(super) fn row_units(&self, tile: usize) -> [f32; TILE_ROWS] {
         let bytes = &self.row_scales[tile * 2 * TILE_ROWS..];
         let (mut units, size) = ([0.0; TILE_ROWS], self.unit());
@@ -183,12 +183,12 @@ impl<'a> NestedWeights<'a> {
         units
     }
 
-    /// The table that a tile names.
+    /// Returns the table of a tile.
     pub(super) fn nibble_table(&self, tile: usize) -> &[i8; 16] {
         &self.decode.nibble[usize::from(self.tile_tables[tile] & 15)]
     }
 
-    /// Steps of 16 rows in one group.
+    /// Returns the steps of 16 rows in one group.
     fn group_steps(&self, cell: usize) -> [u8; TILE_ROWS] {
         let low = self.steps.get(cell * 8..cell * 8 + 8).unwrap_or(&[0; 8]);
         let high = self.step_high.get(cell * 2..cell * 2 + 2).unwrap_or(&[0; 2]);
@@ -229,7 +229,7 @@ fn decode_group(weights: &NestedWeights, tile: usize, cell: usize, out: &mut Gro
     }
 }
 
-/// Weights of one tile as floats, `[16, 32 * groups]`: value times scale.
+/// Converts the weights of one tile to floats, `[16, 32 * groups]`: value times scale.
 pub(super) fn dequantize_tile(weights: &NestedWeights, tile: usize, out: &mut [f32]) {
     let (units, cols) = (weights.row_units(tile), weights.groups * GROUP);
     let factors = weights.decode.steps.factors();
@@ -250,11 +250,11 @@ pub(super) fn dequantize_tile(weights: &NestedWeights, tile: usize, out: &mut [f
     }
 }
 
-/// Rows of activations that share one decoded group.
+/// Number of activation rows that share one decoded group.
 const PORTABLE_BLOCK: usize = 16;
 
-/// One tile for any number of rows of activations, on any machine: `out[i]` is the product with
-/// row `rows[i]` of `x`.
+/// Computes one tile for any number of rows of activations, on any machine. `out[i]` is the product with row
+/// `rows[i]` of `x`.
 #[inline(always)]
 pub(super) fn portable(
     weights: &NestedWeights,
@@ -285,7 +285,7 @@ pub(super) fn portable(
     }
 }
 
-/// Whether a kernel may read what it is about to read.
+/// Returns whether all reads of a kernel are in bounds.
 pub(super) fn fits(
     weights: &NestedWeights,
     tile: usize,

@@ -1,4 +1,4 @@
-//! Pages of keys and values in their element type.
+//! Pages of the KV cache in their element type.
 
 use half::f16;
 
@@ -9,21 +9,20 @@ use nestling_core::arena::AlignedBytes;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 
-/// The pages of one layer, allocated when first written.
+/// KV pages of one layer, allocated when they are first written.
 ///
-/// A page holds its heads one after another, each with its keys transposed, `[head_dim, 64]`, then
-/// its values, `[64, head_dim]`. Integers are followed by the scales of all heads,
-/// `[heads, keys and values, 64]`.
+/// A page holds its heads consecutively, each with its transposed keys, `[head_dim, 64]`, and its values,
+/// `[64, head_dim]`. Integers are followed by the scales of all heads, `[heads, keys and values, 64]`.
 ///
-/// Where values are the first elements of keys, each head has rows of keys, `[64, head_dim]`, and
-/// integers the scales of values and of what follows them, `[heads, 64, 2]`.
+/// If values are the first elements of keys, each head has only rows of keys, `[64, head_dim]`. Integers are
+/// then followed by the scales of the values and of the other elements, `[heads, 64, 2]`.
 #[derive(Debug)]
 pub struct CpuPool {
     shape: KvShape,
     pages: Vec<Option<AlignedBytes>>,
 }
 
-/// Elements of a key that are converted at once.
+/// Number of elements of a key that are converted at once.
 const CHUNK: usize = 64;
 
 impl CpuPool {
@@ -35,7 +34,7 @@ impl CpuPool {
         &self.shape
     }
 
-    /// Where values are, and the elements of one.
+    /// Returns the location of values and the number of elements of one.
     pub(super) fn values(&self) -> (KvValues, usize) {
         (self.shape.values, self.shape.values.dim(self.shape.head_dim))
     }
@@ -61,12 +60,11 @@ impl CpuPool {
         }
     }
 
-    /// Whether the page was written.
+    /// Returns an error if the page was not written.
     pub(super) fn check(&self, page: PageId) -> Result<(), EngineError> {
         self.page(page).map(|_| ())
     }
 
-    /// Keys and values of one head.
     pub(super) fn head(&self, page: PageId, head: usize) -> Result<KvBlock<'_>, EngineError> {
         if let KvValues::KeyPrefix(_) = self.shape.values {
             return Ok(KvBlock::Shared(self.shared_rows(page, head)?));
@@ -96,7 +94,7 @@ impl CpuPool {
         })
     }
 
-    /// Keys of one head whose first elements are the values.
+    /// Returns the keys of one head whose first elements are the values.
     fn shared_rows(&self, page: PageId, head: usize) -> Result<SharedRows<'_>, EngineError> {
         let KvShape { num_key_value_heads: heads, head_dim: d, dtype, .. } = self.shape;
         let head_bytes = PAGE_POSITIONS * d * dtype.bytes();
@@ -113,17 +111,17 @@ impl CpuPool {
         })
     }
 
-    /// Takes pages out, so that several threads can store in them; see [`Self::put_back`].
+    /// Takes a page out, so that several threads can write pages; see [`Self::put_back`].
     ///
     /// # Errors
-    /// A page that the pool does not have.
+    /// Fails if the pool does not have the page.
     pub(super) fn take(&mut self, page: PageId) -> Result<TakenPage, EngineError> {
         self.page_mut(page)?;
         let bytes = self.pages[page.0 as usize].take();
         Ok(TakenPage { page, shape: self.shape, bytes: bytes.ok_or_else(|| self.missing(page))? })
     }
 
-    /// Puts a page back to where it was taken from.
+    /// Returns a page to its place in the pool.
     pub(super) fn put_back(&mut self, taken: TakenPage) {
         if let Some(page) = self.pages.get_mut(taken.page.0 as usize) {
             *page = Some(taken.bytes);
@@ -135,7 +133,7 @@ impl CpuPool {
         self.page_mut(destination)?;
         let (from, to) = (source.0 as usize, destination.0 as usize);
         let Some(mut copy) = self.pages[to].take() else { return Err(self.missing(destination)) };
-        // Nothing is there to copy where the two are one, which was taken out.
+        // If source and destination are the same page, it was taken out and needs no copy.
         if let Some(page) = &self.pages[from] {
             copy.bytes_mut().copy_from_slice(page.as_ref());
         }
@@ -158,7 +156,6 @@ impl CpuPool {
     }
 }
 
-/// A page on loan from its pool.
 #[derive(Debug)]
 pub(super) struct TakenPage {
     page: PageId,
@@ -203,8 +200,7 @@ impl TakenPage {
 }
 
 impl TakenPage {
-    /// Stores the keys of one position, `[heads, head_dim]`, whose first `value_dim` elements are
-    /// the values.
+    /// Stores the keys of one position, `[heads, head_dim]`, whose first `value_dim` elements are the values.
     pub fn store_shared(
         &mut self,
         kernels: &Kernels,
@@ -237,7 +233,7 @@ impl TakenPage {
     }
 }
 
-/// The place of one position in one head of a page.
+/// Memory of one position in one head of a page.
 struct Slot<'a, T> {
     keys: &'a mut [T],   // [head_dim, 64]
     values: &'a mut [T], // [64, head_dim]
@@ -251,7 +247,7 @@ impl<'a, T: Copy> Slot<'a, T> {
         Self { keys, values, position, head_dim }
     }
 
-    /// Elements of the key from `first` on.
+    /// Stores the elements of the key from `first` on.
     fn put_key(&mut self, first: usize, key: &[T]) {
         let rows = self.keys.chunks_exact_mut(PAGE_POSITIONS).skip(first);
         rows.zip(key).for_each(|(row, element)| row[self.position] = *element);
@@ -263,7 +259,7 @@ impl<'a, T: Copy> Slot<'a, T> {
 }
 
 impl Slot<'_, i8> {
-    /// Quantizes a key, by way of the value's place, which is filled afterwards.
+    /// Quantizes a key, using the memory of the value, which is written afterwards, as a buffer.
     fn put_quantized_key(&mut self, key: &[f32]) -> f32 {
         let (keys, position, d) = (&mut *self.keys, self.position, self.head_dim);
         let row = &mut self.values[position * d..][..d];

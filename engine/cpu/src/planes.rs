@@ -1,6 +1,6 @@
-//! Planes of codes in tiles of 16 rows, as both codecs have them, and their digits.
+//! Planes of codes in tiles of 16 rows, as used by both codecs, and their digits.
 //!
-//! The instruction sets' files hold what both codecs' kernels share: reading digits.
+//! The files of the instruction sets contain the code that the kernels of both codecs share: reading digits.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(super) mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 
-/// The planes P3 and P4, as far as a level needs them.
+/// Planes P3 and P4, as far as a level needs them.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Middle<'a> {
     None,
@@ -25,7 +25,7 @@ pub(super) enum Middle<'a> {
     Merged(&'a [u8]),
 }
 
-/// The codes of a matrix, as far as a level reads them.
+/// Codes of a matrix, as far as a level reads them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CodePlanes<'a> {
     pub p2: &'a [u8], // [tiles, groups, 128]
@@ -35,10 +35,10 @@ pub(super) struct CodePlanes<'a> {
 }
 
 impl<'a> CodePlanes<'a> {
-    /// The planes of a tiled view, whose codes lie at `codes` of plane P2, that `level` reads.
+    /// Returns the planes of a tiled view that `level` reads. `codes` is the range of the codes in plane P2.
     ///
     /// # Errors
-    /// [`NestedError::LevelMissing`] without the planes of the level, and
+    /// Fails with [`NestedError::LevelMissing`] if planes of the level are missing, and with
     /// [`NestedError::OutOfRange`] for the row-major layout.
     pub fn new(
         view: &NestedView<'a>,
@@ -69,7 +69,6 @@ impl<'a> CodePlanes<'a> {
         Ok(Self { p2: &planes.p2[codes], middle, p6, p8 })
     }
 
-    /// Bytes of all of them.
     pub fn bytes(&self) -> usize {
         let middle = match self.middle {
             Middle::None => 0,
@@ -80,7 +79,7 @@ impl<'a> CodePlanes<'a> {
         self.p2.len() + middle + self.p6.len() + self.p8.len()
     }
 
-    /// Puts the digits of P3 and P4 into codes, P4's bit at `shift`.
+    /// Adds the digits of P3 and P4 to codes, with P4's bit at `shift`.
     #[inline(always)]
     pub fn middle_digits(&self, cell: usize, out: &mut GroupCodes, shift: u8) {
         match self.middle {
@@ -98,10 +97,10 @@ impl<'a> CodePlanes<'a> {
 /// Codes of one group: `[chunk][row * 4 + column % 4]`, where chunk c holds columns 4c to 4c + 3.
 pub(super) type GroupCodes = [[u8; 64]; GROUP / 4];
 
-/// Their values.
+/// Values of one group, in the same layout.
 pub(super) type GroupValues = [[i16; 64]; GROUP / 4];
 
-/// A 2-bit digit of every weight of a group.
+/// Adds a 2-bit digit of each weight of a group.
 #[inline(always)]
 pub(super) fn digits(plane: &[u8], cell: usize, out: &mut GroupCodes, shift: u8) {
     for (vector, bytes) in
@@ -116,7 +115,7 @@ pub(super) fn digits(plane: &[u8], cell: usize, out: &mut GroupCodes, shift: u8)
     }
 }
 
-/// A 1-bit digit of every weight of a group.
+/// Adds a 1-bit digit of each weight of a group.
 #[inline(always)]
 pub(super) fn bits(plane: &[u8], cell: usize, out: &mut GroupCodes, shift: u8) {
     let bytes = &plane[cell * 64..(cell + 1) * 64];
@@ -127,8 +126,8 @@ pub(super) fn bits(plane: &[u8], cell: usize, out: &mut GroupCodes, shift: u8) {
     }
 }
 
-/// Exact sums of 16 rows with the activations of a group whose chunks begin at `first`, as many as
-/// there are values.
+/// Returns the exact sums of 16 rows with the activations of a group. The chunks start at `first`, and
+/// `values` gives their number.
 #[inline(always)]
 pub(super) fn chunk_sums(
     values: &[[i16; 64]],

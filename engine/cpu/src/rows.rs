@@ -5,15 +5,15 @@ use nestling_formats::nested::GROUP;
 
 use super::aligned::STEP;
 
-/// One group of a row's activations; one load address per row is all that a kernel needs.
+/// One group of a row's activations. A kernel needs a single load address per row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct QuantizedGroup {
-    /// -127..=127; columns beyond the row are 0.
+    /// Values in -127..=127; columns beyond the row are 0.
     pub values: [i8; GROUP],
-    /// `amax / 127`.
+    /// Scale, `amax / 127`.
     pub scale: f32,
-    /// -128 times the sum of `values`: undoes the offset of unsigned weights.
+    /// Correction for the offset of unsigned weights: -128 times the sum of `values`.
     pub correction: i32,
 }
 
@@ -25,58 +25,64 @@ pub struct QuantizedRows {
 }
 
 impl QuantizedRows {
-    /// Takes the memory for `rows` rows of `cols` columns.
+    /// Reserves memory for `rows` rows of `cols` columns.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Fails with [`OutOfMemory`].
     pub fn try_reserve(&mut self, rows: usize, cols: usize) -> Result<(), OutOfMemory> {
         let more = (rows * cols.div_ceil(GROUP)).saturating_sub(self.cells.len());
         try_reserve(&mut self.cells, STEP, more)
     }
 
-    /// Makes room for `rows` rows of `cols` columns; what they hold is unspecified. It takes no memory
-    /// where [`Self::try_reserve`] was asked for it.
+    /// Sets the size to `rows` rows of `cols` columns, with unspecified contents. It does not allocate after
+    /// a sufficient [`Self::try_reserve`].
     pub fn resize(&mut self, rows: usize, cols: usize) {
         self.groups = cols.div_ceil(GROUP);
         self.cells.resize(rows * self.groups, QuantizedGroup::default());
     }
 
-    /// Groups of a row.
+    /// Returns the number of groups per row.
     pub fn groups(&self) -> usize {
         self.groups
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         // Default: a buffer without columns has no rows.
         self.cells.len().checked_div(self.groups).unwrap_or(0)
     }
 
-    /// The groups of one row; none beyond the last row.
+    /// Returns the groups of one row.
+    ///
+    /// # Panics
+    /// Panics if there is no such row.
     pub fn row(&self, row: usize) -> &[QuantizedGroup] {
         &self.cells[row * self.groups..(row + 1) * self.groups]
     }
 
-    /// The groups of one row, to fill.
+    /// Returns the groups of one row for writing.
+    ///
+    /// # Panics
+    /// Panics if there is no such row.
     pub fn row_mut(&mut self, row: usize) -> &mut [QuantizedGroup] {
         &mut self.cells[row * self.groups..(row + 1) * self.groups]
     }
 
-    /// All rows, each a slice of [`Self::groups`] cells, for callers that fill them in parallel.
+    /// Returns all rows, each a slice of [`Self::groups`] cells, for callers that fill them in parallel.
     pub fn cells_mut(&mut self) -> &mut [QuantizedGroup] {
         &mut self.cells
     }
 }
 
-/// Rows whose activations lie side by side in a [`PackedGroup`].
+/// Number of rows that are interleaved in a [`PackedGroup`].
 pub const PACKED_ROWS: usize = 8;
 
-/// One group of eight rows: each number of a [`QuantizedGroup`] beside those of the other rows, so
-/// that a kernel reaches all of them from one address.
+/// One group of eight rows. Each number of a [`QuantizedGroup`] is beside those of the other rows, so that a
+/// kernel reaches all of them from one address.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
 pub struct PackedGroup {
-    /// Four values of each row as the bytes of a word, `[columns / 4, rows]`.
+    /// Values, four of each row as the bytes of a word, `[columns / 4, rows]`.
     pub values: [[i32; PACKED_ROWS]; GROUP / 4],
     /// Scales of the rows.
     pub scales: [f32; PACKED_ROWS],
@@ -104,7 +110,7 @@ pub struct PackedRows {
     cells: Vec<PackedGroup>, // [blocks, groups]
 }
 
-/// The rows of one block, `count` of them.
+/// Rows of one block, `count` of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct PackedBlock {
     rows: [u32; PACKED_ROWS],
@@ -112,13 +118,13 @@ struct PackedBlock {
 }
 
 impl PackedRows {
-    /// Forgets all blocks; those that follow have rows of `groups` groups.
+    /// Removes all blocks. New ones have rows of `groups` groups.
     pub fn clear(&mut self, groups: usize) {
         self.groups = groups;
         self.blocks.clear();
     }
 
-    /// Appends blocks for some rows and gives the first block's number.
+    /// Appends blocks for some rows and returns the index of the first block.
     pub fn push(&mut self, rows: &[u32]) -> usize {
         let first = self.blocks.len();
         for some in rows.chunks(PACKED_ROWS) {
@@ -129,33 +135,33 @@ impl PackedRows {
         first
     }
 
-    /// Takes the memory for the blocks' cells.
+    /// Reserves memory for the blocks' cells.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Fails with [`OutOfMemory`].
     pub fn try_reserve(&mut self) -> Result<(), OutOfMemory> {
         let more = (self.blocks.len() * self.groups).saturating_sub(self.cells.len());
         try_reserve(&mut self.cells, STEP, more)
     }
 
-    /// Makes room for the blocks' cells and lends them beside the list of blocks.
+    /// Resizes the blocks' cells and returns them together with the list of blocks.
     pub fn cells_mut(&mut self) -> (&mut [PackedGroup], PackedBlocks<'_>) {
         self.cells.resize(self.blocks.len() * self.groups, PackedGroup::default());
         (&mut self.cells, PackedBlocks(&self.blocks))
     }
 
-    /// The cells of all blocks from one on.
+    /// Returns the cells of all blocks from `block` on.
     pub fn from_block(&self, block: usize) -> &[PackedGroup] {
         &self.cells[block * self.groups..]
     }
 }
 
-/// Which rows each block takes.
+/// Rows of each block.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedBlocks<'a>(&'a [PackedBlock]);
 
 impl PackedBlocks<'_> {
-    /// Copies one block's rows; rows that `x` lacks stay as they are.
+    /// Copies the rows of one block. Unused lanes are unchanged.
     pub fn fill(&self, block: usize, x: &QuantizedRows, cells: &mut [PackedGroup]) {
         let block = &self.0[block];
         for (lane, row) in block.rows[..block.count].iter().enumerate() {
@@ -166,30 +172,30 @@ impl PackedBlocks<'_> {
     }
 }
 
-/// Some rows of activations for a product, which are there.
+/// Valid indices of rows of activations, for a product.
 #[derive(Clone, Copy, Debug)]
 pub struct RowList<'a> {
     x: &'a QuantizedRows,
     rows: &'a [u32],
-    /// The same in blocks of eight, `[blocks, groups]` and perhaps more; or nothing.
+    /// The same rows in blocks of eight, `[blocks, groups]` and possibly more; empty if not packed.
     packed: &'a [PackedGroup],
 }
 
 impl<'a> RowList<'a> {
-    /// Rows that were not packed.
+    /// Creates a list of rows that are not packed.
     ///
     /// # Panics
-    /// With a row that `x` lacks.
+    /// Panics if a row is beyond those of `x`.
     pub fn new(x: &'a QuantizedRows, rows: &'a [u32]) -> Self {
         let count = x.rows();
         assert!(rows.iter().all(|row| (*row as usize) < count), "a row of {count}");
         Self { x, rows, packed: &[] }
     }
 
-    /// The same rows, which were packed from block `first` on.
+    /// Returns the same rows, packed from block `first` on.
     ///
     /// # Panics
-    /// With other groups, or fewer blocks.
+    /// Panics if the number of groups differs or if there are fewer blocks.
     #[must_use]
     pub fn with_packed(self, packed: &'a PackedRows, first: usize) -> Self {
         let (groups, packed) = (packed.groups, packed.from_block(first));
@@ -198,31 +204,32 @@ impl<'a> RowList<'a> {
         Self { packed, ..self }
     }
 
-    /// The quantized rows of which these are some.
+    /// Returns the quantized rows that the list refers to.
     pub fn source(&self) -> &'a QuantizedRows {
         self.x
     }
 
-    /// Their numbers.
+    /// Returns the indices of the rows.
     pub fn rows(&self) -> &'a [u32] {
         self.rows
     }
 
-    /// Blocks of eight of these rows, at least as many as they fill, or nothing.
+    /// Returns the rows in blocks of eight, with at least the required number of blocks; empty if not packed.
     pub fn packed(&self) -> &'a [PackedGroup] {
         self.packed
     }
 
-    /// At most `size` rows at a time: all of them, or a multiple of eight.
+    /// Splits the list into chunks of at most `size` rows. `size` is a multiple of eight, or at least the
+    /// number of rows.
     pub fn chunks(self, size: usize) -> impl Iterator<Item = Self> {
         (0..self.rows.len().div_ceil(size.max(1))).map(move |index| self.chunk(index, size))
     }
 
-    /// The rows of one of [`Self::chunks`].
+    /// Returns one of [`Self::chunks`].
     pub fn chunk(self, index: usize, size: usize) -> Self {
         let (start, end) = (index * size, self.rows.len().min((index + 1) * size));
         let cells = start / PACKED_ROWS * self.x.groups();
-        // Default: rows that were not packed lie in no cells.
+        // Default: rows that are not packed have no cells.
         let packed = self.packed.get(cells..).unwrap_or_default();
         Self { x: self.x, rows: &self.rows[start..end], packed }
     }

@@ -1,13 +1,13 @@
 //! Products of matrices of scaled integers and quantized activations, 16 rows at a time.
 //!
-//! For a row of weights and a row of activations: `acc = 0`, then for each group of 32 columns,
-//! ascending, for each sub-block of it: `acc = fma(f32(sum), activation_scale * weight_scale, acc)`,
-//! where `sum` is the exact integer sum of value times activation; then, with minima, for each
-//! sub-block: `acc = fma(activation_scale * f32(sum of activations), minimum, acc)`.
+//! For a row of weights and a row of activations, `acc` starts at 0. For each group of 32 columns, ascending,
+//! and each sub-block: `acc = fma(f32(sum), activation_scale * weight_scale, acc)`, where `sum` is the exact
+//! integer sum of value times activation. With minima, each sub-block then adds `acc = fma(activation_scale *
+//! f32(sum of activations), minimum, acc)`.
 //!
-//! How scales are stored differs between types of files, how codes are cut into digits between
-//! numbers of bits. Neither is any business of products: a `ScalePanel` holds the weight scales
-//! and minima of `RUN` groups as floats, and a decoded group its values.
+//! The storage of scales depends on the type of the file, and the division of codes into digits depends on
+//! the number of bits. Products are independent of both: a `ScalePanel` holds the weight scales and minima of
+//! `RUN` groups as floats, and a decoded group holds its values.
 //!
 //! ```text
 //! for each tile of 16 rows, each block of activations' rows:
@@ -36,23 +36,23 @@ pub(super) mod neon;
 #[cfg(test)]
 mod tests;
 
-/// Groups whose scales are decoded at a time: the longest span.
+/// Number of groups whose scales are decoded together: the longest span.
 const RUN: usize = 8;
 
-/// What kernels look up, for each level of one codec; matrices that share the codec share it.
+/// Decode tables for each level of one codec. Matrices that share the codec share them.
 #[derive(Clone, Debug)]
 pub struct ScaledTables {
     form: ScaledForm,
     levels: [LevelTable; 5],
 }
 
-/// How codes become values at one level.
+/// Mapping from codes to values at one level.
 #[derive(Clone, Debug)]
 struct LevelTable {
-    /// By a code's leading bits: two at level 2, four at 3 and 4, all that there are at 6 and 8.
-    /// What is above them makes no difference.
+    /// Values indexed by a code's leading bits: two at level 2, four at 3 and 4, all at 6 and 8. Higher bits
+    /// of the index are ignored.
     values: [i8; 256],
-    /// The power of two that values are counted in.
+    /// Unit of the values, a power of two.
     unit: f32,
     /// The same values by formula, in unsigned bytes.
     #[cfg_attr(
@@ -66,11 +66,11 @@ struct LevelTable {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for x86 above all"))]
 struct Unsigned {
-    /// Bytes by the leading bits of codes at levels 2 to 4; above, these bits are the byte.
+    /// Bytes for the leading bits of codes at levels 2 to 4. At higher levels, the bits are the byte.
     bytes: [u8; 16],
     stride: i32,
     zero: i32,
-    /// The largest byte that there is.
+    /// Largest byte that occurs.
     largest: u8,
 }
 
@@ -110,10 +110,10 @@ impl Unsigned {
 }
 
 impl ScaledTables {
-    /// The tables of a codec.
+    /// Builds the tables of a codec.
     ///
     /// # Errors
-    /// [`NestedError::Codec`] with parameters that the format does not have.
+    /// Fails with [`NestedError::Codec`] if parameters are invalid.
     pub fn new(codec: &ScaledCodec) -> Result<Self, NestedError> {
         codec.check()?;
         let levels = Level::ALL.map(|level| LevelTable::new(codec, level));
@@ -121,13 +121,12 @@ impl ScaledTables {
     }
 }
 
-/// A matrix of scaled integers ready to be multiplied at one level.
+/// A matrix of scaled integers prepared for products at one level.
 #[derive(Clone, Debug)]
 pub struct ScaledWeights<'a> {
     rows: usize,
     tiles: usize,
     groups: usize,
-    /// Spans of a row.
     spans: usize,
     level: Level,
     form: ScaledForm,
@@ -140,10 +139,10 @@ pub struct ScaledWeights<'a> {
 }
 
 impl<'a> ScaledWeights<'a> {
-    /// Prepares a view of tiled planes for products at `level`. The tables are those of its codec.
+    /// Prepares a view of tiled planes for products at `level`. `tables` belong to its codec.
     ///
     /// # Errors
-    /// [`NestedError::LevelMissing`] without the planes of the level, and
+    /// Fails with [`NestedError::LevelMissing`] if planes of the level are missing, and with
     /// [`NestedError::OutOfRange`] for the row-major layout.
     pub fn new(
         view: &NestedView<'a>,
@@ -174,27 +173,27 @@ impl<'a> ScaledWeights<'a> {
         })
     }
 
-    /// Rows of the matrix, without padding.
+    /// Returns the number of rows, without padding.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Tiles of 16 rows.
+    /// Returns the number of tiles of 16 rows.
     pub fn tiles(&self) -> usize {
         self.tiles
     }
 
-    /// Groups of 32 columns.
+    /// Returns the number of groups of 32 columns.
     pub fn groups(&self) -> usize {
         self.groups
     }
 
-    /// The level of the products.
+    /// Returns the level of the products.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Bytes that one product reads of the matrix: planes and scales.
+    /// Returns the number of bytes of the matrix that one product reads: planes and scales.
     pub fn bytes(&self) -> usize {
         let scales = self.scales.len() + self.minima.len();
         scales + self.sub_scales.len() + self.sub_minima.len() + self.planes.bytes()
@@ -204,7 +203,7 @@ impl<'a> ScaledWeights<'a> {
         self.form.minima != Minima::None
     }
 
-    /// Bits of a code below its leading four: 0 up to level 4.
+    /// Returns the number of bits of a code below its leading four: 0 up to level 4.
     fn last_bits(&self) -> u8 {
         match self.level {
             Level::L2 | Level::L3 | Level::L4 => 0,
@@ -212,16 +211,15 @@ impl<'a> ScaledWeights<'a> {
         }
     }
 
-    /// The numbers that the span of a group has in a part of scales.
+    /// Returns the bytes of a group's span in an array of span numbers.
     #[inline(always)]
     fn span(&self, part: &'a [u8], tile: usize, group: usize) -> &'a [u8] {
         let bytes = TILE_ROWS * self.form.scale.bytes();
-        // A span has a power of two of groups.
+        // The number of groups of a span is a power of two.
         let index = tile * self.spans + (group >> self.form.span.trailing_zeros());
         &part[index * bytes..(index + 1) * bytes]
     }
 
-    /// The bytes of a sub-block in a part that has them.
     #[inline(always)]
     fn sub_block(&self, part: &'a [u8], index: usize) -> &'a [u8; TILE_ROWS] {
         &part.as_chunks().0[index]
@@ -232,9 +230,9 @@ impl<'a> ScaledWeights<'a> {
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct ScalePanel {
-    /// `[groups, sub-blocks, 16]`.
+    /// Weight scales, `[groups, sub-blocks, 16]`.
     scales: [[f32; TILE_ROWS]; 2 * RUN],
-    /// The same of what is added, if the codec has minima.
+    /// Minima in the same layout, if the codec has them.
     minima: [[f32; TILE_ROWS]; 2 * RUN],
 }
 
@@ -242,8 +240,8 @@ impl ScalePanel {
     const ZERO: Self =
         Self { scales: [[0.0; TILE_ROWS]; 2 * RUN], minima: [[0.0; TILE_ROWS]; 2 * RUN] };
 
-    /// Decodes the groups from `first` on, a multiple of [`RUN`]; `widen` makes floats of the
-    /// numbers of a span.
+    /// Decodes the groups from `first` on, which is a multiple of [`RUN`]. `widen` converts the numbers of a
+    /// span to floats.
     #[inline(always)]
     fn fill(
         &mut self,
@@ -262,7 +260,7 @@ impl ScalePanel {
                     minima = widen(form.scale, weights.span(weights.minima, tile, first + group));
                 }
                 if form.minima == Minima::SubBlocks {
-                    // What is subtracted: the sign goes through the product below.
+                    // These minima are subtracted: the product below carries the sign.
                     minima = minima.map(|minimum| -minimum);
                 }
             }
@@ -299,7 +297,7 @@ fn times(a: &TileValues, b: &TileValues) -> TileValues {
     std::array::from_fn(|row| a[row] * b[row])
 }
 
-/// What the bytes of 16 rows multiply their scales with: [`SubScale::factor`], without branches.
+/// Returns the factors of the scales for the bytes of 16 rows: [`SubScale::factor`] without branches.
 #[inline(always)]
 fn sub_factors(sub_scale: SubScale, bytes: &[u8; TILE_ROWS]) -> TileValues {
     match sub_scale {
@@ -314,19 +312,19 @@ fn sub_factors(sub_scale: SubScale, bytes: &[u8; TILE_ROWS]) -> TileValues {
     }
 }
 
-/// E4M3 has 20 bits of mantissa less than f32, and a bias that is less by 120: shifted up it is an
-/// f32 that is too small by this factor, subnormal numbers included.
+/// Conversion of E4M3: shifted left by the 20 bits of mantissa that it lacks, it is an f32 that is too small
+/// by this factor, because its bias is less by 120. This includes subnormal numbers.
 const E4M3_SHIFT: u32 = 20;
 const E4M3_FACTOR: f32 = f32::from_bits((127 + 120) << 23);
 
-/// The same of binary16, whose bias is less by 112, where it is finite.
+/// Conversion of finite binary16 numbers, whose bias is less by 112.
 const F16_SHIFT: u32 = 13;
 const F16_FACTOR: f32 = f32::from_bits((127 + 112) << 23);
 
-/// E8M0's least, 2^-127, is the only one that is subnormal as f32.
+/// Smallest E8M0 value, 2^-127, the only one that is subnormal as f32.
 const E8M0_LEAST: u32 = 1 << 22;
 
-/// Sixteen numbers of a span as floats, without branches.
+/// Converts sixteen numbers of a span to floats, without branches.
 #[inline(always)]
 fn widen(scale: ScaleType, bytes: &[u8]) -> TileValues {
     let pair = |row: usize| [bytes[2 * row], bytes[2 * row + 1]];
@@ -371,7 +369,7 @@ fn decode_group(weights: &ScaledWeights, cell: usize, out: &mut GroupValues) {
     }
 }
 
-/// Weights of one tile as floats, `[16, 32 * groups]`: value times scale, plus the minimum.
+/// Converts the weights of one tile to floats, `[16, 32 * groups]`: value times scale, plus the minimum.
 pub(super) fn dequantize_tile(weights: &ScaledWeights, tile: usize, out: &mut [f32]) {
     let (subs, cols) = (weights.form.sub_blocks(), weights.groups * GROUP);
     let (mut panel, mut values) = (ScalePanel::ZERO, [[0; 64]; 8]);
@@ -396,11 +394,11 @@ pub(super) fn dequantize_tile(weights: &ScaledWeights, tile: usize, out: &mut [f
     }
 }
 
-/// Rows of activations that share one decoded group.
+/// Number of activation rows that share one decoded group.
 const PORTABLE_BLOCK: usize = 16;
 
-/// One tile for any number of rows of activations, on any machine: `out[i]` is the product with
-/// row `rows[i]` of `x`.
+/// Computes one tile for any number of rows of activations, on any machine. `out[i]` is the product with row
+/// `rows[i]` of `x`.
 #[inline(always)]
 pub(super) fn portable(
     weights: &ScaledWeights,
@@ -425,7 +423,7 @@ pub(super) fn portable(
     }
 }
 
-/// Goes on with the sums of 16 rows by the panel's group `group`.
+/// Adds the panel's group `group` to the sums of 16 rows.
 #[inline(always)]
 fn add_group(
     weights: &ScaledWeights,
@@ -455,7 +453,7 @@ fn add_group(
     }
 }
 
-/// Whether a kernel may read what it is about to read.
+/// Returns whether all reads of a kernel are in bounds.
 pub(super) fn fits(
     weights: &ScaledWeights,
     tile: usize,

@@ -1,4 +1,4 @@
-//! Operands that do not fit are refused by name, before any encoder sees them.
+//! Operands of the wrong shape are rejected with an error that names them, before an encoder sees them.
 
 use nestling_formats::Level;
 
@@ -15,7 +15,7 @@ fn refusal(result: Result<(), EngineError>) -> String {
     error.to_string()
 }
 
-/// What is said of operands that do not fit, operation by operation.
+/// Returns the errors for operands of the wrong shape, one per operation.
 fn refusals<B: Backend>(mut backend: B) -> Vec<String> {
     let weights = MatrixWeights::Float(FloatMatrix::from_f32(3, 4, &[0.5; 12]).unwrap());
     let matrix = backend.upload_matrix(&weights, ActivationMode::Float).unwrap();

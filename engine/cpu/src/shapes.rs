@@ -1,4 +1,4 @@
-//! Shapes of what the CPU and the reference hold, for the checks of operations.
+//! Shapes of buffers and weights of the CPU and the reference, for the checks of operations.
 
 use nestling_formats::Level;
 

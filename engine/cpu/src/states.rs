@@ -1,11 +1,11 @@
-//! Recurrent states of one layer: so many vectors of floats.
+//! Recurrent states of one layer, stored as vectors of floats.
 
 use nestling_core::error::EngineError;
 use nestling_core::recurrent::{StateId, StateShape};
 use nestling_formats::Invariant;
 use nestling_formats::memory::{try_reserve, try_with_capacity, try_zeroed};
 
-/// The states of one layer, allocated when first written.
+/// Recurrent states of one layer, allocated when they are first written.
 #[derive(Debug)]
 pub struct CpuStates {
     shape: StateShape,
@@ -28,25 +28,25 @@ impl CpuStates {
         &self.shape
     }
 
-    /// A state that was written.
+    /// Returns a state.
     ///
     /// # Errors
-    /// A state that was not.
+    /// Fails if the state was not written.
     pub(super) fn get(&self, state: StateId) -> Result<&[f32], EngineError> {
         let found = self.states.get(state.0 as usize).and_then(Option::as_deref);
         found.ok_or_else(|| self.missing(state))
     }
 
     /// # Errors
-    /// A state that the pool does not have.
+    /// Fails if the pool does not have the state.
     pub(super) fn check_place(&self, state: StateId) -> Result<(), EngineError> {
         if (state.0 as usize) < self.states.len() { Ok(()) } else { Err(self.missing(state)) }
     }
 
-    /// Takes the memory for those of some states that have none.
+    /// Allocates memory for the given states that have none.
     ///
     /// # Errors
-    /// No memory.
+    /// Fails if memory cannot be allocated.
     pub(super) fn prepare(
         &mut self,
         states: impl Iterator<Item = StateId>,
@@ -59,17 +59,17 @@ impl CpuStates {
         Ok(())
     }
 
-    /// Takes a prepared state out to write it; see [`Self::put`]. What it holds is what it held, or zeros.
+    /// Takes a prepared state out for writing; see [`Self::put`]. It holds its previous contents, or zeros.
     ///
     /// # Errors
-    /// A state that was not prepared.
+    /// Fails if the state was not prepared.
     pub(super) fn take(&mut self, state: StateId) -> Result<Vec<f32>, EngineError> {
         let found = self.states.get_mut(state.0 as usize).and_then(Option::take);
         let found = found.or_else(|| self.fresh.pop());
         Ok(found.invariant("states are prepared before they are taken")?)
     }
 
-    /// Puts a state in its place.
+    /// Returns a state to its place.
     pub(super) fn put(&mut self, state: StateId, values: Vec<f32>) {
         if let Some(place) = self.states.get_mut(state.0 as usize) {
             *place = Some(values);

@@ -1,4 +1,4 @@
-//! Threads and kernels, and how work is cut for them.
+//! Threads and kernels, and the division of work among threads.
 
 use std::sync::Arc;
 
@@ -8,24 +8,23 @@ use super::rows::QuantizedRows;
 use crate::threads::ThreadPool;
 use nestling_formats::memory::OutOfMemory;
 
-/// Products below this many multiplications stay on the calling thread: a fork and join costs as
-/// much as about this many (PERF.md).
+/// Minimum number of multiplications for parallel execution. A fork and join costs about as much as this many
+/// multiplications (PERF.md).
 const FORK_MIN: usize = 1 << 16;
 
-/// Parts for each thread, so that a thread that was interrupted does not keep the others waiting.
+/// Parts per thread, so that an interrupted thread does not delay the others.
 const PARTS_PER_THREAD: usize = 4;
 
-/// The same for long prompts: every part reads the activations of all rows again, and wider parts use
-/// them more often (PERF.md).
+/// Parts per thread for long prompts. Each part reads the activations of all rows again, and wider parts
+/// reuse them more (PERF.md).
 const LARGE_PARTS_PER_THREAD: usize = 2;
 
-/// Multiplications from which work is that of a long prompt.
+/// Number of multiplications from which work counts as a long prompt.
 const LARGE: usize = 1 << 26;
 
-/// Multiplications that one element costs in norms and the like.
+/// Cost of one element in norms and similar operations, in multiplications.
 pub(crate) const ROW_COST: usize = 4;
 
-/// Threads and kernels: what products need of the CPU.
 #[derive(Clone, Debug)]
 pub(super) struct Team {
     pub pool: Arc<ThreadPool>,
@@ -33,7 +32,7 @@ pub(super) struct Team {
 }
 
 impl Team {
-    /// How many parts to cut work into that has so many units and multiplications.
+    /// Returns the number of parts for work of `units` units and `multiplications` multiplications.
     pub fn parts(&self, units: usize, multiplications: usize) -> usize {
         match self.pool.threads() {
             1 => 1,
@@ -43,18 +42,18 @@ impl Team {
         }
     }
 
-    /// How many of `cols` columns a part of whole units takes.
+    /// Returns the number of columns per part, a multiple of `unit`.
     pub fn cols_per_part(&self, cols: usize, unit: usize, multiplications: usize) -> usize {
         let units = cols.div_ceil(unit);
         units.div_ceil(self.parts(units, multiplications)).max(1) * unit
     }
 
-    /// Whether work of so many multiplications is worth a fork and join.
+    /// Returns whether work of `multiplications` multiplications justifies a fork and join.
     pub fn forks(&self, multiplications: usize) -> bool {
         self.pool.threads() > 1 && multiplications >= FORK_MIN
     }
 
-    /// Calls `job` for every item, on all threads if the work is worth it.
+    /// Calls `job` for each item, on all threads if the work justifies it.
     pub fn for_each_mut<T: Send>(
         &self,
         items: &mut [T],
@@ -67,7 +66,7 @@ impl Team {
         items.iter_mut().enumerate().for_each(|(index, item)| job(index, item));
     }
 
-    /// Calls `job` for every row of `values`, `[rows, cols]`: `cost` is that of one row, in
+    /// Calls `job` for each row of `values`, `[rows, cols]`. `cost` is the cost of one row in
     /// multiplications.
     pub fn for_each_row<T: Send>(
         &self,
@@ -97,7 +96,7 @@ impl Team {
     /// Quantizes rows of activations, `[rows, cols]`.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Fails with [`OutOfMemory`].
     pub fn quantize(
         &self,
         x: &[f32],

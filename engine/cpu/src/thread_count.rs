@@ -1,4 +1,4 @@
-//! How many threads a machine's steps run best with.
+//! Measurement of the best number of threads for a machine.
 
 use std::hint::black_box;
 
@@ -7,22 +7,22 @@ use crate::threads::ThreadPool;
 use nestling_core::arena::AlignedBytes;
 use nestling_core::clock::Moment;
 
-/// With so few cores all of them compute: a measurement would decide nothing but noise.
+/// Number of cores up to which all of them are used, because a measurement would only show noise.
 pub const CORES_FEW: usize = 4;
 
-/// Bytes that a job reads, about what one product of a decode step does.
+/// Number of bytes that a job reads, about the same as one product of a decode step.
 const JOB_BYTES: usize = 4 << 20;
 
-/// Jobs of one measurement, a fork and join each.
+/// Number of jobs per measurement, with one fork and join each.
 const JOBS: usize = 20;
 
-/// Of the fastest, the fewest threads whose time is at most this much longer are taken: more
-/// would only heat the machine, and the slow cores of a hybrid one keep the others waiting.
+/// Tolerance in time relative to the fastest number of threads. The smallest number within it is chosen: more
+/// threads would only produce heat, and the slow cores of a hybrid processor delay the others.
 const TOLERANCE: f64 = 1.05;
 
-/// The number of threads, at most `cores`, that runs jobs like those of a decode step best: reads
-/// of memory, a fork and join for each few megabytes. Takes some tens of milliseconds for every
-/// size tried, and is worth remembering. On machines with few cores it is all of them.
+/// Returns the number of threads, at most `cores`, that is best for jobs like those of a decode step: reads
+/// of memory with a fork and join every few megabytes. The measurement takes some tens of milliseconds per
+/// candidate, so that the result should be cached. On machines with few cores, all cores are used.
 pub fn best_thread_count(cores: usize) -> usize {
     if cores <= CORES_FEW {
         return cores.max(1);
@@ -31,7 +31,7 @@ pub fn best_thread_count(cores: usize) -> usize {
         [cores / 4, cores / 3, cores / 2, cores * 2 / 3, cores * 3 / 4, cores].into();
     counts.retain(|count| *count >= 2);
     counts.dedup();
-    // Default: without memory to measure with, all of them.
+    // Default: without memory for the measurement, all cores.
     let Ok(mut memory) = AlignedBytes::zeroed("a measurement", JOB_BYTES * JOBS) else {
         return cores;
     };
@@ -42,7 +42,7 @@ pub fn best_thread_count(cores: usize) -> usize {
     found.map_or(cores, |index| counts[index])
 }
 
-/// Seconds of the fastest of three rounds of jobs.
+/// Returns the time in seconds of the fastest of three rounds of jobs.
 fn job_seconds(threads: usize, memory: &[u8]) -> f64 {
     let pool = ThreadPool::new(threads);
     let parts = threads * 4;

@@ -1,9 +1,9 @@
-//! A persistent pool of threads for work that is cut into parts beforehand.
+//! A persistent thread pool for work that is split into parts in advance.
 //!
-//! Which part does what is decided by the caller from the shapes alone, and a part's result never
-//! depends on which thread ran it, so the number of threads never changes a result. Workers spin
-//! for a short while after each job, since the next one follows within microseconds during a step,
-//! then yield, then park. PERF.md has the cost of a fork and join beside the alternatives.
+//! The caller decides the division into parts from the shapes alone, and a part's result does not depend on
+//! the thread that runs it. The number of threads therefore never changes a result. After each job, workers
+//! spin for a short time, since the next job follows within microseconds during a step; then they yield, then
+//! they park. PERF.md compares the cost of a fork and join with alternatives.
 #![expect(unsafe_code, reason = "lends a closure to threads that outlive it; see `Lent`")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,11 +15,11 @@ use nestling_core::sync::whole;
 
 use crate::affinity::ThreadPlacement;
 
-/// A thread that waits first spins this often, a few microseconds.
+/// Number of spins of a waiting thread, a few microseconds.
 const SPINS: u32 = 100;
 
-/// Then it offers its core to others this often, so that a part whose thread has no core of its
-/// own gets one; then it parks.
+/// Number of yields after spinning, so that a part whose thread has no core gets one. After them, the thread
+/// parks.
 const YIELDS: u32 = 100;
 
 type Job = dyn Fn(usize) + Sync;
@@ -28,18 +28,17 @@ type Job = dyn Fn(usize) + Sync;
 #[derive(Clone, Copy)]
 struct Lent(*const Job);
 
-// SAFETY: the closure is `Sync`, so shared calls from any thread are sound; `run` returns only
-// after every worker is done with the pointer.
+// SAFETY: the closure is `Sync`, so shared calls from any thread are sound; `run` returns only after every
+// worker is done with the pointer.
 unsafe impl Send for Lent {}
 
-/// What workers and the caller share.
+/// State shared by workers and caller.
 struct Shared {
-    /// Counts jobs; a change tells the workers that `job` is a new one.
+    /// Job counter; a change signals that `job` is new.
     epoch: AtomicUsize,
     job: Mutex<Option<(Lent, usize)>>,
-    /// The next part that nobody has taken.
     next_part: AtomicUsize,
-    /// Workers that have not finished the current job.
+    /// Number of workers that have not finished the current job.
     busy: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
@@ -51,11 +50,11 @@ struct Worker {
     parked: Arc<AtomicBool>,
 }
 
-/// Threads that run the parts of one job at a time. With one thread everything runs inline.
+/// Threads that run the parts of one job at a time. With one thread, everything runs inline.
 pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
-    /// Held during a job: jobs of several callers run one after another.
+    /// Held during a job, so that jobs of several callers run one at a time.
     running: Mutex<()>,
 }
 
@@ -66,14 +65,15 @@ impl std::fmt::Debug for ThreadPool {
 }
 
 impl ThreadPool {
-    /// A pool of `threads` threads, of which the caller of [`Self::run`] is one.
+    /// Creates a pool of `threads` threads, including the caller of [`Self::run`].
     ///
-    /// Where a thread cannot be started, as on wasm, the pool has as many as could be.
+    /// If threads cannot be started, as on wasm, the pool has fewer.
     pub fn new(threads: usize) -> Self {
         Self::placed(threads, ThreadPlacement::Free)
     }
 
-    /// As [`Self::new`], each thread that it starts placed; the first place is left to the caller.
+    /// Does the same as [`Self::new`], and places each thread that it starts. The first place is left to the
+    /// caller.
     pub fn placed(threads: usize, placement: ThreadPlacement) -> Self {
         let shared = Arc::new(Shared {
             epoch: AtomicUsize::new(0),
@@ -88,7 +88,7 @@ impl ThreadPool {
         Self { shared, workers, running: Mutex::new(()) }
     }
 
-    /// Threads that work on a job, the caller included.
+    /// Returns the number of threads that work on a job, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -98,7 +98,7 @@ impl ThreadPool {
     /// A part must not call `run` of the same pool.
     ///
     /// # Panics
-    /// When a part panicked, after all parts are done or abandoned.
+    /// Panics if a part panicked, after all parts are done or abandoned.
     pub fn run(&self, parts: usize, job: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() || parts <= 1 {
             (0..parts).for_each(job);
@@ -134,17 +134,17 @@ impl ThreadPool {
     }
 }
 
-/// A pointer to items of which each part takes another.
+/// A pointer to items of which each part uses a different one.
 struct Items<T>(*mut T);
 
-// SAFETY: `for_each_mut` gives every item to one part only, and items may move between threads.
+// SAFETY: `for_each_mut` gives each item to a single part, and items may move between threads.
 unsafe impl<T: Send> Sync for Items<T> {}
 
 impl ThreadPool {
-    /// Calls `job(index, item)` for every item, each once, and returns when all are done.
+    /// Calls `job(index, item)` for each item once, and returns when all are done.
     ///
     /// # Panics
-    /// As [`Self::run`].
+    /// Panics like [`Self::run`].
     pub fn for_each_mut<T: Send>(&self, items: &mut [T], job: &(dyn Fn(usize, &mut T) + Sync)) {
         let (count, items) = (items.len(), Items(items.as_mut_ptr()));
         let items = &items;
@@ -172,7 +172,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     whole(mutex.lock())
 }
 
-/// One more look that found nothing: spins or yields, and says whether it is time to park.
+/// Spins or yields once. Returns whether it is time to park.
 fn pause(looks: &mut u32) -> bool {
     if *looks >= SPINS + YIELDS {
         return true;
@@ -186,7 +186,7 @@ fn pause(looks: &mut u32) -> bool {
     false
 }
 
-/// Spins, yields, then parks, until `done`. Spurious wake-ups are looked through.
+/// Spins, yields, then parks, until `done` returns true. Spurious wake-ups are handled.
 fn wait(done: impl Fn() -> bool) {
     let mut looks = 0;
     while !done() {
@@ -242,7 +242,7 @@ fn work(shared: &Shared, parked: &AtomicBool) {
     }
 }
 
-/// Waits for a job that this worker has not seen; false when the pool is being dropped.
+/// Waits for a job that this worker has not seen. Returns `false` if the pool is being dropped.
 fn next_epoch(shared: &Shared, parked: &AtomicBool, seen: &mut usize) -> bool {
     let mut looks = 0;
     loop {
@@ -342,7 +342,7 @@ mod tests {
             }
             assert!(count.load(Ordering::Relaxed) as usize >= 16 * 3 * threads);
             if threads % 2 == 0 {
-                // Long enough for every worker to park.
+                // Long enough for all workers to park.
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
             drop(pool);

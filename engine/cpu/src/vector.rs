@@ -1,83 +1,83 @@
-//! Sixteen floats at a time, and the small matrix product that attention is made of.
+//! Vectors of sixteen floats, and the small matrix product that attention uses.
 //!
-//! `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for ascending k: one chain for every output, so
-//! that the bits do not depend on how rows and columns are blocked. A block of 4 rows by some
-//! vectors stays in registers; written with plain loops the compiler kept it in memory (PERF.md).
+//! `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for ascending k. Each output has one chain, so that the
+//! bits do not depend on how rows and columns are blocked. A block of 4 rows by some vectors stays in
+//! registers; with plain loops, the compiler kept it in memory (PERF.md).
 #![expect(unsafe_code, reason = "vector loads and stores at offsets that `product` has checked")]
 
 use half::f16;
 
 use super::math::{Element, LANES};
 
-/// Sixteen floats.
+/// A vector of sixteen floats.
 pub(super) trait Vector: Copy {
-    /// Sixteen floats from memory.
+    /// Loads sixteen floats.
     ///
     /// # Safety
-    /// Readable memory, and an instruction set that the machine has.
+    /// The memory must be readable, and the machine must have the instruction set.
     unsafe fn load(from: *const f32) -> Self;
 
-    /// Sixteen half floats from memory, exactly.
+    /// Loads sixteen half-precision floats and converts them exactly.
     ///
     /// # Safety
-    /// As [`Self::load`].
+    /// Same requirements as [`Self::load`].
     unsafe fn load_half(from: *const f16) -> Self;
 
-    /// The same float in every lane.
+    /// Returns the same float in all lanes.
     ///
     /// # Safety
-    /// An instruction set that the machine has.
+    /// The machine must have the instruction set.
     unsafe fn splat(value: f32) -> Self;
 
-    /// `self * other + sum`, fused.
+    /// Computes `self * other + sum`, fused.
     ///
     /// # Safety
-    /// As [`Self::splat`].
+    /// Same requirements as [`Self::splat`].
     unsafe fn fma(self, other: Self, sum: Self) -> Self;
 
-    /// `self * other`.
+    /// Computes `self * other`.
     ///
     /// # Safety
-    /// As [`Self::splat`].
+    /// Same requirements as [`Self::splat`].
     unsafe fn mul(self, other: Self) -> Self;
 
     /// Stores sixteen floats.
     ///
     /// # Safety
-    /// As [`Self::load`], for writing.
+    /// The memory must be writable, and the machine must have the instruction set.
     unsafe fn store(self, to: *mut f32);
 
-    /// Stores sixteen floats past the caches where that is possible: without reading the line first
-    /// that they fill.
+    /// Stores sixteen floats with a non-temporal store if possible, which avoids reading the cache line
+    /// first.
     ///
     /// # Safety
-    /// As [`Self::store`]; a fence has to follow before another thread reads them.
+    /// Same requirements as [`Self::store`]. A fence is required before another thread reads the floats.
     #[inline(always)]
     unsafe fn store_non_temporal(self, to: *mut f32) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.store(to) }
     }
 
-    /// Stores sixteen floats as half floats, rounded half to even.
+    /// Stores sixteen floats in half precision, rounded half to even.
     ///
     /// # Safety
-    /// As [`Self::load`], for writing.
+    /// Same requirements as [`Self::store`].
     unsafe fn store_half(self, to: *mut f16);
 }
 
-/// An element of a matrix that is multiplied from the right.
+/// Element type of the right operand of a matrix product.
 pub(super) trait Right: Element {
-    /// Sixteen of them from memory, as floats.
+    /// Loads sixteen elements as floats.
     ///
     /// # Safety
-    /// As [`Vector::load`].
+    /// Same requirements as [`Vector::load`].
     unsafe fn load<V: Vector>(from: *const Self) -> V;
 }
 
 impl Right for f32 {
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const Self) -> V {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { V::load(from) }
     }
 }
@@ -85,25 +85,25 @@ impl Right for f32 {
 impl Right for f16 {
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const Self) -> V {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { V::load_half(from) }
     }
 }
 
-/// Lanes in an array, for any machine.
+/// Portable vector: lanes in an array.
 #[derive(Clone, Copy)]
 pub(super) struct Portable([f32; LANES]);
 
 impl Vector for Portable {
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         Self(unsafe { from.cast::<[f32; LANES]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn load_half(from: *const f16) -> Self {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         Self(unsafe { from.cast::<[f16; LANES]>().read_unaligned() }.map(Element::to_f32))
     }
 
@@ -124,13 +124,13 @@ impl Vector for Portable {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
     unsafe fn store_half(self, to: *mut f16) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<[f16; LANES]>().write_unaligned(self.0.map(f16::from_f32)) }
     }
 }
@@ -148,43 +148,43 @@ pub(super) mod x86 {
     impl Vector for Avx512 {
         #[inline(always)]
         unsafe fn load(from: *const f32) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             Self(unsafe { _mm512_loadu_ps(from) })
         }
 
         #[inline(always)]
         unsafe fn load_half(from: *const f16) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
         }
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             Self(unsafe { _mm512_set1_ps(value) })
         }
 
         #[inline(always)]
         unsafe fn fma(self, other: Self, sum: Self) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
         }
 
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             Self(unsafe { _mm512_mul_ps(self.0, other.0) })
         }
 
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { _mm512_storeu_ps(to, self.0) }
         }
 
         #[inline(always)]
         unsafe fn store_non_temporal(self, to: *mut f32) {
-            // SAFETY: the caller's; the address is one that such stores take.
+            // SAFETY: guaranteed by the caller; the address is aligned for the streaming store.
             unsafe {
                 if to.addr().is_multiple_of(64) {
                     _mm512_stream_ps(to, self.0);
@@ -196,7 +196,7 @@ pub(super) mod x86 {
 
         #[inline(always)]
         unsafe fn store_half(self, to: *mut f16) {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0);
                 _mm256_storeu_si256(to.cast(), halves);
@@ -211,13 +211,13 @@ pub(super) mod x86 {
     impl Vector for Avx2 {
         #[inline(always)]
         unsafe fn load(from: *const f32) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
         }
 
         #[inline(always)]
         unsafe fn load_half(from: *const f16) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let half = |at: usize| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast()));
                 Self(half(0), half(8))
@@ -226,14 +226,14 @@ pub(super) mod x86 {
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             let both = unsafe { _mm256_set1_ps(value) };
             Self(both, both)
         }
 
         #[inline(always)]
         unsafe fn fma(self, other: Self, sum: Self) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 Self(
                     _mm256_fmadd_ps(self.0, other.0, sum.0),
@@ -244,13 +244,13 @@ pub(super) mod x86 {
 
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { Self(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
         }
 
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 _mm256_storeu_ps(to, self.0);
                 _mm256_storeu_ps(to.add(8), self.1);
@@ -259,7 +259,7 @@ pub(super) mod x86 {
 
         #[inline(always)]
         unsafe fn store_non_temporal(self, to: *mut f32) {
-            // SAFETY: the caller's; the address is one that such stores take.
+            // SAFETY: guaranteed by the caller; the address is aligned for the streaming stores.
             unsafe {
                 if to.addr().is_multiple_of(32) {
                     _mm256_stream_ps(to, self.0);
@@ -272,7 +272,7 @@ pub(super) mod x86 {
 
         #[inline(always)]
         unsafe fn store_half(self, to: *mut f16) {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 const MODE: i32 = _MM_FROUND_TO_NEAREST_INT;
                 _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<MODE>(self.0));
@@ -282,7 +282,7 @@ pub(super) mod x86 {
     }
 }
 
-/// Sizes of a [`product`].
+/// Dimensions of a [`product`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub rows: usize,
@@ -290,14 +290,14 @@ pub(super) struct Size {
     pub cols: usize,
 }
 
-/// A matrix by rows, with the elements from one row to the next.
+/// A row-major matrix with a stride in elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Strided<'a, T> {
     pub elements: &'a [T],
     pub stride: usize,
 }
 
-/// The same where it is written.
+/// A mutable row-major matrix with a stride in elements.
 #[derive(Debug)]
 pub(super) struct StridedMut<'a, T> {
     pub elements: &'a mut [T],
@@ -305,18 +305,18 @@ pub(super) struct StridedMut<'a, T> {
 }
 
 impl<T> Strided<'_, T> {
-    /// Whether all rows of a matrix of this size are there; `rows` is not 0.
+    /// Returns whether the slice contains all rows of a matrix of this size. `rows` must not be 0.
     #[inline(always)]
     fn holds(&self, rows: usize, cols: usize) -> bool {
         self.elements.len() >= (rows - 1) * self.stride + cols
     }
 }
 
-/// `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for k = 0, 1, … `depth - 1`. `VECTORS` vectors of
+/// Computes `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for k = 0, 1, … `depth - 1`. `VECTORS` vectors of
 /// columns are held in registers for up to four rows.
 ///
 /// # Panics
-/// With a slice that is too short.
+/// Panics if a slice is too short.
 #[inline(always)]
 pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
     size: Size,
@@ -333,7 +333,7 @@ pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
     assert!(Strided { elements: &*out.elements, stride: out.stride }.holds(rows, cols), "out");
     let mut col = 0;
     while cols - col >= VECTORS * LANES {
-        // SAFETY: rows, depth and columns lie inside of the three slices, as was checked.
+        // SAFETY: rows, depth and columns are inside the three slices, as was checked.
         unsafe { column::<V, VECTORS, B>(size, col, a, b, &mut out) };
         col += VECTORS * LANES;
     }
@@ -353,10 +353,10 @@ pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
     }
 }
 
-/// Some vectors of columns of all rows.
+/// Computes `VECTORS` vectors of columns for all rows.
 ///
 /// # Safety
-/// Sizes that lie inside of the slices.
+/// The sizes must be inside the slices.
 #[inline(always)]
 unsafe fn column<V: Vector, const VECTORS: usize, B: Right>(
     size: Size,
@@ -370,7 +370,7 @@ unsafe fn column<V: Vector, const VECTORS: usize, B: Right>(
     let (b, b_stride) = (b.elements.as_ptr(), b.stride);
     let (out, out_stride) = (out.elements.as_mut_ptr(), out.stride);
     let mut row = 0;
-    // SAFETY: the caller's; no row beyond `rows` is touched.
+    // SAFETY: guaranteed by the caller; no row beyond `rows` is accessed.
     unsafe {
         let b = b.add(col);
         let at = |row: usize| (a.add(row * a_stride), out.add(row * out_stride + col));
@@ -391,10 +391,10 @@ unsafe fn column<V: Vector, const VECTORS: usize, B: Right>(
     }
 }
 
-/// `ROWS` rows by `VECTORS` vectors of columns, in registers.
+/// Computes `ROWS` rows by `VECTORS` vectors of columns, in registers.
 ///
 /// # Safety
-/// Pointers to so many rows and columns, a stride apart.
+/// The pointers must be valid for that many rows and columns, a stride apart.
 #[expect(clippy::needless_range_loop, reason = "iterators over vectors become calls")]
 #[inline(always)]
 unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize, B: Right>(
@@ -406,10 +406,10 @@ unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize, B: Right>(
     out: *mut f32,
     out_stride: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
-        // Loops over places: a closure that the library calls is compiled without the instruction
-        // set, so that every vector would pass through memory.
+        // Index loops: a closure called by the library is compiled without the instruction set, so that all
+        // vectors would pass through memory.
         let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
         for row in 0..ROWS {
             for vector in 0..VECTORS {
@@ -436,7 +436,7 @@ unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize, B: Right>(
     }
 }
 
-/// Widens half floats, exactly, to the first elements of `to`.
+/// Converts half-precision floats exactly and stores them in the first elements of `to`.
 #[inline(always)]
 pub(super) fn widen<V: Vector>(from: &[f16], to: &mut [f32]) {
     let to = &mut to[..from.len()];
@@ -449,7 +449,7 @@ pub(super) fn widen<V: Vector>(from: &[f16], to: &mut [f32]) {
     to_tail.iter_mut().zip(from_tail).for_each(|(to, from)| *to = from.to_f32());
 }
 
-/// Rounds floats to half floats, half to even.
+/// Rounds floats to half precision, half to even.
 #[inline(always)]
 pub(super) fn narrow<V: Vector>(from: &[f32], to: &mut [f16]) {
     let to = &mut to[..from.len()];

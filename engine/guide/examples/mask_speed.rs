@@ -1,5 +1,5 @@
-//! How long a mask takes: `mask_speed [TOKENS] [SEED]` walks through constraints over a vocabulary of 151,936 tokens that
-//! chance made, and says what one mask cost, the first apart.
+//! Measures the cost of masks: `mask_speed [TOKENS] [SEED]` walks through constraints over a random
+//! vocabulary of 151,936 tokens and prints the time per mask. The first mask is reported separately.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use nestling_runtime::{ConstraintCache, ConstraintContext, ConstraintSource, Tok
 use nestling_text::{OutputFormat, Tokenizer};
 use serde_json::{Value, json};
 
-/// As many as Qwen3's.
+/// Size of Qwen3's vocabulary.
 const TOKENS: usize = 151_936;
 
-/// Tokens of one answer, which then begins anew.
+/// Tokens per answer, after which a new one starts.
 const ANSWER_TOKENS: usize = 400;
 
 const PIECES: [&str; 24] = [
@@ -22,7 +22,6 @@ const PIECES: [&str; 24] = [
     "[{", "\"]", "]}", "true", "false", "null", "\\n", "\\\"", "\n  ", "\n    ",
 ];
 
-/// Numbers that look like chance.
 struct Chance(u64);
 
 impl Chance {
@@ -37,7 +36,7 @@ impl Chance {
         (0..length).map(|_| char::from(b'a' + self.below(26) as u8)).collect()
     }
 
-    /// A token as there are such in vocabularies of byte-level BPE.
+    /// Returns a token that is typical of byte-level BPE vocabularies.
     fn word(&mut self) -> Vec<u8> {
         let piece = PIECES[self.below(PIECES.len())];
         match self.below(20) {
@@ -63,7 +62,7 @@ impl Chance {
                     |chance: &mut Self| char::from_u32(0x4e00 + chance.below(0x5000) as u32);
                 (0..=self.below(3)).filter_map(|_| ideograph(self)).collect::<String>().into_bytes()
             }
-            // The beginning or the end of a character alone.
+            // The start or the end of a character.
             _ => {
                 let bytes = [
                     0xe0 + self.below(16) as u8,
@@ -76,7 +75,7 @@ impl Chance {
     }
 }
 
-/// A byte as the alphabet of byte-level BPE has it.
+/// Returns the character of a byte in the byte-level BPE alphabet.
 fn letter(byte: u8) -> Option<char> {
     let visible = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let before = (0..byte).filter(|byte| !visible(*byte)).count() as u32;
@@ -160,7 +159,8 @@ fn guides() -> Result<Vec<(&'static str, Guide)>, Box<dyn Error>> {
     ])
 }
 
-/// Any token; every third time one that closes something, so that answers get on.
+/// Chooses an allowed token. Every third time it prefers one that closes something, so that answers make
+/// progress.
 fn chosen(mask: &TokenMask, chance: &mut Chance) -> Option<u32> {
     let closes = [34_u32, 93, 125].into_iter().find(|token| mask.allows(*token));
     if let (Some(token), 0) = (closes, chance.below(3)) {
@@ -170,21 +170,22 @@ fn chosen(mask: &TokenMask, chance: &mut Chance) -> Option<u32> {
     (start..TOKENS as u32).chain(0..start).find(|token| mask.allows(*token))
 }
 
-/// Microseconds that this thread has had of a processor: other work on the machine counts for nothing.
+/// CPU time of this thread in microseconds, which other work on the machine does not affect.
 #[cfg(unix)]
 fn processor_micros() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as f64 * 1e6 + now.tv_nsec as f64 / 1e3
 }
 
-/// Microseconds of wall clock, where a thread's own time is not asked for.
+/// Wall-clock time in microseconds, on systems where CPU time per thread is not used.
 #[cfg(not(unix))]
 fn processor_micros() -> f64 {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     START.elapsed().as_secs_f64() * 1e6
 }
 
-/// Microseconds of the masks of `tokens` tokens, the first of an answer among them, and of the preparations before.
+/// Measures the masks of `tokens` tokens in microseconds, separately for the first one of an answer, and the
+/// preparations before them.
 fn walk(
     guide: &Guide,
     context: &ConstraintContext<'_>,

@@ -1,4 +1,4 @@
-//! How models write tool calls, as grammars: one form for each [`CallForm`] whose arguments are JSON.
+//! Grammars of tool calls, one for each [`CallForm`] with JSON arguments.
 
 use nestling_runtime::ConstraintContext;
 use nestling_text::{CallForm, OutputFormat, TagPair, Tokenizer};
@@ -8,10 +8,10 @@ use crate::error::GuideError;
 use crate::grammar::{CheckedGrammar, literal, with_options};
 use crate::vocabulary::is_marker;
 
-/// Longest name of a tool.
+/// Maximum length of a tool's name in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A tool: its name, and its parameters with the grammar engine's options.
+/// A tool: its name, and its parameters with the options of the grammar engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Tool {
     pub name: String,
@@ -20,7 +20,7 @@ pub(crate) struct Tool {
 
 impl Tool {
     pub fn new(name: &str, parameters: &Value) -> Result<Self, GuideError> {
-        // What OpenAI's API takes: markers and headers have no way to quote anything else.
+        // The same rule as in OpenAI's API. Other characters cannot be quoted in markers and headers.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) {
             let expected = "1 to 64 letters, digits, `_`, `-` or `.`";
@@ -35,7 +35,7 @@ impl Tool {
     }
 }
 
-/// How one model writes calls.
+/// Syntax of tool calls for one model.
 pub(crate) struct CallGrammar<'a> {
     tokenizer: Option<&'a Tokenizer>,
     form: Form<'a>,
@@ -48,7 +48,8 @@ enum Form<'a> {
 
 impl<'a> CallGrammar<'a> {
     /// # Errors
-    /// [`GuideError::ToolCalls`] for a conversation without tools, and for forms whose arguments are no JSON.
+    /// Fails with [`GuideError::ToolCalls`] if the conversation has no tools or the form's arguments are not
+    /// JSON.
     pub fn of(context: &ConstraintContext<'a>) -> Result<Self, GuideError> {
         let fault = |reason: &str| Err(GuideError::ToolCalls { reason: reason.to_owned() });
         let form = match context.format {
@@ -78,12 +79,12 @@ impl<'a> CallGrammar<'a> {
         Ok(Self { tokenizer: context.tokenizer, form })
     }
 
-    /// The arguments of a call alone.
+    /// Returns the grammar of the arguments of a call.
     pub fn arguments_alone(tool: &Tool) -> String {
         format!("start: %json {}\n", tool.parameters)
     }
 
-    /// What follows the marker of a call, that of its end included.
+    /// Returns the grammar of the text after the opening marker of a call, including the closing marker.
     pub fn behind_marker(&self, tools: &[Tool]) -> String {
         let Form::Tagged { tags, .. } = &self.form else {
             return self.rules("arguments_0", tools, true);
@@ -91,12 +92,12 @@ impl<'a> CallGrammar<'a> {
         self.rules(&format!("inside {}", self.marker(&tags.close)), tools, true)
     }
 
-    /// An answer that is one call, or where `several` may be, some.
+    /// Returns the grammar of an answer that is one call, or one or more calls if `several` is set.
     pub fn whole_answer(&self, tools: &[Tool], several: bool) -> String {
         let more = if several { format!(" ({} call)*", literal("\n")) } else { String::new() };
         match &self.form {
             Form::Tagged { tags, around, form } => {
-                // A list of calls has them all between one pair of tags.
+                // A list of calls is located between a single pair of tags.
                 let more = if *form == CallForm::JsonList { "" } else { more.as_str() };
                 let around =
                     |at: usize| around.get(at).map_or(String::new(), |tag| self.marker(tag));
@@ -108,7 +109,7 @@ impl<'a> CallGrammar<'a> {
                 let [start, channel, message, end, constrain] =
                     ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
                         .map(|marker| self.marker(marker));
-                // The prompt wrote `<|start|>assistant`. Reasoning may come first.
+                // The prompt ends with `<|start|>assistant`. Reasoning may precede the call.
                 let assistant = literal("assistant");
                 let analysis = literal("analysis");
                 let first = format!(
@@ -129,7 +130,7 @@ impl<'a> CallGrammar<'a> {
         }
     }
 
-    /// `start`, what a call is made of, and the arguments of every tool.
+    /// Returns the grammar: `start`, the rules of a call and the arguments of each tool.
     fn rules(&self, start: &str, tools: &[Tool], several: bool) -> String {
         let mut text = format!("start: {start}\n");
         if let Form::Tagged { form, .. } = &self.form {
@@ -155,7 +156,7 @@ impl<'a> CallGrammar<'a> {
         text
     }
 
-    /// One call of a tool, without the tags around it.
+    /// Returns the rule of one call of a tool, without the tags around it.
     fn call(&self, form: CallForm, index: usize, tool: &Tool) -> String {
         let name = &tool.name;
         let arguments = format!("arguments_{index}");
@@ -178,7 +179,7 @@ impl<'a> CallGrammar<'a> {
                 format!("ID {name_tag} {} {arguments_tag} {arguments}", literal(name))
             }
             _ => {
-                // The name as it stands in JSON.
+                // The name as a JSON string.
                 let begin = format!("{{\"name\": {}, \"arguments\": ", Value::from(name.as_str()));
                 let white = if form == CallForm::JsonList { "" } else { "WHITE" };
                 format!("{white} {} {arguments} {} {white}", literal(&begin), literal("}"))
@@ -186,7 +187,7 @@ impl<'a> CallGrammar<'a> {
         }
     }
 
-    /// The token of a marker where it is one, else its text.
+    /// Returns the token of a marker, or its text if it is not a token.
     fn marker(&self, text: &str) -> String {
         let id = self.tokenizer.and_then(|tokenizer| {
             tokenizer.token_to_id(text).filter(|id| is_marker(tokenizer, *id))

@@ -1,65 +1,65 @@
-//! What can be wrong with what an answer is asked to look like.
+//! Errors of guides.
 
 use thiserror::Error;
 
 use crate::limits::REASON_CHARS_MAX;
 
-/// Why there is no guide.
+/// An error of compiling a guide.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GuideError {
-    /// More than a limit allows.
+    /// A limit was exceeded.
     #[error("{what}: {found} is over the limit of {limit}")]
     Limit {
-        /// What is limited.
+        /// Name of the limited quantity.
         what: &'static str,
-        /// The most that is possible.
+        /// The maximum.
         limit: u64,
-        /// What was asked for.
+        /// The requested amount.
         found: u64,
     },
-    /// A schema that is no JSON, or an option that makes no sense.
+    /// A schema that is not JSON, or an invalid option.
     #[error("{what}: expected {expected}, found {found}")]
     Invalid {
-        /// Which part.
+        /// Invalid part.
         what: String,
-        /// What would have been right.
+        /// Description of a valid value.
         expected: &'static str,
-        /// What is there.
+        /// The value found.
         found: String,
     },
-    /// A schema with something that answers cannot be kept to.
+    /// A schema with a keyword that cannot be enforced.
     #[error("{place}: {reason}")]
     Unsupported {
-        /// Where, as a JSON pointer.
+        /// Location, as a JSON pointer.
         place: String,
-        /// What.
+        /// Reason.
         reason: String,
     },
-    /// A schema that no value is valid for.
+    /// A schema for which no value is valid.
     #[error("no value is valid for the schema: {reason}")]
     Unsatisfiable {
-        /// Where it contradicts itself, as far as is known.
+        /// Location of the contradiction, as far as known.
         reason: String,
     },
-    /// The grammar cannot be compiled.
+    /// A grammar that cannot be compiled.
     #[error("{what} cannot be compiled: {reason}")]
     NotCompiled {
-        /// What kind of grammar.
+        /// Kind of grammar.
         what: &'static str,
-        /// Why, in the words of the grammar engine.
+        /// Message of the grammar engine.
         reason: String,
     },
-    /// A vocabulary whose tokens have no bytes of their own, or is too large.
+    /// An unsupported vocabulary: its tokens do not map to bytes, or it is too large.
     #[error("the model's vocabulary: {reason}")]
     Vocabulary {
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// A model that does not write tool calls so that they could be constrained.
+    /// A model whose syntax of tool calls cannot be constrained.
     #[error("tool calls cannot be constrained: {reason}")]
     ToolCalls {
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
@@ -77,17 +77,17 @@ impl GuideError {
     }
 }
 
-/// The words of the grammar engine in one line: without its state, and of a picture of where a regular expression is
-/// wrong what is wrong.
+/// Reduces a message of the grammar engine to one line: removes its internal state and keeps only the error
+/// of a regular expression's diagnostic.
 fn in_one_line(reason: &str) -> String {
-    // The engine appends its state, which says nothing to whoever wrote the grammar.
+    // The engine appends its state, which is useless to the author of the grammar.
     let ends = ["\n<non-verbose/>", "\n<backtrace>", "\n  while processing"];
     let end = ends.iter().filter_map(|mark| reason.find(mark)).min();
     let reason = &reason[..end.unwrap_or(reason.len())];
     let mut lines = reason.lines().map(str::trim).filter(|line| !line.is_empty());
     let said = lines.clone().find_map(|line| line.strip_prefix("error: "));
     let line = said.or_else(|| lines.next());
-    // Default: the engine has said nothing.
+    // Default: an empty message.
     let line = line.unwrap_or_default();
     line.chars().filter(|c| !c.is_control()).take(REASON_CHARS_MAX).collect()
 }

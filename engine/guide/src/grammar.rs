@@ -1,4 +1,4 @@
-//! What answers can be asked to look like, as grammars.
+//! Checked grammars of all kinds of guides.
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
@@ -11,26 +11,25 @@ use crate::schema_check::check_schema;
 use crate::schema_conjunctions::check_conjunctions;
 use crate::schema_narrow::{Narrowed, narrowed};
 
-/// What a grammar was made of.
+/// Source of a grammar, quoted in error messages.
 const SCHEMA: &str = "the schema";
-/// The same of a schema of which not all can be said.
+/// Source of a grammar from a schema that is only partly enforced.
 const NARROWED: &str = "what can be kept to of the schema";
 
-/// How the grammar engine says that nothing is valid.
+/// Message of the grammar engine for a schema without valid values.
 const UNSATISFIABLE: &str = "Unsatisfiable schema";
 
-/// What the names of older drafts have in them.
+/// Substrings of the identifiers of older drafts.
 const OLD_DRAFTS: [&str; 4] = ["draft-04", "draft-06", "draft-07", "2019-09"];
 
-/// White space between the parts of a JSON text: a blank, or a line break and an indentation. Without a bound, a model
-/// that has nothing to say would write blanks for ever.
+/// White space between JSON tokens: a space, or a line break and indentation. It is bounded, because a model
+/// might otherwise emit white space indefinitely.
 const WHITE_SPACE: &str = r"\x20|\n[\x20\x09]{0,32}";
 
-/// A checked grammar.
 #[derive(Debug, Clone)]
 pub(crate) struct CheckedGrammar {
     pub grammar: TopLevelGrammar,
-    /// What it was made of, for errors.
+    /// Source of the grammar, quoted in error messages.
     pub what: &'static str,
 }
 
@@ -68,17 +67,17 @@ impl CheckedGrammar {
         Ok(Self { grammar, what: "the choices" })
     }
 
-    /// A grammar that was put together here from checked parts.
+    /// Creates a grammar that was assembled from checked parts.
     pub fn made(grammar: String, what: &'static str) -> Self {
         Self { grammar: TopLevelGrammar::from_lark(grammar), what }
     }
 }
 
-/// A checked schema with the options of the grammar engine.
+/// Returns a checked schema with the options of the grammar engine.
 pub(crate) fn with_options(schema: &Value) -> Result<Narrowed, GuideError> {
     check_schema(schema)?;
     let is_of_now = |map: &Map<String, Value>| {
-        // Other drafts have other words; those that the grammar engine has not, it refuses.
+        // Other drafts have other keywords. The grammar engine rejects the ones that it does not support.
         let draft = map.get("$schema").and_then(Value::as_str);
         !draft.is_some_and(|draft| OLD_DRAFTS.iter().any(|old| draft.contains(old)))
     };
@@ -102,7 +101,7 @@ pub(crate) fn with_options(schema: &Value) -> Result<Narrowed, GuideError> {
     Ok(Narrowed { schema, is_narrowed: narrowed.is_narrowed })
 }
 
-/// What the grammar engine says of a schema that no value is valid for is an error of its own.
+/// Converts the grammar engine's error for a schema without valid values to [`GuideError::Unsatisfiable`].
 pub(crate) fn explained(error: GuideError) -> GuideError {
     match error {
         GuideError::NotCompiled { what: SCHEMA, reason } if reason.contains(UNSATISFIABLE) => {
@@ -112,7 +111,7 @@ pub(crate) fn explained(error: GuideError) -> GuideError {
     }
 }
 
-/// Nothing is valid for a schema, or for what is left of it.
+/// Returns the error for a schema without valid values, possibly after narrowing.
 fn no_value(is_narrowed: bool, reason: &str) -> GuideError {
     match is_narrowed {
         true => GuideError::Unsupported {
@@ -123,13 +122,13 @@ fn no_value(is_narrowed: bool, reason: &str) -> GuideError {
     }
 }
 
-/// A text as a literal of the grammar engine: JSON's form.
+/// Quotes a text as a literal of the grammar engine, which uses JSON's syntax.
 pub(crate) fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Brackets are read recursively, and repetitions may be unrolled. Brackets within texts count too: a grammar with so
-/// many of them in a row is none that anybody needs.
+/// Checks nesting and repetition counts, because brackets are parsed recursively and repetitions may be
+/// unrolled. Brackets inside strings count too; no useful grammar has so many of them.
 fn check_text(text: &str) -> Result<(), GuideError> {
     let (mut depth, mut deepest) = (0_usize, 0);
     let mut number: Option<u64> = None;

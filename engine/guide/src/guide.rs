@@ -1,4 +1,4 @@
-//! What an answer must look like.
+//! Guides: constraints on the form of an answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -13,9 +13,9 @@ use crate::limits::COMPILED_MAX;
 use crate::matcher::{Compiled, GrammarConstraint, Manner};
 use crate::vocabulary::Vocabulary;
 
-/// What an answer must look like. It holds after the model's reasoning, where there is any.
+/// A constraint on the form of an answer. It applies after the model's reasoning, if there is any.
 ///
-/// Clones share what was compiled.
+/// Clones share compiled grammars.
 #[derive(Debug, Clone)]
 pub struct Guide {
     grammar: CheckedGrammar,
@@ -23,67 +23,69 @@ pub struct Guide {
 }
 
 impl Guide {
-    /// JSON that is valid by a schema, draft 2020-12 unless `$schema` says otherwise. Formats that a schema names are
-    /// kept to.
+    /// Requires JSON that is valid for a schema, draft 2020-12 unless `$schema` names another. Formats in the
+    /// schema are enforced.
     ///
     /// # Errors
-    /// Schemas over the limits of [`crate::limits`], and those with keywords that an answer cannot be kept to, each by
-    /// its name: nothing of a schema is ever left out.
+    /// Fails for schemas over the limits in [`crate::limits`], and for schemas with keywords that cannot be
+    /// enforced. Such keywords are named in the error; no part of a schema is ignored.
     pub fn json_schema(schema: &Value) -> Result<Self, GuideError> {
         Self::of(CheckedGrammar::json_schema(schema)?)
     }
 
-    /// [`Self::json_schema`] of a schema's text.
+    /// Does the same as [`Self::json_schema`], for the text of a schema.
     ///
     /// # Errors
-    /// As [`Self::json_schema`]; what is no JSON.
+    /// Fails like [`Self::json_schema`], and if the text is not JSON.
     pub fn json_schema_text(schema: &str) -> Result<Self, GuideError> {
         Self::json_schema(&parse_schema(schema)?)
     }
 
-    /// Any JSON object.
+    /// Requires a JSON object.
     ///
     /// # Errors
-    /// None that a caller could cause.
+    /// Does not fail in practice.
     pub fn json_object() -> Result<Self, GuideError> {
         Self::json_schema(&json!({ "type": "object" }))
     }
 
-    /// Text that a regular expression matches as a whole, in the syntax of the crate `regex`, without look-around and
-    /// anchors.
+    /// Requires text that a regular expression matches as a whole. The syntax is that of the crate `regex`,
+    /// without look-around and anchors.
     ///
     /// # Errors
-    /// One over the limits, or that cannot be compiled.
+    /// Fails if the expression exceeds the limits or cannot be compiled.
     pub fn regex(regex: &str) -> Result<Self, GuideError> {
         Self::of(CheckedGrammar::regex(regex)?)
     }
 
-    /// Text of a context-free grammar in Lark's syntax, as `llguidance` has it: the rule `start` is the answer, and
-    /// `%json` puts a JSON schema in its place.
+    /// Requires text of a context-free grammar in Lark's syntax, in the dialect of `llguidance`. The rule
+    /// `start` is the answer, and `%json` embeds a JSON schema.
     ///
     /// # Errors
-    /// One over the limits, or that cannot be compiled.
+    /// Fails if the grammar exceeds the limits or cannot be compiled.
     pub fn lark(grammar: &str) -> Result<Self, GuideError> {
         Self::of(CheckedGrammar::lark(grammar)?)
     }
 
-    /// One of several texts.
+    /// Requires one of several texts.
     ///
     /// # Errors
-    /// None at all, or more than [`crate::limits`] allow.
+    /// Fails if `choices` is empty or exceeds [`crate::limits`].
     pub fn choices(choices: &[String]) -> Result<Self, GuideError> {
         Self::of(CheckedGrammar::choices(choices)?)
     }
 
     fn of(grammar: CheckedGrammar) -> Result<Self, GuideError> {
-        // What cannot be compiled is told before there is a model.
+        // Compilation errors are reported here, before there is a model.
         Compiled::new(&grammar, &Vocabulary::of_bytes()?).map_err(explained)?;
         Ok(Self { grammar, compiled: Arc::default() })
     }
 }
 
+/// Parses the text of a schema.
+///
 /// # Errors
-/// [`GuideError::Invalid`], [`GuideError::Limit`].
+/// Fails with [`GuideError::Invalid`] or [`GuideError::Limit`].
 pub(crate) fn parse_schema(schema: &str) -> Result<Value, GuideError> {
     GuideError::check("bytes of a schema", schema.len(), crate::limits::SCHEMA_BYTES_MAX)?;
     serde_json::from_str(schema).map_err(|error| GuideError::Invalid {
@@ -109,7 +111,7 @@ pub(crate) fn unavailable(error: GuideError) -> ConstraintError {
     ConstraintError::unavailable(error.to_string())
 }
 
-/// One grammar, compiled for the vocabularies that it was last used with.
+/// Cache of a grammar compiled for recently used vocabularies.
 #[derive(Default)]
 pub(crate) struct CompiledGrammars {
     known: Mutex<Vec<Known>>,
@@ -127,8 +129,10 @@ impl std::fmt::Debug for CompiledGrammars {
 }
 
 impl CompiledGrammars {
+    /// Returns the grammar compiled for a vocabulary.
+    ///
     /// # Errors
-    /// A grammar that cannot be compiled.
+    /// Fails if the grammar cannot be compiled.
     pub fn get(
         &self,
         vocabulary: &Arc<Vocabulary>,
@@ -138,7 +142,7 @@ impl CompiledGrammars {
         if let Some(compiled) = found {
             return Ok(compiled);
         }
-        // Outside the lock: it takes its time, and who comes meanwhile does it too.
+        // The lock is not held during the slow compilation, so that concurrent callers may compile too.
         let compiled = Compiled::new(grammar, vocabulary)?;
         let mut known = self.lock();
         known.retain(|known| known.vocabulary.strong_count() > 0);
@@ -150,7 +154,7 @@ impl CompiledGrammars {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
-        // A list of whole entries is whole after a panic.
+        // Entries are added as a whole, so that the list is valid after a panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

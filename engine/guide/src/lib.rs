@@ -1,20 +1,21 @@
-//! Answers that keep to a JSON schema, a regular expression, a grammar or a list of choices, and tool calls that keep to
-//! the schemas of their tools.
+//! Constrained answers: JSON schemas, regular expressions, grammars, lists of choices, and tool calls that
+//! follow the schemas of their tools.
 //!
-//! A [`Guide`] is what an answer must look like, checked against the limits of [`limits`]; as
-//! [`nestling_runtime::GenerateOptions::constraint`] it holds for every model. It is compiled for a model's vocabulary
-//! when a generation starts, and kept for the next one with the same model. What cannot be compiled is an error that
-//! says why: nothing is ever left out of a schema.
+//! A [`Guide`] is a constraint on the form of an answer, checked against [`limits`]. Set it as
+//! [`nestling_runtime::GenerateOptions::constraint`]; it works with all models. It is compiled for a model's
+//! vocabulary when a generation starts, and cached for the next generation with the same model. A schema that
+//! cannot be compiled is an error with a reason; no part of a schema is ignored.
 //!
-//! A schema is rewritten in the words that the grammar engine has: references become places in the same document,
-//! `oneOf`, `not`, `if`, `contains`, `uniqueItems`, `propertyNames`, `dependentRequired`, `dependentSchemas`,
-//! `unevaluatedProperties` and `unevaluatedItems` become something that admits the same or less, never more. Lists with
-//! `uniqueItems` have one item at most, or so many of an `enum` of up to six values in its order, or items of different
-//! types; with `minProperties` or `maxProperties` the named properties are there in their order, or not at all. A schema
-//! without values has an error of its own ([`GuideError::Unsatisfiable`]).
+//! A schema is rewritten to the keywords of the grammar engine. References are resolved within the same
+//! document. `oneOf`, `not`, `if`, `contains`, `uniqueItems`, `propertyNames`, `dependentRequired`,
+//! `dependentSchemas`, `unevaluatedProperties` and `unevaluatedItems` are replaced by schemas that admit the
+//! same values or fewer, never more. A list with `uniqueItems` has at most one item, or values of an `enum`
+//! of up to six values in its order, or items of different types. With `minProperties` or `maxProperties`,
+//! named properties are required in their order, or absent. A schema without valid values has a separate
+//! error ([`GuideError::Unsatisfiable`]).
 //!
-//! The grammar engine is `llguidance`. It sees tokens as the bytes that [`nestling_text::Tokenizer::token_bytes`] says,
-//! and has text turned into tokens by the same tokenizer.
+//! The grammar engine is `llguidance`. It sees tokens as the bytes that
+//! [`nestling_text::Tokenizer::token_bytes`] returns, and tokenizes text with the same tokenizer.
 
 mod call_grammar;
 mod error;

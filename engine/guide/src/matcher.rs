@@ -1,4 +1,4 @@
-//! A grammar at work on one answer.
+//! Matching of one answer against a grammar.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,13 +12,13 @@ use crate::grammar::CheckedGrammar;
 use crate::limits::{COMPILE_FUEL, parser_limits};
 use crate::vocabulary::Vocabulary;
 
-/// A grammar compiled for a vocabulary, at its beginning.
+/// A grammar compiled for a vocabulary, in its initial state.
 #[derive(Clone)]
 pub(crate) struct Compiled(Matcher);
 
 impl Compiled {
     /// # Errors
-    /// [`GuideError::NotCompiled`] with the words of the grammar engine.
+    /// Fails with [`GuideError::NotCompiled`] and the message of the grammar engine.
     pub fn new(grammar: &CheckedGrammar, vocabulary: &Vocabulary) -> Result<Self, GuideError> {
         let CheckedGrammar { grammar, what } = grammar;
         let compile = || compile(grammar.clone(), vocabulary);
@@ -27,7 +27,8 @@ impl Compiled {
         compiled.map(Self).map_err(|reason| GuideError::not_compiled(what, &reason))
     }
 
-    /// One of its own for an answer: nothing is shared with other answers, so that none waits for another.
+    /// Creates the matcher of an answer. It shares no state with other answers, so that they do not wait for
+    /// each other.
     pub fn begin(&self) -> Matcher {
         self.0.deep_clone()
     }
@@ -44,8 +45,9 @@ fn compile(grammar: TopLevelGrammar, vocabulary: &Vocabulary) -> Result<Matcher,
     matcher.get_error().map_or(Ok(matcher), Err)
 }
 
-/// Computes the lexer's first transitions within [`COMPILE_FUEL`]. The grammar engine computes the same ones without a
-/// limit (llguidance 1.9.1, `Lexer::from`), and an intersection of few regular expressions can take hours.
+/// Computes the lexer's first transitions within [`COMPILE_FUEL`]. The grammar engine computes the same
+/// transitions without a limit (llguidance 1.9.1, `Lexer::from`), and an intersection of a few regular
+/// expressions can take hours.
 fn check_first_transitions(lexer: &LexerSpec) -> Result<(), String> {
     let mut limits = parser_limits();
     let mut dfa = lexer.to_regex_vec(&mut limits).map_err(|error| error.to_string())?;
@@ -60,17 +62,16 @@ fn check_first_transitions(lexer: &LexerSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// When a grammar begins, and what it writes.
+/// Start condition and output of a grammar.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
     pub starts: Starts,
     pub writes: Writes,
 }
 
-/// The grammar of one answer.
 pub(crate) struct GrammarConstraint {
     matcher: Matcher,
-    /// Begins anew for every call.
+    /// Initial state, to which the constraint returns for each call.
     compiled: Compiled,
     manner: Manner,
     has_begun: bool,

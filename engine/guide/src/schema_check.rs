@@ -1,30 +1,31 @@
-//! Schemas that are refused before they are compiled: too large, too deep, or with something that the grammar engine
-//! would take for more or less than it says.
+//! Checks of schemas before compilation. Schemas are rejected if they are too large or too deep, or if the
+//! grammar engine would interpret a keyword differently.
 
 use serde_json::Value;
 
 use crate::error::GuideError;
 use crate::limits::{DEPTH_MAX, REPEAT_MAX, SCHEMA_BYTES_MAX};
 
-/// Keywords whose number becomes so many symbols.
+/// Keywords whose number determines a number of symbols.
 const COUNTS: [&str; 6] =
     ["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
 
-/// Keywords that only say something about a schema, or are followed where something refers to them.
+/// Keywords that hold definitions, which have an effect only if they are referenced.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// Where a value stands in a schema.
+/// Role of a value in a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Schema,
     /// A map from names to schemas.
     Schemas,
-    /// Anything.
     Data,
 }
 
+/// Checks a schema before compilation.
+///
 /// # Errors
-/// [`GuideError`] for what is over a limit or unsupported.
+/// Fails with [`GuideError`] if a limit is exceeded or a keyword is unsupported.
 pub(crate) fn check_schema(schema: &Value) -> Result<(), GuideError> {
     check_depth(schema)?;
     GuideError::check("bytes of a schema", schema.to_string().len(), SCHEMA_BYTES_MAX)?;
@@ -32,7 +33,7 @@ pub(crate) fn check_schema(schema: &Value) -> Result<(), GuideError> {
     check_value(schema, Role::Schema, &mut path)
 }
 
-/// Without recursion: nobody knows yet how deep it is.
+/// Checks the depth of a schema. This is not recursive, because the depth is not known yet.
 fn check_depth(schema: &Value) -> Result<(), GuideError> {
     let mut open = vec![(schema, 1)];
     while let Some((value, depth)) = open.pop() {
@@ -77,7 +78,6 @@ fn check_value(value: &Value, role: Role, path: &mut String) -> Result<(), Guide
     Ok(())
 }
 
-/// What stands behind a keyword.
 fn role_of(key: &str) -> Role {
     match key {
         "properties" | "patternProperties" | "dependentSchemas" => Role::Schemas,
@@ -92,14 +92,14 @@ fn check_keyword(key: &str, value: &Value, path: &str) -> Result<(), GuideError>
         Err(GuideError::Unsupported { place: path.to_owned(), reason: reason.to_owned() })
     };
     if key == "x-guidance" {
-        // It could switch off what the schema says.
+        // Such options could disable keywords of the schema.
         return unsupported("options of the grammar engine are not taken from schemas");
     }
     if COUNTS.contains(&key) {
         let limit = REPEAT_MAX;
         match value.as_f64() {
             Some(found) if found > limit as f64 => {
-                // A float above the limit fits, or is as good as the largest.
+                // A float above the limit fits into the type or saturates.
                 return Err(GuideError::Limit { what: "repetitions", limit, found: found as u64 });
             }
             Some(_) => {}

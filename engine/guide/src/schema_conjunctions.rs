@@ -1,8 +1,8 @@
-//! Bounds on the keywords whose automata multiply where they apply to one value together.
+//! Limits on keywords whose automata multiply when they apply to the same value.
 //!
-//! The grammar engine computes the first transitions of an automaton without a limit. The automaton of `multipleOf` has as many
-//! states as its number has remainders, and conjunctions of patterns or of multiples have the product of the states of their
-//! parts. So these are bounded before a schema is compiled.
+//! The grammar engine computes the first transitions of an automaton without a limit. The automaton of
+//! `multipleOf` has one state per remainder. Conjunctions of patterns or multiples have up to the product of
+//! the states of their parts. These are therefore limited before a schema is compiled.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,13 @@ use crate::error::GuideError;
 use crate::limits::{CONJOINED_PATTERNS_MAX, MULTIPLE_MAX};
 use crate::schema_work::{Work, list};
 
-/// Schemas that apply to one value together.
 type Conjunction<'a> = Vec<&'a Value>;
 
-/// Checks every conjunction of a schema.
+/// Checks all conjunctions of a schema.
 ///
 /// # Errors
-/// [`GuideError::Limit`] if multiples or patterns of a value are over their limits, or if the schema has too many
-/// alternatives to check.
+/// Fails with [`GuideError::Limit`] if the multiples or patterns of a value exceed their limits, or if the
+/// schema has too many alternatives to check.
 pub(crate) fn check_conjunctions(schema: &Value) -> Result<(), GuideError> {
     let mut work = Work::new(schema);
     let mut seen = BTreeSet::new();
@@ -80,15 +79,13 @@ fn alternatives<'a>(
 
 /// Schemas that apply together, while their alternatives are expanded.
 struct Expansion<'a> {
-    /// Expanded schemas.
     merged: Conjunction<'a>,
-    /// Schemas still to expand.
     rest: Conjunction<'a>,
     /// Branches of each `anyOf` and `oneOf` still to choose from.
     choices: Vec<&'a [Value]>,
 }
 
-/// Schemas that apply wherever a schema does, or may.
+/// Returns the schemas that apply, or may apply, to the same values as a schema.
 fn merged_into<'a>(map: &'a Map<String, Value>, work: &Work<'a>) -> Vec<&'a Value> {
     let mut found: Vec<&'a Value> = Vec::new();
     found.extend(map.get("allOf").into_iter().flat_map(list));
@@ -101,13 +98,13 @@ fn merged_into<'a>(map: &'a Map<String, Value>, work: &Work<'a>) -> Vec<&'a Valu
     found
 }
 
-/// The schemas of each property and item of schemas that apply together.
+/// Returns the schemas of each property and item of schemas that apply together.
 fn children<'a>(conjunction: &[&'a Value]) -> Vec<Conjunction<'a>> {
     let maps: Vec<_> = conjunction.iter().filter_map(|schema| schema.as_object()).collect();
     let of = |key: &'static str| maps.iter().filter_map(move |map| map.get(key));
     let properties = || of("properties").filter_map(Value::as_object);
     let names: BTreeSet<&String> = properties().flat_map(Map::keys).collect();
-    // Patterns and the rest may apply to any property; they are taken to apply to all.
+    // Patterns and additional properties may apply to any property, so they are assumed to apply to all.
     let others: Vec<&'a Value> = of("patternProperties")
         .filter_map(Value::as_object)
         .flat_map(Map::values)
@@ -153,7 +150,7 @@ fn check(conjunction: &[&Value]) -> Result<(), GuideError> {
     GuideError::check("patterns of one value", patterns.len(), CONJOINED_PATTERNS_MAX)
 }
 
-/// A number above 0: `digits` times 10 to the power of minus `scale`.
+/// A positive number: `digits` times 10 to the power of minus `scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Decimal {
     digits: u64,
@@ -161,7 +158,8 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// Returns `None` for what is no number above 0, which the grammar engine refuses or takes as it is.
+    /// Returns `None` unless the value is a positive number. The grammar engine rejects other values or
+    /// accepts them unchanged.
     fn of(value: &Value) -> Option<Self> {
         let (mut number, mut scale) = (value.as_f64().filter(|number| *number > 0.0)?, 0);
         while number.fract() != 0.0 && number < MULTIPLE_MAX as f64 {
@@ -172,7 +170,8 @@ impl Decimal {
         Some(Self { digits: number as u64, scale })
     }
 
-    /// The least common multiple; saturates where the grammar engine's 32 bits would overflow on the way to it.
+    /// Returns the least common multiple. It saturates if the grammar engine's 32-bit arithmetic would
+    /// overflow.
     fn common_multiple(self, other: Self) -> Self {
         let scale = self.scale.max(other.scale);
         let scaled = |of: Self| {
@@ -188,7 +187,7 @@ impl Decimal {
     }
 }
 
-/// The greatest common divisor of two numbers, not both 0.
+/// Returns the greatest common divisor of two numbers that are not both 0.
 fn common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(found(&json!({ "allOf": patterns(CONJOINED_PATTERNS_MAX) })), None);
         assert_eq!(found(&json!({ "allOf": patterns(CONJOINED_PATTERNS_MAX + 1) })), Some(9));
         assert_eq!(found(&json!({ "anyOf": patterns(40) })), None);
-        // 2^24 alternatives: too many to check.
+        // 2^24 alternatives are too many to check.
         let choices: Vec<_> = (0..24).map(|_| json!({ "anyOf": patterns(2) })).collect();
         assert!(found(&json!({ "allOf": choices })).is_some());
     }

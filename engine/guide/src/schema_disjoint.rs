@@ -1,14 +1,14 @@
-//! Whether two schemas have no value in common.
+//! Test for schemas without common values.
 
 use serde_json::{Map, Value};
 
 use crate::schema_work::{Trail, Work, list};
 
-/// Deepest nesting that is looked at.
+/// Maximum nesting that is inspected.
 const DEPTH_MAX: usize = 8;
 
 impl Work<'_> {
-    /// Whether it is certain that no value is valid for both.
+    /// Returns true if it is certain that no value is valid for both schemas.
     pub fn are_disjoint(&self, one: &Value, other: &Value) -> bool {
         self.disjoint(one, other, DEPTH_MAX)
     }
@@ -31,7 +31,7 @@ impl Work<'_> {
         only_objects && self.members_are_disjoint(one, other, depth)
     }
 
-    /// Whether a member that one of two objects must have cannot be as both say.
+    /// Returns true if a required member cannot satisfy the schemas of both objects.
     fn members_are_disjoint(
         &self,
         one: &Map<String, Value>,
@@ -61,7 +61,7 @@ impl Work<'_> {
 
 const OBJECT: u8 = 1 << 5;
 
-/// The types of which a schema's values are, a bit each.
+/// Returns the types of a schema's values, one bit each.
 fn kinds(map: &Map<String, Value>) -> Option<u8> {
     if let Some(values) = values(map) {
         return Some(values.iter().map(kind_of).fold(0, |all, kind| all | kind));
@@ -93,7 +93,7 @@ fn kind_of(value: &Value) -> u8 {
     }
 }
 
-/// The values of a schema that lists them.
+/// Returns the values of a schema that lists them.
 fn values(map: &Map<String, Value>) -> Option<&[Value]> {
     match (map.get("const"), map.get("enum")) {
         (Some(value), _) => Some(std::slice::from_ref(value)),
@@ -102,7 +102,7 @@ fn values(map: &Map<String, Value>) -> Option<&[Value]> {
     }
 }
 
-/// Whether two values are certainly not the same; numbers are where they are written otherwise.
+/// Returns true if two values certainly differ. Numbers are compared by value.
 fn are_unlike(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() != other.as_f64(),

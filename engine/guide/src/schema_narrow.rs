@@ -1,5 +1,5 @@
-//! Schemas in the words that the grammar engine has. What has none there is rewritten as something that admits the same
-//! or less, never more.
+//! Rewrites schemas to the keywords of the grammar engine. An unsupported keyword is replaced by a schema
+//! that admits the same values or fewer, never more.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use crate::error::GuideError;
 use crate::schema_refs::{add_conjunct, resolved};
 use crate::schema_work::{Trail, Work, all_of, any_of, list, property};
 
-/// Keywords that the grammar engine has and that hold no schemas.
+/// Supported keywords that contain no schemas.
 const PLAIN: [&str; 16] = [
     "type",
     "const",
@@ -29,7 +29,7 @@ const PLAIN: [&str; 16] = [
     "required",
 ];
 
-/// Keywords of older drafts, and of none, that change what a schema says.
+/// Unsupported keywords, from older drafts or unknown, that change the meaning of a schema.
 const UNKNOWN: [&str; 6] = [
     "$dynamicRef",
     "$recursiveRef",
@@ -39,25 +39,28 @@ const UNKNOWN: [&str; 6] = [
     "x-guidance",
 ];
 
-/// Most values of which the lists without two of the same are written out.
+/// Maximum number of values for which the lists without duplicates are enumerated.
 const UNIQUE_VALUES_MAX: usize = 6;
 
-/// Most places at which an item that has to be in a list is looked for.
+/// Maximum number of positions at which a required list item is tried.
 const PLACES_MAX: usize = 4;
 
-/// Largest number that a float has exactly, with all below it.
+/// Maximum integer below which floats represent all integers exactly.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// A schema in the words of the grammar engine.
+/// A schema that only uses keywords of the grammar engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Narrowed {
     pub schema: Value,
-    /// It may admit less than the schema that it was made of.
+    /// True if the schema may admit fewer values than its source.
     pub is_narrowed: bool,
 }
 
+/// Rewrites a schema.
+///
 /// # Errors
-/// What has no words, by name; [`GuideError::Limit`] where rewriting does not come to an end soon.
+/// Fails with an error that names the unsupported keyword, or with [`GuideError::Limit`] if the rewriting
+/// grows too large.
 pub(crate) fn narrowed(schema: &Value) -> Result<Narrowed, GuideError> {
     let root = resolved(schema)?;
     let mut narrow =
@@ -78,9 +81,8 @@ pub(crate) fn narrowed(schema: &Value) -> Result<Narrowed, GuideError> {
 
 struct Narrow<'a> {
     work: Work<'a>,
-    /// Names of definitions, by the references that they are of.
+    /// Names of definitions, keyed by reference.
     known: BTreeMap<String, String>,
-    /// Those that are not written yet.
     open: VecDeque<(String, String)>,
 }
 
@@ -102,7 +104,7 @@ impl Narrow<'_> {
             return self.schema(&schema, depth + 1);
         }
         let mut out = Map::new();
-        // What has to hold too, in words that are still to be rewritten.
+        // Additional constraints, which still have to be rewritten.
         let mut more = Vec::new();
         for (key, value) in map {
             check_form(key, value)?;
@@ -164,7 +166,7 @@ impl Narrow<'_> {
     }
 
     fn reference(&mut self, reference: &Value) -> String {
-        // Default: what is no text is no reference, which the grammar engine says.
+        // Default: a reference that is not a string is empty, which the grammar engine rejects.
         let reference = reference.as_str().unwrap_or_default();
         let next = format!("d{}", self.known.len());
         let open = &mut self.open;
@@ -175,7 +177,7 @@ impl Narrow<'_> {
         format!("#/$defs/{name}")
     }
 
-    /// What has to hold because of a keyword that the grammar engine has not.
+    /// Adds the constraints that replace an unsupported keyword.
     fn conjuncts(
         &mut self,
         map: &Map<String, Value>,
@@ -224,14 +226,14 @@ impl Narrow<'_> {
                 }
                 return Ok(());
             }
-            // Read with others, or without a meaning.
+            // Keywords that are handled with others or have no meaning.
             _ => return Ok(()),
         }
         self.work.is_narrowed = true;
         Ok(())
     }
 
-    /// Each of `schemas` without the others, as far as they have to be looked at.
+    /// Replaces `oneOf`: each schema, without the others that it may overlap with.
     fn one_of(&mut self, schemas: &[Value], depth: usize) -> Result<Value, GuideError> {
         let mut all = Vec::new();
         for (at, schema) in schemas.iter().enumerate() {
@@ -246,7 +248,8 @@ impl Narrow<'_> {
         Ok(any_of(all))
     }
 
-    /// So many items one after the other, from one of the first places on, and where there is a most, none elsewhere.
+    /// Replaces `contains`: consecutive matching items from one of the first positions. If there is a
+    /// maximum, all other items do not match.
     fn contains(
         &mut self,
         map: &Map<String, Value>,
@@ -277,11 +280,11 @@ impl Narrow<'_> {
         Ok(any_of(found))
     }
 
-    /// At most one item, or values of a list in its order, or of different types.
+    /// Replaces `uniqueItems`: at most one item, values of a list in its order, or items of different types.
     fn unique(&mut self, map: &Map<String, Value>) -> Result<Value, GuideError> {
         let mut found = vec![json!({"maxItems": 1})];
         let values = map.get("items").and_then(|items| items.get("enum"));
-        // Default: without a list of values there are none to write out.
+        // Default: without an `enum` there are no values to enumerate.
         let values = values.map(list).unwrap_or_default();
         if values.len() <= UNIQUE_VALUES_MAX && are_different(values) {
             for chosen in 0_u32..1 << values.len() {
@@ -304,7 +307,7 @@ impl Narrow<'_> {
         Ok(any_of(found))
     }
 
-    /// Members whose names are as a schema of texts says.
+    /// Replaces `propertyNames`: restricts the members to the names that a string schema admits.
     fn names(&mut self, schema: &Value) -> Result<Value, GuideError> {
         let unsupported = || {
             let reason = "only patterns, lengths and lists of names are supported".to_owned();
@@ -328,7 +331,7 @@ impl Narrow<'_> {
                     json!({"patternProperties": {pattern: true}, "additionalProperties": false})
                 }
                 ("minLength" | "maxLength", _) => {
-                    // Default: no least length is one of nothing.
+                    // Default: an absent minimum length is 0.
                     let least = count("minLength").unwrap_or_default();
                     let most = count("maxLength").map_or(String::new(), |most| most.to_string());
                     let pattern = format!("^(?s:.{{{least},{most}}})$");
@@ -350,7 +353,7 @@ impl Narrow<'_> {
     }
 }
 
-/// Whether something stands behind a keyword that can.
+/// Checks that a keyword has a value of the right form.
 fn check_form(key: &str, value: &Value) -> Result<(), GuideError> {
     let are_texts =
         |value: &Value| value.as_array().is_some_and(|texts| texts.iter().all(Value::is_string));
@@ -381,7 +384,8 @@ fn check_form(key: &str, value: &Value) -> Result<(), GuideError> {
     Err(GuideError::Invalid { what: key.to_owned(), expected, found })
 }
 
-/// Where members are counted, those that have a name are there or are not: the grammar engine counts no others.
+/// Makes named members required or forbidden if members are counted, because the grammar engine only counts
+/// such members.
 fn count_members(map: &mut Map<String, Value>, is_narrowed: &mut bool) {
     let count = |key: &str| map.get(key).and_then(Value::as_u64).map(|count| count as usize);
     let (least, most) = (count("minProperties"), count("maxProperties"));
@@ -390,7 +394,7 @@ fn count_members(map: &mut Map<String, Value>, is_narrowed: &mut bool) {
     }
     let required = map.get("required").map_or(&[][..], list);
     let mut required: Vec<Value> = required.to_vec();
-    // Default: without named members none of them is counted.
+    // Default: without named members there is nothing to count.
     let Some(Value::Object(members)) = map.get("properties") else { return };
     let mut members = members.clone();
     for (name, schema) in &mut members {
@@ -416,7 +420,7 @@ fn are_different(values: &[Value]) -> bool {
     pairs.all(|(one, other)| whole_numbers(one) != whole_numbers(other))
 }
 
-/// A number as an integer where it is one.
+/// Converts an integral float to an integer.
 fn whole_number(value: &Value) -> Value {
     match value.as_f64() {
         Some(number) if value.is_f64() && number.fract() == 0.0 && number.abs() < WHOLE_MAX => {
@@ -436,7 +440,7 @@ fn whole_numbers(value: &Value) -> Value {
     }
 }
 
-/// A format that the grammar engine has and whose texts are such of the named one, or a pattern of some.
+/// Returns a supported format that is at least as strict as the named one, or a pattern for it.
 fn format(name: &Value) -> Option<Value> {
     Some(match name.as_str()? {
         "idn-email" => "email".into(),

@@ -1,4 +1,4 @@
-//! Schemas of what other schemas do not admit, or of some of it.
+//! Negation of schemas, which may admit fewer values than the exact complement.
 
 use serde_json::{Map, Value, json};
 
@@ -7,14 +7,14 @@ use crate::schema_work::{Trail, Work, all_of, any_of, items_at, list, property};
 
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 
-/// Most alternatives of a `oneOf` of which two at once are looked at.
+/// Maximum number of alternatives of a `oneOf` whose pairs are considered.
 const PAIRS_MAX: usize = 4;
 
 impl Work<'_> {
-    /// A schema that admits nothing that `schema` admits. What it leaves out besides is not said.
+    /// Returns a schema that admits no value that `schema` admits. The result may exclude other values too.
     ///
     /// # Errors
-    /// [`GuideError::Limit`].
+    /// Fails with [`GuideError::Limit`].
     pub fn negate(
         &mut self,
         schema: &Value,
@@ -116,7 +116,7 @@ impl Work<'_> {
     }
 }
 
-/// Of keywords without schemas.
+/// Negates a keyword without subschemas.
 fn negate_plain(key: &str, value: &Value, found: &mut Vec<Value>) {
     let count = value.as_f64().filter(|count| *count >= 0.0).map(|count| count as u64);
     match (key, count) {
@@ -152,7 +152,7 @@ fn negate_plain(key: &str, value: &Value, found: &mut Vec<Value>) {
 }
 
 fn at_most(kind: &str, key: &str, count: Option<u64>, found: &mut Vec<Value>) {
-    // Default: the caller has one.
+    // Default: the caller checked that there is a count.
     let count = count.unwrap_or_default().saturating_sub(1);
     found.push(json!({"type": kind, key: count}));
 }
@@ -162,14 +162,14 @@ fn other_types(value: &Value) -> Option<Value> {
         Value::String(name) => name == kind,
         value => list(value).iter().any(|name| name.as_str() == Some(kind)),
     };
-    // Numbers that are no integers have no name.
+    // No type name covers the numbers that are not integers.
     let left =
         TYPES.iter().filter(|kind| !named(kind) && (**kind != "number" || !named("integer")));
     let left: Vec<_> = left.collect();
     (!left.is_empty()).then(|| json!({"type": left}))
 }
 
-/// Values that are none of `values`.
+/// Returns schemas that exclude `values`.
 fn other_values(values: &[Value]) -> Vec<Value> {
     let kind = |value: &Value| match value {
         Value::Null => "null",

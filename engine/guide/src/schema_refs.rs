@@ -1,4 +1,4 @@
-//! References of a schema, as places in the same document.
+//! Resolution of a schema's references within the same document.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::error::GuideError;
 
-/// Keywords that only say something about a schema, and those that have done so once references are resolved.
+/// Keywords that are annotations, or that have no effect once references are resolved.
 const REMARKS: [&str; 16] = [
     "$id",
     "$anchor",
@@ -26,11 +26,10 @@ const REMARKS: [&str; 16] = [
     "$schema",
 ];
 
-/// What stands behind a keyword.
+/// Kind of a keyword's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Schema,
-    /// A list of schemas.
     List,
     /// A map from names to schemas.
     Map,
@@ -57,11 +56,11 @@ fn holds(key: &str) -> Holds {
     }
 }
 
-/// Where the resources and anchors of a document are, as JSON pointers.
+/// JSON pointers of a document's resources and anchors.
 #[derive(Default)]
 struct Places {
     resources: BTreeMap<String, String>,
-    /// By the resource's address and the name.
+    /// Anchors, keyed by the resource's address and the anchor's name.
     anchors: BTreeMap<(String, String), Anchor>,
 }
 
@@ -70,10 +69,12 @@ struct Anchor {
     is_dynamic: bool,
 }
 
-/// The same schema without remarks and identifiers, each `$ref` a JSON pointer in the document, `#` before it.
+/// Returns the schema without annotations and identifiers. Each `$ref` becomes a JSON pointer in the
+/// document, with a leading `#`.
 ///
 /// # Errors
-/// References to other documents, or to what is not there, and those whose target depends on how they are reached.
+/// Fails for references to other documents or to missing targets, and for references whose target depends on
+/// the evaluation path.
 pub(crate) fn resolved(schema: &Value) -> Result<Value, GuideError> {
     let mut places = Places::default();
     places.resources.insert(String::new(), String::new());
@@ -86,10 +87,10 @@ pub(crate) fn resolved(schema: &Value) -> Result<Value, GuideError> {
 
 impl Places {
     fn find(&mut self, schema: &Value, base: &str, pointer: &str) {
-        // Default: true and false have no names.
+        // Default: boolean schemas have no names.
         let Value::Object(map) = schema else { return };
         let base = base_of(map, base);
-        // The outermost resource has no name of its own before it is given one.
+        // The outermost resource has an empty name until it declares one.
         self.resources.entry(base.clone()).or_insert_with(|| pointer.to_owned());
         for key in ["$anchor", "$dynamicAnchor"] {
             if let Some(name) = map.get(key).and_then(Value::as_str) {
@@ -152,7 +153,7 @@ impl Places {
             match (key.as_str(), value) {
                 ("allOf", Value::Array(items)) => {
                     items.into_iter().for_each(|item| add_conjunct(&mut out, item));
-                    // A list without schemas stays one.
+                    // An empty list of schemas is kept.
                     out.entry("allOf").or_insert_with(|| Value::Array(Vec::new()));
                 }
                 (key, value) => {
@@ -163,7 +164,7 @@ impl Places {
         Ok(Value::Object(out))
     }
 
-    /// The pointer that a reference means.
+    /// Returns the pointer of a reference's target.
     fn target(&self, reference: &str, base: &str, place: &str) -> Result<String, GuideError> {
         let whole = join(base, reference);
         let (address, fragment) = whole.split_once('#').unwrap_or((&whole, ""));
@@ -183,7 +184,7 @@ impl Places {
         Ok(anchor.pointer.clone())
     }
 
-    /// The same of a dynamic reference, where it means the same however it is reached.
+    /// Returns the pointer of a dynamic reference's target, if it is the same for all evaluation paths.
     fn dynamic_target(
         &self,
         reference: &str,
@@ -204,7 +205,7 @@ impl Places {
     }
 }
 
-/// Adds what has to hold too.
+/// Adds a schema to `allOf`.
 pub(crate) fn add_conjunct(map: &mut Map<String, Value>, schema: Value) {
     match map.get_mut("allOf") {
         Some(Value::Array(items)) => items.push(schema),
@@ -214,7 +215,7 @@ pub(crate) fn add_conjunct(map: &mut Map<String, Value>, schema: Value) {
     }
 }
 
-/// Whether everything that is referred to is there; a reference under a keyword that nobody knows was not rewritten.
+/// Checks that all reference targets exist. References under unknown keywords were not rewritten.
 fn check_targets(schema: &mut Value, root: &Value) -> Result<(), GuideError> {
     let mut open = vec![&*schema];
     while let Some(value) = open.pop() {
@@ -254,7 +255,7 @@ fn child(pointer: &str, key: &str) -> String {
     format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
-/// An address that a reference means from `base`: RFC 3986, section 5.2, of addresses as they are written in schemas.
+/// Resolves a reference against `base`: RFC 3986, section 5.2, for addresses as they occur in schemas.
 fn join(base: &str, reference: &str) -> String {
     let (path, fragment) = match reference.split_once('#') {
         Some((path, fragment)) => (path, format!("#{fragment}")),

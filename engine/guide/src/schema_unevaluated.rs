@@ -1,21 +1,22 @@
-//! Members and items that no other part of a schema has evaluated, as ordinary keywords.
+//! Rewrites `unevaluatedProperties` and `unevaluatedItems` to ordinary keywords.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::GuideError;
 use crate::schema_work::{Trail, Work, all_of, any_of, list, property};
 
-/// Most ways in which the conditional parts of one schema may hold.
+/// Maximum number of combinations of a schema's conditional parts.
 const WAYS_MAX: usize = 64;
 
-/// One way in which a schema holds: what holds then, and what it evaluates.
+/// One combination of a schema's conditional parts: its constraints, and the members and items that it
+/// evaluates.
 #[derive(Debug, Clone, Default)]
 struct Way {
     parts: Vec<Value>,
     names: Vec<String>,
     patterns: Vec<String>,
     all_members: bool,
-    /// The first so many items.
+    /// Number of evaluated items at the start of a list.
     items: usize,
     all_items: bool,
 }
@@ -38,10 +39,11 @@ impl Way {
 }
 
 impl Work<'_> {
-    /// The schema without `unevaluatedProperties` and `unevaluatedItems`, which admits no more.
+    /// Returns the schema without `unevaluatedProperties` and `unevaluatedItems`. The result admits no more
+    /// values.
     ///
     /// # Errors
-    /// [`GuideError::Limit`].
+    /// Fails with [`GuideError::Limit`].
     pub fn evaluated(
         &mut self,
         map: &Map<String, Value>,
@@ -138,7 +140,8 @@ impl Work<'_> {
         Ok(all)
     }
 
-    /// Each way of each alternative; where only one may hold, without the others.
+    /// Returns the combinations of each alternative. If `only_one` is set, each excludes the other
+    /// alternatives.
     fn alternatives(
         &mut self,
         schemas: &[Value],

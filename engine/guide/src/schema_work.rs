@@ -1,19 +1,19 @@
-//! What rewriting a schema may cost, and where its references lead.
+//! Shared state of schema rewriting: work limits and references.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::GuideError;
 use crate::limits::{REWRITE_DEPTH_MAX, REWRITE_PARTS_MAX};
 
-/// A schema at work: its references are pointers in it.
+/// A schema that is being rewritten. Its references are pointers into it.
 pub(crate) struct Work<'a> {
     root: &'a Value,
     parts: u64,
-    /// Something was rewritten as less than it says.
+    /// Set if a keyword was replaced by a stricter schema.
     pub is_narrowed: bool,
 }
 
-/// The references that led to a place, innermost last.
+/// References on the path to a place, innermost last.
 pub(crate) type Trail = Vec<String>;
 
 impl<'a> Work<'a> {
@@ -21,10 +21,10 @@ impl<'a> Work<'a> {
         Self { root, parts: 0, is_narrowed: false }
     }
 
-    /// Counts a part; `depth` is how deep it is.
+    /// Counts parts at a depth.
     ///
     /// # Errors
-    /// [`GuideError::Limit`].
+    /// Fails with [`GuideError::Limit`] if the number of parts or the depth exceeds its limit.
     pub fn charge(&mut self, parts: u64, depth: usize) -> Result<(), GuideError> {
         self.parts += parts;
         let limit = REWRITE_PARTS_MAX;
@@ -35,16 +35,17 @@ impl<'a> Work<'a> {
         GuideError::check("depth of a schema as it is rewritten", depth, REWRITE_DEPTH_MAX)
     }
 
-    /// Counts the parts of a copy.
+    /// Copies a value and counts its parts.
     ///
     /// # Errors
-    /// [`GuideError::Limit`].
+    /// Fails with [`GuideError::Limit`].
     pub fn copy(&mut self, value: &Value) -> Result<Value, GuideError> {
         self.charge(parts(value), 0)?;
         Ok(value.clone())
     }
 
-    /// What a reference leads to; nothing where it was followed already, so that it has no end.
+    /// Returns the target of a reference. Returns `None` if the reference is already in the trail, which
+    /// prevents infinite recursion.
     pub fn follow(&self, reference: &Value, trail: &Trail) -> Option<(&'a Value, Trail)> {
         let reference = reference.as_str()?;
         if trail.iter().any(|known| known == reference) {
@@ -70,7 +71,7 @@ fn parts(value: &Value) -> u64 {
     count
 }
 
-/// All of `schemas`.
+/// Returns a schema that requires all of `schemas`.
 pub(crate) fn all_of(mut schemas: Vec<Value>) -> Value {
     schemas.retain(|schema| *schema != Value::Bool(true) && *schema != json!({}));
     if schemas.contains(&Value::Bool(false)) {
@@ -83,7 +84,7 @@ pub(crate) fn all_of(mut schemas: Vec<Value>) -> Value {
     }
 }
 
-/// One of `schemas` at least.
+/// Returns a schema that requires at least one of `schemas`.
 pub(crate) fn any_of(mut schemas: Vec<Value>) -> Value {
     if schemas.iter().any(|schema| *schema == Value::Bool(true) || *schema == json!({})) {
         return true.into();
@@ -96,17 +97,16 @@ pub(crate) fn any_of(mut schemas: Vec<Value>) -> Value {
     }
 }
 
-/// A schema of one property.
+/// Returns a schema for one property.
 pub(crate) fn property(name: &str, schema: Value) -> Value {
     json!({ "properties": Map::from_iter([(name.to_owned(), schema)]) })
 }
 
-/// A schema of an array whose items from `start` on are `items`.
+/// Returns the prefix items of an array whose items from `start` on are `items`.
 pub(crate) fn items_at(start: usize, items: Vec<Value>) -> Vec<Value> {
     std::iter::repeat_n(Value::Bool(true), start).chain(items).collect()
 }
 
-/// The schemas of a list.
 pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

@@ -1,4 +1,4 @@
-//! Tool calls that keep to the schemas of their tools.
+//! Tool calls that follow the schemas of their tools.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,23 +17,23 @@ use crate::limits::{COMPILED_MAX, TOOLS_MAX};
 use crate::matcher::{Compiled, GrammarConstraint, Manner};
 use crate::vocabulary::Vocabulary;
 
-/// Whether a model may, must or must not call tools.
+/// Policy for tool calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// It must not: [`ToolChoice::tools`] leaves the tools out of the conversation.
+    /// Tool calls are disabled: [`ToolChoice::tools`] removes the tools from the conversation.
     None,
-    /// It decides; the arguments of a call keep to the schema.
+    /// Optional tool calls. The arguments of a call follow the schema.
     #[default]
     Auto,
-    /// It calls one tool or several, and says nothing else.
+    /// One or more tool calls and no other output.
     Required,
-    /// It calls this tool, once.
+    /// Exactly one call of this tool.
     Named(String),
 }
 
 impl ToolChoice {
-    /// The tools that a conversation has under this choice.
+    /// Returns the tools that a conversation has under this choice.
     pub fn tools<'a>(&self, tools: &'a [ToolSchema]) -> &'a [ToolSchema] {
         match self {
             Self::None => &[],
@@ -42,13 +42,13 @@ impl ToolChoice {
     }
 }
 
-/// What tool calls must look like, as [`nestling_runtime::GenerateOptions::constraint`]. The conversation must have the
-/// same tools.
+/// A constraint on tool calls, for [`nestling_runtime::GenerateOptions::constraint`]. The conversation must
+/// have the same tools.
 #[derive(Debug, Clone)]
 pub struct ToolGuide {
     tools: Vec<Tool>,
     choice: ToolChoice,
-    /// By the grammars' text, which depends on how the model marks calls.
+    /// Compiled grammars, keyed by the grammar's text, which depends on the model's syntax of calls.
     grammars: Arc<Mutex<BTreeMap<String, Arc<Grammar>>>>,
 }
 
@@ -59,9 +59,11 @@ struct Grammar {
 }
 
 impl ToolGuide {
+    /// Creates a guide for tool calls.
+    ///
     /// # Errors
-    /// No tools, too many, without a name, or with parameters that cannot be compiled; a choice that none of them has;
-    /// [`ToolChoice::None`], which needs no constraint.
+    /// Fails if there are no tools or too many, if a tool has no name or its parameters cannot be compiled,
+    /// or if `choice` names an unknown tool. Fails for [`ToolChoice::None`], which needs no constraint.
     pub fn new(tools: &[ToolSchema], choice: ToolChoice) -> Result<Self, GuideError> {
         GuideError::check("tools", tools.len(), TOOLS_MAX)?;
         let mut all = tools.iter().map(tool).collect::<Result<Vec<_>, _>>()?;
@@ -85,7 +87,7 @@ impl ToolGuide {
     }
 
     fn grammar(&self, text: String) -> Arc<Grammar> {
-        // A map of whole entries is whole after a panic.
+        // Entries are added as a whole, so that the map is valid after a panic.
         let mut known = self.grammars.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= COMPILED_MAX * TOOLS_MAX && !known.contains_key(&text) {
             known.clear();
@@ -118,7 +120,7 @@ fn tool(schema: &ToolSchema) -> Result<Tool, GuideError> {
         Some(parameters) => parameters.clone(),
     };
     if let Value::Object(map) = &mut parameters {
-        // Arguments are an object, whether the schema says so or not.
+        // Arguments must be an object, even if the schema does not require one.
         map.entry("type").or_insert_with(|| "object".into());
     }
     Tool::new(name, &parameters)
@@ -133,7 +135,7 @@ impl ConstraintSource for ToolGuide {
         let calls = CallGrammar::of(context).map_err(unavailable)?;
         if self.choice == ToolChoice::Auto {
             let OutputFormat::Tagged(_) = context.format else {
-                // The marker says which tool is called.
+                // The marker contains the name of the called tool.
                 let tools = self.tools.iter();
                 let compiled = tools.map(|tool| {
                     let compiled = self.compile(CallGrammar::arguments_alone(tool), &vocabulary)?;
@@ -153,7 +155,8 @@ impl ConstraintSource for ToolGuide {
     }
 }
 
-/// Arguments of calls whose marker names the tool. Calls of other tools are free.
+/// Constraint on the arguments of calls whose marker contains the tool's name. Calls of other tools are
+/// unconstrained.
 struct NamedCalls {
     compiled: BTreeMap<String, Compiled>,
     matcher: Option<GrammarConstraint>,

@@ -1,4 +1,4 @@
-//! Answers as values of Rust types.
+//! Answers that deserialize to Rust types.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use serde_json::Value;
 use crate::error::GuideError;
 use crate::guide::Guide;
 
-/// The JSON schema of a type, draft 2020-12.
+/// Returns the JSON schema of a type, draft 2020-12.
 pub fn schema_for<T: JsonSchema>() -> Value {
     SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// Answers that are values of a type.
+/// A guide for answers that are values of a type.
 #[derive(Debug)]
 pub struct TypedGuide<T> {
     guide: Guide,
@@ -30,22 +30,24 @@ impl<T> Clone for TypedGuide<T> {
 }
 
 impl<T: JsonSchema + DeserializeOwned> TypedGuide<T> {
+    /// Creates a guide for `T`.
+    ///
     /// # Errors
-    /// A type whose schema answers cannot be kept to.
+    /// Fails if the schema of the type cannot be enforced.
     pub fn new() -> Result<Self, GuideError> {
         Ok(Self { guide: Guide::json_schema(&schema_for::<T>())?, of_type: PhantomData })
     }
 
-    /// What [`nestling_runtime::GenerateOptions::constraint`] takes.
+    /// Returns the constraint for [`nestling_runtime::GenerateOptions::constraint`].
     pub fn constraint(&self) -> Arc<dyn ConstraintSource> {
         Arc::new(self.guide.clone())
     }
 
-    /// The value of a whole answer.
+    /// Parses a complete answer.
     ///
     /// # Errors
-    /// [`GuideError::Invalid`] for an answer that was cut off, and for values of which the type says more than its
-    /// schema.
+    /// Fails with [`GuideError::Invalid`] if the answer was cut off, or if the type has constraints that are
+    /// not in its schema.
     pub fn parse(&self, answer: &str) -> Result<T, GuideError> {
         serde_json::from_str(answer).map_err(|error| GuideError::Invalid {
             what: "the answer".into(),

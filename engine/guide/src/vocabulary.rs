@@ -1,4 +1,4 @@
-//! A model's vocabulary as the grammar engine sees it.
+//! Vocabulary of a model in the form of the grammar engine.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, Tokeni
 use crate::error::GuideError;
 use crate::limits::{TOKEN_BYTES_MAX, VOCABULARY_BYTES_MAX, parser_limits};
 
-/// The tokens of a model, and what compiles grammars for them.
+/// Tokens of a model, and the compiler of grammars for them.
 pub(crate) struct Vocabulary {
     pub factory: ParserFactory,
 }
 
-/// Tokens as bytes, and text as tokens.
+/// Tokens as bytes, with a tokenizer for text.
 struct Tokens {
     trie: TokTrie,
-    /// Without one, every byte is a token.
+    /// Tokenizer; without one, each byte is a token.
     tokenizer: Option<Tokenizer>,
 }
 
@@ -39,10 +39,10 @@ impl TokenizerEnv for Tokens {
 }
 
 impl Vocabulary {
-    /// A model's, which is kept with it.
+    /// Returns the vocabulary of a model, which is cached with the model.
     ///
     /// # Errors
-    /// [`GuideError::Vocabulary`].
+    /// Fails with [`GuideError::Vocabulary`].
     pub fn of_model(context: &ConstraintContext<'_>) -> Result<Arc<Self>, GuideError> {
         let no_tokenizer = || GuideError::Vocabulary { reason: "it has no tokenizer".into() };
         let tokenizer = context.tokenizer.ok_or_else(no_tokenizer)?;
@@ -52,17 +52,19 @@ impl Vocabulary {
         })
     }
 
-    /// One token for each byte: what compiles for it compiles for every model, up to the work that it takes.
+    /// Creates a vocabulary with one token per byte. A grammar that compiles for it compiles for all models,
+    /// apart from work limits.
     ///
     /// # Errors
-    /// None that a caller could cause.
+    /// Does not fail in practice.
     pub fn of_bytes() -> Result<Self, GuideError> {
         let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
         words.push(END.to_vec());
         Self::new(words, None)
     }
 
-    /// The last of `words` ends texts here, an id that no model has: which tokens end answers is the engine's business.
+    /// Creates a vocabulary. The last of `words` ends a text and has an id that no model has, because end
+    /// tokens are handled by the engine.
     fn new(words: Vec<Vec<u8>>, tokenizer: Option<Tokenizer>) -> Result<Self, GuideError> {
         let fault = |reason: String| GuideError::Vocabulary { reason };
         let tokens = words.len() - 1;
@@ -79,10 +81,11 @@ impl Vocabulary {
     }
 }
 
-/// What ends a text.
+/// Pseudo-token that ends a text.
 const END: [u8; 8] = *b"\xff<|end|>";
 
-/// Whether a token is a marker: it has a meaning, or it is an added one that looks as if. No text is made of such.
+/// Returns whether a token is a marker: a special token, or an added token that looks like a tag. Text never
+/// contains markers.
 pub(crate) fn is_marker(tokenizer: &Tokenizer, id: u32) -> bool {
     if tokenizer.is_special(id) {
         return true;
@@ -97,12 +100,12 @@ pub(crate) fn is_marker(tokenizer: &Tokenizer, id: u32) -> bool {
     })
 }
 
-/// The bytes of every token, and a marker's where it is one; nothing for ids that are never chosen.
+/// Returns the bytes of all tokens, with a prefix for markers. Tokens that are never chosen are empty.
 fn words(tokenizer: &Tokenizer, tokens: usize) -> Result<Vec<Vec<u8>>, GuideError> {
     let mut words = Vec::with_capacity(tokens + 1);
     let mut total = 0;
     for id in (0..tokens).map_while(|index| u32::try_from(index).ok()) {
-        // Default: an id between tokens has no bytes, nor has any of a vocabulary that spells otherwise.
+        // Default: unassigned ids, and tokens of other kinds of vocabularies, have no bytes.
         let bytes = tokenizer.token_bytes(id).unwrap_or_default();
         let word = match is_marker(tokenizer, id) {
             true => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),

@@ -1,5 +1,5 @@
-//! Renders a chat template over a conversation of 50 messages, with this interpreter or with
-//! minijinja: `speed TEMPLATE ours|minijinja|none COUNT`. `none` only reads the files.
+//! Renders a chat template over a conversation of 50 messages, with this interpreter or with minijinja:
+//! `speed TEMPLATE ours|minijinja|none COUNT`. `none` only reads the files.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -31,7 +31,7 @@ fn variables() -> Map<String, Value> {
     variables.as_object().unwrap().clone()
 }
 
-/// minijinja set up as `transformers` sets up jinja2.
+/// minijinja configured as `transformers` configures jinja2.
 fn environment(source: &str) -> Environment<'static> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();

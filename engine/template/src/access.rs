@@ -1,5 +1,5 @@
-//! Attributes, items and slices of values, as jinja2 gives them in its sandbox: what does not exist
-//! is undefined, and what only Python has does not exist.
+//! Attributes, items and slices of values, as in jinja2's sandbox. A missing attribute or item is undefined,
+//! and Python-only attributes are missing.
 
 use super::compare::equal_keys;
 use super::error::Fault;
@@ -8,18 +8,18 @@ use super::methods::has_method;
 use super::text::{Text, TextBuffer};
 use super::value::{Bound, Items, LoopState, Value};
 
-/// `value.name`.
+/// Evaluates `value.name`.
 pub(crate) fn attribute(meter: &Meter<'_>, value: &Value, name: &str) -> Result<Value, Fault> {
     match value {
         Value::Undefined => {
             Err(Fault::failed(format!("an undefined value has no attribute `{name}`")))
         }
         Value::Map(map) if !has_method(value, name) => {
-            // Default: what a dict does not have is undefined.
+            // Default: missing keys of a dict are undefined.
             Ok(map.get(meter, name)?.cloned().unwrap_or(Value::Undefined))
         }
         Value::Namespace(namespace) => {
-            // Default: what a namespace does not have is undefined.
+            // Default: missing attributes of a namespace are undefined.
             Ok(namespace.get(meter, name)?.unwrap_or(Value::Undefined))
         }
         Value::Loop(state) if !has_method(value, name) => loop_attribute(meter, state, name),
@@ -37,7 +37,7 @@ fn loop_attribute(meter: &Meter<'_>, state: &LoopState, name: &str) -> Result<Va
     let number = |count: usize| Ok(Value::Int(count as i64));
     let neighbor = |index: Option<usize>| {
         let item = index.and_then(|index| state.items.items.get(index));
-        // Default: before the first and after the last item is nothing.
+        // Default: there is no item before the first and after the last.
         Ok(item.cloned().unwrap_or(Value::Undefined))
     };
     meter.work(1)?;
@@ -57,7 +57,7 @@ fn loop_attribute(meter: &Meter<'_>, state: &LoopState, name: &str) -> Result<Va
     }
 }
 
-/// `value[key]`.
+/// Evaluates `value[key]`.
 pub(crate) fn item(meter: &Meter<'_>, value: &Value, key: &Value) -> Result<Value, Fault> {
     let found = match (value, key) {
         (Value::Undefined, _) => {
@@ -86,14 +86,15 @@ pub(crate) fn item(meter: &Meter<'_>, value: &Value, key: &Value) -> Result<Valu
     };
     match (found, key) {
         (Some(found), _) => Ok(found),
-        // As in jinja2, attributes are looked for where there are no items.
+        // If there is no item, the attribute is used, as in jinja2.
         (None, Value::Text(name)) => attribute(meter, value, name.as_str()),
-        // Default: what is not there is undefined.
+        // Default: missing items are undefined.
         (None, _) => Ok(Value::Undefined),
     }
 }
 
-/// An index from the front, of one that may count from the end.
+/// Converts an index, which may count from the end, to one from the start. Returns `None` if it is out of
+/// range.
 fn place(index: i64, length: usize) -> Option<usize> {
     match usize::try_from(index) {
         Ok(index) => Some(index).filter(|index| *index < length),
@@ -109,7 +110,7 @@ fn character(meter: &Meter<'_>, text: &Text, index: i64) -> Result<Option<Value>
     Ok(length.map(|character| Value::Text(text.part(start, start + character.len_utf8()))))
 }
 
-/// Where a character of a text with `count` of them begins.
+/// Returns the byte offset of a character in a text of `count` characters.
 fn byte_of(text: &str, count: usize, index: usize) -> usize {
     if count == text.len() {
         return index.min(count);
@@ -117,7 +118,7 @@ fn byte_of(text: &str, count: usize, index: usize) -> usize {
     text.char_indices().nth(index).map_or(text.len(), |(at, _)| at)
 }
 
-/// `value[start:stop:step]`.
+/// Evaluates `value[start:stop:step]`.
 pub(crate) fn slice(meter: &Meter<'_>, value: &Value, bounds: [&Value; 3]) -> Result<Value, Fault> {
     let mut numbers = [None; 3];
     for (number, bound) in numbers.iter_mut().zip(bounds) {
@@ -129,7 +130,7 @@ pub(crate) fn slice(meter: &Meter<'_>, value: &Value, bounds: [&Value; 3]) -> Re
         };
     }
     let [start, stop, step] = numbers;
-    // Default: as in Python, every item.
+    // Default: a step of 1, as in Python.
     let bounds = Bounds { start, stop, step: step.unwrap_or(1) };
     if bounds.step == 0 {
         return Err(Fault::failed("the step of a slice cannot be 0"));
@@ -179,7 +180,7 @@ fn slice_text(meter: &Meter<'_>, text: &Text, bounds: Bounds) -> Result<Value, F
     Ok(Value::Text(out.finish()))
 }
 
-/// The indices of a slice, as Python computes them.
+/// Indices of a slice, computed as in Python.
 struct Indices {
     next: usize,
     step: i64,
@@ -201,7 +202,7 @@ impl Indices {
         let (start, stop) = (bound(start, first), bound(stop, last));
         let distance = if step > 0 { stop - start } else { start - stop };
         let size = step.unsigned_abs().max(1);
-        // Default: no distance, no items.
+        // Default: a negative distance means no items.
         let left = u64::try_from(distance).map_or(0, |distance| distance.div_ceil(size));
         Self { next: usize::try_from(start).unwrap_or(0), step, left: left as usize } // Default: unused without items.
     }
@@ -213,7 +214,7 @@ impl Iterator for Indices {
     fn next(&mut self) -> Option<usize> {
         self.left = self.left.checked_sub(1)?;
         let index = self.next;
-        // What lies outside is not asked for.
+        // A clamped index is never returned, because `left` ends the iteration before.
         self.next = (index as i64).saturating_add(self.step).max(0) as usize;
         Some(index)
     }

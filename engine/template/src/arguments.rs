@@ -1,14 +1,13 @@
-//! What a function, method, filter or test is given.
+//! Arguments of functions, methods, filters and tests.
 
 use super::error::Fault;
 use super::value::Value;
 
-/// Arguments of a call: by place, then by name.
+/// Arguments of a call: positional ones, then named ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arguments<'v> {
     pub(crate) positional: &'v [Value],
     pub(crate) named: &'v [Value],
-    /// Names of the named ones.
     pub(crate) names: &'v [&'v str],
 }
 
@@ -17,7 +16,7 @@ impl<'v> Arguments<'v> {
         Self { positional, named: &[], names: &[] }
     }
 
-    /// The arguments of parameters with these names; `None` where one is not given.
+    /// Assigns the arguments to parameters with these names. Missing arguments are `None`.
     pub(crate) fn bind<const N: usize>(
         &self,
         parameters: [&str; N],
@@ -41,33 +40,32 @@ impl<'v> Arguments<'v> {
         Ok(bound)
     }
 
-    /// No arguments.
+    /// Returns an error if there are arguments.
     pub(crate) fn none(&self) -> Result<(), Fault> {
         self.bind([]).map(|_| ())
     }
 
-    /// The first argument and the others.
     pub(crate) fn split_first(&self) -> Option<(&'v Value, Self)> {
         let (first, positional) = self.positional.split_first()?;
         Some((first, Self { positional, ..*self }))
     }
 }
 
-/// A text where one has to be.
+/// Returns the text of a value, or an error that names `what`.
 pub(crate) fn text_of<'v>(value: &'v Value, what: &str) -> Result<&'v str, Fault> {
     value
         .as_str()
         .ok_or_else(|| Fault::failed(format!("{what} has to be a text, not {}", value.type_name())))
 }
 
-/// A whole number where one has to be.
+/// Returns the integer of a value, or an error that names `what`.
 pub(crate) fn int_of(value: &Value, what: &str) -> Result<i64, Fault> {
     value.as_int().ok_or_else(|| {
         Fault::failed(format!("{what} has to be a whole number, not {}", value.type_name()))
     })
 }
 
-/// Whether an option is on; it is off where it is not given.
+/// Returns whether an option is true. A missing option is false.
 pub(crate) fn is_on(option: Option<&Value>) -> bool {
     option.is_some_and(Value::is_true)
 }

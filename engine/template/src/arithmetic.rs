@@ -1,4 +1,4 @@
-//! Operators, as Python has them; whole numbers have 64 bits.
+//! Operators with Python's semantics; integers have 64 bits.
 
 use super::error::Fault;
 use super::meter::Meter;
@@ -7,10 +7,10 @@ use super::program::Arithmetic;
 use super::text::TextBuffer;
 use super::value::{Items, Kind, Sequence, Value};
 
-/// Longest result of a power of whole numbers is 64 bits, so its exponent is small.
+/// Error text. Results are limited to 64 bits, so that valid exponents of integer powers are small.
 const OVERFLOW: &str = "a whole number beyond 64 bits";
 
-/// `left operation right`.
+/// Evaluates `left operation right`.
 pub(crate) fn compute(
     meter: &Meter<'_>,
     operation: Arithmetic,
@@ -46,7 +46,7 @@ pub(crate) fn compute(
     }
 }
 
-/// Text that is added to marked text is escaped.
+/// Adds text to marked text, which escapes it.
 fn add_markup(
     meter: &Meter<'_>,
     operation: Arithmetic,
@@ -67,7 +67,7 @@ fn add_markup(
     left.append(meter, right.as_str()).map(Value::Markup)
 }
 
-/// `left ~ right`: both as text.
+/// Evaluates `left ~ right`, with both converted to text.
 fn concat(meter: &Meter<'_>, left: Value, right: &Value) -> Result<Value, Fault> {
     let left = match left {
         Value::Text(left) | Value::Markup(left) => left,
@@ -96,7 +96,7 @@ fn join(meter: &Meter<'_>, left: &Sequence, right: &Sequence) -> Result<Value, F
 }
 
 fn repeat(meter: &Meter<'_>, value: &Value, count: i64) -> Result<Value, Fault> {
-    // Default: below nothing is nothing.
+    // Default: a negative count gives an empty result.
     let count = usize::try_from(count).unwrap_or(0);
     match value {
         Value::Text(text) => {
@@ -153,7 +153,7 @@ fn integers(operation: Arithmetic, a: i64, b: i64) -> Result<Value, Fault> {
         Arithmetic::Subtract => a.checked_sub(b),
         Arithmetic::Multiply => a.checked_mul(b),
         Arithmetic::Divide => return Ok(Value::Float(a as f64 / b as f64)),
-        // Python rounds down, and the remainder has the divisor's sign.
+        // Python rounds down, and the remainder has the sign of the divisor.
         Arithmetic::FloorDivide => a.checked_div(b).map(|quotient| {
             quotient - i64::from(a.checked_rem(b).is_some_and(|r| r != 0 && (r < 0) != (b < 0)))
         }),
@@ -215,7 +215,7 @@ fn floats(operation: Arithmetic, a: f64, b: f64) -> Result<Value, Fault> {
     }))
 }
 
-/// `-value`.
+/// Evaluates `-value`.
 pub(crate) fn negate(value: &Value) -> Result<Value, Fault> {
     match value {
         Value::Float(number) => Ok(Value::Float(-number)),
@@ -226,7 +226,7 @@ pub(crate) fn negate(value: &Value) -> Result<Value, Fault> {
     }
 }
 
-/// `+value`.
+/// Evaluates `+value`.
 pub(crate) fn positive(value: &Value) -> Result<Value, Fault> {
     match value {
         Value::Float(_) | Value::Unsigned(_) => Ok(value.clone()),

@@ -1,4 +1,4 @@
-//! Equality, order and membership, as Python has them.
+//! Equality, order and membership with Python's semantics.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use super::limits::ITEM_WORK;
 use super::meter::Meter;
 use super::value::{Kind, Sequence, Value};
 
-/// `left == right`. What is compared waits on a stack of its own.
+/// Evaluates `left == right`. Nested items wait on an explicit stack.
 pub(crate) fn equal(meter: &Meter<'_>, left: &Value, right: &Value) -> Result<bool, Fault> {
     if let (Value::Text(left), Value::Text(right)) = (left, right) {
         if left.len() != right.len() {
@@ -63,13 +63,13 @@ pub(crate) fn equal(meter: &Meter<'_>, left: &Value, right: &Value) -> Result<bo
     Ok(true)
 }
 
-/// Keys are texts and numbers; tuples as keys are equal to nothing.
+/// Compares keys, which are texts and numbers. Tuples as keys are unequal to everything.
 pub(crate) fn equal_keys(meter: &Meter<'_>, left: &Value, right: &Value) -> Result<bool, Fault> {
     let mut open = vec![];
     Ok(begin(meter, left, right, &mut open)? && open.is_empty())
 }
 
-/// Whether two values are equal, as far as can be said without the items that are put on `open`.
+/// Compares two values without their items, which are pushed on `open`.
 fn begin<'v>(
     meter: &Meter<'_>,
     left: &'v Value,
@@ -116,14 +116,14 @@ fn begin<'v>(
     })
 }
 
-/// The order of two values that have one.
+/// Returns the order of two values, or `None` if they are unordered.
 pub(crate) fn order(
     meter: &Meter<'_>,
     left: &Value,
     right: &Value,
 ) -> Result<Option<Ordering>, Fault> {
     let (mut left, mut right) = (left, right);
-    // The first items that differ decide; only their insides are looked at further.
+    // The first items that differ decide, so that only they are compared further.
     loop {
         meter.work(2 * ITEM_WORK)?;
         match (left, right) {
@@ -181,7 +181,7 @@ fn order_scalars(
     }
 }
 
-/// `item in container`.
+/// Evaluates `item in container`.
 pub(crate) fn contains(meter: &Meter<'_>, container: &Value, item: &Value) -> Result<bool, Fault> {
     match container {
         Value::Text(text) => match item {

@@ -1,4 +1,4 @@
-//! Instructions of a template in the making.
+//! Emitter of a template's instructions during parsing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use super::lexer::{Lexer, Token};
 use super::limits::{INSTRUCTIONS_MAX, INSTRUCTIONS_MOVED_MAX};
 use super::program::{CallShape, Constant, Name, Op, Program, function_named};
 
-/// Instructions that were taken out to be put back elsewhere.
+/// Instructions that were removed for insertion elsewhere.
 pub(crate) struct Moved {
     code: Vec<Op>,
     lines: Vec<u32>,
 }
 
-/// The tokens of a template, and the program that is made of them.
+/// Tokens of a template, and the program that is built from them.
 pub(crate) struct Emitter<'s> {
     lexer: Lexer<'s>,
     pub(crate) token: Token<'s>,
     ahead: Option<Token<'s>>,
-    /// The line of `token`.
+    /// Line of `token`.
     line: usize,
     pub(crate) program: Program,
     texts: HashMap<Arc<String>, u32>,
@@ -45,12 +45,12 @@ impl<'s> Emitter<'s> {
         Ok(emitter)
     }
 
-    /// An error at the present token.
+    /// Returns an error at the current token.
     pub(crate) fn error(&self, why: impl Into<String>) -> TemplateError {
         TemplateError { line: self.line, kind: TemplateErrorKind::Syntax(why.into()) }
     }
 
-    /// An error that says what stands where something else should.
+    /// Returns an error that names the expected and the found token.
     pub(crate) fn expected(&self, what: &str) -> TemplateError {
         let found = match &self.token {
             Token::Data(_) => "text".into(),
@@ -76,7 +76,7 @@ impl<'s> Emitter<'s> {
         })
     }
 
-    /// Goes to the next token and returns this one.
+    /// Advances to the next token and returns the current one.
     pub(crate) fn advance(&mut self) -> Result<Token<'s>, TemplateError> {
         let next = match self.ahead.take() {
             Some(next) => next,
@@ -88,7 +88,7 @@ impl<'s> Emitter<'s> {
         Ok(std::mem::replace(&mut self.token, next))
     }
 
-    /// The token after the present one.
+    /// Returns the token after the current one.
     pub(crate) fn peek(&mut self) -> Result<&Token<'s>, TemplateError> {
         let next = match self.ahead.take() {
             Some(next) => next,
@@ -105,7 +105,7 @@ impl<'s> Emitter<'s> {
         matches!(&self.token, Token::Name(found) if *found == name)
     }
 
-    /// Steps over a symbol if it is there.
+    /// Skips a symbol. Returns whether it was present.
     pub(crate) fn skip_symbol(&mut self, symbol: &str) -> Result<bool, TemplateError> {
         let found = self.is_symbol(symbol);
         if found {
@@ -143,30 +143,29 @@ impl<'s> Emitter<'s> {
         }
     }
 
-    /// Where the next instruction will be.
     pub(crate) fn here(&self) -> usize {
         self.program.code.len()
     }
 
-    /// Adds an instruction and returns where it is.
+    /// Appends an instruction and returns its index.
     pub(crate) fn emit(&mut self, op: Op) -> Result<usize, TemplateError> {
         if self.here() >= INSTRUCTIONS_MAX {
             return Err(self.error(format!("more than {INSTRUCTIONS_MAX} instructions")));
         }
         self.program.code.push(op);
-        // Templates have fewer lines than bytes.
+        // A template has fewer lines than bytes, so that they fit in `u32`.
         self.program.lines.push(self.line as u32);
         Ok(self.here() - 1)
     }
 
-    /// Makes the jump at `from` lead here.
+    /// Sets the target of the jump at `from` to the next instruction.
     pub(crate) fn land(&mut self, from: usize) {
         let to = self.here();
         self.land_at(from, to);
     }
 
     pub(crate) fn land_at(&mut self, from: usize, to: usize) {
-        // Both are below the limit of instructions.
+        // Both are below the limit on instructions.
         let distance = to as i32 - from as i32;
         if let Some(
             Op::Jump(by)
@@ -183,14 +182,14 @@ impl<'s> Emitter<'s> {
         }
     }
 
-    /// A jump back to `to`.
+    /// Emits a jump back to `to`.
     pub(crate) fn jump_to(&mut self, to: usize) -> Result<(), TemplateError> {
         let from = self.emit(Op::Jump(0))?;
         self.land_at(from, to);
         Ok(())
     }
 
-    /// Takes out everything from `start`.
+    /// Removes all instructions from `start` on.
     pub(crate) fn take_from(&mut self, start: usize) -> Result<Moved, TemplateError> {
         self.moved += self.here() - start;
         if self.moved > INSTRUCTIONS_MOVED_MAX {
@@ -209,7 +208,7 @@ impl<'s> Emitter<'s> {
         Ok(())
     }
 
-    /// The number of a constant text.
+    /// Returns the number of a constant text, which is added if new.
     pub(crate) fn text(&mut self, text: &str) -> u32 {
         let text: Arc<String> = Arc::new(text.into());
         if let Some(number) = self.texts.get(&text) {
@@ -226,7 +225,7 @@ impl<'s> Emitter<'s> {
         (self.program.constants.len() - 1) as u32
     }
 
-    /// The number of a name.
+    /// Returns the number of a name, which is added if new.
     pub(crate) fn name(&mut self, name: &str) -> u32 {
         if let Some(number) = self.program.name_numbers.get(name) {
             return *number;
@@ -239,7 +238,7 @@ impl<'s> Emitter<'s> {
         number
     }
 
-    /// A call with `count` values, the last of which have these names.
+    /// Returns the shape of a call with `count` values. The last ones have the given names.
     pub(crate) fn shape(
         &mut self,
         count: usize,

@@ -1,62 +1,62 @@
-//! Why a template was not parsed or not rendered.
+//! Errors of parsing and rendering.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// A template that was not parsed or not rendered.
+/// An error of parsing or rendering a template.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {kind}")]
 pub struct TemplateError {
-    /// Line of the template, from 1; 0 where the error belongs to none.
+    /// Line of the template, from 1; 0 if the error has no line.
     pub line: usize,
-    /// What happened.
+    /// Kind of the error.
     pub kind: TemplateErrorKind,
 }
 
-/// What ended the parsing or the rendering of a template.
+/// Kind of a template error.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TemplateErrorKind {
-    /// The template does not parse, or is larger or nested deeper than is accepted.
+    /// A syntax error, or a template that exceeds the size or nesting limit.
     #[error("{0}")]
     Syntax(String),
-    /// An operation failed on these values.
+    /// An operation that failed on its operands.
     #[error("{0}")]
     Failed(String),
-    /// The template itself refused (`raise_exception`).
+    /// An error that the template itself raised (`raise_exception`).
     #[error("refused by the template: {0}")]
     Refused(String),
-    /// More work than allowed.
+    /// The work limit was exceeded.
     #[error("more than {limit} units of work")]
     Work {
-        /// The limit.
+        /// The limit in units of work.
         limit: u64,
     },
-    /// More memory than allowed.
+    /// The memory limit was exceeded.
     #[error("more than {limit} bytes of memory")]
     Memory {
-        /// The limit.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// A text or the output is longer than allowed.
+    /// A text or the output exceeded the length limit.
     #[error("a text of more than {limit} bytes")]
     Text {
-        /// The limit.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// The time is over.
+    /// The time limit was exceeded.
     #[error("more than {limit:?}")]
     Deadline {
-        /// The time that was allowed.
+        /// The time limit.
         limit: Duration,
     },
-    /// The caller cancelled.
+    /// The caller cancelled the rendering.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// An error whose line is not known yet.
+/// An error before its line is known.
 #[derive(Debug)]
 pub(crate) enum Fault {
     Failed(String),
@@ -73,7 +73,8 @@ impl Fault {
         Self::Failed(why.into())
     }
 
-    /// A condition of the interpreter itself that does not hold, as a clause; a panic where debug assertions are on.
+    /// Reports a broken invariant of the interpreter. `what` is a clause. Panics if debug assertions are
+    /// enabled.
     #[cold]
     pub(crate) fn broken(what: &'static str) -> Self {
         debug_assert!(false, "it does not hold that {what}");

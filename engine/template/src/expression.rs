@@ -1,5 +1,5 @@
-//! Expressions as instructions: operators and brackets wait on a stack of their own for what
-//! belongs to them, so that no depth of an expression is a depth of calls.
+//! Parser of expressions. Operators and brackets wait for their operands on an explicit stack, so that the
+//! nesting of an expression does not use the call stack.
 
 use super::emitter::{Emitter, Moved};
 use super::error::TemplateError;
@@ -10,7 +10,6 @@ use super::program::{Comparison, Constant, Op};
 
 type Parsed<T> = Result<T, TemplateError>;
 
-/// What comes next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Operand,
@@ -18,21 +17,21 @@ enum State {
     Done,
 }
 
-/// What an expression may be made of where it stands.
+/// Constructs that an expression may contain in its context.
 #[derive(Clone, Copy)]
 pub(crate) struct Allowed {
-    /// `a, b` without brackets.
+    /// True to allow `a, b` without brackets.
     pub(crate) tuple: bool,
-    /// `a if b else c` without brackets.
+    /// True to allow `a if b else c` without brackets.
     pub(crate) conditional: bool,
 }
 
-/// Parses one expression, up to the first token that does not belong to it.
+/// Parses one expression, up to the first token that is not part of it.
 pub(crate) fn parse_expression(emitter: &mut Emitter<'_>, allowed: Allowed) -> Parsed<()> {
     Expression::new(emitter, allowed).run(State::Operand)
 }
 
-/// Parses filters, as in `{% filter upper | trim %}`, for a value that will be there.
+/// Parses filters for a value that is computed later, as in `{% filter upper | trim %}`.
 pub(crate) fn parse_filters(emitter: &mut Emitter<'_>) -> Parsed<()> {
     let mut expression = Expression::new(emitter, Allowed { tuple: false, conditional: false });
     let state = expression.filter()?;
@@ -43,12 +42,12 @@ struct Expression<'e, 's> {
     emitter: &'e mut Emitter<'s>,
     pending: Vec<Pending>,
     allowed: Allowed,
-    /// Where the present item of the expression begins.
+    /// Index of the first instruction of the current item.
     start: usize,
-    /// Items that a comma ended.
+    /// Number of items that a comma ended.
     items: u32,
     is_tuple: bool,
-    /// No comma ended the last item.
+    /// True if no comma ended the last item.
     is_open: bool,
 }
 
@@ -90,7 +89,7 @@ impl<'e, 's> Expression<'e, 's> {
         Ok(State::Operator)
     }
 
-    /// A value, or what may stand before one.
+    /// Parses a value, or a prefix before one.
     fn operand(&mut self) -> Parsed<State> {
         let token = self.emitter.advance()?;
         let here = self.emitter.here();
@@ -136,7 +135,7 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    /// What follows a value.
+    /// Parses the continuation after a value.
     fn operator(&mut self) -> Parsed<State> {
         match self.emitter.token {
             Token::Symbol(".") => self.attribute(),
@@ -218,7 +217,7 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    /// `value if`: the value's instructions wait for the condition's.
+    /// Parses `value if`. The instructions of the value are moved behind those of the condition.
     fn condition(&mut self) -> Parsed<State> {
         self.reduce(0)?;
         if matches!(self.pending.last(), Some(Pending::Condition { .. })) {
@@ -243,7 +242,7 @@ impl<'e, 's> Expression<'e, 's> {
         self.push(Pending::Condition { value, start })
     }
 
-    /// The value behind its condition; the jump over what comes otherwise.
+    /// Places the value after its condition. Returns the jump over the alternative.
     fn place_condition(&mut self, value: Moved) -> Parsed<usize> {
         let otherwise = self.emitter.emit(Op::JumpIfFalse(0))?;
         self.emitter.put_back(value)?;
@@ -252,7 +251,7 @@ impl<'e, 's> Expression<'e, 's> {
         Ok(end)
     }
 
-    /// Ends `value if condition` without `else`: otherwise it is undefined.
+    /// Ends `value if condition` without `else`. The value is undefined if the condition is false.
     fn finish_condition(&mut self) -> Parsed<()> {
         if let Some(Pending::Condition { value, .. }) = self.pending.pop() {
             let jump = self.place_condition(value)?;
@@ -274,7 +273,7 @@ impl<'e, 's> Expression<'e, 's> {
         self.push(Pending::Compare { comparison, jumps })
     }
 
-    /// Ends signs before a value: filters and tests apply to what they make.
+    /// Applies pending signs first: filters and tests apply to the signed value.
     fn finish_signs(&mut self) -> Parsed<()> {
         self.finish_test_argument()?;
         self.reduce(9)
@@ -289,7 +288,7 @@ impl<'e, 's> Expression<'e, 's> {
         Ok(())
     }
 
-    /// Ends every waiting operator that binds at least that tightly.
+    /// Emits all pending operators with a precedence of at least `least`.
     fn reduce(&mut self, least: u8) -> Parsed<()> {
         self.finish_test_argument()?;
         while let Some(top) = self.pending.pop_if(|top| precedence(top).is_some_and(|p| p >= least))
@@ -314,7 +313,7 @@ impl<'e, 's> Expression<'e, 's> {
         Ok(())
     }
 
-    /// Ends everything up to the bracket around it.
+    /// Ends everything up to the enclosing bracket.
     fn close(&mut self) -> Parsed<()> {
         loop {
             self.reduce(0)?;
@@ -351,7 +350,7 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    /// A name with dots, as filters and tests have.
+    /// Parses a dotted name of a filter or test.
     fn dotted_name(&mut self) -> Parsed<u32> {
         let mut name = self.emitter.expect_name()?.to_owned();
         while self.emitter.skip_symbol(".")? {
@@ -390,7 +389,6 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    /// Steps into the brackets of a call.
     fn call(&mut self, callee: Callee) -> Parsed<State> {
         self.emitter.advance()?;
         if self.emitter.skip_symbol(")")? {
@@ -401,7 +399,7 @@ impl<'e, 's> Expression<'e, 's> {
         self.argument_name()
     }
 
-    /// The name of a named argument, if that is what comes.
+    /// Parses the name of a named argument, if there is one.
     fn argument_name(&mut self) -> Parsed<State> {
         if self.emitter.is_symbol("*") || self.emitter.is_symbol("**") {
             return Err(self.emitter.error("unpacked arguments (`*`, `**`) are not supported"));
@@ -447,7 +445,7 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    /// Bounds of a slice that are left out stand as `None`.
+    /// Emits `None` for omitted bounds of a slice.
     fn slice_gap(&mut self) -> Parsed<State> {
         loop {
             let Some(Pending::Subscript { colons, .. }) = self.pending.last_mut() else {
@@ -465,7 +463,7 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    /// A comma, a colon or the end of a bracket.
+    /// Parses a comma, a colon or a closing bracket.
     fn delimiter(&mut self, symbol: &str) -> Parsed<State> {
         match symbol {
             "," => {
@@ -537,7 +535,7 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    /// Ends the bracket on top; `open` is 1 unless a comma stands before its end.
+    /// Closes the top bracket. `open` is 1 unless a comma precedes the end.
     fn close_bracket(&mut self, symbol: &str, open: u32) -> Parsed<State> {
         let Some(top) = self.pending.pop() else { return Ok(State::Done) };
         let expected = match &top {

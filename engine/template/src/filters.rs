@@ -1,5 +1,5 @@
-//! Filters by name. Those that apply a filter or a test to every item are here; what works on lists
-//! is in `list_filters.rs`, what works on text in `text_filters.rs`.
+//! Filters by name. This module holds the filters that apply a filter or a test to each item. Filters of
+//! lists are in `list_filters.rs`, filters of text in `text_filters.rs`.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use super::print::to_text;
 use super::text_filters as texts;
 use super::value::{Bound, Items, Kind, Sequence, Value};
 
-/// `value | name(arguments)`.
+/// Evaluates `value | name(arguments)`.
 pub(crate) fn apply_filter(
     meter: &Meter<'_>,
     name: &str,
@@ -93,7 +93,7 @@ fn items(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<V
     }
 }
 
-/// Attributes, not items.
+/// Implements `attr`, which looks up attributes but not items.
 fn attr(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
     let [name] = arguments.bind(["name"])?;
     match name {
@@ -106,12 +106,12 @@ fn attr(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<Va
     }
 }
 
-/// What is not true has no items here, as in jinja2, whatever it is.
+/// Returns the items of a value. A false value of any type has no items, as in jinja2.
 fn items_if_any(meter: &Meter<'_>, value: &Value) -> Result<Rc<Sequence>, Fault> {
     if value.is_true() { items_of(meter, value) } else { Sequence::of(meter, Kind::List, []) }
 }
 
-/// An attribute or a filter of every item.
+/// Implements `map`: an attribute or a filter of each item.
 fn map(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
     let source = items_if_any(meter, value)?;
     let mut out = Items::new(meter)?;
@@ -139,7 +139,7 @@ fn map(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<Val
     out.into_value(Kind::Generator)
 }
 
-/// Items for which a test says `wanted`.
+/// Keeps the items for which a test returns `wanted`.
 fn choose(
     meter: &Meter<'_>,
     value: &Value,
@@ -155,7 +155,7 @@ fn choose(
     out.into_value(Kind::Generator)
 }
 
-/// Items for whose attribute a test says `wanted`.
+/// Keeps the items for whose attribute a test returns `wanted`.
 fn choose_by(
     meter: &Meter<'_>,
     value: &Value,
@@ -186,7 +186,6 @@ fn passes(meter: &Meter<'_>, value: &Value, arguments: Arguments<'_>) -> Result<
     }
 }
 
-/// The smallest or largest item.
 fn extreme(
     meter: &Meter<'_>,
     value: &Value,
@@ -243,7 +242,7 @@ fn int(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
             None => value.as_float().and_then(whole),
         },
     };
-    // Default: as in jinja2.
+    // Default: 0, as in jinja2.
     Ok(found.unwrap_or(default.cloned().unwrap_or(Value::Int(0))))
 }
 
@@ -255,7 +254,7 @@ fn float(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
         Value::Text(text) => parse_float(text.as_str()),
         value => value.as_float(),
     };
-    // Default: as in jinja2.
+    // Default: 0.0, as in jinja2.
     Ok(found.map_or(default.cloned().unwrap_or(Value::Float(0.0)), Value::Float))
 }
 
@@ -271,7 +270,7 @@ fn abs(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
     }
 }
 
-/// `round(precision, method)`: halves go to the even neighbor.
+/// Implements `round(precision, method)`, which rounds halves to even.
 fn round(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
     let [precision, method] = arguments.bind(["precision", "method"])?;
     let precision = precision.map_or(Ok(0), |precision| int_of(precision, "a precision"))?;
@@ -287,7 +286,7 @@ fn round(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
         "floor" => (number * factor).floor() / factor,
         "common" if precision >= 0 && !matches!(value, Value::Float(_)) => return Ok(value.clone()),
         "common" if precision > 0 => {
-            // Rounds the exact decimal value.
+            // Formatting rounds the exact decimal value.
             let decimal = format!("{number:.*}", precision.unsigned_abs() as usize);
             decimal.parse().map_err(|_| Fault::broken("a number that was written can be read"))?
         }
@@ -297,7 +296,7 @@ fn round(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
     match value {
         Value::Float(_) => Ok(Value::Float(rounded)),
         _ if method != "common" => Ok(Value::Float(rounded)),
-        // Within the range of what was rounded, or one step beyond.
+        // The result is within the range of the input, or one step beyond it.
         _ => Ok(Value::Int(rounded as i64)),
     }
 }

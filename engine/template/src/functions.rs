@@ -1,4 +1,4 @@
-//! The functions that every template has.
+//! Global functions of templates.
 
 use super::arguments::{Arguments, int_of, text_of};
 use super::error::Fault;
@@ -9,7 +9,7 @@ use super::print::to_text;
 use super::text::Text;
 use super::value::{Cycler, Function, Items, Joiner, Kind, Map, Namespace, Sequence, Value};
 
-/// What `strftime_now` asks: a format in, the date out, or why not.
+/// Implementation of `strftime_now`: returns the date in a format, or an error message.
 pub type Clock<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
 pub(crate) fn call_function(
@@ -31,7 +31,7 @@ pub(crate) fn call_function(
         }
         Function::StrftimeNow => {
             let [format] = arguments.bind(["format"])?;
-            let format = text_of(format.unwrap_or(&Value::Undefined), "a format")?; // Default: refused here.
+            let format = text_of(format.unwrap_or(&Value::Undefined), "a format")?; // Default: fails here.
             if format.len() > 256 {
                 return Err(Fault::failed("the format of a date has at most 256 bytes"));
             }
@@ -88,14 +88,14 @@ fn range(meter: &Meter<'_>, arguments: Arguments<'_>) -> Result<Value, Fault> {
     let mut items = Items::with_capacity(meter, count)?;
     let mut number = start;
     for _ in 0..count {
-        // It lies between the bounds, which are of that type.
+        // The number is between the bounds, which are of that type.
         items.push(meter, Value::Int(number as i64))?;
         number += step;
     }
     items.into_value(Kind::Range)
 }
 
-/// The entries that `dict` and `namespace` are made of.
+/// Returns the entries for `dict` and `namespace`.
 fn entries(meter: &Meter<'_>, arguments: Arguments<'_>) -> Result<Vec<(Value, Value)>, Fault> {
     let mut entries: Vec<(Value, Value)> = vec![];
     match arguments.positional {
@@ -118,7 +118,7 @@ fn entries(meter: &Meter<'_>, arguments: Arguments<'_>) -> Result<Vec<(Value, Va
     Ok(entries)
 }
 
-/// Adds an entry or replaces the one of that key.
+/// Inserts an entry, replacing one with the same key.
 pub(crate) fn insert(
     meter: &Meter<'_>,
     entries: &mut Vec<(Value, Value)>,
@@ -156,7 +156,7 @@ fn namespace(meter: &Meter<'_>, arguments: Arguments<'_>) -> Result<Value, Fault
     Ok(Value::Namespace(namespace))
 }
 
-/// `joiner()`: nothing at first, then its text.
+/// Evaluates `joiner()`: empty on the first call, then the separator.
 pub(crate) fn call_joiner(meter: &Meter<'_>, joiner: &Joiner) -> Result<Value, Fault> {
     match joiner.used.replace(true) {
         true => Ok(joiner.separator.clone()),

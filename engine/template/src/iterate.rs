@@ -1,4 +1,4 @@
-//! What can be gone through.
+//! Iteration over values.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use super::meter::Meter;
 use super::text::Text;
 use super::value::{Items, Kind, Sequence, Value};
 
-/// The items of a value. A generator has none the second time.
+/// Returns the items of a value. A generator has items only the first time.
 pub(crate) fn items_of(meter: &Meter<'_>, value: &Value) -> Result<Rc<Sequence>, Fault> {
     match value {
         Value::Undefined => Sequence::of(meter, Kind::List, []),
@@ -29,7 +29,7 @@ pub(crate) fn items_of(meter: &Meter<'_>, value: &Value) -> Result<Rc<Sequence>,
     }
 }
 
-/// Whether [`items_of`] would succeed.
+/// Returns whether [`items_of`] would succeed.
 pub(crate) fn is_iterable(value: &Value) -> bool {
     matches!(value, Value::Undefined | Value::Sequence(_) | Value::Map(_) | Value::Text(_))
 }
@@ -42,7 +42,7 @@ fn characters(meter: &Meter<'_>, text: &Text) -> Result<Rc<Sequence>, Fault> {
     items.finish(Kind::List)
 }
 
-/// `len(value)`.
+/// Evaluates `len(value)`.
 pub(crate) fn length_of(meter: &Meter<'_>, value: &Value) -> Result<usize, Fault> {
     match value {
         Value::Undefined => Ok(0),
@@ -53,7 +53,6 @@ pub(crate) fn length_of(meter: &Meter<'_>, value: &Value) -> Result<usize, Fault
     }
 }
 
-/// The items backwards.
 pub(crate) fn reversed(meter: &Meter<'_>, items: &[Value], kind: Kind) -> Result<Value, Fault> {
     let mut out = Items::with_capacity(meter, items.len())?;
     for item in items.iter().rev() {

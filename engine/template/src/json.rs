@@ -1,4 +1,4 @@
-//! JSON in, as values; and out, as `json.dumps` writes it.
+//! Conversion from JSON to values, and output as by `json.dumps`.
 
 use serde_json::{Number, Value as Json};
 
@@ -10,13 +10,13 @@ use super::print::to_text;
 use super::text::{Text, TextBuffer, between};
 use super::value::{Entries, Items, Kind, Sequence, Value};
 
-/// A list or object whose items are being made; an object with the key of the present one.
+/// A list or object under construction; for an object, with the current key.
 enum Making<'j> {
     List(std::slice::Iter<'j, Json>, Items),
     Map(serde_json::map::Iter<'j>, Value, Entries),
 }
 
-/// `json` as a value. `known` gives texts that exist already, which keys often are.
+/// Converts `json` to a value. `known` returns shared texts, which keys often match.
 pub(crate) fn from_json(
     meter: &Meter<'_>,
     json: &Json,
@@ -32,7 +32,7 @@ pub(crate) fn from_json(
         if making.len() > usize::from(VALUE_DEPTH_MAX) {
             return Err(Fault::failed("the input is nested too deeply"));
         }
-        // Gives what is done to what it lies in, and looks for the next item.
+        // `done` holds the completed value, which is added to its container before the next item starts.
         loop {
             let Some(top) = making.last_mut() else {
                 return done.ok_or(Fault::failed("no input"));
@@ -69,7 +69,7 @@ pub(crate) fn from_json(
     }
 }
 
-/// A value, unless it is one of several items.
+/// Converts a scalar. A list or object is pushed on `making` instead.
 fn begin<'j>(
     meter: &Meter<'_>,
     json: &'j Json,
@@ -102,7 +102,7 @@ fn from_number(number: &Number) -> Value {
     }
 }
 
-/// How `json.dumps` is asked to write.
+/// Options of `json.dumps`.
 pub(crate) struct Style<'s> {
     pub(crate) indent: Option<Text>,
     pub(crate) item_separator: &'s str,
@@ -111,13 +111,13 @@ pub(crate) struct Style<'s> {
     pub(crate) sort_keys: bool,
 }
 
-/// What is being written, and how many of its items are.
+/// A list or map that is being written, and the number of items written.
 enum Open {
     List(std::rc::Rc<Sequence>, usize),
     Map(Vec<(Value, Value)>, usize),
 }
 
-/// `json.dumps(value)`.
+/// Implements `json.dumps(value)`.
 pub(crate) fn to_json(
     meter: &Meter<'_>,
     value: &Value,
@@ -243,12 +243,12 @@ impl Writer<'_, '_> {
         let ensure_ascii = self.style.ensure_ascii;
         self.meter.walk(text.len())?;
         self.out.push(self.meter, "\"")?;
-        // What needs no escape is written in one go.
+        // Text without escapes is written in one call.
         let mut written = 0;
         for (at, character) in text.char_indices() {
             let plain = match character {
                 '"' | '\\' | '\0'..='\x1f' => false,
-                // Python escapes DEL only where everything beyond ASCII is escaped.
+                // Python escapes DEL only if all non-ASCII text is escaped.
                 character => character <= '~' || !ensure_ascii,
             };
             if !plain {

@@ -1,11 +1,11 @@
-//! A template's text as tokens, with the white-space rules of jinja2 as `transformers` sets it up:
-//! `trim_blocks` and `lstrip_blocks`.
+//! Lexer of templates, with the white-space rules of jinja2 as configured by `transformers`: `trim_blocks`
+//! and `lstrip_blocks`.
 
 use std::borrow::Cow;
 
 use super::limits::EXPRESSION_DEPTH_MAX;
 
-/// A token. Text and data borrow from the template where they can.
+/// A token. Text and data are borrowed from the template where possible.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Token<'s> {
     Data(&'s str),
@@ -21,7 +21,7 @@ pub(crate) enum Token<'s> {
     End,
 }
 
-/// Two-letter symbols before their beginnings.
+/// Symbols; longer ones precede their prefixes.
 const SYMBOLS: [&str; 26] = [
     "**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "(", ")", "[", "]", "{", "}",
     "<", ">", "=", ".", ":", "|", ",", ";",
@@ -34,7 +34,6 @@ enum Mode {
     Block,
 }
 
-/// Why a template has no further token.
 #[derive(Debug)]
 pub(crate) struct LexError(pub(crate) String);
 
@@ -42,7 +41,7 @@ fn error<T>(why: impl Into<String>) -> Result<T, LexError> {
     Err(LexError(why.into()))
 }
 
-/// What Python takes for white space.
+/// Returns whether Python treats a character as white space.
 pub(crate) fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\x1c'..='\x1f').contains(&character)
 }
@@ -52,22 +51,21 @@ pub(crate) struct Lexer<'s> {
     at: usize,
     line: usize,
     mode: Mode,
-    /// What was last read ended with a line break, or nothing was read yet.
+    /// Set at the start and after a line break.
     at_line_start: bool,
     brackets: Vec<u8>,
     pending: Option<Token<'s>>,
 }
 
 impl<'s> Lexer<'s> {
-    /// Of a template whose line breaks are `\n`.
+    /// Creates a lexer for a template with `\n` line breaks.
     pub(crate) fn new(source: &'s str) -> Self {
-        // jinja2 drops the line break at the end.
+        // jinja2 drops the line break at the end of a template.
         let source = source.strip_suffix('\n').unwrap_or(source);
         let (mode, pending) = (Mode::Data, None);
         Self { source, at: 0, line: 1, mode, at_line_start: true, brackets: vec![], pending }
     }
 
-    /// The line of what comes next.
     pub(crate) fn line(&self) -> usize {
         self.line
     }
@@ -93,7 +91,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// Text up to the next tag, comments left out.
+    /// Returns the text up to the next tag, without comments.
     fn data(&mut self) -> Result<Token<'s>, LexError> {
         loop {
             let rest = self.rest();
@@ -116,7 +114,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// The text before a tag, without the white space that the tag takes away.
+    /// Returns the text before a tag, without the white space that the tag removes.
     fn text_before(&self, length: usize, sign: Option<u8>, is_block: bool) -> &'s str {
         let text = &self.rest()[..length];
         if sign == Some(b'-') {
@@ -132,7 +130,7 @@ impl<'s> Lexer<'s> {
         text
     }
 
-    /// Steps into a tag or over a comment.
+    /// Enters a tag or skips a comment.
     fn tag(&mut self, tag: u8, sign: Option<u8>) -> Result<Option<Token<'s>>, LexError> {
         let signed = matches!(sign, Some(b'-' | b'+'));
         match tag {
@@ -165,7 +163,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// White space after a block or comment, as its sign says.
+    /// Removes the white space after a block or comment according to its sign.
     fn trim_after(&mut self, sign: Option<u8>) {
         let rest = self.rest();
         let trimmed = match sign {
@@ -178,7 +176,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// The length of `{% raw %}`, if that is what stands here.
+    /// Returns the length of `{% raw %}`, if it is next.
     fn raw_begin(&self, signed: bool) -> Option<usize> {
         let rest = self.rest();
         let inside = rest.get(2 + usize::from(signed)..)?.trim_start_matches(is_space);
@@ -189,7 +187,7 @@ impl<'s> Lexer<'s> {
         Some(rest.len() - after.strip_prefix("%}")?.len())
     }
 
-    /// What stands between `raw` and `endraw`.
+    /// Returns the text between `raw` and `endraw`.
     fn raw(&mut self) -> Result<Token<'s>, LexError> {
         let rest = self.rest();
         let mut from = 0;
@@ -211,7 +209,6 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// A token inside a tag.
     fn inside(&mut self) -> Result<Token<'s>, LexError> {
         let rest = self.rest();
         let rest = rest.trim_start_matches(is_space);
@@ -300,7 +297,7 @@ impl<'s> Lexer<'s> {
         }
         let whole = digits(rest);
         let mut length = whole;
-        let after = |at: usize| rest.get(at..).unwrap_or_default(); // Default: past the end is nothing.
+        let after = |at: usize| rest.get(at..).unwrap_or_default(); // Default: past the end is empty.
         let is_digit = |at: usize| after(at).starts_with(|c: char| c.is_ascii_digit());
         if after(length).starts_with('.') && is_digit(length + 1) {
             length += 1 + digits(after(length + 1));
@@ -339,7 +336,7 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// Where the next tag begins, and its second character.
+/// Returns the byte offset of the next tag and its second character.
 fn find_tag(text: &str) -> Option<(usize, u8)> {
     let bytes = text.as_bytes();
     let mut from = 0;
@@ -352,7 +349,7 @@ fn find_tag(text: &str) -> Option<(usize, u8)> {
     }
 }
 
-/// Behind `{%`: the sign at the end of `endraw %}` and how many bytes follow it.
+/// Parses `endraw %}` after `{%`. Returns the sign at its end and the number of bytes after it.
 fn raw_end(inside: &str) -> Option<(Option<u8>, usize)> {
     let after = inside.strip_prefix("endraw")?.trim_start_matches(is_space);
     let sign = after.bytes().next().filter(|sign| matches!(sign, b'-' | b'+'));
@@ -360,7 +357,7 @@ fn raw_end(inside: &str) -> Option<(Option<u8>, usize)> {
     Some((sign, after.len()))
 }
 
-/// A text with its escapes resolved, as in Python.
+/// Resolves the escapes of a text as in Python.
 fn unescape(text: &str) -> Result<String, LexError> {
     let mut out = String::with_capacity(text.len());
     let mut characters = text.chars();
@@ -412,7 +409,7 @@ fn push_simple_escape(out: &mut String, escape: char) -> Result<(), LexError> {
         '\n' => {}
         '\\' | '\'' | '"' => out.push(escape),
         'N' => return error("\\N is not supported"),
-        // As Python, which encodes it before it looks for escapes: both stay.
+        // An unknown escape stays unchanged, as in Python.
         other => out.extend(['\\', other]),
     }
     Ok(())

@@ -1,10 +1,9 @@
-//! An interpreter of chat templates: the part of jinja2 that published templates use, with the
-//! results that jinja2 has under `transformers`.
+//! Interpreter of chat templates: the subset of jinja2 that published templates use, with the same results as
+//! jinja2 under `transformers`.
 //!
-//! A template comes with a model, so it is somebody else's program. It reaches no file, no clock
-//! and no network; every byte that it makes others allocate and every step that it takes are
-//! charged against [`RenderLimits`] before they happen; and nothing here recurses on its input, so
-//! that no template is too deep for a thread's stack.
+//! A template is part of a model and is untrusted code. It has no access to files, the clock or the network.
+//! All allocations and steps are charged against [`RenderLimits`] before they happen. The interpreter does
+//! not recurse on its input, so that no template can overflow the stack.
 
 mod access;
 mod arguments;

@@ -1,65 +1,65 @@
-//! Every bound of the interpreter.
+//! Limits of the interpreter.
 
 use std::time::Duration;
 
-/// Longest template that is parsed.
+/// Maximum size of a template in bytes.
 pub(crate) const SOURCE_BYTES_MAX: usize = 1 << 20;
 
-/// Most instructions of a parsed template; the longest published ones have some 3,000.
+/// Maximum number of instructions of a parsed template. The longest published ones have about 3,000.
 pub(crate) const INSTRUCTIONS_MAX: usize = 300_000;
 
-/// Most instructions that conditional expressions may move while a template is parsed.
+/// Maximum number of instructions that conditional expressions may move during parsing.
 pub(crate) const INSTRUCTIONS_MOVED_MAX: usize = 10_000_000;
 
-/// Deepest nesting of expressions, in operators and brackets that wait for their end.
+/// Maximum nesting of expressions, in pending operators and brackets.
 pub(crate) const EXPRESSION_DEPTH_MAX: usize = 400;
 
-/// Deepest nesting of blocks.
+/// Maximum nesting of blocks.
 pub(crate) const BLOCK_DEPTH_MAX: usize = 200;
 
-/// Most macros of a template.
+/// Maximum number of macros in a template.
 pub(crate) const MACROS_MAX: usize = 10_000;
 
-/// Deepest nesting of lists and maps.
+/// Maximum nesting of lists and maps.
 pub(crate) const VALUE_DEPTH_MAX: u16 = 200;
 
-/// Deepest nesting of macro calls.
+/// Maximum nesting of macro calls.
 pub(crate) const CALL_DEPTH_MAX: usize = 200;
 
-/// Filters that apply another filter or test to every item, inside each other.
+/// Maximum nesting of filters that apply another filter or test to each item.
 pub(crate) const FILTER_DEPTH_MAX: u32 = 4;
 
-/// Most values that wait for their use: arguments of calls, items of literals.
+/// Maximum number of pending values: arguments of calls, items of literals.
 pub(crate) const STACK_VALUES_MAX: usize = 65_536;
 
-/// Longest range, as in jinja2's sandbox.
+/// Maximum length of a range, as in jinja2's sandbox.
 pub(crate) const RANGE_ITEMS_MAX: usize = 100_000;
 
-/// Work of one instruction. A unit is about a nanosecond.
+/// Work per instruction. One unit is about a nanosecond.
 pub(crate) const INSTRUCTION_WORK: u64 = 20;
 
-/// Work of making a text or list, with its allocation.
+/// Work of creating a text or list, including its allocation.
 pub(crate) const ALLOCATION_WORK: u64 = 60;
 
-/// Work of copying a value into a list or comparing two.
+/// Work of copying a value into a list or comparing two values.
 pub(crate) const ITEM_WORK: u64 = 12;
 
 /// Work of entering and leaving a macro.
 pub(crate) const CALL_WORK: u64 = 300;
 
-/// Work between two looks at the clock and at the caller's wish to cancel.
+/// Work between two checks of the clock and of cancellation.
 pub(crate) const CHECK_WORK: u64 = 1_000_000;
 
-/// What one rendering may use.
+/// Resource limits of one rendering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenderLimits {
-    /// Bytes that values, output and variables may occupy at a time.
+    /// Maximum memory of values, output and variables in bytes.
     pub memory_bytes: usize,
-    /// Longest output, and longest single text.
+    /// Maximum length of the output and of any text in bytes.
     pub text_bytes: usize,
-    /// Units of work: about one for every nanosecond of an optimized build.
+    /// Maximum work in units of about one nanosecond in an optimized build.
     pub work: u64,
-    /// Wall-clock time.
+    /// Wall-clock time limit.
     pub deadline: Duration,
 }
 

@@ -13,7 +13,7 @@ use super::sort::sorted_places;
 use super::text_methods::change_case;
 use super::value::{Items, Kind, Sequence, Value};
 
-/// The value at a path such as `function.name` or `0`.
+/// Returns the value at a path such as `function.name` or `0`.
 pub(crate) fn attribute_of(meter: &Meter<'_>, value: &Value, path: &Value) -> Result<Value, Fault> {
     let Value::Text(path) = path else { return item(meter, value, path) };
     let mut found = value.clone();
@@ -28,7 +28,7 @@ pub(crate) fn attribute_of(meter: &Meter<'_>, value: &Value, path: &Value) -> Re
     Ok(found)
 }
 
-/// A key without upper case, so that case does not count.
+/// Converts a key to lower case, for comparisons that ignore case.
 pub(crate) fn folded(meter: &Meter<'_>, key: Value) -> Result<Value, Fault> {
     match &key {
         Value::Text(text) => change_case(meter, text.as_str(), "lower").map(Value::Text),
@@ -59,7 +59,7 @@ pub(crate) fn first(
         let first = text.as_str().chars().next();
         return Ok(first.map_or(Value::Undefined, |c| Value::Text(text.part(0, c.len_utf8()))));
     }
-    // Default: nothing comes first.
+    // Default: an empty list has no first item.
     Ok(items_of(meter, value)?.items.first().cloned().unwrap_or(Value::Undefined))
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn last(
         }
         _ => {}
     }
-    // Default: nothing comes last.
+    // Default: an empty list has no last item.
     Ok(items_of(meter, value)?.items.last().cloned().unwrap_or(Value::Undefined))
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn reverse(
     reversed(meter, &items_of(meter, value)?.items, Kind::Generator)
 }
 
-/// Keys of the items, by path.
+/// Returns the sort keys of the items, by path.
 fn keys_of(
     meter: &Meter<'_>,
     items: &[Value],
@@ -115,7 +115,7 @@ fn keys_of(
     Ok(keys)
 }
 
-/// The items in the order of the keys.
+/// Returns the items in the order of the keys.
 fn in_order(
     meter: &Meter<'_>,
     items: &[Value],
@@ -175,7 +175,7 @@ pub(crate) fn batch(
 ) -> Result<Value, Fault> {
     let [size, fill] = arguments.bind(["linecount", "fill_with"])?;
     let size = size.map_or(Ok(0), |size| int_of(size, "the size of a batch"))?;
-    // Default: with no size there is one batch of everything.
+    // Default: without a positive size, there is one batch with everything.
     let size = usize::try_from(size).ok().filter(|size| *size > 0).unwrap_or(usize::MAX);
     let items = items_of(meter, value)?;
     let mut out = Items::new(meter)?;
@@ -308,7 +308,7 @@ pub(crate) fn sum(
     arguments: Arguments<'_>,
 ) -> Result<Value, Fault> {
     let [path, start] = arguments.bind(["attribute", "start"])?;
-    // Default: as in jinja2.
+    // Default: 0, as in jinja2.
     let mut sum = start.cloned().unwrap_or(Value::Int(0));
     if matches!(sum, Value::Text(_)) {
         return Err(Fault::failed("texts are joined, not summed"));

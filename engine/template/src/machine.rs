@@ -1,5 +1,5 @@
-//! Runs a parsed template. Calls of macros, loops and captured text each have a stack of their own;
-//! no depth of a template is a depth of Rust's calls.
+//! Virtual machine that runs a parsed template. Macro calls, loops and captured text have explicit stacks, so
+//! that the nesting of a template does not use the call stack.
 
 use std::rc::Rc;
 
@@ -21,14 +21,13 @@ use super::scopes::Scopes;
 use super::text::{Text, TextBuffer};
 use super::value::{Items, Kind, LoopState, MacroRef, Map, Sequence, Value};
 
-/// A loop that runs.
 struct Running {
     state: Rc<LoopState>,
-    /// Items that were chosen, of a loop that chooses.
+    /// Selected items, for a loop that filters.
     chosen: Option<Items>,
 }
 
-/// What a call comes back to.
+/// State to restore after a macro call.
 struct Frame {
     back_to: usize,
     scopes: usize,
@@ -45,13 +44,12 @@ pub(crate) struct Machine<'p, 'h> {
     _values_charge: Charge,
     loops: Vec<Running>,
     frames: Vec<Frame>,
-    /// Text that is printed into; the first is the output.
+    /// Buffers that receive printed text; the first one is the output.
     captures: Vec<TextBuffer>,
-    /// The next instruction.
     at: usize,
 }
 
-/// An instruction that does not fit the stacks: the parser makes none such.
+/// Returns the error for an instruction that does not match the stacks. The parser never generates one.
 fn misfit() -> Fault {
     Fault::broken("the instructions of a template fit together")
 }
@@ -80,14 +78,14 @@ impl<'p, 'h> Machine<'p, 'h> {
         })
     }
 
-    /// The line of the instruction that ran last.
+    /// Returns the line of the most recent instruction.
     pub(crate) fn line(&self) -> usize {
         let line = self.program.lines.get(self.at.saturating_sub(1));
-        // Default: 0 stands for no line.
+        // Default: 0 means no line.
         line.map_or(0, |line| *line as usize)
     }
 
-    /// Runs to the end and returns the output.
+    /// Runs the program and returns the output.
     pub(crate) fn run(&mut self) -> Result<String, Fault> {
         while let Some(op) = self.program.code.get(self.at).copied() {
             self.at += 1;
@@ -103,7 +101,7 @@ impl<'p, 'h> Machine<'p, 'h> {
         self.pop_marked().map(Value::unmarked)
     }
 
-    /// The uppermost value, with the mark of `safe`.
+    /// Pops a value without removing the mark of `safe`.
     #[inline]
     fn pop_marked(&mut self) -> Result<Value, Fault> {
         self.values.pop().ok_or_else(misfit)
@@ -118,7 +116,7 @@ impl<'p, 'h> Machine<'p, 'h> {
         Ok(())
     }
 
-    /// The uppermost `count` values, taken off.
+    /// Pops `count` values.
     fn take(&mut self, count: usize) -> Result<Vec<Value>, Fault> {
         let start = self.values.len().checked_sub(count).ok_or_else(misfit)?;
         let mut values = self.values.split_off(start);
@@ -131,7 +129,7 @@ impl<'p, 'h> Machine<'p, 'h> {
     }
 
     fn jump(&mut self, by: i32) {
-        // Instructions are fewer than either type has numbers.
+        // The number of instructions fits in both types.
         self.at = (self.at as i64 - 1 + i64::from(by)).max(0) as usize;
     }
 
@@ -242,7 +240,6 @@ impl<'p, 'h> Machine<'p, 'h> {
         }
     }
 
-    /// Operators and literals.
     fn operate(&mut self, op: Op) -> Result<(), Fault> {
         let value = match op {
             Op::Not => Value::Bool(!self.pop()?.is_true()),
@@ -420,7 +417,7 @@ impl<'p, 'h> Machine<'p, 'h> {
         }
     }
 
-    /// Calls `run` with the arguments of a call, which lie on the stack above their callee.
+    /// Calls `run` with the arguments of a call, which are on the stack above their callee.
     fn with_arguments<T>(
         &mut self,
         shape: CallShape,
@@ -494,7 +491,7 @@ impl<'p, 'h> Machine<'p, 'h> {
         self.push(result)
     }
 
-    /// Begins a macro; its text is the value of the call.
+    /// Enters a macro. Its text becomes the value of the call.
     fn enter(&mut self, called: MacroRef, arguments: Arguments<'_>) -> Result<(), Fault> {
         if self.frames.len() >= CALL_DEPTH_MAX {
             return Err(Fault::failed(format!(

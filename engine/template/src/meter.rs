@@ -1,4 +1,4 @@
-//! What a rendering uses: memory, work and time, each against its limit.
+//! Accounting of a rendering: memory, work and time, each with a limit.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::error::{Fault, TemplateErrorKind};
 use super::limits::{CHECK_WORK, FILTER_DEPTH_MAX, RenderLimits};
 
-/// Bytes in use.
+/// Memory in use, in bytes.
 #[derive(Debug)]
 pub(crate) struct Memory {
     used: Cell<usize>,
@@ -22,7 +22,7 @@ impl Memory {
     }
 }
 
-/// Bytes charged for something that lives; given back when it is dropped.
+/// Bytes charged for a live value. The charge is released on drop.
 #[derive(Debug)]
 pub(crate) struct Charge {
     memory: Rc<Memory>,
@@ -30,14 +30,13 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges `bytes` more.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), Fault> {
         self.memory.take(bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Gives `bytes` of the charge back.
+    /// Releases `bytes` of the charge.
     pub(crate) fn give_back(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -51,14 +50,13 @@ impl Drop for Charge {
     }
 }
 
-/// The account of one rendering. Nothing is allocated and no bytes are touched before they are
-/// charged here.
+/// Account of one rendering. Allocations and work on bytes are charged here before they happen.
 pub(crate) struct Meter<'a> {
     memory: Rc<Memory>,
     work: Cell<u64>,
     next_check: Cell<u64>,
     limits: RenderLimits,
-    /// `None` where the time is further away than the clock counts.
+    /// Deadline; `None` if the time limit exceeds the range of the clock.
     deadline: Option<Instant>,
     cancelled: &'a dyn Fn() -> bool,
     filter_depth: Cell<u32>,
@@ -77,7 +75,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Charges units of work.
+    /// Charges `units` of work.
     #[inline]
     pub(crate) fn work(&self, units: u64) -> Result<(), Fault> {
         let work = self.work.get().saturating_add(units);
@@ -100,19 +98,19 @@ impl<'a> Meter<'a> {
         Ok(())
     }
 
-    /// Work of copying or searching `bytes`, many at a time.
+    /// Charges the work of copying or searching `bytes`, many at a time.
     #[inline]
     pub(crate) fn scan(&self, bytes: usize) -> Result<(), Fault> {
         self.work(bytes as u64 / 4 + 4)
     }
 
-    /// Work of searching `bytes` for a text.
+    /// Charges the work of searching `bytes` for a text.
     #[inline]
     pub(crate) fn search(&self, bytes: usize) -> Result<(), Fault> {
         self.work(bytes as u64 + 8)
     }
 
-    /// Work of looking at `count` characters or values one by one.
+    /// Charges the work of inspecting `count` characters or values one by one.
     #[inline]
     pub(crate) fn walk(&self, count: usize) -> Result<(), Fault> {
         self.work((count as u64).saturating_mul(4).saturating_add(8))
@@ -124,12 +122,11 @@ impl<'a> Meter<'a> {
         Ok(Charge { memory: Rc::clone(&self.memory), bytes })
     }
 
-    /// Longest text.
     pub(crate) fn text_bytes_max(&self) -> usize {
         self.limits.text_bytes
     }
 
-    /// Runs `inner`, a filter inside a filter.
+    /// Runs `inner`, a filter inside a filter. Returns an error if filters are nested too deeply.
     pub(crate) fn nested<T>(&self, inner: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         let depth = self.filter_depth.get();
         if depth >= FILTER_DEPTH_MAX {
@@ -141,7 +138,7 @@ impl<'a> Meter<'a> {
         result
     }
 
-    /// The error that callers see.
+    /// Converts a fault to the public error kind.
     pub(crate) fn explain(&self, fault: Fault) -> TemplateErrorKind {
         match fault {
             Fault::Failed(why) => TemplateErrorKind::Failed(why),

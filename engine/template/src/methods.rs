@@ -1,5 +1,5 @@
-//! Python's methods of dicts and lists; those of text are in `text_methods.rs`. Nothing can be
-//! changed, as in jinja2's immutable sandbox.
+//! Python's methods of dicts and lists; methods of text are in `text_methods.rs`. Mutating methods are
+//! rejected, as in jinja2's immutable sandbox.
 
 use super::arguments::Arguments;
 use super::compare::{equal, equal_keys};
@@ -12,7 +12,7 @@ const MAP_METHODS: [&str; 5] = ["items", "keys", "values", "get", "copy"];
 const LIST_METHODS: [&str; 3] = ["index", "count", "copy"];
 const TUPLE_METHODS: [&str; 2] = ["index", "count"];
 
-/// What the sandbox refuses.
+/// Mutating methods, which the sandbox rejects.
 const CHANGES: [&str; 11] = [
     "append",
     "clear",
@@ -27,7 +27,7 @@ const CHANGES: [&str; 11] = [
     "update",
 ];
 
-/// Whether `value.name` is a method.
+/// Returns whether `value.name` is a method.
 pub(crate) fn has_method(value: &Value, name: &str) -> bool {
     match value {
         Value::Map(_) => MAP_METHODS.contains(&name),
@@ -40,7 +40,7 @@ pub(crate) fn has_method(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Calls a method that [`has_method`] knows.
+/// Calls a method for which [`has_method`] returned true.
 pub(crate) fn call_method(
     meter: &Meter<'_>,
     value: &Value,
@@ -93,7 +93,7 @@ pub(crate) fn call_method(
     }
 }
 
-/// The error for a method that does not exist.
+/// Returns the error for an unknown method.
 pub(crate) fn unknown(value: &Value, name: &str) -> Fault {
     let of = value.type_name();
     if CHANGES.contains(&name) && matches!(value, Value::Map(_) | Value::Sequence(_)) {
@@ -122,7 +122,7 @@ fn map_method(
                 }
             }
         }
-        // Default: as in Python.
+        // Default: `None`, as in Python.
         return Ok(default.cloned().unwrap_or(Value::None));
     }
     arguments.none()?;
@@ -145,7 +145,6 @@ fn map_method(
     }
 }
 
-/// Keys with their values, as tuples.
 pub(crate) fn items_of_map(meter: &Meter<'_>, map: &Map, kind: Kind) -> Result<Value, Fault> {
     let mut items = Items::with_capacity(meter, map.entries.len())?;
     for (key, value) in &map.entries {
@@ -157,7 +156,7 @@ pub(crate) fn items_of_map(meter: &Meter<'_>, map: &Map, kind: Kind) -> Result<V
     items.into_value(kind)
 }
 
-/// `index` and `count` of lists.
+/// Implements `index` and `count` of lists.
 fn search(
     meter: &Meter<'_>,
     items: &[Value],

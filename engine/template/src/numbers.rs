@@ -1,6 +1,7 @@
-//! Numbers as Python writes and reads them.
+//! Numbers in Python's text format.
 
-/// Shortest digits that read back as the same number; an exponent below 1e-4 and from 1e16.
+/// Formats a number with the fewest digits that read back exactly. An exponent is used below 1e-4 and from
+/// 1e16.
 pub(crate) fn float_text(number: f64) -> String {
     if number.is_nan() {
         return "nan".into();
@@ -19,7 +20,7 @@ pub(crate) fn float_text(number: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// `int(text)`: digits with a sign, single underscores between them.
+/// Implements `int(text)`: digits with an optional sign and single underscores between them.
 pub(crate) fn parse_int(text: &str, base: u32) -> Option<i64> {
     let text = text.trim_matches(super::lexer::is_space);
     let (negative, digits) = match text.strip_prefix('-') {
@@ -41,7 +42,7 @@ pub(crate) fn parse_int(text: &str, base: u32) -> Option<i64> {
     i64::from_str_radix(&digits, base).ok()
 }
 
-/// `float(text)`.
+/// Implements `float(text)`.
 pub(crate) fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(super::lexer::is_space);
     if text.starts_with('_') || text.ends_with('_') || text.contains("__") {

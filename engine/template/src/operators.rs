@@ -1,9 +1,8 @@
-//! Operators and brackets of expressions: how tightly they bind, and what waits for their right side.
+//! Operators and brackets of expressions, with their precedence.
 
 use super::emitter::Moved;
 use super::program::{Arithmetic, Comparison};
 
-/// What a call is of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Callee {
     Value,
@@ -12,7 +11,6 @@ pub(crate) enum Callee {
     Test { name: u32, negated: bool },
 }
 
-/// An operator or bracket that waits for its right side.
 pub(crate) enum Pending {
     Negate,
     Positive,
@@ -48,12 +46,12 @@ pub(crate) enum Pending {
         names: Vec<u32>,
         start: usize,
     },
-    /// `x is divisibleby 3`: an argument without brackets.
+    /// Argument without brackets, as in `x is divisibleby 3`.
     TestArgument {
         name: u32,
         negated: bool,
     },
-    /// `value if`, which waits for the condition.
+    /// `value if`, waiting for the condition.
     Condition {
         value: Moved,
         start: usize,
@@ -65,7 +63,7 @@ pub(crate) enum Pending {
     },
 }
 
-/// How tightly an operator binds.
+/// Returns the precedence of an operator; higher binds tighter.
 pub(crate) fn precedence(pending: &Pending) -> Option<u8> {
     Some(match pending {
         Pending::Or(_) => 1,

@@ -1,4 +1,4 @@
-//! Tags as instructions: a list of open blocks says what the next end belongs to.
+//! Parser of tags. A stack of open blocks determines the block that an end tag closes.
 
 use super::emitter::{Emitter, Moved};
 use super::error::{TemplateError, TemplateErrorKind};
@@ -9,18 +9,16 @@ use super::program::{MacroCode, Op, Program};
 
 type Parsed<T> = Result<T, TemplateError>;
 
-/// `a, b` and `a if b else c` may stand without brackets.
+/// `ANY` allows `a, b` and `a if b else c` without brackets; `ONE` allows only the latter.
 const ANY: Allowed = Allowed { tuple: true, conditional: true };
 const ONE: Allowed = Allowed { tuple: false, conditional: true };
 
-/// What is assigned to.
 enum Target {
     Name(u32),
     Attribute(u32, u32),
     Names(Vec<u32>),
 }
 
-/// A block that waits for its end.
 enum Block {
     If {
         otherwise: Option<usize>,
@@ -30,7 +28,7 @@ enum Block {
         next: usize,
         breaks: Vec<usize>,
     },
-    /// The `else` of a loop.
+    /// The `else` branch of a loop.
     Else {
         end: usize,
     },
@@ -47,7 +45,7 @@ enum Block {
     Call {
         over: usize,
     },
-    /// `with` and `generation`.
+    /// `with` and `generation` blocks.
     Scope {
         end: &'static str,
     },
@@ -67,7 +65,6 @@ impl Block {
     }
 }
 
-/// Parses a whole template.
 pub(crate) fn parse(source: &str) -> Parsed<Program> {
     if source.len() > SOURCE_BYTES_MAX {
         let why = format!("{} bytes, at most {SOURCE_BYTES_MAX} are accepted", source.len());
@@ -94,7 +91,7 @@ struct Parser<'s> {
 }
 
 impl Parser<'_> {
-    /// One piece of text or one tag; `false` at the end.
+    /// Parses one text or one tag. Returns `false` at the end.
     fn statement(&mut self) -> Parsed<bool> {
         match self.emitter.advance()? {
             Token::Data(text) => {
@@ -185,7 +182,7 @@ impl Parser<'_> {
             Block::Macro { over } => {
                 self.emitter.emit(Op::Return)?;
                 self.emitter.land(over);
-                // The name may be repeated.
+                // The end tag may repeat the name.
                 if matches!(self.emitter.token, Token::Name(_)) {
                     self.emitter.advance()?;
                 }
@@ -229,7 +226,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The end of a loop; the jump that it makes if there were items.
+    /// Ends a loop. Returns the jump that is taken if the loop had items.
     fn end_loop(&mut self, next: usize, breaks: Vec<usize>) -> Parsed<usize> {
         self.emitter.jump_to(next)?;
         self.emitter.land(next);
@@ -262,7 +259,7 @@ impl Parser<'_> {
         self.open(Block::For { next, breaks: vec![] })
     }
 
-    /// One name or several, in brackets or not.
+    /// Parses one or several names, with optional brackets.
     fn loop_target(&mut self) -> Parsed<Target> {
         let bracket = self.emitter.skip_symbol("(")?;
         let first = self.name()?;
@@ -336,7 +333,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Filters whose value is there at the end of the block.
+    /// Parses filters for a value that is complete at the end of the block.
     fn filters(&mut self) -> Parsed<Moved> {
         let start = self.emitter.here();
         parse_filters(&mut self.emitter)?;
@@ -378,7 +375,7 @@ impl Parser<'_> {
         if macros.len() >= MACROS_MAX {
             return Err(self.emitter.error(format!("more than {MACROS_MAX} macros")));
         }
-        // Below the limit of macros.
+        // The number is below the limit on macros.
         let number = macros.len() as u32;
         macros.push(MacroCode { name, parameters: vec![], entry: 0 });
         Ok(number)
@@ -403,7 +400,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parameters up to the closing bracket; defaults are computed where the macro begins.
+    /// Parses parameters up to the closing bracket. Defaults are computed at the start of the macro.
     fn parameters(&mut self, number: u32) -> Parsed<()> {
         let mut first = true;
         while !self.emitter.skip_symbol(")")? {
@@ -431,7 +428,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The block becomes a macro that the call gets as `caller`.
+    /// Compiles the block to a macro that the call receives as `caller`.
     fn call_block(&mut self) -> Parsed<()> {
         let caller = self.emitter.name("caller");
         let number = self.new_macro(caller)?;
@@ -463,7 +460,7 @@ impl Parser<'_> {
         self.open(Block::Call { over })
     }
 
-    /// `break` and `continue`: ends what was begun inside the loop.
+    /// Compiles `break` and `continue`, which also end the blocks inside the loop.
     fn leave_loop(&mut self, for_good: bool) -> Parsed<()> {
         let mut inner = vec![];
         let mut found = None;

@@ -1,4 +1,4 @@
-//! Tests by name: what stands after `is`.
+//! Tests by name, as used after `is`.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use super::print::to_text;
 use super::program::Arithmetic;
 use super::value::{Kind, Value};
 
-/// `value is name(arguments)`.
+/// Evaluates `value is name(arguments)`.
 pub(crate) fn apply_test(
     meter: &Meter<'_>,
     name: &str,
@@ -73,7 +73,7 @@ fn is_known(name: &str) -> bool {
     known.contains(&name)
 }
 
-/// Tests that take no argument.
+/// Evaluates tests without arguments.
 fn of_type(meter: &Meter<'_>, name: &str, value: &Value) -> Result<Option<bool>, Fault> {
     Ok(Some(match name {
         "defined" => !value.is_undefined(),
@@ -119,7 +119,7 @@ pub(crate) fn is_callable(value: &Value) -> bool {
     )
 }
 
-/// Whether both are one object, as far as that can be told.
+/// Returns whether both are the same object, as far as it can be determined.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::None, Value::None) | (Value::Undefined, Value::Undefined) => true,

@@ -1,4 +1,4 @@
-//! Values as Python's `str` and `repr` write them.
+//! Formatting of values as by Python's `str` and `repr`.
 
 use super::error::Fault;
 use super::limits::ALLOCATION_WORK;
@@ -7,13 +7,13 @@ use super::numbers::float_text;
 use super::text::{Text, TextBuffer, between};
 use super::value::{Kind, Map, Sequence, Value};
 
-/// A list or map that is being written, and how many of its items are.
+/// A list or map that is being written, and the number of items written.
 enum Open<'v> {
     Sequence(&'v Sequence, usize),
     Map(&'v Map, usize),
 }
 
-/// `str(value)`.
+/// Implements `str(value)`.
 pub(crate) fn to_text(meter: &Meter<'_>, value: &Value) -> Result<Text, Fault> {
     if let Value::Text(text) | Value::Markup(text) = value {
         return Ok(text.clone());
@@ -23,7 +23,6 @@ pub(crate) fn to_text(meter: &Meter<'_>, value: &Value) -> Result<Text, Fault> {
     Ok(out.finish())
 }
 
-/// Writes `str(value)`.
 pub(crate) fn print(meter: &Meter<'_>, value: &Value, out: &mut TextBuffer) -> Result<(), Fault> {
     match value {
         Value::Text(text) | Value::Markup(text) => out.push(meter, text.as_str()),
@@ -32,7 +31,7 @@ pub(crate) fn print(meter: &Meter<'_>, value: &Value, out: &mut TextBuffer) -> R
     }
 }
 
-/// Text with what HTML gives a meaning escaped, as `markupsafe` does.
+/// Escapes characters with a meaning in HTML, as `markupsafe` does.
 pub(crate) fn escaped(meter: &Meter<'_>, text: &Text) -> Result<Text, Fault> {
     meter.walk(text.len())?;
     let mut out = TextBuffer::with_capacity(meter, text.len())?;
@@ -78,7 +77,7 @@ fn represent(meter: &Meter<'_>, value: &Value, out: &mut TextBuffer) -> Result<(
                 if index > 0 {
                     out.push(meter, ", ")?;
                 }
-                // Keys hold no lists or dicts that have been begun: a tuple is written whole.
+                // Keys contain no open lists or dicts, since tuples are written completely.
                 represent_key(meter, key, out)?;
                 out.push(meter, ": ")?;
                 begin(meter, item, out, &mut open)?;
@@ -97,7 +96,7 @@ fn represent_key(meter: &Meter<'_>, key: &Value, out: &mut TextBuffer) -> Result
     }
 }
 
-/// Writes a value, or the beginning of a list or map, whose items are written later.
+/// Writes a scalar, or the opening bracket of a list or map, whose items are pushed on `open`.
 fn begin<'v>(
     meter: &Meter<'_>,
     value: &'v Value,
@@ -154,7 +153,7 @@ fn end_sequence(meter: &Meter<'_>, sequence: &Sequence, out: &mut TextBuffer) ->
     )
 }
 
-/// A range that has no step prints its bounds; others cannot be told from their numbers.
+/// Prints a range without a step by its bounds. Other ranges cannot be reconstructed from their numbers.
 fn print_range(meter: &Meter<'_>, range: &Sequence, out: &mut TextBuffer) -> Result<(), Fault> {
     let numbers: Vec<i64> = range.items.iter().take(2).filter_map(Value::as_int).collect();
     match (numbers.as_slice(), range.items.last().and_then(Value::as_int)) {
@@ -166,12 +165,12 @@ fn print_range(meter: &Meter<'_>, range: &Sequence, out: &mut TextBuffer) -> Res
     }
 }
 
-/// Single quotes, unless only they occur inside.
+/// Writes a quoted text. Double quotes are used only if the text contains single quotes and no double quotes.
 fn quote(meter: &Meter<'_>, text: &str, out: &mut TextBuffer) -> Result<(), Fault> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     meter.walk(text.len())?;
     out.push_char(meter, quote)?;
-    // What needs no escape is written in one go.
+    // Text without escapes is written in one call.
     let mut written = 0;
     for (at, character) in text.char_indices() {
         if character == quote || character == '\\' || !is_printable(character) {
@@ -200,12 +199,13 @@ fn push_escape(meter: &Meter<'_>, character: char, out: &mut TextBuffer) -> Resu
     }
 }
 
-/// What Python prints as it is: neither control characters nor separators nor what is unassigned.
+/// Returns whether Python prints a character unescaped: no control characters, separators or unassigned code
+/// points.
 fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return (' '..='~').contains(&character);
     }
-    // Behind another character, marks are not escaped.
+    // A combining mark is not escaped after another character.
     let pair = ['a', character];
     let text: String = pair.iter().collect();
     !text.escape_debug().skip(1).collect::<String>().starts_with('\\')

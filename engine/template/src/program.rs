@@ -1,5 +1,5 @@
-//! A parsed template: one flat list of instructions, whose jumps are relative, so that a conditional
-//! expression can be moved behind its condition.
+//! A parsed template: one flat list of instructions. Jumps are relative, so that a conditional expression can
+//! be moved behind its condition.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,21 +30,19 @@ pub(crate) enum Comparison {
     NotIn,
 }
 
-/// What a call passes: values on the stack, of which the last are named.
+/// Arguments of a call: values on the stack, the last of which are named.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CallShape {
     pub(crate) count: u16,
-    /// Which list of names.
     pub(crate) names: u16,
 }
 
-/// One instruction. Numbers are those of constants, names, macros; jumps count instructions from
-/// the one that jumps.
+/// One instruction. Operands are numbers of constants, names and macros. Jumps are relative to the jump
+/// instruction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Op {
     /// Prints a constant text.
     Raw(u32),
-    /// Prints the value.
     Print,
     Constant(u32),
     Int(i64),
@@ -55,11 +53,11 @@ pub(crate) enum Op {
     Store(u32),
     /// `set namespace.attribute`.
     StoreAttribute(u32, u32),
-    /// A sequence of that many values, the first on top.
+    /// Unpacks a sequence of the given length, with the first value on top.
     Unpack(u32),
     Attribute(u32),
     Item,
-    /// Start, stop and step.
+    /// Slices with start, stop and step.
     Slice,
     Negate,
     Positive,
@@ -79,32 +77,28 @@ pub(crate) enum Op {
     Method(u32, CallShape),
     Filter(u32, CallShape),
     Test(u32, CallShape),
-    /// Starts a loop over the value.
     Iterate,
-    /// Starts a loop that only chooses items.
+    /// Starts a loop that filters items.
     IterateToChoose,
-    /// The next item, or a jump.
+    /// Advances to the next item, or jumps if there is none.
     Next(i32),
-    /// Keeps the present item if the value is true.
+    /// Keeps the current item if the value is true.
     Choose,
-    /// Ends a loop that chooses; its items are the value.
+    /// Ends a filtering loop and pushes its items.
     EndChoice,
-    /// Ends a loop; jumps if it had items.
+    /// Ends a loop. Jumps if the loop had items.
     EndLoop(i32),
     PushScope,
     PopScope,
-    /// Printed text becomes a value.
     Capture,
     EndCapture,
-    /// Forgets captured text.
     DropCapture,
     MakeMacro(u32),
-    /// Jumps unless the parameter is missing.
+    /// Jumps if the parameter was given.
     JumpIfGiven(u32, i32),
     Return,
 }
 
-/// A macro's beginning and parameters.
 #[derive(Debug, Clone)]
 pub(crate) struct MacroCode {
     pub(crate) name: u32,
@@ -112,11 +106,10 @@ pub(crate) struct MacroCode {
     pub(crate) entry: usize,
 }
 
-/// A name of the template: a variable, an attribute, a filter, a parameter.
+/// A name of the template: a variable, attribute, filter or parameter.
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) text: Arc<String>,
-    /// The function of that name.
     pub(crate) function: Option<Function>,
     pub(crate) is_loop: bool,
 }
@@ -127,18 +120,16 @@ pub(crate) enum Constant {
     Float(f64),
 }
 
-/// A parsed template.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) code: Vec<Op>,
-    /// The line of each instruction.
     pub(crate) lines: Vec<u32>,
     pub(crate) constants: Vec<Constant>,
     pub(crate) names: Vec<Name>,
     pub(crate) macros: Vec<MacroCode>,
-    /// Names of named arguments, call by call; the first list is empty.
+    /// Names of named arguments per call shape; the first list is empty.
     pub(crate) argument_names: Vec<Vec<u32>>,
-    /// Numbers of names by their text.
+    /// Numbers of names, keyed by text.
     pub(crate) name_numbers: HashMap<String, u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Variables: the template's own, and those of loops, macros and blocks.
+//! Variables: globals of the template, and variables of loops, macros and blocks.
 
 use std::rc::Rc;
 
@@ -6,32 +6,31 @@ use super::error::Fault;
 use super::meter::{Charge, Meter};
 use super::value::{LoopState, MacroRef, Value};
 
-/// The scope that lies in no other.
+/// Parent of outermost scopes.
 const ROOT: u32 = u32::MAX;
 
-/// Variables of one block.
 struct Scope {
-    /// Where a name is looked for next.
+    /// Index of the enclosing scope, where lookup continues.
     parent: u32,
-    /// No two scopes of a rendering have the same.
+    /// Serial number, unique within a rendering.
     serial: u32,
     variables: Vec<(u32, Value)>,
     loop_state: Option<Rc<LoopState>>,
 }
 
 pub(crate) struct Scopes {
-    /// The template's variables, by the number of their name.
+    /// Global variables, indexed by name number.
     globals: Vec<Option<Value>>,
     scopes: Vec<Scope>,
-    /// Emptied lists of variables, to be used again.
+    /// Emptied lists of variables, for reuse.
     spare: Vec<Vec<(u32, Value)>>,
     serial: u32,
     charge: Charge,
 }
 
-/// What a variable costs; a vector that grows has at most three times the room.
+/// Charge per variable. A growing vector has up to three times the capacity.
 const VARIABLE_BYTES: usize = 3 * size_of::<(u32, Value)>();
-/// What a scope costs.
+/// Charge per scope.
 const SCOPE_BYTES: usize = 3 * size_of::<Scope>();
 
 impl Scopes {
@@ -47,14 +46,14 @@ impl Scopes {
     }
 
     fn top(&self) -> u32 {
-        // Scopes are as many as blocks and calls, which are few.
+        // The number of scopes is limited by the nesting of blocks and calls.
         match self.scopes.len() {
             0 => ROOT,
             count => (count - 1) as u32,
         }
     }
 
-    /// Where a macro that is made now is made.
+    /// Creates a reference to a macro in the current scope.
     pub(crate) fn here(&self, index: u32) -> MacroRef {
         let serial = self.scopes.last().map_or(0, |scope| scope.serial);
         MacroRef { index, scope: self.top(), serial }
@@ -64,7 +63,8 @@ impl Scopes {
         self.push_in(self.top(), loop_state)
     }
 
-    /// A scope for a macro's call. If the block around the macro is over, its variables are gone.
+    /// Opens the scope of a macro call. If the block around the macro has ended, its variables are
+    /// unavailable.
     pub(crate) fn push_for(&mut self, called: MacroRef) -> Result<(), Fault> {
         let scope = self.scopes.get(called.scope as usize);
         let lives = scope.is_some_and(|scope| scope.serial == called.serial);
@@ -74,7 +74,7 @@ impl Scopes {
     fn push_in(&mut self, parent: u32, loop_state: Option<Rc<LoopState>>) -> Result<(), Fault> {
         self.charge.add(SCOPE_BYTES)?;
         self.serial = self.serial.wrapping_add(1);
-        // Default: no list is left over, so there is a new one.
+        // Default: a new list if there is none to reuse.
         let variables = self.spare.pop().unwrap_or_default();
         self.scopes.push(Scope { parent, serial: self.serial, variables, loop_state });
         Ok(())
@@ -96,7 +96,6 @@ impl Scopes {
         }
     }
 
-    /// Forgets the variables of the innermost scope.
     pub(crate) fn clear(&mut self) {
         if let Some(scope) = self.scopes.last_mut() {
             self.charge.give_back(scope.variables.len() * VARIABLE_BYTES);
@@ -110,7 +109,6 @@ impl Scopes {
         }
     }
 
-    /// Assigns in the innermost scope.
     pub(crate) fn set(&mut self, name: u32, value: Value) -> Result<(), Fault> {
         let Some(scope) = self.scopes.last_mut() else {
             self.set_global(name, value);
@@ -126,13 +124,12 @@ impl Scopes {
         Ok(())
     }
 
-    /// Whether the innermost scope has the variable.
     pub(crate) fn is_set(&self, name: u32) -> bool {
         let scope = self.scopes.last();
         scope.is_some_and(|scope| scope.variables.iter().any(|(known, _)| *known == name))
     }
 
-    /// The variable as it is seen from the innermost scope.
+    /// Looks up a variable from the innermost scope outwards.
     pub(crate) fn get(
         &self,
         meter: &Meter<'_>,

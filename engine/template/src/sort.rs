@@ -1,4 +1,4 @@
-//! A stable sort whose comparisons may fail, and need not agree with each other.
+//! A stable sort whose comparisons may fail and may be inconsistent.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use super::limits::ITEM_WORK;
 use super::meter::Meter;
 use super::value::Value;
 
-/// Places of `keys` in the order of the keys. Merges runs that double, so that it needs no stack.
+/// Returns the indices of `keys` in sorted order. Bottom-up merge sort, which needs no stack.
 pub(crate) fn sorted_places(
     meter: &Meter<'_>,
     keys: &[Value],
@@ -32,7 +32,7 @@ pub(crate) fn sorted_places(
     Ok(places)
 }
 
-/// Two sorted runs that become one.
+/// Two sorted runs to merge.
 struct Runs<'p> {
     left: &'p [usize],
     right: &'p [usize],
@@ -52,7 +52,7 @@ fn merge(
             (Some(a), Some(b)) => order(meter, a, b)?,
             _ => None,
         };
-        // Equal items keep their order, also backwards.
+        // Equal items keep their order, even if reversed.
         let second_first =
             if reverse { order == Some(Ordering::Less) } else { order == Some(Ordering::Greater) };
         if second_first {

@@ -1,4 +1,4 @@
-//! What callers use: a template is parsed once and rendered many times.
+//! Public interface: a template is parsed once and rendered many times.
 
 use std::fmt;
 
@@ -20,15 +20,15 @@ pub struct Template {
     program: Program,
 }
 
-/// What a rendering may use, and who may end it.
+/// Options of a rendering.
 #[derive(Clone, Copy)]
 pub struct RenderOptions<'a> {
-    /// Memory, work and time.
+    /// Limits on memory, work and time.
     pub limits: RenderLimits,
-    /// Asked every millisecond or so; `true` ends the rendering.
+    /// Called about once per millisecond; `true` cancels the rendering.
     pub cancelled: &'a dyn Fn() -> bool,
-    /// What `strftime_now` answers for a format, or why it cannot; without it templates that ask
-    /// for the date fail.
+    /// Implementation of `strftime_now`: returns a formatted date or an error message. Without it, templates
+    /// that use the date fail.
     pub strftime_now: Option<Clock<'a>>,
 }
 
@@ -50,12 +50,13 @@ impl Template {
         Ok(Self { program: parse(source)? })
     }
 
-    /// Whether it names a variable, an attribute or a key so: what it does not name changes nothing.
+    /// Returns whether the template mentions a variable, attribute or key. A variable that it does not
+    /// mention has no effect.
     pub fn names(&self, name: &str) -> bool {
         self.program.name_numbers.contains_key(name)
     }
 
-    /// Renders the template with these variables.
+    /// Renders the template with the given variables.
     pub fn render(
         &self,
         variables: &Map<String, Json>,
@@ -70,7 +71,7 @@ impl Template {
             self.program.names.get(*number as usize).map(|name| Text::literal(&name.text))
         };
         for (name, json) in variables {
-            // What the template does not name it cannot see.
+            // Variables that the template does not mention are skipped.
             let Some(number) = self.program.name_numbers.get(name.as_str()) else { continue };
             let value = from_json(&meter, json, &known).map_err(|fault| failed(fault, 0))?;
             machine.scopes.set_global(*number, value);

@@ -1,4 +1,4 @@
-//! Text that is shared: a part of a text costs no copy.
+//! Shared text: slices do not copy.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -8,13 +8,13 @@ use super::error::Fault;
 use super::limits::ALLOCATION_WORK;
 use super::meter::{Charge, Meter};
 
-/// What an allocation costs besides its bytes.
+/// Overhead of an allocation in bytes.
 const OVERHEAD: usize = 64;
 
-/// Texts of half this size get room for more behind them when something is appended.
+/// Capacity in bytes up to which appending reserves twice the required size.
 const APPEND_ROOM_MAX: usize = 1 << 16;
 
-/// A text, or a part of one.
+/// A text, or a slice of one.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
     buffer: Buffer,
@@ -24,23 +24,22 @@ pub(crate) struct Text {
 
 #[derive(Debug, Clone)]
 enum Buffer {
-    /// Of the template itself.
     Literal(Arc<String>),
     Made(Rc<TextBuffer>),
 }
 
-/// A part of a text between positions that were found in it.
+/// Returns a slice of a text between positions that were found in it.
 pub(crate) fn between(text: &str, part: Range<usize>) -> Result<&str, Fault> {
     text.get(part).ok_or_else(|| Fault::broken("positions in a text are borders of characters"))
 }
 
 impl Text {
-    /// A text of the template; those are shorter than 4 GiB.
+    /// Creates a text of the template, which is shorter than 4 GiB.
     pub(crate) fn literal(text: &Arc<String>) -> Self {
         Self { buffer: Buffer::Literal(Arc::clone(text)), start: 0, end: text.len() as u32 }
     }
 
-    /// A copy of `text`.
+    /// Copies `text`.
     pub(crate) fn copy(meter: &Meter<'_>, text: &str) -> Result<Self, Fault> {
         let mut buffer = TextBuffer::with_capacity(meter, text.len())?;
         buffer.push(meter, text)?;
@@ -59,7 +58,7 @@ impl Text {
         (self.end - self.start) as usize
     }
 
-    /// The bytes from `start` to `end` of this text, both at the borders of characters.
+    /// Returns the bytes from `start` to `end`, both at character boundaries.
     pub(crate) fn part(&self, start: usize, end: usize) -> Self {
         let end = end.min(self.len());
         let start = start.min(end);
@@ -67,13 +66,13 @@ impl Text {
         Self { buffer, start: self.start + start as u32, end: self.start + end as u32 }
     }
 
-    /// The part of this text that `part`, a slice of [`Self::as_str`], is.
+    /// Returns the slice of this text that equals `part`, which is a slice of [`Self::as_str`].
     pub(crate) fn part_of(&self, part: &str) -> Self {
         let start = (part.as_ptr() as usize).wrapping_sub(self.as_str().as_ptr() as usize);
         self.part(start, start.saturating_add(part.len()))
     }
 
-    /// This text with `tail` behind it; in place where nobody else has it.
+    /// Appends `tail`, in place if the buffer is not shared.
     pub(crate) fn append(mut self, meter: &Meter<'_>, tail: &str) -> Result<Self, Fault> {
         if let Buffer::Made(shared) = &mut self.buffer
             && let Some(buffer) = Rc::get_mut(shared)
@@ -83,7 +82,7 @@ impl Text {
             self.end = buffer.text.len() as u32;
             return Ok(self);
         }
-        // Often more follows.
+        // Further appends are likely.
         let room = 2 * (self.len() + tail.len());
         let room = if room < APPEND_ROOM_MAX { room.max(64) } else { room / 2 };
         let mut buffer = TextBuffer::with_capacity(meter, room)?;
@@ -92,7 +91,6 @@ impl Text {
         Ok(buffer.finish())
     }
 
-    /// Its number of characters.
     pub(crate) fn count(&self, meter: &Meter<'_>) -> Result<usize, Fault> {
         meter.scan(self.len())?;
         let text = self.as_str();
@@ -100,7 +98,7 @@ impl Text {
     }
 }
 
-/// Text that grows, every byte of it charged before it is there.
+/// A growing text. Bytes are charged before they are allocated.
 #[derive(Debug)]
 pub(crate) struct TextBuffer {
     text: String,
@@ -136,7 +134,7 @@ impl TextBuffer {
         self.push(meter, character.encode_utf8(&mut [0; 4]))
     }
 
-    /// `text`, `count` times.
+    /// Appends `text` `count` times.
     pub(crate) fn repeat(
         &mut self,
         meter: &Meter<'_>,
@@ -155,7 +153,7 @@ impl TextBuffer {
         Ok(())
     }
 
-    /// The old bytes and the new ones are there at a time.
+    /// Grows the buffer. The old and the new bytes exist at the same time.
     #[cold]
     fn grow(&mut self, meter: &Meter<'_>, more: usize) -> Result<(), Fault> {
         let limit = meter.text_bytes_max();

@@ -13,10 +13,10 @@ use super::text::{Text, TextBuffer};
 use super::text_methods::{Ends, Replacement, call_text_method, lines_of, replace, strip};
 use super::value::{Items, Value};
 
-/// Widest indent of JSON in spaces.
+/// Maximum indent of JSON in spaces.
 const JSON_INDENT_MAX: i64 = 64;
 
-/// `json.dumps(value, ensure_ascii=False)`, with the options that `transformers` offers.
+/// Implements `json.dumps(value, ensure_ascii=False)` with the options that `transformers` adds.
 pub(crate) fn tojson(
     meter: &Meter<'_>,
     value: &Value,
@@ -32,7 +32,7 @@ pub(crate) fn tojson(
             if width > JSON_INDENT_MAX {
                 return Err(Fault::failed(format!("an indent above {JSON_INDENT_MAX}")));
             }
-            // Default: below nothing is nothing.
+            // Default: a negative width means no indent.
             let width = usize::try_from(width).unwrap_or(0);
             Some(Text::copy(meter, &" ".repeat(width))?)
         }
@@ -44,7 +44,7 @@ pub(crate) fn tojson(
     let (item_separator, key_separator) = match separators.as_ref().map(|s| s.items.as_slice()) {
         Some([item, key]) => (text_of(item, "a separator")?, text_of(key, "a separator")?),
         Some(_) => return Err(Fault::failed("tojson wants two separators")),
-        // Python leaves the space out where a line break follows.
+        // Python omits the space before a line break.
         None if indent.is_some() => (",", ": "),
         None => (", ", ": "),
     };
@@ -71,7 +71,7 @@ pub(crate) fn trim(
     strip(meter, &text, characters, Ends { start: true, end: true }).map(Value::Text)
 }
 
-/// The values as text, with a separator between them; an attribute of each if named.
+/// Joins the values as text, or a named attribute of each, with a separator.
 pub(crate) fn join(
     meter: &Meter<'_>,
     value: &Value,
@@ -98,7 +98,7 @@ pub(crate) fn join(
     Ok(Value::Text(out.finish()))
 }
 
-/// Words begin after white space, hyphens and opening brackets.
+/// Implements `title`: words start after white space, hyphens and opening brackets.
 pub(crate) fn title(
     meter: &Meter<'_>,
     value: &Value,
@@ -146,7 +146,7 @@ pub(crate) fn replace_filter(
     replace(meter, &text, Replacement { old: old.as_str(), new: new.as_str(), count })
 }
 
-/// Every line but the first (and the empty ones) moved right.
+/// Indents all lines except the first and empty ones.
 pub(crate) fn indent(
     meter: &Meter<'_>,
     value: &Value,
@@ -158,12 +158,12 @@ pub(crate) fn indent(
     let (unit, count) = match width {
         None => (" ", 4),
         Some(Value::Text(width)) => (width.as_str(), 1),
-        // Default: below nothing is nothing.
+        // Default: a negative width means no indent.
         Some(width) => (" ", usize::try_from(int_of(width, "a width")?).unwrap_or(0)),
     };
     meter.walk(3 * source.len())?;
     let mut out = TextBuffer::new(meter)?;
-    // A line break at the end makes an empty line, as the line break that jinja2 adds does.
+    // A line break at the end creates an empty line, since jinja2 appends a line break.
     let ends = source.is_empty() || lines_of(source, true).last() != lines_of(source, false).last();
     let lines = lines_of(source, false).chain(ends.then_some(""));
     for (index, line) in lines.enumerate() {
@@ -196,6 +196,6 @@ pub(crate) fn center(
     arguments: Arguments<'_>,
 ) -> Result<Value, Fault> {
     let [width] = arguments.bind(["width"])?;
-    let width = [width.cloned().unwrap_or(Value::Int(80))]; // Default: as in jinja2.
+    let width = [width.cloned().unwrap_or(Value::Int(80))]; // Default: 80, as in jinja2.
     call_text_method(meter, &to_text(meter, value)?, "center", Arguments::positional(&width))
 }

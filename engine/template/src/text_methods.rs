@@ -73,7 +73,7 @@ pub(crate) fn call_text_method(
         "startswith" | "endswith" => starts_or_ends(meter, text, arguments, name == "startswith"),
         "removeprefix" | "removesuffix" => {
             let [part] = arguments.bind(["part"])?;
-            let part = text_of(part.unwrap_or(&Value::Undefined), "the part to remove")?; // Default: refused below.
+            let part = text_of(part.unwrap_or(&Value::Undefined), "the part to remove")?; // Default: fails below.
             meter.scan(part.len())?;
             let rest = match name {
                 "removeprefix" => text.as_str().strip_prefix(part),
@@ -93,7 +93,7 @@ pub(crate) fn call_text_method(
         "find" | "rfind" | "index" | "rindex" => find(meter, text, arguments, name),
         "count" => {
             let [part] = arguments.bind(["sub"])?;
-            let part = text_of(part.unwrap_or(&Value::Undefined), "the part to count")?; // Default: refused below.
+            let part = text_of(part.unwrap_or(&Value::Undefined), "the part to count")?; // Default: fails below.
             meter.walk(text.len())?;
             Ok(Value::Int(text.as_str().matches(part).count() as i64))
         }
@@ -115,13 +115,12 @@ pub(crate) fn call_text_method(
     }
 }
 
-/// Which ends of a text are stripped.
 pub(crate) struct Ends {
     pub(crate) start: bool,
     pub(crate) end: bool,
 }
 
-/// Without white space, or these characters, at the ends.
+/// Strips white space, or the given characters, from the ends.
 pub(crate) fn strip(
     meter: &Meter<'_>,
     text: &Text,
@@ -134,7 +133,7 @@ pub(crate) fn strip(
     };
     meter.scan(text.len())?;
     match set {
-        // Short sets are looked through as fast as white space.
+        // Short sets are searched as fast as white space.
         Some(set) if set.len() > 8 => {
             meter.work((text.len() as u64).saturating_mul(set.len() as u64 / 4))?;
         }
@@ -151,15 +150,15 @@ pub(crate) fn strip(
     if ends.end {
         rest = rest.trim_end_matches(is_stripped);
     }
-    // What is stripped is looked at one by one.
+    // Stripped characters are inspected one by one.
     meter.walk(text.len() - rest.len())?;
     Ok(text.part_of(rest))
 }
 
-/// The limit that `maxsplit` sets.
+/// Returns the limit that `maxsplit` sets.
 fn limit_of(count: Option<&Value>) -> Result<usize, Fault> {
     let count = count.map_or(Ok(-1), |count| int_of(count, "maxsplit"))?;
-    // Default: below nothing is no limit.
+    // Default: a negative value means no limit.
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
@@ -235,7 +234,7 @@ fn is_line_break(character: char) -> bool {
     matches!(character, '\n'..='\r' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Lines, as Python's `splitlines` has them.
+/// Splits a text into lines, like Python's `splitlines`.
 pub(crate) fn lines_of(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -271,7 +270,7 @@ fn partition(
     backwards: bool,
 ) -> Result<Value, Fault> {
     let [separator] = arguments.bind(["sep"])?;
-    let separator = text_of(separator.unwrap_or(&Value::Undefined), "a separator")?; // Default: refused below.
+    let separator = text_of(separator.unwrap_or(&Value::Undefined), "a separator")?; // Default: fails below.
     if separator.is_empty() {
         return Err(Fault::failed("a separator cannot be empty"));
     }
@@ -324,7 +323,7 @@ fn starts_or_ends(
     }
 }
 
-/// What is replaced by what; below zero times is always.
+/// A replacement. A negative count means no limit.
 pub(crate) struct Replacement<'t> {
     pub(crate) old: &'t str,
     pub(crate) new: &'t str,
@@ -337,7 +336,7 @@ pub(crate) fn replace(
     replacement: Replacement<'_>,
 ) -> Result<Value, Fault> {
     let Replacement { old, new, count } = replacement;
-    // Default: below nothing is no limit.
+    // Default: a negative count means no limit.
     let mut left = usize::try_from(count).unwrap_or(usize::MAX);
     meter.search(text.len())?;
     let source = text.as_str();
@@ -369,7 +368,7 @@ fn find(
     name: &str,
 ) -> Result<Value, Fault> {
     let [part, start] = arguments.bind(["sub", "start"])?;
-    let part = text_of(part.unwrap_or(&Value::Undefined), "what is looked for")?; // Default: refused below.
+    let part = text_of(part.unwrap_or(&Value::Undefined), "what is looked for")?; // Default: fails below.
     meter.walk(text.len())?;
     let source = text.as_str();
     let skipped = match start {
@@ -407,7 +406,7 @@ fn pad(
     name: &str,
 ) -> Result<Value, Fault> {
     let [width, fill] = arguments.bind(["width", "fillchar"])?;
-    let width = int_of(width.unwrap_or(&Value::None), "a width")?; // Default: refused by `int_of`.
+    let width = int_of(width.unwrap_or(&Value::None), "a width")?; // Default: rejected by `int_of`.
     let fill = match (fill, name) {
         (_, "zfill") => "0",
         (None, _) => " ",
@@ -416,7 +415,7 @@ fn pad(
     if fill.chars().count() != 1 {
         return Err(Fault::failed("a fill character is one character"));
     }
-    // Default: no width, nothing to fill.
+    // Default: a negative width adds no padding.
     let width = usize::try_from(width).unwrap_or(0);
     let count = text.count(meter)?;
     let missing = width.saturating_sub(count);
@@ -424,7 +423,7 @@ fn pad(
         Some(rest) if name == "zfill" => text.as_str().split_at(text.len() - rest.len()),
         _ => ("", text.as_str()),
     };
-    // As Python does: what cannot be halved goes left if the width is odd.
+    // Odd padding goes left if the width is odd, as in Python.
     let left = match name {
         "ljust" => 0,
         "center" => missing / 2 + (missing & width & 1),
@@ -438,7 +437,8 @@ fn pad(
     Ok(Value::Text(out.finish()))
 }
 
-/// `format` with plain fields: `{}`, `{0}`, `{name}`. What widens or looks into values is refused.
+/// Implements `format` with plain fields: `{}`, `{0}`, `{name}`. Format specifications and attribute access
+/// are rejected.
 fn format(meter: &Meter<'_>, text: &Text, arguments: Arguments<'_>) -> Result<Value, Fault> {
     meter.walk(text.len())?;
     let mut out = TextBuffer::new(meter)?;
@@ -490,12 +490,12 @@ fn is_made_of(meter: &Meter<'_>, text: &Text, name: &str) -> Result<Value, Fault
     }))
 }
 
-/// Upper and lower case in their arrangements.
+/// Changes the case of a text: `lower`, `upper` and variants.
 pub(crate) fn change_case(meter: &Meter<'_>, text: &str, name: &str) -> Result<Text, Fault> {
     meter.walk(2 * text.len())?;
     let mut out = TextBuffer::with_capacity(meter, text.len())?;
     if matches!(name, "lower" | "casefold") {
-        // At most three times as long, and charged before that is kept.
+        // The result has at most three times the length, which is charged while it exists.
         let _lower = meter.charge(text.len().saturating_mul(3))?;
         out.push(meter, &text.to_lowercase())?;
         return Ok(out.finish());

@@ -1,5 +1,5 @@
-//! What expressions compute with. Nothing but a namespace changes after it is made, and a namespace
-//! holds no namespaces: there are no cycles, and every value is nested to a known depth.
+//! Values of expressions. Only namespaces are mutable, and a namespace cannot contain namespaces. There are
+//! therefore no cycles, and the nesting depth of each value is known.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use super::limits::{ALLOCATION_WORK, ITEM_WORK, VALUE_DEPTH_MAX};
 use super::meter::{Charge, Meter};
 use super::text::Text;
 
-/// What an allocation costs besides its items.
+/// Overhead of an allocation in bytes, without its items.
 const OVERHEAD: usize = 96;
 
 #[derive(Debug, Clone)]
@@ -18,12 +18,12 @@ pub(crate) enum Value {
     None,
     Bool(bool),
     Int(i64),
-    /// From JSON alone, beyond `i64`: it can be printed and compared.
+    /// A number beyond `i64`, which only JSON input can contain. It can be printed and compared.
     Unsigned(u64),
     Float(f64),
     Text(Text),
-    /// Text that `safe` has marked: what is added to it is escaped. It lives on the way from the
-    /// filter to `+` and `{{ }}`; everything else takes it for text.
+    /// Text that `safe` has marked: text added to it is escaped. The mark survives only from the filter to
+    /// `+` and `{{ }}`; all other operations treat it as plain text.
     Markup(Text),
     Sequence(Rc<Sequence>),
     Map(Rc<Map>),
@@ -31,14 +31,13 @@ pub(crate) enum Value {
     Macro(MacroRef),
     Loop(Rc<LoopState>),
     Function(Function),
-    /// A method that is looked at but not called, as in `x.items is defined`.
+    /// A method that is accessed but not called, as in `x.items is defined`.
     Method(Rc<Bound>),
     Joiner(Rc<Joiner>),
     Cycler(Rc<Cycler>),
 }
 
 impl Value {
-    /// Of a text with known bytes.
     pub(crate) fn text(meter: &Meter<'_>, text: &str) -> Result<Self, Fault> {
         Text::copy(meter, text).map(Self::Text)
     }
@@ -50,7 +49,7 @@ impl Value {
         }
     }
 
-    /// A whole number; `True` is 1, as in Python.
+    /// Returns an integer; `True` is 1, as in Python.
     pub(crate) fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -83,7 +82,7 @@ impl Value {
         }
     }
 
-    /// The value without the mark of `safe`.
+    /// Removes the mark of `safe`.
     pub(crate) fn unmarked(self) -> Self {
         match self {
             Self::Markup(text) => Self::Text(text),
@@ -95,7 +94,7 @@ impl Value {
         matches!(self, Self::Undefined)
     }
 
-    /// Python's name of the type, for errors.
+    /// Returns the name of the type for errors.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Undefined => "an undefined value",
@@ -133,7 +132,7 @@ impl Value {
         }
     }
 
-    /// Whether a namespace can be reached from here.
+    /// Returns whether a namespace is reachable from the value.
     fn has_namespace(&self) -> bool {
         match self {
             Self::Namespace(_) => true,
@@ -148,17 +147,17 @@ impl Value {
     }
 }
 
-/// Of what make a sequence is, as far as templates can tell.
+/// Kind of a sequence, as visible to templates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     List,
     Tuple,
     Range,
-    /// Views of a map.
+    /// Keys view of a map.
     Keys,
     Values,
     Items,
-    /// What filters such as `map` make: true, without a length, gone through once.
+    /// Result of filters such as `map`: true, without a length, and can be iterated once.
     Generator,
 }
 
@@ -173,7 +172,7 @@ impl Kind {
         }
     }
 
-    /// Whether it has items by number.
+    /// Returns whether items are accessible by index.
     pub(crate) fn is_indexed(self) -> bool {
         matches!(self, Self::List | Self::Tuple | Self::Range)
     }
@@ -183,14 +182,14 @@ impl Kind {
 pub(crate) struct Sequence {
     pub(crate) kind: Kind,
     pub(crate) items: Vec<Value>,
-    /// Of a generator: it was gone through.
+    /// Set once a generator was iterated.
     used: Cell<bool>,
     depth: u16,
     has_namespace: bool,
     _charge: Charge,
 }
 
-/// Items of a sequence to be, charged as they come.
+/// Builder of a sequence. Items are charged when they are added.
 pub(crate) struct Items {
     items: Vec<Value>,
     charge: Charge,
@@ -245,7 +244,7 @@ impl Items {
     }
 }
 
-/// The depth of what holds values nested to `depth`.
+/// Returns the depth of a container whose values are nested to `depth`.
 fn nested_in(depth: u16) -> Result<u16, Fault> {
     if depth >= VALUE_DEPTH_MAX {
         return Err(Fault::failed(format!(
@@ -269,13 +268,13 @@ impl Sequence {
         items.finish(kind)
     }
 
-    /// Whether there is nothing left: a generator can be gone through once.
+    /// Returns whether a generator was already used up, and marks it as used.
     pub(crate) fn use_up(&self) -> bool {
         self.kind == Kind::Generator && self.used.replace(true)
     }
 }
 
-/// Keys with values, in the order in which they came.
+/// Keys with values, in insertion order.
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) entries: Vec<(Value, Value)>,
@@ -284,7 +283,7 @@ pub(crate) struct Map {
     _charge: Charge,
 }
 
-/// Entries of a map to be, for which there is room.
+/// Builder of a map with reserved capacity.
 pub(crate) struct Entries {
     entries: Vec<(Value, Value)>,
     charge: Charge,
@@ -301,7 +300,7 @@ impl Entries {
         Ok(Self { entries, charge, depth: 0, has_namespace: false })
     }
 
-    /// Adds an entry whose key is not there yet, within the capacity.
+    /// Adds an entry with a new key, within the capacity.
     pub(crate) fn push(&mut self, key: Value, value: Value) {
         self.depth = value.depth().max(key.depth()).max(self.depth);
         self.has_namespace |= value.has_namespace() || key.has_namespace();
@@ -316,7 +315,7 @@ impl Entries {
 }
 
 impl Map {
-    /// Of entries whose keys differ.
+    /// Creates a map from entries with different keys.
     pub(crate) fn of(
         meter: &Meter<'_>,
         entries: impl ExactSizeIterator<Item = (Value, Value)>,
@@ -326,7 +325,7 @@ impl Map {
         made.finish()
     }
 
-    /// The value of a key that is text.
+    /// Returns the value of a text key.
     pub(crate) fn get(&self, meter: &Meter<'_>, key: &str) -> Result<Option<&Value>, Fault> {
         meter.work(2 * self.entries.len() as u64)?;
         for (name, value) in &self.entries {
@@ -375,7 +374,7 @@ impl Namespace {
         match entries.iter_mut().find(|(key, _)| key.as_str() == name.as_str()) {
             Some((_, place)) => *place = value,
             None => {
-                // A vector that grows has at most three times the room.
+                // A growing vector has up to three times the capacity.
                 self.charge.borrow_mut().add(3 * size_of::<(Text, Value)>())?;
                 entries.push((name, value));
             }
@@ -384,7 +383,7 @@ impl Namespace {
     }
 }
 
-/// A macro of the template, and the scope in which it was made.
+/// A macro of the template and the scope in which it was created.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MacroRef {
     pub(crate) index: u32,
@@ -392,15 +391,14 @@ pub(crate) struct MacroRef {
     pub(crate) serial: u32,
 }
 
-/// Where a loop stands.
 #[derive(Debug)]
 pub(crate) struct LoopState {
     pub(crate) items: Rc<Sequence>,
-    /// Items begun, so the present one's number from 1.
+    /// Number of items started, which is the number of the current item from 1.
     pub(crate) begun: Cell<usize>,
-    /// Loops around it.
+    /// Number of enclosing loops.
     pub(crate) depth0: usize,
-    /// What `loop.changed` was last asked about.
+    /// Latest argument of `loop.changed`.
     pub(crate) last: RefCell<Option<Value>>,
     _charge: Charge,
 }
@@ -418,7 +416,6 @@ impl LoopState {
     }
 }
 
-/// A function that every template has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Function {
     Range,
@@ -447,7 +444,7 @@ impl Bound {
     }
 }
 
-/// `joiner(', ')`: nothing at the first call, then its text.
+/// State of `joiner(', ')`: empty on the first call, then the separator.
 #[derive(Debug)]
 pub(crate) struct Joiner {
     pub(crate) separator: Value,
@@ -463,7 +460,7 @@ impl Joiner {
     }
 }
 
-/// `cycler(...)`: its items in turn.
+/// State of `cycler(...)`, which returns its items in turn.
 #[derive(Debug)]
 pub(crate) struct Cycler {
     pub(crate) items: Rc<Sequence>,
@@ -478,7 +475,6 @@ impl Cycler {
         Ok(Rc::new(Self { items, next: Cell::new(0), _charge }))
     }
 
-    /// The item whose turn it is.
     pub(crate) fn current(&self) -> Result<Value, Fault> {
         let item = self.items.items.get(self.next.get());
         item.cloned().ok_or_else(|| Fault::broken("a cycler has items"))

@@ -1,5 +1,5 @@
-//! Templates made to end the process, to fill the memory or never to end: each is refused or
-//! finished within 3 s of computing (a second on a quiet machine) and 64 MiB, on a thread with a stack of 2 MiB.
+//! Templates that try to crash the process, to exhaust memory or to run forever. Each is rejected or finishes
+//! within 3 s of CPU time (one second on an idle machine) and 64 MiB, on a thread with a stack of 2 MiB.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -15,15 +15,16 @@ use serde_json::{Map, Value, json};
 #[path = "hostile/templates.rs"]
 mod templates;
 
-/// An operation that is not charged for goes on for minutes; the bound on work takes about a second, more on slow machines.
+/// Maximum CPU time. An operation without a charge would run for minutes; the work limit takes about a
+/// second, more on slow machines.
 const TIME_MAX: Duration = Duration::from_secs(3);
 
 struct Counting;
 
 thread_local! {
-    /// Bytes that this thread allocated, less those that it freed.
+    /// Bytes allocated by this thread minus bytes freed.
     static LIVE: Cell<isize> = const { Cell::new(0) };
-    /// Largest value of `LIVE`.
+    /// Maximum of `LIVE`.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
@@ -37,25 +38,25 @@ fn uncount(bytes: usize) {
     LIVE.set(LIVE.get().saturating_sub_unsigned(bytes));
 }
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: all calls are forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promises are those of this function.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         uncount(layout.size());
-        // SAFETY: the caller's promises are those of this function.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // The old bytes and the new ones may be there at a time.
+        // The old and the new bytes may exist at the same time.
         count(size);
         uncount(layout.size());
-        // SAFETY: the caller's promises are those of this function.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -63,7 +64,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a template did.
 struct Outcome {
     result: Result<usize, TemplateError>,
     time: Duration,
@@ -81,7 +81,7 @@ fn variables() -> Map<String, Value> {
     variables.as_object().cloned().unwrap_or_default()
 }
 
-/// What the calling thread has computed: other work of the machine does not count.
+/// CPU time of the calling thread, which other work on the machine does not affect.
 #[cfg(unix)]
 fn computed() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
@@ -89,7 +89,7 @@ fn computed() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap())
 }
 
-/// Where nobody says what a thread has computed, all that passes counts.
+/// Wall-clock time, on systems without a CPU clock per thread.
 #[cfg(not(unix))]
 fn computed() -> Duration {
     static BEGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
@@ -115,7 +115,7 @@ fn run(source: &str) -> Outcome {
     thread.unwrap().join().unwrap()
 }
 
-/// One test, because cancellation and deadlines are measured in wall time.
+/// A single test, because cancellation and deadlines are measured in wall time.
 #[test]
 fn hostile_templates_are_refused_in_time_and_memory() {
     let templates = templates::all();
@@ -134,7 +134,8 @@ fn hostile_templates_are_refused_in_time_and_memory() {
 fn faults_of(templates: &[(String, String)]) -> String {
     let mut faults = String::new();
     for (name, source) in templates {
-        // What else a machine does makes caches cold, too; three times in a row it does not.
+        // Other work on the machine can slow down a run by evicting caches, so that slow runs are repeated up
+        // to three times.
         let outcome = (0..3).map(|_| run(source)).find(|o| o.time < TIME_MAX);
         let outcome = outcome.unwrap_or_else(|| run(source));
         let (time, mib) = (outcome.time, outcome.bytes as f64 / f64::from(1 << 20));
@@ -149,7 +150,7 @@ fn faults_of(templates: &[(String, String)]) -> String {
     faults
 }
 
-/// Whoever cancels a rendering that would go on has it back at once.
+/// Checks that cancellation ends a long rendering quickly.
 fn cancelled_within_a_quarter_of_a_second(templates: &[(String, String)]) {
     let unlimited = RenderLimits { work: u64::MAX, ..RenderLimits::default() };
     for (name, source) in templates {

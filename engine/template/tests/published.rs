@@ -1,8 +1,8 @@
-//! Published templates, over conversations and every option that they name, against jinja2 as
-//! `transformers` sets it up: the same bytes, and an error where jinja2 raises one.
+//! Published templates, over conversations and all options that they mention, against jinja2 as configured by
+//! `transformers`: the same bytes, and an error where jinja2 raises one.
 //!
-//! `scripts/make_published_goldens.py FOLDER FILE` makes goldens of further templates; `NESTLING_TEMPLATES=FOLDER`
-//! with `NESTLING_TEMPLATE_GOLDENS=FILE` tests them too.
+//! `scripts/make_published_goldens.py FOLDER FILE` makes goldens of further templates.
+//! `NESTLING_TEMPLATES=FOLDER` with `NESTLING_TEMPLATE_GOLDENS=FILE` tests them too.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use std::fs;
@@ -12,14 +12,14 @@ use nestling_template::{RenderOptions, Template, TemplateErrorKind};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-/// Templates that jinja2 renders and this interpreter refuses, or the other way round, and why.
+/// Templates on which jinja2 and this interpreter disagree about success, with the reason.
 const EXCEPTIONS: &[(&str, &str)] = &[];
 
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// 2026-11-21 04:05:06, as the goldens have it.
+/// The date of the goldens, 2026-11-21 04:05:06.
 fn date(format: &str) -> Result<String, String> {
     let parts = [
         ("%Y", "2026"),
@@ -56,7 +56,7 @@ fn hash(text: &str) -> String {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Every case that differs.
+/// Returns the number of cases and the differences.
 fn differences(folder: &Path, goldens: &Path) -> (usize, Vec<String>) {
     let goldens: Value = serde_json::from_str(&fs::read_to_string(goldens).unwrap()).unwrap();
     let mut found = vec![];
@@ -107,7 +107,7 @@ fn further_templates_render_as_in_jinja2() {
     let named = |name| std::env::var_os(name).map(PathBuf::from);
     let folder = named("NESTLING_TEMPLATES");
     let (Some(folder), Some(goldens)) = (folder, named("NESTLING_TEMPLATE_GOLDENS")) else {
-        return; // Default: nobody named any.
+        return; // Default: no further templates are configured.
     };
     let (count, found) = differences(&folder, &goldens);
     assert!(found.is_empty(), "{} of {count} cases:\n{}", found.len(), found.join("\n"));

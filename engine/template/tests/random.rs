@@ -1,4 +1,4 @@
-//! Templates of random pieces: a text or an error within the bounds, never a panic.
+//! Templates of random fragments: each gives text or an error within the limits and never panics.
 
 use nestling_template::{RenderLimits, RenderOptions, Template, TemplateErrorKind};
 use proptest::prelude::*;
@@ -147,7 +147,7 @@ proptest! {
         }
     }
 
-    /// Whole numbers and texts compute what minijinja computes.
+    /// Integers and texts give the same results as in minijinja.
     #[test]
     fn expressions_as_in_minijinja(
         first in -99i64..99,

@@ -1,4 +1,4 @@
-//! What the schemas of tools say of arguments whose type a model does not write.
+//! Types of tool arguments, taken from the tools' schemas, for models that write arguments without types.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,23 @@ use serde_json::Value;
 
 use super::messages::ToolSchema;
 
-/// Deepest nesting of alternatives in the schema of an argument.
+/// Maximum nesting of alternatives in the schema of an argument.
 const DEPTH_MAX: usize = 8;
 
-/// Arguments that are text, by the names of tools and arguments. A model that writes arguments without their types
-/// writes `5` for the text `"5"` too: the tool's schema decides.
+/// Text arguments of each tool, keyed by tool name and argument name. A model that writes arguments without
+/// types writes `5` for the text `"5"` too, so the tool's schema decides.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ArgumentTypes {
     texts: BTreeMap<String, BTreeMap<String, TextArgument>>,
 }
 
-/// An argument that is text and nothing else.
+/// An argument that only accepts text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TextArgument {
-    /// But for `null`.
+    /// True if the argument also accepts `null`.
     or_null: bool,
 }
 
-/// The types that a schema admits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kinds {
     text: bool,
@@ -32,7 +31,7 @@ struct Kinds {
 }
 
 impl ArgumentTypes {
-    /// What the schemas of `tools` say.
+    /// Collects the text arguments from the schemas of `tools`.
     pub fn of(tools: &[ToolSchema]) -> Self {
         let mut texts = BTreeMap::new();
         for tool in tools {
@@ -47,8 +46,8 @@ impl ArgumentTypes {
         Self { texts }
     }
 
-    /// The value of an argument that a model wrote as `text`: text where the schema says so; else JSON, or one of
-    /// Python's words for its constants, or else text.
+    /// Converts an argument that a model wrote as `text` to a value. The value is text if the schema says so.
+    /// Otherwise it is parsed as JSON or as one of Python's constants, and is text if neither parses.
     pub(super) fn value(&self, tool: &str, argument: &str, text: &str) -> Value {
         match self.texts.get(tool).and_then(|arguments| arguments.get(argument)) {
             Some(TextArgument { or_null: true }) if text == "null" => Value::Null,
@@ -58,7 +57,7 @@ impl ArgumentTypes {
     }
 }
 
-/// A value whose type nothing says.
+/// Converts a value whose type is unknown.
 pub(super) fn untyped(text: &str) -> Value {
     match text.trim() {
         "True" => Value::Bool(true),
@@ -74,14 +73,14 @@ fn text(schema: &Value) -> Option<TextArgument> {
 }
 
 impl Kinds {
-    /// Anything: what a schema admits that says nothing of types, or says it by reference.
+    /// All types: the result for a schema that states no type or states it by reference.
     const ANY: Self = Self { text: true, null: true, other: true };
 
     fn of(schema: &Value, depth: usize) -> Self {
         let Some(depth) = depth.checked_sub(1) else { return Self::ANY };
         let list = |name: &str| schema.get(name).and_then(Value::as_array).into_iter().flatten();
         let kinds = match schema.get("type") {
-            // What stands beside a type can only narrow it.
+            // Keywords beside `type` can only narrow it.
             Some(Value::String(kind)) => Self::named(kind),
             Some(Value::Array(kinds)) => kinds
                 .iter()
@@ -89,7 +88,7 @@ impl Kinds {
                 .map(Self::named)
                 .fold(Self::default(), Self::or),
             _ => {
-                // Values say of what type they are.
+                // Constants imply their own type.
                 let values = list("enum").chain(schema.get("const")).map(Self::of_value);
                 let alternatives = list("anyOf").chain(list("oneOf"));
                 let alternatives = alternatives.map(|schema| Self::of(schema, depth));

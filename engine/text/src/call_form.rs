@@ -1,10 +1,10 @@
-//! How models write tool calls between their tags.
+//! Syntax of tool calls between their tags, for each model family.
 
 use serde_json::{Map, Value};
 
 use super::argument_types::{ArgumentTypes, untyped};
 
-/// What stands between the tags of a tool call.
+/// Syntax of a tool call between its tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CallForm {
@@ -13,48 +13,49 @@ pub enum CallForm {
     Json,
     /// A JSON list of such objects, as Hunyuan writes.
     JsonList,
-    /// The name, then `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` for every argument, as
-    /// GLM writes. A value is what the tool's schema says, or JSON, or else text.
+    /// The name, then `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` for each argument (GLM). A value
+    /// has the type that the tool's schema gives it. Without one it is parsed as JSON, and is text if that
+    /// fails.
     ArgumentTags,
-    /// `<function=NAME>`, then `<parameter=KEY>`, the value and `</parameter>` for every argument,
-    /// `</function>`, as Qwen3-Coder and Qwen3.5 write. A value is as with [`Self::ArgumentTags`]; the line
-    /// breaks around it belong to the form.
+    /// `<function=NAME>`, then `<parameter=KEY>`, the value and `</parameter>` for each argument,
+    /// `</function>` (Qwen3-Coder and Qwen3.5). Values are typed as in [`Self::ArgumentTags`]. The line
+    /// breaks around a value belong to the syntax.
     FunctionTags,
-    /// `<invoke name="NAME">`, then `<parameter name="KEY">VALUE</parameter>` for every argument, `</invoke>`, for
-    /// every call, as MiniMax-M2 writes. A value is as with [`Self::ArgumentTags`].
+    /// `<invoke name="NAME">`, then `<parameter name="KEY">VALUE</parameter>` for each argument, `</invoke>`,
+    /// repeated for each call (MiniMax-M2). Values are typed as in [`Self::ArgumentTags`].
     Invoke,
-    /// `function<｜tool▁sep｜>NAME` and the arguments as a JSON block, as DeepSeek-V2.5, V3 and R1 write, or
-    /// `NAME<｜tool▁sep｜>JSON`, as V3.1 does.
+    /// `function<｜tool▁sep｜>NAME` and the arguments as a JSON block (DeepSeek-V2.5, V3 and R1), or
+    /// `NAME<｜tool▁sep｜>JSON` (V3.1).
     DeepSeek,
-    /// `functions.NAME:NUMBER<|tool_call_argument_begin|>JSON`, as Kimi-K2 writes.
+    /// `functions.NAME:NUMBER<|tool_call_argument_begin|>JSON` (Kimi-K2).
     Kimi,
-    /// `ID<|tool_call:name|>NAME<|tool_call:args|>JSON`, as Solar Open writes.
+    /// `ID<|tool_call:name|>NAME<|tool_call:args|>JSON` (Solar Open).
     Solar,
-    /// `call:NAME{KEY:VALUE,...}`, as Gemma 4 writes: keys without quotes, text between `<|"|>`, all
-    /// else as in JSON.
+    /// `call:NAME{KEY:VALUE,...}` (Gemma 4): keys without quotes, text between `<|"|>`, everything else as in
+    /// JSON.
     Gemma,
 }
 
-/// What stands between kind, name and arguments of DeepSeek's calls.
+/// Separator between kind, name and arguments of a DeepSeek call.
 pub(super) const DEEPSEEK_SEPARATOR: &str = "<｜tool▁sep｜>";
 
-/// What stands between id and arguments of Kimi's calls.
+/// Separator between id and arguments of a Kimi call.
 pub(super) const KIMI_SEPARATOR: &str = "<|tool_call_argument_begin|>";
 
-/// What stands before name and arguments of Solar's calls.
+/// Markers before the name and before the arguments of a Solar call.
 pub(super) const SOLAR_NAME: &str = "<|tool_call:name|>";
 pub(super) const SOLAR_ARGUMENTS: &str = "<|tool_call:args|>";
 
-/// What stands around text in Gemma's calls.
+/// Quote around text in Gemma's calls.
 pub(super) const GEMMA_QUOTE: &str = "<|\"|>";
 
-/// Deepest nesting of a value.
+/// Maximum nesting of a value.
 const DEPTH_MAX: usize = 64;
 
-/// A call without its id: name and arguments.
+/// Name and arguments of a call, without its id.
 pub(super) type Call = (String, Value);
 
-/// `{"name": ..., "arguments": {...}}`.
+/// Reads a call `{"name": ..., "arguments": {...}}`. `parameters` is accepted in place of `arguments`.
 pub(super) fn json(call: Value) -> Option<Call> {
     let Value::Object(mut map) = call else { return None };
     let Some(Value::String(name)) = map.remove("name") else { return None };
@@ -62,19 +63,19 @@ pub(super) fn json(call: Value) -> Option<Call> {
     Some((name, arguments.unwrap_or_else(|| Value::Object(Map::new()))))
 }
 
-/// A list of such calls.
+/// Reads a non-empty list of calls of the form that [`json`] reads.
 pub(super) fn json_list(text: &str) -> Option<Vec<Call>> {
     let Value::Array(calls) = serde_json::from_str(text.trim()).ok()? else { return None };
     let calls: Vec<Call> = calls.into_iter().map(json).collect::<Option<_>>()?;
     (!calls.is_empty()).then_some(calls)
 }
 
-/// Whether a text before the first argument is the name of a function, as GLM writes it.
+/// Returns whether the text before the first argument is a function name in GLM's syntax.
 pub(super) fn is_glm_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '<')
 }
 
-/// An argument with the tags around it.
+/// Reads an argument including the tags around it.
 pub(super) fn argument(
     form: CallForm,
     tool: &str,
@@ -102,26 +103,26 @@ pub(super) fn argument(
     Some((key.into(), types.value(tool, key, value)))
 }
 
-/// A name in quotes or without.
+/// Strips white space and quotes from a function name.
 pub(super) fn function_name(text: &str) -> &str {
     text.trim().trim_matches(['"', '\''])
 }
 
-/// The name in the id of Kimi's calls.
+/// Returns the function name in the id of a Kimi call.
 pub(super) fn kimi_name(id: &str) -> Option<&str> {
     let (name, number) = id.trim().rsplit_once(':')?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| name.strip_prefix("functions.").unwrap_or(name))
 }
 
-/// Arguments as Gemma writes them, `{KEY:VALUE,...}`, if nothing else follows.
+/// Reads arguments in Gemma's syntax, `{KEY:VALUE,...}`. Returns `None` if other text follows.
 pub(super) fn gemma_arguments(text: &str) -> Option<Value> {
     let mut rest = text;
     let arguments = gemma_value(&mut rest, DEPTH_MAX)?;
     rest.trim().is_empty().then_some(arguments)
 }
 
-/// Takes a value from the beginning of `rest`.
+/// Reads a value from the start of `rest`.
 fn gemma_value(rest: &mut &str, depth: usize) -> Option<Value> {
     let depth = depth.checked_sub(1)?;
     if take(rest, "{") {
@@ -154,7 +155,7 @@ struct Word {
     is_quoted: bool,
 }
 
-/// Takes items with commas between them, and `close`.
+/// Reads comma-separated items up to and including `close`.
 fn gemma_items(
     rest: &mut &str,
     close: &str,
@@ -174,8 +175,8 @@ fn gemma_items(
     }
 }
 
-/// Takes text in Gemma's quotes, where nothing is escaped, or in JSON's, or else up to one of
-/// `ends`, which has to come.
+/// Reads quoted text, in Gemma's quotes (without escapes) or JSON's. Unquoted text is read up to one of
+/// `ends`, which must occur.
 fn gemma_word(rest: &mut &str, ends: &[char]) -> Option<Word> {
     if take(rest, GEMMA_QUOTE) {
         let (text, after) = rest.split_once(GEMMA_QUOTE)?;
@@ -194,7 +195,7 @@ fn gemma_word(rest: &mut &str, ends: &[char]) -> Option<Word> {
     (!text.is_empty()).then_some(Word { text, is_quoted: false })
 }
 
-/// Takes `mark` from the beginning, with white space before it.
+/// Removes `mark` and the white space before it from the start of `rest`. Returns whether `mark` was present.
 fn take(rest: &mut &str, mark: &str) -> bool {
     let after = rest.trim_start().strip_prefix(mark);
     *rest = after.unwrap_or(rest);

@@ -1,4 +1,4 @@
-//! Where the arguments of a tool call begin, found as the call comes.
+//! Detection of the start of a tool call's arguments in text that is still arriving.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -9,34 +9,33 @@ use super::call_form::{
     is_glm_name, json, json_list, kimi_name,
 };
 
-/// What stands before the arguments of a call. What a beginning of a text shows stays so, whatever follows.
+/// Text before the arguments of a call. A head found in a prefix of the text stays valid when more text
+/// follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Head {
-    /// The arguments of a call of `name` begin behind `at` bytes.
+    /// A call of `name` whose arguments start at byte `at`.
     Call { name: String, at: usize },
-    /// No further call comes.
+    /// The end of the calls.
     End { at: usize },
 }
 
-/// Why there is no head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoHead {
-    /// More text may bring it.
     More,
-    /// Only the whole text shows what it is.
+    /// The syntax can only be decided from the whole text.
     Never,
 }
 
 type Found<T> = Result<T, NoHead>;
 
 impl CallForm {
-    /// The head of the first call of `text`, or of one that follows another's arguments.
+    /// Finds the head of the first call of `text`, or the head after another call's arguments.
     pub(super) fn head(self, text: &str, is_first: bool) -> Found<Head> {
         let mut cursor = Cursor { text, at: 0 };
         match self {
             Self::JsonList => cursor.list_head(is_first),
             Self::Invoke => cursor.named_head("<invoke name="),
-            // The other forms have one call.
+            // The other forms hold a single call.
             _ if !is_first => Ok(Head::End { at: 0 }),
             Self::Json => cursor.json_head(),
             Self::FunctionTags => cursor.named_head("<function="),
@@ -63,14 +62,15 @@ impl CallForm {
         }
     }
 
-    /// The calls of a text that is all there, if nothing else stands in it: of one whose beginning does not show where
-    /// its arguments begin. It follows the arguments of another call unless it `is_first`.
+    /// Parses the calls of a complete text whose start does not show where the arguments begin. Returns
+    /// `None` if the text contains anything else. Unless `is_first`, the text follows the arguments of
+    /// another call.
     pub(super) fn parse_late(self, text: &str, is_first: bool) -> Option<Vec<Call>> {
         match self {
             Self::JsonList if is_first => json_list(text),
             Self::JsonList => json_list(&format!("[{}", behind_call(text)?)),
             Self::Json if is_first => Some(vec![json(serde_json::from_str(text.trim()).ok()?)?]),
-            // A name alone is a call without arguments.
+            // A bare name is a call without arguments.
             Self::ArgumentTags if is_first && is_glm_name(text.trim()) => {
                 Some(vec![(text.trim().into(), Value::Object(Map::new()))])
             }
@@ -79,7 +79,7 @@ impl CallForm {
     }
 }
 
-/// What follows in a list of calls the one whose arguments `text` follows.
+/// Returns the rest of a list of calls after the call whose arguments precede `text`.
 fn behind_call(text: &str) -> Option<&str> {
     let mut cursor = Cursor { text, at: 0 };
     cursor.end_of_object().and_then(|()| cursor.take(b',')).ok()?;
@@ -91,7 +91,6 @@ fn named(name: &str, at: usize) -> Found<Head> {
     if name.is_empty() { Err(NoHead::Never) } else { Ok(Head::Call { name: name.into(), at }) }
 }
 
-/// A text, and how far it is read.
 struct Cursor<'a> {
     text: &'a str,
     at: usize,
@@ -102,7 +101,7 @@ impl<'a> Cursor<'a> {
         &self.text[self.at..]
     }
 
-    /// The next byte behind white space.
+    /// Skips white space and returns the next byte.
     fn peek(&mut self) -> Found<u8> {
         self.at = self.text.len() - self.rest().trim_start().len();
         self.rest().bytes().next().ok_or(NoHead::More)
@@ -114,7 +113,7 @@ impl<'a> Cursor<'a> {
         if is_wanted { Ok(()) } else { Err(NoHead::Never) }
     }
 
-    /// Takes `tag`, with white space before it.
+    /// Consumes `tag` and the white space before it.
     fn prefix(&mut self, tag: &str) -> Found<()> {
         self.peek()?;
         if self.rest().starts_with(tag) {
@@ -124,14 +123,14 @@ impl<'a> Cursor<'a> {
         Err(if tag.starts_with(self.rest()) { NoHead::More } else { NoHead::Never })
     }
 
-    /// Takes what stands before `mark`, and it.
+    /// Consumes the text up to and including `mark`, and returns the text before it.
     fn until(&mut self, mark: &str) -> Found<&'a str> {
         let (before, _) = self.rest().split_once(mark).ok_or(NoHead::More)?;
         self.at += before.len() + mark.len();
         Ok(before)
     }
 
-    /// An object of arguments begins here.
+    /// Returns the head of a call whose arguments are an object that starts here.
     fn object(&mut self, name: &str) -> Found<Head> {
         if self.peek()? == b'{' { named(name, self.at) } else { Err(NoHead::Never) }
     }
@@ -151,7 +150,8 @@ impl<'a> Cursor<'a> {
         self.object(name)
     }
 
-    /// `[{...}, {...}]`, from the beginning or from behind the arguments of a call.
+    /// Reads the head of a call in `[{...}, {...}]`, at the start of the list or after the arguments of a
+    /// call.
     fn list_head(&mut self, is_first: bool) -> Found<Head> {
         if is_first {
             self.take(b'[')?;
@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
         self.json_head()
     }
 
-    /// The members of an object that follow the arguments, and its end.
+    /// Consumes the object members after the arguments, and the closing brace.
     fn end_of_object(&mut self) -> Found<()> {
         while self.peek()? == b',' {
             self.at += 1;
@@ -176,7 +176,7 @@ impl<'a> Cursor<'a> {
         self.take(b'}')
     }
 
-    /// `{"name": NAME, "arguments": {`, with other members before or between.
+    /// Reads `{"name": NAME, "arguments": {`, with other members before or between.
     fn json_head(&mut self) -> Found<Head> {
         self.take(b'{')?;
         let mut name = None;
@@ -186,7 +186,7 @@ impl<'a> Cursor<'a> {
             match (key.as_str(), &name) {
                 ("name", _) => name = Some(self.value::<String>()?),
                 ("arguments", Some(name)) => return self.object_of_any(name),
-                // The arguments, where none of that name follow.
+                // The arguments precede the name, or are not an object.
                 ("arguments" | "parameters", _) => return Err(NoHead::Never),
                 _ => {
                     self.value::<IgnoredAny>()?;
@@ -196,14 +196,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Names of this form are not trimmed.
+    /// Returns the head of a call whose name must not be trimmed.
     fn object_of_any(&mut self, name: &str) -> Found<Head> {
         let is_object = self.peek()? == b'{';
         let head = Head::Call { name: name.into(), at: self.at };
         if is_object { Ok(head) } else { Err(NoHead::Never) }
     }
 
-    /// Takes a whole value, behind which something stands: a number might go on.
+    /// Consumes a complete JSON value. Text must follow it, since a number at the end may continue.
     fn value<T: for<'de> Deserialize<'de>>(&mut self) -> Found<T> {
         self.peek()?;
         let mut stream = serde_json::Deserializer::from_str(self.rest()).into_iter::<T>();

@@ -1,4 +1,4 @@
-//! Tool calls, told while they come.
+//! Streaming of tool calls: events are emitted while the call arrives.
 
 use serde_json::{Map, Value};
 
@@ -9,15 +9,14 @@ use super::json_compact::{JsonCompact, Progress};
 use super::messages::ToolCall;
 use super::output_event::OutputEvent;
 
-/// Longest text before the arguments of a call that is told while it comes.
+/// Maximum length in bytes of the text before the arguments of a streamed call.
 const HEAD_BYTES_MAX: usize = 4096;
 
-/// The numbers of an answer's calls.
+/// Call numbers of one response, counted over the whole conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallNumbers {
-    /// In the conversation, the answer's first.
+    /// Number of the first call of the response.
     first: usize,
-    /// In the conversation, the next one's.
     next: usize,
 }
 
@@ -27,62 +26,59 @@ impl CallNumbers {
     }
 }
 
-/// What a call is told with.
+/// Context in which the events of a call are emitted.
 pub(super) struct CallTeller<'a> {
     pub types: &'a ArgumentTypes,
     pub numbers: &'a mut CallNumbers,
     pub events: &'a mut Vec<OutputEvent>,
 }
 
-/// How arguments are written.
+/// State of the argument reader, by syntax.
 #[derive(Debug, Clone)]
 enum Reader {
-    /// As JSON.
+    /// JSON arguments.
     Json(JsonCompact),
-    /// One after the other between tags: those that have come.
+    /// Tagged arguments, with the arguments read so far.
     Tags(Map<String, Value>),
-    /// In a way that only the whole is read of.
+    /// Arguments that can only be parsed as a whole.
     Whole,
-    /// As text that is passed on as it is.
+    /// Text that is passed on unchanged.
     Raw,
-    /// They are not what they began as: what follows is passed on as it is.
+    /// Arguments that violated their syntax. The text that follows is passed on unchanged.
     Broken,
 }
 
-/// A call whose start was told.
+/// A call whose start event was emitted.
 #[derive(Debug, Clone)]
 struct OpenCall {
     index: usize,
     id: String,
     name: String,
-    /// Where its arguments begin.
+    /// Byte offset of the arguments.
     from: usize,
-    /// The arguments that were told.
+    /// Arguments emitted so far.
     told: String,
     reader: Reader,
 }
 
 #[derive(Debug, Clone)]
 enum State {
-    /// Before the arguments of a call.
     Head,
-    /// What follows is read when all of it is there.
+    /// The rest can only be parsed when it is complete.
     Late,
     Arguments(Box<OpenCall>),
-    /// No further call comes.
     Done,
 }
 
-/// Tells the calls between two marks while they come. The start of a call is told where its arguments begin, and it is
-/// a call then, whatever follows: arguments that break off or are no longer what they began as are text, which is what
-/// was told of them and the rest as the model wrote it.
+/// Emits the calls between two tags while they arrive. A call starts where its arguments begin, and remains a
+/// call whatever follows. Arguments that break off or violate their syntax become text: the part already
+/// emitted and the rest as the model wrote it.
 #[derive(Debug, Clone)]
 pub(super) struct CallStream {
     form: CallForm,
     state: State,
-    /// Bytes that have been read.
     at: usize,
-    /// Bytes in which no argument ends.
+    /// Number of bytes already searched for the end of an argument.
     searched: usize,
     calls: usize,
 }
@@ -92,18 +88,17 @@ impl CallStream {
         Self { form, state: State::Head, at: 0, searched: 0, calls: 0 }
     }
 
-    /// The start of a call was told.
     pub fn has_begun(&self) -> bool {
         self.calls > 0
     }
 
-    /// Begins a call of `name` whose arguments follow from the beginning: a JSON object, or else text.
+    /// Starts a call of `name`. Its arguments are a JSON object if `is_json`, or else text.
     pub fn begin(&mut self, name: &str, is_json: bool, teller: &mut CallTeller<'_>) {
         let reader = if is_json { Reader::Json(JsonCompact::new()) } else { Reader::Raw };
         self.open(name.to_owned(), reader, teller);
     }
 
-    /// Reads on in `text`, all that stands between the marks so far.
+    /// Continues reading `text`, which holds all text between the tags so far.
     pub fn read(&mut self, text: &str, teller: &mut CallTeller<'_>) {
         loop {
             let goes_on = match &mut self.state {
@@ -117,8 +112,8 @@ impl CallStream {
         }
     }
 
-    /// Tells the last call of the whole `text`, of which nothing more comes; `is_closed` where the mark behind it came.
-    /// What follows the calls and is none, or nothing where there is no call.
+    /// Ends the calls of the complete `text`. `is_closed` is true if the closing tag was present. Returns the
+    /// text after the calls, or `None` if there is no call.
     pub fn end<'a>(
         &mut self,
         text: &'a str,
@@ -142,12 +137,12 @@ impl CallStream {
             }
             _ => {}
         }
-        // What closes the arguments in the one or the other form.
+        // Closing characters of the arguments in any of the forms.
         let is_closing = |c: char| c.is_whitespace() || matches!(c, '}' | ']' | '`');
         self.has_begun().then(|| text[self.at..].trim_matches(is_closing))
     }
 
-    /// Tells a call whose arguments are all there.
+    /// Emits a call whose arguments are complete.
     pub fn tell(&mut self, name: &str, arguments: Value, teller: &mut CallTeller<'_>) {
         let (index, id) = self.start(name, teller);
         let call = ToolCall { id, name: name.to_owned(), arguments };
@@ -155,7 +150,7 @@ impl CallStream {
         teller.events.push(OutputEvent::ToolCall(call));
     }
 
-    /// Tells the start of a call.
+    /// Emits the start of a call. Returns the index and the id of the call.
     fn start(&mut self, name: &str, teller: &mut CallTeller<'_>) -> (usize, String) {
         let number = teller.numbers.next;
         teller.numbers.next += 1;
@@ -252,7 +247,7 @@ impl CallStream {
         }
     }
 
-    /// Tells a call whose arguments have not come to an end of their own.
+    /// Emits a call whose arguments did not end properly.
     fn end_arguments(
         &mut self,
         mut call: OpenCall,
@@ -288,7 +283,6 @@ impl CallStream {
     }
 }
 
-/// Arguments between tags.
 struct Tags<'a, 't> {
     form: CallForm,
     text: &'t str,
@@ -331,7 +325,7 @@ impl Tags<'_, '_> {
                 return Progress::Broken;
             };
             *self.at = behind;
-            // The first of two of the same name was told already.
+            // The first of two arguments of the same name was already emitted.
             if !found.contains_key(&key) {
                 let comma = if found.is_empty() { "" } else { "," };
                 *told += &format!("{comma}{}:{value}", Value::from(key.as_str()));
@@ -348,14 +342,15 @@ fn tell_delta(index: usize, delta: &str, teller: &mut CallTeller<'_>) {
     }
 }
 
-/// The value of JSON that was told as `told`, which has not the second of two members of one name.
+/// Returns the value of JSON arguments that were emitted as `told`. If `text` has duplicate members, `told`
+/// lacks the later ones, and the value is parsed from `told` instead of `text`.
 fn json_value(text: &str, told: &str) -> Option<Value> {
     let value: Option<Value> = serde_json::from_str(text).ok();
     let printed = value.as_ref().map(Value::to_string);
     if printed.as_deref() == Some(told) { value } else { serde_json::from_str(told).ok() }
 }
 
-/// Tells the whole call. Arguments that do not print as they were told are text.
+/// Emits the complete call. Arguments that do not print as they were emitted become text.
 fn tell_call(
     id: String,
     name: String,

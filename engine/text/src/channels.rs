@@ -1,8 +1,8 @@
 //! Output as messages in channels: the harmony format of gpt-oss.
 //!
-//! `<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL <|constrain|>TYPE<|message|>TEXT`, then `<|end|>`,
-//! or `<|call|>` and `<|return|>` at the end of a turn. The recipient may also stand behind the
-//! channel. Source: the format's description published with gpt-oss, and its chat template.
+//! `<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL <|constrain|>TYPE<|message|>TEXT`, then `<|end|>`, or
+//! `<|call|>` and `<|return|>` at the end of a turn. The recipient may also follow the channel. Source: the
+//! format's description published with gpt-oss, and its chat template.
 
 use serde_json::{Map, Value};
 
@@ -20,19 +20,19 @@ const CALL: &str = "<|call|>";
 const RETURN: &str = "<|return|>";
 const CONSTRAIN: &str = "<|constrain|>";
 
-/// Markers that every template of the format writes.
+/// Markers that are present in all templates of the format.
 pub(super) const TEMPLATE_MARKERS: [&str; 3] = [START, CHANNEL, MESSAGE];
 
 /// All markers of the format.
 pub(super) const MARKERS: [&str; 7] = [START, CHANNEL, MESSAGE, END, CALL, RETURN, CONSTRAIN];
 
-/// What ends the text of a message; models leave out `<|end|>` before the next one at times.
+/// Markers that end the text of a message. Models sometimes omit `<|end|>` before the next message.
 const AFTER_TEXT: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
 
-/// Longest header; a longer one is text that somebody wrote without one.
+/// Maximum length of a header in bytes. A longer one is treated as text without a header.
 const HEADER_BYTES_MAX: usize = 4096;
 
-/// No marker is longer.
+/// Upper bound on the length of a marker in bytes.
 const MARKER_BYTES_MAX: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,42 +41,39 @@ enum ChannelState {
     Between,
     Header,
     Analysis,
-    /// The final channel, and what commentary says to the user.
+    /// The final channel, or commentary for the user.
     Answer {
         is_final: bool,
     },
-    /// A message to a tool.
     Call {
         recipient: String,
     },
-    /// The turn is over.
     End,
 }
 
-/// Splits messages, as they come, into events. `analysis` is reasoning, a message with a recipient
-/// a tool call, everything else text. Several messages of one kind are a paragraph each.
+/// Splits messages into events as the text arrives. `analysis` is reasoning, a message with a recipient is a
+/// tool call, and everything else is text. Consecutive messages of one kind become separate paragraphs.
 #[derive(Debug, Clone)]
 pub(super) struct ChannelParser {
     place: ChannelState,
-    /// Not yet decided: a header or tool call so far, or the start of a marker.
+    /// Undecided text: a header or tool call so far, or the start of a marker.
     held: String,
-    /// Bytes of a held tool call in which no marker begins.
+    /// Number of bytes of a held tool call that were searched for markers.
     searched: usize,
-    /// How much of a held header the prompt wrote.
+    /// Number of bytes of a held header that the prompt wrote.
     opened_bytes: usize,
     has_text: bool,
     has_reasoning: bool,
-    /// The message has shown nothing yet.
+    /// Set until the message emits its first text.
     is_new: bool,
-    /// The call that is held, as it is told.
     stream: CallStream,
     numbers: CallNumbers,
-    /// Arguments are JSON: no tool's schema has to tell what they are.
+    /// Empty: arguments in this format are JSON and need no schema.
     types: ArgumentTypes,
 }
 
 impl ChannelParser {
-    /// A parser for one answer, whose prompt ends with `opened` after its last `<|start|>`.
+    /// Creates a parser for one response. The prompt ends with `opened` after its last `<|start|>`.
     pub fn new(opened: &str, calls: usize) -> Self {
         let mut parser = Self {
             place: ChannelState::Header,
@@ -90,7 +87,7 @@ impl ChannelParser {
             numbers: CallNumbers::new(calls),
             types: ArgumentTypes::default(),
         };
-        // What the prompt said is not said again.
+        // Text of the prompt produces no events.
         parser.push(opened);
         if parser.place == ChannelState::End {
             parser.place = ChannelState::Between;
@@ -100,7 +97,6 @@ impl ChannelParser {
         parser
     }
 
-    /// Where the output is.
     pub fn place(&self) -> OutputPlace<'_> {
         match &self.place {
             ChannelState::Between | ChannelState::Header => OutputPlace::Between,
@@ -114,12 +110,11 @@ impl ChannelParser {
         }
     }
 
-    /// The turn is over.
     pub fn has_ended(&self) -> bool {
         self.place == ChannelState::End
     }
 
-    /// Takes the next piece of text.
+    /// Consumes a chunk of text and returns its events.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
         let mut events = Vec::new();
         self.held.push_str(text);
@@ -127,8 +122,8 @@ impl ChannelParser {
         events
     }
 
-    /// The rest when no more text comes. A tool call whose arguments are whole is one, since
-    /// `<|call|>` may have ended the generation.
+    /// Returns the remaining events at the end of the text. A tool call with complete arguments counts as
+    /// complete, since `<|call|>` may have ended the generation.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
         let mut events = Vec::new();
         let rest = std::mem::take(&mut self.held);
@@ -142,7 +137,7 @@ impl ChannelParser {
         events
     }
 
-    /// Handles the held text up to the next marker; false when more text is needed.
+    /// Processes the held text up to the next marker. Returns `false` if more text is needed.
     fn step(&mut self, events: &mut Vec<OutputEvent>) -> bool {
         match self.place.clone() {
             ChannelState::End => {
@@ -166,7 +161,7 @@ impl ChannelParser {
         true
     }
 
-    /// A header begins at a marker, of which a channel's belongs to it.
+    /// Starts a header at a marker. A channel marker is part of the header.
     fn begin_header(&mut self, at: usize, marker: &str) {
         let skip = if marker == START { at + START.len() } else { at };
         self.held.drain(..skip);
@@ -202,7 +197,7 @@ impl ChannelParser {
         true
     }
 
-    /// What a model wrote without the header that the prompt began.
+    /// Emits text that the model wrote without completing the header that the prompt opened.
     fn emit_headless(&mut self, header: &str, events: &mut Vec<OutputEvent>) {
         // Default: a header that ends within what the prompt opened has no text.
         let text = header.get(self.opened_bytes..).unwrap_or_default();
@@ -248,7 +243,7 @@ impl ChannelParser {
         true
     }
 
-    /// Goes on behind the marker at the end of a message.
+    /// Continues after the marker at the end of a message.
     fn end_message(&mut self, at: usize, marker: &str) {
         if matches!(marker, START | CHANNEL) {
             return self.begin_header(at, marker);
@@ -262,7 +257,7 @@ impl ChannelParser {
             if marker == END && !ends_turn { ChannelState::Between } else { ChannelState::End };
     }
 
-    /// Ends a call at the limit; one that has not begun is text.
+    /// Ends a call at the size limit. A call that has not started becomes text.
     fn end_long_call(&mut self, recipient: &str, events: &mut Vec<OutputEvent>) -> bool {
         let at = self.held.floor_char_boundary(CALL_BYTES_MAX);
         self.read_call(recipient, at, events);
@@ -276,7 +271,7 @@ impl ChannelParser {
         true
     }
 
-    /// Reads on in the first `length` bytes of a held call.
+    /// Reads the first `length` bytes of a held call.
     fn read_call(&mut self, recipient: &str, length: usize, events: &mut Vec<OutputEvent>) {
         let text = &self.held[..length];
         let function = recipient.strip_prefix("functions.");
@@ -285,7 +280,8 @@ impl ChannelParser {
             let beginning = &text[..text.floor_char_boundary(HEADER_BYTES_MAX)];
             match (function, beginning.trim_start().chars().next()) {
                 (Some(name), Some('{')) => self.stream.begin(name, true, &mut teller),
-                // The model's own tools take anything; where it begins as JSON, all of it shows whether it is.
+                // Built-in tools take any text. Text that starts like JSON can only be classified when it is
+                // complete.
                 (None, Some(first)) if first != '{' => {
                     self.stream.begin(recipient, false, &mut teller)
                 }
@@ -295,7 +291,7 @@ impl ChannelParser {
         self.stream.read(text, &mut teller);
     }
 
-    /// The call of a complete message; what is no call is text.
+    /// Emits the call of a complete message, or text if the message is no call.
     fn close_call(&mut self, recipient: &str, text: &str, events: &mut Vec<OutputEvent>) {
         let mut stream = std::mem::replace(&mut self.stream, CallStream::new(CallForm::Json));
         let function = recipient.strip_prefix("functions.");
@@ -321,12 +317,11 @@ impl ChannelParser {
                 return self.emit(text, events);
             }
         };
-        // Default: own tools are called by their whole names.
+        // Default: built-in tools have no prefix and are called by the whole recipient name.
         let name = function.unwrap_or(recipient);
         stream.tell(name, arguments, &mut teller);
     }
 
-    /// Passes on text of the present message.
     fn emit(&mut self, text: &str, events: &mut Vec<OutputEvent>) {
         if text.is_empty() {
             return;
@@ -344,17 +339,16 @@ impl ChannelParser {
     }
 }
 
-/// The first marker in a text, and where it begins.
+/// Returns the first marker in a text and its byte offset.
 fn first_of<'a>(text: &str, markers: &[&'a str]) -> Option<(usize, &'a str)> {
     markers.iter().filter_map(|marker| Some((text.find(marker)?, *marker))).min()
 }
 
-/// What follows a header.
 fn place_of(header: &str) -> ChannelState {
     let (role, channel) = header.split_once(CHANNEL).unwrap_or((header, ""));
     let words = |text: &str| text.replace(CHANNEL, " ").replace(CONSTRAIN, " ");
     let (role, channel) = (words(role), words(channel));
-    // A message without a role goes on with the assistant's.
+    // A message without a role continues the assistant's.
     let speaker = role.split_whitespace().next().unwrap_or("assistant");
     if speaker != "assistant" && !speaker.starts_with("to=") {
         return ChannelState::End;

@@ -1,4 +1,4 @@
-//! A model's chat template: messages and tools in, the prompt's text out.
+//! Chat templates: render messages and tools to the text of a prompt.
 
 use std::sync::Arc;
 
@@ -9,33 +9,33 @@ use super::limits::TEMPLATE_BYTES_MAX;
 use super::messages::{Message, Role, ToolSchema, protect_value};
 use super::{EncodeOptions, OutputFormat, SpecialText, TemplateTime, TextError, Tokenizer};
 
-/// How special-token text inside messages reaches the model.
+/// Treatment of special-token text inside messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum ContentTokens<'a> {
-    /// As `transformers` does: the rendered prompt is tokenized as a whole, so a message that
-    /// contains the text of a special token contains the token.
+    /// The rendered prompt is tokenized as a whole, as in `transformers`. A message that contains the text of
+    /// a special token contains the token.
     #[default]
     Parse,
-    /// Messages stay plain text: only the template itself can make special tokens. For
-    /// applications that put other people's text into messages. Assistant messages keep the tags
-    /// that templates look for (`<think>`), which are not special; all others lose those too.
+    /// Messages stay plain text, and only the template itself can write special tokens. Use this when
+    /// messages contain untrusted text. Assistant messages keep the tags that templates look for (`<think>`),
+    /// which are not special; all other messages lose those too.
     Plain(&'a Tokenizer),
 }
 
-/// What a template renders.
+/// Input of a chat template.
 #[derive(Debug, Clone, Default)]
 pub struct ChatInput<'a> {
     /// The conversation.
     pub messages: &'a [Message],
     /// Tools that the model may call.
     pub tools: &'a [ToolSchema],
-    /// End with the start of an assistant message, so that the model answers.
+    /// True to end with the start of an assistant message, so that the model answers.
     pub add_generation_prompt: bool,
     /// Further variables of the template, such as `enable_thinking`.
     pub arguments: Map<String, Value>,
-    /// The time for templates that print a date; without one such templates fail.
+    /// Time for templates that print a date. Such templates fail without it.
     pub now: Option<TemplateTime>,
-    /// Whether messages can contain special tokens.
+    /// Treatment of special-token text inside messages.
     pub content_tokens: ContentTokens<'a>,
 }
 
@@ -43,12 +43,12 @@ pub struct ChatInput<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedChat {
     text: String,
-    /// Stands inside every special token's text that came from a message.
+    /// Character inserted into special-token text that came from a message.
     marker: Option<char>,
 }
 
 impl RenderedChat {
-    /// The prompt as text.
+    /// Returns the prompt as text.
     pub fn text(&self) -> String {
         match self.marker {
             None => self.text.clone(),
@@ -56,7 +56,7 @@ impl RenderedChat {
         }
     }
 
-    /// The fewest tokens that the prompt can have; see [`Tokenizer::least_tokens`].
+    /// Returns a lower bound on the number of tokens of the prompt; see [`Tokenizer::least_tokens`].
     pub fn least_tokens(&self, tokenizer: &Tokenizer) -> usize {
         let ascii = self.text.bytes().filter(u8::is_ascii).count();
         let marked =
@@ -64,13 +64,13 @@ impl RenderedChat {
         tokenizer.least_of(ascii, self.text.len() - ascii - marked)
     }
 
-    /// The prompt as tokens. Nothing is added: the template wrote every special token itself.
+    /// Tokenizes the prompt. No special tokens are added, because the template wrote them itself.
     pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
         self.tokens_until(tokenizer, &|| false)
     }
 
-    /// [`Self::tokens`] unless `cancelled` says `true`: then the error is
-    /// [`TextError::EncodingCancelled`]. A pass over the whole text is not interrupted.
+    /// Does the same as [`Self::tokens`], but fails with [`TextError::EncodingCancelled`] once `cancelled`
+    /// returns `true`. A pass over the whole text is not interrupted.
     pub fn tokens_until(
         &self,
         tokenizer: &Tokenizer,
@@ -86,7 +86,7 @@ impl RenderedChat {
         }
     }
 
-    /// Bytes that are tokenized: those of the prompt, and those that keep words from being special tokens.
+    /// Returns the number of bytes to tokenize: the prompt and the markers that break special-token text.
     pub fn text_bytes(&self) -> usize {
         self.text.len()
     }
@@ -97,11 +97,11 @@ impl RenderedChat {
 pub struct ChatTemplate {
     program: Arc<Template>,
     source: String,
-    /// It writes messages in channels, as gpt-oss's does.
+    /// True for templates that write messages in channels, such as that of gpt-oss.
     in_channels: bool,
-    /// It tells the role `developer` from others.
+    /// True if the template handles the role `developer`.
     knows_developers: bool,
-    /// `bos_token` and its like, by the names that templates use.
+    /// `bos_token` and similar variables.
     special_tokens: Map<String, Value>,
 }
 
@@ -122,8 +122,8 @@ impl ChatTemplate {
         Ok(Self { program, source, in_channels, knows_developers, special_tokens })
     }
 
-    /// The template of a model's files: `chat_template.jinja` if it exists, else the one inside
-    /// `tokenizer_config.json`; `None` where the model has none. The special tokens named in
+    /// Reads the template of a model's files: `chat_template.jinja` if it exists, else the one inside
+    /// `tokenizer_config.json`. Returns `None` if the model has no template. The special tokens named in
     /// `tokenizer_config.json` become variables.
     pub fn from_files(
         tokenizer_config: Option<&[u8]>,
@@ -143,13 +143,13 @@ impl ChatTemplate {
         Ok(Some(template))
     }
 
-    /// The template's text.
+    /// Returns the source text of the template.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether it names a variable so, `tools` or `enable_thinking` for example: one that it does not name is
-    /// not seen by the model.
+    /// Returns whether the template mentions a variable, such as `tools` or `enable_thinking`. The model
+    /// never sees a variable that the template does not mention.
     pub fn names(&self, variable: &str) -> bool {
         self.program.names(variable)
     }
@@ -159,8 +159,8 @@ impl ChatTemplate {
         self.render_until(input, &|| false)
     }
 
-    /// Renders a conversation unless `cancelled` says `true`, which is asked every millisecond or
-    /// so: then the error is [`TextError::TemplateCancelled`].
+    /// Renders a conversation, but fails with [`TextError::TemplateCancelled`] once `cancelled` returns
+    /// `true`. `cancelled` is called about once per millisecond.
     pub fn render_until(
         &self,
         input: &ChatInput<'_>,
@@ -206,7 +206,6 @@ impl ChatTemplate {
     }
 }
 
-/// The interpreter's error as ours.
 fn translate_error(error: TemplateError) -> TextError {
     let line = error.line;
     match error.kind {
@@ -222,7 +221,7 @@ fn translate_error(error: TemplateError) -> TextError {
     }
 }
 
-/// Breaks special-token text inside messages with a character that occurs nowhere else.
+/// Breaks special-token text inside messages with a character that does not occur in the input.
 struct ContentGuard<'a> {
     marker: Option<char>,
     special: Vec<&'a str>,
@@ -235,7 +234,7 @@ impl<'a> ContentGuard<'a> {
             return Ok(Self { marker: None, special: vec![], added: vec![] });
         };
         let marker = ('\u{fdd0}'..='\u{fdef}').find(|candidate| !occurs(*candidate, input));
-        // Text with all 32 of Unicode's noncharacters in it is no text.
+        // Text that contains all 32 noncharacters of that block is not valid text.
         let marker = marker.ok_or(TextError::InvalidOption {
             what: "messages with plain content",
             expected: "text",
@@ -247,7 +246,7 @@ impl<'a> ContentGuard<'a> {
         Ok(Self { marker: Some(marker), special, added })
     }
 
-    /// `text` with the marker after the first character of every special token's text.
+    /// Inserts the marker after the first character of each special token's text.
     fn protect(&self, text: &str, special_only: bool) -> String {
         let Some(marker) = self.marker else { return text.to_owned() };
         let words = if special_only { &self.special } else { &self.added };
@@ -263,7 +262,7 @@ impl<'a> ContentGuard<'a> {
     }
 }
 
-/// Whether `wanted` is anywhere in what the caller gave.
+/// Returns whether `wanted` occurs anywhere in the input.
 fn occurs(wanted: char, input: &ChatInput<'_>) -> bool {
     let found = std::cell::Cell::new(false);
     let look = |text: &str| {
@@ -311,7 +310,7 @@ fn template_text(bytes: &[u8]) -> Result<String, TextError> {
     Ok(text.to_owned())
 }
 
-/// `chat_template` is one text, or a list of named ones of which `default` is meant.
+/// Reads `chat_template`: one text, or a list of named templates of which `default` is used.
 fn configured_template(config: &Map<String, Value>) -> Result<Option<String>, TextError> {
     match config.get("chat_template") {
         None | Some(Value::Null) => Ok(None),

@@ -1,28 +1,29 @@
-//! Token ids to text as they come, without ever cutting a character.
+//! Incremental decoding of token ids to text that never splits a character.
 
 use super::{TextError, Tokenizer};
 
-/// Tokens that are decoded together where a token's text depends on its neighbours.
+/// Maximum number of tokens decoded together where the text of a token depends on its neighbours.
 const WINDOW_MAX: usize = 64;
 
-/// Turns token ids into text. A character whose bytes are spread over several tokens is held back
-/// until it is whole; bytes that can never become a character come out as U+FFFD, one for each
-/// ill-formed sequence, exactly as decoding everything at once would give them.
+/// Converts token ids to text. A character whose bytes span several tokens is held back until it is complete.
+/// Bytes that cannot form a character become U+FFFD, one per ill-formed sequence, exactly as when all tokens
+/// are decoded at once.
 #[derive(Debug, Clone)]
 pub struct DetokenizeStream {
     tokenizer: Tokenizer,
     keep_special: bool,
-    /// Special tokens that are kept even so.
+    /// Special tokens that are kept even if `keep_special` is false.
     kept: Vec<u32>,
-    /// Vocabularies whose tokens have bytes of their own: the start of a character.
+    /// Start of an incomplete character, for vocabularies whose tokens map to bytes.
     pending: Vec<u8>,
-    /// Others: tokens whose text is known to depend on each other, and how much of it is out.
+    /// Tokens that are decoded together, for other vocabularies. `emitted` counts the bytes of their text
+    /// that were returned.
     window: Vec<u32>,
     emitted: usize,
 }
 
 impl Tokenizer {
-    /// A stream that turns token ids into text as they come, never cutting a character.
+    /// Creates a stream that converts token ids to text and never splits a character.
     pub fn decode_stream(&self, keep_special: bool) -> DetokenizeStream {
         DetokenizeStream::new(self.clone(), keep_special)
     }
@@ -34,7 +35,7 @@ impl DetokenizeStream {
         Self { tokenizer, keep_special, kept, pending: vec![], window: vec![], emitted: 0 }
     }
 
-    /// Keeps the special tokens with which one of `texts` begins.
+    /// Keeps the special tokens whose text is a prefix of one of `texts`.
     #[must_use]
     pub fn keeping(mut self, texts: &[&str]) -> Self {
         let special = self.tokenizer.added_texts().filter(|(_, special)| *special);
@@ -44,7 +45,7 @@ impl DetokenizeStream {
         self
     }
 
-    /// Takes the next token; returns the text that is complete with it, often nothing.
+    /// Consumes a token and returns the text that it completes, which is often empty.
     pub fn push(&mut self, id: u32) -> Result<String, TextError> {
         self.tokenizer.check_id(id)?;
         let is_kept = self.keep_special || self.kept.contains(&id);
@@ -54,12 +55,12 @@ impl DetokenizeStream {
         if !self.tokenizer.has_bytes() {
             return self.push_window(id);
         }
-        // Default: an id between tokens has no bytes.
+        // Default: an unassigned id has no bytes.
         self.pending.extend_from_slice(self.tokenizer.token_bytes(id).unwrap_or_default());
         Ok(take_complete(&mut self.pending))
     }
 
-    /// What is held back when no more tokens come.
+    /// Returns the held-back text at the end of the tokens.
     pub fn finish(&mut self) -> Result<String, TextError> {
         if !self.tokenizer.has_bytes() {
             let text = self.tokenizer.decode(&self.window, true)?;
@@ -74,8 +75,8 @@ impl DetokenizeStream {
         Ok(rest)
     }
 
-    /// Decodes a window of tokens again with each new one, since spaces and bytes depend on what
-    /// stands before; the last token of the old window stays as context for the next.
+    /// Decodes the window again after each token, since spaces and bytes depend on the preceding tokens. The
+    /// last token of a full window stays as context for the next one.
     fn push_window(&mut self, id: u32) -> Result<String, TextError> {
         self.window.push(id);
         let text = self.tokenizer.decode(&self.window, true)?;
@@ -93,7 +94,8 @@ impl DetokenizeStream {
     }
 }
 
-/// Takes everything from `bytes` but the start of a character that may still be completed.
+/// Removes and returns all complete text from `bytes`. The start of a character that may still be completed
+/// stays.
 fn take_complete(bytes: &mut Vec<u8>) -> String {
     let mut end = bytes.len();
     for chunk in bytes.utf8_chunks() {
@@ -109,7 +111,7 @@ fn take_complete(bytes: &mut Vec<u8>) -> String {
     String::from_utf8_lossy(&complete).into_owned()
 }
 
-/// Whether `start` is a proper beginning of a UTF-8 character.
+/// Returns whether `start` is a proper prefix of a UTF-8 character.
 fn may_continue(start: &[u8]) -> bool {
     match std::str::from_utf8(start) {
         Ok(_) => false,

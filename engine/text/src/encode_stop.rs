@@ -1,4 +1,4 @@
-//! When an encoding ends before its time: at a cancel, or when its text has had its time or memory.
+//! Early termination of an encoding: on cancellation, or when it exceeds its time or memory limit.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -7,18 +7,17 @@ use std::time::{Duration, Instant};
 use super::TextError;
 use super::limits::{ENCODE_BYTES_MAX, ENCODE_TIME, ENCODE_TIME_PER_MIB, STEPS_BETWEEN_LOOKS};
 
-/// Asked between the steps of an encoding.
+/// Stop condition that is checked between the steps of an encoding.
 pub(super) struct EncodeStop<'a> {
     cancelled: &'a (dyn Fn() -> bool + Sync),
     start: Instant,
     limit: Duration,
     steps: AtomicU32,
-    /// Bytes that the text takes, estimated.
+    /// Estimated number of bytes held until the end of the encoding.
     held: AtomicUsize,
     stopped: OnceLock<StopReason>,
 }
 
-/// Why an encoding ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum StopReason {
     #[error("cancelled")]
@@ -30,29 +29,28 @@ enum StopReason {
 }
 
 impl<'a> EncodeStop<'a> {
-    /// For a text of so many bytes.
+    /// Creates the stop condition for a text of `bytes` bytes.
     pub fn new(bytes: usize, cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
         let mib = bytes as f64 / f64::from(1 << 20);
         let limit = ENCODE_TIME + ENCODE_TIME_PER_MIB.mul_f64(mib);
         Self::within(limit, cancelled)
     }
 
-    /// With a limit of its own.
     pub fn within(limit: Duration, cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
         let (steps, stopped) = (AtomicU32::new(0), OnceLock::new());
         let held = AtomicUsize::new(0);
         Self { cancelled, start: Instant::now(), limit, steps, held, stopped }
     }
 
-    /// Between two words or matches. Looks up only once in a while.
+    /// Counts a step, after a word or a match. The limits are checked once in `STEPS_BETWEEN_LOOKS` steps.
     pub fn step(&self) -> tokenizers::Result<()> {
-        // One thread encodes a text; the library only asks that others could.
+        // A text is encoded by one thread; the library merely requires `Sync`.
         let steps = self.steps.load(Ordering::Relaxed).wrapping_add(1);
         self.steps.store(steps, Ordering::Relaxed);
         if steps.is_multiple_of(STEPS_BETWEEN_LOOKS) { self.look() } else { Ok(()) }
     }
 
-    /// Between two passes over the text. Once stopped, it stays so.
+    /// Checks cancellation and the time limit. Once it has failed, it always fails with the same reason.
     pub fn look(&self) -> tokenizers::Result<()> {
         let reason = match self.stopped.get() {
             Some(reason) => *reason,
@@ -65,15 +63,15 @@ impl<'a> EncodeStop<'a> {
         Err(reason.into())
     }
 
-    /// Before so many bytes are held until the end.
+    /// Reserves memory that is held until the end of the encoding.
     pub fn hold(&self, bytes: usize) -> tokenizers::Result<()> {
         self.check_bytes(bytes)?;
-        // Below the limit before, so that it cannot overflow.
+        // The sum was just checked against the limit, so that it cannot overflow.
         self.held.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Before so many bytes are held for a while.
+    /// Checks memory that is held only temporarily.
     pub fn check_bytes(&self, bytes: usize) -> tokenizers::Result<()> {
         match self.held.load(Ordering::Relaxed).saturating_add(bytes) {
             0..=ENCODE_BYTES_MAX => Ok(()),
@@ -81,7 +79,7 @@ impl<'a> EncodeStop<'a> {
         }
     }
 
-    /// What the tokenizer library or [`Self::look`] said, as an error of ours.
+    /// Converts an error of the tokenizer library or of [`Self::look`].
     pub fn error(&self, error: &tokenizers::Error) -> TextError {
         match self.stopped.get() {
             Some(StopReason::Cancelled) => TextError::EncodingCancelled,

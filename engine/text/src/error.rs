@@ -2,135 +2,135 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// What can go wrong between text and tokens.
+/// An error of tokenization, chat templates or output parsing.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A tokenizer or template file that is not what it should be.
+    /// A malformed tokenizer or template file.
     #[error("{file}: {what}: expected {expected}, found {found}")]
     Invalid {
-        /// Which file or asset.
+        /// File or asset name.
         file: String,
-        /// Which part of it.
+        /// Part of the file.
         what: String,
-        /// What would have been valid.
+        /// Description of a valid value.
         expected: String,
-        /// What is there.
+        /// The value found.
         found: String,
     },
-    /// A tokenizer or template larger than the limit.
+    /// A tokenizer or template that exceeds the size limit.
     #[error("{what} of {found} bytes, at most {limit} bytes are accepted")]
     TooLarge {
-        /// What is too large.
+        /// Kind of input.
         what: &'static str,
-        /// Its size in bytes.
+        /// Size in bytes.
         found: usize,
         /// The limit in bytes.
         limit: usize,
     },
-    /// Tools for a model whose chat template has no place for them: it would never hear of them.
+    /// Tools were given, but the model's chat template does not support tools and would omit them.
     #[error("{tools} tools were given, and the chat template of this model knows none")]
     ToolsUnknown {
-        /// How many.
+        /// Number of tools.
         tools: usize,
     },
-    /// The tokenizer refused a text.
+    /// The tokenizer failed on a text.
     #[error("cannot tokenize: {reason}")]
     Tokenize {
         /// The tokenizer's reason.
         reason: String,
     },
-    /// The tokenizer library panicked over what the model's file describes.
+    /// The tokenizer library panicked because of the contents of the model's file.
     #[error("the tokenizer of this model failed in {what}: it is damaged, or made to fail")]
     TokenizerPanicked {
-        /// What it was doing.
+        /// Operation during which the panic happened.
         what: &'static str,
     },
-    /// The caller cancelled while a text was encoded.
+    /// The caller cancelled the encoding of a text.
     #[error("cancelled while a text was tokenized")]
     EncodingCancelled,
-    /// The tokenizer takes longer for a text than any sound one does.
+    /// Tokenization exceeded its time limit, which no valid tokenizer reaches.
     #[error(
         "the tokenizer of this model took more than {limit:?} for the text: it is damaged, or made to fail"
     )]
     EncodingDeadline {
-        /// The time that the text has.
+        /// Time limit for the text.
         limit: Duration,
     },
-    /// The tokenizer takes more memory for a text than any sound one does for a text that has a sense.
+    /// Tokenization would exceed its memory limit, which no valid tokenizer reaches for meaningful text.
     #[error("the text would take more than {limit} bytes of memory to tokenize")]
     EncodingMemory {
-        /// The most that a text may take.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// A token id that the tokenizer does not have.
+    /// A token id outside the vocabulary.
     #[error("token {id} is not in the vocabulary of {vocab_size} tokens")]
     UnknownToken {
         /// The id.
         id: u32,
-        /// How many ids there are.
+        /// Number of ids in the vocabulary.
         vocab_size: usize,
     },
-    /// The chat template does not parse.
+    /// A syntax error in the chat template.
     #[error("chat template, line {line}: {reason}")]
     TemplateSyntax {
         /// Line of the template, from 1; 0 when unknown.
         line: usize,
-        /// What the parser says.
+        /// Message of the parser.
         reason: String,
     },
-    /// The chat template failed on these messages.
+    /// The chat template failed to render these messages.
     #[error("chat template, line {line}: {reason}")]
     TemplateRender {
         /// Line of the template, from 1; 0 when unknown.
         line: usize,
-        /// What failed.
+        /// Reason of the failure.
         reason: String,
     },
-    /// The chat template itself refused the conversation (`raise_exception`).
+    /// The chat template itself rejected the conversation (`raise_exception`).
     #[error("the chat template refuses this conversation: {message}")]
     TemplateRefused {
-        /// The template's own words.
+        /// Message of the template.
         message: String,
     },
-    /// The chat template ran longer than its allowance.
+    /// The chat template exceeded its work limit.
     #[error("the chat template did more than {limit} units of work")]
     TemplateFuel {
-        /// The allowance in units of work, about one for a nanosecond.
+        /// The limit in units of work, about one per nanosecond.
         limit: u64,
     },
-    /// A value or the whole output of a chat template grew beyond the limit.
+    /// A value or the output of a chat template exceeded its size limit.
     #[error("the chat template makes more than {limit} bytes of text")]
     TemplateOutput {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The values of a chat template grew beyond the limit.
+    /// The values of a chat template exceeded the memory limit.
     #[error("the chat template needs more than {limit} bytes of memory")]
     TemplateMemory {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The chat template took too long.
+    /// The chat template exceeded its time limit.
     #[error("the chat template took longer than {limit:?}")]
     TemplateDeadline {
-        /// The time that was allowed.
+        /// The time limit.
         limit: Duration,
     },
-    /// The caller ended the rendering of the chat template.
+    /// The caller cancelled the rendering of the chat template.
     #[error("the rendering of the chat template was cancelled")]
     TemplateCancelled,
-    /// The model came without a chat template.
+    /// The model has no chat template.
     #[error("this model has no chat template; give plain text or token ids instead of messages")]
     NoTemplate,
-    /// An option that makes no sense.
+    /// An invalid option.
     #[error("{what}: expected {expected}, found {found}")]
     InvalidOption {
-        /// Which option.
+        /// Name of the option.
         what: &'static str,
-        /// What would have been valid.
+        /// Description of a valid value.
         expected: &'static str,
-        /// What was given.
+        /// The value given.
         found: String,
     },
 }

@@ -1,24 +1,21 @@
-//! JSON, printed again without white space while it comes.
+//! Incremental reprinting of JSON without white space.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Longest number or word.
+/// Maximum length in bytes of a number or literal.
 const SCALAR_BYTES_MAX: usize = 1024;
 
-/// How far a text has been read.
+/// Result of reading a text that is still arriving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// More of it has to come.
     More,
-    /// It is complete.
     Complete,
-    /// It is not what was expected.
+    /// The text is not valid JSON.
     Broken,
 }
 
-/// What may come next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Value,
@@ -26,33 +23,32 @@ enum Next {
     Key,
     KeyOrEnd,
     Colon,
-    /// A comma, or the end.
+    /// A comma, or the closing bracket.
     After,
-    /// More of a text.
+    /// The rest of a string.
     Text {
         is_key: bool,
     },
 }
 
-/// A list or an object that is open.
 #[derive(Debug, Clone)]
 struct Open {
     close: u8,
-    /// Its members so far, as they are printed.
+    /// Names of its members so far, as printed.
     names: BTreeSet<String>,
 }
 
-/// Prints one JSON value as `serde_json` prints it, piece by piece. Of two members of one name the first counts: it was
-/// printed when the second came.
+/// Reprints one JSON value incrementally, formatted as by `serde_json`. The first of two members of the same
+/// name wins, since it is already printed when the second arrives.
 #[derive(Debug, Clone)]
 pub(super) struct JsonCompact {
     open: Vec<Open>,
     next: Next,
-    /// The name of a member so far, with its first quote.
+    /// Name of the current member so far, with the opening quote.
     name: String,
-    /// Where a member begins of which nothing was printed, with the comma before it.
+    /// Start of a member that is not printed yet, including the comma before it.
     unprinted: Option<usize>,
-    /// How many were open where a member began that is not printed.
+    /// Nesting depth at which a member that is skipped begins.
     silent: Option<usize>,
 }
 
@@ -67,7 +63,7 @@ impl JsonCompact {
         }
     }
 
-    /// Reads on in `rest` from `at`, adds to `out` what is certain, and moves `at` behind it.
+    /// Reads `rest` from `at`, appends to `out` all output that is certain, and advances `at`.
     pub fn read(&mut self, rest: &str, at: &mut usize, out: &mut String) -> Progress {
         loop {
             let found = match self.next {
@@ -80,7 +76,7 @@ impl JsonCompact {
         }
     }
 
-    /// Where what was read and not printed begins.
+    /// Returns the position up to which the input was printed.
     pub fn printed(&self, at: usize) -> usize {
         self.unprinted.unwrap_or(at)
     }
@@ -93,11 +89,11 @@ impl JsonCompact {
         }
     }
 
-    /// A name is complete: whether it is printed shows only now.
+    /// Ends a member name and decides whether the member is printed.
     fn end_of_name(&mut self, out: &mut String) {
         let name = std::mem::take(&mut self.name) + "\"";
         self.next = Next::Colon;
-        // Default: what is not printed needs no name.
+        // Default: skipped members need no name.
         let Some(open) = self.open.last_mut().filter(|_| self.silent.is_none()) else { return };
         if open.names.contains(&name) {
             self.silent = Some(self.open.len());
@@ -133,7 +129,7 @@ impl JsonCompact {
             _ => return Some(Progress::Broken),
         };
         if matches!(next, Next::Key | Next::Text { is_key: true }) {
-            // Printed with the name.
+            // The comma is printed together with the name.
             self.unprinted.get_or_insert(*at);
         }
         self.next = next;
@@ -161,7 +157,7 @@ impl JsonCompact {
         is_whole.then_some(Progress::Complete)
     }
 
-    /// A number, or one of the words of JSON; where it ends shows only what follows.
+    /// Reads a number or literal. Its end is known only when another byte follows.
     fn read_scalar(&mut self, rest: &str, at: &mut usize, out: &mut String) -> Option<Progress> {
         let scalar = &rest[*at..];
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
@@ -220,20 +216,20 @@ impl JsonCompact {
     }
 }
 
-/// Bytes of the escape at the beginning of `text`; none where it is not all there.
+/// Returns the length in bytes of the escape at the start of `text`, or `None` if it is incomplete.
 fn escape_bytes(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     if *bytes.get(1)? != b'u' {
         return Some(2);
     }
     let first = bytes.get(2..6)?;
-    // The first half of a pair.
+    // A high surrogate: the second half of the pair follows.
     let is_half = first[0].eq_ignore_ascii_case(&b'd') && b"89abAB".contains(&first[1]);
     let length = if is_half { 12 } else { 6 };
     (bytes.len() >= length).then_some(length)
 }
 
-/// An escape as `serde_json` prints the character.
+/// Decodes an escape and prints the character as `serde_json` does.
 fn unescaped(escape: &str) -> Option<String> {
     let text: String = serde_json::from_str(&format!("\"{escape}\"")).ok()?;
     let printed = serde_json::to_string(&text).ok()?;

@@ -1,6 +1,6 @@
-//! Text in and out: tokens and how they are chosen, messages, chat templates, streamed output.
+//! Text input and output: tokenization, sampling, messages, chat templates and streamed output.
 //!
-//! Nothing here knows of models or devices; sessions put the two together.
+//! This crate is independent of models and devices; sessions combine them.
 
 mod argument_types;
 mod call_form;

@@ -1,20 +1,20 @@
-//! A conversation, in the field names of the OpenAI chat API, which chat templates read too. How it
-//! is read from JSON is in `wire.rs`.
+//! Conversation types, with the field names of the OpenAI chat API, which chat templates use too. The JSON
+//! reader is in `wire.rs`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Who speaks.
+/// Author of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Role {
-    /// Instructions that hold for the whole conversation.
+    /// Instructions for the whole conversation.
     System,
-    /// Instructions of the application, above the user's. Templates that do not know the role get
-    /// [`Role::System`].
+    /// Instructions of the application, which take precedence over the user's. Templates that do not know the
+    /// role get [`Role::System`].
     Developer,
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
@@ -26,7 +26,7 @@ impl Role {
     pub(super) const ALL: [Self; 5] =
         [Self::System, Self::Developer, Self::User, Self::Assistant, Self::Tool];
 
-    /// The word that templates compare with.
+    /// Returns the role's name in templates and in JSON.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::System => "system",
@@ -38,30 +38,30 @@ impl Role {
     }
 }
 
-/// One part of a message. Images, sound and files are refused when they are read.
+/// One part of a message. Images, sound and files are rejected when a message is read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ContentPart {
-    /// Words.
+    /// Text.
     Text {
-        /// The words.
+        /// The text.
         text: String,
     },
 }
 
-/// What a message says: one text, or parts.
+/// Content of a message: one text, or parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum MessageContent {
     /// One text.
     Text(String),
-    /// Several parts; templates get the texts joined with line breaks.
+    /// Several parts; templates get their texts joined with line breaks.
     Parts(Vec<ContentPart>),
 }
 
 impl MessageContent {
-    /// The whole text; several parts are joined with line breaks.
+    /// Returns the whole text. Several parts are joined with line breaks.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -86,62 +86,62 @@ impl From<String> for MessageContent {
     }
 }
 
-/// One message of a conversation, in JSON that of the OpenAI chat API.
+/// One message of a conversation. Its JSON form is that of the OpenAI chat API.
 ///
-/// Read are also `null` for what is absent, `reasoning` for `reasoning_content`, and `refusal` in
-/// place of the content. What is no text (images, sound, files) and the deprecated `function_call`
-/// are errors that name it; other fields are ignored.
+/// The reader also accepts `null` for absent fields, `reasoning` for `reasoning_content`, and `refusal` in
+/// place of the content. Content that is not text (images, sound, files) and the deprecated `function_call`
+/// are rejected with an error that names them. Other fields are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Message {
-    /// Who speaks.
+    /// Author of the message.
     pub role: Role,
-    /// What is said; absent (`null`) where an assistant only calls tools.
+    /// Content; absent (`null`) if an assistant only calls tools.
     pub content: Option<MessageContent>,
-    /// The assistant's reasoning before it answered.
+    /// The assistant's reasoning before its response.
     #[serde(rename = "reasoning_content", skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
-    /// The tools that the assistant calls.
+    /// Tool calls of the assistant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// Of a tool's result: the id of the call that it answers.
+    /// Id of the call that this message is the result of, for [`Role::Tool`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// A name for the speaker or the tool.
+    /// Name of the author or of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
 impl Message {
-    /// A message with text and nothing else.
+    /// Creates a message that contains only text.
     pub fn new(role: Role, content: impl Into<MessageContent>) -> Self {
         let content = Some(content.into());
         Self { role, content, reasoning: None, tool_calls: vec![], tool_call_id: None, name: None }
     }
 
-    /// Instructions for the whole conversation.
+    /// Creates a system message.
     pub fn system(content: impl Into<MessageContent>) -> Self {
         Self::new(Role::System, content)
     }
 
-    /// What the person says.
+    /// Creates a user message.
     pub fn user(content: impl Into<MessageContent>) -> Self {
         Self::new(Role::User, content)
     }
 
-    /// What the model said.
+    /// Creates an assistant message.
     pub fn assistant(content: impl Into<MessageContent>) -> Self {
         Self::new(Role::Assistant, content)
     }
 
-    /// The result of the call `tool_call_id`.
+    /// Creates the result of the call `tool_call_id`.
     pub fn tool(tool_call_id: impl Into<String>, content: impl Into<MessageContent>) -> Self {
         Self { tool_call_id: Some(tool_call_id.into()), ..Self::new(Role::Tool, content) }
     }
 
-    /// The message as templates of channels take it: what was said before a tool call is part of
-    /// the reasoning, since they refuse to print both.
+    /// Returns the message for templates with channels. Text before a tool call becomes part of the
+    /// reasoning, because these templates fail on messages with both.
     pub(super) fn reasoned_before_calls(&self) -> Self {
-        // Default: a message without content says nothing.
+        // Default: absent content is empty.
         let said = self.content.as_ref().map(MessageContent::text).unwrap_or_default();
         match &self.reasoning {
             Some(reasoning) if !self.tool_calls.is_empty() && !said.is_empty() => {
@@ -152,17 +152,17 @@ impl Message {
         }
     }
 
-    /// The message as templates see it, said by `role`. Absent fields are absent, so that `is defined` works;
-    /// `content` is always there, because templates concatenate it without asking.
+    /// Returns the message as a template value with the given `role`. Absent fields are omitted, so that `is
+    /// defined` works. `content` is always present, because templates concatenate it unconditionally.
     pub(super) fn template_value(&self, role: &Role, protect: &dyn Fn(&str) -> String) -> Value {
         let mut map = Map::new();
         map.insert("role".into(), role.as_str().into());
-        // Default: templates take absent content for an empty one.
+        // Default: templates treat absent content as empty.
         let content = self.content.as_ref().map(MessageContent::text).unwrap_or_default();
         map.insert("content".into(), protect(&content).into());
         if let Some(reasoning) = &self.reasoning {
             let reasoning = Value::from(protect(reasoning));
-            // gpt-oss reads `thinking`, Solar `reasoning`, everybody else `reasoning_content`.
+            // gpt-oss reads `thinking`, Solar `reasoning`, all others `reasoning_content`.
             map.insert("thinking".into(), reasoning.clone());
             map.insert("reasoning".into(), reasoning.clone());
             map.insert("reasoning_content".into(), reasoning);
@@ -182,58 +182,58 @@ impl Message {
     }
 }
 
-/// What the person says.
 impl From<&str> for Message {
     fn from(text: &str) -> Self {
         Self::user(text)
     }
 }
 
-/// What the person says.
 impl From<String> for Message {
     fn from(text: String) -> Self {
         Self::user(text)
     }
 }
 
-/// One call of a tool, as the model asks for it.
+/// A tool call requested by the model.
 ///
-/// The wire form is OpenAI's: `{"id", "type": "function", "function": {"name", "arguments"}}`, the
-/// arguments a JSON text. Read are arguments as an object too, and nothing for none.
+/// The JSON form is OpenAI's: `{"id", "type": "function", "function": {"name", "arguments"}}`, with the
+/// arguments as JSON text. The reader also accepts arguments as an object, and absent arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
-    /// What a tool's result refers to; unique in a conversation.
+    /// Id that the tool's result refers to; unique in a conversation.
     pub id: String,
     /// The function's name.
     pub name: String,
-    /// Its arguments: an object, or text that the template prints as it is.
+    /// Arguments: an object, or text that the template prints unchanged.
     pub arguments: Value,
 }
 
-/// What stands before a call's number in its id.
+/// Prefix of a call's id, before its number.
 const ID_PREFIX: &str = "call_";
 
 impl ToolCall {
-    /// The arguments as the chat API writes them: JSON without white space, or text that is no JSON as it is.
+    /// Returns the arguments as text for the chat API: JSON without white space. Text that is not JSON is
+    /// returned unchanged.
     pub fn arguments_text(&self) -> String {
         match &self.arguments {
-            // What a model wrote that is no JSON.
+            // Invalid JSON written by the model.
             Value::String(text) => text.clone(),
             arguments => arguments.to_string(),
         }
     }
 
-    /// The id of a conversation's call with this number.
+    /// Returns the id of the call with this number in a conversation.
     pub(super) fn numbered_id(number: usize) -> String {
         format!("{ID_PREFIX}{number}")
     }
 
-    /// The id of a conversation's call with this number, as Kimi-K2 was trained on: its template prints ids.
+    /// Returns the id of the call with this number in the form that Kimi-K2 was trained on. Its template
+    /// prints ids.
     pub(super) fn function_id(name: &str, number: usize) -> String {
         format!("functions.{name}:{number}")
     }
 
-    /// The first number whose id, like all after it, no call of a conversation has.
+    /// Returns the smallest number such that no call of a conversation has it or a larger one in its id.
     pub fn next_number(messages: &[Message]) -> usize {
         let calls = messages.iter().flat_map(|message| &message.tool_calls);
         let function_number = |id: &str| {
@@ -262,14 +262,14 @@ impl ToolCall {
     }
 }
 
-/// A tool that the model may call: `{"type": "function", "function": {name, description,
-/// parameters}}`, with the parameters as JSON schema.
+/// A tool that the model may call: `{"type": "function", "function": {name, description, parameters}}`, with
+/// the parameters as a JSON schema.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ToolSchema(pub Value);
 
 impl ToolSchema {
-    /// A function tool.
+    /// Creates a function tool.
     pub fn function(name: &str, description: &str, parameters: Value) -> Self {
         Self(json!({
             "type": "function",
@@ -277,13 +277,13 @@ impl ToolSchema {
         }))
     }
 
-    /// The function's name, where the schema has one.
+    /// Returns the function's name, if the schema has one.
     pub fn name(&self) -> Option<&str> {
         self.0.get("function").unwrap_or(&self.0).get("name")?.as_str()
     }
 }
 
-/// `protect` over every text inside `value`, keys included.
+/// Applies `protect` to all strings inside `value`, including keys.
 pub(super) fn protect_value(value: &Value, protect: &dyn Fn(&str) -> String) -> Value {
     match value {
         Value::String(text) => protect(text).into(),

@@ -1,11 +1,10 @@
-//! The ways in which models mark reasoning and tool calls between tags, as rows of one table. The templates published
-//! with the models are the source of every row.
+//! Table of dialects: how models mark reasoning and tool calls with tags. The source of each row is the chat
+//! template published with the model.
 
 use super::call_form::{
     CallForm, DEEPSEEK_SEPARATOR, GEMMA_QUOTE, KIMI_SEPARATOR, SOLAR_ARGUMENTS, SOLAR_NAME,
 };
 
-/// A tag that opens something, and the one that closes it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pair {
     pub open: &'static str,
@@ -16,26 +15,26 @@ const fn pair(open: &'static str, close: &'static str) -> Pair {
     Pair { open, close }
 }
 
-/// How the models of one kind write.
+/// Output syntax of one kind of models.
 #[derive(Debug)]
 pub(super) struct Dialect {
-    /// What a template of the kind has, all of it.
+    /// Substrings that identify a template of the kind; a template must contain all of them.
     pub marks: &'static [&'static str],
-    /// Around the reasoning.
+    /// Tags around the reasoning.
     pub reasoning: Pair,
-    /// Around the words of the answer.
+    /// Tags around the text of the response.
     pub answer: Option<Pair>,
-    /// Around a tool call, or around all of them where the form is one of several calls.
+    /// Tags around a tool call, or around all calls if the form holds several calls.
     pub call: Pair,
-    /// What stands between the tags of a call.
+    /// Syntax between the tags of a call.
     pub form: CallForm,
-    /// Tags that say nothing more.
+    /// Tags without content, which are dropped.
     pub silent: &'static [&'static str],
-    /// The same, of answers with tools.
+    /// Tags around all tool calls, which are dropped when tools are present.
     pub around_calls: &'static [&'static str],
-    /// Whether a call may come before the reasoning is closed, which then has ended.
+    /// True if a call may come before the reasoning is closed; the call then ends the reasoning.
     pub calls_in_reasoning: bool,
-    /// Tags that end the answer.
+    /// Tags that end the response.
     pub ends: &'static [&'static str],
     /// Tags within a call.
     pub within_call: &'static [&'static str],
@@ -44,7 +43,7 @@ pub(super) struct Dialect {
 const THINK: Pair = pair("<think>", "</think>");
 const TOOL_CALL: Pair = pair("<tool_call>", "</tool_call>");
 
-/// Qwen3's and Hermes', Ling's and Ring's of version 2, and of every template that shows no other.
+/// Dialect of Qwen3, Hermes, Ling 2 and Ring 2, and the fallback for unrecognized templates.
 const HERMES: Dialect = Dialect {
     marks: &[],
     reasoning: THINK,
@@ -58,9 +57,9 @@ const HERMES: Dialect = Dialect {
     within_call: &[],
 };
 
-/// The first whose marks a template has is the template's.
+/// All dialects. The first one whose marks are all in the template is used.
 const DIALECTS: &[Dialect] = &[
-    // Gemma 4. An answer ends where the next turn, or a tool's, would begin.
+    // Gemma 4. A response ends where the next turn or a tool's turn would start.
     Dialect {
         marks: &["<|channel>"],
         reasoning: pair("<|channel>thought", "<channel|>"),
@@ -79,7 +78,7 @@ const DIALECTS: &[Dialect] = &[
         within_call: &[DEEPSEEK_SEPARATOR],
         ..HERMES
     },
-    // Kimi-K2. The tags of calls are tokens of their own, which no reasoning about calls is made of.
+    // Kimi-K2. The tags of calls are special tokens, which cannot occur in reasoning about calls.
     Dialect {
         marks: &["<|tool_call_begin|>", KIMI_SEPARATOR],
         call: pair("<|tool_call_begin|>", "<|tool_call_end|>"),
@@ -96,7 +95,7 @@ const DIALECTS: &[Dialect] = &[
         form: CallForm::Invoke,
         ..HERMES
     },
-    // Solar Open: messages of one answer, each with a tag for what it is.
+    // Solar Open: a response consists of several messages, each with a tag for its kind.
     Dialect {
         marks: &["<|tool_call:begin|>", "<|think|>"],
         reasoning: pair("<|think|>", "<|end|>"),
@@ -108,7 +107,7 @@ const DIALECTS: &[Dialect] = &[
         within_call: &[SOLAR_NAME, SOLAR_ARGUMENTS],
         ..HERMES
     },
-    // Hunyuan-A13B. The template shows no tags of answers, which the model writes all the same.
+    // Hunyuan-A13B. The template has no tags around responses, but the model writes them.
     Dialect {
         marks: &["<tool_calls>", "<|extra_0|>"],
         answer: Some(pair("<answer>", "</answer>")),
@@ -116,7 +115,7 @@ const DIALECTS: &[Dialect] = &[
         form: CallForm::JsonList,
         ..HERMES
     },
-    // GLM-4.5 to 4.7, and Ling's of version 3.
+    // GLM-4.5 to 4.7, and Ling 3.
     Dialect {
         marks: &["<arg_key>"],
         form: CallForm::ArgumentTags,
@@ -134,7 +133,7 @@ const DIALECTS: &[Dialect] = &[
 ];
 
 impl Dialect {
-    /// The one that a template's source shows.
+    /// Returns the dialect of a template's source.
     pub fn of(template: &str) -> &'static Self {
         let shows = |dialect: &&Self| dialect.marks.iter().all(|mark| template.contains(mark));
         DIALECTS.iter().find(shows).unwrap_or(&HERMES)

@@ -1,57 +1,57 @@
-//! What a model's output is made of.
+//! Events of a model's output.
 
 use super::messages::ToolCall;
 
-/// Longest tool call; beyond it the text is passed on as it is.
+/// Maximum length of a tool call in bytes. Text beyond it is passed on unchanged.
 pub(super) const CALL_BYTES_MAX: usize = 1 << 20;
 
-/// One piece of a model's output.
+/// One event of a model's output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutputEvent {
-    /// Words of the answer.
+    /// Text of the response.
     Text(String),
-    /// Words of the reasoning before it.
+    /// Text of the reasoning.
     Reasoning(String),
-    /// A tool call begins. It will be one, whatever follows.
+    /// The start of a tool call. The call remains one whatever text follows.
     ToolCallStart {
-        /// Among the calls of the answer, from 0.
+        /// Index among the calls of the response, from 0.
         index: usize,
-        /// What a tool's result refers to.
+        /// Id that the tool's result refers to.
         id: String,
         /// The function's name.
         name: String,
     },
-    /// More of the arguments of the call that began last.
+    /// A chunk of arguments of the most recently started call.
     ToolCallArguments {
-        /// The call's.
+        /// Index of the call.
         index: usize,
-        /// All of a call are its [`ToolCall::arguments_text`].
+        /// Chunk of text. All chunks of a call concatenated are its [`ToolCall::arguments_text`].
         delta: String,
     },
-    /// The tool call that began last, whole. Arguments that broke off are text in place of an object.
+    /// The most recently started tool call, complete. Arguments that broke off are text instead of an object.
     ToolCall(ToolCall),
 }
 
-/// Where in an answer the output is.
+/// Place in a response that the output has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutputPlace<'a> {
-    /// In the reasoning.
+    /// Inside the reasoning.
     Reasoning,
-    /// Where the answer's words are.
+    /// Inside the text of the response.
     Text {
-        /// They are no remark on the way, such as a preamble of tool calls.
+        /// False for an intermediate remark, such as a preamble of tool calls.
         is_final: bool,
     },
-    /// In a tool call, behind the marker that opens it.
+    /// Inside a tool call, after the opening marker.
     Call {
-        /// The tool's name, where the marker has it.
+        /// Name of the tool, if the marker contains it.
         name: Option<&'a str>,
-        /// What stands behind the marker so far.
+        /// Text after the marker so far.
         text: &'a str,
     },
     /// Between messages, or in the header of one.
     Between,
-    /// Behind a marker that ends the answer.
+    /// After a marker that ends the response.
     End,
 }

@@ -1,4 +1,4 @@
-//! How a model marks reasoning and tool calls in what it writes.
+//! Output format of a model: how it marks reasoning and tool calls.
 
 use super::argument_types::ArgumentTypes;
 use super::call_form::CallForm;
@@ -6,12 +6,12 @@ use super::channels::{MARKERS, START, TEMPLATE_MARKERS};
 use super::messages::ToolSchema;
 use super::output_dialects::{Dialect, Pair};
 
-/// A tag that opens something, and the one that closes it.
+/// An opening tag and its closing tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagPair {
-    /// Opens.
+    /// Opening tag.
     pub open: String,
-    /// Closes.
+    /// Closing tag.
     pub close: String,
 }
 
@@ -21,56 +21,56 @@ impl TagPair {
     }
 }
 
-/// How a model marks reasoning and tool calls.
+/// Output format of a model: how it marks reasoning and tool calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutputFormat {
-    /// Tags around parts of one text.
+    /// One text with tags around its parts.
     Tagged(Box<TaggedFormat>),
     /// Messages in channels, as gpt-oss writes them: `<|channel|>NAME<|message|>TEXT<|end|>`.
     Channels {
-        /// What the prompt already wrote of the message that the answer begins with, after
-        /// `<|start|>`.
+        /// Start of the response's first message that the prompt already contains, after `<|start|>`.
         opened: String,
     },
 }
 
-/// Tags around parts of a text.
+/// Output format with tags around parts of a text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaggedFormat {
-    /// Around the reasoning.
+    /// Tags around the reasoning.
     pub reasoning: Option<TagPair>,
-    /// Around the words of the answer; says nothing more.
+    /// Tags around the text of the response. They are dropped.
     pub answer: Option<TagPair>,
-    /// Around a tool call, or around all of them where [`Self::call_form`] is one of several calls.
+    /// Tags around a tool call, or around all calls if [`Self::call_form`] holds several calls.
     pub tool_call: Option<TagPair>,
-    /// What stands there.
+    /// Syntax between the tags of a tool call.
     pub call_form: CallForm,
-    /// Which arguments are text, where a model does not write it.
+    /// Arguments that are text, for models that write arguments without types.
     pub argument_types: ArgumentTypes,
-    /// Tags that say nothing more.
+    /// Tags without content, which are dropped.
     pub silent: Vec<String>,
-    /// Whether a tool call, or a tag around several, ends reasoning that is not closed.
+    /// True if a tool call, or a tag around several, ends reasoning that is not closed.
     pub calls_in_reasoning: bool,
-    /// Those of them that stand around all tool calls: what opens, and what closes, where there is such.
+    /// Tags of [`Self::silent`] around all tool calls: the opening and the closing one, if the format has
+    /// them.
     pub around_calls: Vec<String>,
-    /// Tags that end the answer, also where the model's files name no such end.
+    /// Tags that end the response, even if the model's files do not list them as stop tokens.
     pub ends: Vec<String>,
-    /// Further tags, within a tool call.
+    /// Further tags, which occur within a tool call.
     pub within_call: Vec<String>,
-    /// The prompt already opened the reasoning.
+    /// True if the prompt already opened the reasoning.
     pub starts_in_reasoning: bool,
 }
 
 impl OutputFormat {
-    /// Everything is text.
+    /// Returns the format in which all output is text.
     pub fn plain() -> Self {
         Self::Tagged(Box::default())
     }
 
-    /// What a template's source says of the format: tags of one of the known kinds, or gpt-oss's channels. `prompt`
-    /// is the rendered prompt; tags of tool calls are looked for only where there are `tools`, so that a model without
-    /// tools can write about them.
+    /// Detects the format from a template's source: tags of a known dialect, or gpt-oss's channels. `prompt`
+    /// is the rendered prompt. Tags of tool calls are only active if there are `tools`, so that a model
+    /// without tools can write about them.
     pub fn detect(template: &str, prompt: &str, tools: &[ToolSchema]) -> Self {
         if Self::has_channels(template) {
             let opened = prompt.rsplit_once(START).map_or("", |(_, opened)| opened).into();
@@ -100,12 +100,12 @@ impl OutputFormat {
         }))
     }
 
-    /// Whether a template writes messages in channels.
+    /// Returns whether a template writes messages in channels.
     pub(super) fn has_channels(template: &str) -> bool {
         TEMPLATE_MARKERS.iter().all(|marker| template.contains(marker))
     }
 
-    /// Markers whose tokens must reach the parser, special ones too.
+    /// Returns the markers whose tokens must reach the parser, including special ones.
     pub fn marker_texts(&self) -> Vec<&str> {
         let Self::Tagged(format) = self else { return MARKERS.to_vec() };
         let pairs = [&format.reasoning, &format.answer, &format.tool_call].into_iter().flatten();

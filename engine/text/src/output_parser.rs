@@ -1,16 +1,16 @@
-//! A model's raw output, split into answer, reasoning and tool calls as it comes.
+//! Incremental parser of model output: separates text, reasoning and tool calls.
 
 use super::channels::ChannelParser;
 use super::output_event::{OutputEvent, OutputPlace};
 use super::output_format::OutputFormat;
 use super::tagged_output::TaggedParser;
 
-/// Text that is looked at together: what follows a marker is looked at again, so that a long text with a
-/// marker everywhere would take the square of its length.
+/// Number of bytes that are parsed at once. The text after a marker is searched again, so that a long text
+/// full of markers would take quadratic time.
 const PIECE_BYTES: usize = 1024;
 
-/// Splits text, as it comes, into events. Markers may be cut anywhere; what may be the start of
-/// one is held back.
+/// Splits output text into events as it arrives. Markers may be split across chunks; text that may be the
+/// start of a marker is held back.
 #[derive(Debug, Clone)]
 pub struct OutputParser {
     form: ParserState,
@@ -23,7 +23,7 @@ enum ParserState {
 }
 
 impl OutputParser {
-    /// A parser for one answer, whose first tool call has the number `first_call`; numbers make
+    /// Creates a parser for one response. The first tool call gets the number `first_call`; numbers determine
     /// the ids of calls, which are unique in a conversation.
     pub fn new(format: OutputFormat, first_call: usize) -> Self {
         let form = match format {
@@ -37,7 +37,7 @@ impl OutputParser {
         Self { form }
     }
 
-    /// Takes the next piece of text.
+    /// Consumes a chunk of text and returns its events.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
         let mut events = Vec::new();
         let mut rest = text;
@@ -56,8 +56,8 @@ impl OutputParser {
         }
     }
 
-    /// The rest when no more text comes: an unfinished marker is text after all, and so is a tool call whose start was
-    /// not told. One that began ends as far as its arguments came.
+    /// Returns the remaining events at the end of the text. An unfinished marker becomes text, as does a tool
+    /// call whose start was not emitted. A started call ends with the arguments received so far.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
         match &mut self.form {
             ParserState::Tagged(parser) => parser.finish(),
@@ -65,7 +65,7 @@ impl OutputParser {
         }
     }
 
-    /// Where the output is.
+    /// Returns the current place in the output.
     pub fn place(&self) -> OutputPlace<'_> {
         match &self.form {
             ParserState::Tagged(parser) => parser.place(),
@@ -73,7 +73,7 @@ impl OutputParser {
         }
     }
 
-    /// A marker has ended the answer: what follows is no part of it.
+    /// Returns whether a marker has ended the response. Later text is not part of it.
     pub fn has_ended(&self) -> bool {
         match &self.form {
             ParserState::Tagged(parser) => parser.has_ended(),
@@ -82,7 +82,7 @@ impl OutputParser {
     }
 }
 
-/// Adds the events of the next piece; words that go on stay one event.
+/// Appends the events of a chunk. Consecutive text of one kind is merged into one event.
 fn append(events: &mut Vec<OutputEvent>, more: Vec<OutputEvent>) {
     let mut more = more.into_iter();
     match (events.last_mut(), more.next()) {
@@ -92,7 +92,7 @@ fn append(events: &mut Vec<OutputEvent>, more: Vec<OutputEvent>) {
         }
         (
             Some(OutputEvent::ToolCallArguments { delta: last, .. }),
-            // Of the same call: another's start stands between those of two.
+            // Both belong to the same call, because a start event separates the arguments of two calls.
             Some(OutputEvent::ToolCallArguments { delta, .. }),
         ) => last.push_str(&delta),
         (_, first) => events.extend(first),

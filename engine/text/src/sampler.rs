@@ -1,21 +1,21 @@
-//! Logits to the next token.
+//! Sampling of the next token from logits.
 //!
 //! The order is that of `transformers`: mask, logit bias, repetition penalty, presence and frequency
-//! penalties, temperature, top-k, top-p, min-p, draw. (llama.cpp cuts before it applies the
-//! temperature; published `generation_config.json` files are tuned for this order.)
+//! penalties, temperature, top-k, top-p, min-p, draw. (llama.cpp truncates before it applies the temperature;
+//! published `generation_config.json` files are tuned for this order.)
 //!
-//! - a mask makes the logits of tokens that are not allowed minus infinity; one that allows all changes nothing
-//! - `logit += bias`
-//! - repetition, tokens of prompt and answer: `logit > 0 ? logit / penalty : logit * penalty`
-//! - presence and frequency, tokens of the answer, `c` times each: `logit -= frequency * c`, and
-//!   `logit -= presence` if `c > 0` (OpenAI's formula)
-//! - temperature 0 is greedy: the highest logit, of equal ones the lowest token id
-//! - top-k keeps the k highest logits, of equal ones the lowest ids; 0 keeps all
-//! - top-p keeps the shortest run of the most probable tokens whose sum reaches p; 1 keeps all
-//! - min-p keeps tokens with at least p times the probability of the best; 0 keeps all
+//! - A mask sets the logits of disallowed tokens to minus infinity.
+//! - Logit bias: `logit += bias`.
+//! - Repetition penalty, for tokens of prompt and response: `logit > 0 ? logit / penalty : logit * penalty`.
+//! - Frequency and presence penalty, for tokens with `c` occurrences in the response:
+//!   `logit -= frequency * c`, and `logit -= presence` if `c > 0` (OpenAI's formula).
+//! - Temperature 0 is greedy: the highest logit; ties go to the lowest token id.
+//! - Top-k keeps the k highest logits; ties go to the lowest ids; 0 keeps all.
+//! - Top-p keeps the shortest prefix of the tokens by probability whose sum reaches p; 1 keeps all.
+//! - Min-p keeps tokens with at least p times the probability of the best token; 0 keeps all.
 //!
-//! A draw depends on the seed, the position in the session, the logits and the parameters, and on
-//! nothing else: not on the batch, on chunking, or on how often anybody looked.
+//! A draw depends only on the seed, the position in the session, the logits and the parameters. It does not
+//! depend on the batch, on chunking or on earlier draws.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -25,34 +25,35 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use thiserror::Error;
 
-/// `exp(x)` below this vanishes against a sum of at least 1 in f64, 2^22 times over.
+/// Minimum exponent: below it, `exp(x)` is negligible against a sum of at least 1 in f64, even 2^22 times.
 const EXPONENT_MIN: f64 = -60.0;
 
-/// Candidates that are sorted first when it is not known how many top-p will keep.
+/// Number of candidates that are sorted first, before the number that top-p keeps is known.
 const SORTED_FIRST: usize = 256;
 
-/// How the next token is chosen. The default is the model's plain distribution.
+/// Sampling parameters. The default is the model's unmodified distribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits; 0 is greedy.
+    /// Divisor of the logits; 0 is greedy.
     pub temperature: f32,
-    /// Tokens that stay in the draw; 0 is all.
+    /// Maximum number of tokens to draw from; 0 is unlimited.
     pub top_k: usize,
-    /// Probability that stays in the draw, above 0; 1 is all.
+    /// Probability mass to draw from, in (0, 1]; 1 keeps all tokens.
     pub top_p: f32,
-    /// Least probability relative to the best token; 0 is none.
+    /// Minimum probability relative to the best token; 0 keeps all tokens.
     pub min_p: f32,
-    /// Above 1 makes tokens of prompt and answer less likely; 1 is off.
+    /// Penalty of tokens in prompt and response: above 1 makes them less likely; 1 is off.
     pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens in the answer.
+    /// Penalty subtracted from the logits of tokens in the response.
     pub presence_penalty: f32,
-    /// Subtracted for each time that a token is in the answer.
+    /// Penalty subtracted once per occurrence of a token in the response.
     pub frequency_penalty: f32,
-    /// Added to the logits of these tokens; minus infinity forbids.
+    /// Values added to the logits of these tokens; minus infinity forbids a token.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Makes draws repeatable; without one, the session chooses one and reports it.
+    /// Seed of the draws. Without one, the session chooses a seed and reports it.
     pub seed: Option<u64>,
-    /// Log-probabilities with every token: that of the chosen one, and of so many best ones.
+    /// Number of best tokens whose log-probabilities are reported, in addition to the chosen one's. `None`
+    /// reports none.
     pub top_logprobs: Option<usize>,
 }
 
@@ -74,12 +75,12 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Always the most likely token.
+    /// Returns parameters that always choose the most likely token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Refuses what has no meaning.
+    /// Returns an error if a parameter is out of range.
     pub fn validate(&self) -> Result<(), SampleError> {
         let in_range = |name, value: f32, expected, good: bool| {
             if good { Ok(()) } else { Err(SampleError::Parameter { name, expected, value }) }
@@ -104,75 +105,74 @@ impl SamplingParams {
     }
 }
 
-/// Why no token could be chosen.
+/// An error of sampling.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// A parameter that has no meaning.
+    /// A parameter out of range.
     #[error("{name}: expected {expected}, found {value}")]
     Parameter {
-        /// Its name.
+        /// Name of the parameter.
         name: &'static str,
-        /// What would have been valid.
+        /// Description of a valid value.
         expected: &'static str,
-        /// What was given.
+        /// The value given.
         value: f32,
     },
-    /// The model computed something that is no number.
+    /// A logit that is NaN or plus infinity.
     #[error("the logit of token {token} is {value}: the model's output is damaged")]
     NotFinite {
-        /// Which token.
+        /// Index of the logit.
         token: usize,
-        /// NaN or plus infinity.
+        /// The value: NaN or plus infinity.
         value: f32,
     },
-    /// Every token is forbidden.
+    /// All tokens are forbidden.
     #[error("no token is left to choose: all {tokens} have a logit of minus infinity")]
     NothingLeft {
-        /// How many tokens there are.
+        /// Number of tokens.
         tokens: usize,
     },
-    /// Fewer logits than the vocabulary has tokens.
+    /// The number of logits is below the size of the vocabulary.
     #[error("expected logits for {expected} tokens, found {found}")]
     LogitCount {
-        /// Tokens of the vocabulary.
+        /// Number of tokens in the vocabulary.
         expected: usize,
-        /// Logits given.
+        /// Number of logits given.
         found: usize,
     },
 }
 
-/// Natural logarithms of probabilities under the model itself: before mask, bias, penalties,
-/// temperature and cuts.
+/// Natural log-probabilities of the model's own distribution, before mask, bias, penalties, temperature and
+/// truncation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// Of the chosen token.
+    /// Log-probability of the chosen token.
     pub chosen: f32,
-    /// Of the most likely tokens, best first.
+    /// Log-probabilities of the most likely tokens, best first.
     pub top: Vec<(u32, f32)>,
 }
 
 /// A chosen token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// Its id.
+    /// Id of the token.
     pub token: u32,
-    /// On request.
+    /// Log-probabilities, if requested.
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// Chooses tokens for one sequence, and remembers what the penalties count.
+/// Chooses tokens for one sequence, and counts tokens for the penalties.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     params: SamplingParams,
     seed: u64,
-    /// Token ids that exist; a model's logits may be padded beyond.
+    /// Number of valid token ids; a model's logits may be padded beyond it.
     vocab_size: usize,
-    /// Times in the answer; 0 for tokens that are in the prompt only.
+    /// Occurrences of each token in the response; 0 for tokens that only occur in the prompt.
     counts: HashMap<u32, u32>,
 }
 
-/// A token that may be drawn.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     token: u32,
@@ -181,33 +181,32 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Best first; of equal ones the lower id.
+    /// Orders by descending logit, then by ascending id.
     fn order(&self, other: &Self) -> Ordering {
         other.logit.total_cmp(&self.logit).then(self.token.cmp(&other.token))
     }
 }
 
 impl Sampler {
-    /// A sampler that chooses among `vocab_size` tokens; `seed` is used where the parameters
-    /// name none.
+    /// Creates a sampler over `vocab_size` tokens. `seed` is used if the parameters contain none.
     pub fn new(params: SamplingParams, vocab_size: usize, seed: u64) -> Result<Self, SampleError> {
         params.validate()?;
         let seed = params.seed.unwrap_or(seed);
         Ok(Self { params, seed, vocab_size, counts: HashMap::new() })
     }
 
-    /// Tokens that may be chosen: ids below.
+    /// Returns the number of tokens to choose from; valid ids are below it.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
 
-    /// Among how many first tokens it chooses, where that is always the one with the highest logit, of equal ones the
-    /// lowest, and nothing else is asked of logits.
+    /// Returns the vocabulary size if the sampler always chooses the highest logit (ties go to the lowest id)
+    /// and needs nothing else from the logits. Returns `None` otherwise.
     pub fn takes_best(&self) -> Option<usize> {
         let SamplingParams { temperature, logit_bias, top_logprobs, .. } = &self.params;
         let is_best = *temperature == 0.0
@@ -224,12 +223,12 @@ impl Sampler {
             && params.frequency_penalty == 0.0
     }
 
-    /// The seed in use.
+    /// Returns the seed in use.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Makes the history what it is: after a prompt, a truncation, a fork.
+    /// Replaces the history, for example after a truncation or a fork.
     pub fn set_history(&mut self, prompt: &[u32], answer: &[u32]) {
         self.counts.clear();
         self.accept_prompt(prompt);
@@ -238,26 +237,27 @@ impl Sampler {
         }
     }
 
-    /// Tokens of the prompt: the repetition penalty counts them, the others do not.
+    /// Adds tokens of the prompt to the history. Only the repetition penalty counts them.
     pub fn accept_prompt(&mut self, prompt: &[u32]) {
         for token in prompt {
             self.counts.entry(*token).or_insert(0);
         }
     }
 
-    /// A token of the answer. `sample` does not call this: a chosen token may yet be refused.
+    /// Adds a token of the response to the history. `sample` does not call this, because a chosen token may
+    /// still be rejected.
     pub fn accept(&mut self, token: u32) {
         let count = self.counts.entry(token).or_insert(0);
         *count = count.saturating_add(1);
     }
 
-    /// Chooses the token for `position` of the session from its `logits` `[vocab]`, which bias
-    /// and penalties change in place.
+    /// Chooses the token for `position` of the session from `logits`, `[vocab]`. Bias and penalties modify
+    /// the logits in place.
     pub fn sample(&self, logits: &mut [f32], position: u64) -> Result<Sampled, SampleError> {
         self.sample_masked(logits, position, None)
     }
 
-    /// [`Self::sample`] among the tokens that `mask` allows.
+    /// Does the same as [`Self::sample`], but chooses among the tokens that `mask` allows.
     pub fn sample_masked(
         &self,
         logits: &mut [f32],
@@ -321,7 +321,7 @@ impl Sampler {
         kept.last().map_or(best.token, |candidate| candidate.token)
     }
 
-    /// What top-k, top-p and min-p leave, with weights `exp((logit - best) / temperature)`.
+    /// Returns the candidates after top-k, top-p and min-p, with weights `exp((logit - best) / temperature)`.
     fn candidates(&self, logits: &[f32], best: Candidate, temperature: f64) -> Vec<Candidate> {
         let params = &self.params;
         let mut candidates = Vec::new();
@@ -348,10 +348,10 @@ impl Sampler {
     }
 }
 
-/// Log-probabilities under the model itself: of `chosen`, and of the `count` most likely tokens.
+/// Returns the model's own log-probabilities of `chosen` and of the `count` most likely tokens.
 ///
 /// # Errors
-/// [`SampleError::NotFinite`] where a logit is NaN or plus infinity.
+/// Fails with [`SampleError::NotFinite`] if a logit is NaN or plus infinity.
 pub fn logprobs_of(
     logits: &[f32],
     chosen: u32,
@@ -371,12 +371,12 @@ pub fn logprobs_of(
         candidates.sort_unstable_by(Candidate::order);
         top.extend(candidates.iter().map(|c| (c.token, logprob(c.logit))));
     }
-    // Default: a token that the model does not have has no chance.
+    // Default: a token outside the vocabulary has probability 0.
     let chosen = logits.get(chosen as usize).map_or(f32::NEG_INFINITY, |logit| logprob(*logit));
     Ok(TokenLogprobs { chosen, top })
 }
 
-/// Keeps the `count` best, in no order.
+/// Keeps the `count` best candidates, sorted by token id.
 fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
     if count < candidates.len() {
         if count > 0 {
@@ -384,12 +384,12 @@ fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
         }
         candidates.truncate(count);
     }
-    // The draw walks through them: the order must not depend on how the selection works.
+    // The draw iterates over the candidates, so that their order must not depend on the selection algorithm.
     candidates.sort_unstable_by_key(|candidate| candidate.token);
 }
 
-/// Keeps the shortest run of the best whose share of the weight reaches `top_p`, best first.
-/// Sorts only as many as it needs.
+/// Keeps the shortest prefix, best first, whose share of the total weight reaches `top_p`. Sorts only as many
+/// candidates as needed.
 fn keep_probable(candidates: &mut Vec<Candidate>, top_p: f64) {
     let total: f64 = candidates.iter().map(|candidate| candidate.weight).sum();
     let mut sorted = 0;
@@ -415,7 +415,7 @@ fn keep_probable(candidates: &mut Vec<Candidate>, top_p: f64) {
     }
 }
 
-/// The highest logit, of equal ones the lowest id; none if all are forbidden.
+/// Returns the highest logit; ties go to the lowest id. Returns `None` if all tokens are forbidden.
 fn argmax(logits: &[f32]) -> Option<Candidate> {
     let mut best: Option<Candidate> = None;
     for (token, logit) in (0u32..).zip(logits) {
@@ -426,7 +426,7 @@ fn argmax(logits: &[f32]) -> Option<Candidate> {
     best
 }
 
-/// Minus infinity forbids a token; NaN and plus infinity are damage.
+/// Returns an error if a logit is NaN or plus infinity. Minus infinity is valid and forbids a token.
 fn check_numbers(logits: &[f32]) -> Result<(), SampleError> {
     match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
         None => Ok(()),
@@ -437,9 +437,9 @@ fn check_numbers(logits: &[f32]) -> Result<(), SampleError> {
     }
 }
 
-/// A number from 0 to below 1 that depends on seed and position only.
+/// Returns a number in `[0, 1)` that depends only on `seed` and `position`.
 fn uniform(seed: u64, position: u64) -> f64 {
-    // Neighbouring positions and seeds must not give related states: `seed_from_u64` mixes each.
+    // Neighbouring positions and seeds must not give correlated states, so `seed_from_u64` mixes both.
     let mut stream = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(stream.next_u64() ^ position);
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64

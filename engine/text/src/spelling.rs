@@ -1,28 +1,28 @@
-//! How the text of a token spells bytes, in vocabularies whose tokens do not depend on each other.
+//! Mapping from the text of a token to bytes, for vocabularies whose tokens decode independently.
 
 use serde_json::Value;
 
-/// What a decoder makes of each token by itself.
+/// Decoder that treats each token alone.
 #[derive(Debug)]
 pub(super) enum Spelling {
-    /// Every character stands for a byte (GPT-2).
+    /// Byte-level (GPT-2): each character stands for one byte.
     ByteLevel(Box<[Option<u8>; ALPHABET]>),
-    /// `<0xF0>` is a byte, all else is text in which one string stands for another, `▁` for a space
-    /// (Gemma).
+    /// Byte fallback (Gemma): `<0xF0>` is a byte. All other tokens are text with one replacement, such as `▁`
+    /// by a space.
     ByteFallback {
-        /// What is replaced,
+        /// Text to replace.
         from: String,
-        /// and by what.
+        /// Replacement.
         to: String,
     },
 }
 
-/// Characters that may stand for bytes.
+/// Number of code points that may stand for bytes.
 const ALPHABET: usize = 324;
 
 impl Spelling {
-    /// What a `decoder` does, if it treats each token alone. Those of Llama's kind do not: they
-    /// remove a space from the beginning of a text.
+    /// Returns the spelling that a `decoder` implements, if it decodes each token alone. Decoders of Llama's
+    /// kind do not: they remove a space from the start of a text.
     pub fn of(decoder: Option<&Value>) -> Option<Self> {
         let decoder = decoder?;
         let steps = match kind(decoder)? {
@@ -42,12 +42,12 @@ impl Spelling {
         Some(Self::ByteFallback { from: from.into(), to: to.into() })
     }
 
-    /// The bytes that a token's text spells.
+    /// Returns the bytes of a token's text.
     pub fn bytes(&self, text: &str) -> Box<[u8]> {
         let bytes = match self {
             Self::ByteLevel(alphabet) => {
                 let byte = |character: char| alphabet.get(character as usize).copied().flatten();
-                // A character that stands for no byte: the text is meant as it is (added tokens).
+                // A character outside the alphabet: the text is literal, as in added tokens.
                 text.chars().map(byte).collect::<Option<_>>().unwrap_or_else(|| text.into())
             }
             Self::ByteFallback { from, to } => match named_byte(text) {
@@ -63,14 +63,14 @@ fn kind(decoder: &Value) -> Option<&str> {
     decoder.get("type").and_then(Value::as_str)
 }
 
-/// `<0xF0>`
+/// Parses a byte token such as `<0xF0>`.
 fn named_byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_digits = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_digits.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The characters that stand for bytes.
+/// Returns the characters that stand for bytes.
 pub(super) fn byte_characters() -> impl Iterator<Item = char> {
     let alphabet = byte_alphabet();
     let stands =
@@ -78,7 +78,8 @@ pub(super) fn byte_characters() -> impl Iterator<Item = char> {
     ('\0'..).take(ALPHABET).filter(stands)
 }
 
-/// GPT-2's alphabet: printable Latin-1 bytes are themselves, the other 68 follow from U+0100.
+/// Builds GPT-2's alphabet: printable Latin-1 bytes map to themselves, the other 68 to characters from
+/// U+0100.
 fn byte_alphabet() -> [Option<u8>; ALPHABET] {
     let mut alphabet = [None; ALPHABET];
     let mut next = 256;

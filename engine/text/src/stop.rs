@@ -1,21 +1,21 @@
-//! Stop strings, found across the borders of tokens.
+//! Stop strings, matched across token boundaries.
 
 use super::TextError;
 
-/// Most stop strings, and the longest.
+/// Maximum number of stop strings, and maximum length of one in bytes.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 4096;
 
-/// What may be shown after a piece of text.
+/// Result of matching a chunk of text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StopOutput {
-    /// Text that is safe to show: no stop string can still begin in it.
+    /// Text that can be shown: no stop string can start in it.
     pub text: String,
-    /// Which stop string was found, by its place in the list. It is not part of the text.
+    /// Index of the stop string that was found. The stop string is not part of the text.
     pub stopped: Option<usize>,
 }
 
-/// Watches a stream of text for stop strings and holds back what may be the start of one.
+/// Searches a stream of text for stop strings. Text that may be the start of one is held back.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     stops: Vec<String>,
@@ -23,7 +23,7 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// A matcher for `stops`; none is fine.
+    /// Creates a matcher for `stops`, which may be empty.
     pub fn new(stops: Vec<String>) -> Result<Self, TextError> {
         if stops.len() > STOPS_MAX {
             return Err(TextError::InvalidOption {
@@ -42,7 +42,7 @@ impl StopMatcher {
         Ok(Self { stops, held: String::new() })
     }
 
-    /// Takes the next piece of text. After a stop, everything further is swallowed by the caller.
+    /// Consumes a chunk of text. After a stop, the caller must discard further text.
     pub fn push(&mut self, text: &str) -> StopOutput {
         if self.stops.is_empty() {
             return StopOutput { text: text.to_owned(), stopped: None };
@@ -60,13 +60,13 @@ impl StopMatcher {
         StopOutput { text: std::mem::replace(&mut self.held, rest), stopped: None }
     }
 
-    /// What is held back when no more text comes.
+    /// Returns the held-back text at the end of the stream.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes at the end of `text` that are a proper beginning of one of `words`.
+/// Returns the length in bytes of the longest suffix of `text` that is a proper prefix of one of `words`.
 pub(super) fn longest_held<'a>(text: &str, words: impl Iterator<Item = &'a str>) -> usize {
     let mut longest = 0;
     for word in words {

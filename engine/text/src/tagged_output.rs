@@ -1,4 +1,4 @@
-//! Output whose reasoning and tool calls stand between tags.
+//! Parser of output with tags around reasoning and tool calls.
 
 use super::call_stream::{CallNumbers, CallStream, CallTeller};
 use super::output_event::{CALL_BYTES_MAX, OutputEvent, OutputPlace};
@@ -10,58 +10,50 @@ enum TaggedState {
     Text,
     Reasoning,
     ToolCall,
-    /// Nothing more belongs to the answer.
     End,
 }
 
-/// What a tag does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TagEffect {
-    /// Opens the reasoning.
     Reasoning,
-    /// Opens the answer's words.
     Answer,
-    /// Closes them.
     AnswerEnd,
-    /// Opens a tool call.
     ToolCall,
-    /// Closes the reasoning, or says nothing.
+    /// Closes the reasoning, or has no effect.
     Text,
-    /// Ends the answer.
     End,
 }
 
-/// Splits text, as it comes, into events. Tags may be cut anywhere; what may be the start of one
-/// is held back. Line breaks next to tags belong to the format and are dropped. Reasoning opens
-/// only before the first word of the answer, as do tags around the answer; what is no tool call between its tags stays
-/// text, or reasoning where it began in it.
+/// Splits text into events as it arrives. Tags may be split across chunks; text that may be the start of one
+/// is held back. Line breaks next to tags belong to the format and are dropped. Reasoning, and tags around
+/// the response, open only before the first text of the response. Text between call tags that is not a call
+/// remains text, or reasoning if it started there.
 #[derive(Debug, Clone)]
 pub(super) struct TaggedParser {
     format: TaggedFormat,
     place: TaggedState,
-    /// Not yet decided: the start of a tag, or a tool call so far.
+    /// Undecided text: the start of a tag, or a tool call so far.
     held: String,
-    /// Where the tool call began that is held.
+    /// State before the held tool call.
     before_call: TaggedState,
-    /// Calls ended the reasoning: the tag that closes it says nothing more.
+    /// Set when a call ended the reasoning: its closing tag then has no effect.
     left_open: bool,
-    /// Bytes of a held tool call in which its end does not begin.
+    /// Number of bytes of a held tool call that were searched for its end.
     searched: usize,
     /// Line breaks that are dropped if a tag follows.
     breaks: String,
-    /// A tag came just before: line breaks are dropped.
+    /// Set directly after a tag: line breaks are dropped.
     after_tag: bool,
-    /// Words of the answer have come.
+    /// Set after the first text of the response.
     answered: bool,
-    /// A tag around the words of the answer has opened.
+    /// Set after a tag that opens the text of the response.
     in_answer: bool,
-    /// The tool call that is held, as it is told.
     stream: CallStream,
     numbers: CallNumbers,
 }
 
 impl TaggedParser {
-    /// A parser for one answer, whose first tool call has the number `calls`.
+    /// Creates a parser for one response, whose first tool call gets the number `calls`.
     pub fn new(format: TaggedFormat, calls: usize) -> Self {
         let in_reasoning = format.starts_in_reasoning && format.reasoning.is_some();
         Self {
@@ -80,7 +72,6 @@ impl TaggedParser {
         }
     }
 
-    /// Where the output is.
     pub fn place(&self) -> OutputPlace<'_> {
         match self.place {
             TaggedState::Text => OutputPlace::Text { is_final: true },
@@ -90,12 +81,11 @@ impl TaggedParser {
         }
     }
 
-    /// A tag has ended the answer.
     pub fn has_ended(&self) -> bool {
         self.place == TaggedState::End
     }
 
-    /// Takes the next piece of text.
+    /// Consumes a chunk of text and returns its events.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
         let mut events = Vec::new();
         self.held.push_str(text);
@@ -103,7 +93,8 @@ impl TaggedParser {
         events
     }
 
-    /// The rest when no more text comes: an unfinished tag or tool call is text after all.
+    /// Returns the remaining events at the end of the text. An unfinished tag becomes text, as does a tool
+    /// call that did not start.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
         let mut events = Vec::new();
         let mut rest = std::mem::take(&mut self.held);
@@ -119,7 +110,7 @@ impl TaggedParser {
         events
     }
 
-    /// Handles the held text up to the next tag; false when more text is needed.
+    /// Processes the held text up to the next tag. Returns `false` if more text is needed.
     fn step(&mut self, events: &mut Vec<OutputEvent>) -> bool {
         if self.place == TaggedState::ToolCall {
             return self.step_tool_call(events);
@@ -135,7 +126,7 @@ impl TaggedParser {
             if matches!(effect, TagEffect::Reasoning | TagEffect::Answer)
                 && !before.trim().is_empty()
             {
-                // The answer has begun: from here on the tag is a word like others.
+                // The response has started, so that the tag is ordinary text.
                 self.held = self.held.split_off(at);
                 return true;
             }
@@ -166,13 +157,13 @@ impl TaggedParser {
         false
     }
 
-    /// Whether a tag that closes no reasoning is in some, which has ended with it.
+    /// Returns whether a tag ends the current reasoning without being its closing tag.
     fn ends_reasoning(&self, tag: &str, effect: TagEffect) -> bool {
         let closes = self.format.reasoning.as_ref().is_some_and(|pair| pair.close == tag);
         self.place == TaggedState::Reasoning && effect == TagEffect::Text && !closes
     }
 
-    /// The tags that mean something here, and what they do.
+    /// Returns the tags that are active in the current state, with their effects.
     fn tags(&self) -> Vec<(String, TagEffect)> {
         let format = &self.format;
         if self.place == TaggedState::Reasoning {
@@ -221,7 +212,8 @@ impl TaggedParser {
         true
     }
 
-    /// Ends the calls of `inside`; the text that is none. `tags` are those that stand around it.
+    /// Ends the calls of `inside` and returns the text that is not part of a call. `tags` are the tags around
+    /// it.
     fn end_call(&mut self, inside: &str, tags: [&str; 2], events: &mut Vec<OutputEvent>) -> String {
         let [open, close] = tags;
         let types = &self.format.argument_types;
@@ -238,7 +230,8 @@ impl TaggedParser {
         rest.to_owned()
     }
 
-    /// A call that has not ended yet; one that is too long ends at the limit, wherever the output is cut.
+    /// Continues an unfinished call. A call that exceeds the limit ends there, independent of how the output
+    /// is split.
     fn step_long_call(&mut self, tags: &TagPair, events: &mut Vec<OutputEvent>) -> bool {
         let seen = self.held.len().saturating_sub(tags.close.len());
         self.searched = self.held.floor_char_boundary(seen);
@@ -260,7 +253,7 @@ impl TaggedParser {
         false
     }
 
-    /// Passes on text of the present place, without the line breaks next to tags.
+    /// Emits text of the current state, without the line breaks next to tags.
     fn emit(&mut self, text: &str, events: &mut Vec<OutputEvent>) {
         let mut text = text;
         if self.after_tag {

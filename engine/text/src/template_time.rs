@@ -1,4 +1,4 @@
-//! The date for templates that print one.
+//! Date and time for templates that print them.
 
 const DAYS: [&str; 7] =
     ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
@@ -17,8 +17,8 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// A point in time of the proleptic Gregorian calendar. The caller gives it: the library reads no
-/// clock and knows no time zone, and the same input renders the same prompt.
+/// A point in time in the proleptic Gregorian calendar. The caller supplies it: the library reads no clock
+/// and knows no time zone, so that the same input always renders the same prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateTime {
     days: i64,
@@ -26,14 +26,14 @@ pub struct TemplateTime {
 }
 
 impl TemplateTime {
-    /// Seconds since 1970-01-01 00:00; add the zone's offset for local time.
+    /// Creates a time from seconds since 1970-01-01 00:00. Add the zone's offset for local time.
     pub fn from_unix_seconds(seconds: i64) -> Self {
         // Less than a day: it fits.
         let rest = seconds.rem_euclid(86_400) as u32;
         Self { days: seconds.div_euclid(86_400), seconds: rest }
     }
 
-    /// Year, month from 1 and day from 1 (days to civil, after Howard Hinnant).
+    /// Returns year, month (from 1) and day (from 1), by Howard Hinnant's `civil_from_days`.
     fn date(self) -> (i64, usize, i64) {
         let shifted = self.days + 719_468;
         let era = shifted.div_euclid(146_097);
@@ -48,7 +48,8 @@ impl TemplateTime {
         (year, usize::try_from(month).unwrap_or(1), day)
     }
 
-    /// Python's `strftime` in the C locale, for the directives that templates use.
+    /// Formats like Python's `strftime` in the C locale. Only the directives that templates use are
+    /// supported.
     pub(super) fn format(self, format: &str) -> Result<String, String> {
         let mut out = String::new();
         let mut characters = format.chars();
@@ -111,7 +112,7 @@ impl TemplateTime {
     }
 }
 
-/// As in ISO 8601: `2026-11-21T04:05:06Z`.
+/// Formats as in ISO 8601: `2026-11-21T04:05:06Z`.
 impl std::fmt::Display for TemplateTime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ((year, month, day), seconds) = (self.date(), self.seconds);

@@ -1,4 +1,4 @@
-//! Tests of the text section against Python's libraries, and against hostile input.
+//! Tests against Python's libraries and against hostile input.
 
 mod call_pieces;
 mod channels;

@@ -1,24 +1,24 @@
-//! The fewest tokens that a text can have, known without tokenizing it.
+//! Lower bound on the number of tokens of a text, computed without tokenizing it.
 
 use serde_json::{Map, Value};
 
 use super::spelling::byte_characters;
 
-/// By how much NFC can shrink what is not ASCII: no sequence of characters loses more, and ASCII
-/// loses nothing by itself.
+/// Maximum factor by which NFC shrinks non-ASCII text, in bytes. ASCII alone does not shrink.
 const NFC_SHRINKS: usize = 4;
 
-/// How many bytes of a text one token can stand for.
+/// Maximum number of bytes of a text that one token can represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TokenBound {
-    /// Of normalized text.
+    /// Maximum number of bytes of normalized text per token.
     bytes_max: usize,
-    /// What is not ASCII may become so many times shorter before it is tokenized.
+    /// Factor by which normalization may shrink non-ASCII text.
     shrinks: usize,
 }
 
 impl TokenBound {
-    /// None for a tokenizer that may leave out text, or make one token of text of any length.
+    /// Derives the bound. Returns `None` for a tokenizer that may drop text or map text of any length to one
+    /// token.
     pub fn of(json: &Value) -> Option<Self> {
         let model = json.get("model")?;
         let vocab = model.get("vocab")?.as_object()?;
@@ -40,22 +40,21 @@ impl TokenBound {
         Some(Self { bytes_max: words.max(added).max(1), shrinks })
     }
 
-    /// The fewest tokens of a text of so many bytes that are ASCII, and others.
+    /// Returns the minimum number of tokens for a text of `ascii` ASCII bytes and `others` other bytes.
     pub fn least_tokens(&self, ascii: usize, others: usize) -> usize {
         (ascii + others / self.shrinks).div_ceil(self.bytes_max)
     }
 }
 
-/// What a splitter hands to the model.
+/// Form of the text that a splitter passes to the model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SplitOutput {
-    /// The text.
     Text,
-    /// A character for each of its bytes.
+    /// One character per byte of the text.
     Bytes,
 }
 
-/// None where a normalizer may leave out text.
+/// Returns the factor by which a normalizer may shrink non-ASCII text, or `None` if it may drop text.
 fn shrinks(normalizer: Option<&Value>) -> Option<usize> {
     let Some(normalizer) = normalizer.filter(|value| !value.is_null()) else { return Some(1) };
     let text = |name: &str| normalizer.get(name).and_then(Value::as_str);
@@ -76,7 +75,7 @@ fn shrinks(normalizer: Option<&Value>) -> Option<usize> {
     }
 }
 
-/// None where a splitter may leave out text.
+/// Returns the output form of a splitter, or `None` if it may drop text.
 fn keeps(splitter: Option<&Value>) -> Option<SplitOutput> {
     let Some(splitter) = splitter.filter(|value| !value.is_null()) else {
         return Some(SplitOutput::Text);
@@ -89,7 +88,7 @@ fn keeps(splitter: Option<&Value>) -> Option<SplitOutput> {
             let steps = splitter.get("pretokenizers")?.as_array()?;
             let kept: Vec<SplitOutput> =
                 steps.iter().map(|step| keeps(Some(step))).collect::<Option<_>>()?;
-            // Twice would spell the spelling.
+            // A second byte-level step would encode the encoded characters again.
             match kept.iter().filter(|kept| **kept == SplitOutput::Bytes).count() {
                 0 => Some(SplitOutput::Text),
                 1 => Some(SplitOutput::Bytes),
@@ -100,20 +99,22 @@ fn keeps(splitter: Option<&Value>) -> Option<SplitOutput> {
     }
 }
 
-/// The longest word of a vocabulary that has every byte; without one, the model leaves out text.
+/// Returns the length in characters of the longest word of a byte-level vocabulary. Returns `None` if a byte
+/// is missing, since the model then drops text.
 fn longest_of_characters(vocab: &Map<String, Value>) -> Option<usize> {
     let whole = byte_characters().all(|character| vocab.contains_key(&character.to_string()));
     whole.then(|| vocab.keys().map(|word| word.chars().count()).max())?
 }
 
-/// The same where bytes that no word has are words of their own.
+/// Returns the length in bytes of the longest word of a byte-fallback vocabulary, or `None` if a byte is
+/// missing.
 fn longest_of_text(model: &Value, vocab: &Map<String, Value>) -> Option<usize> {
     let falls_back = model.get("byte_fallback").and_then(Value::as_bool) == Some(true);
     let whole = (0..=u8::MAX).all(|byte| vocab.contains_key(&format!("<0x{byte:02X}>")));
     (falls_back && whole).then(|| vocab.keys().map(String::len).max())?
 }
 
-/// None for one that takes the white space around it.
+/// Returns the length of an added token in bytes, or `None` if the token absorbs the white space around it.
 fn added_bytes(token: &Value) -> Option<usize> {
     let strips =
         ["lstrip", "rstrip"].iter().any(|name| token.get(name) == Some(&Value::Bool(true)));

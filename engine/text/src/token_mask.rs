@@ -1,10 +1,10 @@
-//! Which tokens may come next, a bit for each.
+//! Bit mask of allowed tokens.
 
-/// Bits of a word.
+/// Bits per word.
 const WORD_BITS: usize = u32::BITS as usize;
 
-/// A set of tokens: one bit for each id of a vocabulary, the lowest ids in the lowest bits of the first word, as a
-/// device would read it.
+/// A set of tokens with one bit per id of a vocabulary. The lowest ids are in the lowest bits of the first
+/// word, the layout that devices read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask {
     words: Vec<u32>,
@@ -12,72 +12,72 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
-    /// A mask over `tokens` ids that allows none.
+    /// Creates a mask over `tokens` ids that allows no token.
     pub fn none(tokens: usize) -> Self {
         Self { words: vec![0; tokens.div_ceil(WORD_BITS)], tokens }
     }
 
-    /// A mask over `tokens` ids that allows each of them.
+    /// Creates a mask over `tokens` ids that allows all tokens.
     pub fn all(tokens: usize) -> Self {
         let mut mask = Self::none(tokens);
         mask.allow_all();
         mask
     }
 
-    /// How many ids there are.
+    /// Returns the number of ids.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Allows every token.
+    /// Allows all tokens.
     pub fn allow_all(&mut self) {
         self.words.fill(u32::MAX);
         self.clear_padding();
     }
 
-    /// Allows no token.
+    /// Forbids all tokens.
     pub fn forbid_all(&mut self) {
         self.words.fill(0);
     }
 
-    /// Allows a token; ids beyond the vocabulary are none.
+    /// Allows a token. Ids beyond the vocabulary are ignored.
     pub fn allow(&mut self, token: u32) {
         if let Some((word, bit)) = self.word(token) {
             *word |= bit;
         }
     }
 
-    /// Forbids a token.
+    /// Forbids a token. Ids beyond the vocabulary are ignored.
     pub fn forbid(&mut self, token: u32) {
         if let Some((word, bit)) = self.word(token) {
             *word &= !bit;
         }
     }
 
-    /// Whether a token is allowed.
+    /// Returns whether a token is allowed.
     pub fn allows(&self, token: u32) -> bool {
         let index = token as usize;
         let word = self.words.get(index / WORD_BITS);
         index < self.tokens && word.is_some_and(|word| word >> (index % WORD_BITS) & 1 == 1)
     }
 
-    /// How many tokens are allowed.
+    /// Returns the number of allowed tokens.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether no token is allowed.
+    /// Returns whether no token is allowed.
     pub fn is_none(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// The bits, 32 tokens to a word. Bits beyond the vocabulary are 0.
+    /// Returns the bits, 32 tokens per word. Bits beyond the vocabulary are 0.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
 
-    /// Takes the bits of `words`, laid out as [`Self::words`]; what they lack is forbidden, what they have beyond the
-    /// vocabulary left out.
+    /// Sets the bits from `words`, in the layout of [`Self::words`]. Tokens beyond the end of `words` are
+    /// forbidden; bits beyond the vocabulary are ignored.
     pub fn set_words(&mut self, words: &[u32]) {
         self.words.fill(0);
         for (word, bits) in self.words.iter_mut().zip(words) {
@@ -86,7 +86,7 @@ impl TokenMask {
         self.clear_padding();
     }
 
-    /// Makes the logits of tokens that are not allowed minus infinity.
+    /// Sets the logits of disallowed tokens to minus infinity.
     pub(crate) fn apply(&self, logits: &mut [f32]) {
         let mut chunks = logits.chunks_mut(WORD_BITS);
         for (chunk, word) in chunks.by_ref().zip(&self.words) {
@@ -99,7 +99,7 @@ impl TokenMask {
                 }
             }
         }
-        // A mask of fewer tokens allows none beyond.
+        // Logits beyond the mask are disallowed too.
         chunks.for_each(|chunk| chunk.fill(f32::NEG_INFINITY));
     }
 

@@ -1,4 +1,4 @@
-//! A model's tokenizer, from the bytes of its `tokenizer.json`.
+//! Tokenizer of a model, built from the bytes of its `tokenizer.json`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use super::tokenizer_parts::{Fault, check_parts};
 use super::word_cache::{self, WordCache};
 use super::word_split::{Normalizers, Splitters, StoppableNormalizer};
 
-/// The library's tokenizer. It splits nothing: [`Splitters`] do.
+/// The library's tokenizer. It does not split text; [`Splitters`] do.
 type Library =
     TokenizerImpl<BPE, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
-/// What the text of an added token inside a text becomes.
+/// Treatment of the text of an added token inside a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SpecialText {
-    /// The token (`<|im_end|>` ends a message), as `transformers` does by default.
+    /// The text becomes the token (`<|im_end|>` ends a message), as in `transformers` by default.
     #[default]
     Parse,
-    /// Ordinary tokens that spell it. For text that must not be able to say more than words.
+    /// The text becomes ordinary tokens that spell it. Use this for untrusted text.
     Plain,
 }
 
-/// How a text becomes tokens.
+/// Options of an encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Add what the model expects around a text (a begin token, for models that have one).
+    /// True to add the tokens that the model expects around a text (a begin token, for models that have one).
     pub add_special_tokens: bool,
-    /// What the text of special tokens becomes.
+    /// Treatment of the text of special tokens.
     pub special_text: SpecialText,
 }
 
@@ -63,15 +63,15 @@ struct Inner {
     tokenizer: Library,
     words: WordCache,
     splitters: Splitters,
-    /// How many times longer normalizers may make a text.
+    /// Maximum factor by which normalizers may lengthen a text.
     growth: usize,
-    /// Token texts, in id order; absent ids are holes or padding of the vocabulary.
+    /// Token texts in id order; `None` for gaps and padding of the vocabulary.
     tokens: Vec<Option<TokenEntry>>,
-    /// Whether each token has bytes of its own, which do not depend on its neighbours.
+    /// True if the tokens decode independently of their neighbours.
     has_bytes: bool,
-    /// Added tokens: text, and whether special.
+    /// Added tokens, sorted by text: text, and whether the token is special.
     added: Vec<(String, bool)>,
-    /// None where the length of a text says nothing of its tokens.
+    /// Bound on the bytes per token; `None` if the length of a text does not bound its tokens.
     bound: Option<TokenBound>,
 }
 
@@ -82,7 +82,7 @@ struct TokenEntry {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`. `file` names it in errors.
+    /// Reads a `tokenizer.json`. `file` is its name in errors.
     pub fn from_bytes(file: &str, bytes: &[u8]) -> Result<Self, TextError> {
         if bytes.len() > TOKENIZER_BYTES_MAX {
             let what = "tokenizer.json";
@@ -96,7 +96,7 @@ impl Tokenizer {
             file: file.into(),
             what: what.into(),
             expected: expected.into(),
-            // The file's own words may be as long as it.
+            // A value quoted from the file may be as long as the file.
             found: found.chars().take(FOUND_CHARS_MAX).collect(),
         };
         let values = count_values(bytes);
@@ -123,37 +123,37 @@ impl Tokenizer {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The number of token ids; a model's vocabulary may be padded beyond it.
+    /// Returns the number of token ids. A model's vocabulary may be padded beyond it.
     pub fn vocab_size(&self) -> usize {
         self.inner.tokens.len()
     }
 
-    /// The fewest tokens that [`Self::encode`] can make of a text, from its length alone; 0 where
-    /// the length says nothing.
+    /// Returns a lower bound on the number of tokens that [`Self::encode`] makes of a text, from its length
+    /// alone. The bound is 0 if the length does not determine one.
     pub fn least_tokens(&self, text: &str) -> usize {
         let ascii = text.bytes().filter(u8::is_ascii).count();
         self.least_of(ascii, text.len() - ascii)
     }
 
-    /// [`Self::least_tokens`] of a text of so many bytes that are ASCII, and others.
+    /// Does the same as [`Self::least_tokens`], for a text of `ascii` ASCII bytes and `others` other bytes.
     pub(super) fn least_of(&self, ascii: usize, others: usize) -> usize {
         self.inner.bound.map_or(0, |bound| bound.least_tokens(ascii, others))
     }
 
-    /// Text to token ids.
+    /// Encodes a text to token ids.
     ///
     /// # Errors
-    /// [`TextError::TooLarge`] before anything is computed; [`TextError::EncodingDeadline`] where a tokenizer takes
-    /// longer than any sound one.
+    /// Fails with [`TextError::TooLarge`] before anything is computed, and with
+    /// [`TextError::EncodingDeadline`] if the tokenizer exceeds a time that no valid one needs.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TextError> {
         self.encode_until(text, options, &|| false)
     }
 
-    /// [`Self::encode`] unless `cancelled` says `true`, which is asked between words: then the error is
-    /// [`TextError::EncodingCancelled`]. A pass over the whole text is not interrupted.
+    /// Does the same as [`Self::encode`], but fails with [`TextError::EncodingCancelled`] once `cancelled`
+    /// returns `true`. `cancelled` is called between words; a pass over the whole text is not interrupted.
     ///
     /// # Errors
-    /// As [`Self::encode`].
+    /// Fails like [`Self::encode`].
     pub fn encode_until(
         &self,
         text: &str,
@@ -164,10 +164,10 @@ impl Tokenizer {
         self.encode_stopped(text, options, &EncodeStop::new(text.len(), cancelled))
     }
 
-    /// Refuses a text by its bytes.
+    /// Checks the length of a text.
     ///
     /// # Errors
-    /// [`TextError::TooLarge`].
+    /// Fails with [`TextError::TooLarge`] if the text exceeds the limit in bytes.
     pub fn check_text(&self, text: &str) -> Result<(), TextError> {
         let grown = ENCODE_BYTES_MAX / BYTES_PER_TEXT_BYTE / self.inner.growth.max(1);
         let (found, limit) = (text.len(), TEXT_BYTES_MAX.min(grown));
@@ -193,8 +193,8 @@ impl Tokenizer {
         .map_err(|error| stop.error(&error))
     }
 
-    /// Text in which `marker` breaks every added token that is meant as words: what is left of
-    /// them becomes tokens, the rest is tokenized as words without the marker.
+    /// Encodes text in which `marker` breaks the text of added tokens that must stay plain. Unbroken added
+    /// tokens become tokens; the rest is tokenized as plain text without the marker.
     pub(super) fn encode_marked(
         &self,
         text: &str,
@@ -222,7 +222,7 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// The text's added tokens, and what is between them, normalized.
+    /// Splits a text into its added tokens and the normalized text between them.
     fn extract(&self, text: &str, stop: &EncodeStop<'_>) -> tokenizers::Result<PreTokenizedString> {
         let tokenizer = &self.inner.tokenizer;
         let normalizers = tokenizer.get_normalizer();
@@ -232,7 +232,7 @@ impl Tokenizer {
         stop.look().map(|()| pieces)
     }
 
-    /// The text, normalized, without the search for added tokens.
+    /// Normalizes a text without searching it for added tokens.
     fn normalize(
         &self,
         text: &str,
@@ -269,15 +269,15 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Token ids to text; special tokens are left out unless `keep_special`.
-    /// Bytes that are no UTF-8 become U+FFFD.
+    /// Decodes token ids to text. Special tokens are omitted unless `keep_special` is set. Bytes that are not
+    /// UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32], keep_special: bool) -> Result<String, TextError> {
         for id in ids {
             self.check_id(*id)?;
         }
         if self.inner.has_bytes {
             let kept = ids.iter().filter(|id| keep_special || !self.is_special(**id));
-            // Default: an id between tokens has no bytes.
+            // Default: an unassigned id has no bytes.
             let bytes: Vec<u8> =
                 kept.flat_map(|id| self.token_bytes(*id).unwrap_or_default()).copied().collect();
             return Ok(String::from_utf8_lossy(&bytes).into_owned());
@@ -286,41 +286,40 @@ impl Tokenizer {
         caught("decoding tokens", decode)?.map_err(refused)
     }
 
-    /// The id of a token given by its exact text, such as `<|im_end|>`.
+    /// Returns the id of a token given by its exact text, such as `<|im_end|>`.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.inner.tokenizer.token_to_id(token)
     }
 
-    /// The bytes that a token stands for, where they do not depend on its neighbours (byte-level
-    /// vocabularies, and those that spell unknown characters in bytes and spaces as `▁`); `None` for
-    /// ids outside the vocabulary and other vocabularies.
+    /// Returns the bytes of a token if the vocabulary decodes tokens independently of their neighbours:
+    /// byte-level vocabularies, and byte-fallback ones with spaces as `▁`. Returns `None` for other
+    /// vocabularies and for ids outside the vocabulary.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         let entry = self.entry(id)?;
         self.inner.has_bytes.then_some(&entry.bytes)
     }
 
-    /// Whether a token is special: it has a meaning, but no text.
+    /// Returns whether a token is special: it has a meaning, but no text.
     pub fn is_special(&self, id: u32) -> bool {
         self.entry(id).is_some_and(|entry| entry.special)
     }
 
-    /// The added tokens: their text, and whether each is special.
+    /// Returns the added tokens: their text, and whether each is special.
     pub fn added_texts(&self) -> impl Iterator<Item = (&str, bool)> {
         self.inner.added.iter().map(|(text, special)| (text.as_str(), *special))
     }
 
-    /// Whether a text is that of an added token.
+    /// Returns whether a text is that of an added token.
     pub fn is_added(&self, text: &str) -> bool {
         let text_of = |token: &(String, bool)| token.0.as_str().cmp(text);
         self.inner.added.binary_search_by(text_of).is_ok()
     }
 
-    /// Whether each token has bytes of its own.
     pub(super) fn has_bytes(&self) -> bool {
         self.inner.has_bytes
     }
 
-    /// Refuses ids outside the vocabulary. Holes inside it are tokens without text.
+    /// Returns an error if an id is outside the vocabulary. Gaps inside it are tokens without text.
     pub fn check_id(&self, id: u32) -> Result<(), TextError> {
         let vocab_size = self.vocab_size();
         match usize::try_from(id) {
@@ -334,12 +333,13 @@ impl Tokenizer {
     }
 }
 
-/// Runs the tokenizer library, whose panics are errors: what it was made of came with a model.
+/// Runs the tokenizer library and converts a panic to an error, since the library's state came from a model's
+/// file.
 fn caught<T>(what: &'static str, run: impl FnOnce() -> T) -> Result<T, TextError> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| TextError::TokenizerPanicked { what })
 }
 
-/// The values of a JSON text, or a little more: its separators outside of texts.
+/// Returns the number of values of a JSON text, or slightly more: counts separators outside of strings.
 pub(super) fn count_values(bytes: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
     for byte in bytes {
@@ -358,8 +358,9 @@ fn refused(error: tokenizers::Error) -> TextError {
     TextError::Tokenize { reason: error.to_string() }
 }
 
-/// The library's tokenizer of a file that has been checked, put together from the file's parts: the library would read
-/// the whole file again. Truncation and padding belong to training; a prompt is never cut silently.
+/// Builds the library's tokenizer from the parts of a checked file, because the library would parse the whole
+/// file again. Truncation and padding are ignored: they belong to training, and a prompt is never cut
+/// silently.
 fn library(json: &mut Value) -> Result<Library, Fault> {
     if let Some(version) = json.get("version").filter(|version| *version != "1.0") {
         return Err(("version", "a tokenizer of version 1.0", version.to_string()));
@@ -385,13 +386,12 @@ fn library(json: &mut Value) -> Result<Library, Fault> {
     Ok(library)
 }
 
-/// A part as the library reads it.
 fn part<T: DeserializeOwned>(what: &'static str, json: Value) -> Result<T, Fault> {
     serde_json::from_value(json)
         .map_err(|error| (what, "a part that the library reads", error.to_string()))
 }
 
-/// Reads what the tokenizer library takes on trust.
+/// Checks the parts of the file that the tokenizer library does not validate.
 fn check(json: &Value) -> Result<(), Fault> {
     let model = json.get("model").ok_or(("model", "an object", "nothing".to_owned()))?;
     let kind = model.get("type").and_then(Value::as_str).unwrap_or("BPE");
@@ -416,7 +416,7 @@ fn check(json: &Value) -> Result<(), Fault> {
     check_merges(model, vocab)?;
     let added = json.get("added_tokens").and_then(Value::as_array);
     for token in added.into_iter().flatten() {
-        // Default: an absent text is refused as an empty one.
+        // Default: an absent text is rejected like an empty one.
         let content = token.get("content").and_then(Value::as_str).unwrap_or_default();
         if content.is_empty() {
             return Err(("added_tokens", "a text for every token", "an empty one".into()));
@@ -426,8 +426,8 @@ fn check(json: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Every merge makes a word of the vocabulary of two others. The library cuts the prefix of
-/// continuing words off by bytes, whether it is there or not.
+/// Checks that each merge joins two words of the vocabulary to a third. The library removes the prefix of
+/// continuing words by its length in bytes, without checking that it is present.
 fn check_merges(model: &Value, vocab: &Map<String, Value>) -> Result<(), Fault> {
     // Default: an absent prefix is an empty one.
     let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or_default();
@@ -476,7 +476,7 @@ fn token_entries(tokenizer: &Library, spelling: Option<&Spelling>) -> Vec<Option
         let special = added.is_special_token(&text);
         let bytes = spelling.map_or_else(Box::default, |spelling| spelling.bytes(&text));
         if let Some(entry) = entries.get_mut(id as usize) {
-            // An added token hides the word of the same id.
+            // An added token replaces the word of the same id.
             if entry.is_none() || added.get_vocab().contains_key(&text) {
                 *entry = Some(TokenEntry { bytes, special });
             }
@@ -487,7 +487,7 @@ fn token_entries(tokenizer: &Library, spelling: Option<&Spelling>) -> Vec<Option
 
 #[cfg(test)]
 impl Tokenizer {
-    /// What the library itself decodes.
+    /// Decodes with the library itself.
     pub(super) fn inner_decode(&self, ids: &[u32]) -> String {
         self.inner.tokenizer.decode(ids, false).unwrap()
     }

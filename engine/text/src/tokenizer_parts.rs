@@ -1,8 +1,8 @@
-//! Which parts a `tokenizer.json` may be made of, and how large they may be.
+//! Allowed parts of a `tokenizer.json`, and their size limits.
 //!
-//! The tokenizer library runs whatever the file describes and takes its sizes on trust: some parts panic, others make
-//! gigabytes of a word. What is read here is a list of parts that published models have; anything else is refused by name
-//! before the library sees it.
+//! The tokenizer library runs whatever the file describes and does not validate sizes: some parts panic,
+//! others turn a word into gigabytes. This module allows only the parts that published models use. Anything
+//! else is rejected with an error that names it, before the library sees it.
 
 use serde_json::Value;
 
@@ -11,10 +11,11 @@ use super::limits::{
     LOOKS_MAX, PARTS_MAX, PATTERN_BYTES_MAX, TEMPLATE_PIECES_MAX, WORD_BYTES_MAX,
 };
 
-/// What is wrong: which part, what was expected and what was found.
+/// A violation: the part, the expected value and the value found.
 pub(super) type Fault = (&'static str, &'static str, String);
 
-/// Refuses parts that are not listed, or too large. Gives how many times longer normalizers may make a text.
+/// Returns an error if a part is not listed or is too large. Returns the maximum factor by which the
+/// normalizers may lengthen a text.
 pub(super) fn check_parts(json: &Value) -> Result<usize, Fault> {
     let mut growth = 1;
     for kind in [&NORMALIZERS, &PRE_TOKENIZERS, &POST_PROCESSORS, &DECODERS] {
@@ -29,26 +30,23 @@ pub(super) fn check_parts(json: &Value) -> Result<usize, Fault> {
     check_added(json).map(|()| growth)
 }
 
-/// Parts of one kind.
 struct Kind {
-    /// Its key in the file.
     name: &'static str,
-    /// The list of a sequence.
+    /// Key of the list inside a sequence.
     list: &'static str,
-    /// Those that published models have, and how each is checked.
+    /// Allowed types, which published models use, with their checks.
     known: &'static [(&'static str, Check)],
 }
 
-/// Checks a part and gives how many times longer it may make a text.
+/// Checks a part and returns the maximum factor by which it may lengthen a text.
 type Check = fn(&Part<'_>) -> Result<usize, Fault>;
 
-/// A part, and the kind it is of.
 struct Part<'a> {
     kind: &'static str,
     json: &'a Value,
 }
 
-/// What all parts of a kind come to.
+/// Totals over all parts of a kind.
 struct Sums {
     parts: usize,
     templates: usize,
@@ -107,9 +105,9 @@ static DECODERS: Kind = Kind {
 };
 
 impl Kind {
-    /// `depth` counts sequences, so that the recursion is bounded.
+    /// Checks a part. `depth` counts nested sequences and bounds the recursion.
     fn check(&'static self, json: &Value, depth: usize, sums: &mut Sums) -> Result<(), Fault> {
-        // Default: a part without a type is refused as one that is not known.
+        // Default: a part without a type is rejected like an unknown one.
         let of_type = json.get("type").and_then(Value::as_str).unwrap_or_default();
         if of_type == "Sequence" {
             let list = json.get(self.list).and_then(Value::as_array);
@@ -149,7 +147,6 @@ impl Part<'_> {
         Err((self.kind, expected, found))
     }
 
-    /// A text of the part.
     fn word(&self, name: &str) -> Result<&str, Fault> {
         match self.json.get(name).and_then(Value::as_str) {
             Some(word) if word.len() <= WORD_BYTES_MAX => Ok(word),
@@ -160,7 +157,7 @@ impl Part<'_> {
         }
     }
 
-    /// The least bytes that its pattern takes in; 0 of a regular expression.
+    /// Returns the minimum number of bytes that the part's pattern matches; 0 for a regular expression.
     fn pattern(&self) -> Result<usize, Fault> {
         let pattern = self.json.get("pattern");
         let of = |name: &str| pattern.and_then(|pattern| pattern.get(name)).and_then(Value::as_str);
@@ -185,14 +182,14 @@ impl Part<'_> {
         }
     }
 
-    /// What its regular expression may be cut into; 0 without one.
+    /// Returns an upper bound on the automata of the part's regular expression; 0 without one.
     fn automata(&self) -> usize {
         let pattern = self.json.get("pattern").and_then(|pattern| pattern.get("Regex")?.as_str());
         pattern.map_or(0, |regex| 1 + looks(regex) + regex.matches('|').count())
     }
 }
 
-/// Groups that look around, and references to groups.
+/// Returns the number of look-around groups and back-references.
 fn looks(regex: &str) -> usize {
     let groups = ["(?=", "(?!", "(?<", "(?>", "\\k", "\\g", "\\K", "\\G"];
     let references = regex.as_bytes().windows(2);
@@ -213,11 +210,12 @@ fn prepend(part: &Part<'_>) -> Result<usize, Fault> {
 
 fn replace(part: &Part<'_>) -> Result<usize, Fault> {
     let (pattern, content) = (part.pattern()?, part.word("content")?);
-    // What matches nothing is found between all characters.
+    // An empty match is found between all characters.
     Ok(if pattern == 0 { content.len() + 1 } else { content.len().div_ceil(pattern) })
 }
 
-/// Of texts, which may be long: a regular expression would look through them from every character.
+/// Checks a decoder's `Replace`. Only literal patterns are allowed, since texts may be long and a regular
+/// expression would scan them from each character.
 fn replace_word(part: &Part<'_>) -> Result<usize, Fault> {
     match part.json.get("pattern").and_then(|pattern| pattern.get("Regex")) {
         None => replace(part),
@@ -229,7 +227,8 @@ fn split(part: &Part<'_>) -> Result<usize, Fault> {
     part.pattern().map(|_| 1)
 }
 
-/// At the start alone, as published tokenizers do: the library counts beyond what is shorter than `stop`.
+/// Checks `Strip`, which is allowed at the start only, as in published tokenizers. The library's counter
+/// overruns texts that are shorter than `stop`.
 fn strip(part: &Part<'_>) -> Result<usize, Fault> {
     match part.json.get("stop").and_then(Value::as_u64) {
         Some(0) => part.word("content").map(|_| 1),
@@ -237,7 +236,7 @@ fn strip(part: &Part<'_>) -> Result<usize, Fault> {
     }
 }
 
-/// The tokens around a text: of it alone, since no text comes in pairs here.
+/// Checks the template of tokens around a single text. Texts in pairs are not supported.
 fn template(part: &Part<'_>) -> Result<usize, Fault> {
     let tokens = part.json.get("special_tokens").and_then(Value::as_object);
     let is_known = |id: &str| tokens.is_some_and(|tokens| tokens.contains_key(id));

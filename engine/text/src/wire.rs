@@ -1,4 +1,4 @@
-//! Messages as the OpenAI chat API writes them, and what of it means nothing here.
+//! JSON form of messages in the OpenAI chat API.
 
 use std::fmt;
 
@@ -8,20 +8,19 @@ use serde_json::{Map, Value};
 
 use super::messages::{ContentPart, Message, MessageContent, Role, ToolCall};
 
-/// A message as it is read. Fields of the API that only tell where something came from
-/// (`annotations`) are ignored, as are fields that the API does not have; those that would change
-/// what is said are taken or refused.
+/// A message as it is read. API fields that only describe an origin (`annotations`) and unknown fields are
+/// ignored. Fields that would change the content are read or rejected.
 #[derive(Deserialize)]
 struct WireMessage {
     role: Role,
     #[serde(default)]
     content: Option<MessageContent>,
-    /// What the model said in place of an answer.
+    /// Text of a refusal, in place of the content.
     #[serde(default)]
     refusal: Option<String>,
     #[serde(default)]
     reasoning_content: Option<String>,
-    /// The same by the name that newer servers use; some send both.
+    /// The name of `reasoning_content` in newer servers; some send both.
     #[serde(default)]
     reasoning: Option<String>,
     #[serde(default)]
@@ -52,7 +51,7 @@ impl<'de> Deserialize<'de> for Message {
             role: wire.role,
             content: wire.content.or(refusal.map(MessageContent::Text)),
             reasoning: wire.reasoning_content.or(wire.reasoning),
-            // Default: `null` and absent are no calls.
+            // Default: `null` and absent mean no calls.
             tool_calls: wire.tool_calls.unwrap_or_default(),
             tool_call_id: wire.tool_call_id,
             name: wire.name,
@@ -125,7 +124,7 @@ impl<'de> Deserialize<'de> for ContentPart {
         let part = WirePart::deserialize(deserializer)?;
         let text = match part.r#type.as_str() {
             "text" => part.text.ok_or_else(|| D::Error::missing_field("text"))?,
-            // The words of an assistant that would not answer.
+            // Text of an assistant's refusal.
             "refusal" => part.refusal.ok_or_else(|| D::Error::missing_field("refusal"))?,
             other => {
                 return Err(D::Error::custom(format_args!(
@@ -137,7 +136,6 @@ impl<'de> Deserialize<'de> for ContentPart {
     }
 }
 
-/// A tool call as it is read and written.
 #[derive(Serialize, Deserialize)]
 struct WireToolCall {
     #[serde(default)]
@@ -167,7 +165,7 @@ impl<'de> Deserialize<'de> for ToolCall {
         }
         let function = wire.function.ok_or_else(|| D::Error::missing_field(FUNCTION))?;
         let arguments = read_arguments(function.arguments);
-        // Default: clients may leave the name of a call out.
+        // Default: clients may omit the id of a call.
         Ok(Self { id: wire.id.unwrap_or_default(), name: function.name, arguments })
     }
 }
@@ -184,8 +182,8 @@ impl Serialize for ToolCall {
     }
 }
 
-/// Arguments are a JSON text in the API, and mean an object to templates. Some clients send the
-/// object, or nothing for no arguments; text that is no object stays what it is.
+/// Reads arguments, which are JSON text in the API but an object in templates. Objects are accepted, and
+/// absent arguments become an empty object. Text that is not a JSON object stays text.
 fn read_arguments(arguments: Value) -> Value {
     match arguments {
         Value::Null => Value::Object(Map::new()),

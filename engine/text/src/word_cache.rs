@@ -1,7 +1,7 @@
-//! Words that were split before.
+//! Cache of the tokens of words.
 //!
-//! The library has a cache of its own, but for each thread: what it keeps stays until the thread ends, long after the
-//! tokenizer is gone.
+//! The library's own cache is per thread: its entries stay until the thread ends, even after the tokenizer is
+//! dropped.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,21 +11,22 @@ use serde_json::Value;
 use tokenizers::Token;
 use tokenizers::models::bpe::{BPE, BpeBuilder, Merges, Vocab};
 
-/// Most words that are kept, and the length of the longest in bytes: the library's own.
+/// Maximum number of cached words, and maximum length of one in bytes: the same as in the library.
 const WORDS_MAX: usize = 10_000;
 const WORD_BYTES_MAX: usize = 256;
 
-/// Words and their tokens, of one tokenizer.
+/// Words of one tokenizer and their tokens.
 #[derive(Debug, Default)]
 pub(super) struct WordCache {
     words: Mutex<HashMap<Box<str>, Box<[Token]>>>,
 }
 
 impl WordCache {
-    /// The tokens of a word: those that are kept, or what `split` makes. Threads do not wait for each other.
+    /// Returns the tokens of a word from the cache, or the result of `split`. Threads do not wait for each
+    /// other.
     ///
     /// # Errors
-    /// Those of `split`.
+    /// Returns the errors of `split`.
     pub(super) fn tokens(
         &self,
         word: &str,
@@ -83,16 +84,16 @@ impl FileMerges {
     }
 }
 
-/// The model of a file that has been checked, without the library's cache.
+/// Builds the model of a checked file, without the library's cache.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns a description of the fault.
 pub(super) fn model(json: Value) -> Result<BPE, String> {
     let file: File = serde_json::from_value(json).map_err(|error| error.to_string())?;
     let mut builder = BpeBuilder::new()
         .cache_capacity(0)
         .vocab_and_merges(file.vocab, file.merges.pairs()?)
-        // Default: what a file does not say is off.
+        // Default: absent settings are off.
         .fuse_unk(file.fuse_unk.unwrap_or(false))
         .byte_fallback(file.byte_fallback.unwrap_or(false))
         .ignore_merges(file.ignore_merges.unwrap_or(false));
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(cache.words.lock().unwrap().len(), WORDS_MAX);
     }
 
-    /// Merges as pairs and as lines, and every setting, as the library reads them.
+    /// Reads merges as pairs and as lines, and all settings, like the library.
     #[test]
     fn a_file_is_read_as_the_library_reads_it() {
         for merges in [
@@ -153,7 +154,7 @@ mod tests {
                 json.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
                 let theirs: BPE = serde_json::from_value(json.clone()).unwrap();
                 let ours = model(json).unwrap();
-                // Compares all but the cache's own contents.
+                // Compares everything except the contents of the cache.
                 for word in ["abcab", "cab", "xxa", "abc"] {
                     let tokens = |model: &BPE| tokenizers::Model::tokenize(model, word).unwrap();
                     assert_eq!(tokens(&ours), tokens(&theirs), "{word}");

@@ -1,5 +1,6 @@
-//! Normalizers and pre-tokenizers of a `tokenizer.json`. Those with regular expressions are ours, so that each is
-//! compiled once, within a limit, and can be stopped between two matches; the others are the library's.
+//! Normalizers and pre-tokenizers of a `tokenizer.json`. The ones with regular expressions are implemented
+//! here: each is compiled once, within a size limit, and can be stopped between two matches. The others are
+//! the library's.
 
 use fancy_regex::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use super::encode_stop::EncodeStop;
 use super::limits::{AUTOMATON_BYTES_MAX, BYTES_PER_SPLIT};
 use super::tokenizer_parts::Fault;
 
-/// What is done to a text before it is split.
+/// Normalization steps, applied before a text is split.
 #[derive(Debug, Default)]
 pub(super) struct Normalizers {
     steps: Vec<NormalizerStep>,
@@ -26,7 +27,6 @@ enum NormalizerStep {
     Library(NormalizerWrapper),
 }
 
-/// How a text becomes words.
 #[derive(Debug, Default)]
 pub(super) struct Splitters {
     steps: Vec<SplitterStep>,
@@ -39,7 +39,7 @@ enum SplitterStep {
 }
 
 impl Normalizers {
-    /// Those of a file whose parts have been checked; none where it has none.
+    /// Reads the normalizers of a file whose parts have been checked. Returns `None` if the file has none.
     pub fn of(json: &Value) -> Result<Option<Self>, Fault> {
         let mut normalizers = Self::default();
         let mut add = |part: &Value| {
@@ -78,14 +78,14 @@ impl Normalizers {
     }
 }
 
-/// As the library calls it when tokens are added; texts are normalized by [`StoppableNormalizer`].
+/// Called by the library when tokens are added. Texts to encode are normalized by [`StoppableNormalizer`].
 impl Normalizer for Normalizers {
     fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
         self.run(text, None)
     }
 }
 
-/// Normalizers of one encoding.
+/// Normalizers of one encoding, with its stop condition.
 pub(super) struct StoppableNormalizer<'a> {
     pub normalizers: &'a Normalizers,
     pub stop: &'a EncodeStop<'a>,
@@ -98,7 +98,7 @@ impl Normalizer for StoppableNormalizer<'_> {
 }
 
 impl Splitters {
-    /// Those of a file whose parts have been checked.
+    /// Reads the splitters of a file whose parts have been checked.
     pub fn of(json: &Value) -> Result<Self, Fault> {
         let mut splitters = Self::default();
         let mut add = |part: &Value| {
@@ -119,7 +119,7 @@ impl Splitters {
         Ok(splitters)
     }
 
-    /// Splits what has no tokens yet.
+    /// Splits the pieces that have no tokens yet.
     pub fn run(
         &self,
         pieces: &mut PreTokenizedString,
@@ -147,7 +147,8 @@ impl Splitters {
     }
 }
 
-/// The most words that a part of the library's makes: they end where it may cut.
+/// Returns an upper bound on the number of words that one of the library's splitters makes, from the
+/// characters at which it may cut.
 fn words_at_most(part: &PreTokenizerWrapper, pieces: &PreTokenizedString) -> usize {
     if matches!(part, PreTokenizerWrapper::ByteLevel(part) if !part.use_regex) {
         return 0;
@@ -176,7 +177,7 @@ fn words_at_most(part: &PreTokenizerWrapper, pieces: &PreTokenizedString) -> usi
     words
 }
 
-/// The matches of a regular expression, as the library's own type finds them.
+/// Matches of a regular expression, with the same semantics as the library's own pattern type.
 struct Matches<'a> {
     regex: &'a Regex,
     stop: Option<&'a EncodeStop<'a>>,
@@ -189,7 +190,8 @@ impl Pattern for Matches<'_> {
         }
         let mut end = 0;
         let mut found = Vec::new();
-        // What takes too many steps to match ends the search; the rest is one piece, as in the library.
+        // A match that exceeds the backtracking limit ends the search. The rest stays one piece, as in the
+        // library.
         for next in self.regex.find_iter(inside).map_while(Result::ok) {
             if let Some(stop) = self.stop {
                 stop.step()?;
@@ -212,7 +214,8 @@ fn of_type(part: &Value) -> Option<&str> {
     part.get("type").and_then(Value::as_str)
 }
 
-/// The parts of sequences in order; `list` is the name of a sequence's list. How deep they are has been checked.
+/// Calls `add` for each part, in order, including parts inside sequences. `list` is the key of a sequence's
+/// list. The depth has already been checked.
 fn each_part(
     part: &Value,
     list: &str,
@@ -226,7 +229,6 @@ fn each_part(
     }
 }
 
-/// A part as the library reads it.
 fn library<'a, T: Deserialize<'a>>(kind: &'static str, part: &'a Value) -> Result<T, Fault> {
     T::deserialize(part).map_err(|error| (kind, "a part that the library reads", error.to_string()))
 }
@@ -240,7 +242,7 @@ fn field<'a, T: Deserialize<'a>>(
     T::deserialize(value).map_err(|error| (kind, "a sound part", format!("{name}: {error}")))
 }
 
-/// The regular expression of a part, or the one that finds its text.
+/// Compiles the regular expression of a part, or one that matches its literal text.
 fn regex(kind: &'static str, part: &Value) -> Result<Regex, Fault> {
     let pattern = |name: &str| part.get("pattern").and_then(|pattern| pattern.get(name)?.as_str());
     let source = match (pattern("String"), pattern("Regex")) {

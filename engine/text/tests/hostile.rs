@@ -1,4 +1,4 @@
-//! Tokenizers made to fill the memory: each is refused, or computes, within 1 GiB.
+//! Tokenizers that try to exhaust memory: each is rejected or works within 1 GiB.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -19,25 +19,25 @@ fn count(more: usize) {
     PEAK.fetch_max(live, Ordering::Relaxed);
 }
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: all calls are forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promises are those of this function.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those of this function.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // The old bytes and the new ones may be there at a time.
+        // The old and the new bytes may exist at the same time.
         count(size);
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those of this function.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -45,13 +45,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a tokenizer may take, and what a text may.
+/// Maximum memory in bytes for loading a tokenizer, and for encoding a text.
 const BYTES_MAX: usize = 1 << 30;
 
-/// The longest text that is accepted.
+/// Maximum length of an accepted text in bytes.
 const TEXT_BYTES_MAX: usize = 5 << 20;
 
-/// A sound tokenizer of printable ASCII, with other parts.
+/// A valid tokenizer of printable ASCII with some parts replaced.
 fn with(parts: &[(&str, Value)]) -> String {
     let mut vocab = serde_json::Map::new();
     for character in (33u8..127).map(char::from).chain(['Ġ', 'Ċ', '▁']) {
@@ -78,7 +78,7 @@ fn replace(pattern: &Value, content: &str) -> Value {
     json!({"type": "Replace", "pattern": pattern, "content": content})
 }
 
-/// Those that the attack of 2026-11-22 found to take more than 1 GiB or to panic.
+/// Tokenizers that once took more than 1 GiB or panicked.
 fn found() -> Vec<(&'static str, String)> {
     let precompiled = |map: &str| json!({"type": "Precompiled", "precompiled_charsmap": map});
     let ids: Vec<u32> = (0..1000).collect();
@@ -105,7 +105,7 @@ fn found() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Those that come as near to the bounds as they may.
+/// Valid tokenizers close to the limits.
 fn bounded() -> Vec<(&'static str, String)> {
     let sequence = |parts: Vec<Value>| json!({"type": "Sequence", "pretokenizers": parts});
     let normalizers = |parts: Vec<Value>| json!({"type": "Sequence", "normalizers": parts});
@@ -145,7 +145,7 @@ fn bounded() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What `work` allocates at a time beside what is there, and what it gives.
+/// Returns the peak memory that `work` allocates in addition to live memory, and its result.
 fn peak<T>(work: impl FnOnce() -> T) -> (usize, T) {
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -153,7 +153,7 @@ fn peak<T>(work: impl FnOnce() -> T) -> (usize, T) {
     (PEAK.load(Ordering::Relaxed).saturating_sub(before), out)
 }
 
-/// One test, so that nothing else allocates meanwhile.
+/// A single test, so that no other test allocates at the same time.
 #[test]
 fn hostile_tokenizers_are_refused_in_little_memory() {
     let mut faults = String::new();
@@ -174,7 +174,7 @@ fn hostile_tokenizers_are_refused_in_little_memory() {
             let (bytes, tokens) = peak(|| encode(&tokenizer, &text));
             let (mib, time) = (bytes >> 20, start.elapsed());
             println!("    {} bytes: {time:.0?}, {mib} MiB, {tokens:?}", text.len());
-            // Slow ones are told to stop after 100 ms, and may go on for 250 more.
+            // Slow encodings are cancelled after 100 ms and may continue for 250 ms more.
             if bytes > BYTES_MAX || (name.starts_with("slow") && time > SLOW + PATIENCE) {
                 writeln!(faults, "{name}: {mib} MiB and {time:.0?} for {} bytes", text.len())
                     .unwrap();
@@ -184,7 +184,7 @@ fn hostile_tokenizers_are_refused_in_little_memory() {
     assert!(faults.is_empty(), "{faults}");
 }
 
-/// Texts that a tokenizer has trouble with; the longest ones where the memory depends on them.
+/// Texts that stress a tokenizer; the longest ones where memory depends on the length.
 fn texts(name: &str) -> Vec<String> {
     let longest = ["characters", "one_word", "byte_level", "digits", "growing"];
     let bytes = if longest.contains(&name) { TEXT_BYTES_MAX } else { 64 << 10 };
@@ -193,7 +193,7 @@ fn texts(name: &str) -> Vec<String> {
     vec![one_word, digits, "ab c.1 ".repeat(bytes / 10), "a1".repeat(bytes / 3), short]
 }
 
-/// When slow tokenizers are told to stop, and how long they may take to.
+/// Time after which slow encodings are cancelled, and their grace period.
 const SLOW: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(250);
 

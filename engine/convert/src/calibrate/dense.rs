@@ -1,4 +1,4 @@
-//! What errors of a matrix that every token uses do to the residual stream.
+//! Effect of errors in a layer's dense matrices on the residual stream.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
 use nestling_runtime::model::mixer::NoopObserver;
 use nestling_runtime::model::weights::Loader;
 
-/// Sequences that a mixer's errors are measured on, from all over the text, and tokens of each.
+/// Number of sequences, spread over the text, that a mixer's errors are measured on, and tokens of each.
 const SEQUENCES: usize = 4;
 const TOKENS: usize = 128;
 
-/// What went into a layer, of the sequences that its mixer is measured on.
+/// Inputs of a layer for the sequences that its mixer is measured on.
 #[derive(Default)]
 pub(super) struct MixerSample {
     sequences: Vec<Vec<u32>>,
@@ -35,7 +35,7 @@ pub(super) struct MixerSample {
 }
 
 impl MixerSample {
-    /// The beginnings of some sequences, with their part of `all`, `[tokens, hidden_size]`.
+    /// Creates a sample of the starts of some sequences, with their rows of `all`, `[tokens, hidden_size]`.
     pub fn new(sequences: &[Vec<u32>], all: &[f32], hidden_size: usize) -> Self {
         let starts = sequences.iter().scan(0, |next, sequence| {
             let start = *next;
@@ -54,7 +54,7 @@ impl MixerSample {
     }
 }
 
-/// A checkpoint with other weights in one matrix of a layer.
+/// A checkpoint with replaced weights in one matrix of a layer.
 struct Substituted<'a> {
     source: &'a CheckpointSource<&'a Checkpoint>,
     kind: MatrixKind,
@@ -91,21 +91,21 @@ impl ExpertSource for Substituted<'_> {
 }
 
 impl Calibrator<'_> {
-    /// The layer that was begun after its mixer, for the tokens that mixers are measured on: with
-    /// the weights of the checkpoint, or with others in one matrix. `[T, hidden_size]`; nothing
-    /// where no layer was begun.
+    /// Returns the current layer's hidden states after its mixer, `[T, hidden_size]`, for the tokens that
+    /// mixers are measured on. `other` replaces the checkpoint's weights of one matrix. The result is empty
+    /// if no layer is active.
     ///
     /// # Errors
-    /// Weights that cannot be read, or have another size.
+    /// Fails if weights cannot be read or have another size.
     pub(crate) fn mixer_output(
         &self,
         other: Option<(MatrixKind, &[f32])>,
     ) -> Result<Vec<f32>, EngineError> {
-        // Default: outside of a layer there is no sample.
+        // Default: there is no sample outside a layer.
         let Current::Layer(layer) = &self.current else { return Ok(Vec::new()) };
         let (sample, number) = (&layer.mixer_sample, layer.layer);
         let config = self.source.config();
-        // Default: what lies behind the last layer has no sample.
+        // Default: there is no sample after the last layer.
         let Some(shape) = config.layers.get(number as usize) else { return Ok(Vec::new()) };
         let mut cpu = Cpu::with(Arc::clone(&self.pool), self.kernels);
         let substituted =
@@ -136,10 +136,10 @@ impl Calibrator<'_> {
         block_on(nestling_core::backend::EncoderExt::read(&mut encoder, &act.x))
     }
 
-    /// Tokens of the part of the layer that every token passes, evenly over the text. None where no
-    /// layer was begun.
+    /// Returns evenly spaced tokens as a sample for the dense feed-forward part. Returns `None` if no layer
+    /// is active.
     pub(crate) fn dense_sample(&self) -> Option<RoutedSample> {
-        // Default: outside of a layer nothing is sampled.
+        // Default: nothing is sampled outside a layer.
         let Current::Layer(layer) = &self.current else { return None };
         let rows: Vec<usize> = spread(self.token_count()).collect();
         let weights = rows.iter().map(|row| layer.gates.get(*row).copied().unwrap_or(1.0));
@@ -149,10 +149,10 @@ impl Calibrator<'_> {
         Some(RoutedSample { inputs, weights })
     }
 
-    /// Mean square of the residual stream after the layer that was begun, summed over its width. At
-    /// least the smallest positive number.
+    /// Returns the mean square of the residual stream after the current layer, summed over its width. The
+    /// result is at least the smallest positive number.
     pub(crate) fn stream_square(&self) -> f64 {
-        // Default: outside of a layer nothing is scaled.
+        // Default: nothing is scaled outside a layer.
         let Current::Layer(layer) = &self.current else { return 1.0 };
         let both = self.hidden.iter().zip(&layer.feed_forward.output);
         let sum: f64 = both.map(|(x, added)| f64::from(x + added).powi(2)).sum();

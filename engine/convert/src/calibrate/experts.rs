@@ -1,4 +1,4 @@
-//! A layer's feed-forward part, for all tokens: expert by expert, or one that every token passes.
+//! The feed-forward part of a layer for all tokens: expert by expert, or one dense part.
 
 use std::sync::Arc;
 
@@ -20,65 +20,63 @@ use nestling_experts::expert::{ExpertSource, expert_biases};
 use nestling_runtime::model::LayerWeights;
 use nestling_runtime::model::weights::Loader;
 
-/// Rows of which an expert's own moments are summed at a time.
+/// Number of rows whose moments are summed at once for an expert.
 const BLOCK_ROWS: usize = 256;
 
-/// How often an expert is used, and how much its output weighs then.
+/// Frequency of an expert, and the mean weight of its output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertStatistics {
-    /// Share of the tokens that are routed to it.
+    /// Fraction of the tokens that are routed to the expert.
     pub frequency: f32,
-    /// Mean square of the router's weight over those tokens; 0 without any.
+    /// Mean square of the router's weight over those tokens; 0 if there are none.
     pub mean_squared_weight: f32,
 }
 
-/// One token that an expert computes.
 #[derive(Clone, Copy)]
 pub(super) struct Use {
     pub row: u32,
     pub weight: f32,
 }
 
-/// What is known of one expert.
 struct ExpertMoments {
     uses: Vec<Use>,
-    /// Mean square of its own inputs, each token by the square of its weight.
+    /// Mean square of the expert's own inputs, each token weighted by the square of its router weight.
     input_diagonal: Vec<f32>, // [hidden_size]
-    /// Inputs of its `down`, blended.
+    /// Moments of the inputs of `down`, blended.
     inner: MomentSum,
 }
 
-/// What goes into a part: every token's hidden state behind a norm.
+/// Inputs of a feed-forward part: normalized hidden states of all tokens.
 pub(super) struct PartInputs {
-    /// The norm's weights.
+    /// Weights of the norm.
     pub norm: Vec<f32>, // [hidden_size]
-    /// Inputs of all tokens.
+    /// Moments of the inputs of all tokens.
     pub sum: MomentSum,
 }
 
-/// What is known of a layer's feed-forward part.
+/// Moments of a layer's feed-forward part.
 pub(super) struct FeedForwardMoments {
     inputs: PartInputs,
-    /// Those of experts, where they are others.
+    /// Inputs of the experts, if they differ from `inputs`.
     expert_inputs: Option<PartInputs>,
-    /// Inputs of a dense part's `down`.
+    /// Moments of the inputs of a dense part's `down`.
     dense: Option<MomentSum>,
     experts: Vec<ExpertMoments>,
-    /// What the part adds to the hidden states.
+    /// Output of the part, which is added to the hidden states.
     pub output: Vec<f32>, // [T, hidden_size]
-    /// What the hidden states are multiplied by then.
+    /// Factor of the hidden states after the part.
     pub layer_scalar: f32,
-    /// How much norms enlarge the sum of experts on its way into the hidden states, squared.
+    /// Squared factor by which norms enlarge the sum of experts before it is added to the hidden states.
     pub gain: f64,
 }
 
 impl FeedForwardMoments {
-    /// The tokens of an expert, ascending.
+    /// Returns the tokens of an expert in ascending order.
     pub fn uses_of(&self, expert: u32) -> Option<&[Use]> {
         Some(&self.experts.get(expert as usize)?.uses)
     }
 
-    /// What goes into an expert, or into a dense part.
+    /// Returns the inputs of an expert, or of the dense part.
     pub fn inputs(&self, expert: Option<u32>) -> &PartInputs {
         match (expert, &self.expert_inputs) {
             (Some(_), Some(own)) => own,
@@ -86,8 +84,8 @@ impl FeedForwardMoments {
         }
     }
 
-    /// With the inputs of the whole part, those of experts where they are others, and room for
-    /// outputs.
+    /// Creates moments for the inputs of the part, and those of the experts if they differ. `outputs` is the
+    /// length of the output.
     pub fn new(inputs: PartInputs, expert_inputs: Option<PartInputs>, outputs: usize) -> Self {
         Self {
             inputs,
@@ -100,7 +98,7 @@ impl FeedForwardMoments {
         }
     }
 
-    /// Inputs of `down`.
+    /// Returns the moments of the inputs of `down`.
     pub fn inner(&self, expert: Option<u32>) -> Option<&MomentSum> {
         match expert {
             None => self.dense.as_ref(),
@@ -108,10 +106,10 @@ impl FeedForwardMoments {
         }
     }
 
-    /// Mean squares of the inputs of `gate` and `up`.
+    /// Returns the mean squares of the inputs of `gate` and `up`.
     pub fn input_diagonal(&self, expert: Option<u32>) -> Option<Vec<f32>> {
         let uniform = self.inputs(expert).sum.diagonal();
-        // Default: a dense layer has one mean.
+        // Default: a dense layer has a single mean.
         let Some(expert) = expert else { return Some(uniform) };
         let expert = self.experts.get(expert as usize)?;
         let routed = &expert.input_diagonal;
@@ -135,14 +133,14 @@ impl FeedForwardMoments {
     }
 }
 
-/// Rows on their way through one feed-forward part.
+/// Intermediate values of rows in a feed-forward part.
 struct Inner {
     gate: Vec<f32>,   // [rows, intermediate], then gate and up together
-    output: Vec<f32>, // [rows, hidden_size], empty unless wanted
+    output: Vec<f32>, // [rows, hidden_size], empty unless requested
 }
 
 impl Calibrator<'_> {
-    /// Computes the feed-forward part: the second half of a layer.
+    /// Computes the feed-forward part, which is the second half of a layer.
     pub(super) fn feed_forward(
         &mut self,
         weights: &LayerWeights<Cpu>,
@@ -182,8 +180,8 @@ impl Calibrator<'_> {
         Ok(())
     }
 
-    /// Moves what has been put out so far to `sum`, behind its norm if it has one; gives how much
-    /// larger the squares are behind it.
+    /// Adds the output so far to `sum`, after the norm if there is one. Returns the factor by which the norm
+    /// enlarges the squares.
     fn add_normed(
         &self,
         norm: Option<&Vec<f32>>,
@@ -208,7 +206,6 @@ impl Calibrator<'_> {
         if before > 0.0 { after / before } else { 1.0 }
     }
 
-    /// One expert: its own tokens, then a sample of all.
     fn expert(
         &mut self,
         expert: u32,
@@ -255,8 +252,7 @@ impl Calibrator<'_> {
         loader.feed_forward(group, hidden, intermediate, biases)
     }
 
-    /// Computes the tokens that use a part and adds their outputs; gives the mean squares of their
-    /// inputs.
+    /// Computes a part on its tokens and adds its outputs. Returns the mean squares of its inputs.
     fn routed(
         &mut self,
         expert: Option<u32>,
@@ -300,7 +296,7 @@ impl Calibrator<'_> {
         Ok(squares)
     }
 
-    /// The inputs of the feed-forward part of some tokens, `[rows, hidden_size]`.
+    /// Returns the feed-forward inputs of some tokens, `[rows, hidden_size]`.
     pub(super) fn normed(
         &self,
         rows: impl ExactSizeIterator<Item = u32>,
@@ -316,7 +312,7 @@ impl Calibrator<'_> {
         normed
     }
 
-    /// `silu(gate(x)) * up(x)`, and `down` of it where outputs are wanted.
+    /// Computes `silu(gate(x)) * up(x)`, and `down` of it if outputs are requested.
     fn inner(
         &mut self,
         weights: &FeedForward<Cpu>,
@@ -351,20 +347,21 @@ impl Calibrator<'_> {
         block_on(encoder.read(&out))
     }
 
-    /// The moments of the inputs of `gate` and `up`: of the expert's own tokens and of all.
+    /// Returns the moments of the inputs of `gate` and `up`, blended from the expert's own tokens and all
+    /// tokens.
     pub(super) fn feed_forward_input(
         &self,
         moments: &FeedForwardMoments,
         expert: Option<u32>,
     ) -> Option<MomentSum> {
         let inputs = moments.inputs(expert);
-        // Default: a dense layer has one sum.
+        // Default: a dense layer has a single sum.
         let Some(expert) = expert else { return Some(inputs.sum.clone()) };
         let uses = &moments.experts.get(expert as usize)?.uses;
         let hidden = self.source.config().hidden_size;
         let share = routed_share(uses.len(), hidden);
         let mut routed = MomentSum::new(hidden);
-        // Callers ask for several experts at a time, each on a thread of its own.
+        // Callers request several experts in parallel, each on a separate thread.
         let pool = ThreadPool::new(1);
         let mut panels = Panels::default();
         for uses in uses.chunks(BLOCK_ROWS) {
@@ -376,12 +373,12 @@ impl Calibrator<'_> {
     }
 }
 
-/// Share of an expert's own inputs in its moments; the rest are those of all tokens.
+/// Returns the share of an expert's own inputs in its moments. The rest comes from the inputs of all tokens.
 fn routed_share(routed: usize, inputs: usize) -> f32 {
     routed as f32 / (routed + ROUTED_INPUTS * inputs) as f32
 }
 
-/// The tokens of every expert, ascending.
+/// Returns the tokens of each expert in ascending order.
 fn uses(routing: &Routing, experts: usize) -> Vec<Vec<Use>> {
     let mut uses = vec![Vec::new(); experts];
     let chosen = routing.num_experts_per_tok.max(1);

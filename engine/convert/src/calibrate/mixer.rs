@@ -1,4 +1,4 @@
-//! A layer up to its feed-forward part, for all tokens.
+//! The first half of a layer, up to its feed-forward part, for all tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,26 +24,25 @@ use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
 use nestling_runtime::model::mixer::{ActivationObserver, MixerArgs, ResidualAdd, mix};
 use nestling_runtime::model::{Activations, LayerWeights, RopeAngles, layer};
 
-/// What the tokens left behind on their way.
 pub(super) struct MixerMoments {
-    /// Inputs of the mixer's products, under the first of the kinds with the same inputs.
+    /// Inputs of the mixer's products, keyed by the first of the kinds that share the inputs.
     pub inputs: BTreeMap<MatrixKind, MomentSum>,
     /// Inputs of the feed-forward part.
     pub normed: MomentSum,
-    /// Inputs of the experts, where they are others.
+    /// Inputs of the experts, if they differ from `normed`.
     pub expert_inputs: Option<MomentSum>,
 }
 
-/// What the feed-forward part goes on with.
+/// Routing results that the feed-forward part needs.
 #[derive(Default)]
 pub(super) struct PassedOn {
-    /// The experts of all tokens; empty in a dense layer.
+    /// Routed experts of all tokens; empty in a dense layer.
     pub routing: Routing, // [T, K]
-    /// What a shared expert's outputs are multiplied by; empty for 1.
+    /// Factors of a shared expert's outputs; empty means 1.
     pub gates: Vec<f32>, // [T]
 }
 
-/// Some sequences on their way through a layer's mixer.
+/// A step of some sequences in a layer's mixer.
 pub(super) struct MixerStep<'a> {
     pub config: &'a ModelConfig,
     pub weights: &'a LayerWeights<Cpu>,
@@ -53,7 +52,7 @@ pub(super) struct MixerStep<'a> {
     pub act: &'a mut Activations<Cpu>,
 }
 
-/// Puts `hidden`, `[T, hidden_size]`, and what the mixer adds to it into `act.x`.
+/// Copies `hidden`, `[T, hidden_size]`, to `act.x` and adds the mixer's output to it.
 pub(super) fn pass_mixer(
     enc: &mut <Cpu as Backend>::Encoder<'_>,
     hidden: &[f32],
@@ -75,7 +74,7 @@ pub(super) fn pass_mixer(
     mix(enc, &weights.mixer, MixerArgs { rows, tail: None, act, memory, residual }, observer)
 }
 
-/// Sums what meets the mixer's matrices.
+/// Observer that sums the inputs of the mixer's matrices.
 struct Sums<'a> {
     wanted: PassOutput,
     pool: &'a Arc<ThreadPool>,
@@ -135,7 +134,7 @@ impl ActivationObserver<Cpu> for Sums<'_> {
 }
 
 impl Calibrator<'_> {
-    /// Adds the mixer's output to the hidden states: the first half of a layer.
+    /// Adds the mixer's output to the hidden states, which is the first half of a layer.
     pub(super) fn mixer(
         &mut self,
         weights: &LayerWeights<Cpu>,
@@ -196,7 +195,7 @@ impl Calibrator<'_> {
 }
 
 impl PassedOn {
-    /// Adds the choices of a step's rows, and leaves the inputs of experts in `act.normed`.
+    /// Adds the routing of a step's rows, and leaves the inputs of experts in `act.normed`.
     fn add(
         &mut self,
         enc: &mut <Cpu as Backend>::Encoder<'_>,

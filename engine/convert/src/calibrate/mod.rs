@@ -1,9 +1,9 @@
-//! The calibration pass: what goes into every matrix of the unquantized model.
+//! The calibration pass: collects statistics of the inputs of all matrices in the unquantized model.
 //!
-//! Layer by layer, all tokens pass one layer before the next, so that only the weights of one layer
-//! are read at a time. Memory: two rows of `hidden_size` for every token (three in families with
-//! norms after parts), the sums of one layer
-//! (about 2 · n² bytes for `n` inputs; of every expert only those of `down`), one expert's weights.
+//! All tokens pass one layer before the next, so that the weights of only one layer are read at a time.
+//! Memory holds two rows of `hidden_size` per token (three in families with norms after parts), the sums of
+//! one layer, and one expert's weights. The sums take about 2 · n² bytes for `n` inputs; for each expert only
+//! those of `down` are held.
 
 mod dense;
 mod experts;
@@ -47,17 +47,17 @@ use dense::MixerSample;
 use experts::{FeedForwardMoments, PartInputs};
 use mixer::MixerMoments;
 
-/// Rows that are computed together; a longer sequence is one step all the same.
+/// Maximum number of rows computed together. A longer sequence still forms one step.
 const STEP_ROWS: usize = 1024;
 
-/// Inputs of an expert, for each number of one, at which its own moments count as much as those of
-/// all tokens: few inputs say little about so many moments.
+/// Number of routed tokens per input dimension at which an expert's own moments count as much as those of all
+/// tokens. With fewer tokens, the expert's own moments are too noisy.
 const ROUTED_INPUTS: usize = 6;
 
-/// Tokens whose activations inside of every expert are looked at, whether routed to it or not.
+/// Number of tokens that all experts are sampled on, whether routed to them or not.
 const SAMPLE_TOKENS: usize = 4096;
 
-/// Hears of bytes of weights that all tokens have passed.
+/// Callback that receives the number of weight bytes that all tokens have passed.
 pub type Passed<'a> = &'a mut dyn FnMut(u64);
 
 /// The unquantized model with the activations of the calibration tokens before one layer.
@@ -68,27 +68,26 @@ pub struct Calibrator<'a> {
     kernels: &'static Kernels,
     sequences: Vec<Vec<u32>>,
     angles: Vec<RopeAngles>,
-    /// Input of the layer, then with its attention added.
+    /// Input of the layer. The mixer's output is added while the layer is active.
     hidden: Vec<f32>, // [T, hidden_size]
-    /// Layers that are done.
+    /// Number of completed layers.
     layers: u32,
     current: Current,
 }
 
-/// Whether a layer's moments are wanted or only its outputs.
+/// Requested results of a layer: moments, or only its outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PassOutput {
     Moments,
     Outputs,
 }
 
-/// How a layer is passed.
 struct Pass<'a> {
     wanted: PassOutput,
     cancel: &'a CancelToken,
 }
 
-/// What is known of the part of the model that was calibrated last.
+/// State of the part of the model that was calibrated last.
 enum Current {
     Nothing,
     Layer(Box<LayerMoments>),
@@ -97,12 +96,11 @@ enum Current {
 
 struct LayerMoments {
     layer: u32,
-    /// Inputs of the mixer's products, under the first of the kinds with the same inputs.
+    /// Inputs of the mixer's products, keyed by the first of the kinds that share the inputs.
     inputs: BTreeMap<MatrixKind, MomentSum>,
     feed_forward: FeedForwardMoments,
-    /// What a shared expert's outputs are multiplied by; empty for 1.
+    /// Factors of a shared expert's outputs; empty means 1.
     gates: Vec<f32>, // [T]
-    /// What the mixer is measured on.
     mixer_sample: MixerSample,
 }
 
@@ -114,10 +112,10 @@ impl std::fmt::Debug for Calibrator<'_> {
 }
 
 impl<'a> Calibrator<'a> {
-    /// The activations of `tokens` before the first layer.
+    /// Computes the activations of `tokens` before the first layer.
     ///
     /// # Errors
-    /// [`EngineError::TokenOutOfRange`]; weights that cannot be read.
+    /// Fails with [`EngineError::TokenOutOfRange`], or if weights cannot be read.
     pub fn new(
         checkpoint: &'a Checkpoint,
         tokens: &CalibrationTokens,
@@ -159,26 +157,26 @@ impl<'a> Calibrator<'a> {
         })
     }
 
-    /// Tokens that pass the model.
+    /// Returns the number of calibration tokens.
     pub fn token_count(&self) -> usize {
         self.sequences.iter().map(Vec::len).sum()
     }
 
-    /// Layers whose outputs are known: the next one to calibrate.
+    /// Returns the number of completed layers, which is the index of the next one to calibrate.
     pub fn next_layer(&self) -> u32 {
         self.layers
     }
 
-    /// The activations before [`Self::next_layer`], `[tokens, hidden_size]`; not between
-    /// [`Self::begin_layer`] and [`Self::end_layer`].
+    /// Returns the activations before [`Self::next_layer`], `[tokens, hidden_size]`. They are not valid
+    /// between [`Self::begin_layer`] and [`Self::end_layer`].
     pub fn hidden(&self) -> &[f32] {
         &self.hidden
     }
 
-    /// Goes on with the activations before a layer that [`Self::hidden`] gave at another time.
+    /// Resumes from activations before a layer that [`Self::hidden`] returned earlier.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`] if they are of another model or of other tokens.
+    /// Fails with [`EngineError::Mismatch`] if they belong to another model or to other tokens.
     pub fn go_on(&mut self, layer: u32, hidden: Vec<f32>) -> Result<(), EngineError> {
         let layers = self.source.config().num_hidden_layers;
         if layer as usize > layers {
@@ -193,10 +191,10 @@ impl<'a> Calibrator<'a> {
         Ok(())
     }
 
-    /// Lets all tokens pass the next layer without looking at what meets its matrices.
+    /// Passes all tokens through the next layer without collecting moments.
     ///
     /// # Errors
-    /// As [`Self::begin_layer`].
+    /// Fails like [`Self::begin_layer`].
     pub fn skip_layer(
         &mut self,
         cancel: &CancelToken,
@@ -207,11 +205,12 @@ impl<'a> Calibrator<'a> {
         Ok(())
     }
 
-    /// Lets all tokens pass the next layer. Until [`Self::end_layer`], the moments of its matrices
-    /// can be asked for. `cancel` is looked at every thousand tokens and for every expert.
+    /// Passes all tokens through the next layer. The moments of its matrices are available until
+    /// [`Self::end_layer`]. `cancel` is checked every thousand tokens and for each expert.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; weights that cannot be read. The calibrator cannot go on then.
+    /// Fails with [`EngineError::Cancelled`], or if weights cannot be read. The calibrator cannot be used
+    /// afterwards.
     pub fn begin_layer(
         &mut self,
         cancel: &CancelToken,
@@ -251,7 +250,7 @@ impl<'a> Calibrator<'a> {
         Ok(())
     }
 
-    /// Goes on to the next layer.
+    /// Ends the current layer and adds its output to the hidden states.
     pub fn end_layer(&mut self) {
         if let Current::Layer(layer) = std::mem::replace(&mut self.current, Current::Nothing) {
             self.kernels.add(&mut self.hidden, &layer.feed_forward.output);
@@ -262,10 +261,10 @@ impl<'a> Calibrator<'a> {
         }
     }
 
-    /// The inputs of the head, after all layers.
+    /// Collects the inputs of the head, after all layers.
     ///
     /// # Errors
-    /// Weights that cannot be read.
+    /// Fails if weights cannot be read.
     pub fn begin_head(&mut self) -> Result<(), EngineError> {
         let config = self.source.config();
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
@@ -291,12 +290,12 @@ impl<'a> Calibrator<'a> {
         Ok(())
     }
 
-    /// The mean of `x xᵀ` over the inputs of a matrix of the layer or head that was begun, blended
-    /// for experts. Matrices with the same inputs have the same moments.
+    /// Returns the mean of `x xᵀ` over the inputs of a matrix of the current layer or head, blended for
+    /// experts. Matrices with the same inputs have the same moments.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`] for any other matrix; [`EngineError::Nested`] where activations
-    /// overflowed.
+    /// Fails with [`EngineError::Mismatch`] for any other matrix, and with [`EngineError::Nested`] if
+    /// activations overflowed.
     pub fn moments(&self, id: MatrixId) -> Result<SecondMoments, EngineError> {
         let layer = match &self.current {
             Current::Head(sum) if id.kind == MatrixKind::Head => return Ok(sum.mean()?),
@@ -319,10 +318,10 @@ impl<'a> Calibrator<'a> {
         }
     }
 
-    /// The diagonal of [`Self::moments`], at once: the mean square of every input.
+    /// Returns the diagonal of [`Self::moments`], the mean square of each input, without computing the rest.
     ///
     /// # Errors
-    /// As [`Self::moments`].
+    /// Fails like [`Self::moments`].
     pub fn diagonal(&self, id: MatrixId) -> Result<Vec<f32>, EngineError> {
         let layer = match &self.current {
             Current::Head(sum) if id.kind == MatrixKind::Head => return Ok(sum.diagonal()),
@@ -338,7 +337,7 @@ impl<'a> Calibrator<'a> {
         diagonal.ok_or_else(|| not_calibrated(id))
     }
 
-    /// Bytes of a layer's dense matrices or of one expert.
+    /// Returns the size in bytes of a layer's dense matrices or of one expert in the checkpoint.
     fn bytes(&self, layer: u32, expert: Option<u32>) -> u64 {
         let checkpoint = self.source.checkpoint();
         let ids = checkpoint.shape().matrices.iter().map(|matrix| matrix.id);
@@ -346,7 +345,7 @@ impl<'a> Calibrator<'a> {
         ids.filter_map(|id| checkpoint.matrix(id).ok()).map(|place| place.length()).sum()
     }
 
-    /// How the layer that was begun uses its experts; none in a dense layer.
+    /// Returns the statistics of the current layer's experts; empty in a dense layer.
     pub fn expert_statistics(&self) -> Vec<ExpertStatistics> {
         match &self.current {
             Current::Layer(layer) => layer.feed_forward.statistics(self.token_count()),
@@ -355,7 +354,7 @@ impl<'a> Calibrator<'a> {
     }
 }
 
-/// The first of the kinds with the same inputs.
+/// Returns the first of the matrix kinds that share the inputs of `kind`.
 pub(crate) fn first_with_inputs_of(kind: MatrixKind) -> MatrixKind {
     match kind {
         MatrixKind::Query
@@ -376,23 +375,23 @@ fn not_calibrated(id: MatrixId) -> EngineError {
     EngineError::mismatch("moments", "a matrix of the layer that is calibrated", format!("{id:?}"))
 }
 
-/// Sequences of a length that make one step.
+/// Returns the number of sequences of a length that form one step.
 fn sequences_per_step(length: usize) -> usize {
     (STEP_ROWS / length.max(1)).max(1)
 }
 
-/// Pages that the sequences of one step need.
+/// Returns the number of KV pages that the sequences of one step need.
 fn pages_max(sequences: &[Vec<u32>]) -> usize {
     let length = sequences.first().map_or(1, Vec::len);
     sequences_per_step(length) * pages_for(length)
 }
 
-/// Whole sequences, cut into steps; all but the last have the same length.
+/// Splits the sequences into steps of whole sequences; all but the last have the same length.
 fn steps(sequences: &[Vec<u32>]) -> impl Iterator<Item = &[Vec<u32>]> {
     sequences.chunks(sequences_per_step(sequences.first().map_or(1, Vec::len)))
 }
 
-/// The rows of some sequences, whose pages lie one after another.
+/// Returns the rows of some sequences, whose KV pages are consecutive.
 fn step_rows(sequences: &[Vec<u32>]) -> StepRows {
     let mut batch = Batch::default();
     let mut first = 0;

@@ -1,8 +1,8 @@
-//! Sums of outer products, `Σ x xᵀ`: what a quantizer must know of a matrix's inputs.
+//! Sums of outer products, `Σ x xᵀ`: the input statistics that the quantizer needs.
 //!
-//! Only tiles on and below the diagonal are held. Every element is one chain of fused
-//! multiply-adds over the rows in the order in which they come, so its bits depend on neither the
-//! threads nor the instruction set nor the way in which rows are cut into blocks.
+//! Only tiles on and below the diagonal are stored. Each element is one chain of fused multiply-adds over the
+//! rows in order. Its bits therefore do not depend on the threads, the instruction set or the division of
+//! rows into blocks.
 
 use nestling_formats::memory::try_zeroed;
 use nestling_formats::nested::{NestedError, SecondMoments};
@@ -13,7 +13,7 @@ use nestling_cpu::threads::ThreadPool;
 
 type Tile = [[f32; OUTER_TILE]; OUTER_TILE];
 
-/// Rows of activations, cut into panels of 32 columns that lie one after another.
+/// Rows of activations, split into consecutive panels of 32 columns.
 #[derive(Debug, Default)]
 pub(super) struct Panels {
     rows: usize,
@@ -22,7 +22,7 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Takes rows of `dim` columns, each times its factor; columns beyond `dim` are zero.
+    /// Packs rows of `dim` columns, each multiplied by its factor. Columns beyond `dim` are zero.
     pub fn pack<'a>(
         &mut self,
         dim: usize,
@@ -48,26 +48,25 @@ impl Panels {
     }
 }
 
-/// `Σ w² x xᵀ` over rows `x` with factors `w`, `[dim, dim]`, symmetric.
+/// Weighted sum `Σ w² x xᵀ` over rows `x` with factors `w`, `[dim, dim]`, symmetric.
 #[derive(Clone, Debug)]
 pub struct MomentSum {
     dim: usize,
     rows: u64,
-    /// `Σ w²`.
+    /// Sum of weights, `Σ w²`.
     weight: f64,
-    /// Tiles (0, 0), (1, 0), (1, 1), (2, 0), …
+    /// Tiles in the order (0, 0), (1, 0), (1, 1), (2, 0), …
     tiles: Vec<Tile>,
 }
 
 impl MomentSum {
-    /// A sum over nothing.
+    /// Creates an empty sum.
     pub fn new(dim: usize) -> Self {
         let panels = dim.div_ceil(OUTER_TILE);
         let tiles = vec![[[0.0; OUTER_TILE]; OUTER_TILE]; panels * (panels + 1) / 2];
         Self { dim, rows: 0, weight: 0.0, tiles }
     }
 
-    /// Adds rows.
     pub(super) fn add(&mut self, pool: &ThreadPool, kernels: &Kernels, panels: &Panels) {
         self.rows += panels.rows as u64;
         self.weight += panels.weight;
@@ -77,7 +76,7 @@ impl MomentSum {
         });
     }
 
-    /// The diagonal of the mean, `[dim]`.
+    /// Returns the diagonal of the mean, `[dim]`.
     pub fn diagonal(&self) -> Vec<f32> {
         let factor = inverse(self.weight) as f32;
         let value = |i: usize| {
@@ -87,8 +86,8 @@ impl MomentSum {
         (0..self.dim).map(value).collect()
     }
 
-    /// `share` of the moments of routed rows and the rest of those of all rows, both scaled to the
-    /// mean of the routed ones. Where one of the two is zero, the other alone.
+    /// Blends `share` of the moments of routed rows with the rest from all rows, both scaled to the mean of
+    /// the routed ones. If one of the two is zero, the other is used alone.
     pub(super) fn blend(routed: Self, uniform: &Self, share: f32) -> Self {
         let factors = Blend::new(&routed.diagonal(), &uniform.diagonal(), share);
         let own = f64::from(factors.routed) * inverse(routed.weight);
@@ -105,10 +104,10 @@ impl MomentSum {
         sum
     }
 
-    /// The mean of `x xᵀ`, as the quantizer takes it.
+    /// Returns the mean of `x xᵀ` in the quantizer's form.
     ///
     /// # Errors
-    /// [`NestedError::Moment`] if activations overflowed.
+    /// Fails with [`NestedError::Moment`] if activations overflowed.
     pub fn mean(&self) -> Result<SecondMoments, NestedError> {
         let factor = inverse(self.weight) as f32;
         let mut values = try_zeroed("second moments of activations", self.dim * self.dim)?;
@@ -124,14 +123,14 @@ impl MomentSum {
     }
 }
 
-/// What the means of routed and of all rows are multiplied with before they are added.
+/// Factors of the means of routed rows and of all rows in a blend.
 pub(super) struct Blend {
     pub routed: f32,
     pub uniform: f32,
 }
 
 impl Blend {
-    /// From the diagonals of both means.
+    /// Computes the factors from the diagonals of both means.
     pub fn new(routed: &[f32], uniform: &[f32], share: f32) -> Self {
         let trace = |diagonal: &[f32]| diagonal.iter().copied().map(f64::from).sum::<f64>();
         match (trace(routed), trace(uniform)) {
@@ -149,7 +148,6 @@ fn inverse(weight: f64) -> f64 {
     if weight > 0.0 { 1.0 / weight } else { 0.0 }
 }
 
-/// Row and column of a tile.
 fn place(index: usize) -> (usize, usize) {
     // The root is rounded down, so that the row is exact or one too low.
     let mut row = (8 * index + 1).isqrt().saturating_sub(1) / 2;

@@ -1,25 +1,25 @@
-//! Tokens that are routed to an expert: what its output error is measured on.
+//! Samples of tokens that are routed to an expert, on which its output error is measured.
 
 use super::{Calibrator, Current};
 
-/// Most tokens of a sample. Errors are means over tokens and hidden units together, so that few
-/// tokens say enough.
+/// Maximum number of tokens of a sample. Errors are averaged over tokens and hidden units, so that few tokens
+/// suffice.
 const TOKENS_MAX: usize = 64;
 
-/// Inputs of one expert.
+/// Inputs of one expert for a sample of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoutedSample {
-    /// `[T, hidden_size]`.
+    /// Inputs, `[T, hidden_size]`.
     pub inputs: Vec<f32>,
-    /// What the router gives the expert's output; 1 for tokens that are not routed to it.
+    /// Router weights of the expert's output; 1 for tokens that are not routed to it.
     pub weights: Vec<f32>, // [T]
 }
 
 impl Calibrator<'_> {
-    /// Tokens of an expert of the layer that was begun, evenly over the text; tokens of all where
-    /// none is routed to it. None if there is no such expert.
+    /// Returns evenly spaced tokens that are routed to an expert of the current layer. If no token is routed
+    /// to it, the sample is taken from all tokens. Returns `None` if there is no such expert.
     pub fn routed_sample(&self, expert: u32) -> Option<RoutedSample> {
-        // Default: outside of a layer nothing is sampled.
+        // Default: nothing is sampled outside a layer.
         let Current::Layer(layer) = &self.current else { return None };
         let uses = layer.feed_forward.uses_of(expert)?;
         let tokens = self.token_count();
@@ -32,18 +32,18 @@ impl Calibrator<'_> {
         Some(RoutedSample { inputs, weights })
     }
 
-    /// Mean square of the residual stream after the layer that was begun, summed over its width:
-    /// what errors of the experts' sum are measured by. Where norms come after that, it is divided
-    /// by how much they enlarge the sum, squared. At least the smallest positive number.
+    /// Returns the mean square of the residual stream after the current layer, summed over its width. Errors
+    /// of the experts' sum are divided by it. If norms follow the sum, it is divided by the squared factor by
+    /// which they enlarge the sum. The result is at least the smallest positive number.
     pub fn residual_square(&self) -> f64 {
-        // Default: outside of a layer nothing is scaled.
+        // Default: nothing is scaled outside a layer.
         let Current::Layer(layer) = &self.current else { return 1.0 };
         let gain = layer.feed_forward.gain.max(f64::MIN_POSITIVE);
         (self.stream_square() / gain).max(f64::MIN_POSITIVE)
     }
 }
 
-/// At most [`TOKENS_MAX`] places, evenly spread.
+/// Returns up to [`TOKENS_MAX`] evenly spaced indices below `count`.
 pub(super) fn spread(count: usize) -> impl Iterator<Item = usize> {
     let taken = count.min(TOKENS_MAX);
     (0..taken).map(move |at| at * count / taken)

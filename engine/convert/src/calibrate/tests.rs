@@ -1,4 +1,4 @@
-//! Moments against sums too simple to be wrong, and the hidden states against the forward pass.
+//! Moments against naive sums, and the hidden states against the forward pass.
 
 use std::path::Path;
 
@@ -13,7 +13,6 @@ fn checkpoint(name: &str) -> Checkpoint {
         .unwrap()
 }
 
-/// Deterministic tokens of a vocabulary.
 fn tokens(count: usize, vocab_size: usize) -> Vec<u32> {
     let mut state = 1u32;
     let mut next = || {
@@ -33,14 +32,14 @@ fn pass(calibrator: &mut Calibrator<'_>) {
     calibrator.begin_layer(&CancelToken::new(), &mut |_| {}).unwrap();
 }
 
-/// All moments of a layer's matrices, and the statistics of its experts.
+/// All moments of a layer's matrices.
 fn collect(calibrator: &Calibrator<'_>, checkpoint: &Checkpoint, layer: u32) -> Vec<SecondMoments> {
     let ids = checkpoint.shape().matrices.iter().map(|matrix| matrix.id);
     let ids = ids.filter(|id| id.layer == Some(layer));
     ids.map(|id| calibrator.moments(id).unwrap()).collect()
 }
 
-/// `Σ w² x xᵀ / Σ w²`, one element after the other.
+/// Naive mean, `Σ w² x xᵀ / Σ w²`.
 fn naive_mean(rows: &[(Vec<f32>, f32)], dim: usize) -> Vec<f64> {
     let mut sum = vec![0.0; dim * dim];
     let mut weights = 0.0;
@@ -61,8 +60,8 @@ fn noise(count: usize) -> Vec<f32> {
 }
 
 fn assert_close(found: &SecondMoments, expected: &[f64], count: usize) {
-    // A chain of `count` fused operations on values of about one: each rounds by at most 2^-24 of
-    // the sum of magnitudes, which the mean diagonal bounds; four more for factors.
+    // A chain of `count` fused operations on values of about 1. Each rounds by at most 2^-24 of the sum of
+    // magnitudes, which the mean diagonal bounds. Four more are for factors.
     let dim = found.dim();
     let scale: f64 = (0..dim).map(|i| expected[i * dim + i]).fold(0.0, f64::max);
     let bound = scale * (count + 4) as f64 / f64::from(1 << 24);
@@ -120,8 +119,8 @@ fn threads_change_no_bit() {
     }
 }
 
-/// The head's logits of the hidden states are the forward pass's, to the bit: what the moments are
-/// summed over is what the model computes.
+/// Checks that the head's logits of the hidden states equal the forward pass's bit for bit, so that the
+/// moments are summed over the model's real activations.
 #[test]
 fn hidden_states_are_those_of_the_model() {
     for name in ["tiny-qwen3-moe", "tiny-tied", "families/gemma4"] {
@@ -155,7 +154,6 @@ fn hidden_states_are_those_of_the_model() {
     }
 }
 
-/// Final norm and head.
 fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
     let source = CheckpointSource::new(checkpoint);
     let config = source.config().clone();
@@ -182,7 +180,7 @@ fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
     block_on(encoder.read(&logits)).unwrap()
 }
 
-/// The layer of a sample after its mixer, from what goes into the first layer.
+/// Recomputes the sampled layer after its mixer from the inputs of the first layer.
 #[test]
 fn a_mixers_outputs_depend_on_the_weights_that_are_given() {
     let checkpoint = checkpoint("tiny-qwen3-moe");
@@ -193,7 +191,7 @@ fn a_mixers_outputs_depend_on_the_weights_that_are_given() {
     pass(&mut calibrator);
     let after = calibrator.hidden().to_vec();
     let exact = calibrator.mixer_output(None).unwrap();
-    // 70 tokens of each sequence, every second of five: all of a sequence, so the same bits.
+    // The sample takes all 70 tokens of every second of five sequences, so that the bits are equal.
     let hidden = config.hidden_size;
     let sampled: Vec<usize> = (0..tokens.len()).filter(|token| (token / 70) % 2 == 0).collect();
     let rows = |all: &[f32]| -> Vec<f32> {

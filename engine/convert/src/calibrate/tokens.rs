@@ -1,16 +1,16 @@
-//! The text that a model is calibrated with, as tokens.
+//! Tokens of the calibration text.
 
 use xxhash_rust::xxh3::Xxh3;
 
 use nestling_core::error::EngineError;
 
-/// Fewest tokens that say anything about a model's activations.
+/// Minimum number of calibration tokens.
 pub const CALIBRATION_TOKENS_MIN: usize = 256;
 
-/// Tokens of one sequence, unless said otherwise.
+/// Default number of tokens per sequence.
 const SEQUENCE_LENGTH: usize = 512;
 
-/// Token ids of a text, cut into sequences of one length.
+/// Token ids of a text, split into sequences of equal length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalibrationTokens {
     tokens: Vec<u32>,
@@ -18,18 +18,18 @@ pub struct CalibrationTokens {
 }
 
 impl CalibrationTokens {
-    /// Tokens in sequences of 512.
+    /// Splits tokens into sequences of 512.
     ///
     /// # Errors
-    /// [`EngineError::TooFewTokens`] below [`CALIBRATION_TOKENS_MIN`].
+    /// Fails with [`EngineError::TooFewTokens`] below [`CALIBRATION_TOKENS_MIN`].
     pub fn new(tokens: Vec<u32>) -> Result<Self, EngineError> {
         Self::with_length(tokens, SEQUENCE_LENGTH)
     }
 
-    /// Tokens in sequences of some length, or of the model's context where that is shorter.
+    /// Splits tokens into sequences of the given length. A shorter context of the model limits the length.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Fails like [`Self::new`].
     pub fn with_length(tokens: Vec<u32>, sequence_length: usize) -> Result<Self, EngineError> {
         if tokens.len() < CALIBRATION_TOKENS_MIN {
             let (found, needed) = (tokens.len(), CALIBRATION_TOKENS_MIN);
@@ -38,17 +38,17 @@ impl CalibrationTokens {
         Ok(Self { tokens, sequence_length: sequence_length.max(1) })
     }
 
-    /// The tokens.
+    /// Returns the tokens.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Tokens of one sequence.
+    /// Returns the number of tokens per sequence.
     pub fn sequence_length(&self) -> usize {
         self.sequence_length
     }
 
-    /// XXH3-128 of all tokens and of how they are cut.
+    /// Returns the XXH3-128 hash of the tokens and of the sequence length.
     pub fn hash(&self) -> u128 {
         let mut hash = Xxh3::new();
         hash.update(&(self.sequence_length as u64).to_le_bytes());

@@ -1,18 +1,18 @@
-//! Rows of a matrix that are coded together.
+//! Blocks of rows that are coded together.
 
 use nestling_formats::MatrixId;
 use nestling_formats::nested::TILE_ROWS;
 use nestling_formats::store::{GroupId, Matrix};
 
-/// Weights that are coded between two looks at the cancel token.
+/// Number of weights that are coded between two checks of the cancel token.
 const BLOCK_WEIGHTS: usize = 1 << 20;
 
 /// Rows `from..to` of a matrix of the checkpoint.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
-    /// The matrix that is made of it.
+    /// Id of the matrix in the store.
     pub made: MatrixId,
-    /// The matrix in the checkpoint.
+    /// Id of the matrix in the checkpoint.
     pub id: MatrixId,
     pub from: usize,
     pub to: usize,
@@ -20,18 +20,17 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Rows of the block.
     pub fn rows(&self) -> usize {
         self.to - self.from
     }
 
-    /// At most that many of its first rows.
+    /// Limits the block to its first `rows` rows.
     pub fn first_rows(self, rows: usize) -> Self {
         Self { to: self.to.min(self.from + rows), ..self }
     }
 }
 
-/// Blocks of whole tiles.
+/// Splits a matrix into blocks of whole tiles.
 pub(super) fn blocks(
     group: &GroupId,
     id: MatrixId,

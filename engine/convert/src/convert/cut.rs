@@ -1,4 +1,4 @@
-//! From a store to a smaller one: the planes that an allocation leaves out are not copied.
+//! Cuts a store to a smaller one: planes outside an allocation are not copied.
 
 use std::path::Path;
 
@@ -20,15 +20,16 @@ use nestling_experts::allocation::{
     Allocation, ChooseOptions, Counting, choose, cut, weight_bytes,
 };
 
-/// Copies of a store what fits in `budget` bytes, the file as a whole: every matrix up to the level
-/// that the allocation for that budget gives it. The text that comes out is that of the whole store
-/// opened with the same allocation.
+/// Copies the part of a store that fits in `budget` bytes, counted for the whole file. Each matrix is copied
+/// up to the level that the allocation for that budget gives it. The smaller store generates the same text as
+/// the whole store opened with the same allocation.
 ///
-/// The options' level bounds all matrices; what is written anew each time is not resumed.
+/// The options' level limits all matrices. An interrupted cut is not resumed.
 ///
 /// # Errors
-/// [`ConvertError::Budget`] where nothing that small can be made; [`ConvertError::Store`];
-/// [`ConvertError::Destination`] for one that exists; [`ConvertError::Cancelled`].
+/// Fails with [`ConvertError::Budget`] if the budget is below the smallest possible store,
+/// [`ConvertError::Store`], [`ConvertError::Destination`] if the destination exists, or
+/// [`ConvertError::Cancelled`].
 pub fn cut_store(
     store: &Store,
     destination: &Path,
@@ -69,7 +70,7 @@ pub fn cut_store(
     Ok((report, allocation))
 }
 
-/// The allocation whose store has at most `budget` bytes, and the plan of that store.
+/// Returns an allocation whose store has at most `budget` bytes, and the plan of that store.
 fn allocate(
     store: &Store,
     budget: u64,
@@ -78,7 +79,7 @@ fn allocate(
     let index = store.index();
     let (top, counting) = (options.level.min(store.level()), Counting::File);
     let whole = Allocation::of_level(index, store.level());
-    // Header, index and files of the whole store: a smaller one has fewer extents, not more.
+    // Size of header, index and files of the whole store. A smaller store has no more extents.
     let mut other = index.length() - weight_bytes(index, &whole, counting);
     let mut best = None;
     for _ in 0..2 {
@@ -99,11 +100,11 @@ fn allocate(
         other = length - weight_bytes(index, &allocation, counting);
         best = Some((allocation, plan));
     }
-    // Only if alignment made the smaller store's front larger.
+    // Reached only if alignment enlarged the front of the smaller store.
     best.ok_or(ConvertError::Budget { asked: budget, least: budget + index.alignment() })
 }
 
-/// The plan of a store that holds the allocation and no more.
+/// Returns the plan of a store that holds exactly the allocation.
 fn plan(store: &Store, budget: u64, allocation: &Allocation) -> Result<StorePlan, ConvertError> {
     let index = store.index();
     let mut parameters: Value =
@@ -147,7 +148,7 @@ fn extent_bytes(index: &Index, group: &Group) -> u64 {
     index.extent(group, Plane::P2).map_or(0, |extent| extent.length)
 }
 
-/// Copies the parts of a group that the smaller store has; gives their bytes.
+/// Copies the parts of a group that the smaller store contains. Returns their size in bytes.
 fn copy_group(
     store: &Store,
     from: &Group,
@@ -179,7 +180,7 @@ fn copy_group(
     Ok(copied)
 }
 
-/// An extent of the whole store, read once.
+/// Returns an extent of the whole store, which is read once and cached in `extents`.
 fn read<'a>(
     store: &Store,
     group: &Group,
@@ -200,7 +201,7 @@ fn read<'a>(
     Ok(slot.insert(bytes))
 }
 
-/// The extent of a group that holds an item, and where.
+/// Returns the extent of a group that contains an item, and the item's byte range in it.
 fn place(group: &Group, item: PartItem) -> Option<(Plane, std::ops::Range<usize>)> {
     Plane::ALL.into_iter().find_map(|extent| {
         let part = group.parts(extent)?.into_iter().find(|part| part.item == item)?;

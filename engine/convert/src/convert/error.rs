@@ -1,4 +1,4 @@
-//! What can go wrong in a conversion.
+//! Errors of a conversion.
 
 use nestling_formats::MatrixId;
 use nestling_formats::memory::OutOfMemory;
@@ -12,51 +12,51 @@ use nestling_core::error::EngineError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
-    /// The cancel token was used. What is written stays for the next attempt.
+    /// The conversion was cancelled. Written data stays for the next attempt.
     #[error("cancelled")]
     Cancelled,
-    /// The checkpoint.
+    /// An error of the checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] ImportError),
-    /// The store being written.
+    /// An error of the store that is being written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Something that cannot be converted, found before any work.
+    /// Input that cannot be converted, detected before any work.
     #[error("cannot convert {what}: {reason}")]
     Refused {
-        /// The checkpoint, or a part of it.
+        /// The checkpoint or a part of it.
         what: String,
-        /// Why, and what to do.
+        /// Reason, and a remedy.
         reason: String,
     },
-    /// A destination that cannot or must not be written, found before any work.
+    /// A destination that cannot or must not be written, detected before any work.
     #[error("cannot write {path}: {reason}")]
     Destination {
-        /// The destination.
+        /// Path of the destination.
         path: String,
-        /// Why, and what to do.
+        /// Reason, and a remedy.
         reason: String,
     },
-    /// The calibration pass.
+    /// An error of the calibration pass.
     #[error("calibration: {0}")]
     Calibrate(#[source] EngineError),
-    /// A budget that not even the smallest store fits in.
+    /// A budget below the size of the smallest possible store.
     #[error("a store needs at least {least} bytes, the budget is {asked}")]
     Budget {
-        /// Bytes that were given.
+        /// The budget in bytes.
         asked: u64,
-        /// The least that is possible.
+        /// The minimum in bytes.
         least: u64,
     },
-    /// The system gave no memory.
+    /// Memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
     /// A matrix that cannot be coded.
     #[error("matrix {matrix:?}: {source}")]
     Quantize {
-        /// Which one.
+        /// Id of the matrix.
         matrix: MatrixId,
-        /// Why.
+        /// Cause of the failure.
         source: NestedError,
     },
 }

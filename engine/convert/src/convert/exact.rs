@@ -1,4 +1,4 @@
-//! Matrices whose blocks are stored as they are: bits are moved, no weight is rounded.
+//! Matrices whose blocks are stored exactly: bits are moved and no weight is rounded.
 
 use nestling_formats::MatrixId;
 use nestling_formats::nested::ScaledRows;
@@ -8,7 +8,7 @@ use super::block::{Block, blocks};
 use super::{Conversion, ConvertError, work};
 
 impl Conversion<'_> {
-    /// The integers of a matrix of the checkpoint, read on that many threads.
+    /// Reads the integers of a matrix of the checkpoint on `threads` threads.
     pub(super) fn scaled_rows(
         &self,
         group: &GroupId,
@@ -27,10 +27,9 @@ impl Conversion<'_> {
     }
 }
 
-/// One matrix of its rows.
 fn join(parts: Vec<ScaledRows>) -> ScaledRows {
     let mut parts = parts.into_iter();
-    // Default: a matrix without rows is planned by nobody.
+    // Default: no plan contains a matrix without rows.
     let mut whole = parts.next().unwrap_or_default();
     for part in parts {
         whole.rows += part.rows;

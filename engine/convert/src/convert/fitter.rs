@@ -1,19 +1,17 @@
-//! What a codec is fitted by: a search for scales and values, or blocks that have theirs.
+//! Fitters of codecs: a search for scales and values, or MXFP4 blocks with given ones.
 
 use nestling_formats::nested::{
     CodecFitter, Mxfp4Fitter, NestedCodec, NestedError, QuantizeOptions,
 };
 
-/// The fitter of one codec.
 pub(super) enum Fitter {
-    /// Of weights that are rounded.
+    /// Fitter for weights that are rounded.
     Searched(CodecFitter),
-    /// Of weights that are MXFP4 and stay so.
+    /// Fitter for MXFP4 weights that stay MXFP4.
     Mxfp4(Mxfp4Fitter),
 }
 
 impl Fitter {
-    /// A fitter that has seen no weights.
     pub fn new(is_mxfp4: bool, options: &QuantizeOptions) -> Self {
         match is_mxfp4 {
             true => Self::Mxfp4(Mxfp4Fitter::new(options)),
@@ -21,7 +19,6 @@ impl Fitter {
         }
     }
 
-    /// Adds some rows of a matrix.
     pub fn add(
         &mut self,
         weights: &[f32],
@@ -35,17 +32,16 @@ impl Fitter {
         }
     }
 
-    /// Takes what another fitter of the same codec was given.
+    /// Merges the data of another fitter of the same codec.
     pub fn absorb(&mut self, other: Self) {
         match (self, other) {
             (Self::Searched(fitter), Self::Searched(other)) => fitter.absorb(other),
             (Self::Mxfp4(fitter), Self::Mxfp4(other)) => fitter.absorb(other),
-            // A codec belongs to matrices of one kind of source.
+            // All matrices of a codec have the same kind of source.
             _ => {}
         }
     }
 
-    /// The codec.
     pub fn finish(self) -> Result<NestedCodec, NestedError> {
         match self {
             Self::Searched(fitter) => fitter.finish(),

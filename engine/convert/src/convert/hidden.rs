@@ -1,7 +1,7 @@
-//! The activations after the last layer that is done, kept beside an unfinished store, so that an
-//! interrupted conversion need not compute those layers again.
+//! Cache of the activations after the last completed layer. It is stored beside an unfinished store, so that
+//! a resumed conversion need not compute the earlier layers again.
 //!
-//! A file that is missing, damaged or of another store is as good as none.
+//! A file that is missing, damaged or from another store is ignored.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -17,10 +17,10 @@ use crate::calibrate::Calibrator;
 
 const MAGIC: [u8; 8] = *b"\x89NESTH\r\n";
 
-/// Values that are converted at once.
+/// Number of values converted at once.
 const CHUNK: usize = 1 << 14;
 
-/// Magic, store, layer.
+/// Length of the header in bytes: magic, store id and layer.
 const HEADER_BYTES: usize = MAGIC.len() + 16 + 4;
 
 fn header(id: StoreId, layer: u32) -> Vec<u8> {
@@ -62,7 +62,7 @@ fn write(path: &Path, header: &[u8], values: &[f32]) -> io::Result<()> {
     file.flush()
 }
 
-/// Takes the calibrator to where the file is, if that is not beyond `layer_max`.
+/// Restores the calibrator from the file, unless the file's layer is beyond `layer_max`.
 pub(super) fn load(
     path: &Path,
     id: StoreId,
@@ -76,7 +76,7 @@ pub(super) fn load(
     }
 }
 
-/// Layer and values of a file that is whole and of this store.
+/// Reads layer and values of a file. Returns `None` if the file is incomplete, damaged or from another store.
 fn read(path: &Path, id: StoreId, count: usize) -> io::Result<Option<(u32, Vec<f32>)>> {
     let file = File::open(path)?;
     let expected = (HEADER_BYTES + 16) as u64 + 4 * count as u64;
@@ -107,7 +107,7 @@ fn read(path: &Path, id: StoreId, count: usize) -> io::Result<Option<(u32, Vec<f
     Ok((digest == hash.digest128().to_le_bytes()).then_some((layer, values)))
 }
 
-/// Removes the file of a finished conversion; one that stays behind does no harm.
+/// Removes the file after a finished conversion. Errors are ignored, because a leftover file is harmless.
 pub(super) fn remove(path: &Path) {
     let _ = fs::remove_file(path);
 }

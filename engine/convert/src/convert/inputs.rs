@@ -1,4 +1,4 @@
-//! What calibration knows of the inputs of the matrices that are coded.
+//! Second moments of the inputs of matrices that are coded.
 
 use nestling_formats::nested::{
     Calibrated, DampedMoments, InputTransform, SecondMoments, reorder_moments,
@@ -9,8 +9,8 @@ use super::block::Block;
 use super::{Conversion, ConvertError};
 use crate::calibrate::{Calibrator, first_with_inputs_of};
 
-/// The inputs of one group's matrices, asked for in the order of the group: those that share their
-/// inputs come one after another, and share the moments.
+/// Moments of the inputs of one group's matrices. They are requested in the order of the group: matrices that
+/// share inputs are consecutive and share the moments.
 pub(super) struct Inputs<'a> {
     conversion: &'a Conversion<'a>,
     calibrator: Option<&'a Calibrator<'a>>,
@@ -22,7 +22,7 @@ impl<'a> Inputs<'a> {
         Self { conversion, calibrator, last: None }
     }
 
-    /// Moments of a matrix's inputs; none without calibration and for the embedding.
+    /// Returns the moments of a matrix's inputs. Returns `None` without calibration and for the embedding.
     pub fn of(
         &mut self,
         id: MatrixId,
@@ -47,7 +47,7 @@ impl<'a> Inputs<'a> {
 }
 
 impl Conversion<'_> {
-    /// Second moments of what meets a matrix as it is stored: inputs in its order, transformed.
+    /// Returns the second moments of a matrix's inputs in stored form, that is, reordered and transformed.
     fn moments(
         &self,
         calibrator: &Calibrator<'_>,
@@ -67,8 +67,8 @@ impl Conversion<'_> {
         }
     }
 
-    /// The mean square of each input, relative to the mean of all of them, so that all matrices
-    /// that share a codec count alike.
+    /// Returns the mean square of each input, relative to the mean over all inputs, so that all matrices of a
+    /// codec have equal weight.
     pub(super) fn importance(
         &self,
         calibrator: Option<&Calibrator<'_>>,
@@ -107,7 +107,7 @@ impl Conversion<'_> {
     }
 }
 
-/// A gather has no inputs.
+/// Returns whether a matrix is calibrated. The embedding is not, because a gather has no inputs.
 fn is_calibrated(id: MatrixId) -> bool {
     id.kind != MatrixKind::Embedding
 }

@@ -1,4 +1,4 @@
-//! What planes buy: by how much each lowers the error of what its part adds to the residual stream.
+//! Sensitivity of planes: the reduction of the error that a part adds to the residual stream.
 
 use nestling_formats::store::{Encoding, Group, GroupId};
 use nestling_formats::{Level, MatrixKind, Plane};
@@ -10,11 +10,10 @@ use super::{Conversion, ConvertError};
 use crate::calibrate::{Calibrator, RoutedSample};
 use nestling_experts::expert::{CheckpointSource, expert_biases};
 
-/// The matrices of a feed-forward part.
 const FEED_FORWARD: [MatrixKind; 3] = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
 
 impl Conversion<'_> {
-    /// Notes what each plane of a layer's group, and of each of its matrices, buys.
+    /// Stores the sensitivity of each plane of a layer's group and of each of its matrices.
     pub(super) fn measure(
         &self,
         group: &Group,
@@ -38,7 +37,7 @@ impl Conversion<'_> {
         calibrator: &Calibrator<'_>,
         sample: &RoutedSample,
     ) -> Result<(), ConvertError> {
-        // Default: groups that are floats have no errors of levels.
+        // Default: float groups have no level errors.
         let Some(errors) = self.feed_forward_errors(group, coded, sample)? else { return Ok(()) };
         let unit = calibrator.residual_square();
         for (plane, drop) in Plane::ALL.into_iter().zip(drops(&errors.together, unit)) {
@@ -49,7 +48,7 @@ impl Conversion<'_> {
         self.note_feed_forward(&group.id, &errors, unit)
     }
 
-    /// Matrices of the mixer one by one, then the feed-forward part that every token passes.
+    /// Measures the matrices of the mixer one by one, then the dense feed-forward part.
     fn measure_dense(
         &self,
         group: &Group,
@@ -84,9 +83,9 @@ impl Conversion<'_> {
             let drops = drops(&errors, unit).map(Some);
             self.writer.set_matrix_error_drops(&group.id, matrix.kind, drops)?;
         }
-        // Default: without a sample nothing is measured.
+        // Default: nothing is measured without a sample.
         let Some(sample) = calibrator.dense_sample() else { return Ok(()) };
-        // Default: groups that are floats have no errors of levels.
+        // Default: float groups have no level errors.
         let Some(errors) = self.feed_forward_errors(group, coded, &sample)? else { return Ok(()) };
         let square: f64 = sample.weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
         let square = square / sample.weights.len().max(1) as f64;
@@ -107,7 +106,8 @@ impl Conversion<'_> {
         Ok(())
     }
 
-    /// Errors of the gate, up and down of a group; none where it does not have all of them, coded.
+    /// Returns the errors of a group's gate, up and down. Returns `None` unless the group has all three in
+    /// coded form.
     fn feed_forward_errors(
         &self,
         group: &Group,
@@ -122,7 +122,7 @@ impl Conversion<'_> {
             else {
                 return Ok(None);
             };
-            // Default: groups that are floats have no errors of levels.
+            // Default: float groups have no level errors.
             let Encoding::Nested { codec, .. } = matrix.encoding else { return Ok(None) };
             let (Coded::Nested(coded), Some(codec)) = (coded, self.writer.codec(codec)) else {
                 return Ok(None);
@@ -145,7 +145,7 @@ impl Conversion<'_> {
         Ok(Some(errors.map_err(|source| ConvertError::Quantize { matrix: id, source })?))
     }
 
-    /// Biases of an expert's gate, up and down; empty where there are none.
+    /// Returns the biases of an expert's gate, up and down, each empty if absent.
     fn expert_biases(&self, group: &GroupId) -> Result<[Vec<f32>; 3], ConvertError> {
         let (Some(layer), Some(expert)) = (group.layer(), group.expert()) else {
             return Ok([const { Vec::new() }; 3]);

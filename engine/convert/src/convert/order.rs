@@ -1,4 +1,4 @@
-//! The order of each expert's hidden neurons, found once per expert.
+//! Order of each expert's hidden neurons, computed once per expert.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,6 @@ use super::{ConvertError, ConvertOptions};
 
 const MXFP4: ElementType = ElementType::Block(BlockType::Mxfp4);
 
-/// The orders of one layer's experts.
 pub(super) struct Orders<'a> {
     checkpoint: &'a Checkpoint,
     options: &'a ConvertOptions,
@@ -26,13 +25,15 @@ impl<'a> Orders<'a> {
         Self { checkpoint, options, found: Mutex::default() }
     }
 
-    /// The neuron at each place of a matrix's expert, `[hidden]`; none where neurons stay in place.
+    /// Returns the source neuron of each position in a matrix's expert, `[hidden]`. Returns `None` if neurons
+    /// are not reordered.
     ///
-    /// They are rows of gate and up, columns of down, and what down's second moments are of.
+    /// Neurons are the rows of gate and up and the columns of down, and the dimensions of down's second
+    /// moments.
     pub fn of(&self, id: MatrixId) -> Result<Option<Arc<[u32]>>, ConvertError> {
-        // Default: only hidden neurons of experts are ordered.
+        // Default: only hidden neurons of experts are reordered.
         let (Some(layer), Some(expert)) = (id.layer, id.expert) else { return Ok(None) };
-        // Columns of a block of MXFP4 belong together.
+        // The columns of an MXFP4 block must stay together.
         let is_block = self.checkpoint.matrix(id)?.element() == MXFP4;
         if self.options.order == NeuronOrder::Source || is_block || self.is_exact(id)? {
             return Ok(None);
@@ -42,7 +43,7 @@ impl<'a> Orders<'a> {
         if let Some(order) = found().get(&expert) {
             return Ok(Some(Arc::clone(order)));
         }
-        // Two threads may find the same order; the lock is not held meanwhile.
+        // The lock is not held during the search, so that two threads may compute the same order.
         let read = |kind| self.checkpoint.read_matrix(MatrixId { kind, ..id });
         let [gate, up] = [read(MatrixKind::Gate)?, read(MatrixKind::Up)?];
         let down = read(MatrixKind::Down)?;
@@ -52,7 +53,7 @@ impl<'a> Orders<'a> {
         Ok(Some(Arc::clone(found().entry(expert).or_insert_with(|| order.into()))))
     }
 
-    /// Whether blocks of any matrix of an expert are stored as they are.
+    /// Returns whether any matrix of an expert is stored with its blocks unchanged.
     fn is_exact(&self, id: MatrixId) -> Result<bool, ConvertError> {
         for kind in [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down] {
             let blocks = self.checkpoint.matrix(MatrixId { kind, ..id })?.blocks();
@@ -63,7 +64,7 @@ impl<'a> Orders<'a> {
         Ok(false)
     }
 
-    /// Drops all that was found: the next layer's experts are others.
+    /// Clears the cache before the next layer.
     pub fn forget(&self) {
         whole(self.found.lock()).clear();
     }

@@ -1,4 +1,4 @@
-//! What a store of a checkpoint will hold.
+//! Plan of a store: the contents that a checkpoint's store will have.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,20 @@ use nestling_import::{
 
 use super::{Calibration, ConvertError, ConvertOptions, SourceBits, SourceBlocks};
 
-/// Raised whenever the same checkpoint would be coded differently, so that the store's id differs.
+/// Version of the quantizer. It is raised when the same checkpoint would be coded differently, so that the
+/// store's id changes.
 pub const QUANTIZER_VERSION: u32 = 5;
 
-/// The file without which nothing can be converted.
+/// Name of the file that is required for a conversion.
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Room that an estimate leaves for tokenizer and configuration.
+/// Space in bytes that an estimate reserves for tokenizer and configuration.
 const ESTIMATED_ASSET_BYTES: u64 = 16 << 20;
 
-/// The store that [`super::convert`] makes of a checkpoint; `source` is the checkpoint's hash.
+/// Plans the store that [`super::convert`] makes of a checkpoint. `source` is the checkpoint's hash.
 ///
 /// # Errors
-/// [`ConvertError`] if the checkpoint lacks a tokenizer or cannot be read.
+/// Fails with [`ConvertError`] if the checkpoint lacks a tokenizer or cannot be read.
 pub fn plan_store(
     checkpoint: &Checkpoint,
     source: Vec<u8>,
@@ -44,10 +45,10 @@ pub fn plan_store(
     Ok(plan)
 }
 
-/// About how many bytes the store of a model has, from its configuration alone.
+/// Estimates the size in bytes of a model's store from its configuration alone.
 ///
 /// # Errors
-/// [`ConvertError::Store`] if no store can hold such a model.
+/// Fails with [`ConvertError::Store`] if no store can hold such a model.
 pub fn estimate_store_bytes(
     config: &ModelConfig,
     options: &ConvertOptions,
@@ -65,12 +66,12 @@ pub fn estimate_store_bytes(
     Ok(plan.index()?.length())
 }
 
-/// What [`super::convert`] makes of a checkpoint: the index of the store, without reading any
-/// weights, so that the headers of its files are enough. Where its tokenizer is not there, more room
-/// than any takes is left for it, so that the store is at most that large.
+/// Estimates the index of the store that [`super::convert`] would make of a checkpoint. No weights are read,
+/// so that the headers of the files suffice. A missing tokenizer is replaced by more space than any tokenizer
+/// needs, so that the size is an upper bound.
 ///
 /// # Errors
-/// [`ConvertError`] if no store can hold such a model, or a small file cannot be read.
+/// Fails with [`ConvertError`] if no store can hold such a model, or if a small file cannot be read.
 pub fn estimate_store(
     checkpoint: &Checkpoint,
     options: &ConvertOptions,
@@ -90,7 +91,7 @@ pub fn estimate_store(
     Ok(plan.index()?)
 }
 
-/// The small files that the store carries; a tokenizer must be among them.
+/// Returns the small files that the store contains. Fails if the tokenizer is missing.
 pub(crate) fn assets(checkpoint: &Checkpoint) -> Result<Vec<Asset>, ConvertError> {
     let mut assets = checkpoint.assets()?;
     assets.retain(|asset| !asset.bytes.is_empty());
@@ -130,7 +131,7 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
 }
 
 fn calibration(options: &ConvertOptions) -> serde_json::Value {
-    // Default: no calibration was asked for.
+    // Default: no calibration was requested.
     let Calibration::Tokens(tokens) = &options.calibration else { return serde_json::Value::Null };
     let rounding = &options.quantize.calibrated;
     serde_json::json!({
@@ -144,18 +145,18 @@ fn calibration(options: &ConvertOptions) -> serde_json::Value {
     })
 }
 
-/// The matrix of the checkpoint that a store's matrix is made of: a tied head is the embedding.
+/// Returns the matrix of the checkpoint that a store's matrix is coded from. For a tied head, this is the
+/// embedding.
 pub(crate) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind) -> MatrixId {
     let tied = kind == MatrixKind::Head && config.tie_word_embeddings;
     let kind = if tied { MatrixKind::Embedding } else { kind };
     MatrixId { kind, layer: group.layer(), expert: group.expert() }
 }
 
-/// How a matrix is written in its source.
 #[derive(Clone, Copy)]
 struct MatrixSource {
     element: ElementType,
-    /// The blocks that its rows are made of, where they can be stored as they are.
+    /// Blocks of its rows, if they can be stored exactly.
     blocks: Option<ScaledBlocks>,
 }
 
@@ -164,7 +165,7 @@ impl MatrixSource {
         Self { element: place.element(), blocks: place.blocks() }
     }
 
-    /// One that cannot be stored as it is.
+    /// Creates a source that cannot be stored exactly.
     fn coded(element: ElementType) -> Self {
         Self { element, blocks: None }
     }
@@ -172,17 +173,16 @@ impl MatrixSource {
 
 type TypeOf<'a, Id, Type> = &'a dyn Fn(Id) -> Result<Type, ConvertError>;
 
-/// The groups of a model's weights.
 struct Weights<'a> {
     config: &'a ModelConfig,
     options: &'a ConvertOptions,
     matrix_source: TypeOf<'a, MatrixId, MatrixSource>,
     float_dtype: TypeOf<'a, FloatId, DType>,
-    /// The highest level of matrices that every token uses.
+    /// Highest level of matrices that all tokens use.
     dense_top: Level,
-    /// The codec of each layer's matrix kind; experts of a layer share it.
+    /// Codec of each layer's matrix kind; experts of a layer share it.
     codecs: BTreeMap<(Option<u32>, u8, [bool; 2]), u32>,
-    /// The codec of blocks that are stored as they are, by their type's number and their span.
+    /// Codec of exactly stored blocks, by type number and span.
     exact_codecs: BTreeMap<(u32, u8), u32>,
 }
 
@@ -204,7 +204,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// The highest level of a matrix by its source.
+    /// Returns the highest level of a matrix with this source.
     fn top(&self, element: ElementType) -> Level {
         match self.options.source_bits {
             SourceBits::AtMost => self.options.level.min(element.level_max()),
@@ -212,12 +212,13 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Where experts end below level 8, no model of the store uses more than level 6 of the rest.
+    /// Limits dense matrices to level 6 if the experts end below level 8, since no model of the store would
+    /// use more.
     fn find_dense_top(&mut self, shape: &ModelShape) -> Result<(), ConvertError> {
         let mut experts = None;
         for matrix in shape.matrices.iter().filter(|matrix| matrix.id.expert.is_some()) {
             let MatrixSource { element, blocks } = (self.matrix_source)(matrix.id)?;
-            // Level 4 is all there is of some experts; the rest goes with them whole.
+            // Exact experts may end at level 4, but they are complete, so dense matrices are stored in full.
             let is_whole = self.options.keeps(element) || self.options.exact(blocks).is_some();
             let top = if is_whole { Level::L8 } else { self.top(element) };
             experts = experts.max(Some(top));
@@ -248,13 +249,13 @@ impl<'a> Weights<'a> {
             }
         }
         if self.config.tie_word_embeddings {
-            // The same codes in the layout of the products: see `source_id`.
+            // The codes of the embedding in the layout for products; see `source_id`.
             let (rows, cols) = (self.config.vocab_size, self.config.hidden_size);
             let id = MatrixId { kind: MatrixKind::Head, layer: None, expert: None };
             let head = self.matrix(plan, &MatrixShape { id, rows, cols })?;
             groups.insert(1, (GroupId::Head, vec![head]));
         }
-        // Dense matrices of all layers come before the experts.
+        // Dense matrices of all layers precede the experts.
         let (experts, dense): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|(id, _)| id.expert().is_some());
         for (id, matrices) in dense.into_iter().chain(experts) {
@@ -289,7 +290,7 @@ impl<'a> Weights<'a> {
             Encoding::Float(element.float())
         } else {
             let layout = layout(id.kind);
-            // A tied head is coded for its own inputs.
+            // A tied head is coded for the head's inputs.
             let key = (id.layer, id.kind as u8, [id.expert.is_some(), self.options.keeps(element)]);
             let tiles = rows.div_ceil(TILE_ROWS).saturating_mul(self.sharing(id));
             let tables = self.options.quantize.tables.min(tiles);
@@ -301,7 +302,7 @@ impl<'a> Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// A matrix whose blocks are stored as they are, up to the level of their codes.
+    /// Adds a matrix whose blocks are stored exactly, up to the level of their codes.
     fn exact_matrix(
         &mut self,
         plan: &mut StorePlan,
@@ -319,7 +320,7 @@ impl Weights<'_> {
         Matrix { kind: id.kind, rows, cols, encoding, levels }
     }
 
-    /// Matrices that share the codec of this one.
+    /// Returns the number of matrices that share the codec of this one.
     fn sharing(&self, id: MatrixId) -> usize {
         let layer = id.layer.and_then(|layer| usize::try_from(layer).ok());
         let layer = layer.and_then(|layer| self.config.layers.get(layer));
@@ -330,7 +331,7 @@ impl Weights<'_> {
     }
 }
 
-/// Rows of the embedding are read one by one, those of other matrices sixteen at a time.
+/// Returns the layout of a matrix. The embedding is read row by row, other matrices 16 rows at a time.
 pub(crate) fn layout(kind: MatrixKind) -> Layout {
     match kind {
         MatrixKind::Embedding => Layout::RowMajor,
@@ -338,7 +339,6 @@ pub(crate) fn layout(kind: MatrixKind) -> Layout {
     }
 }
 
-/// The group that a matrix belongs to.
 pub(crate) fn group_of(id: MatrixId) -> GroupId {
     match (id.kind, id.layer, id.expert) {
         (MatrixKind::Embedding, ..) => GroupId::Embedding,

@@ -1,10 +1,10 @@
-//! How far a conversion is.
+//! Progress of a conversion.
 
 use std::time::Duration;
 
 use nestling_core::clock::Moment;
 
-/// What a conversion does at the moment.
+/// Current phase of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConvertPhase {
@@ -12,43 +12,42 @@ pub enum ConvertPhase {
     Hashing,
     /// Running the unquantized model over the calibration text, layer by layer.
     Calibrating,
-    /// Fitting codecs, coding and writing. Takes turns with [`Self::Calibrating`]; both count in
-    /// the same bytes.
+    /// Fitting codecs, coding and writing. Alternates with [`Self::Calibrating`]; both count the same bytes.
     Quantizing,
-    /// Copying what a budget has room for.
+    /// Copying the planes that fit in a budget.
     Cutting,
-    /// Comparing stores of the same checkpoint; what is counted are runs over a sequence, not bytes.
+    /// Comparing stores of the same checkpoint. The count is in runs over a sequence, not in bytes.
     Judging,
-    /// Making the store durable and giving it its name.
+    /// Syncing the store to disk and renaming it to its final name.
     Finishing,
 }
 
-/// How far a conversion is; bytes are those of the checkpoint's matrices. With calibration, half of
-/// a layer's count when all tokens have passed it, the other half when it is written.
+/// Progress of a conversion, in bytes of the checkpoint's matrices. With calibration, half of a layer's bytes
+/// count when all tokens have passed it, and the other half when it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConvertProgress {
-    /// What is being done.
+    /// Current phase.
     pub phase: ConvertPhase,
-    /// The layer that is being converted, if it is one.
+    /// Layer that is being converted, if any.
     pub layer: Option<u32>,
-    /// Bytes of the phase that are done, those of an earlier attempt included.
+    /// Completed bytes of the phase, including those of an earlier attempt.
     pub done_bytes: u64,
-    /// Bytes of the phase in all.
+    /// Total bytes of the phase.
     pub total_bytes: u64,
-    /// Since the phase began.
+    /// Time since the start of the phase.
     pub elapsed: Duration,
-    /// Until the phase ends, at the speed so far; none before there is one.
+    /// Estimated time until the end of the phase, at the speed so far. `None` before any progress.
     pub remaining: Option<Duration>,
 }
 
-/// Counts, and tells the caller.
+/// Counter that reports to the progress callback.
 pub(super) struct Meter<'a> {
     callback: &'a mut dyn FnMut(ConvertProgress),
     phase: ConvertPhase,
     begun: Moment,
     total_bytes: u64,
-    /// Twice the bytes that are done, and of those what was when the phase began.
+    /// Twice the completed bytes, and twice those that were complete at the start of the phase.
     done_halves: u64,
     resumed_halves: u64,
 }
@@ -65,12 +64,11 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Begins a phase.
     pub fn begin(&mut self, phase: ConvertPhase, total_bytes: u64) {
         self.go_on(phase, total_bytes, 0);
     }
 
-    /// Begins a phase of which an earlier attempt has done something: twice the bytes.
+    /// Starts a phase that an earlier attempt has partly done. `done_halves` is twice the completed bytes.
     pub fn go_on(&mut self, phase: ConvertPhase, total_bytes: u64, done_halves: u64) {
         self.phase = phase;
         self.begun = Moment::now();
@@ -79,7 +77,7 @@ impl<'a> Meter<'a> {
         self.advance(0, None);
     }
 
-    /// Goes on in another phase that shares the count.
+    /// Switches to another phase that shares the count.
     pub fn enter(&mut self, phase: ConvertPhase, layer: Option<u32>) {
         self.phase = phase;
         self.advance(0, layer);
@@ -89,12 +87,12 @@ impl<'a> Meter<'a> {
         self.advance_half(2 * bytes, layer);
     }
 
-    /// Counts half of the bytes.
+    /// Counts `bytes` half bytes as done.
     pub fn advance_half(&mut self, bytes: u64, layer: Option<u32>) {
         self.done_halves += bytes;
         let done_bytes = self.done_halves / 2;
         let seconds = Moment::now().seconds_since(self.begun);
-        // Default: a clock that went back has not moved.
+        // Default: a clock that moved backwards counts as unchanged.
         let elapsed = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let done = (self.done_halves - self.resumed_halves) / 2;
         let left = self.total_bytes.saturating_sub(done_bytes);

@@ -1,4 +1,4 @@
-//! Fitting codecs, coding matrices in blocks of rows, and writing their groups.
+//! Fitting of codecs, coding of matrices in blocks of rows, and writing of their groups.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -22,16 +22,17 @@ use super::source_error::{MatrixSums, encode};
 use super::{Conversion, ConvertError, work};
 use crate::calibrate::Calibrator;
 
-/// What a matrix is called while it is coded.
+/// Name of the weights in out-of-memory errors.
 const WEIGHTS: &str = "a matrix that is coded";
 
-/// Bytes for the second moments of the experts that are coded at the same time.
+/// Maximum memory in bytes for the second moments of experts that are coded in parallel.
 const MOMENT_BYTES: usize = 2 << 30;
 
-/// Squares of the inputs' number that an expert takes meanwhile: sums, moments, factor.
+/// Number of square matrices, with the number of inputs as their dimension, that an expert needs: sums,
+/// moments and factors.
 const MOMENT_COPIES: usize = 6;
 
-/// One matrix as it goes into an extent.
+/// A coded matrix, ready for an extent.
 pub(super) enum Coded {
     Nested(QuantizedMatrix),
     Scaled(ScaledRows),
@@ -39,7 +40,7 @@ pub(super) enum Coded {
 }
 
 impl Conversion<'_> {
-    /// Bytes of a group's matrices in the checkpoint; a tied head has none of its own.
+    /// Returns the size in bytes of a group's matrices in the checkpoint; 0 for a tied head.
     pub(super) fn group_bytes(&self, id: &GroupId) -> u64 {
         if *id == GroupId::Head && self.checkpoint.config().tie_word_embeddings {
             return 0;
@@ -54,7 +55,7 @@ impl Conversion<'_> {
         source_id(self.checkpoint.config(), group, matrix.kind)
     }
 
-    /// The groups that are not written, of those given.
+    /// Returns the selected groups that are not written yet.
     fn missing(&self, wanted: impl Fn(&GroupId) -> bool) -> Vec<&Group> {
         let groups = self.writer.index().groups().iter();
         groups
@@ -62,7 +63,7 @@ impl Conversion<'_> {
             .collect()
     }
 
-    /// Embedding or head.
+    /// Codes and writes the embedding or the head.
     pub(super) fn group(
         &self,
         id: &GroupId,
@@ -78,7 +79,7 @@ impl Conversion<'_> {
         Ok(())
     }
 
-    /// Float tensors, as the checkpoint has them.
+    /// Copies float tensors unchanged from the checkpoint.
     pub(super) fn floats(&self, layer: Option<u32>) -> Result<(), ConvertError> {
         for group in self.missing(|id| *id == GroupId::Floats { layer }) {
             let mut tensors = Vec::new();
@@ -91,7 +92,7 @@ impl Conversion<'_> {
         Ok(())
     }
 
-    /// All matrices of a layer: dense ones in parallel blocks, experts in parallel.
+    /// Codes all matrices of a layer: dense ones in parallel blocks, experts in parallel.
     pub(super) fn layer(
         &self,
         layer: u32,
@@ -117,7 +118,7 @@ impl Conversion<'_> {
         let convert = |index: usize| {
             let group: &Group = experts[index];
             let coded = self.code(group, calibrator, threads)?;
-            // First, so that a group that is written is measured too.
+            // Measured before the write, so that each written group has its measurements.
             calibrator.map_or(Ok(()), |calibrator| self.measure(group, &coded, calibrator))?;
             self.write(group, &coded)
         };
@@ -127,8 +128,8 @@ impl Conversion<'_> {
         })
     }
 
-    /// Experts that are coded at the same time: as many as there are threads, or as the moments
-    /// of their inputs leave room for.
+    /// Returns the number of experts to code in parallel: the number of threads, limited by the memory for
+    /// the moments of their inputs.
     fn experts_together(&self, experts: &[&Group], calibrator: Option<&Calibrator<'_>>) -> usize {
         let matrices = experts.iter().flat_map(|group| &group.matrices);
         let inputs = matrices.fold(0, |most, matrix| most.max(matrix.cols));
@@ -137,7 +138,7 @@ impl Conversion<'_> {
         self.threads().min(room).max(1)
     }
 
-    /// Fits the codecs of these groups that are not known yet, each to all matrices that share it.
+    /// Fits the missing codecs of these groups, each on all matrices that share it.
     fn fit_codecs(
         &self,
         groups: &[&Group],
@@ -150,7 +151,7 @@ impl Conversion<'_> {
                 codecs.insert(number, Vec::new());
             }
         }
-        // Groups that are written have matrices of such a codec too, after an interruption.
+        // After an interruption, groups that are already written may share such a codec too.
         for group in self.writer.index().groups() {
             for matrix in &group.matrices {
                 let Encoding::Nested { codec, .. } = matrix.encoding else { continue };
@@ -182,12 +183,12 @@ impl Conversion<'_> {
                 None => drop(fitters.insert(number, (block.id, block.cols, samples))),
             }
         }
-        // Each is taken by the thread that finishes it.
+        // Each fitter is taken by the thread that finishes it.
         let fitters: Vec<_> = fitters.into_iter().map(|fitter| Mutex::new(Some(fitter))).collect();
         let fit = |index: usize| {
             self.check_cancelled()?;
             let taken = whole(fitters[index].lock()).take();
-            // Default: another thread took it.
+            // Default: another thread took the fitter.
             let Some((number, (matrix, cols, fitter))) = taken else { return Ok(()) };
             let fitted = fitter.finish();
             let mut codec = fitted.map_err(|source| ConvertError::Quantize { matrix, source })?;
@@ -218,7 +219,7 @@ impl Conversion<'_> {
         Ok(fitter)
     }
 
-    /// One block as f32, `[to - from, cols]`, its neurons in the order of its expert.
+    /// Reads one block as f32, `[to - from, cols]`, with neurons in the order of its expert.
     pub(super) fn read(&self, block: &Block) -> Result<Vec<f32>, ConvertError> {
         self.check_cancelled()?;
         let place = self.checkpoint.matrix(block.id)?;
@@ -244,7 +245,7 @@ impl Conversion<'_> {
         Ok(weights)
     }
 
-    /// What the inputs of a matrix with that many of them go through.
+    /// Returns the input transform of a matrix with `cols` inputs.
     pub(super) fn transform(&self, id: MatrixId, cols: usize) -> InputTransform {
         match id.kind {
             MatrixKind::Down if cols.is_multiple_of(GROUP) && !self.is_mxfp4(id) => {
@@ -254,12 +255,12 @@ impl Conversion<'_> {
         }
     }
 
-    /// Whether a matrix of the checkpoint is MXFP4, and is kept so.
+    /// Returns whether a matrix of the checkpoint is MXFP4 and stays so.
     pub(super) fn is_mxfp4(&self, id: MatrixId) -> bool {
         self.checkpoint.matrix(id).is_ok_and(|place| self.options.keeps(place.element()))
     }
 
-    /// All matrices of a group, coded on that many threads.
+    /// Codes all matrices of a group on `threads` threads.
     fn code(
         &self,
         group: &Group,
@@ -279,7 +280,7 @@ impl Conversion<'_> {
                     continue;
                 }
                 Encoding::Float(_) => {
-                    // Read as numbers first: they must be finite.
+                    // Read as numbers first to check that they are finite.
                     self.checkpoint.read_matrix(id)?;
                     coded.push(Coded::Floats(self.checkpoint.read_matrix_bytes(id)?));
                     continue;
@@ -304,12 +305,12 @@ impl Conversion<'_> {
             }
             coded.push(Coded::Nested(join(parts.into_iter().map(|(part, _)| part))?));
         }
-        // Before the group is written, so that a group that is written has its errors too.
+        // Stored before the group is written, so that each written group has its errors.
         self.writer.set_note(&group.id, &encode(&errors))?;
         Ok(coded)
     }
 
-    /// Codes of a block, and how far they are from its weights; none where they are those weights.
+    /// Codes a block and measures its error. The error is `None` for exact codes.
     fn quantize(
         &self,
         block: &Block,
@@ -335,7 +336,6 @@ impl Conversion<'_> {
         Ok((coded, Some(errors)))
     }
 
-    /// Packs and writes the extents of a group.
     fn write(&self, group: &Group, coded: &[Coded]) -> Result<(), ConvertError> {
         let data: Vec<MatrixData<'_>> = coded
             .iter()
@@ -360,7 +360,7 @@ fn is_floats(id: &GroupId) -> bool {
     matches!(id, GroupId::Floats { .. })
 }
 
-/// The codecs that are fitted: those of scaled integers are known.
+/// Returns the codecs of a group that must be fitted. Codecs of scaled integers are known in advance.
 fn codec_numbers(group: &Group) -> impl Iterator<Item = u32> {
     group.matrices.iter().filter_map(|matrix| match matrix.encoding {
         Encoding::Nested { codec, form: PlaneForm::Nested, .. } => Some(codec),
@@ -368,7 +368,7 @@ fn codec_numbers(group: &Group) -> impl Iterator<Item = u32> {
     })
 }
 
-/// One matrix of its blocks; all but the last have whole tiles.
+/// Joins blocks to one matrix. All but the last have whole tiles.
 fn join(mut parts: impl Iterator<Item = QuantizedMatrix>) -> Result<QuantizedMatrix, OutOfMemory> {
     let mut whole = parts.next().unwrap_or_else(|| QuantizedMatrix {
         rows: 0,

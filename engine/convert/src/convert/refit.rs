@@ -1,4 +1,4 @@
-//! Tables fitted once more, to codes that were chosen against second moments.
+//! Second fit of tables, to codes that were chosen against second moments.
 
 use nestling_formats::nested::{
     NestedCodec, NestedError, TILE_ROWS, TableRefit, quantize_calibrated,
@@ -9,13 +9,13 @@ use super::inputs::Inputs;
 use super::{Conversion, ConvertError};
 use crate::calibrate::Calibrator;
 
-/// Matrices of a codec that are looked at, spread over all, and rows of each.
+/// Number of matrices of a codec that are sampled, and rows of each.
 const MATRICES: usize = 8;
 const ROWS: usize = 8 * TILE_ROWS;
 
 impl Conversion<'_> {
-    /// Codes a part of the matrices that share a codec and gives its tables the entries that suit
-    /// those codes; without calibration the codec stays as it was fitted.
+    /// Codes a sample of the matrices that share a codec and refits its tables to those codes. Without
+    /// calibration, the codec is unchanged.
     pub(super) fn refit(
         &self,
         codec: &mut NestedCodec,
@@ -26,7 +26,7 @@ impl Conversion<'_> {
         for block in blocks.iter().step_by(blocks.len().div_ceil(MATRICES).max(1)) {
             let block = block.first_rows(ROWS);
             let mut inputs = Inputs::new(self, calibrator);
-            // Default: without moments nothing is fitted again.
+            // Default: nothing is refitted without moments.
             let Some(known) = inputs.of(block.made, block.cols)? else { return Ok(()) };
             let weights = self.read(&block)?;
             let add = |refit: &mut TableRefit| -> Result<(), NestedError> {

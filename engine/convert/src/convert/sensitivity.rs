@@ -1,4 +1,4 @@
-//! What each plane of an expert buys: the error of its output on tokens that are routed to it.
+//! Sensitivity of an expert's planes: the error of its output on tokens that are routed to it.
 
 use nestling_formats::nested::{GROUP, NestedCodec, NestedError, QuantizedMatrix};
 use nestling_formats::{Level, MatrixKind};
@@ -7,21 +7,20 @@ use nestling_import::Activation;
 use crate::calibrate::RoutedSample;
 use nestling_cpu::math;
 
-/// A matrix as it was, and as it was coded.
 pub(super) struct CodedMatrix<'a> {
-    /// `[rows, cols]`, its inputs transformed as the codec says.
+    /// Original weights, `[rows, cols]`, with the input transform of the codec applied.
     pub weights: &'a [f32],
     pub coded: &'a QuantizedMatrix,
     pub codec: &'a NestedCodec,
-    /// What is added to the products, `[rows]`; empty for nothing.
+    /// Bias, `[rows]`; empty if absent.
     pub bias: &'a [f32],
 }
 
-/// Mean squared error of an expert's output, weighted by the squares of the router's weights:
-/// without any plane, then at each level.
+/// Mean squared error of an expert's output, weighted by the squared router weights: without any plane, then
+/// at each level.
 pub(super) type LevelErrors = [f64; 6];
 
-/// Errors of an expert with all matrices coded, and with one of them alone.
+/// Errors of an expert with all matrices coded, and with a single matrix coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ExpertErrors {
     pub together: LevelErrors,
@@ -31,7 +30,6 @@ pub(super) struct ExpertErrors {
 }
 
 impl ExpertErrors {
-    /// Those of one matrix.
     pub fn of(&self, kind: MatrixKind) -> &LevelErrors {
         match kind {
             MatrixKind::Gate => &self.gate,
@@ -41,7 +39,7 @@ impl ExpertErrors {
     }
 }
 
-/// By how much each plane lowers an error, in units of `unit`; never below 0.
+/// Returns the reduction of the error by each plane, in units of `unit`, at least 0.
 pub(super) fn drops(errors: &LevelErrors, unit: f64) -> [f32; 5] {
     let mut best = errors[0];
     let mut drops = [0.0; 5];
@@ -52,17 +50,18 @@ pub(super) fn drops(errors: &LevelErrors, unit: f64) -> [f32; 5] {
     drops
 }
 
-/// Measures an expert on its tokens: gate, up and down `[I, D]`, `[I, D]`, `[D, I]`; nothing of any
-/// other number of matrices. The bias of down counts as nothing: it is there without any plane.
+/// Measures an expert on its tokens. The matrices are gate `[I, D]`, up `[I, D]` and down `[D, I]`; for
+/// another number of matrices, all errors are 0. The bias of down is ignored, because it is present without
+/// any plane.
 ///
 /// # Errors
-/// [`NestedError::Shape`] for codes of another shape than the weights.
+/// Fails with [`NestedError::Shape`] if codes and weights differ in shape.
 pub(super) fn expert_errors(
     matrices: &[CodedMatrix<'_>],
     sample: &RoutedSample,
     activation: Activation,
 ) -> Result<ExpertErrors, NestedError> {
-    // Default: what is no expert has no errors.
+    // Default: a group that is not an expert has no errors.
     let [gate, up, down] = matrices else { return Ok(ExpertErrors::default()) };
     let (hidden, intermediate) = (down.coded.rows, down.coded.cols);
     let tokens = sample.weights.len();
@@ -114,7 +113,7 @@ pub(super) fn expert_errors(
     Ok(errors)
 }
 
-/// Gate and up joined.
+/// Joins gate and up with the activation.
 fn join(activation: Activation, gates: &[f32], ups: &[f32]) -> Vec<f32> {
     if activation == Activation::Silu {
         return gates.iter().zip(ups).map(|(g, u)| swish(*g) * u).collect();
@@ -128,7 +127,7 @@ fn swish(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
 }
 
-/// The weights at a level, `[rows, cols]`.
+/// Decodes the weights at a level, `[rows, cols]`.
 pub(super) fn decode(matrix: &CodedMatrix<'_>, level: Level) -> Result<Vec<f32>, NestedError> {
     let (coded, codec) = (matrix.coded, matrix.codec);
     let (rows, cols) = (coded.rows, coded.cols);
@@ -150,13 +149,13 @@ pub(super) fn decode(matrix: &CodedMatrix<'_>, level: Level) -> Result<Vec<f32>,
     Ok(out)
 }
 
-/// `x Wᵀ`: `[T, cols]` times `[rows, cols]` gives `[T, rows]`.
+/// Computes `x Wᵀ`: `[T, cols]` times `[rows, cols]` gives `[T, rows]`.
 fn multiply(weights: &[f32], x: &[f32], cols: usize) -> Vec<f32> {
     let rows = weights.chunks_exact(cols);
     x.chunks_exact(cols).flat_map(|x| rows.clone().map(move |row| dot(row, x))).collect()
 }
 
-/// Eight sums, so that the compiler can keep them in one register.
+/// Returns the dot product. Eight partial sums let the compiler use one register.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a, a_rest) = a.as_chunks::<8>();
     let (b, b_rest) = b.as_chunks::<8>();

@@ -1,9 +1,9 @@
-//! How far the coded weights are from those of the source.
+//! Errors of the coded weights relative to the source.
 //!
-//! Two measures, both relative root mean squares that are 0 for exact codes: of the weights, all of
-//! them alike; and weighted by the second moments of what each matrix met in calibration, which is the
-//! error of what it computes. Calibration makes the second small at the price of the first, so that
-//! the first says nothing of which of two stores is better.
+//! There are two measures, both relative root mean squares that are 0 for exact codes. The plain measure
+//! treats all weights alike. The weighted measure uses the second moments of each matrix's inputs in
+//! calibration, and is the error of the matrix's outputs. Calibration lowers the weighted error at the
+//! expense of the plain one, so the plain error does not show which of two stores is better.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use nestling_formats::{Level, MatrixKind};
 use super::sensitivity::{CodedMatrix, decode, dot};
 use nestling_experts::allocation::Allocation;
 
-/// Products that the error of one block's outputs may take for each level.
+/// Maximum number of products per level for the output error of one block.
 const OUTPUT_PRODUCTS: usize = 1 << 26;
 
-/// Sums of squares over weights, and over what each level changes of them.
+/// Sums of squares of the weights, and of the weight errors at each level.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sums {
     weights: f64,
@@ -48,13 +48,13 @@ impl Sums {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct MatrixSums {
     plain: Sums,
-    /// Weighted by second moments whose mean diagonal is 1; none without calibration.
+    /// Sums weighted by second moments whose mean diagonal is 1; `None` without calibration.
     weighted: Option<Sums>,
 }
 
 impl MatrixSums {
-    /// Counts rows as they were and as they were coded; of the weighted sums, an even sample of their
-    /// tiles where there are many.
+    /// Computes the sums of rows. The weighted sums of large blocks use an evenly spaced sample of their
+    /// tiles.
     pub fn of(
         weights: &[f32],
         coded: &QuantizedMatrix,
@@ -79,7 +79,7 @@ impl MatrixSums {
             sums.plain.errors[at] = error.iter().map(|error| square(*error)).sum();
             weighted.errors[at] = output(&error);
         }
-        // As if all rows had been counted.
+        // Extrapolates from the sample to all rows.
         let factor = coded.rows as f64 / rows.len().max(1) as f64;
         sums.weighted = moments.map(|_| {
             let mut all = Sums::default();
@@ -89,7 +89,6 @@ impl MatrixSums {
         Ok(sums)
     }
 
-    /// Adds other rows of the same matrix.
     pub fn add(&mut self, other: &Self) {
         self.plain.add(&other.plain, 1.0);
         if let Some(weighted) = &other.weighted {
@@ -98,7 +97,7 @@ impl MatrixSums {
     }
 }
 
-/// Rows of whole tiles, evenly spread: all where the products allow.
+/// Returns the rows of evenly spaced whole tiles; all rows if the limit on products allows it.
 fn sampled_rows(rows: usize, cols: usize) -> Vec<usize> {
     let tiles = rows.div_ceil(TILE_ROWS);
     let of_tile = cols.saturating_mul(cols).saturating_mul(TILE_ROWS).max(1);
@@ -107,7 +106,7 @@ fn sampled_rows(rows: usize, cols: usize) -> Vec<usize> {
     first.flat_map(|first| first..rows.min(first + TILE_ROWS)).collect()
 }
 
-/// `tr(R H Rᵀ)` of some rows of a matrix.
+/// Computes `tr(R H Rᵀ)` for some rows of a matrix.
 fn square_of_outputs(values: &[f32], rows: &[usize], moments: &SecondMoments) -> f64 {
     let cols = moments.dim();
     let of_row = |row: &usize| {
@@ -118,7 +117,7 @@ fn square_of_outputs(values: &[f32], rows: &[usize], moments: &SecondMoments) ->
     rows.iter().map(of_row).sum::<f64>().max(0.0)
 }
 
-/// What the journal keeps of a group: for each of its matrices how many sums follow, then those.
+/// Encodes the sums of a group for the journal: for each matrix, the number of sums and then the sums.
 pub(super) fn encode(sums: &[Option<MatrixSums>]) -> Vec<u8> {
     let mut out = Vec::new();
     for sums in sums {
@@ -150,20 +149,20 @@ fn decode_note(mut bytes: &[u8], matrices: usize) -> Option<Vec<Option<MatrixSum
     bytes.is_empty().then_some(all)
 }
 
-/// One matrix of a store.
+/// Sums of one matrix of a store.
 #[derive(Clone, Debug, PartialEq)]
 struct MatrixError {
     group: GroupId,
-    /// Its place in the group.
+    /// Index of the matrix in the group.
     place: usize,
     kind: MatrixKind,
-    /// The highest level that the store has of it.
+    /// Highest level of the matrix in the store.
     top: Level,
     sums: MatrixSums,
 }
 
-/// How far the matrices of a store are from the source's, each at the highest level that the store
-/// has of it. Matrices that are kept exactly as their source has them are not counted.
+/// Errors of a store's matrices relative to the source, each at the highest level in the store. Matrices that
+/// are stored exactly are not counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourceErrors {
     matrices: Vec<MatrixError>,
@@ -171,36 +170,37 @@ pub struct SourceErrors {
 }
 
 impl SourceErrors {
-    /// Matrices that are counted.
+    /// Returns the number of matrices with known errors.
     pub fn known(&self) -> usize {
         self.matrices.len()
     }
 
-    /// Matrices of which an earlier, interrupted attempt left codes, but not their errors.
+    /// Returns the number of matrices that an earlier, interrupted attempt coded without recording their
+    /// errors.
     pub fn unknown(&self) -> usize {
         self.unknown
     }
 
-    /// Root mean square of the error over that of the weights for each kind of matrix, and whether
-    /// it is one of experts.
+    /// Returns the relative root mean square error of each kind of matrix, separately for matrices of experts
+    /// (`true`) and others.
     pub fn by_kind(&self) -> impl Iterator<Item = (MatrixKind, bool, f64)> + use<> {
         self.relative(|sums| sums.plain)
     }
 
-    /// The same over all weights; none where nothing was coded.
+    /// Returns the relative root mean square error over all weights. Returns `None` if nothing was coded.
     pub fn overall(&self) -> Option<f64> {
         let sums = self.matrices.iter().map(|matrix| (matrix.sums.plain, matrix.top));
         (!self.matrices.is_empty()).then(|| relative(sums))
     }
 
-    /// As [`Self::by_kind`], weighted by what the matrices met in calibration: the error of what they
-    /// compute. Kinds that calibration does not look at, such as embeddings, are as without. Large
-    /// matrices are measured on a sample of their rows.
+    /// Does the same as [`Self::by_kind`], but weighted by the second moments of calibration, which gives the
+    /// error of the outputs. Kinds without calibration, such as embeddings, are not weighted. Large matrices
+    /// are measured on a sample of their rows.
     pub fn weighted_by_kind(&self) -> impl Iterator<Item = (MatrixKind, bool, f64)> + use<> {
         self.relative(|sums| sums.weighted.unwrap_or(sums.plain))
     }
 
-    /// The same over all matrices; none without calibration.
+    /// Returns the weighted error over all matrices. Returns `None` without calibration.
     pub fn weighted(&self) -> Option<f64> {
         let sums = |matrix: &MatrixError| matrix.sums.weighted.unwrap_or(matrix.sums.plain);
         let is_weighted = self.matrices.iter().any(|matrix| matrix.sums.weighted.is_some());
@@ -208,7 +208,7 @@ impl SourceErrors {
         is_weighted.then(|| relative(all))
     }
 
-    /// Those of a store that has of every matrix what an allocation gives it, and no more.
+    /// Returns the errors of a store in which each matrix is cut to the level of an allocation.
     #[must_use]
     pub fn at(&self, allocation: &Allocation) -> Self {
         let cut = |matrix: &MatrixError| {
@@ -219,7 +219,7 @@ impl SourceErrors {
         Self { matrices: self.matrices.iter().map(cut).collect(), unknown: self.unknown }
     }
 
-    /// Counts a group by what the journal says of it.
+    /// Adds a group with its record in the journal.
     pub(super) fn add_group(&mut self, group: &Group, note: Option<&[u8]>) {
         let coded = |place: &usize| {
             let encoding = group.matrices[*place].encoding;

@@ -1,4 +1,4 @@
-//! Rotation on trial: a checkpoint converted without and with it, the better store kept.
+//! Rotation trial: converts a checkpoint without and with rotation and keeps the better store.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,53 +24,52 @@ use nestling_core::kv_cache::KvDtype;
 use nestling_cpu::Cpu;
 use nestling_experts::dual::LevelMode;
 
-/// Levels that are compared: those that rotation is for.
+/// Levels that are compared, which are the levels that rotation is meant for.
 const LEVELS: [Level; 3] = [Level::L2, Level::L3, Level::L4];
 
-/// One part in eight of the calibration text is kept from calibration, and at most that many tokens.
+/// Held-out part of the calibration text: one eighth, and at most this number of tokens.
 const HELD_OUT: (usize, usize) = (8, 8192);
 
-/// Tokens of one sequence that is judged.
+/// Number of tokens per evaluated sequence.
 const SEQUENCE_LENGTH: usize = 512;
 
-/// What rotation was found to do to a model, on text that its calibration never saw.
+/// Effect of rotation on a model, measured on text held out from calibration.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RotationTrial {
-    /// Levels that were judged.
+    /// Evaluated levels.
     pub levels: Vec<Level>,
-    /// Mean divergence of each without rotation.
+    /// Mean divergence at each level without rotation.
     pub without: Vec<f64>,
-    /// Mean divergence of each with it.
+    /// Mean divergence at each level with rotation.
     pub with: Vec<f64>,
-    /// Tokens that were predicted.
+    /// Number of predicted tokens.
     pub tokens: usize,
 }
 
 impl RotationTrial {
-    /// The geometric mean over levels of what divergence is multiplied with by rotation.
+    /// Returns the geometric mean over levels of the ratio of divergence with rotation to divergence without.
     pub fn factor(&self) -> f64 {
         let logs = self.with.iter().zip(&self.without).map(|(with, without)| (with / without).ln());
         (logs.sum::<f64>() / self.levels.len().max(1) as f64).exp()
     }
 
-    /// Whether rotation lowers the divergence.
+    /// Returns whether rotation lowers the divergence.
     pub fn is_accepted(&self) -> bool {
         self.factor() < 1.0
     }
 }
 
-/// Converts a checkpoint with the inputs of experts' `down` as they are and once more with them
-/// rotated, judges the weights of both on the last part of the calibration text, which is kept
-/// from calibration, and keeps the store that diverges less at levels 2 to 4.
+/// Converts a checkpoint without and with rotation of the inputs of experts' `down`, and keeps the better
+/// store. Both are evaluated by their weights alone, on the end of the calibration text, which is held out
+/// from calibration. The store with the lower divergence at levels 2 to 4 is kept.
 ///
-/// Both stores lie beside the destination until one is chosen; the judge holds the unquantized
-/// model in memory. `options.rotation` is not looked at. A store that an interrupted call finished
-/// is used again.
+/// Both stores are located beside the destination until one is chosen. The evaluation holds the unquantized
+/// model in memory. `options.rotation` is ignored. A store that an interrupted call finished is reused.
 ///
 /// # Errors
-/// [`ConvertError`] as from [`convert`]; [`ConvertError::Refused`] without calibration, and for
-/// stores of several files.
+/// Fails with [`ConvertError`] like [`convert`], and with [`ConvertError::Refused`] without calibration and
+/// for stores of several files.
 pub fn convert_with_best_rotation(
     checkpoint: &Checkpoint,
     destination: &Path,
@@ -143,7 +142,7 @@ pub fn convert_with_best_rotation(
     Ok((report, trial))
 }
 
-/// Tokens to calibrate with, and tokens to judge on.
+/// Splits the tokens into a calibration part and a held-out part.
 fn hold_out(tokens: &CalibrationTokens) -> Result<(CalibrationTokens, Vec<u32>), ConvertError> {
     let all = tokens.tokens();
     let (calibration, held_out) =
@@ -159,13 +158,13 @@ fn beside(destination: &Path, ending: &str) -> PathBuf {
     path.into()
 }
 
-/// Whether the store of a plan is there.
+/// Returns whether the store of a plan already exists.
 fn is_made(path: &Path, plan: &StorePlan) -> Result<bool, ConvertError> {
     let id = plan.index()?.id();
     Ok(Store::open(path).is_ok_and(|store| store.index().id() == id))
 }
 
-/// The divergence of a store's weights at every level that is compared.
+/// Returns the divergence of a store's weights at each compared level.
 fn judge_store(
     path: &Path,
     checkpoint: &Checkpoint,

@@ -1,11 +1,11 @@
-//! Jobs on several threads, their results on one.
+//! Parallel jobs whose results are collected on the calling thread.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use super::ConvertError;
 
-/// The number of threads that is meant by a setting; 0 = one per processor.
+/// Returns the number of threads for a setting; 0 means one per processor.
 pub(super) fn threads(setting: usize) -> usize {
     if cfg!(target_family = "wasm") {
         return 1;
@@ -16,8 +16,8 @@ pub(super) fn threads(setting: usize) -> usize {
     }
 }
 
-/// Runs `job(0)` to `job(count - 1)` on up to `threads` threads and hands each result to `collect`
-/// on this one, in the order in which they finish. The first error stops everything.
+/// Runs `job(0)` to `job(count - 1)` on up to `threads` threads. Results are passed to `collect` on this
+/// thread, in the order of completion. The first error stops all jobs.
 pub(super) fn for_each<T: Send>(
     threads: usize,
     count: usize,
@@ -30,7 +30,7 @@ pub(super) fn for_each<T: Send>(
     }
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
-    // Bounded, so that no thread runs ahead of the one that collects.
+    // The channel is bounded, so that no thread runs ahead of the collector.
     let (sender, receiver) = mpsc::sync_channel(threads);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -53,13 +53,13 @@ pub(super) fn for_each<T: Send>(
                 break;
             }
         }
-        // Senders that wait for room must see that nobody listens any more.
+        // Blocked senders must see that the receiver is gone.
         drop(receiver);
         result
     })
 }
 
-/// As [`for_each`], with the results in the order of the jobs.
+/// Does the same as [`for_each`], but returns the results in the order of the jobs.
 pub(super) fn map<T: Send>(
     threads: usize,
     count: usize,

@@ -1,4 +1,4 @@
-//! What the store of a file would hold, if it were written.
+//! Plan of the virtual store of a GGUF file.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::convert::{ConvertError, assets, group_of, layout, source_id};
 
-/// The version of what extents are made of a file's blocks: what one process read first is compared with what
-/// another reads, if both make the same.
+/// Version of the conversion from blocks to extents. Checksums of extents from one process are compared in
+/// another one only if both use the same version.
 const BYTES_VERSION: u32 = 1;
 
-/// A plan with what goes with it.
+/// A store plan with assets and level.
 pub struct InPlacePlan {
     pub plan: StorePlan,
     pub assets: Vec<Asset>,
-    /// The level of the model: that of the experts' complete codes.
+    /// Level of the model: that of the experts' complete codes.
     pub level: Level,
 }
 
-/// Plans one extent for every group.
+/// Plans one extent for each group.
 pub fn plan(checkpoint: &Checkpoint, digits: Digits) -> Result<InPlacePlan, ConvertError> {
     let assets = assets(checkpoint)?;
-    // Part of the store's id: extents of other digits are other bytes.
+    // The digits are part of the store's id, because they change the bytes of extents.
     let digits = match digits {
         Digits::Apart => "apart",
         Digits::Merged => "merged",
@@ -64,16 +64,16 @@ pub fn plan(checkpoint: &Checkpoint, digits: Digits) -> Result<InPlacePlan, Conv
     }
     let extents = sections.into_iter().map(|id| (id, Plane::P2)).collect();
     plan.sections = vec![SectionPlan { name: "all".into(), extents }];
-    // Default: without experts every level is that of the whole file.
+    // Default: without experts, each level means the whole file.
     Ok(InPlacePlan { plan, assets, level: level.unwrap_or(Level::L8) })
 }
 
-/// What tells the files from others, and from themselves in another state: reading all of them would
-/// take as long as running them.
+/// Returns the identity of the files and of their current state. Hashing all of their content would take as
+/// long as running the model.
 fn identity(checkpoint: &Checkpoint, assets: &[Asset]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for path in checkpoint.files() {
-        // Default: a file whose state cannot be had is known by its path and header.
+        // Default: a file without readable metadata is identified by its path and header.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let name = path.as_os_str().as_encoded_bytes();
         bytes.extend((name.len() as u64).to_le_bytes());
@@ -82,12 +82,12 @@ fn identity(checkpoint: &Checkpoint, assets: &[Asset]) -> Vec<u8> {
         bytes.extend(state.into_iter().flatten().flat_map(i128::to_le_bytes));
     }
     bytes.extend(checkpoint.headers_hash().into_iter().flat_map(u128::to_le_bytes));
-    // They follow from the header by the program's own rules, which another version may not have.
+    // Assets are derived from the header by rules that may differ in another version of the program.
     bytes.extend(assets.iter().flat_map(|asset| xxh3_128(&asset.bytes).to_le_bytes()));
     bytes
 }
 
-/// Float tensors of every layer, and of the model.
+/// Returns the float tensors of each layer and of the model.
 fn tensors(
     checkpoint: &Checkpoint,
 ) -> Result<BTreeMap<Option<u32>, Vec<FloatTensor>>, ConvertError> {
@@ -100,7 +100,7 @@ fn tensors(
     Ok(tensors)
 }
 
-/// Matrices by group, experts last.
+/// Returns the matrices by group, experts last.
 fn groups(checkpoint: &Checkpoint) -> Vec<(GroupId, Vec<MatrixShape>)> {
     let config = checkpoint.config();
     let mut groups: Vec<(GroupId, Vec<MatrixShape>)> = Vec::new();
@@ -120,7 +120,7 @@ fn groups(checkpoint: &Checkpoint) -> Vec<(GroupId, Vec<MatrixShape>)> {
     groups
 }
 
-/// Codecs by the type of blocks and their span.
+/// Codecs keyed by block type and span.
 #[derive(Default)]
 struct Codecs(BTreeMap<(u32, u8), u32>);
 

@@ -1,4 +1,4 @@
-//! Extents out of the blocks of a file.
+//! Extents built from the blocks of a file.
 
 use std::io;
 use std::ops::Range;
@@ -19,25 +19,23 @@ use nestling_import::{Checkpoint, ImportError};
 
 use crate::convert::source_id;
 
-/// The bytes of a store that lies nowhere.
+/// Storage of a virtual store: it builds bytes on demand.
 pub struct InPlaceStorage {
     checkpoint: Arc<Checkpoint>,
     index: Index,
     digits: Digits,
     assets: Vec<Asset>,
-    /// What reads on different threads have used before.
     scratch: Mutex<Vec<ScaledScratch>>,
 }
 
-/// Part of an extent that is asked for, and where it goes.
 struct Wanted<'a> {
-    /// Bytes of the extent.
+    /// Byte range in the extent.
     range: Range<usize>,
     out: &'a mut [u8],
 }
 
 impl Wanted<'_> {
-    /// Takes what is asked for of the bytes that lie at `start` of the extent.
+    /// Copies the requested part of `bytes`, which are located at `start` of the extent.
     fn take(&mut self, start: usize, bytes: &[u8]) {
         let from = self.range.start.max(start);
         let to = self.range.end.min(start + bytes.len());
@@ -47,7 +45,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Writes zeros where what is asked for has bytes of such a range.
+    /// Zeros the requested part of a byte range of the extent.
     fn clear(&mut self, range: Range<usize>) {
         let from = self.range.start.max(range.start);
         let to = self.range.end.min(range.end);
@@ -62,7 +60,7 @@ impl Wanted<'_> {
 }
 
 impl InPlaceStorage {
-    /// The bytes of the extents of `index`, which was planned of the same checkpoint.
+    /// Creates the storage for the extents of `index`, which must be planned from the same checkpoint.
     pub fn new(
         checkpoint: Arc<Checkpoint>,
         index: Index,
@@ -72,8 +70,8 @@ impl InPlaceStorage {
         Self { checkpoint, index, digits, assets, scratch: Mutex::new(Vec::new()) }
     }
 
-    /// The tensors that an extent is made of, each with the byte of its file at which it begins; none
-    /// of what the header says.
+    /// Describes the source tensors of an extent with their byte offsets in the file. Returns `None` for
+    /// extents that come from the header.
     fn tensors(&self, extent: &Extent) -> Option<String> {
         let group = self.index.group_of(extent)?;
         let mut told = Vec::new();
@@ -90,7 +88,7 @@ impl InPlaceStorage {
         (!told.is_empty()).then(|| told.join(", "))
     }
 
-    /// Fills what is asked for of one extent; what follows its bytes is zeros.
+    /// Fills the requested part of one extent. Padding after its bytes is zero.
     fn read_extent(&self, extent: &Extent, mut wanted: Wanted<'_>) -> io::Result<()> {
         let group = self.index.group_of(extent).ok_or_else(inconsistent)?;
         match &group.id {
@@ -144,7 +142,7 @@ impl InPlaceStorage {
         Ok(())
     }
 
-    /// Planes of one matrix, which follow each other.
+    /// Reads consecutive planes of one matrix.
     fn read_planes(
         &self,
         source: &Source<'_>,
@@ -173,7 +171,7 @@ impl InPlaceStorage {
         Ok(())
     }
 
-    /// All of some planes of a matrix, which lie in `out` as they do in the extent.
+    /// Fills `out` with some complete planes of a matrix, laid out as in the extent.
     fn fill(&self, source: &Source<'_>, parts: &[Part], out: &mut [u8]) -> io::Result<()> {
         let Source { matrix, layout, form, .. } = source;
         let planes = ScaledPlanes::new(form, *layout, matrix.rows, matrix.cols);
@@ -191,7 +189,7 @@ impl InPlaceStorage {
             (rest, end) = (later, range.end);
         }
         let place = self.place(source)?;
-        // Default: the first read on a thread has none.
+        // Default: the first read on a thread starts with an empty buffer.
         let mut scratch = whole(self.scratch.lock()).pop().unwrap_or_default();
         let read = self.checkpoint.read_scaled_tiles::<ReadError>(
             &place,
@@ -206,7 +204,7 @@ impl InPlaceStorage {
         })
     }
 
-    /// Rows of a plane whose rows follow each other: those alone that are asked for.
+    /// Reads only the requested rows of a plane with consecutive rows.
     fn read_rows(
         &self,
         source: &Source<'_>,
@@ -254,7 +252,6 @@ fn are_of_one_matrix(a: &Part, b: &Part) -> bool {
     matrix(a).is_some() && matrix(a) == matrix(b)
 }
 
-/// A matrix of blocks.
 struct Source<'a> {
     group: &'a Group,
     matrix: &'a Matrix,
@@ -263,13 +260,13 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Bytes of a plane of so many rows of the matrix.
+    /// Returns the size in bytes of a plane of `rows` rows.
     fn bytes(&self, plane: Plane, rows: usize) -> Option<usize> {
         let form = PlaneForm::Scaled(self.form);
         form.plane_bytes(self.layout, rows, self.matrix.cols, plane)
     }
 
-    /// The runs of a row-major plane of so many rows, in each of which rows follow each other.
+    /// Returns the byte ranges of a row-major plane of `rows` rows. Rows are consecutive within each range.
     fn runs(&self, plane: Plane, rows: usize) -> Option<[Range<usize>; 5]> {
         if plane != Plane::P2 {
             return Some([0..0, 0..0, 0..0, 0..0, 0..self.bytes(plane, rows)?]);
@@ -280,7 +277,7 @@ impl Source<'_> {
     }
 }
 
-/// What can go wrong on the way from blocks to planes.
+/// An error while building planes from blocks.
 enum ReadError {
     Import(ImportError),
     Planes(NestedError),
@@ -318,7 +315,7 @@ impl Storage for InPlaceStorage {
             self.read_extent(extent, Wanted { range: start..start + count, out })?;
             done += count;
         }
-        // Checked after the read: what was read before a change is what was opened.
+        // Checked after the read, so that data read before a change is known to be valid.
         self.check_unchanged(offset, out.len() as u64)
     }
 
@@ -340,7 +337,7 @@ impl Storage for InPlaceStorage {
     }
 }
 
-/// An error of the checkpoint as one of reading.
+/// Converts an error of the checkpoint to an I/O error.
 fn failed(error: ImportError) -> io::Error {
     match error {
         ImportError::Changed { .. } => io::Error::other(StorageChanged),
@@ -349,7 +346,6 @@ fn failed(error: ImportError) -> io::Error {
     }
 }
 
-/// Room for a part of a plane.
 fn zeros(bytes: usize) -> io::Result<Vec<u8>> {
     try_zeroed("a part of a plane", bytes).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
@@ -358,7 +354,7 @@ fn wrong(error: NestedError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Plan and checkpoint that do not fit together: a mistake of the program.
+/// Returns the error for a plan that does not match the checkpoint, which is a bug.
 fn inconsistent() -> io::Error {
     io::Error::other("the plan is not that of the checkpoint")
 }

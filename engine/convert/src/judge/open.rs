@@ -1,4 +1,4 @@
-//! The models that the judge compares, from a store and the checkpoint that it was made of.
+//! Opens the models that an evaluation compares, from a store and its source checkpoint.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -23,38 +23,37 @@ use nestling_experts::expert::{
 };
 use nestling_runtime::model::{Runner, RunnerOptions};
 
-/// Which paths are judged.
+/// Paths to evaluate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JudgePaths {
-    /// The weights alone and the store as it is run.
+    /// The weights alone, and the store as it is run.
     #[default]
     Both,
     /// The weights alone.
     WeightsOnly,
 }
 
-/// What to open for judging.
+/// Options for opening the models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JudgeOpenOptions {
-    /// Positions that a sequence may have.
+    /// Maximum number of positions of a sequence.
     pub sequence_length: usize,
-    /// How the store's keys and values are held when it runs; those of the other models are f32.
+    /// Format of the KV cache for the store as it is run; the other models use f32.
     pub kv_dtype: KvDtype,
-    /// Which paths are judged.
+    /// Paths to evaluate.
     pub paths: JudgePaths,
-    /// How experts of the store as it is run are streamed; none for all of them in memory. Changes no
-    /// result in strict mode.
+    /// Streaming of experts for the store as it is run; `None` keeps all in memory. It does not change
+    /// results in strict mode.
     pub streaming: Option<StreamOptions>,
-    /// Whether timing may change what the store as it is run computes, where levels are mixed. Its
-    /// tokens are then computed one by one, as they are when text is generated.
+    /// Level mode of the store as it is run. In elastic mode, timing may change its results if levels are
+    /// mixed. Tokens are then computed one by one, as in generation.
     pub mode: LevelMode,
-    /// Tokens that thresholds of dual routing are calibrated on.
+    /// Tokens on which thresholds of dual routing are calibrated.
     pub sample: Vec<u32>,
-    /// Levels and allocations, in the order of the rows that come out.
+    /// Levels and allocations to evaluate, in the order of the result rows.
     pub points: Vec<JudgePoint>,
 }
 
-/// A point with its models.
 struct OpenPoint {
     point: JudgePoint,
     weights_only: Box<dyn ModelRunner>,
@@ -62,14 +61,13 @@ struct OpenPoint {
     dual: Option<DualPolicy>,
 }
 
-/// The models that the judge compares, opened. All points share the store's weights.
+/// Opened models of an evaluation. All points share the store's weights.
 pub struct JudgeSet {
     reference: Box<dyn ModelRunner>,
     points: Vec<OpenPoint>,
     mode: LevelMode,
 }
 
-/// How one model is held.
 struct Held {
     rows_max: usize,
     streaming: Option<StreamOptions>,
@@ -82,7 +80,7 @@ impl Default for Held {
 }
 
 impl Held {
-    /// The store as it is run.
+    /// Returns the settings for the store as it is run.
     fn shipped(options: &JudgeOpenOptions) -> Self {
         let rows_max = match options.mode {
             LevelMode::Strict => RunnerOptions::default().rows_max,
@@ -93,11 +91,12 @@ impl Held {
 }
 
 impl JudgeSet {
-    /// Opens them, each on a `backend` of its own. `progress` hears of parts done and parts in all.
+    /// Opens the models, each on a separate `backend`. `progress` receives the number of completed parts and
+    /// their total.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`] if the store is of another model than the checkpoint;
-    /// [`EngineError::Cancelled`]; weights that cannot be had; what a device refuses.
+    /// Fails with [`EngineError::Mismatch`] if the store belongs to another model than the checkpoint, or
+    /// with [`EngineError::Cancelled`]. Fails if weights are unavailable or if the device rejects the model.
     pub fn open<B: Backend + 'static>(
         mut backend: impl FnMut() -> Result<B, EngineError>,
         store: Arc<Store>,
@@ -142,7 +141,7 @@ impl JudgeSet {
         Ok(Self { reference, points, mode: options.mode })
     }
 
-    /// The models, for [`super::judge`].
+    /// Returns the models for [`super::judge`].
     pub fn models(&mut self) -> JudgeModels<'_> {
         let mode = self.mode;
         let points = self.points.iter_mut().map(|open| {
@@ -159,19 +158,18 @@ impl JudgeSet {
     }
 }
 
-/// A model that can be loaded.
 pub(super) struct Ready {
     source: Arc<dyn ExpertSource>,
     options: RunnerOptions,
 }
 
 impl Ready {
-    /// Float activations.
+    /// Creates a model with float activations.
     fn float(source: Arc<dyn ExpertSource>, options: &JudgeOpenOptions) -> Self {
         Self::new(source, options, ActivationMode::Float, KvDtype::F32, Held::default())
     }
 
-    /// The store as it is run at a point.
+    /// Creates the model of the store as it is run at a point.
     pub fn shipped(
         store: &Arc<Store>,
         nested: &Arc<Shared<StoreSource>>,
@@ -180,7 +178,7 @@ impl Ready {
     ) -> Result<Self, EngineError> {
         let held = Held::shipped(options);
         let source: Arc<dyn ExpertSource> = match held.streaming {
-            // Planes are had one by one from a store alone.
+            // Single planes can only be read from a store directly.
             Some(_) => {
                 let source = StoreSource::owned(Arc::clone(store), None)?;
                 Arc::new(source.allocated(Arc::new(point.allocation.clone()))?)
@@ -220,16 +218,16 @@ impl Ready {
     }
 }
 
-/// A store's weights as a point has them.
+/// Returns a store's weights, limited to a point's allocation.
 fn allocated(nested: &Arc<Shared<StoreSource>>, point: &JudgePoint) -> Arc<dyn ExpertSource> {
     let allocation = Arc::new(point.allocation.clone());
     Arc::new(Allocated { inner: Arc::clone(nested), allocation })
 }
 
-/// A level of a store as a point; `dense` is another level for what every token uses.
+/// Creates a point for a level of a store. `dense` is a different level for the matrices that all tokens use.
 ///
 /// # Errors
-/// [`EngineError::LevelMissing`] for a level that the store does not hold.
+/// Fails with [`EngineError::LevelMissing`] if the store does not contain the level.
 pub fn level_point(
     store: &Store,
     level: Level,
@@ -249,11 +247,11 @@ pub fn level_point(
     })
 }
 
-/// Dual routing at a mean level as a point: every expert up to `level`; `dense` as for
-/// [`level_point`].
+/// Creates a point for dual routing at a mean level, with experts up to `level`. `dense` has the same meaning
+/// as in [`level_point`].
 ///
 /// # Errors
-/// As [`level_point`].
+/// Fails like [`level_point`].
 pub fn mean_level_point(
     store: &Store,
     mean_level: f32,
@@ -266,14 +264,14 @@ pub fn mean_level_point(
 }
 
 impl JudgePoint {
-    /// The threshold that reaches the point's mean level on a text.
+    /// Returns the policy whose threshold reaches the point's mean level on a text.
     pub(super) fn calibrate<B: Backend>(
         &self,
         runner: &mut Runner<B>,
         sample: &[u32],
         cancel: &CancelToken,
     ) -> Result<Option<DualPolicy>, EngineError> {
-        // Default: no dual routing was asked for.
+        // Default: no dual routing was requested.
         let Some((mean_level, level)) = self.dual else { return Ok(None) };
         let router = runner.level_router();
         let sample = RouteSample::record(&mut *runner, &*router, sample, cancel)?;
@@ -282,14 +280,14 @@ impl JudgePoint {
     }
 }
 
-/// An allocation of a store as a point.
+/// Creates a point for an allocation of a store.
 pub fn allocated_point(store: &Store, name: String, allocation: Allocation) -> JudgePoint {
     let bytes = layer_bytes(store.index(), &allocation, Counting::File);
     let bits_per_weight = bits_per_weight(store.index(), &allocation, Counting::File);
     JudgePoint { name, level: None, allocation, dual: None, bytes, bits_per_weight }
 }
 
-/// Weights of which no matrix is above the level that it was allocated.
+/// Weights limited to the levels of an allocation.
 struct Allocated<S> {
     inner: Arc<S>,
     allocation: Arc<Allocation>,
@@ -324,7 +322,7 @@ impl<S: ExpertSource> ExpertSource for Allocated<S> {
     }
 }
 
-/// A source that reads every group once, for several models; clones share the bytes.
+/// A source that reads each group once for several models. Clones share the bytes.
 pub(super) struct Shared<S> {
     source: S,
     read: Mutex<HashMap<GroupId, Matrices>>,
@@ -335,7 +333,7 @@ impl<S: ExpertSource> Shared<S> {
         Self { source, read: Mutex::default() }
     }
 
-    /// Drops what no model uses.
+    /// Releases the cached groups.
     pub fn forget(&self) {
         whole(self.read.lock()).clear();
     }
@@ -355,7 +353,7 @@ impl<S: ExpertSource> ExpertSource for Shared<S> {
         if let Some(matrices) = known().get(group) {
             return Ok(matrices.clone());
         }
-        // Read without the lock: several threads read different groups.
+        // Read without the lock, because threads read different groups.
         let matrices = self.source.matrices(group)?;
         known().insert(group.clone(), matrices.clone());
         Ok(matrices)

@@ -1,4 +1,4 @@
-//! Perplexity of a store as it is run, where there is no unquantized model to compare it with.
+//! Perplexity of a store as it is run, without an unquantized model for comparison.
 
 use std::sync::Arc;
 
@@ -19,25 +19,24 @@ use nestling_core::runner::ModelRunner;
 use nestling_experts::dual::{DualPolicy, LevelMode};
 use nestling_experts::expert::StoreSource;
 
-/// A point with the store as it is run at it.
 struct PlainPoint {
     point: JudgePoint,
     model: Box<dyn ModelRunner>,
     dual: Option<DualPolicy>,
 }
 
-/// The models of all points, opened. They share the store's weights.
+/// Opened models of all points. They share the store's weights.
 pub struct PlainSet {
     points: Vec<PlainPoint>,
     mode: LevelMode,
 }
 
 impl PlainSet {
-    /// Opens them, each on a `backend` of its own; the options' paths are not looked at. `progress`
-    /// hears of parts done and parts in all.
+    /// Opens the models, each on a separate `backend`. The options' paths are ignored. `progress` receives
+    /// the number of completed parts and their total.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; weights that cannot be had; what a device refuses.
+    /// Fails with [`EngineError::Cancelled`], if weights are unavailable or if the device rejects the model.
     pub fn open<B: Backend + 'static>(
         mut backend: impl FnMut() -> Result<B, EngineError>,
         store: &Arc<Store>,
@@ -60,10 +59,10 @@ impl PlainSet {
         Ok(Self { points, mode: options.mode })
     }
 
-    /// Perplexity of every point on `tokens`.
+    /// Measures the perplexity of each point on `tokens`.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; a text shorter than two tokens; whatever a step fails with.
+    /// Fails with [`EngineError::Cancelled`], if the text is shorter than two tokens or if a step fails.
     pub fn perplexity(
         &mut self,
         tokens: &[u32],
@@ -97,17 +96,17 @@ impl PlainSet {
     }
 }
 
-/// What was found about one point.
+/// Results for one point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlainRow {
     /// See [`JudgePoint::name`].
     pub name: String,
-    /// The level in bits, if it is one.
+    /// Level in bits, if the point is one.
     #[serde(serialize_with = "level_bits")]
     pub level: Option<Level>,
-    /// The mean level that dual routing was asked for.
+    /// Target mean level of dual routing.
     pub mean_level: Option<f32>,
-    /// What a plane had to be worth to reach it.
+    /// Plane score from which on planes are used to reach the mean level.
     pub threshold: Option<f32>,
     /// Hash of the allocation.
     pub allocation: String,
@@ -115,12 +114,12 @@ pub struct PlainRow {
     pub bytes: u64,
     /// See [`JudgePoint::bits_per_weight`].
     pub bits_per_weight: f64,
-    /// Perplexity: the exponential of the mean negative logarithm of each token's probability. Its
-    /// standard error is over sequences, as that of [`Mean`].
+    /// Perplexity: the exponential of the mean negative log-probability per token. The standard error is over
+    /// sequences, as in [`Mean`].
     pub perplexity: Mean,
-    /// Bytes of experts that a token reads alone; none without experts in planes.
+    /// Bytes of experts that a single token reads; `None` without experts in planes.
     pub expert_bytes_per_token: Option<f64>,
-    /// Mean level that experts were computed at, in bits; what allocations take off is not in it.
+    /// Mean level at which experts were computed, in bits, before limits by allocations.
     pub expert_mean_level: Option<f64>,
 }
 
@@ -152,12 +151,12 @@ impl PlainRow {
     }
 }
 
-/// What was found.
+/// Results for all points.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlainReport {
-    /// Sequences read.
+    /// Number of sequences.
     pub sequences: usize,
-    /// Tokens predicted.
+    /// Number of predicted tokens.
     pub tokens: usize,
     /// One row per point.
     pub rows: Vec<PlainRow>,

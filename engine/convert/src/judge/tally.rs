@@ -1,4 +1,4 @@
-//! Sums over the positions judged, and what they say.
+//! Sums over the evaluated positions, and the results computed from them.
 
 use nestling_formats::Level;
 use serde::Serialize;
@@ -9,13 +9,13 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::runner::{ModelRunner, StepStats};
 
-/// A mean with its standard error over sequences, which know nothing of each other; tokens of one
-/// sequence do, so they would make it too small.
+/// A mean with its standard error over sequences, which are independent. Tokens of one sequence are not
+/// independent, so that a standard error over tokens would be too small.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Mean {
-    /// The mean.
+    /// Mean.
     pub mean: f64,
-    /// Its standard error; none of fewer than two sequences.
+    /// Standard error; `None` for fewer than two sequences.
     pub standard_error: Option<f64>,
 }
 
@@ -29,39 +29,39 @@ impl Mean {
     }
 }
 
-/// What the judge found about one point on one path.
+/// Results for one point on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Findings {
     /// Perplexity.
     pub perplexity: f64,
-    /// Logarithm of perplexity over that of the unquantized model.
+    /// Logarithm of the ratio of perplexity to that of the unquantized model.
     pub ln_perplexity_ratio: Mean,
-    /// Divergence to the unquantized model in nats.
+    /// Divergence from the unquantized model in nats.
     pub kl: Mean,
-    /// Median divergence.
+    /// Median of the divergence.
     pub kl_median: f64,
     /// 99th percentile of the divergence.
     pub kl_p99: f64,
-    /// Share of positions whose most likely token stays.
+    /// Share of positions with the same most likely token as the unquantized model.
     pub top1: Mean,
-    /// Bytes of experts that a token reads alone; none without experts in planes.
+    /// Bytes of experts that a single token reads; `None` without experts in planes.
     pub expert_bytes_per_token: Option<f64>,
-    /// Mean level that experts were computed at, in bits; what allocations take off is not in it.
+    /// Mean level at which experts were computed, in bits, before limits by allocations.
     pub expert_mean_level: Option<f64>,
 }
 
-/// Sums over the positions judged so far.
+/// Sums over the positions evaluated so far.
 #[derive(Clone, Default)]
 pub(super) struct Tally {
     divergences: Vec<f64>,
-    /// Means of each sequence.
+    /// Mean of each sequence.
     kl: Vec<f64>,
     nll: Vec<f64>,
     kept: Vec<f64>,
     uses: Vec<ExpertUses>,
 }
 
-/// What experts were computed at.
+/// Levels and bytes of the computed experts.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ExpertUses {
     by_level: [u64; 5],
@@ -69,18 +69,16 @@ pub(super) struct ExpertUses {
 }
 
 impl ExpertUses {
-    /// Adds a step.
     pub fn add(&mut self, step: &StepStats) {
         self.by_level.iter_mut().zip(step.expert_uses).for_each(|(sum, uses)| *sum += uses);
         self.bytes += step.expert_use_bytes;
     }
 
-    /// Bytes that one token read.
     pub fn bytes_per_token(all: &[Self], tokens: usize) -> f64 {
         all.iter().map(|uses| uses.bytes).sum::<u64>() as f64 / tokens as f64
     }
 
-    /// None where no expert was computed at a level.
+    /// Returns the mean level in bits, or `None` if no expert was computed at a level.
     pub fn mean_level(all: &[Self]) -> Option<f64> {
         let of_level = |level: Level| all.iter().map(|uses| uses.by_level[level.index()]).sum();
         let by_level: [u64; 5] = Level::ALL.map(of_level);
@@ -105,7 +103,7 @@ impl Tally {
         let uses = run(model, levels, text, cancel, |position, logits, target| {
             let (reference, probabilities, reference_log_sum) = expected.row(position);
             let log_sum = log_sum_exp(logits);
-            // sum of p * (log p - log q), the two log-sums taken out.
+            // Computes sum of p * (log p - log q), with both log-sums factored out.
             let mut divergence = log_sum - reference_log_sum;
             for ((p, r), q) in probabilities.iter().zip(reference).zip(logits) {
                 divergence += f64::from(*p) * (f64::from(*r) - f64::from(*q));
@@ -123,7 +121,7 @@ impl Tally {
         Ok(())
     }
 
-    /// `reference_nll`: mean of each sequence.
+    /// Returns the results. `reference_nll` is the mean of each sequence.
     pub fn findings(mut self, reference_nll: &[f64]) -> Findings {
         let expert_mean_level = ExpertUses::mean_level(&self.uses);
         let bytes = ExpertUses::bytes_per_token(&self.uses, self.divergences.len());
@@ -142,9 +140,9 @@ impl Tally {
     }
 }
 
-/// Linear between the neighbours, as numpy and torch do.
+/// Returns a quantile with linear interpolation, as in numpy and torch.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
-    // Default: nothing has no quantile.
+    // Default: an empty list has no quantile.
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = share * last as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);

@@ -83,7 +83,7 @@ fn options(sequence_length: usize) -> JudgeOptions {
     JudgeOptions { sequence_length, sequences_max: None }
 }
 
-/// A point that no store stands behind.
+/// A point without a store.
 fn point(name: &str) -> JudgePoint {
     JudgePoint {
         name: name.into(),
@@ -130,7 +130,7 @@ fn the_figures_are_those_of_the_definitions() {
         &mut |progress| seen.push(progress),
     )
     .unwrap();
-    // 18 tokens: two sequences of 8 predictions, the last token is nobody's target.
+    // 18 tokens give two sequences of 8 predictions; the last token is unused.
     assert_eq!((report.sequences, report.tokens), (2, 16));
     assert_eq!(seen.len(), 8);
     assert_eq!(seen.last(), Some(&JudgeProgress { done: 8, total: 8 }));
@@ -157,7 +157,7 @@ fn the_figures_are_those_of_the_definitions() {
             // f32 probabilities: 16 * 7 products of logits below 20 with 2^-24 relative error.
             assert!((found - expected).abs() < 20.0 * 6e-8, "{found}, expected {expected}");
         };
-        // Two sequences: the standard error is half of what they differ by.
+        // With two sequences, the standard error is half of their difference.
         let halves = |values: &[f64]| {
             let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
             let (first, second) = (mean(&values[..8]), mean(&values[8..]));
@@ -184,7 +184,7 @@ fn equal_models_have_no_divergence() {
     let [reference, float, int8] = &mut tables;
     let models = models(reference, vec![(float, Some(int8))]);
     let report = judge(models, &text(40), &options(512), &CancelToken::new(), &mut |_| {}).unwrap();
-    // Shorter than a sequence: one that is as long as the text.
+    // The text is shorter than a sequence, so that there is one sequence of the length of the text.
     assert_eq!((report.sequences, report.tokens), (1, 39));
     let row = &report.rows[0];
     let (float, int8) = (row.weights_only, row.shipped.unwrap());

@@ -1,4 +1,4 @@
-//! Attention: blocks of a sequence's rows and key heads are independent of each other.
+//! Attention. Blocks of a sequence's rows and KV heads are independent of each other.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -17,15 +17,15 @@ use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvValues, PAGE_POSITIONS};
 use nestling_core::sync::whole;
 
-/// Most queries of one key head that go through a page together: enough that widening the page
-/// costs little beside them, few enough that all of it stays in the second-level cache.
+/// Maximum number of queries of one KV head that process a page together. Enough that the cost of widening
+/// the page is small, and few enough that everything stays in the second-level cache.
 const QUERIES_MAX: usize = 64;
 
 fn page_missing() -> EngineError {
     EngineError::mismatch("page of a row", "a page", "none")
 }
 
-/// Norms and rotates queries and keys, then stores keys and values.
+/// Normalizes and rotates queries and keys, then stores keys and values.
 pub(super) fn rope_store(
     team: &Team,
     scratch: &mut AttentionScratch,
@@ -48,7 +48,6 @@ pub(super) fn rope_store(
     store(team, scratch, rows, &*qkv, queries * d, stored, kv)
 }
 
-/// Norms and rotates queries.
 pub(super) fn rope_queries(
     team: &Team,
     heads: &AttentionHeads<Cpu>,
@@ -58,7 +57,7 @@ pub(super) fn rope_queries(
     rotate(team, heads, rope, queries, heads.num_attention_heads, 0);
 }
 
-/// Norms and rotates the first heads of every row: queries, then keys.
+/// Normalizes and rotates the first heads of each row: queries, then keys.
 fn rotate(
     team: &Team,
     heads: &AttentionHeads<Cpu>,
@@ -88,7 +87,7 @@ fn rotate(
     });
 }
 
-/// Norms the value heads of every row, which begin at a column.
+/// Normalizes the value heads of each row, which start at column `first`.
 fn norm_values(team: &Team, weight: &[f32], eps: f32, qkv: &mut CpuBuffer, first: usize) {
     let cols = qkv.cols;
     team.for_each_row(&mut qkv.values, cols, ROW_COST * (cols - first), |_, row| {
@@ -98,7 +97,7 @@ fn norm_values(team: &Team, weight: &[f32], eps: f32, qkv: &mut CpuBuffer, first
     });
 }
 
-/// Stores keys and values, a page at a time.
+/// Stores keys and values, one page at a time.
 fn store(
     team: &Team,
     scratch: &mut AttentionScratch,
@@ -145,7 +144,7 @@ fn store(
     result
 }
 
-/// Causal attention over the pages.
+/// Computes causal attention over the pages.
 pub(super) fn attend(
     team: &Team,
     scratch: &mut AttentionScratch,
@@ -161,8 +160,8 @@ pub(super) fn attend(
     let group = h / g;
     let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;
     scratch.rows.resize_with(team.pool.threads(), Mutex::default);
-    // Which thread meets the largest block is chance; all make room for it.
-    // Default: without blocks, none is the largest.
+    // Any thread may get the largest block, so that all reserve memory for it.
+    // Default: there may be no blocks.
     let most = scratch.borders.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
     for slot in &mut scratch.rows {
         whole(slot.get_mut()).try_reserve(most * group, d)?;
@@ -193,7 +192,7 @@ pub(super) fn attend(
             let pages = &rows.pages[rows.sequences[range.start] as usize];
             let pages = pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate();
             for (index, page) in pages.skip(first) {
-                // The pages were checked.
+                // The pages were checked before.
                 if let Ok(block) = kv.head(*page, kv_head) {
                     team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
                 }
@@ -208,14 +207,14 @@ pub(super) fn attend(
     Ok(())
 }
 
-/// The positions that a row at this one sees.
+/// Returns the positions that are visible to a row at `position`.
 fn seen(heads: &AttentionHeads<Cpu>, position: u32) -> Range<usize> {
     let end = position as usize + 1;
     end.saturating_sub(heads.sliding_window.unwrap_or(end))..end
 }
 
-/// Cuts the rows into blocks of one sequence and ascending positions, at most `most` rows each;
-/// gives the number of positions that all rows together read.
+/// Splits the rows into blocks of one sequence and ascending positions, with at most `most` rows each.
+/// Returns the number of positions that all rows together read.
 fn split_rows(
     rows: &StepRows,
     most: usize,
@@ -246,7 +245,7 @@ fn split_rows(
     Ok(read)
 }
 
-/// Memory that no other part works in. There is one for every thread, so one is free.
+/// Returns a slot that no other part uses. There is one per thread, so that one is free.
 fn free_slot(slots: &[Mutex<AttentionRows>]) -> MutexGuard<'_, AttentionRows> {
     loop {
         for slot in slots {
@@ -256,7 +255,7 @@ fn free_slot(slots: &[Mutex<AttentionRows>]) -> MutexGuard<'_, AttentionRows> {
                 Err(TryLockError::WouldBlock) => {}
             }
         }
-        // Only if another thread is about to leave its own.
+        // Reached only if another thread is about to release its slot.
         std::hint::spin_loop();
     }
 }

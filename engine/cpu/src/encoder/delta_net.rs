@@ -1,4 +1,5 @@
-//! Gated DeltaNet: rows are independent in the convolution and the norms, heads in between.
+//! Gated DeltaNet. Rows are independent in the convolution and the norms, heads are independent in the
+//! recurrence.
 
 use nestling_import::{Activation, DeltaNetConfig};
 
@@ -14,13 +15,13 @@ use nestling_core::batch::{Run, runs};
 use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 
-/// Most positions that a convolution sees.
+/// Maximum number of positions that a convolution sees.
 const CONV_KERNEL_MAX: usize = 16;
 
-/// Multiplications that a decay and a beta cost.
+/// Cost of a decay and a beta in multiplications.
 const FACTOR_COST: usize = 64;
 
-/// Elements that are multiplied with their gates at once.
+/// Number of elements that are multiplied with their gates at once.
 const GATE_CHUNK: usize = 128;
 
 pub(super) fn delta_net(
@@ -38,13 +39,13 @@ pub(super) fn delta_net(
         run.from.map_or(Ok(()), |from| states.get(from).map(|_| ()))?;
         states.check_place(run.to)?;
     }
-    // All that may fail comes before a state is written.
+    // All fallible steps come before a state is written.
     states.prepare(scratch.runs.iter().map(|run| run.to))?;
     scratch.prepare(&net.shape)?;
     out.resize(rows.len())?;
     mix(team, scratch, net, projected, states);
     take_states(scratch, net, projected, states)?;
-    // Default: without runs, nothing passes.
+    // Default: there may be no runs.
     let depth = scratch.runs.iter().map(|run| run.depth + 1).max().unwrap_or(0);
     for depth in 0..depth {
         pass_heads(team, scratch, net, depth, states);
@@ -56,7 +57,7 @@ pub(super) fn delta_net(
     Ok(())
 }
 
-/// The taps of a convolution that kernels take.
+/// Checks the number of taps of the convolution.
 fn check_kernel(net: &DeltaNet<Cpu>) -> Result<(), EngineError> {
     let (kernel, limit) = (net.shape.conv_kernel_dim as u64, CONV_KERNEL_MAX as u64);
     if (1..=limit).contains(&kernel) {
@@ -65,13 +66,13 @@ fn check_kernel(net: &DeltaNet<Cpu>) -> Result<(), EngineError> {
     Err(EngineError::Limit { what: "linear_conv_kernel_dim", limit, found: kernel })
 }
 
-/// The window of the convolution that a state holds, if there is one.
+/// Returns the convolution window that a state holds, if there is one.
 fn window<'a>(net: &DeltaNet<Cpu>, run: &Run, states: &'a CpuStates) -> Option<&'a [f32]> {
     let state = states.get(run.from?).ok()?;
     state.get(..net.shape.window() * net.shape.channels())
 }
 
-/// Convolution and norms of queries, keys and values, and the factors, row by row.
+/// Computes the convolution, the norms of queries and keys, and the factors, row by row.
 fn mix(
     team: &Team,
     scratch: &mut DeltaScratch,
@@ -110,7 +111,7 @@ fn mix(
     });
 }
 
-/// Takes out the states that are written, their windows done and those at a sequence's start zero.
+/// Takes out the states to be written, with updated windows. States at a sequence's start are zeroed.
 fn take_states(
     scratch: &mut DeltaScratch,
     net: &DeltaNet<Cpu>,
@@ -139,7 +140,7 @@ fn take_states(
     Ok(())
 }
 
-/// The heads of all runs that have so many of their sequence before them.
+/// Processes the heads of all runs at a depth, which is the number of earlier runs of the same sequence.
 fn pass_heads(
     team: &Team,
     scratch: &mut DeltaScratch,
@@ -201,7 +202,7 @@ fn pass_heads(
     *spare = recycle(parts);
 }
 
-/// Norms what the heads gave and multiplies it with the gates.
+/// Normalizes the outputs of the heads and multiplies them with the gates.
 fn gate(
     team: &Team,
     scratch: &mut DeltaScratch,

@@ -1,5 +1,5 @@
-//! Gated DeltaNet on every kernel set and thread count against the scalar reference, and a prompt in
-//! pieces against the whole of it.
+//! Gated DeltaNet on all kernel sets and thread counts against the scalar reference, and a prompt in chunks
+//! against the whole prompt.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::driver::block_on;
 use nestling_core::recurrent::{StateId, StateShape, StateTrack, StateWrite};
 
-/// Values of one head fill four vectors, one more and a part of another; those of the other shape
-/// not even one.
+/// Test shapes: values of one head fill four vectors, another one and a part of one; in the other shape, they
+/// do not fill a vector.
 const SHAPES: [DeltaNetConfig; 2] = [
     DeltaNetConfig {
         num_key_heads: 2,
@@ -35,7 +35,7 @@ const SHAPES: [DeltaNetConfig; 2] = [
     },
 ];
 
-/// Rows of one sequence: where they begin, how many there are, and the states.
+/// Rows of one sequence: first position, count and states.
 struct Rows {
     first: usize,
     count: usize,
@@ -68,7 +68,6 @@ fn step_rows(sequences: &[Rows]) -> StepRows {
     StepRows::of_batch(&batch)
 }
 
-/// A layer with the states of its sequences.
 struct Layer<B: Backend> {
     backend: B,
     net: DeltaNet<B>,
@@ -96,7 +95,7 @@ impl<B: Backend> Layer<B> {
         Self { backend, net, states }
     }
 
-    /// What comes out of a step; what goes in depends on a row's position and on `seeds`.
+    /// Returns the output of a step. The input depends on a row's position and on `seeds`.
     fn step(&mut self, sequences: &[Rows], seeds: &[u32]) -> Result<Vec<f32>, EngineError> {
         let (rows, cols) = (step_rows(sequences), self.net.shape.inputs());
         let mut x = Vec::new();
@@ -120,8 +119,8 @@ impl<B: Backend> Layer<B> {
     }
 }
 
-/// Two sequences side by side, of which one leaves a checkpoint, then both a little further; a third
-/// goes on from the checkpoint.
+/// Runs two sequences side by side, one of which saves a checkpoint, and continues both. A third sequence
+/// resumes from the checkpoint.
 fn story<B: Backend>(backend: B, shape: DeltaNetConfig) -> (Vec<f32>, Vec<Vec<u8>>) {
     let mut layer = Layer::new(backend, shape);
     let first = [Rows::new(0, 9, None, &[(4, 0), (9, 1)]), Rows::in_place(2, 0, 2)];

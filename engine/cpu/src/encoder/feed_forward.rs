@@ -1,8 +1,8 @@
-//! SwiGLU feed-forward parts, several experts at once.
+//! SwiGLU feed-forward parts of several experts at once.
 //!
-//! With int8 activations there are two stages for all experts together: gate, up, SwiGLU and the
-//! quantization of the result, by groups of 32 columns; then down, by tiles. Every part does its
-//! columns for all experts, so the experts' different numbers of rows need no balancing.
+//! With int8 activations there are two stages for all experts together. The first computes gate, up, SwiGLU
+//! and the quantization of the result, by groups of 32 columns; the second computes down, by tiles. Each part
+//! computes its columns for all experts, so that different numbers of rows per expert need no balancing.
 
 use nestling_formats::Level;
 use nestling_formats::nested::GROUP;
@@ -21,10 +21,10 @@ use nestling_core::backend::{FeedForward, Linear};
 use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 
-/// One feed-forward part at one level, for some rows.
+/// A feed-forward part at one level, for some rows.
 pub(super) type Use<'a> = LeveledRows<'a, FeedForward<Cpu>>;
 
-/// Computes all uses; each row of the output belongs to one of them. `x` is `[rows, D]`.
+/// Computes all uses. Each row of the output belongs to exactly one of them. `x` is `[rows, D]`.
 pub(super) fn feed_forward(
     team: &Team,
     work: &mut FeedForwardScratch,
@@ -109,13 +109,13 @@ fn fused(
     Ok(())
 }
 
-/// Makes `numbers` begin with 0, 1, … `count - 1`.
+/// Extends `numbers` to start with 0, 1, … `count - 1`.
 pub(super) fn count_to(count: usize, numbers: &mut Vec<u32>) {
     let have = numbers.len();
     numbers.extend((have..count.max(have)).map(|number| number as u32));
 }
 
-/// The general case, a matrix at a time: float weights, float activations.
+/// Computes the general case, one matrix at a time: float weights or float activations.
 fn separate(
     team: &Team,
     work: &mut FeedForwardScratch,
@@ -144,14 +144,14 @@ fn separate(
     linear_rows(team, work, down, rows, &inner, 0, out)
 }
 
-/// The rows of a product, with the level of each.
+/// Rows of a product with their levels.
 #[derive(Clone, Copy)]
 pub(super) struct RowLevels<'a> {
     pub rows: RowMap<'a>,
     pub levels: &'a [Level],
 }
 
-/// One matrix for some rows, in whatever way its weights are multiplied; outputs begin at column
+/// Multiplies one matrix with some rows, with whatever method fits its weights. Outputs start at column
 /// `first`.
 pub(super) fn linear_rows(
     team: &Team,

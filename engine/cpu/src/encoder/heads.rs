@@ -1,5 +1,5 @@
-//! Products of heads that have a matrix of their own each. The heads of all rows are the rows of one
-//! product, and a tile of outputs takes those of its head.
+//! Products of heads that each have a separate matrix. The heads of all rows form the rows of one product,
+//! and a tile of outputs uses the rows of its head.
 
 use nestling_formats::Level;
 use nestling_formats::memory::OutOfMemory;
@@ -18,15 +18,14 @@ use crate::team::{ROW_COST, Team};
 use nestling_core::backend::HeadMatrices;
 use nestling_core::error::EngineError;
 
-/// Sizes of heads.
 #[derive(Clone, Copy)]
 struct Sizes {
     heads: usize,
-    /// Inputs of a head's matrix, K.
+    /// Number of inputs of a head's matrix, K.
     inputs: usize,
-    /// Its outputs, N.
+    /// Number of outputs of a head's matrix, N.
     outputs: usize,
-    /// Elements that follow, R.
+    /// Number of elements that are copied after the product, R.
     rest: usize,
 }
 
@@ -37,20 +36,20 @@ impl Sizes {
         Self { heads, inputs, outputs, rest: x.cols / heads - inputs }
     }
 
-    /// A head of a row of the input.
+    /// Returns a head of a row of the input.
     fn head<'a>(&self, x: &'a CpuBuffer, row: usize, head: usize) -> &'a [f32] {
         let width = self.inputs + self.rest;
         &x.values[row * x.cols + head * width..][..width]
     }
 }
 
-/// What matrices are multiplied with: a row for every head of every row, `[T * H, K]`.
+/// Operands of the product, with one row per head and row, `[T * H, K]`.
 enum Product<'a> {
     Int8(Tiles<'a>, &'a Packed, &'a QuantizedRows),
     Float(FloatSource<'a>, &'a [f32]),
 }
 
-/// `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
+/// Computes `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
 pub(super) fn multiply_heads(
     team: &Team,
     work: &mut FeedForwardScratch,
@@ -141,8 +140,8 @@ fn gather(team: &Team, sizes: Sizes, x: &CpuBuffer, out: &mut Vec<f32>) -> Resul
 }
 
 impl Product<'_> {
-    /// Computes one head, whose columns are those of the block, for some rows, `ROWS` at a time. A
-    /// tile may begin in the head before and end in the one after.
+    /// Computes one head, whose columns are those of the block, for some rows, `ROWS` at a time. A tile may
+    /// overlap the previous and the next head.
     fn fill<const ROWS: usize>(
         &self,
         team: &Team,
@@ -186,7 +185,6 @@ impl Product<'_> {
     }
 }
 
-/// One tile's outputs for some rows of heads.
 fn multiply_float(
     team: &Team,
     source: &FloatSource,

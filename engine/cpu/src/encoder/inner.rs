@@ -1,4 +1,4 @@
-//! The first product of a feed-forward part: gate and up of one block, joined and quantized.
+//! First product of a feed-forward part: gate and up of one block, joined and quantized.
 
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_import::Activation;
@@ -10,27 +10,26 @@ use crate::nested::TileValues;
 use crate::rows::{QuantizedGroup, RowList};
 use crate::team::Team;
 
-/// Groups of gate that are computed before the same ones of up, for one row and for few: matrices that come
-/// from memory in long runs come faster (PERF.md, "Runs of gate and up").
+/// Number of groups of gate that are computed before the same groups of up, for one row and for few rows.
+/// Matrices are read from memory faster in long runs (PERF.md, "Runs of gate and up").
 pub(super) const RUN: usize = 32;
 const FEW_ROWS_RUN: usize = 4;
 
-/// The first product of a feed-forward part; its rows come one after another in the inner activations.
+/// First product of a feed-forward part. Its rows are consecutive in the inner activations.
 pub(crate) struct Inner<'a> {
     pub activation: Activation,
     pub gate: Tiles<'a>,
     pub up: Tiles<'a>,
     pub biases: [Option<&'a [f32]>; 2],
     pub rows: &'a [u32],
-    /// Row of the inner activations that its first row goes to.
+    /// Row of the inner activations that receives the first row.
     pub start: usize,
     pub width: usize,
-    /// Whether down takes its inputs rotated.
+    /// True if down expects rotated inputs.
     pub rotated: bool,
 }
 
 impl Inner<'_> {
-    /// Computes the groups of one block.
     pub fn fill(&self, team: &Team, rows: RowList, block: &mut ColumnsMut<'_, QuantizedGroup>) {
         match rows.rows().len() {
             1 => self.fill_by::<1, RUN>(team, rows, block),
@@ -39,7 +38,8 @@ impl Inner<'_> {
         }
     }
 
-    /// The same, `N` rows at a time, `G` groups of gate and then the same of up.
+    /// Computes the groups of one block, `N` rows at a time, with `G` groups of gate and then the same groups
+    /// of up.
     fn fill_by<const N: usize, const G: usize>(
         &self,
         team: &Team,
@@ -71,12 +71,12 @@ impl Inner<'_> {
         }
     }
 
-    /// Outputs of a group of 32 that there are.
+    /// Returns the number of outputs in a group of 32; the last group may have fewer.
     fn live(&self, group: usize) -> usize {
         GROUP.min(self.width - group * GROUP)
     }
 
-    /// From the products of one group of one row to quantized activations.
+    /// Converts the products of one group of one row to quantized activations.
     fn finish(
         &self,
         team: &Team,
@@ -100,7 +100,7 @@ impl Inner<'_> {
     }
 }
 
-/// The one or two tiles of a group of 32 outputs; `values` is room for those of one tile.
+/// Computes the one or two tiles of a group of 32 outputs. `values` is a buffer for one tile.
 fn multiply(
     team: &Team,
     tiles: &Tiles,

@@ -1,5 +1,5 @@
-//! Attention to latents on every kernel set and thread count, against the scalar reference: products
-//! of heads with their own matrices, pages whose keys begin with their values.
+//! Attention over latents on all kernel sets and thread counts, against the scalar reference: products of
+//! heads with separate matrices, and pages whose keys start with the values.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::driver::block_on;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PageId};
 
-/// Heads, elements without and with rotation, the latent, values. No size is a whole number of
-/// groups or tiles, and tiles cross from one head to the next.
+/// Number of heads, and elements without and with rotation, of the latent and of values. No size is a
+/// multiple of a group or tile, and tiles cross head borders.
 const HEADS: usize = 5;
 const NOPE: usize = 44;
 const ROPE: usize = 6;
@@ -41,7 +41,7 @@ impl Case {
         }
     }
 
-    /// One sequence that crosses borders of pages, at all levels in turn.
+    /// One sequence that crosses page borders, at all levels in turn.
     fn step_rows(&self) -> StepRows {
         let rows = (0..self.rows).map(|index| Row {
             token: 0,
@@ -55,7 +55,7 @@ impl Case {
         StepRows::of_batch(&Batch::new(rows.collect(), sequences))
     }
 
-    /// Queries for the latent, what was attended, and its values.
+    /// Returns the latent queries, the attention output and its values.
     fn run<B: Backend>(&self, mut backend: B) -> [Vec<f32>; 3] {
         let rows = self.step_rows();
         let mut heads = |matrix: MatrixWeights| HeadMatrices {
@@ -142,8 +142,8 @@ fn latent_attention_gives_the_bits_of_the_reference() {
     }
 }
 
-/// Latents take one row for a position, with two scales where they are integers; pages that were
-/// written to a snapshot and read again attend as before.
+/// Latents take one row per position, with two scales for integers. Pages that were written to a snapshot and
+/// read back give the same attention.
 #[test]
 fn pages_hold_one_row_for_a_position() {
     fn check<B: Backend>(mut backend: B, dtype: KvDtype) {
@@ -194,7 +194,7 @@ fn pages_hold_one_row_for_a_position() {
     }
 }
 
-/// What is stored beside the rotated key is the same as one large key and a value of its own.
+/// Storing the latent beside the rotated key is equivalent to one large key and a separate value.
 #[test]
 fn a_prefix_is_a_value_of_its_own() {
     let (width, rows) = (LATENT + ROPE, 70);

@@ -1,4 +1,4 @@
-//! The operations of a step on the CPU: threads and kernels, with the bits of
+//! The operations of a step on the CPU, with threads and kernels. Results have the same bits as
 //! [`super::reference`].
 
 mod attention;
@@ -44,7 +44,7 @@ use products::{
 };
 use tiles::Tiles;
 
-/// Runs each operation when it is called. It is only reached behind [`Checked`], which has checked the
+/// Encoder that runs each operation immediately. It is only used behind [`Checked`], which has checked the
 /// operands.
 ///
 /// [`Checked`]: nestling_core::backend::Checked
@@ -53,10 +53,10 @@ pub struct CpuEncoder<'a> {
     pub(super) cpu: &'a mut Cpu,
 }
 
-/// Columns of a weighted sum that are gathered together.
+/// Number of columns of a weighted sum that are gathered together.
 const SUM_COLS: usize = 512;
 
-/// The uses of each expert by level, ascending.
+/// Returns the uses of each expert by level, ascending.
 fn by_expert_and_level<'a>(
     experts: &'a [PinnedExpert<'_, Cpu>],
 ) -> impl Iterator<Item = &'a ExpertUse> {
@@ -67,7 +67,7 @@ fn by_expert_and_level<'a>(
 }
 
 impl Scratch {
-    /// Calls `job` with the numbers from 0 to `count`.
+    /// Calls `job` with the numbers from 0 to before `count`.
     fn with_all<T>(
         &mut self,
         count: usize,
@@ -82,7 +82,7 @@ impl Scratch {
 }
 
 impl CpuEncoder<'_> {
-    /// All matrices that are multiplied in int8 with one fork and join for each level.
+    /// Computes all int8 products with one fork and join per level.
     fn int8_products(
         &mut self,
         weights: &[Linear<Cpu>],
@@ -117,7 +117,6 @@ impl CpuEncoder<'_> {
 }
 
 impl CpuEncoder<'_> {
-    /// A feed-forward part that every row passes.
     fn dense_ffn(
         &mut self,
         weights: &FeedForward<Cpu>,
@@ -320,9 +319,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
             if let Some(bias) = &router.logit_bias {
                 team.kernels.add(logits, bias);
             }
-            // Default: a router without them adds nothing to scores, and scales no expert.
+            // Default: an absent bias adds nothing to scores.
             let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
-            // Default: as above.
+            // Default: an absent scale is 1.
             let expert_scale = router.expert_scale.as_deref().unwrap_or_default();
             let scores = RouterScores { logits, choice, selection_bias, expert_scale };
             team.kernels.route(&router.rule, scores, ids, weights);
@@ -451,7 +450,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let Cpu { team, .. } = &*self.cpu;
         let (rows, cols) = (out.row_count(), out.cols);
         let multiplications = rows * cols * per_token;
-        // Rows are cut for prompts, columns for a single token.
+        // Prompts are split by rows, single tokens by columns.
         let chunk = rows.div_ceil(team.parts(rows, multiplications)).max(1);
         for_each_block(
             &team.pool,

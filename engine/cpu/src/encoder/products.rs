@@ -1,6 +1,6 @@
-//! Matrix products, cut by blocks of output columns.
+//! Matrix products, split into blocks of output columns.
 //!
-//! A part computes whole outputs, so how many parts there are never changes a result.
+//! A part computes whole outputs, so that the number of parts never changes a result.
 
 use nestling_formats::memory::OutOfMemory;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
@@ -18,22 +18,22 @@ use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 use nestling_core::weights::{FloatMatrix, MatrixWeights};
 
-/// Rows of activations that are multiplied with a tile before the next ones: one that is decoded
-/// serves them all, and their groups stay in the second cache.
+/// Number of activation rows that are multiplied with a tile before the next ones. One decoded tile serves
+/// all of them, and their groups stay in the second-level cache.
 pub(super) const ROW_BLOCK: usize = 128;
 
-/// The same where there are no more: less to set to zero.
+/// Block size for few rows, which reduces the cost of zeroing.
 pub(super) const FEW_ROWS: usize = 16;
 
-/// Outputs from this size on do not stay in the second-level cache until they are read; rows of them
-/// lie so far apart that reading each line before it is written cost a tenth of a prompt (PERF.md).
+/// Size of outputs in bytes from which they do not stay in the second-level cache until they are read. Their
+/// rows are so far apart that reading each line before it is written cost a tenth of a prompt (PERF.md).
 const NON_TEMPORAL_BYTES: usize = 2 << 20;
 
-/// How outputs are stored.
+/// Store mode of outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoreMode {
     Set,
-    /// With non-temporal stores where that is possible.
+    /// Set with non-temporal stores where possible.
     SetNonTemporal,
     Add,
 }
@@ -47,7 +47,7 @@ impl From<Write> for StoreMode {
     }
 }
 
-/// The rows of a product: row `x[i]` of the input gives row `out[i]` of the output.
+/// Rows of a product: row `x[i]` of the input gives row `out[i]` of the output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RowMap<'a> {
     pub x: &'a [u32],
@@ -64,13 +64,13 @@ impl<'a> RowMap<'a> {
     }
 }
 
-/// The indices of one level.
+/// Returns the indices of one level.
 pub(super) fn of_level(levels: &[Level], level: Level) -> impl Iterator<Item = u32> {
     let indices = (0u32..).zip(levels);
     indices.filter(move |(_, other)| **other == level).map(|(index, _)| index)
 }
 
-/// Rows that a product of many rows has packed, and each matrix' first block of them.
+/// Packed rows of a product with many rows, and the first block of each matrix.
 #[derive(Default)]
 pub(crate) struct Packed {
     rows: PackedRows,
@@ -78,8 +78,7 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Packs what some matrices, one after another, take of `x`; neighbours with the same rows
-    /// share them.
+    /// Packs the rows of `x` that some matrices use. Consecutive matrices with the same rows share blocks.
     pub fn pack<'a>(
         &mut self,
         team: &Team,
@@ -106,7 +105,6 @@ impl Packed {
         Ok(())
     }
 
-    /// The rows of one matrix.
     pub fn list<'a>(&'a self, index: usize, x: &'a QuantizedRows, rows: &'a [u32]) -> RowList<'a> {
         let first = self.firsts.get(index).copied().flatten();
         let list = RowList::new(x, rows);
@@ -117,7 +115,7 @@ impl Packed {
 /// Memory that products reuse.
 #[derive(Default)]
 pub(crate) struct ProductScratch {
-    /// First columns of tiles, and those of them where parts begin.
+    /// First columns of tiles, and the first columns of parts.
     starts: Vec<usize>,
     borders: Vec<usize>,
     packed: Packed,
@@ -125,7 +123,7 @@ pub(crate) struct ProductScratch {
 }
 
 impl ProductScratch {
-    /// An empty list of products, in memory that [`Self::put_back`] gets again.
+    /// Returns an empty list of products in reused memory. [`Self::put_back`] returns the memory.
     pub fn list<'a>(&mut self) -> Vec<(Int8Product<'a>, RowMap<'a>)> {
         recycle(std::mem::take(&mut self.list))
     }
@@ -135,7 +133,7 @@ impl ProductScratch {
     }
 }
 
-/// One matrix of an int8 product: its outputs begin at column `first`.
+/// One matrix of an int8 product. Its outputs start at column `first`.
 pub(crate) struct Int8Product<'a> {
     pub tiles: Tiles<'a>,
     pub bias: Option<&'a [f32]>,
@@ -143,7 +141,7 @@ pub(crate) struct Int8Product<'a> {
     pub rows: usize,
 }
 
-/// Where products go: `[rows, cols]`.
+/// Destination of products, `[rows, cols]`.
 pub(super) struct Output<'a> {
     pub values: &'a mut [f32],
     pub cols: usize,
@@ -151,10 +149,10 @@ pub(super) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// A buffer that gets so many rows of products, or has them where they are added.
+    /// Creates an output of `rows` rows in a buffer. The buffer must already have them if products are added.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Fails with [`OutOfMemory`].
     pub fn of(out: &'a mut CpuBuffer, rows: usize, write: Write) -> Result<Self, OutOfMemory> {
         if write == Write::Set {
             out.resize(rows)?;
@@ -162,14 +160,13 @@ impl<'a> Output<'a> {
         Ok(Self { values: &mut out.values, cols: out.cols, store: write.into() })
     }
 
-    /// The same output for one product of several.
     pub fn reborrow(&mut self) -> Output<'_> {
         Output { values: &mut *self.values, cols: self.cols, store: self.store }
     }
 }
 
-/// `out = W x + b` for several matrices, each for its rows of `x`. Matrices that share columns of
-/// the output have different rows of it.
+/// Computes `out = W x + b` for several matrices, each for its rows of `x`. Matrices that share columns of
+/// the output must have different rows of it.
 pub(super) fn multiply_int8(
     team: &Team,
     scratch: &mut ProductScratch,
@@ -195,7 +192,7 @@ pub(super) fn multiply_int8(
     starts.sort_unstable();
     starts.dedup();
     let parts = team.parts(starts.len(), multiplications);
-    // Default: without products, there are no columns.
+    // Default: there are no columns without products.
     let last = products.iter().map(|(p, _)| p.first + p.rows).max().unwrap_or(0);
     let border = |part| starts.get(starts.len() * part / parts).copied().unwrap_or(last);
     borders.clear();
@@ -228,7 +225,6 @@ pub(super) fn multiply_int8(
 }
 
 impl Int8Product<'_> {
-    /// Computes the columns of one block.
     fn fill(
         &self,
         team: &Team,
@@ -244,7 +240,7 @@ impl Int8Product<'_> {
         }
     }
 
-    /// The same, `N` rows at a time.
+    /// Computes the columns of one block, `N` rows at a time.
     fn fill_by<const N: usize>(
         &self,
         team: &Team,
@@ -288,7 +284,7 @@ fn store<const N: usize>(
     if let Some(bias) = bias {
         values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
     }
-    // A length that is known is moved without a call.
+    // A slice of constant length is copied without a call.
     match (mode, <&mut [f32; N]>::try_from(&mut *out)) {
         (StoreMode::Set | StoreMode::SetNonTemporal, Ok(out)) => *out = *values,
         (StoreMode::Set | StoreMode::SetNonTemporal, Err(_)) => {
@@ -299,7 +295,7 @@ fn store<const N: usize>(
     }
 }
 
-/// A matrix of a product in floats, nested ones at one level: its outputs begin at column `first`.
+/// A float product of a matrix; nested weights have a level. Its outputs start at column `first`.
 #[derive(Clone, Copy)]
 pub(super) struct FloatProduct<'a> {
     pub matrix: &'a CpuMatrix,
@@ -308,7 +304,7 @@ pub(super) struct FloatProduct<'a> {
     pub first: usize,
 }
 
-/// `out = W x + b` in floats, for the rows of `x` `[rows, K]` that `rows` names.
+/// Computes `out = W x + b` in floats for the given rows of `x`, `[rows, K]`.
 pub(super) fn multiply_float(
     team: &Team,
     product: &FloatProduct,
@@ -355,16 +351,15 @@ pub(super) fn multiply_float(
 #[derive(Clone, Copy)]
 struct FloatTile<'a> {
     weights: FloatWeights<'a>,
-    /// Elements from one row to the next.
     stride: usize,
     bias: Option<&'a [f32]>,
-    /// Column of the block that its outputs begin at.
+    /// First output column in the block.
     first: usize,
-    /// Rows that there are.
+    /// Number of valid rows.
     live: usize,
 }
 
-/// The outputs of a tile for some rows.
+/// Computes the outputs of a tile for some rows.
 fn float_tile(
     team: &Team,
     tile: FloatTile,
@@ -402,7 +397,7 @@ impl<'a> FloatSource<'a> {
         }
     }
 
-    /// Elements from one row to the next in what [`Self::read`] fills.
+    /// Returns the number of elements from one row to the next in the output of [`Self::read`].
     pub fn stride(&self, cols: usize) -> usize {
         match self {
             Self::Float(_) => cols,
@@ -410,7 +405,7 @@ impl<'a> FloatSource<'a> {
         }
     }
 
-    /// Some rows from `row` on, a multiple of 16: where they lie, or as floats in `room`.
+    /// Returns rows from `row` on, which is a multiple of 16: in place, or converted to floats in `room`.
     pub fn rows<'r>(&'r self, row: usize, live: usize, room: &'r mut Vec<f32>) -> FloatWeights<'r> {
         match self {
             Self::Float(matrix) => {
@@ -426,7 +421,7 @@ impl<'a> FloatSource<'a> {
     }
 }
 
-/// Rows of a float matrix where they lie, if the machine can read them there.
+/// Returns rows of a float matrix in place, if this machine can read them there.
 fn in_place(matrix: &FloatMatrix, row: usize, live: usize) -> Option<FloatWeights<'_>> {
     let row_bytes = matrix.cols() * matrix.dtype().bytes();
     let bytes = matrix.bytes().get(row * row_bytes..(row + live) * row_bytes)?;
@@ -441,7 +436,7 @@ fn in_place(matrix: &FloatMatrix, row: usize, live: usize) -> Option<FloatWeight
     })
 }
 
-/// Rows of a float matrix from `row` on, as many as there are and `out` holds.
+/// Reads rows of a float matrix from `row` on, up to the end of the matrix or of `out`.
 fn read_float(matrix: &FloatMatrix, row: usize, out: &mut [f32]) {
     let start = row * matrix.cols() * matrix.dtype().bytes();
     let bytes = &matrix.bytes()[start..];

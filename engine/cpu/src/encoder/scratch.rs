@@ -17,13 +17,13 @@ use nestling_core::kv_cache::PageId;
 /// Memory that attention reuses.
 #[derive(Debug, Default)]
 pub(crate) struct AttentionScratch {
-    /// One for each thread.
+    /// Accumulators, one for each thread.
     pub rows: Vec<Mutex<AttentionRows>>,
     /// First rows of the blocks of queries.
     pub borders: Vec<usize>,
-    /// Where each row is stored: page, position in it, row.
+    /// Destination of each row: page, position in the page, row.
     pub places: Vec<(PageId, usize, usize)>,
-    /// Pages under way, each with its part of `places`.
+    /// Pages taken out for writing, each with its range of `places`.
     pub taken: Vec<(TakenPage, Range<usize>)>,
 }
 
@@ -31,28 +31,28 @@ pub(crate) struct AttentionScratch {
 #[derive(Debug, Default)]
 pub(crate) struct DeltaScratch {
     pub runs: Vec<Run>,
-    /// The run of every row.
+    /// Rows of each run.
     pub run_of: Vec<Range<usize>>, // [T]
     /// Queries, keys and values after the convolution and the norms.
     pub mixed: Vec<f32>, // [T, channels]
     /// Decay and beta.
     pub factors: Vec<[f32; 2]>, // [T, value heads]
-    /// What heads gave: runs one after another, each `[value heads, rows, value_head_dim]`.
+    /// Outputs of heads: consecutive runs, each `[value heads, rows, value_head_dim]`.
     pub gathered: Vec<f32>,
     /// States being written.
     pub taken: Vec<Vec<f32>>, // [runs]
     pub parts: Vec<HeadRun<'static>>,
-    /// Rows of a convolution before the first token.
+    /// Zero row for the convolution before the first token.
     pub zeros: Vec<f32>, // [channels]
-    /// The window of a state that is being written.
+    /// Window of a state that is being written.
     pub windows: Vec<f32>, // [window, channels]
 }
 
 impl DeltaScratch {
-    /// Makes room for the rows of [`Self::runs`].
+    /// Reserves memory for the rows of [`Self::runs`].
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Fails with [`OutOfMemory`].
     pub fn prepare(&mut self, shape: &DeltaNetConfig) -> Result<(), OutOfMemory> {
         self.run_of.clear();
         let rows = self.runs.iter().map(|run| run.rows.len()).sum();
@@ -77,7 +77,7 @@ pub(crate) struct HeadRun<'a> {
     pub out: &'a mut [f32],   // [rows, value_head_dim]
 }
 
-/// Weights that some rows use at one level.
+/// Weights with the rows that use them at one level.
 #[derive(Clone, Copy)]
 pub(crate) struct LeveledRows<'a, W> {
     pub weights: &'a W,

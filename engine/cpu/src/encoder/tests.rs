@@ -1,4 +1,4 @@
-//! A layer's operations on every kernel set and thread count, against the scalar reference.
+//! A layer's operations on all kernel sets and thread counts, against the scalar reference.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -59,14 +59,14 @@ pub(super) fn nested(rows: usize, cols: usize, layout: Layout, seed: u32) -> Mat
         p6: region(Plane::P6),
         p8: region(Plane::P8),
     };
-    // As for a `down` matrix with a plane more than the others.
+    // Levels as for a `down` matrix with an extra plane.
     let levels = [Level::L3, Level::L4, Level::L6, Level::L8, Level::L8];
     let levels = if seed.is_multiple_of(2) { Level::ALL } else { levels };
     let matrix = NestedMatrix::new(rows, cols, layout, Arc::new(codec), regions, levels);
     MatrixWeights::Nested(matrix.unwrap())
 }
 
-/// Scaled integers: of four bits with minima, or of six in sub-blocks of 16.
+/// Scaled integers: four bits with minima, or six bits in sub-blocks of 16.
 fn scaled(rows: usize, cols: usize, seed: u32) -> MatrixWeights {
     let (four, span) = (seed.is_multiple_of(2), 8);
     let form = ScaledForm {
@@ -134,27 +134,25 @@ pub(super) fn float(rows: usize, cols: usize, dtype: DType, seed: u32) -> Matrix
     MatrixWeights::Float(FloatMatrix::new(rows, cols, dtype, region).unwrap())
 }
 
-/// What a case varies.
 #[derive(Debug)]
 struct Case {
     rows: usize,
     mode: ActivationMode,
     kv: KvDtype,
-    /// Whether the weights are floats.
+    /// Type of the weights, if they are floats.
     float: Option<DType>,
-    /// Whether they are scaled integers.
+    /// True if the weights are scaled integers.
     scaled: bool,
-    /// One level for all rows, or several.
+    /// True if the rows have several levels.
     mixed: bool,
-    /// Inner width of feed-forward parts.
     inner: usize,
-    /// Matrices made so far, by their seed.
+    /// Matrices created so far, keyed by seed.
     made: RefCell<BTreeMap<u32, MatrixWeights>>,
 }
 
 const D: usize = 72; // hidden size
 const HEADS: (usize, usize, usize) = (6, 2, 20);
-/// Inner widths; down takes its inputs rotated where they are whole groups.
+/// Inner widths. Inputs of down are rotated if they are whole groups.
 const INNER: usize = 40;
 const INNER_ROTATED: usize = 64;
 const EXPERTS: usize = 5;
@@ -177,7 +175,7 @@ impl Case {
             true => Level::ALL[index % 5],
             false => Level::L4,
         };
-        // Two sequences; the first crosses the border of a page.
+        // Two sequences; the first crosses a page border.
         let rows = (0..self.rows).map(|index| Row {
             token: (index * 7 % 50) as u32,
             position: (index / 2) as u32,
@@ -189,7 +187,6 @@ impl Case {
         StepRows::of_batch(&Batch::new(rows.collect(), vec![pages(2), pages(0)]))
     }
 
-    /// Room for keys and values.
     fn pages(&self) -> KvShape {
         let (_, num_key_value_heads, head_dim) = HEADS;
         let values = KvValues::Beside;
@@ -201,7 +198,7 @@ impl Case {
         made.entry(4).or_insert_with(|| nested(50, D, Layout::RowMajor, 4)).clone()
     }
 
-    /// All results of a layer's operations, one after another.
+    /// Returns the results of all operations of a layer.
     fn run<B: Backend>(&self, mut backend: B) -> Vec<(&'static str, Vec<f32>)> {
         let rows = self.step_rows();
         let levels = &rows.dense_levels;
@@ -275,7 +272,7 @@ impl Case {
     }
 }
 
-/// Results of the head, of two rows.
+/// Returns the results of the head for two rows.
 fn head_results<B: Backend>(
     enc: &mut B::Encoder<'_>,
     embedding: B::Matrix,
@@ -294,7 +291,6 @@ fn head_results<B: Backend>(
     [("head", products), ("write_rows", written), ("argmax", columns.collect())]
 }
 
-/// Every expert with its uses.
 fn pinned<'a, B: Backend>(
     experts: &[Arc<FeedForward<B>>],
     uses: &'a [Vec<ExpertUse>],
@@ -308,7 +304,7 @@ fn pinned<'a, B: Backend>(
     all.map(pin).collect()
 }
 
-/// A plain router, and with half floats in the pages one with everything.
+/// Returns a plain router, or one with all options if the KV cache is f16.
 fn router<B: Backend>(case: &Case, backend: &mut B) -> Router<B> {
     let weights = float(EXPERTS, D, DType::F32, 9);
     let mut rule = RouterConfig::softmax(true);
@@ -332,7 +328,7 @@ fn router<B: Backend>(case: &Case, backend: &mut B) -> Router<B> {
     }
 }
 
-/// As in the last layer of a prompt: keys and values of all rows, then queries by themselves.
+/// Runs the last layer of a prompt: keys and values of all rows, then only queries.
 fn queries_alone<B: Backend>(case: &Case, mut backend: B) -> [Vec<f32>; 2] {
     let rows = case.step_rows();
     let (h, g, d) = HEADS;
@@ -361,7 +357,7 @@ fn queries_alone<B: Backend>(case: &Case, mut backend: B) -> [Vec<f32>; 2] {
     [together, block_on(enc.read(&attended)).unwrap()]
 }
 
-/// What families with norms after parts and bounded logits need.
+/// Runs the operations of families with norms after parts and bounded logits.
 fn normed_and_capped<B: Backend>(mut backend: B, rows: usize) -> Vec<f32> {
     let norm = backend.upload_floats(&noise(D, 31)).unwrap();
     let [mut x, mut sum] = [D, D].map(|cols| backend.buffer(rows, cols).unwrap());
@@ -406,8 +402,8 @@ fn queries_alone_attend_as_beside_their_keys() {
     }
 }
 
-/// Heads with norms of their own; with half floats in the pages with a norm of all, with integers
-/// with a window, sinks and a norm of values.
+/// Returns heads with separate norms. With an f16 KV cache, one norm covers all heads. With an integer KV
+/// cache, there is a window, sinks and a norm of values.
 fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
     let (num_attention_heads, num_key_value_heads, head_dim) = HEADS;
     let mut norm = |heads: usize, seed| match case.kv {
@@ -489,10 +485,10 @@ fn int8_products_give_the_bits_of_the_reference() {
     }
 }
 
-/// Inner widths of more than one run of gate and up, the last one short.
+/// Inner widths of more than one run of gate and up, with a short last run.
 #[test]
 fn runs_of_gate_and_up_give_the_bits_of_the_reference() {
-    // Of two rows some experts get one.
+    // With two rows, some experts get one row.
     for rows in [2, 5] {
         compare(&Case {
             rows,
@@ -542,7 +538,7 @@ fn float_weights_give_the_bits_of_the_reference() {
     }
 }
 
-/// Many outputs are written past the caches: the same bits as a few rows' outputs.
+/// Large outputs use non-temporal stores and have the same bits as outputs of few rows.
 #[test]
 fn outputs_that_fill_the_caches_are_those_of_few_rows() {
     const ROWS: usize = 130;

@@ -11,11 +11,10 @@ use crate::team::Team;
 use nestling_core::error::EngineError;
 use nestling_core::weights::MatrixWeights;
 
-/// A matrix of codes at one level.
 pub(crate) enum Tiles<'a> {
     Nested(NestedWeights<'a>),
     Scaled(ScaledWeights<'a>),
-    /// Read by the scalar reader: row-major tables are meant for gathers.
+    /// Row-major matrix, read by the scalar reader: this layout is meant for gathers.
     Scalar(NestedView<'a>, Level),
 }
 
@@ -39,7 +38,7 @@ impl<'a> Tiles<'a> {
         })
     }
 
-    /// Products of one tile with some rows.
+    /// Multiplies one tile with some rows.
     pub fn multiply(&self, team: &Team, tile: usize, rows: RowList, out: &mut [TileValues]) {
         match self {
             Self::Nested(weights) => team.kernels.nested_tile(weights, tile, rows, out),
@@ -48,7 +47,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Elements from one row to the next in what [`Self::dequantize`] gives.
+    /// Returns the number of elements from one row to the next in the output of [`Self::dequantize`].
     pub fn stride(&self) -> usize {
         match self {
             Self::Nested(weights) => weights.groups() * GROUP,
@@ -57,7 +56,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// The 16 rows of a tile as floats in `room`; what is beyond the matrix is unspecified.
+    /// Converts the 16 rows of a tile to floats in `room`. Values beyond the matrix are unspecified.
     pub fn dequantize(&self, tile: usize, room: &mut Vec<f32>) {
         room.resize(TILE_ROWS * self.stride(), 0.0);
         match self {
@@ -94,7 +93,7 @@ fn multiply_scalar(
     }
 }
 
-/// Goes on with the sums of 16 rows: products of every sub-block, then their minima.
+/// Adds a group to the sums of 16 rows: products of each sub-block, then their minima.
 fn add_group(
     values: &[i16; TILE_ROWS * GROUP],
     scales: &GroupScales,
@@ -109,7 +108,7 @@ fn add_group(
             out[lane] = (sum as f32).mul_add(x.scale * scales.scales[sub][lane], out[lane]);
         }
     }
-    // Default: without minima nothing is added.
+    // Default: nothing is added without minima.
     let Some(minima) = &scales.minima else { return };
     for (minima, x_values) in minima.iter().zip(x.values.chunks_exact(columns)) {
         let sum: i32 = x_values.iter().map(|x| i32::from(*x)).sum();

@@ -4,19 +4,19 @@ use half::{bf16, f16};
 
 use crate::math::{self, Element};
 
-/// Rows of float weights that lie a stride apart.
+/// Rows of float weights with a stride.
 #[derive(Clone, Copy, Debug)]
 pub enum FloatWeights<'a> {
-    /// 32 bits.
+    /// Single precision.
     F32(&'a [f32]),
-    /// 16 bits.
+    /// Half precision.
     F16(&'a [f16]),
-    /// The upper half of 32 bits.
+    /// bfloat16, the upper half of single precision.
     Bf16(&'a [bf16]),
 }
 
 impl FloatWeights<'_> {
-    /// Those after so many elements.
+    /// Returns the weights after `elements` elements.
     pub fn skip(self, elements: usize) -> Self {
         match self {
             Self::F32(weights) => Self::F32(&weights[elements..]),
@@ -26,14 +26,14 @@ impl FloatWeights<'_> {
     }
 }
 
-/// Rows of activations.
+/// Selected rows of activations.
 #[derive(Clone, Copy, Debug)]
 pub struct FloatInputs<'a> {
-    /// `[all rows, cols]`.
+    /// Values, `[all rows, cols]`.
     pub values: &'a [f32],
-    /// Columns.
+    /// Number of columns.
     pub cols: usize,
-    /// The rows that are meant.
+    /// Indices of the selected rows.
     pub rows: &'a [u32],
 }
 
@@ -44,17 +44,17 @@ impl<'a> FloatInputs<'a> {
     }
 }
 
-/// Rows of float weights that are multiplied together.
+/// Number of rows of float weights that are multiplied together.
 pub const FLOAT_ROWS: usize = 4;
 
 /// Sums of one row of activations with all rows of weights.
 type FloatSums = [[f32; math::LANES]; FLOAT_ROWS];
 
-/// Products of [`FLOAT_ROWS`] rows of weights with rows of activations, `INPUTS` of them at a time
-/// where that is 4. Where there are fewer weights, the last row stands for those that are missing.
+/// Multiplies [`FLOAT_ROWS`] rows of weights with rows of activations, four at a time if `INPUTS` is 4. If
+/// there are fewer rows of weights, the last row is repeated.
 ///
-/// Loops over places here and below, not zips and maps: within code for a list of features they are
-/// calls, which for short rows take longer than the products.
+/// This file uses index loops instead of zips and maps. In code for a list of features, the latter become
+/// calls, which take longer than the products for short rows.
 #[inline(always)]
 fn dots<E: Element, const INPUTS: usize>(
     weights: &[E],
@@ -63,7 +63,7 @@ fn dots<E: Element, const INPUTS: usize>(
     out: &mut [[f32; FLOAT_ROWS]],
 ) {
     let cols = x.cols;
-    // Default: rows of no elements all begin at the first.
+    // Default: rows without elements all start at the first.
     let last = weights.len().saturating_sub(cols).checked_div(stride).unwrap_or(0);
     let mut rows = [weights; FLOAT_ROWS];
     for row in 0..FLOAT_ROWS {
@@ -82,9 +82,9 @@ fn dots<E: Element, const INPUTS: usize>(
     }
 }
 
-/// The dot products of four rows of activations: sixteen vectors of sums.
+/// Computes the dot products of four rows of activations, with sixteen vectors of sums.
 ///
-/// Each row has a variable of its own: in an array of all, the compiler keeps the sums in memory.
+/// Each row has a separate variable: with one array for all, the compiler keeps the sums in memory.
 #[inline(always)]
 fn four_dots<E: Element>(weights: &[&[E]; FLOAT_ROWS], x: [&[f32]; 4]) -> [[f32; FLOAT_ROWS]; 4] {
     let mut s0: FloatSums = [[0.0; math::LANES]; FLOAT_ROWS];
@@ -135,7 +135,7 @@ fn accumulate(sums: &mut FloatSums, weights: &FloatSums, x: &[f32], chunk: usize
     }
 }
 
-/// Adds what is left of the rows, then the lanes.
+/// Adds the remainder of the rows, then the lanes.
 #[inline(always)]
 fn finish<E: Element>(
     mut sums: FloatSums,
@@ -155,7 +155,7 @@ fn finish<E: Element>(
     out
 }
 
-/// [`super::Kernels::float_rows`].
+/// Implements [`super::Kernels::float_rows`].
 #[inline(always)]
 pub(super) fn float_rows<const INPUTS: usize>(
     weights: FloatWeights,

@@ -1,6 +1,5 @@
-//! Every kernel of every instruction set against the portable one, on odd sizes, to the bit.
-//! Products of codes have their own cases, against the definition, in `cpu/nested/tests.rs` and
-//! `cpu/scaled/tests.rs`.
+//! All kernels of all instruction sets against the portable one, on odd sizes, bit by bit. Products of codes
+//! are tested against their definition in `cpu/nested/tests.rs` and `cpu/scaled/tests.rs`.
 
 use half::bf16;
 use nestling_import::{ExpertGroups, GroupScore, RouterScore};
@@ -30,7 +29,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Runs `operation` on every set and size; `operation` gives everything that it wrote.
+/// Runs `operation` on all sets and sizes. `operation` returns everything that it wrote.
 fn compare(name: &str, operation: impl Fn(&Kernels, usize) -> Vec<f32>) {
     for size in SIZES {
         let wanted = bits(&operation(Kernels::portable(), size));
@@ -142,7 +141,7 @@ fn quantization_agrees() {
     });
 }
 
-/// Rules of families, each with the bias that it is used with.
+/// Router rules of model families, each with its bias.
 fn rules(size: usize) -> Vec<(RouterConfig, Vec<f32>)> {
     let softmax = RouterConfig::softmax(size.is_multiple_of(2));
     let score = RouterScore::Sigmoid;
@@ -187,7 +186,7 @@ fn float_products_agree() {
             FloatWeights::F32(&weights),
             FloatWeights::F16(&halves),
             FloatWeights::Bf16(&upper),
-            // Three rows only: the last one stands for the fourth.
+            // Only three rows: the last one is repeated as the fourth.
             FloatWeights::F32(&weights[..2 * stride + size]),
         ] {
             let mut out = vec![[0.0; FLOAT_ROWS]; x.rows.len()];
@@ -207,7 +206,7 @@ fn float_products_agree() {
 fn halves_agree() {
     compare("narrow", |kernels, size| {
         let mut x = noise(size, 18);
-        // Subnormal, tied and too large numbers among them.
+        // Includes subnormal numbers, ties and overflows.
         x.iter_mut().step_by(3).for_each(|x| *x *= 1e-6);
         x.iter_mut().step_by(5).for_each(|x| *x *= 1e5);
         let mut halves = vec![f16::ZERO; size];
@@ -256,13 +255,12 @@ fn attention_agrees() {
     }
 }
 
-/// Queries from those that see nothing of the second page to those that see all of it.
 fn attended(kernels: &Kernels, (kv, head): (KvBlock, usize), value_dim: usize) -> Vec<f32> {
     let queries = 1 + head % 11;
     let mut rows = AttentionRows::default();
     rows.clear(head, value_dim);
-    // From rows that see nothing of the second page to rows that see all of it, and with a window
-    // nothing of the first.
+    // Queries range from ones that see nothing of the second page to ones that see all of it. With a window,
+    // some see nothing of the first page.
     for (index, query) in noise(queries * head, 15).chunks(head).enumerate() {
         let end = 60 + 70 * index / queries;
         let start = if head % 2 == 0 { 0 } else { end.saturating_sub(50) };
@@ -278,7 +276,7 @@ fn attended(kernels: &Kernels, (kv, head): (KvBlock, usize), value_dim: usize) -
 
 #[test]
 fn tiles_are_written_where_they_belong() {
-    // Rows of 40 and of 48 floats: aligned to cache lines and not.
+    // Rows of 40 and of 48 floats: not aligned to cache lines, and aligned.
     for (cols, kernels) in Kernels::available().into_iter().flat_map(|set| [(40, set), (48, set)]) {
         let mut out = vec![-1.0; 5 * cols];
         let tiles: [TileValues; 3] = std::array::from_fn(|row| [row as f32; 16]);

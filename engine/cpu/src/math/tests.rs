@@ -106,7 +106,7 @@ fn rope_turns_by_the_angle() {
     let (cos, sin) = table.row(2);
     let angles = [2.0f64, 0.02];
     for i in 0..2 {
-        // The angle was rounded to f32, and so was the result.
+        // The angle and the result were each rounded to f32.
         assert!((f64::from(cos[i]) - angles[i].cos()).abs() < 2.4e-7);
         assert!((f64::from(sin[i]) - angles[i].sin()).abs() < 2.4e-7);
     }
@@ -127,7 +127,7 @@ proptest! {
         let scale = quantize_group(&x, &mut out);
         for (x, q) in x.iter().zip(&out) {
             let error = f64::from(*x) - f64::from(scale) * f64::from(*q);
-            // Half a step, and the roundings of the factor, the product and the scale.
+            // Half a step, plus the roundings of factor, product and scale.
             let bound = f64::from(scale) * (0.5 + 127.0 * 2.0 * f64::from(f32::EPSILON));
             prop_assert!(error.abs() <= bound, "{x} {q} {scale}");
         }

@@ -1,9 +1,10 @@
-//! AVX2 with FMA, and the same with AVX-VNNI.
+//! Kernels for AVX2 with FMA, and for AVX-VNNI.
 //!
-//! Half a tile, eight rows of four columns, fills one 256-bit vector. Levels 2 to 4 look values up
-//! by `pshufb`; with VNNI they are unsigned, value + 128, as for AVX-512; without it the product is
-//! `pmaddubsw` of |w| and sign(x, w), exact because two products stay within 15 bits. Levels 6 and 8 evaluate the formula in
-//! 16-bit lanes, columns 0 and 2 apart from 1 and 3, and multiply by `pmaddwd`.
+//! Half a tile, eight rows of four columns, fills one 256-bit vector. Levels 2 to 4 look values up by
+//! `pshufb`. With VNNI the values are unsigned, value + 128, as for AVX-512. Without it the product is
+//! `pmaddubsw` of |w| and sign(x, w), which is exact because two products fit in 15 bits. Levels 6 and 8
+//! evaluate the formula in 16-bit lanes, with columns 0 and 2 separate from 1 and 3, and multiply by
+//! `pmaddwd`.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
@@ -16,30 +17,30 @@ use super::super::planes::avx2::{
 use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
-/// Rows of activations that share one decoded group.
+/// Number of activation rows that share one decoded group.
 const BLOCK: usize = 4;
 
-/// A step's octave is subtracted from the exponent, which begins at this bit.
+/// First bit of the exponent, from which a step's octave is subtracted.
 const OCTAVE: i32 = 23;
 
-/// Values of one group, by chunk of four columns and half of the tile. Levels 6 and 8 have 16-bit
-/// values: columns 0 and 2 in `even`, 1 and 3 in `odd`. The others have bytes, in `even` alone.
+/// Values of one group, by chunk of four columns and half of the tile. Levels 6 and 8 have 16-bit values:
+/// columns 0 and 2 in `even`, 1 and 3 in `odd`. The other levels have bytes, only in `even`.
 struct Group {
     even: HalfTiles,
     odd: HalfTiles,
 }
 
-/// Defines the products of one tile for a list of features, what is added to values by flipping
-/// their upper bit, the start of a sum, and a way to add 32 products to eight sums.
+/// Defines the products of one tile. Parameters are a list of features, the offset that is added to values by
+/// flipping their upper bit, the start of a sum, and a function that adds 32 products to eight sums.
 macro_rules! products_for {
     ($module:ident, $features:literal, $flip:literal, $start:path, $multiply_add:path) => {
         pub mod $module {
             use super::*;
 
-            /// One tile for some rows.
+            /// Computes one tile for some rows.
             ///
             /// # Safety
-            /// The machine has the features, and [`super::super::fits`] holds.
+            /// The machine must have the features, and [`super::super::fits`] must hold.
             #[target_feature(enable = $features)]
             pub unsafe fn tile(
                 weights: &NestedWeights,
@@ -49,7 +50,7 @@ macro_rules! products_for {
             ) {
                 let x = rows.source();
                 for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-                    // SAFETY: `fits` holds for a part of the rows too.
+                    // SAFETY: `fits` holds for a subset of the rows too.
                     unsafe {
                         match *rows {
                             [a] => products(weights, tile, x, &[a], out),
@@ -74,7 +75,7 @@ macro_rules! products_for {
                 let x = rows.map(|row| x.row(row as usize).as_ptr());
                 let wide = weights.level >= Level::L6;
                 let units = weights.row_units(tile);
-                // SAFETY: both arrays are as long as what is loaded.
+                // SAFETY: both arrays are as long as the loads.
                 let (units, table) = unsafe {
                     let table = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());
                     let half = |i: usize| _mm256_loadu_ps(units[8 * i..].as_ptr());
@@ -120,7 +121,7 @@ macro_rules! products_for {
             unsafe fn dot_narrow(values: &Group, x: &QuantizedGroup) -> [__m256i; 2] {
                 let mut sums = [$start(x); 2];
                 for chunk in 0..8 {
-                    // SAFETY: a chunk of eight.
+                    // SAFETY: there are eight chunks.
                     let x = unsafe { broadcast(x, chunk) };
                     for half in 0..2 {
                         sums[half] = $multiply_add(sums[half], values.even[chunk][half], x);
@@ -141,7 +142,7 @@ fn zero(_: &QuantizedGroup) -> __m256i {
     _mm256_setzero_si256()
 }
 
-/// Undoes the 128 that unsigned weights are too large.
+/// Returns the start of a sum that compensates for the offset of 128 of unsigned weights.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn correction(x: &QuantizedGroup) -> __m256i {
@@ -157,12 +158,12 @@ impl Group {
     }
 }
 
-/// Weight scales of the two halves of a tile in one group: a step's factor is one of the first
-/// eight with its exponent lowered by what eight steps are, as often as they fit.
+/// Returns the weight scales of the two halves of a tile in one group. A step's factor is one of the first
+/// eight, with its exponent lowered once for each multiple of eight steps.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [__m256; 2] {
-    // SAFETY: the caller's `cell` is inside of both parts.
+    // SAFETY: the caller's `cell` is inside both parts.
     let (nibbles, high) = unsafe {
         let nibbles = _mm_loadl_epi64(weights.steps.as_ptr().add(cell * 8).cast());
         (nibbles, weights.step_high.as_ptr().add(cell * 2).cast::<[u8; 2]>().read())
@@ -187,8 +188,8 @@ unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [_
     })
 }
 
-/// Levels 6 and 8: value = mulhrs(x, alpha_a + mulhrs(|x|, alpha_b)) with
-/// x = 2048 * (four leading bits) + 8 * beta * (four last bits) - bias.
+/// Decodes levels 6 and 8: value = mulhrs(x, alpha_a + mulhrs(|x|, alpha_b)) with x = 2048 * (four leading
+/// bits) + 8 * beta * (four last bits) - bias.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
@@ -202,7 +203,7 @@ unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
     };
     for vector in 0..2 {
         for half in 0..2 {
-            // SAFETY: the caller's `cell` is inside of the planes.
+            // SAFETY: the caller's `cell` is inside the planes.
             let (p2, digits, p6, p8) = unsafe {
                 let p2 = load(weights.planes.p2, cell * 2 + vector, half);
                 let p6 = load(weights.planes.p6, cell * 2 + vector, half);
@@ -228,7 +229,7 @@ unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
 unsafe fn dot_wide(values: &Group, x: &QuantizedGroup) -> [__m256i; 2] {
     let mut sums = [_mm256_setzero_si256(); 2];
     for chunk in 0..8 {
-        // SAFETY: a chunk of eight.
+        // SAFETY: there are eight chunks.
         let x = unsafe { broadcast(x, chunk) };
         let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
         let odd = _mm256_srai_epi16::<8>(x);

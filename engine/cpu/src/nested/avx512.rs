@@ -1,11 +1,10 @@
-//! AVX-512 with VNNI, VBMI and GFNI (Ice Lake, Zen 4 and later).
+//! Kernels for AVX-512 with VNNI, VBMI and GFNI (Ice Lake, Zen 4 and later).
 //!
-//! One 512-bit vector holds four columns of 16 rows; lane i of an accumulator is row i. Weights are
-//! unsigned bytes, value + 128, looked up by `vpermb`, which ignores an index's two upper bits and
-//! needs no mask where the table repeats; `vpdpbusd` starts from -128 * sum(x). Planes P3 and P4
-//! that are not merged are spread to 2-bit digits by one `gf2p8affineqb` per 256 weights. Levels 6
-//! and 8 look up two digits of base 128. Steps are unpacked for four groups at once: what a step
-//! costs is most of what level 2 costs.
+//! One 512-bit vector holds four columns of 16 rows; lane i of an accumulator is row i. Weights are unsigned
+//! bytes, value + 128. They are looked up by `vpermb`, which ignores an index's two upper bits and needs no
+//! mask if the table repeats; `vpdpbusd` starts from -128 * sum(x). Planes P3 and P4 that are not merged are
+//! spread to 2-bit digits by one `gf2p8affineqb` per 256 weights. Levels 6 and 8 look up two digits of base
+//! 128. Steps are unpacked for four groups at once, because they are most of the cost of level 2.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
@@ -22,34 +21,34 @@ use super::{NestedWeights, RowList, TileValues};
 
 mod panel;
 
-/// Groups ahead of the one in work that are prefetched for few rows: their matrices come from
-/// memory, and the hardware's prefetcher stops at the end of every page.
+/// Prefetch distance in groups, for few rows. Their matrices come from memory, and the hardware prefetcher
+/// stops at page ends.
 const AHEAD: usize = 24;
 
-/// Bytes of row scales ahead of a tile's that are prefetched: those of two tiles lie in a line.
+/// Prefetch distance of row scales in bytes. The scales of two tiles share a cache line.
 const SCALES_AHEAD: usize = 4 * 32;
 
-/// Rows from which activations are packed: more than one.
+/// Number of rows from which activations are packed.
 pub const PACKS_FROM: usize = 2;
 
-/// A group of quantized activations in words: where its scale and its correction are, and its size.
+/// Layout of a group of quantized activations in 32-bit words: offsets of scale and correction, and size.
 const SCALE: usize = std::mem::offset_of!(QuantizedGroup, scale) / 4;
 const CORRECTION: usize = std::mem::offset_of!(QuantizedGroup, correction) / 4;
 const GROUP_WORDS: usize = size_of::<QuantizedGroup>() / 4;
 
-// A packed group has the same words, each of eight rows.
+// A packed group has the same words, each for eight rows.
 const _: () = assert!(
     std::mem::offset_of!(PackedGroup, scales) == SCALE * 4 * PACKED_ROWS
         && std::mem::offset_of!(PackedGroup, corrections) == CORRECTION * 4 * PACKED_ROWS
         && size_of::<PackedGroup>() == GROUP_WORDS * 4 * PACKED_ROWS
 );
 
-/// One tile for some rows.
+/// Computes one tile for some rows.
 ///
 /// # Safety
-/// The machine has the features, and [`super::fits`] holds.
+/// The machine must have the features, and [`super::fits`] must hold.
 pub unsafe fn tile(weights: &NestedWeights, tile: usize, rows: RowList, out: &mut [TileValues]) {
-    // SAFETY: the caller's promise is the callee's condition.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (weights.level, weights.planes.middle) {
             (Level::L2, _) => blocks::<2, NONE>(weights, tile, rows, out),
@@ -92,9 +91,9 @@ impl Source {
 
 /// Lookup tables of one tile, in registers.
 struct Tables {
-    /// Levels 2 to 4.
+    /// Values at levels 2 to 4.
     nibble: NibbleTables,
-    /// Levels 6 and 8: high and low digits + 128, 64 entries each for the four last digits.
+    /// High and low digits + 128 at levels 6 and 8, with 64 entries for each value of the last two bits.
     high: [__m512i; 4],
     low: [__m512i; 4],
     /// Row scale times unit, and the factors of steps 0 to 15 and 16 to 31.
@@ -113,8 +112,7 @@ unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
     let source = Source::new(weights, tile);
     let tables = tables::<LEVEL>(weights, tile);
     let (source, tables) = (&source, &tables);
-    // SAFETY: `fits` holds, so every plane, every named row and every packed block has the tile's
-    // groups.
+    // SAFETY: `fits` holds, so that all planes, listed rows and packed blocks have the tile's groups.
     unsafe {
         if rows.packed().is_empty() {
             for index in 0..out.len() {
@@ -123,7 +121,7 @@ unsafe fn blocks<const LEVEL: u8, const MIDDLE: u8>(
             }
             return;
         }
-        // The digits of more than four rows do not fit into the registers.
+        // The digits of more than four rows do not fit in the registers.
         let most = if LEVEL >= 6 { 4 } else { PACKED_ROWS };
         if out.len() > most {
             return panel::products::<LEVEL, MIDDLE>(source, tables, rows.packed(), out);
@@ -150,7 +148,7 @@ fn tables<const LEVEL: u8>(weights: &NestedWeights, tile: usize) -> Tables {
     let factors = decode.steps.factors();
     let scales = weights.row_scales[tile * 32..][..32].as_ptr();
     _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(SCALES_AHEAD).cast());
-    // SAFETY: every load is inside of its array.
+    // SAFETY: all loads are inside their arrays.
     unsafe {
         let scales = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
         let (mut high, mut low) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_si512(); 4]);
@@ -171,8 +169,8 @@ fn tables<const LEVEL: u8>(weights: &NestedWeights, tile: usize) -> Tables {
     }
 }
 
-/// `T` rows of activations, `[groups, 10, LANES]` words: values, a scale and a correction of each
-/// row, which lie `LANES` rows side by side.
+/// Multiplies with `T` rows of activations, `[groups, 10, LANES]` words: values, a scale and a correction of
+/// each row. `LANES` rows are interleaved.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
 unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize, const LANES: usize>(
@@ -182,7 +180,7 @@ unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize, const LANE
     out: &mut [TileValues],
 ) {
     let mut sums = [_mm512_setzero_ps(); T];
-    // Wide levels have 16 vectors per group, narrow ones 8: the compiler drops what is not read.
+    // Wide levels have 16 vectors per group, narrow ones 8. The compiler removes unused ones.
     let mut low = [_mm512_setzero_si512(); 8];
     for first in (0..source.groups).step_by(4) {
         // SAFETY: `first` is below the groups of the matrix.
@@ -200,7 +198,7 @@ unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize, const LANE
                     let scale = _mm512_mul_ps(factor, scales);
                     sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(group[t]), scale, sums[t]);
                 }
-                // One address that moves on: a sum of two would split every product in two.
+                // A single advancing address: a sum of two would split each product into two operations.
                 x = x.add(GROUP_WORDS * LANES);
             }
         }
@@ -211,8 +209,8 @@ unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize, const LANE
     }
 }
 
-/// Exact sums of one group for `T` rows. All rows take a step before the next one: chains of
-/// products wait for themselves, not for each other.
+/// Computes the exact sums of one group for `T` rows. All rows execute a step before the next one, so that
+/// dependent products of one row overlap with other rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn group_sums<const LEVEL: u8, const T: usize, const LANES: usize>(
@@ -221,7 +219,8 @@ unsafe fn group_sums<const LEVEL: u8, const T: usize, const LANES: usize>(
     x: *const i32,
 ) -> [__m512i; T] {
     let mut sums = [_mm512_setzero_si512(); T];
-    // The sums of low digits; of the last chunks at other levels, where few rows wait for sums.
+    // Sums of the low digits at levels 6 and 8. At other levels, sums of the last chunks, which shorten the
+    // dependency chain for few rows.
     let mut others = [_mm512_setzero_si512(); T];
     let halves = LEVEL < 6 && T <= 4;
     // SAFETY: the caller's group has `LANES` rows.
@@ -232,7 +231,7 @@ unsafe fn group_sums<const LEVEL: u8, const T: usize, const LANES: usize>(
                 others[t] = sums[t];
             }
         }
-        // Written out: a loop around the loop over rows is not always unrolled.
+        // Unrolled by hand: the compiler does not always unroll a loop around the loop over rows.
         macro_rules! chunks {
             ($($chunk:literal)*) => {
                 $(for t in 0..T {
@@ -261,11 +260,12 @@ unsafe fn group_sums<const LEVEL: u8, const T: usize, const LANES: usize>(
     sums
 }
 
-/// Steps of up to four groups from `group` on: byte j of lane r is that of row r in `group + j`.
+/// Returns the steps of up to four groups from `group` on. Byte j of lane r is the step of row r in `group +
+/// j`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
 unsafe fn steps_of_four(source: &Source, group: usize) -> __m512i {
-    // SAFETY: loads are masked to the groups that there are.
+    // SAFETY: loads are masked to the existing groups.
     let (low, high) = unsafe {
         let (low, high) = (source.steps.add(group * 8), source.step_high.add(group * 2));
         let live = (1u8 << (source.groups - group).min(4)) - 1;
@@ -285,7 +285,7 @@ unsafe fn steps_of_four(source: &Source, group: usize) -> __m512i {
     _mm512_permutexvar_epi8(bytes, steps)
 }
 
-/// Weight scales of the 16 rows by steps in the lanes' low bytes.
+/// Returns the weight scales of the 16 rows, from steps in the lanes' low bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn scales(tables: &Tables, steps: __m512i) -> __m512 {
@@ -293,7 +293,6 @@ fn scales(tables: &Tables, steps: __m512i) -> __m512 {
     _mm512_mul_ps(tables.units, factors)
 }
 
-/// Fetches what a later group reads.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn prefetch<const LEVEL: u8, const MIDDLE: u8>(source: &Source, group: usize) {
@@ -304,7 +303,8 @@ fn prefetch<const LEVEL: u8, const MIDDLE: u8>(source: &Source, group: usize) {
     }
 }
 
-/// Eight vectors of value + 128, at levels 6 and 8 of high digits + 128, with low ones in `low`.
+/// Decodes a group to eight vectors of value + 128. At levels 6 and 8 these are high digits + 128, with low
+/// digits + 128 in `low`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 unsafe fn decode<const LEVEL: u8, const MIDDLE: u8>(
@@ -313,7 +313,7 @@ unsafe fn decode<const LEVEL: u8, const MIDDLE: u8>(
     group: usize,
     low: &mut [__m512i; 8],
 ) -> [__m512i; 8] {
-    // SAFETY: the caller's `group` is inside of the planes that LEVEL and MIDDLE name.
+    // SAFETY: the caller's `group` is inside the planes that LEVEL and MIDDLE select.
     unsafe {
         let nibbles = nibbles::<LEVEL, MIDDLE>(&source.planes, group);
         if LEVEL >= 6 {
@@ -324,7 +324,7 @@ unsafe fn decode<const LEVEL: u8, const MIDDLE: u8>(
     }
 }
 
-/// Levels 6 and 8: eight vectors of high digits + 128, and in `low` of low digits + 128.
+/// Decodes levels 6 and 8: returns eight vectors of high digits + 128, and stores low digits + 128 in `low`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 unsafe fn wide<const LEVEL: u8>(
@@ -334,14 +334,14 @@ unsafe fn wide<const LEVEL: u8>(
     nibbles: [__m512i; 4],
     low: &mut [__m512i; 8],
 ) -> [__m512i; 8] {
-    // SAFETY: the caller's `group` is inside of P6, and of P8 at level 8.
+    // SAFETY: the caller's `group` is inside P6, and inside P8 at level 8.
     let (p6, p8) = unsafe {
         let p6 = two(source.planes.p6, group);
         (p6, if LEVEL == 8 { two(source.planes.p8, group) } else { p6 })
     };
     let indices = six_bit_codes(nibbles, p6);
-    // Loops, not closures: a closure handed to a function without these instructions may become a
-    // call, with every vector through memory.
+    // Loops instead of closures: a closure passed to a function without these instructions may become a call,
+    // with all vectors passed through memory.
     let mut high = indices;
     if LEVEL == 6 {
         for chunk in 0..8 {
@@ -350,7 +350,7 @@ unsafe fn wide<const LEVEL: u8>(
         }
         return high;
     }
-    // Bit 6 is the lower bit of P8's digit; its upper bit chooses between two pairs of tables.
+    // Bit 6 is the lower bit of P8's digit. Its upper bit selects one of two pairs of tables.
     let [m, n, o, p] = last_digits(p8[0]);
     let [q, r, s, t] = last_digits(p8[1]);
     let last = [m, n, o, p, q, r, s, t];
@@ -364,7 +364,7 @@ unsafe fn wide<const LEVEL: u8>(
     high
 }
 
-/// For four chunks: the lower bit of P8's digit at bit 6, and the upper bit as a mask.
+/// Returns, for four chunks, the lower bit of P8's digit at bit 6, and the upper bit as a mask.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn last_digits(p8: __m512i) -> [(__m512i, __mmask64); 4] {

@@ -1,7 +1,7 @@
-//! NEON, with `sdot` where the processor has it.
+//! Kernels for NEON, with `sdot` if the processor has it.
 //!
-//! A 128-bit vector holds four columns of four rows, a quarter of a tile. Levels 2 to 4 look values
-//! up by `tbl`; levels 6 and 8 look up two digits of base 128 in tables of 64 entries.
+//! A 128-bit vector holds four columns of four rows, a quarter of a tile. Levels 2 to 4 look values up by
+//! `tbl`; levels 6 and 8 look up two digits of base 128 in tables of 64 entries.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::aarch64::*;
@@ -14,30 +14,29 @@ use super::super::planes::neon::{
 use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
-/// Rows of activations that share one decoded group.
+/// Number of activation rows that share one decoded group.
 const BLOCK: usize = 4;
 
-/// A step's octave is subtracted from the exponent, which begins at this bit.
+/// First bit of the exponent, from which a step's octave is subtracted.
 const OCTAVE: i32 = 23;
 
-/// Values of one group by chunk of four columns and quarter of the tile: values, or high digits,
-/// and at levels 6 and 8 low digits.
+/// Values of one group by chunk of four columns and quarter of the tile: values, or at levels 6 and 8 high
+/// and low digits.
 struct Group {
     high: QuarterTiles,
     low: QuarterTiles,
 }
 
-/// Defines the products of one tile for a list of features and a way to add 16 products to four
-/// sums.
+/// Defines the products of one tile for a list of features and a function that adds 16 products to four sums.
 macro_rules! products_for {
     ($module:ident, $features:literal, $dot:path) => {
         pub mod $module {
             use super::*;
 
-            /// One tile for some rows.
+            /// Computes one tile for some rows.
             ///
             /// # Safety
-            /// The machine has the features, and [`super::super::fits`] holds.
+            /// The machine must have the features, and [`super::super::fits`] must hold.
             #[target_feature(enable = $features)]
             pub unsafe fn tile(
                 weights: &NestedWeights,
@@ -47,7 +46,7 @@ macro_rules! products_for {
             ) {
                 let x = rows.source();
                 for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-                    // SAFETY: `fits` holds for a part of the rows too.
+                    // SAFETY: `fits` holds for a subset of the rows too.
                     unsafe {
                         match *rows {
                             [a] => products(weights, tile, x, &[a], out),
@@ -72,7 +71,7 @@ macro_rules! products_for {
                 let x = rows.map(|row| x.row(row as usize).as_ptr());
                 let wide = weights.level >= Level::L6;
                 let units = weights.row_units(tile);
-                // SAFETY: both arrays are as long as what is loaded.
+                // SAFETY: both arrays are as long as the loads.
                 let (units, table) = unsafe {
                     let units = [0, 4, 8, 12].map(|i| vld1q_f32(units[i..].as_ptr()));
                     (units, vld1q_s8(weights.nibble_table(tile).as_ptr()))
@@ -138,8 +137,8 @@ macro_rules! products_for {
 products_for!(plain, "neon", multiply_add);
 products_for!(dotprod, "neon,dotprod", dot);
 
-/// Weight scales of the four quarters of a tile in one group: a step's factor is one of the
-/// first eight with its exponent lowered by what eight steps are, as often as they fit.
+/// Returns the weight scales of the four quarters of a tile in one group. A step's factor is one of the first
+/// eight, with its exponent lowered once for each multiple of eight steps.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn scales(
@@ -147,7 +146,7 @@ unsafe fn scales(
     cell: usize,
     units: [float32x4_t; 4],
 ) -> [float32x4_t; 4] {
-    // SAFETY: the caller's `cell` is inside of both parts, and eight fractions are 32 bytes.
+    // SAFETY: the caller's `cell` is inside both parts, and eight fractions are 32 bytes.
     let (nibbles, high, fractions) = unsafe {
         let nibbles = vld1_u8(weights.steps.as_ptr().add(cell * 8));
         let high = weights.step_high.as_ptr().add(cell * 2).cast::<[u8; 2]>().read();
@@ -177,13 +176,13 @@ unsafe fn scales(
     })
 }
 
-/// Levels 6 and 8: two digits of base 128.
+/// Decodes levels 6 and 8 to two digits of base 128.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
     for (chunk, (high, low)) in out.high.iter_mut().zip(&mut out.low).enumerate() {
         for (quarter, (high, low)) in high.iter_mut().zip(low).enumerate() {
-            // SAFETY: the caller's `cell` is inside of the planes.
+            // SAFETY: the caller's `cell` is inside the planes.
             unsafe {
                 let digit =
                     vandq_u8(digits(weights.planes.p6, cell, chunk, quarter), vdupq_n_u8(3));
@@ -202,7 +201,8 @@ unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
     }
 }
 
-/// Entries of the first 64 or of all 256, less the 128 that tables hold them with.
+/// Looks up entries among the first 64 or all 256, and subtracts the offset of 128 with which tables store
+/// them.
 #[inline]
 #[target_feature(enable = "neon")]
 fn lookup(table: &[u8; 256], tables: usize, index: uint8x16_t) -> int8x16_t {

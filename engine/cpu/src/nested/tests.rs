@@ -81,7 +81,7 @@ fn random_rows(kernels: &Kernels, rows: usize, cols: usize, seed: u64) -> Quanti
     for row in 0..rows {
         let mut x: Vec<f32> =
             (0..cols).map(|_| (random.next_u32() >> 8) as f32 / 1e6 - 8.0).collect();
-        // A group of zeros, and one of the two largest magnitudes alone.
+        // A group of zeros, and one with only the two largest magnitudes.
         x.iter_mut().take(GROUP).for_each(|x| *x *= (row % 2) as f32);
         x.iter_mut().skip(GROUP).take(GROUP).for_each(|x| *x = x.signum() * 3.0);
         kernels.quantize(&x, out.row_mut(row));
@@ -89,7 +89,7 @@ fn random_rows(kernels: &Kernels, rows: usize, cols: usize, seed: u64) -> Quanti
     out
 }
 
-/// The definition: straight from the view's values and scales.
+/// Reference implementation, directly from the view's values and scales.
 fn reference(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
     let mut out = vec![0.0f32; x.rows() * view.rows()];
     let mut values = [0i16; TILE_ROWS * GROUP];
@@ -131,7 +131,7 @@ fn every_kernel_gives_the_bits_of_the_definition() {
             let wanted = reference(&view, level, &x);
             let weights = NestedWeights::new(&view, level, &tables).unwrap();
             for kernels in &sets {
-                // Rows in another order and one of them twice, as experts see them.
+                // Rows in another order and one of them twice, as experts use them.
                 let order: Vec<u32> = (0..tokens as u32).rev().chain([0]).collect();
                 let packed = packed(&x, &order);
                 let apart = RowList::new(&x, &order);
@@ -151,7 +151,7 @@ fn every_kernel_gives_the_bits_of_the_definition() {
 fn packed(x: &QuantizedRows, order: &[u32]) -> PackedRows {
     let mut packed = PackedRows::default();
     packed.clear(x.groups());
-    // A block before, so that the first one is not the only one to be found.
+    // A preceding block, so that the rows do not start at block 0.
     packed.push(&[0]);
     packed.push(order);
     let (cells, blocks) = packed.cells_mut();
@@ -161,7 +161,7 @@ fn packed(x: &QuantizedRows, order: &[u32]) -> PackedRows {
     packed
 }
 
-/// All tiles against `wanted`, `[rows of x, rows]`, bit by bit.
+/// Compares all tiles with `wanted`, `[rows of x, rows]`, bit by bit.
 fn compare(kernels: &Kernels, weights: &NestedWeights, list: RowList, wanted: &[f32], what: &str) {
     let rows = weights.rows();
     let mut out = vec![[f32::NAN; TILE_ROWS]; list.rows().len()];
@@ -180,7 +180,7 @@ fn compare(kernels: &Kernels, weights: &NestedWeights, list: RowList, wanted: &[
 
 #[test]
 fn the_largest_sums_do_not_overflow() {
-    // All codes at one end, all activations at +-127: the largest products everywhere.
+    // All codes at one end and all activations at +-127 give the largest products.
     for code in [0u8, 255] {
         let mut planes = random_matrix(16, 64, 3);
         planes.codec.beta_q = 32;

@@ -9,15 +9,15 @@ use crate::rows::QuantizedGroup;
 /// Bytes of one group, by chunk of four columns and half of the tile.
 pub type HalfTiles = [[__m256i; 2]; 8];
 
-/// Vector `half` of the 64-byte vector `index` of a plane.
+/// Loads vector `half` of the 64-byte vector `index` of a plane.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub unsafe fn load(plane: &[u8], index: usize, half: usize) -> __m256i {
-    // SAFETY: the caller's `index` is inside of the plane.
+    // SAFETY: the caller's `index` is inside the plane.
     unsafe { _mm256_loadu_si256(plane.as_ptr().add(index * 64 + half * 32).cast()) }
 }
 
-/// Spreads four bits of every byte, 0 to 3 or 4 to 7, to its even bits.
+/// Spreads four bits of each byte, 0 to 3 or 4 to 7, to its even bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn spread(bits: __m256i, vector: usize) -> __m256i {
@@ -29,11 +29,11 @@ pub fn spread(bits: __m256i, vector: usize) -> __m256i {
     _mm256_shuffle_epi8(table, _mm256_and_si256(bits, _mm256_set1_epi8(15)))
 }
 
-/// P3's bit above P4's, as 2-bit digits; P4 counts as 0 where the level does not need it.
+/// Returns P3's bits above P4's as 2-bit digits. P4 counts as 0 if the level does not need it.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub unsafe fn middle(planes: &CodePlanes, cell: usize, vector: usize, half: usize) -> __m256i {
-    // SAFETY: the caller's `cell` is inside of the planes.
+    // SAFETY: the caller's `cell` is inside the planes.
     unsafe {
         match planes.middle {
             Middle::None => _mm256_setzero_si256(),
@@ -47,7 +47,7 @@ pub unsafe fn middle(planes: &CodePlanes, cell: usize, vector: usize, half: usiz
     }
 }
 
-/// Four nibbles of every byte's two digits: chunks 0 to 3 of a pair of vectors.
+/// Combines two digits to nibbles: returns chunks 0 to 3 of a pair of vectors.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn nibbles(upper: __m256i, lower: __m256i) -> [__m256i; 4] {
@@ -68,16 +68,16 @@ pub fn nibbles(upper: __m256i, lower: __m256i) -> [__m256i; 4] {
     ]
 }
 
-/// A chunk of four activations in every lane.
+/// Broadcasts a chunk of four activations to all lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub unsafe fn broadcast(x: &QuantizedGroup, chunk: usize) -> __m256i {
     let values: *const i32 = x.values.as_ptr().cast();
-    // SAFETY: eight chunks of four bytes.
+    // SAFETY: there are eight chunks of four bytes.
     _mm256_set1_epi32(unsafe { values.add(chunk).read_unaligned() })
 }
 
-/// `sum` plus the products of four values and activations in each lane, exact since both are
+/// Adds the products of four values and activations to `sum` in each lane. The result is exact since both are
 /// within -127..=127.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -86,7 +86,7 @@ pub fn multiply_add(sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
     _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
-/// Bytes that a table has for the leading digits of codes: two bits, or four.
+/// Looks up the table entries for the leading digits of codes: two bits at level 2, otherwise four.
 #[inline]
 #[target_feature(enable = "avx2")]
 #[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
@@ -99,7 +99,7 @@ pub unsafe fn lookup_nibbles(
 ) {
     for vector in 0..2 {
         for half in 0..2 {
-            // SAFETY: the caller's `cell` is inside of the planes.
+            // SAFETY: the caller's `cell` is inside the planes.
             let p2 = unsafe { load(planes.p2, cell * 2 + vector, half) };
             let indices = if level_2 {
                 two_bits(p2)
@@ -114,7 +114,7 @@ pub unsafe fn lookup_nibbles(
     }
 }
 
-/// The four 2-bit digits of bytes.
+/// Returns the four 2-bit digits of bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn two_bits(bytes: __m256i) -> [__m256i; 4] {

@@ -5,19 +5,19 @@ use std::arch::x86_64::*;
 
 use super::{CodePlanes, Middle};
 
-/// What P3 and P4 look like.
+/// Storage of planes P3 and P4: none, P3 only, separate, or merged.
 pub const NONE: u8 = 0;
 pub const P3: u8 = 1;
 pub const SPLIT: u8 = 2;
 pub const MERGED: u8 = 3;
 
-/// Bit matrices: spread bits 0..4 or 4..8 of a byte to the odd or even bits of a byte.
+/// Bit matrices that spread bits 0..4 or 4..8 of a byte to the odd or even bits of a byte.
 const LOW_TO_ODD: i64 = 0x0001_0002_0004_0008;
 const HIGH_TO_ODD: i64 = 0x0010_0020_0040_0080;
 const LOW_TO_EVEN: i64 = 0x0100_0200_0400_0800;
 const HIGH_TO_EVEN: i64 = 0x1000_2000_4000_8000;
 
-/// `vpternlogd` that takes the first operand where the third has ones, else the second.
+/// `vpternlogd` operation that selects the first operand where the third has ones, or else the second.
 pub const SELECT: i32 = 0xe4;
 
 /// Addresses of one tile's first group.
@@ -32,7 +32,7 @@ pub struct TilePlanes {
 }
 
 impl TilePlanes {
-    /// The planes of a tile whose first group is number `cell`; a group has `p6_bytes` of P6.
+    /// Returns the planes of a tile whose first group has number `cell`. A group has `p6_bytes` of P6.
     pub fn new(planes: &CodePlanes, cell: usize, p6_bytes: usize) -> Self {
         let at = |plane: &[u8], bytes: usize| plane.as_ptr().wrapping_add(cell * bytes);
         let (middle, p4) = match planes.middle {
@@ -46,8 +46,8 @@ impl TilePlanes {
     }
 }
 
-/// Value + 128 by the index's bits 0 to 3; at level 2 also by its bits 2 and 3 and by its bits 4
-/// and 5 alone, which saves shifts.
+/// Lookup tables of value + 128, indexed by bits 0 to 3. At level 2 there are also tables indexed only by
+/// bits 2 and 3 and by bits 4 and 5, which saves shifts.
 pub struct NibbleTables {
     nibble: __m512i,
     bits_2: __m512i,
@@ -55,11 +55,11 @@ pub struct NibbleTables {
 }
 
 impl NibbleTables {
-    /// The tables of 16 values.
+    /// Builds the tables from 16 values.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     pub fn new(values: &[i8; 16]) -> Self {
-        // SAFETY: 16 bytes.
+        // SAFETY: the array has 16 bytes.
         let nibble = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
         let nibble = _mm512_xor_si512(_mm512_broadcast_i32x4(nibble), _mm512_set1_epi8(-128));
         let fours =
@@ -75,17 +75,17 @@ impl NibbleTables {
     }
 }
 
-/// Fetches a line to the second cache: the first one has buffers for few lines on their way
-/// (PERF.md, "Runs of gate and up").
+/// Prefetches a line into the second-level cache, because the first level has only few fill buffers (PERF.md,
+/// "Runs of gate and up").
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub fn prefetch_line(address: *const u8, offset: usize) {
-    // A prefetch beyond a plane's end does nothing.
+    // A prefetch beyond the end of a plane has no effect.
     _mm_prefetch::<_MM_HINT_T1>(address.wrapping_add(offset).cast());
 }
 
 impl TilePlanes {
-    /// Fetches what a later group reads; LEVEL is 5 where P6 has a bit each.
+    /// Prefetches the data of a later group. LEVEL is 5 if P6 has one bit per weight.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub fn prefetch<const LEVEL: u8, const MIDDLE: u8>(&self, group: usize) {
@@ -115,15 +115,15 @@ impl TilePlanes {
     }
 }
 
-/// The leading digits of a group: at level 2 its two vectors of P2, else four vectors of two
-/// nibbles each, holding chunks 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+/// Returns the leading digits of a group. At level 2 these are its two vectors of P2. Otherwise there are
+/// four vectors of two nibbles each, which hold chunks 0 and 2, 1 and 3, 4 and 6, 5 and 7.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 pub unsafe fn nibbles<const LEVEL: u8, const MIDDLE: u8>(
     source: &TilePlanes,
     group: usize,
 ) -> [__m512i; 4] {
-    // SAFETY: the caller's `group` is inside of the planes that MIDDLE names.
+    // SAFETY: the caller's `group` is inside the planes that MIDDLE selects.
     unsafe {
         let p2 = two(source.p2, group);
         if LEVEL == 2 {
@@ -149,11 +149,11 @@ pub unsafe fn nibbles<const LEVEL: u8, const MIDDLE: u8>(
     }
 }
 
-/// Two vectors of 2-bit digits.
+/// Loads two vectors of 2-bit digits.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub unsafe fn two(plane: *const u8, group: usize) -> [__m512i; 2] {
-    // SAFETY: the caller's `group` is inside of the plane.
+    // SAFETY: the caller's `group` is inside the plane.
     unsafe {
         let plane = plane.add(group * 128);
         [_mm512_loadu_si512(plane.cast()), _mm512_loadu_si512(plane.add(64).cast())]
@@ -166,7 +166,7 @@ fn spread<const MATRIX: i64>(bits: __m512i) -> __m512i {
     _mm512_gf2p8affine_epi64_epi8::<0>(bits, _mm512_set1_epi64(MATRIX))
 }
 
-/// Nibbles of an upper and a lower digit each: of the bytes' even digits, and of the odd ones.
+/// Combines an upper and a lower digit to nibbles: of the bytes' even digits, and of the odd ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn pairs(upper: __m512i, lower: __m512i) -> [__m512i; 2] {
@@ -179,7 +179,7 @@ pub fn pairs(upper: __m512i, lower: __m512i) -> [__m512i; 2] {
     ]
 }
 
-/// Levels 2 to 4: eight vectors of value + 128.
+/// Decodes levels 2 to 4 to eight vectors of value + 128.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 pub fn narrow<const LEVEL: u8>(tables: &NibbleTables, nibbles: [__m512i; 4]) -> [__m512i; 8] {
@@ -209,7 +209,8 @@ pub fn narrow<const LEVEL: u8>(tables: &NibbleTables, nibbles: [__m512i; 4]) -> 
     ]
 }
 
-/// Codes of six bits by chunk, with what is above them: the nibble in bits 2 to 5, P6's digit below.
+/// Returns codes of six bits by chunk, with unspecified higher bits: the nibble in bits 2 to 5, P6's digit
+/// below.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn six_bit_codes(nibbles: [__m512i; 4], p6: [__m512i; 2]) -> [__m512i; 8] {
@@ -237,7 +238,7 @@ pub fn six_bit_codes(nibbles: [__m512i; 4], p6: [__m512i; 2]) -> [__m512i; 8] {
     indices
 }
 
-/// Codes of five bits by chunk, with what is above them, from a P6 of a bit each.
+/// Returns codes of five bits by chunk, with unspecified higher bits, from a P6 of one bit per weight.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn five_bit_codes(nibbles: [__m512i; 4], p6: __m512i) -> [__m512i; 8] {
@@ -257,7 +258,7 @@ pub fn five_bit_codes(nibbles: [__m512i; 4], p6: __m512i) -> [__m512i; 8] {
     ]
 }
 
-/// Whole codes by chunk, from the digits of P6 and P8 below the nibbles.
+/// Returns complete codes by chunk, with the digits of P6 and P8 below the nibbles.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn whole_codes(nibbles: [__m512i; 4], p6: [__m512i; 2], p8: [__m512i; 2]) -> [__m512i; 8] {

@@ -8,7 +8,7 @@ use super::{CodePlanes, Middle};
 /// Values of one group, by chunk of four columns and quarter of the tile.
 pub type QuarterTiles = [[int8x16_t; 4]; 8];
 
-/// `sum` plus the products of four values and activations in each lane.
+/// Adds the products of four values and activations to `sum` in each lane.
 #[inline]
 #[target_feature(enable = "neon")]
 pub fn multiply_add(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
@@ -17,12 +17,12 @@ pub fn multiply_add(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4
     vaddq_s32(sum, vpaddq_s32(first, last))
 }
 
-/// The same by one instruction, whose intrinsic is not stable.
+/// Does the same as [`multiply_add`] with one instruction, whose intrinsic is not stable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 pub fn dot(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
     let mut sum = sum;
-    // SAFETY: it works on registers alone.
+    // SAFETY: the instruction only accesses registers.
     unsafe {
         std::arch::asm!(
             "sdot {sum:v}.4s, {weights:v}.16b, {x:v}.16b",
@@ -35,11 +35,11 @@ pub fn dot(sum: int32x4_t, weights: int8x16_t, x: int8x16_t) -> int32x4_t {
     sum
 }
 
-/// Vector `quarter` of the 64-byte vector `index` of a plane.
+/// Loads vector `quarter` of the 64-byte vector `index` of a plane.
 #[inline]
 #[target_feature(enable = "neon")]
 pub unsafe fn load(plane: &[u8], index: usize, quarter: usize) -> uint8x16_t {
-    // SAFETY: the caller's `index` is inside of the plane.
+    // SAFETY: the caller's `index` is inside the plane.
     unsafe { vld1q_u8(plane.as_ptr().add(index * 64 + quarter * 16)) }
 }
 
@@ -49,16 +49,16 @@ pub fn shift_right(bytes: uint8x16_t, bits: usize) -> uint8x16_t {
     vshlq_u8(bytes, vdupq_n_s8(-(bits as i8)))
 }
 
-/// The four 2-bit digits of every byte, with what is above them.
+/// Returns a 2-bit digit of each byte, with unspecified higher bits.
 #[inline]
 #[target_feature(enable = "neon")]
 pub unsafe fn digits(plane: &[u8], cell: usize, chunk: usize, quarter: usize) -> uint8x16_t {
-    // SAFETY: the caller's `cell` is inside of the plane.
+    // SAFETY: the caller's `cell` is inside the plane.
     let bytes = unsafe { load(plane, cell * 2 + chunk / 4, quarter) };
     shift_right(bytes, 2 * (chunk % 4))
 }
 
-/// The leading four bits of 16 codes; P4 counts as 0 where the level does not need it.
+/// Returns the leading four bits of 16 codes. P4 counts as 0 if the level does not need it.
 #[inline]
 #[target_feature(enable = "neon")]
 pub unsafe fn nibbles(
@@ -68,7 +68,7 @@ pub unsafe fn nibbles(
     quarter: usize,
 ) -> uint8x16_t {
     let bit = vdupq_n_u8(1);
-    // SAFETY: the caller's `cell` is inside of the planes.
+    // SAFETY: the caller's `cell` is inside the planes.
     unsafe {
         let upper = digits(planes.p2, cell, chunk, quarter);
         let lower = match planes.middle {
@@ -87,7 +87,7 @@ pub unsafe fn nibbles(
     }
 }
 
-/// Values that a table has for the leading digits of codes: two bits, or four.
+/// Looks up the table entries for the leading digits of codes: two bits at level 2, otherwise four.
 #[inline]
 #[target_feature(enable = "neon")]
 pub unsafe fn lookup_nibbles(
@@ -99,7 +99,7 @@ pub unsafe fn lookup_nibbles(
 ) {
     for (chunk, out) in out.iter_mut().enumerate() {
         for (quarter, out) in out.iter_mut().enumerate() {
-            // SAFETY: the caller's `cell` is inside of the planes.
+            // SAFETY: the caller's `cell` is inside the planes.
             let index = unsafe {
                 if level_2 {
                     vandq_u8(digits(planes.p2, cell, chunk, quarter), vdupq_n_u8(3))

@@ -1,4 +1,4 @@
-//! Attention, one head after the other.
+//! Attention, one head at a time.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvValues, PAGE_POSITIONS, PageId};
 
-/// [`Encoder::rope`](nestling_core::backend::Encoder::rope) with pages.
+/// Implements [`Encoder::rope`](nestling_core::backend::Encoder::rope) with pages.
 pub(super) fn rope_store(
     heads: &AttentionHeads<Reference>,
     rows: &StepRows,
@@ -41,7 +41,7 @@ pub(super) fn rope_store(
     Ok(())
 }
 
-/// [`Encoder::rope`](nestling_core::backend::Encoder::rope) without pages.
+/// Implements [`Encoder::rope`](nestling_core::backend::Encoder::rope) without pages.
 pub(super) fn rope_queries(
     heads: &AttentionHeads<Reference>,
     rope: &ReferenceBuffer,
@@ -50,7 +50,7 @@ pub(super) fn rope_queries(
     rotate(heads, rope, queries, heads.num_attention_heads, 0);
 }
 
-/// [`Encoder::attend`](nestling_core::backend::Encoder::attend).
+/// Implements [`Encoder::attend`](nestling_core::backend::Encoder::attend).
 pub(super) fn attend(
     heads: &AttentionHeads<Reference>,
     rows: &StepRows,
@@ -80,7 +80,7 @@ fn place(rows: &StepRows, index: usize) -> Result<(PageId, usize), EngineError> 
     rows.place(index).ok_or_else(|| EngineError::mismatch("page of a row", "a page", "none"))
 }
 
-/// Norms and rotates the first heads of every row: queries, then keys.
+/// Normalizes and rotates the first heads of each row: queries, then keys.
 fn rotate(
     heads: &AttentionHeads<Reference>,
     rope: &ReferenceBuffer,
@@ -106,7 +106,7 @@ fn rotate(
     }
 }
 
-/// One head of keys and values in the pages of a sequence.
+/// One KV head in the pages of a sequence.
 #[derive(Clone, Copy)]
 struct HeadPages<'a> {
     kv: &'a ReferencePool,
@@ -114,7 +114,7 @@ struct HeadPages<'a> {
     head: usize,
 }
 
-/// Attention of one query head over the `visible` positions.
+/// Computes attention of one query head over the `visible` positions.
 fn attend_head(
     scale: f32,
     query: &[f32],

@@ -1,4 +1,4 @@
-//! Gated DeltaNet, a token after the other.
+//! Gated DeltaNet, one token at a time.
 
 use nestling_import::DeltaNetConfig;
 
@@ -40,7 +40,7 @@ pub(super) fn delta_net(
     Ok(())
 }
 
-/// One row: its convolution, its way through every head's state, its norm and gate.
+/// Processes one row: its convolution, the update of each head's state, its norm and gate.
 fn token(net: &DeltaNet<Reference>, projected: &[f32], state: &mut [f32], out: &mut [f32]) {
     let shape = &net.shape;
     let DeltaNetConfig { num_key_heads, num_value_heads, key_head_dim, value_head_dim, .. } =

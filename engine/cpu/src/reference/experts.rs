@@ -1,4 +1,4 @@
-//! Experts, one after the other.
+//! Experts, one at a time.
 
 use nestling_formats::Level;
 
@@ -7,7 +7,7 @@ use crate::math;
 use nestling_core::backend::{Encoder, PinnedExpert, Routing};
 use nestling_core::error::EngineError;
 
-/// [`Encoder::experts`].
+/// Implements [`Encoder::experts`].
 pub(super) fn experts(
     encoder: &mut ReferenceEncoder,
     experts: &[PinnedExpert<'_, Reference>],
@@ -31,7 +31,7 @@ pub(super) fn experts(
     Ok(())
 }
 
-/// [`Encoder::experts_sum`].
+/// Implements [`Encoder::experts_sum`].
 pub(super) fn experts_sum(
     routing: &Routing,
     expert_rows: &ReferenceBuffer,

@@ -1,7 +1,7 @@
-//! What every operation computes: one thread, plain loops, no vectors.
+//! Reference implementation of all operations: single-threaded plain loops without vectors.
 //!
-//! Other encoders of the CPU give the same bits; other devices are within a tolerance. The float
-//! arithmetic is that of [`super::math`], the integers are exact.
+//! Other encoders of the CPU give the same bits; other devices are within a tolerance. The float arithmetic
+//! is that of [`super::math`], and integers are exact.
 
 mod attention;
 mod delta_net;
@@ -28,11 +28,11 @@ use nestling_core::weights::{ActivationMode, MatrixWeights};
 pub use multiply::ReferenceMatrix;
 pub use pages::ReferencePool;
 
-/// The backend that defines the others.
+/// The reference backend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
-/// Runs each operation when it is called. It is only reached behind [`Checked`], which has checked the
+/// Encoder that runs each operation immediately. It is only used behind [`Checked`], which has checked the
 /// operands.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferenceEncoder;
@@ -186,7 +186,7 @@ impl Backend for Reference {
     }
 }
 
-/// `out[t] = W x[t]` for all rows, each at its level.
+/// Computes `out[t] = W x[t]` for all rows, each at its level.
 fn products(
     matrix: &ReferenceMatrix,
     levels: &[Level],
@@ -202,7 +202,7 @@ fn products(
     Ok(out)
 }
 
-/// `out[t] = W x[t] + b` for all rows, each at its level.
+/// Computes `out[t] = W x[t] + b` for all rows, each at its level.
 fn linear(
     weights: &Linear<Reference>,
     levels: &[Level],
@@ -215,7 +215,7 @@ fn linear(
     Ok(out)
 }
 
-/// `down(silu(gate(x)) * up(x))`.
+/// Computes `down(silu(gate(x)) * up(x))`.
 fn feed_forward(
     weights: &FeedForward<Reference>,
     levels: &[Level],
@@ -395,10 +395,10 @@ impl Encoder<Reference> for ReferenceEncoder {
                 math::add(logits, bias);
             }
             let (mut ids, mut weights) = (vec![0; per_token], vec![0.0; per_token]);
-            // Default: a router without them adds nothing to scores.
+            // Default: an absent bias adds nothing to scores.
             let selection_bias = router.selection_bias.as_deref().unwrap_or_default();
             let mut choice = vec![0.0; experts];
-            // Default: a router without them scales no expert.
+            // Default: an absent scale is 1.
             let expert_scale = router.expert_scale.as_deref().unwrap_or_default();
             let choice = &mut choice;
             let scores = math::RouterScores { logits, choice, selection_bias, expert_scale };

@@ -1,4 +1,4 @@
-//! Matrix products, one element after the other.
+//! Matrix products, one element at a time.
 
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, GroupScales, InputTransform, TILE_ROWS};
@@ -8,7 +8,7 @@ use crate::math;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, MatrixWeights, NestedMatrix};
 
-/// Weights with the way to multiply them.
+/// Weights with their multiplication mode.
 #[derive(Clone, Debug)]
 pub struct ReferenceMatrix {
     weights: MatrixWeights,
@@ -20,7 +20,7 @@ impl ReferenceMatrix {
         Self { weights, activations }
     }
 
-    /// Whether its inputs are rotated before the product.
+    /// Returns whether the inputs are rotated before the product.
     pub(super) fn is_rotated(&self) -> bool {
         self.weights.inputs() == InputTransform::Hadamard
     }
@@ -37,7 +37,7 @@ impl ReferenceMatrix {
         self.weights.cols()
     }
 
-    /// One row of weights as floats, `[cols]`.
+    /// Reads one row of weights as floats, `[cols]`.
     pub(super) fn read_row(
         &self,
         level: Level,
@@ -53,7 +53,7 @@ impl ReferenceMatrix {
         Ok(())
     }
 
-    /// `out[t] = W x[t]` for the rows `t` that are listed.
+    /// Computes `out[t] = W x[t]` for the listed rows `t`.
     pub(super) fn multiply(
         &self,
         level: Level,
@@ -94,7 +94,7 @@ struct QuantizedRow {
     scales: Vec<f32>, // [groups]
 }
 
-/// One row of weights in one group, with what is done with it.
+/// One row of weights in one group, with its scales.
 struct GroupOfRow<'a> {
     weights: &'a [i16], // [32]
     scales: &'a GroupScales,
@@ -102,7 +102,7 @@ struct GroupOfRow<'a> {
 }
 
 impl GroupOfRow<'_> {
-    /// Goes on with a row's sum: products of every sub-block, then their minima.
+    /// Adds a group to a row's sum: products of each sub-block, then their minima.
     fn add(&self, activations: &[i8], x_scale: f32, mut acc: f32) -> f32 {
         let columns = GROUP / self.scales.sub_blocks;
         let blocks = || self.weights.chunks(columns).zip(activations.chunks(columns)).enumerate();

@@ -1,4 +1,4 @@
-//! Pages of keys and values, held as f32 after rounding to the element type.
+//! KV pages, stored as f32 after rounding to the element type.
 
 use half::f16;
 
@@ -6,10 +6,9 @@ use crate::math;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
 
-/// One position of one head.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Position {
-    /// What elements are multiplied with: 1 unless they are integers.
+    /// Factor of the elements; 1 unless they are integers.
     pub key_scale: f32,
     pub value_scale: f32,
     pub key: Vec<f32>,   // [head_dim], or what follows the value
@@ -17,7 +16,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// With a key that begins with the value, both multiplied with their scales.
+    /// Returns the position with a key that starts with the value, both multiplied by their scales.
     fn shared(&self) -> Self {
         let scaled = |x: &[f32], scale: f32| x.iter().map(|x| x * scale).collect::<Vec<_>>();
         let value = scaled(&self.value, self.value_scale);
@@ -26,14 +25,14 @@ impl Position {
     }
 }
 
-/// The pages of one layer, each `[64 positions, heads]`.
+/// KV pages of one layer, each `[64 positions, heads]`.
 #[derive(Clone, Debug)]
 pub struct ReferencePool {
     shape: KvShape,
     pages: Vec<Vec<Position>>, // empty until first written
 }
 
-/// Elements as the type holds them, and their scale.
+/// Returns elements rounded to the type, with their scale.
 fn rounded(dtype: KvDtype, x: &[f32]) -> (f32, Vec<f32>) {
     match dtype {
         KvDtype::F32 => (1.0, x.to_vec()),
@@ -77,7 +76,6 @@ impl ReferencePool {
         Ok(positions)
     }
 
-    /// One position of one head.
     pub(super) fn at(
         &self,
         page: PageId,
@@ -92,7 +90,7 @@ impl ReferencePool {
         })
     }
 
-    /// Elements of a stored key: without those that are stored as its value.
+    /// Returns the number of elements of a stored key, without the ones stored as its value.
     fn key_dim(&self) -> usize {
         match self.shape.values {
             KvValues::Beside => self.shape.head_dim,
@@ -104,7 +102,7 @@ impl ReferencePool {
         self.shape.values.dim(self.shape.head_dim)
     }
 
-    /// Stores the keys of one position, `[heads, head_dim]`, that begin with their values.
+    /// Stores the keys of one position, `[heads, head_dim]`, which start with their values.
     pub(super) fn store_shared(
         &mut self,
         page: PageId,
@@ -141,7 +139,7 @@ impl ReferencePool {
         Ok(())
     }
 
-    /// Element type by element type, the scales of integers after them.
+    /// Writes the elements in their type, followed by the scales of integers.
     pub(super) fn read(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), EngineError> {
         for position in self.page(page)? {
             for value in position.key.iter().chain(&position.value) {

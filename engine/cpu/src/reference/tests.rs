@@ -1,4 +1,4 @@
-//! The reference against the mathematics, in f64. Tolerances follow from the arithmetic.
+//! The reference against the mathematical definition in f64. Tolerances follow from the arithmetic.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! AVX2 with FMA, and the same with AVX-VNNI.
+//! Kernels for AVX2 with FMA, and for AVX-VNNI.
 //!
-//! Half a tile, eight rows of four columns, fills one 256-bit vector. Weights are unsigned bytes,
-//! `byte * stride - zero`: a code of five or six bits is its byte, which needs no table. Without
-//! VNNI, `pmaddubsw` adds in 16 bits: as many chunks of four columns as stay below 2^15 are added
-//! before they are widened. Bytes above 64 are signed ones instead, |w| times sign(x, w).
+//! Half a tile, eight rows of four columns, fills one 256-bit vector. Weights are unsigned bytes, `byte *
+//! stride - zero`; a code of five or six bits is its byte and needs no table. Without VNNI, `pmaddubsw` adds
+//! in 16 bits. As many chunks of four columns as stay below 2^15 are added before they are widened. Bytes
+//! above 64 are signed instead, as |w| times sign(x, w).
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
@@ -18,10 +18,10 @@ use super::{GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned
 
 mod scales;
 
-/// Rows of activations that share one decoded group.
+/// Number of activation rows that share one decoded group.
 const BLOCK: usize = 16;
 
-/// Chunks that `pmaddubsw` may add in 16 bits, by the largest byte; none for signed bytes.
+/// Returns the number of chunks that `pmaddubsw` may add in 16 bits, by the largest byte; 0 for signed bytes.
 fn chunks_in_16_bits(largest: u8) -> usize {
     match largest {
         0..=15 => 8,
@@ -31,17 +31,17 @@ fn chunks_in_16_bits(largest: u8) -> usize {
     }
 }
 
-/// Defines the products of one tile for a list of features, how to choose a `MODE`, the modes, and
-/// the sums of a sub-block.
+/// Defines the products of one tile. Parameters are a list of features, the selection of a `MODE`, the modes,
+/// and the sums of a sub-block.
 macro_rules! products_for {
     ($module:ident, $features:literal, $mode:expr, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
             use super::*;
 
-            /// One tile for some rows.
+            /// Computes one tile for some rows.
             ///
             /// # Safety
-            /// The machine has the features, and [`super::super::fits`] holds.
+            /// The machine must have the features, and [`super::super::fits`] must hold.
             #[target_feature(enable = $features)]
             pub unsafe fn tile(
                 weights: &ScaledWeights,
@@ -50,7 +50,7 @@ macro_rules! products_for {
                 out: &mut [TileValues],
             ) {
                 let mode: usize = $mode(weights.table.unsigned.largest);
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     match (mode, weights.form.sub_blocks()) {
                         $(($some, 1) => products::<$some, 1>(weights, tile, rows, out),
@@ -93,7 +93,7 @@ macro_rules! products_for {
                 }
             }
 
-            /// Goes on with the sums of 16 rows by the panel's slots from `slot` on.
+            /// Adds the panel's slots from `slot` on to the sums of 16 rows.
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn add_group<const MODE: usize, const SUBS: usize>(
@@ -145,12 +145,12 @@ macro_rules! products_for {
 products_for!(plain, "avx2,fma,f16c", chunks_in_16_bits, [8 4 2 0], pair_dots);
 products_for!(vnni, "avx2,fma,f16c,avxvnni", |_| 8, [8], vnni_dots);
 
-/// What the products of all groups have in common.
+/// Common data of the products of all groups.
 struct Product<'a> {
     weights: &'a ScaledWeights<'a>,
-    /// Bytes by nibble at levels 2 to 4.
+    /// Bytes indexed by nibble at levels 2 to 4.
     table: __m256i,
-    /// Flips the upper bit of codes of 8 bits that are to be signed.
+    /// Mask that flips the upper bit of 8-bit codes to make them signed.
     flip: __m256i,
     stride: i32,
     zero: i32,
@@ -158,7 +158,7 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// With MODE 0 bytes are signed: the values themselves.
+    /// Creates the common data. With MODE 0, bytes are signed: the values themselves.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn new<const MODE: usize>(weights: &'a ScaledWeights<'a>) -> Self {
@@ -184,15 +184,14 @@ fn zero() -> HalfTiles {
     [[_mm256_setzero_si256(); 2]; 8]
 }
 
-/// The two halves of 16 floats.
+/// Loads the two halves of 16 floats.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
-    // SAFETY: both halves are inside.
+    // SAFETY: both halves are in bounds.
     unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
 }
 
-/// The sums of activations of the sub-blocks.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sums_of_x<const SUBS: usize>(x: &QuantizedGroup) -> [i32; 2] {
@@ -200,7 +199,7 @@ fn sums_of_x<const SUBS: usize>(x: &QuantizedGroup) -> [i32; 2] {
         return [-(x.correction >> 7); 2];
     }
     const { assert!(GROUP == 32) };
-    // SAFETY: 32 activations.
+    // SAFETY: there are 32 activations.
     let x = unsafe { _mm256_loadu_si256(x.values.as_ptr().cast()) };
     let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
     let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -209,7 +208,7 @@ fn sums_of_x<const SUBS: usize>(x: &QuantizedGroup) -> [i32; 2] {
     [_mm256_extract_epi32::<0>(halves), _mm256_extract_epi32::<4>(halves)]
 }
 
-/// Exact sums of a sub-block by halves of the tile, of bytes and activations, without VNNI.
+/// Computes the exact sums of a sub-block by halves of the tile, from bytes and activations, without VNNI.
 #[inline]
 #[target_feature(enable = "avx2")]
 #[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
@@ -223,7 +222,7 @@ fn pair_dots<const MODE: usize, const SUBS: usize>(
     for start in (first..first + count).step_by(run) {
         let mut pairs = [_mm256_setzero_si256(); 2];
         for chunk in start..start + run {
-            // SAFETY: a chunk of eight.
+            // SAFETY: there are eight chunks.
             let x = unsafe { broadcast(x, chunk) };
             for half in 0..2 {
                 let weights = values[chunk][half];
@@ -245,7 +244,7 @@ fn pair_dots<const MODE: usize, const SUBS: usize>(
     sums
 }
 
-/// The same with VNNI, for any bytes.
+/// Computes the same sums as [`pair_dots`] with VNNI, for any bytes.
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
 fn vnni_dots<const MODE: usize, const SUBS: usize>(
@@ -255,7 +254,7 @@ fn vnni_dots<const MODE: usize, const SUBS: usize>(
 ) -> [__m256i; 2] {
     let (count, mut sums) = (8 / SUBS, [_mm256_setzero_si256(); 2]);
     for chunk in sub * count..(sub + 1) * count {
-        // SAFETY: a chunk of eight.
+        // SAFETY: there are eight chunks.
         let x = unsafe { broadcast(x, chunk) };
         for (sum, values) in sums.iter_mut().zip(values[chunk]) {
             *sum = _mm256_dpbusd_avx_epi32(*sum, values, x);
@@ -264,7 +263,7 @@ fn vnni_dots<const MODE: usize, const SUBS: usize>(
     sums
 }
 
-/// The bytes of one group.
+/// Decodes one group to bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 #[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
@@ -272,7 +271,7 @@ unsafe fn decode(product: &Product, cell: usize, out: &mut HalfTiles) {
     let (weights, planes) = (product.weights, &product.weights.planes);
     let last = weights.last_bits();
     if last == 0 {
-        // SAFETY: the caller's `cell` is inside of the planes.
+        // SAFETY: the caller's `cell` is inside the planes.
         return unsafe {
             lookup_nibbles(planes, weights.level == Level::L2, cell, product.table, out);
         };
@@ -295,7 +294,7 @@ unsafe fn decode(product: &Product, cell: usize, out: &mut HalfTiles) {
             };
             let shift = _mm_cvtsi32_si128(i32::from(last));
             for i in 0..4 {
-                // A nibble moved by up to four bits stays within its byte.
+                // A nibble shifted by up to four bits stays within its byte.
                 let code = _mm256_or_si256(_mm256_sll_epi16(first[i], shift), last_digits[i]);
                 out[vector * 4 + i][half] =
                     if last == 4 { _mm256_xor_si256(code, product.flip) } else { code };
@@ -304,7 +303,7 @@ unsafe fn decode(product: &Product, cell: usize, out: &mut HalfTiles) {
     }
 }
 
-/// The four 1-bit digits of bytes that a half of the chunks takes.
+/// Returns the four 1-bit digits of bytes that one half of the chunks uses.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn one_bits(bytes: __m256i, vector: usize) -> [__m256i; 4] {

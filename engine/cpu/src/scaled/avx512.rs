@@ -1,9 +1,9 @@
-//! AVX-512 with VNNI, VBMI and GFNI (Ice Lake, Zen 4 and later).
+//! Kernels for AVX-512 with VNNI, VBMI and GFNI (Ice Lake, Zen 4 and later).
 //!
-//! One 512-bit vector holds four columns of 16 rows; lane i of an accumulator is row i. Weights are
-//! unsigned bytes, value + 128, and `vpdpbusd` starts from -128 * sum(x) of the sub-block, which
-//! its minimum takes too. Levels 2 to 4 look values up as the nested code does, levels of 5 and 6
-//! bits in one table of 64 entries; a code of 8 bits is its value + 128.
+//! One 512-bit vector holds four columns of 16 rows; lane i of an accumulator is row i. Weights are unsigned
+//! bytes, value + 128. `vpdpbusd` starts from -128 * sum(x) of the sub-block, which is also used for its
+//! minimum. Levels 2 to 4 look values up as for the nested code, and codes of 5 and 6 bits use one table of
+//! 64 entries. A code of 8 bits is its value + 128.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
@@ -22,10 +22,11 @@ use super::{RUN, RowList, ScaledWeights, TileValues};
 mod panel;
 mod scales;
 
-/// Groups ahead of the one in work that are prefetched for one row: its matrix comes from memory.
+/// Prefetch distance in groups, for a single row, whose matrix comes from memory.
 const AHEAD: usize = 24;
 
-/// Calls a function for the codes of some weights: `LEVEL` (5 where P6 has a bit of each), `MIDDLE`.
+/// Calls a function with constants for the codes of some weights: `LEVEL` (5 if P6 has one bit per weight)
+/// and `MIDDLE`.
 macro_rules! for_codes {
     ($weights:expr, $function:ident $arguments:tt) => {
         match ($weights.level, $weights.last_bits(), $weights.planes.middle) {
@@ -44,27 +45,27 @@ macro_rules! for_codes {
 }
 use for_codes;
 
-/// One tile for some rows.
+/// Computes one tile for some rows.
 ///
 /// # Safety
-/// The machine has the features, and [`super::fits`] holds.
+/// The machine must have the features, and [`super::fits`] must hold.
 pub unsafe fn tile(weights: &ScaledWeights, tile: usize, rows: RowList, out: &mut [TileValues]) {
     if !rows.packed().is_empty() && out.len() > 1 {
-        // SAFETY: the caller's promise is the callee's condition.
+        // SAFETY: guaranteed by the caller.
         return unsafe { panel::products(weights, tile, rows.packed(), out) };
     }
     for (row, out) in rows.rows().iter().zip(out) {
         let x = rows.source().row(*row as usize);
-        // SAFETY: `fits` holds, so every plane and every named row has the tile's groups.
+        // SAFETY: `fits` holds, so that all planes and listed rows have the tile's groups.
         unsafe { for_codes!(weights, one_row(weights, tile, x, out)) }
     }
 }
 
 /// Lookup tables of one level, in registers.
 struct Tables {
-    /// Levels 2 to 4.
+    /// Values at levels 2 to 4.
     nibble: NibbleTables,
-    /// Levels of five and six bits: value + 128 by an index' last six bits.
+    /// Value + 128 for codes of five and six bits, indexed by the last six bits.
     six: __m512i,
 }
 
@@ -73,21 +74,20 @@ impl Tables {
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn new(weights: &ScaledWeights) -> Self {
         let (nibbles, _) = weights.table.values.as_chunks::<16>();
-        // SAFETY: 64 of 256 bytes.
+        // SAFETY: the load reads 64 of 256 bytes.
         let six = unsafe { _mm512_loadu_si512(weights.table.values.as_ptr().cast()) };
         let six = _mm512_xor_si512(six, _mm512_set1_epi8(-128));
         Self { nibble: NibbleTables::new(&nibbles[0]), six }
     }
 }
 
-/// The planes of one tile.
 #[inline(always)]
 fn tile_planes<const LEVEL: u8>(weights: &ScaledWeights, tile: usize) -> TilePlanes {
     let p6_bytes = if LEVEL == 5 { 64 } else { 128 };
     TilePlanes::new(&weights.planes, tile * weights.groups, p6_bytes)
 }
 
-/// Eight vectors of value + 128.
+/// Decodes a group to eight vectors of value + 128.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 unsafe fn decode<const LEVEL: u8, const MIDDLE: u8>(
@@ -95,14 +95,14 @@ unsafe fn decode<const LEVEL: u8, const MIDDLE: u8>(
     tables: &Tables,
     group: usize,
 ) -> [__m512i; 8] {
-    // SAFETY: the caller's `group` is inside of the planes that LEVEL and MIDDLE name.
+    // SAFETY: the caller's `group` is inside the planes that LEVEL and MIDDLE select.
     unsafe {
         let nibbles = nibbles::<LEVEL, MIDDLE>(planes, group);
         let mut values = match LEVEL {
             2 | 4 => return narrow::<LEVEL>(&tables.nibble, nibbles),
             5 => five_bit_codes(nibbles, _mm512_loadu_si512(planes.p6.add(group * 64).cast())),
             6 => six_bit_codes(nibbles, two(planes.p6, group)),
-            // All values are int8, which leaves the stride 1 and the zero 128 at level 8.
+            // All values are int8, so that at level 8 the stride is 1 and the zero is 128.
             _ => return whole_codes(nibbles, two(planes.p6, group), two(planes.p8, group)),
         };
         for value in &mut values {
@@ -119,7 +119,7 @@ unsafe fn one_row<const LEVEL: u8, const MIDDLE: u8>(
     x: &[QuantizedGroup],
     out: &mut TileValues,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (weights.form.sub_blocks(), weights.has_minima()) {
             (1, false) => one_row_by::<LEVEL, MIDDLE, 1, false>(weights, tile, x, out),
@@ -130,7 +130,7 @@ unsafe fn one_row<const LEVEL: u8, const MIDDLE: u8>(
     }
 }
 
-/// The same for groups of `SUBS` sub-blocks.
+/// Computes one row for groups of `SUBS` sub-blocks.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
 unsafe fn one_row_by<const LEVEL: u8, const MIDDLE: u8, const SUBS: usize, const MINIMA: bool>(
     weights: &ScaledWeights,
@@ -147,8 +147,8 @@ unsafe fn one_row_by<const LEVEL: u8, const MIDDLE: u8, const SUBS: usize, const
         // SAFETY: `first` is below the groups of the matrix.
         unsafe { scales::fill(weights, tile, first, &mut scales, &mut minima) };
         for i in 0..RUN.min(weights.groups - first) {
-            // SAFETY: the group is below those of every plane and of the activations, and `fill`
-            // wrote its scales.
+            // SAFETY: the group is below those of all planes and of the activations, and `fill` wrote its
+            // scales.
             unsafe {
                 planes.prefetch::<LEVEL, MIDDLE>(first + i + AHEAD);
                 let values = decode::<LEVEL, MIDDLE>(&planes, &tables, first + i);
@@ -182,7 +182,8 @@ unsafe fn one_row_by<const LEVEL: u8, const MIDDLE: u8, const SUBS: usize, const
     unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sum) };
 }
 
-/// -128 times the sum of activations of each sub-block: what undoes the offset of its weights.
+/// Returns -128 times the sum of activations of each sub-block, which compensates for the offset of its
+/// weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn starts_of_row<const SUBS: usize>(x: &QuantizedGroup) -> [__m512i; 2] {
@@ -202,9 +203,9 @@ fn starts_of_row<const SUBS: usize>(x: &QuantizedGroup) -> [__m512i; 2] {
     [_mm512_sub_epi32(_mm512_setzero_si512(), first), _mm512_add_epi32(all, first)]
 }
 
-/// Exact sums of the chunks of a group from `FIRST` on for `T` rows, whose words lie `LANES` rows
-/// side by side. All rows take a step before the next one: chains of products wait for themselves,
-/// not for each other.
+/// Computes the exact sums of the chunks of a group from `FIRST` on for `T` rows, whose words are interleaved
+/// in `LANES` rows. All rows execute a step before the next one, so that dependent products of one row
+/// overlap with other rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn dots<const FIRST: usize, const COUNT: usize, const T: usize, const LANES: usize>(
@@ -213,10 +214,10 @@ unsafe fn dots<const FIRST: usize, const COUNT: usize, const T: usize, const LAN
     starts: [__m512i; T],
 ) -> [__m512i; T] {
     let mut sums = starts;
-    // The sums of the last chunks, where few rows wait for sums.
+    // Sums of the last chunks, which shorten the dependency chain for few rows.
     let mut others = [_mm512_setzero_si512(); T];
     let halves = COUNT == 8 && T <= 4;
-    // Written out: a loop around the loop over rows is not always unrolled.
+    // Unrolled by hand: the compiler does not always unroll a loop around the loop over rows.
     macro_rules! chunks {
         ($($chunk:literal)*) => {
             $(if $chunk >= FIRST && $chunk < FIRST + COUNT {

@@ -1,7 +1,7 @@
-//! NEON, with `sdot` where the processor has it.
+//! Kernels for NEON, with `sdot` if the processor has it.
 //!
-//! A 128-bit vector holds four columns of four rows, a quarter of a tile. Levels 2 to 4 look values
-//! up by `tbl`; above, a value is its code times a stride less a zero, modulo 2^8.
+//! A 128-bit vector holds four columns of four rows, a quarter of a tile. Levels 2 to 4 look values up by
+//! `tbl`. At higher levels, a value is its code times a stride minus a zero, modulo 2^8.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::aarch64::*;
@@ -14,20 +14,19 @@ use super::super::planes::neon::{
 use super::super::rows::QuantizedGroup;
 use super::{RUN, RowList, ScalePanel, ScaledWeights, TileValues, widen};
 
-/// Rows of activations that share one decoded group.
+/// Number of activation rows that share one decoded group.
 const BLOCK: usize = 16;
 
-/// Defines the products of one tile for a list of features and a way to add 16 products to four
-/// sums.
+/// Defines the products of one tile for a list of features and a function that adds 16 products to four sums.
 macro_rules! products_for {
     ($module:ident, $features:literal, $dot:path) => {
         pub mod $module {
             use super::*;
 
-            /// One tile for some rows.
+            /// Computes one tile for some rows.
             ///
             /// # Safety
-            /// The machine has the features, and [`super::super::fits`] holds.
+            /// The machine must have the features, and [`super::super::fits`] must hold.
             #[target_feature(enable = $features)]
             pub unsafe fn tile(
                 weights: &ScaledWeights,
@@ -35,7 +34,7 @@ macro_rules! products_for {
                 rows: RowList,
                 out: &mut [TileValues],
             ) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     match weights.form.sub_blocks() {
                         1 => products::<1>(weights, tile, rows, out),
@@ -80,7 +79,7 @@ macro_rules! products_for {
                 }
             }
 
-            /// Goes on with the sums of 16 rows by the panel's slots from `slot` on.
+            /// Adds the panel's slots from `slot` on to the sums of 16 rows.
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn add_group<const SUBS: usize>(
@@ -94,7 +93,7 @@ macro_rules! products_for {
                 for sub in 0..SUBS {
                     let mut dots = [vdupq_n_s32(0); 4];
                     for chunk in sub * 8 / SUBS..(sub + 1) * 8 / SUBS {
-                        // SAFETY: eight chunks of four bytes.
+                        // SAFETY: there are eight chunks of four bytes.
                         let x = unsafe { words.add(chunk).read_unaligned() };
                         let x = vreinterpretq_s8_s32(vdupq_n_s32(x));
                         for (dots, values) in dots.iter_mut().zip(&values[chunk]) {
@@ -133,7 +132,7 @@ unsafe fn add_minima<const SUBS: usize>(
     let sums = if SUBS == 1 {
         [all; 2]
     } else {
-        // SAFETY: the first half of 32 activations.
+        // SAFETY: the load reads the first half of 32 activations.
         let first = i32::from(vaddlvq_s8(unsafe { vld1q_s8(x.values.as_ptr()) }));
         [first, all - first]
     };
@@ -151,25 +150,25 @@ unsafe fn add_minima<const SUBS: usize>(
     }
 }
 
-/// The values of one group.
+/// Decodes one group to values.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn decode(weights: &ScaledWeights, cell: usize, out: &mut QuarterTiles) {
     let (planes, table) = (&weights.planes, &weights.table);
     let last = weights.last_bits();
     if last == 0 {
-        // SAFETY: 16 of 256 values, and the caller's `cell` is inside of the planes.
+        // SAFETY: the load reads 16 of 256 values, and the caller's `cell` is inside the planes.
         return unsafe {
             let values = vld1q_s8(table.values.as_ptr());
             lookup_nibbles(planes, weights.level == Level::L2, cell, values, out);
         };
     }
-    // Both are taken modulo 2^8: the values are int8.
+    // Both are computed modulo 2^8, since the values are int8.
     let stride = vdupq_n_u8(table.unsigned.stride as u8);
     let less = vdupq_n_u8((-table.unsigned.zero) as u8);
     for (chunk, out) in out.iter_mut().enumerate() {
         for (quarter, out) in out.iter_mut().enumerate() {
-            // SAFETY: the caller's `cell` is inside of the planes.
+            // SAFETY: the caller's `cell` is inside the planes.
             let code = unsafe {
                 let first = nibbles(planes, cell, chunk, quarter);
                 match last {

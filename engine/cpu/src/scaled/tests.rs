@@ -30,7 +30,7 @@ impl Random {
         (0..count).map(|_| self.0.next_u32() as u8 & mask).collect()
     }
 
-    /// Scales of a type, of both signs, some of them zero or subnormal.
+    /// Random scales of a type, with both signs, some of them zero or subnormal.
     fn scales(&mut self, scale: ScaleType, count: usize) -> Vec<u8> {
         let mut out = Vec::new();
         for _ in 0..count {
@@ -46,7 +46,7 @@ impl Random {
         out
     }
 
-    /// Any form of the format.
+    /// A random form of the format.
     fn form(&mut self) -> ScaledForm {
         loop {
             let form = ScaledForm {
@@ -75,7 +75,7 @@ impl Random {
         }
     }
 
-    /// Any codec of a form: tables of int8, strides and zeros whose values are.
+    /// A random codec of a form: int8 tables, and strides and zeros that give int8 values.
     fn codec(&mut self, form: ScaledForm) -> ScaledCodec {
         let narrow = self.below(2) == 0;
         let mut value = |_| match narrow {
@@ -132,7 +132,7 @@ impl Matrix {
         for byte in &mut matrix.sub_scales {
             match form.sub_scale {
                 SubScale::E4m3 => *byte = (*byte).min(0x7f) % 0x7f,
-                // Powers of two stay where nothing overflows; the least is among them.
+                // Powers of two that do not overflow, including the smallest.
                 SubScale::E8m0 => *byte %= 140,
                 _ => {}
             }
@@ -178,7 +178,7 @@ fn random_x(rows: usize, cols: usize, seed: u64) -> QuantizedRows {
     out.resize(rows, cols);
     for row in 0..rows {
         let mut x: Vec<f32> = (0..cols).map(|_| random.below(1 << 24) as f32 / 1e6 - 8.0).collect();
-        // A group of zeros, and one of the largest magnitude alone, of one sign in every other row.
+        // A group of zeros, and one with only the largest magnitude, in some rows with one sign.
         x.iter_mut().take(GROUP).for_each(|x| *x *= (row % 2) as f32);
         let sign = |x: f32| if row % 3 == 0 { 1.0 } else { x.signum() };
         x.iter_mut().skip(GROUP).take(GROUP).for_each(|x| *x = sign(*x) * 3.0);
@@ -187,7 +187,7 @@ fn random_x(rows: usize, cols: usize, seed: u64) -> QuantizedRows {
     out
 }
 
-/// The definition, `[rows of x, rows]`: straight from the view's values and scales.
+/// Reference implementation, `[rows of x, rows]`, directly from the view's values and scales.
 fn reference(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
     let mut out = vec![0.0f32; x.rows() * view.rows()];
     let mut values = [0i16; TILE_ROWS * GROUP];
@@ -220,7 +220,7 @@ fn reference(view: &NestedView, level: Level, x: &QuantizedRows) -> Vec<f32> {
 fn packed(x: &QuantizedRows, order: &[u32]) -> PackedRows {
     let mut packed = PackedRows::default();
     packed.clear(x.groups());
-    // A block before, so that the first one is not the only one to be found.
+    // A preceding block, so that the rows do not start at block 0.
     packed.push(&[0]);
     packed.push(order);
     let (cells, blocks) = packed.cells_mut();
@@ -230,11 +230,12 @@ fn packed(x: &QuantizedRows, order: &[u32]) -> PackedRows {
     packed
 }
 
-/// Every kernel at every level, P3 and P4 apart and merged, rows packed and not.
+/// Compares all kernels at all levels, with P3 and P4 separate and merged, and with rows packed and not
+/// packed.
 fn compare_all(matrix: &Matrix, tokens: usize) {
     let tables = ScaledTables::new(&matrix.codec).unwrap();
     let x = random_x(tokens, matrix.cols, 7);
-    // Rows in another order and one of them twice, as experts see them.
+    // Rows in another order and one of them twice, as experts use them.
     let order: Vec<u32> = (0..tokens as u32).rev().chain([0]).collect();
     let packed = packed(&x, &order);
     let apart = RowList::new(&x, &order);
@@ -261,7 +262,7 @@ fn compare_all(matrix: &Matrix, tokens: usize) {
     }
 }
 
-/// All tiles against `wanted`, `[rows of x, rows]`, bit by bit.
+/// Compares all tiles with `wanted`, `[rows of x, rows]`, bit by bit.
 fn compare(kernels: &Kernels, weights: &ScaledWeights, list: RowList, wanted: &[f32], what: &str) {
     let rows = weights.rows();
     let mut out = vec![[f32::NAN; TILE_ROWS]; list.rows().len()];
@@ -278,7 +279,7 @@ fn compare(kernels: &Kernels, weights: &ScaledWeights, list: RowList, wanted: &[
     }
 }
 
-/// The forms that files have.
+/// Forms that occur in files.
 fn known_forms() -> Vec<(&'static str, ScaledForm)> {
     let form = |bits, sub_block, span, scale, sub_scale, minima| ScaledForm {
         bits,
@@ -337,7 +338,7 @@ fn every_kernel_takes_every_form() {
 
 #[test]
 fn the_largest_sums_do_not_overflow() {
-    // All codes at one end, all activations at +-127: the largest products everywhere.
+    // All codes at one end and all activations at +-127 give the largest products.
     let mut random = Random::new(3);
     for (name, form) in known_forms() {
         for code in [0u8, 255] {

@@ -1,4 +1,4 @@
-//! A suite of schemas, with a model that knows nothing of them.
+//! A suite of schemas, answered by a model that does not know them.
 
 #[cfg(test)]
 mod schemas;

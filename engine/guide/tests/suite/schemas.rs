@@ -1,5 +1,5 @@
-//! The bundled model, whose answers make no sense, writes JSON for the schemas of JSON-Schema-Test-Suite, and another
-//! library judges it.
+//! The bundled model, whose answers are nonsense, writes JSON for the schemas of JSON-Schema-Test-Suite.
+//! Another library validates it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const TOKENS_MAX: usize = 512;
 
-/// Sessions at once.
+/// Number of parallel sessions.
 const THREADS: usize = 16;
 
 struct Case {
@@ -22,7 +22,7 @@ struct Case {
     schema: Value,
 }
 
-/// Names of cases by why they are refused.
+/// Names of cases, keyed by the reason of their rejection.
 type Refusals = BTreeMap<String, Vec<String>>;
 
 fn cases() -> Vec<Case> {
@@ -35,7 +35,7 @@ fn cases() -> Vec<Case> {
     cases.collect()
 }
 
-/// Whether references of a schema lead back to where they are, so that there may be no longest answer that it leads to.
+/// Returns whether a schema's references are recursive, so that the length of answers may be unbounded.
 fn is_recursive(schema: &Value) -> bool {
     leads_back(schema, schema, &mut vec![])
 }
@@ -68,7 +68,7 @@ fn leads_back(root: &Value, value: &Value, trail: &mut Vec<String>) -> bool {
     }
 }
 
-/// Everything that a reference may mean, whatever the address it is relative to.
+/// Collects all possible targets of a reference, regardless of its base address.
 fn find_targets<'a>(
     root: &'a Value,
     value: &'a Value,
@@ -116,7 +116,7 @@ struct Outcome {
     cut_recursive: AtomicUsize,
 }
 
-/// Has every case answered with every seed, and each answer judged.
+/// Generates an answer for each case and seed, and validates it.
 fn judge(model: &Model, cases: &[(Case, Guide)], seeds: std::ops::Range<u64>) -> Outcome {
     let outcome = Outcome::default();
     let next = AtomicUsize::new(0);
@@ -162,7 +162,7 @@ fn answer(model: &Model, case: &Case, guide: &Guide, seed: u64, outcome: &Outcom
     assert!(validator.is_valid(&value), "{}, seed {seed}: {} gave {text}", case.name, case.schema);
 }
 
-/// The cases that are accepted, and why others are not.
+/// Returns the accepted cases, and the reasons why others are rejected.
 fn accepted(cases: Vec<Case>) -> (Vec<(Case, Guide)>, Refusals) {
     let (mut accepted, mut refused) = (vec![], BTreeMap::<String, Vec<String>>::new());
     for case in cases {
@@ -191,18 +191,19 @@ fn schemas_are_accepted_or_refused_by_name() {
         println!("{:3} {reason}: {}", names.len(), names.join("; "));
         assert!(reason.len() > 10 && !reason.contains("panic"), "{reason}");
     }
-    // Of the others most refer to other documents, or no value is valid for them; a number that only rises.
+    // Most of the other schemas refer to other documents or have no valid value. The number may only
+    // increase.
     assert!(accepted.len() >= 334, "{} of {count}", accepted.len());
 }
 
-/// Every seventh schema.
+/// Uses every seventh schema.
 #[test]
 fn answers_are_valid() {
     let cases = cases().into_iter().step_by(7).collect();
     report(&judge(&model(), &accepted(cases).0, 0..3));
 }
 
-/// `NESTLING_SEEDS` says with how many seeds.
+/// `NESTLING_SEEDS` is the number of seeds.
 #[test]
 #[ignore = "takes minutes"]
 fn answers_to_all_schemas_are_valid() {

@@ -1,4 +1,4 @@
-//! Tool calls of every form, read back by the parser of the output.
+//! Tool calls of all forms, parsed back by the output parser.
 
 use nestling_guide::{GuideError, ToolChoice, ToolGuide};
 use nestling_runtime::ConstraintError;
@@ -26,7 +26,7 @@ fn tools() -> Vec<ToolSchema> {
     ]
 }
 
-/// What is in templates of the models, as far as it shows their form of calls.
+/// Parts of model templates that identify their form of calls.
 const TEMPLATES: [(&str, &[&str]); 6] = [
     ("<think></think><tool_call>", &["<tool_call>", "</tool_call>"]),
     ("<tool_calls> <|extra_0|>", &["<tool_calls>"]),
@@ -73,7 +73,7 @@ fn check(call: &ToolCall) {
 #[test]
 fn forced_calls_are_calls_in_every_form() {
     for (template, markers) in TEMPLATES {
-        // Markers that are tokens, and markers that are spelt.
+        // Markers that are tokens, and markers that are spelled as text.
         for special in [markers, &[]] {
             let tokenizer = tokenizer(special, &[]);
             let format = OutputFormat::detect(template, "<|start|>assistant", &tools());

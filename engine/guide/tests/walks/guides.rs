@@ -1,4 +1,4 @@
-//! What answers look like under each kind of guide.
+//! Answers under each kind of guide.
 
 use nestling_guide::{Guide, TypedGuide, schema_for};
 use nestling_text::OutputFormat;
@@ -63,7 +63,7 @@ fn any_object_is_an_object() {
     assert!(objects.len() > 10 && objects.iter().all(serde_json::Value::is_object), "{objects:?}");
 }
 
-/// Markers are no text, in whatever way they are spelt: the parser of the output never sees one that a text made.
+/// Text cannot contain markers in any spelling, so that the output parser never sees a marker from text.
 #[test]
 fn no_marker_comes_in_a_text() {
     let guide = Guide::json_schema(&json!({ "type": "string", "minLength": 30 })).unwrap();

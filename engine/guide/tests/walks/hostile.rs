@@ -1,4 +1,4 @@
-//! Schemas and grammars that were made to fail: errors that say why, and nothing else.
+//! Malicious schemas and grammars: each is rejected with a reason.
 
 use nestling_guide::{Guide, GuideError};
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ fn what_is_too_much_is_refused() {
     refused(Guide::lark(&("start: ".to_owned() + &"[".repeat(100))), "depth of brackets");
 }
 
-/// Each of these took the grammar engine many seconds and hundreds of megabytes, or did not end.
+/// Schemas that took the grammar engine many seconds and hundreds of megabytes, or did not finish.
 #[test]
 fn schemas_with_large_automata_are_refused_before_they_are_compiled() {
     let all = |key: &str, values: Vec<Value>| {
@@ -96,7 +96,7 @@ fn what_cannot_be_kept_to_is_refused_by_name() {
     refused(Guide::lark(""), "cannot be compiled");
 }
 
-/// Each of so many conditions doubles the ways in which a schema may hold; each definition refers twice to the next.
+/// Conditions that each double the number of combinations, and definitions that refer twice to the next one.
 #[test]
 fn schemas_that_grow_as_they_are_rewritten_are_refused() {
     let condition = json!({ "if": { "required": ["a"] }, "then": { "required": ["b"] } });
@@ -130,7 +130,7 @@ fn names_of_properties_are_free() {
     Guide::json_schema(&schema).unwrap();
 }
 
-/// Keywords with anything behind them.
+/// Keywords with arbitrary values.
 fn any_schema() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(true)),
@@ -197,7 +197,7 @@ fn any_schema() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
 
-    /// Whatever is accepted gives valid JSON, or stops with an error; nothing panics.
+    /// Accepted schemas give valid JSON or stop with an error, and never panic.
     #[test]
     fn any_schema_is_kept_to_or_refused(schema in any_schema(), seed in any::<u64>()) {
         let Ok(guide) = Guide::json_schema(&schema) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Constraints without a model: a walker chooses any of the allowed tokens.
+//! Constraints without a model: a walker chooses among the allowed tokens.
 
 #[cfg(test)]
 mod calls;

@@ -1,4 +1,4 @@
-//! Schemas with words that the grammar engine has not: what is written is valid, and something is.
+//! Schemas with keywords that the grammar engine lacks: output is valid, and there is some.
 
 use nestling_guide::{Guide, GuideError};
 use nestling_text::OutputFormat;
@@ -60,7 +60,7 @@ fn what_is_written_is_valid() {
     }
 }
 
-/// Alternatives that exclude each other by a member are all there.
+/// All alternatives that exclude each other by a member are retained.
 #[test]
 fn alternatives_that_exclude_each_other_lose_nothing() {
     let of = |kind: &str| {

@@ -1,4 +1,4 @@
-//! A tokenizer with one token for each byte, some words and some markers, and what walks through a constraint.
+//! A tokenizer with one token per byte, some words and some markers, and a walker through constraints.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const WORDS: [&str; 6] = ["\"name\"", "true", "the", "\":", "12", "},"];
 
-/// `special` markers have a meaning; `plain` ones are added tokens all the same.
+/// Creates the tokenizer. `special` markers have a meaning; `plain` ones are only added tokens.
 pub fn tokenizer(special: &[&str], plain: &[&str]) -> Tokenizer {
     let letter = |byte: u8| {
         let visible = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
@@ -47,7 +47,7 @@ pub fn tokenizer(special: &[&str], plain: &[&str]) -> Tokenizer {
     Tokenizer::from_bytes("tokenizer.json", file.to_string().as_bytes()).unwrap()
 }
 
-/// Numbers that look like chance.
+/// Pseudo-random number generator.
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -58,14 +58,15 @@ impl Chance {
     }
 }
 
-/// How a walk ended.
+/// Result of a walk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Walk {
     Whole(String),
     Cut(String),
 }
 
-/// Walks until the constraint says that it is done, or may end and chance says so. What is forced must be what is allowed.
+/// Walks until the constraint is finished, or may end and the random choice is to end. Forced tokens must be
+/// allowed.
 pub fn walk(
     source: &dyn ConstraintSource,
     tokenizer: &Tokenizer,
@@ -78,7 +79,7 @@ pub fn walk(
     let context = ConstraintContext::new(Some(tokenizer), vocab_size, format, &cache);
     let mut constraint = source.constraint(&context)?;
     constraint.start(None)?;
-    // Neighbouring seeds begin far from each other.
+    // Neighbouring seeds start far from each other.
     let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31));
     for _ in 0..4 {
         chance.below(2);
@@ -116,7 +117,7 @@ pub fn walk(
     Ok(Walk::Cut(text(&ids)))
 }
 
-/// Any token; every other time one that closes something, so that walks end.
+/// Chooses an allowed token. Every other time it prefers one that closes something, so that walks end.
 fn closing(allowed: &[u32], chance: &mut Chance) -> u32 {
     let closes = |id: &&u32| matches!(**id, 34 | 93 | 125);
     match allowed.iter().find(closes) {
@@ -125,7 +126,8 @@ fn closing(allowed: &[u32], chance: &mut Chance) -> u32 {
     }
 }
 
-/// The value of a whole walk; none for numbers beyond all floats, which JSON has and `serde_json` has not.
+/// Parses a complete walk. Returns `None` for numbers beyond the range of floats, which JSON allows and
+/// `serde_json` rejects.
 pub fn json_of(walk: Walk) -> Option<Value> {
     let Walk::Whole(text) = walk else { return None };
     match serde_json::from_str(&text) {

@@ -1,8 +1,8 @@
-//! Hostile templates by family: depth, chains, growth, passes over much text.
+//! Hostile templates by family: depth, chains, growth, passes over long text.
 
 #![expect(clippy::too_many_lines, reason = "lists of templates")]
 
-/// A big text, list or map to pass over.
+/// Prefixes that create a long text or a loop with many iterations.
 const BIG: &str = "{% set b = 'x' * 8000000 %}";
 const MANY: &str = "{% for i in range(99999) %}";
 const END: &str = "{% endfor %}";
@@ -98,7 +98,7 @@ fn cycles(templates: &mut Vec<(String, String)>) {
         "{{ s|min }}",
     ];
     for (index, show) in uses.iter().enumerate() {
-        // `s` refers to what it was: the loop's variable would not stay.
+        // `s` is kept in a namespace, because assignments inside a loop do not outlive it.
         let grow = |step: &str, count: usize| {
             let set = format!("{{% set n = namespace(s=[1]) %}}{{% for i in range({count}) %}}");
             format!("{set}{{% set n.s = {step} %}}{{% endfor %}}{{% set s = n.s %}}{show}")
@@ -391,7 +391,6 @@ fn loops(templates: &mut Vec<(String, String)>) {
     templates.push(("many names".into(), format!("{{{{ dict({named}) }}}}")));
 }
 
-/// Every hostile template, by name.
 pub fn all() -> Vec<(String, String)> {
     let mut templates = vec![];
     deep(&mut templates);

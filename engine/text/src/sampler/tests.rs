@@ -7,7 +7,7 @@ fn sampler(params: SamplingParams, vocab_size: usize) -> Sampler {
     Sampler::new(params, vocab_size, 0).unwrap()
 }
 
-/// The distribution that a draw is made from, `[vocab]`.
+/// Distribution that a draw is made from, `[vocab]`.
 fn probabilities(sampler: &Sampler, logits: &[f32]) -> Vec<f64> {
     let mut logits = logits.to_vec();
     sampler.apply_bias_and_penalties(&mut logits);
@@ -131,7 +131,7 @@ fn damage_is_an_error() {
         }
         let error = sampler.sample(&mut [f32::NEG_INFINITY; 3], 0).unwrap_err();
         assert_eq!(error, SampleError::NothingLeft { tokens: 3 });
-        // A forbidden token is none.
+        // Forbidden tokens do not count as damage.
         sampler.sample(&mut [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY], 0).unwrap();
     }
     let forbid_all = SamplingParams {
@@ -172,16 +172,16 @@ fn draws_repeat_and_depend_on_seed_and_position_only() {
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
-    // Asking out of order, or twice, changes nothing.
+    // Draws out of order, or repeated, give the same tokens.
     let sampler = Sampler::new(SamplingParams::default(), 50, 1).unwrap();
     for at in [150u64, 3, 3, 0] {
         let token = sampler.sample(&mut logits.clone(), at).unwrap().token;
         assert_eq!(token, run(1)[at as usize]);
     }
-    // The parameters' seed wins over the session's.
+    // The parameters' seed takes precedence over the session's.
     let fixed = SamplingParams { seed: Some(1), ..SamplingParams::default() };
     assert_eq!(Sampler::new(fixed, 50, 99).unwrap().seed(), 1);
-    // From an independent xoshiro256++ with splitmix64 seeding, in Python.
+    // Computed with an independent Python implementation of xoshiro256++ with splitmix64 seeding.
     let first: Vec<u64> = (0..4).map(|at| (uniform(42, at) * 1e9) as u64).collect();
     assert_eq!(first, UNIFORM_OF_SEED_42);
 }
@@ -207,7 +207,7 @@ fn draws_follow_the_distribution() {
             chi_squared += (count - p * draws as f64).powi(2) / (p * draws as f64);
         }
     }
-    // Four degrees of freedom at most: 18.5 is exceeded once in a thousand seeds.
+    // With at most four degrees of freedom, one seed in a thousand exceeds 18.5.
     assert!(chi_squared < 18.5, "{chi_squared}: {counts:?}, {expected:?}");
 }
 
@@ -230,7 +230,7 @@ fn logprobs_are_the_models_own() {
     assert!((logprobs.top[0].1 - expected(3.0)).abs() < 1e-6);
 }
 
-/// Everything sorted, nothing clever.
+/// Reference implementation: sorts all tokens.
 fn naive(params: &SamplingParams, logits: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
@@ -271,7 +271,7 @@ proptest! {
         let found = probabilities(&sampler, &logits);
         let kept: Vec<usize> = (0..logits.len()).filter(|token| found[*token] > 0.0).collect();
         let expected = naive(&params, &logits);
-        // Sums taken in another order may decide the border differently by one token.
+        // Another order of summation may shift the cutoff by one token.
         let difference = kept.len().abs_diff(expected.len());
         prop_assert!(difference <= usize::from(top_p < 1.0), "{kept:?} {expected:?}");
         if difference == 0 {
@@ -287,7 +287,7 @@ proptest! {
 fn nothing_but_the_best_is_taken_without_anything_else_that_logits_are_asked() {
     let greedy = SamplingParams::greedy();
     assert_eq!(sampler(greedy.clone(), 9).takes_best(), Some(9));
-    // Cuts leave the best.
+    // Truncation keeps the best token.
     let cut = SamplingParams { top_k: 3, top_p: 0.5, min_p: 0.5, ..greedy.clone() };
     assert_eq!(sampler(cut, 9).takes_best(), Some(9));
     let others = [

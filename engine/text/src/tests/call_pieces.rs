@@ -1,11 +1,12 @@
-//! Calls in pieces, of every dialect.
+//! Streaming of tool calls in all dialects.
 
 use serde_json::json as j;
 
 use super::output::{call, check_cuts, events, tools, whole_calls};
 use super::*;
 
-/// What shows a dialect, and a call of `f` with the arguments `{"a":1.5,"b":"é/\"<","c":[{"d":null}]}` in it.
+/// Text that identifies a dialect, and a call of `f` with the arguments
+/// `{"a":1.5,"b":"é/\"<","c":[{"d":null}]}` in it.
 const CALLS: &[(&str, &str)] = &[
     (
         "<tool_call>",
@@ -69,7 +70,6 @@ fn arguments() -> Value {
     j!({"a": 1.5, "b": "é/\"<", "c": [{"d": null}]})
 }
 
-/// The pieces of the whole answer are checked by [`events`].
 #[test]
 fn the_pieces_of_a_call_are_the_call_however_it_is_cut() {
     for (format, said) in formats() {
@@ -77,7 +77,7 @@ fn the_pieces_of_a_call_are_the_call_however_it_is_cut() {
     }
 }
 
-/// What was told before the last mark of the call.
+/// Checks the events that were emitted before the last tag of the call.
 #[test]
 fn a_call_is_told_while_it_comes() {
     for (format, said) in formats() {
@@ -108,7 +108,7 @@ fn a_call_is_told_while_it_comes() {
     }
 }
 
-/// Wherever the answer ends, what was told is a call from its start on, and text before.
+/// Truncates the output at all positions: a started call is emitted as a call, earlier text as text.
 #[test]
 fn the_call_of_an_answer_that_is_cut_is_one_from_its_start_on() {
     for (format, said) in formats() {
@@ -126,7 +126,7 @@ fn the_call_of_an_answer_that_is_cut_is_one_from_its_start_on() {
                 _ => None,
             });
             let calls: Vec<_> = calls.collect();
-            // A message to a tool is a call without arguments until they begin.
+            // A message to a tool counts as a call without arguments until they start.
             let none = calls.iter().filter(|call| call.arguments == j!({})).count();
             assert_eq!(calls.len() - none, usize::from(began), "{said} ends at {end}: {all:?}");
             for call in calls {
@@ -158,11 +158,11 @@ fn arguments_that_break_off_or_are_none_are_told_as_they_are() {
     ] {
         check_cuts(&format, &[head, written].concat(), &[call(0, "f", j!(told))]);
     }
-    // The first of two of one name was told when the second came.
+    // The first of two members of the same name was already emitted when the second arrived.
     let twice = "{\"a\": {\"b\": 1, \"\\u0062\": [{\"c\": 2}], \"d\": 3}, \"a\": 4}}</tool_call>";
     let wanted = call(0, "f", j!({"a": {"b": 1, "d": 3}}));
     check_cuts(&format, &[head, twice].concat(), &[wanted]);
-    // The arguments are whole, the object around them is not.
+    // The arguments are complete, but the object around them is not.
     for behind in ["", "}", "}}", ", \"id\": 1}"] {
         let said = format!("{head}{{}}{behind}</tool_call>");
         let wanted = call(0, "f", j!({}));
@@ -194,7 +194,7 @@ fn a_list_of_calls_is_told_one_by_one() {
     check_cuts(&format, &said, &[call(0, "f", j!({"a": 1})), output::text(", 1")]);
 }
 
-/// A call that began ends at the limit; what follows is text.
+/// A started call ends at the limit; the rest is text.
 #[test]
 fn a_call_that_is_too_long_ends_at_the_limit() {
     let format = OutputFormat::detect("<tool_call>", "", &tools());

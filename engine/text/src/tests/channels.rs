@@ -35,7 +35,7 @@ fn a_message_to_a_tool_is_a_call() {
     let before = "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary\
         <|message|>I look it up.<|end|><|start|>assistant";
     let arguments = "<|message|>{\"city\": \"Köln <|x\", \"days\": [1]}";
-    // The recipient behind the channel, as the model writes it, and before, as its template does.
+    // The recipient follows the channel, as the model writes it, or precedes it, as in its template.
     for header in [
         "<|channel|>commentary to=functions.get_weather <|constrain|>json",
         " to=functions.get_weather<|channel|>commentary json",
@@ -63,7 +63,7 @@ fn what_is_no_call_stays_text() {
     let long = "x".repeat(3 << 20);
     let output = format!("<|channel|>commentary to=functions.f<|message|>{long}");
     assert_eq!(said(&output), [text(&long)]);
-    // What began as one is one, as far as it came.
+    // A started call remains a call, with the arguments received so far.
     let head = "<|channel|>commentary to=functions.f json<|message|>{\"city\": ";
     let wanted = [call(0, "f", j!("{\"city\":\"Kö"))];
     check_cuts(&format("<|start|>assistant"), &format!("{head}\"Kö"), &wanted);
@@ -86,10 +86,10 @@ fn an_answer_may_come_without_its_header() {
     assert_eq!(said(&long), [text(&long)]);
     let pieces: Vec<&str> = long.split_inclusive(' ').collect();
     assert_eq!(events(&format("<|start|>assistant"), &pieces), [text(&long)]);
-    // A cut header is no answer.
+    // A cut header produces no response.
     assert_eq!(said("<|channel|>fin"), []);
     assert_eq!(said("<|channel|>analysis<|message|>x<|end|><|start|>assis"), [reasoning("x")]);
-    // A message whose end is missing.
+    // A message without an end marker.
     let output = "<|channel|>analysis<|message|>x<|channel|>final<|message|>y";
     check_cuts(&format("<|start|>assistant"), output, &[reasoning("x"), text("y")]);
 }
@@ -130,7 +130,7 @@ fn the_turn_ends_where_its_markers_say() {
     assert!(ended("<|channel|>analysis<|message|>x<|end|><|start|>user<|message|>"));
 }
 
-/// What was parsed goes back through the template, which reads it as the model wrote it.
+/// Parsed output goes back through the template, which prints it as the model wrote it.
 #[test]
 fn what_was_said_goes_back_into_the_history() {
     let source = String::from_utf8(data("gpt_oss_chat_template.jinja")).unwrap();
@@ -165,7 +165,7 @@ fn what_was_said_goes_back_into_the_history() {
     assert_eq!(ToolCall::next_number(&[Message::user("call_7")]), 0);
 }
 
-/// Markers are special tokens, which streams leave out unless a format wants them.
+/// Markers are special tokens, which decode streams drop unless a format keeps them.
 #[test]
 fn markers_reach_the_parser_as_tokens() {
     let mut file = json("demo_tokenizer.json");
@@ -190,7 +190,7 @@ fn markers_reach_the_parser_as_tokens() {
     assert_eq!(plain, "analysisThéassistantfinalFour.");
 }
 
-/// A held call was searched from its beginning at every piece.
+/// Guards against searching a held call from its start for each chunk.
 #[test]
 fn a_long_call_is_read_in_time_that_grows_with_it() {
     let arguments = format!("{{\"a\":\"{}\"}}", "é <|".repeat(200_000));

@@ -1,4 +1,4 @@
-//! Answers in the words of every kind of model, by the templates published with them.
+//! Output of all supported dialects, checked against the published templates.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use serde_json::json as j;
 use super::output::{call, check_cuts, events, reasoning, text, tools};
 use super::*;
 
-/// A template of those that the interpreter's tests render as jinja2 does.
+/// Reads one of the published templates from the test data of the template crate.
 fn published(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../template/tests/data/published");
     std::fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap()
@@ -19,13 +19,13 @@ fn format_of(name: &str, prompt: &str) -> OutputFormat {
     OutputFormat::detect(&published(name), prompt, &tools())
 }
 
-/// A call as Kimi's template numbers it.
+/// A call with an id as Kimi's template numbers it.
 fn kimi_call(index: usize, name: &str, arguments: Value) -> OutputEvent {
     let id = format!("functions.{name}:{index}");
     OutputEvent::ToolCall(ToolCall { id, name: name.into(), arguments })
 }
 
-/// Two tools, of which one takes a text, a number and a list.
+/// Two tools; one takes a text, a number and a list.
 fn two_tools() -> [ToolSchema; 2] {
     let properties =
         j!({"s": {"type": "string"}, "n": {"type": "integer"}, "l": {"type": "array"}});
@@ -39,21 +39,17 @@ fn arguments() -> Value {
     j!({"s": "5", "n": 5, "l": [1, "a </b>"]})
 }
 
-/// What is left of a reply in a template's own words.
+/// Parts of a reply that a template renders.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
-    /// Reasoning, words and calls.
     All,
-    /// Words and calls.
     Words,
-    /// Reasoning and calls.
     Reasoning,
-    /// Calls.
     Calls,
 }
 
-/// Template, what ends the answer as a token of its own, and what the template keeps of a reply with
-/// reasoning, words and two calls.
+/// Template, its text that ends the response, and the parts it renders of a reply with reasoning, text and
+/// two calls.
 const TEMPLATES: &[(&str, &str, Kept)] = &[
     ("GLM-4.6", "", Kept::All),
     ("GLM-4.7-Flash", "", Kept::All),
@@ -149,7 +145,7 @@ fn kimi_numbers_its_calls_through_the_conversation() {
     check_cuts(&format, &broken, &[kimi_call(0, "f", j!("{\"a\":"))]);
 }
 
-/// Kimi-K2-Thinking may go on to calls without closing its reasoning.
+/// Kimi-K2-Thinking may continue with calls without closing its reasoning.
 #[test]
 fn kimi_calls_within_reasoning_are_calls() {
     let format = format_of("Kimi-K2-Thinking", "<|im_assistant|>assistant<|im_middle|><think>");
@@ -166,7 +162,7 @@ fn kimi_calls_within_reasoning_are_calls() {
     }
     let wanted = [reasoning("Hm."), kimi_call(0, "f", j!({})), text("Then.")];
     check_cuts(&format, &format!("Hm.{one}</think>Then."), &wanted);
-    // What is no call is reasoning still.
+    // Text that is not a valid call remains reasoning.
     let bad = "<|tool_call_begin|>f<|tool_call_end|>";
     let wanted = [reasoning(&format!("Hm.{bad} So.")), text("I look.")];
     check_cuts(&format, &format!("Hm.{bad} So.</think>I look."), &wanted);
@@ -174,7 +170,7 @@ fn kimi_calls_within_reasoning_are_calls() {
     check_cuts(&format, unfinished, &[reasoning(unfinished)]);
     let broken = format!("{unfinished}{{");
     check_cuts(&format, &broken, &[reasoning("Hm."), kimi_call(0, "f", j!("{"))]);
-    // Tags that are words of reasoning about calls open none.
+    // Tags in reasoning about calls do not open a call.
     let format = format_of("GLM-4.6", "<|assistant|>\n<think>");
     let output = "I write <tool_call>f\n</tool_call>.</think>Yes.";
     let wanted = [reasoning("I write <tool_call>f\n</tool_call>."), text("Yes.")];
@@ -220,7 +216,7 @@ fn hunyuan_puts_the_answer_between_tags() {
     let called = "<think>\n\n</think>\n<tool_calls>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\"}]\
         </tool_calls>";
     check_cuts(&format, called, &[call(0, "f", j!({"a": 1})), call(1, "g", j!({}))]);
-    // Tags in words, and an answer that is cut off.
+    // Tags within text, and a truncated response.
     check_cuts(&format, "Say <answer>1</answer>.", &[text("Say <answer>1</answer>.")]);
     check_cuts(&format, "<answer>\nFour", &[text("Four")]);
     for bad in ["[]", "{\"name\": \"f\"}", "[{\"name\": \"f\"}, 1]", "[{\"arguments\": {}}]", ""] {
@@ -229,7 +225,7 @@ fn hunyuan_puts_the_answer_between_tags() {
     }
 }
 
-/// As the parsers say that vLLM has for the model: `</think>`, then calls, or `<response>`.
+/// Follows vLLM's parsers for the model: `</think>`, then calls or `<response>`.
 #[test]
 fn ernie_puts_the_answer_between_tags() {
     let template = "<|im_start|><think></think><response></response><tool_call></tool_call>";
@@ -260,7 +256,7 @@ fn solar_says_what_each_message_is() {
     }
 }
 
-/// Tags in calls are tokens of some vocabularies, and have to reach the parser.
+/// Tags within calls are tokens of some vocabularies and must reach the parser.
 #[test]
 fn tags_within_calls_are_markers() {
     let has = |name: &str, tag: &str| format_of(name, "").marker_texts().contains(&tag);
@@ -274,7 +270,7 @@ fn tags_within_calls_are_markers() {
     assert_eq!(without.marker_texts(), Vec::<&str>::new());
 }
 
-/// Properties of a tool, of every kind of type.
+/// Properties of a tool, with all kinds of types.
 fn properties() -> Value {
     j!({
         "text": {"type": "string"},
@@ -285,7 +281,7 @@ fn properties() -> Value {
         "number": {"type": "number"},
         "mixed": {"enum": ["1", 2]},
         "unknown": {"$ref": "#/$defs/a"},
-        // As pydantic writes `Union[str, Model]`, and with the model written out.
+        // Two forms of `Union[str, Model]` by pydantic: by reference and inline.
         "model": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Model"}], "title": "Model"},
         "any": {"oneOf": [{"type": "string"}, {}]},
         "inline": {"anyOf": [{"type": "string"}, {"properties": {"a": {"type": "integer"}}}]},
@@ -295,7 +291,8 @@ fn properties() -> Value {
     })
 }
 
-/// The schemas of tools decide what is text, as in vLLM's and SGLang's parsers of GLM and MiniMax.
+/// The schemas of tools decide which arguments are text, as in vLLM's and SGLang's parsers of GLM and
+/// MiniMax.
 #[test]
 fn untyped_arguments_are_what_the_schema_says() {
     let parameters = j!({"type": "object", "properties": properties()});
@@ -357,7 +354,7 @@ fn untyped_arguments_are_what_the_schema_says() {
     }
 }
 
-/// The schema of a tool is a stranger's too.
+/// Schemas of tools are untrusted input too.
 #[test]
 fn a_schema_of_deep_alternatives_says_nothing() {
     let mut schema = j!({"type": "string"});
@@ -383,7 +380,7 @@ fn a_call_of_many_arguments_is_read_in_time_that_grows_with_it() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// Whatever is said, and however it is cut, the events are the same.
+/// Fragments of random output. The events must not depend on how it is split.
 const WORDS: &[&str] = &[
     "<think>",
     "</think>",

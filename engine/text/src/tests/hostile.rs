@@ -1,10 +1,10 @@
-//! Random damage: whatever comes in, there is a value or an error, never a panic.
+//! Random damage to inputs: each call returns a value or an error and never panics.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A small tokenizer of the same make as the demo's, so that every byte of it matters.
+/// A small tokenizer with the same structure as the demo's, so that each of its bytes matters.
 pub(super) fn small_tokenizer() -> String {
     let mut vocab = serde_json::Map::new();
     for byte in 33u8..127 {
@@ -58,7 +58,7 @@ fn the_small_tokenizer_is_sound() {
     use_it(&tokenizer);
 }
 
-/// Puts `value` somewhere into `json`, found by walking down `path`.
+/// Puts `value` into `json` at the place that `path` selects.
 fn put(json: &mut Value, path: &[prop::sample::Index], value: Value) {
     match (path.split_first(), json) {
         (Some((step, rest)), Value::Array(items)) if !items.is_empty() => {

@@ -1,4 +1,4 @@
-//! Tokenizers that were made to fail: each is refused before the library sees it, or computes.
+//! Malicious tokenizers: each is rejected before the library sees it, or works within limits.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::hostile::{small_tokenizer, use_it};
 use super::*;
 use crate::tokenizer::count_values;
 
-/// The small tokenizer with another part.
+/// Replaces one part of the small tokenizer.
 fn with(part: &str, value: Value) -> String {
     let mut json: Value = serde_json::from_str(&small_tokenizer()).unwrap();
     json[part] = value;
@@ -91,13 +91,13 @@ fn regular_expressions_are_bounded() {
     is_refused("pre_tokenizer", regex("((a{100}){100}){100}"), "moderate size");
     is_refused("pre_tokenizer", regex("(a"), "moderate size");
     is_refused("version", json!(",".repeat(1 << 20)), "expected a tokenizer");
-    // What looks for a long time ends by the library's own limit.
+    // A pattern with long backtracking stops at the library's own limit.
     let slow = with("pre_tokenizer", regex("(?=(a+)+$)\\w"));
     let slow = Tokenizer::from_bytes("t", slow.as_bytes()).unwrap();
     let _ = slow.encode(&("a".repeat(40) + "!"), EncodeOptions::default());
 }
 
-/// Regular expressions of published tokenizers, the longest and the most demanding ones.
+/// The longest and most demanding regular expressions of published tokenizers.
 #[test]
 fn regular_expressions_of_published_tokenizers_are_taken() {
     let o200k = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*\
@@ -121,7 +121,7 @@ fn a_file_of_small_values_is_refused_before_it_is_read() {
     let text = format!("{{\"model\": [{}1]}}", "1,".repeat(7 << 20));
     let error = Tokenizer::from_bytes("t", text.as_bytes()).unwrap_err();
     assert!(error.to_string().contains("at most 6291456 values"), "{error}");
-    // Separators within texts are no values.
+    // Separators within strings are not counted.
     assert_eq!(count_values(br#"{"a,b": ["\\\",[", 2]}"#), 5);
 }
 
@@ -134,7 +134,7 @@ fn added_tokens_are_bounded() {
     is_refused("added_tokens", json!([token(&"x".repeat(2 << 20))]), "at most 65536 of 1 MiB");
 }
 
-/// Every part that the library knows, sound ones and others.
+/// Valid and invalid parts of all kinds that the library knows.
 fn parts(list: &str) -> impl Strategy<Value = Value> + use<> {
     let one = prop::sample::select(vec![
         json!({"type": "NFC"}),
@@ -206,7 +206,7 @@ proptest! {
         json["decoder"] = decoder;
         let tokenizer = match Tokenizer::from_bytes("t", json.to_string().as_bytes()) {
             Ok(tokenizer) => tokenizer,
-            // The wall is the list of parts, not the net below it.
+            // The list of allowed parts must reject the input, not the panic handler below it.
             Err(error) => {
                 let is_caught = matches!(error, TextError::TokenizerPanicked { .. });
                 prop_assert!(!is_caught, "{error}: {json}");

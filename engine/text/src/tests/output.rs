@@ -3,7 +3,7 @@ use serde_json::json as j;
 
 use super::*;
 
-/// A tool whose schema says nothing.
+/// A tool with an empty parameter schema.
 pub(super) fn tools() -> Vec<ToolSchema> {
     vec![ToolSchema::function("f", "Does.", j!({}))]
 }
@@ -14,7 +14,8 @@ fn format(with_tools: bool) -> OutputFormat {
     OutputFormat::detect(&template, "<|im_start|>assistant\n", &tools)
 }
 
-/// Events with neighbouring pieces of one kind joined, and without the pieces of calls, which are the same as the calls.
+/// Events with adjacent chunks of one kind joined. The start and argument events of calls are checked and
+/// dropped.
 pub(super) fn events(format: &OutputFormat, pieces: &[&str]) -> Vec<OutputEvent> {
     let mut parser = OutputParser::new(format.clone(), 0);
     let mut all: Vec<OutputEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
@@ -32,7 +33,7 @@ pub(super) fn events(format: &OutputFormat, pieces: &[&str]) -> Vec<OutputEvent>
     out
 }
 
-/// The events without the pieces of calls, each of which begins, goes on and ends as the whole says.
+/// Drops the start and argument events of calls, after checking that they agree with the complete call.
 pub(super) fn whole_calls(events: Vec<OutputEvent>) -> Vec<OutputEvent> {
     let (mut index, mut begun, mut out) = (0, None, Vec::new());
     for event in events {
@@ -72,7 +73,8 @@ pub(super) fn call(index: usize, name: &str, arguments: Value) -> OutputEvent {
     OutputEvent::ToolCall(ToolCall { id: format!("call_{index}"), name: name.into(), arguments })
 }
 
-/// The same events for the whole output, for two pieces however it is cut, and for characters.
+/// Checks that the events are the same for the whole output, for each split into two chunks, and for single
+/// characters.
 pub(super) fn check_cuts(format: &OutputFormat, output: &str, wanted: &[OutputEvent]) {
     assert_eq!(events(format, &[output]), wanted, "{output}");
     let single: Vec<String> = output.chars().map(String::from).collect();
@@ -109,10 +111,10 @@ fn plain_text_passes_unchanged() {
     assert_eq!(events(&OutputFormat::plain(), &[FULL]), [text(FULL)]);
     assert_eq!(events(&format(true), &["<thi"]), [text("<thi")]);
     assert_eq!(events(&format(true), &[]), []);
-    // A model that writes about the tags, after it began to answer.
+    // A model that writes about the tags after the response started.
     let about = "Use <think> to think</think>.";
     assert_eq!(events(&format(true), &[about]), [text(about)]);
-    // Without tools the tag is a word.
+    // Without tools, the tag is ordinary text.
     let shown = "<tool_call>\n{\"name\": \"a\"}\n</tool_call>";
     assert_eq!(events(&format(false), &[shown]), [text(shown)]);
 }
@@ -159,7 +161,7 @@ fn arguments_in_tags_are_json_or_text() {
         let said = format!("<tool_call>a{broken}</tool_call>");
         check_cuts(&format, &said, &[call(0, "a", told.into())]);
     }
-    // The first of two of one name was told when the second came.
+    // The first of two arguments of the same name was already emitted when the second arrived.
     let said = format!("<tool_call>a{one}{two}{one}<arg_value>2</arg_value></tool_call>");
     check_cuts(&format, &said, &[call(0, "a", serde_json::json!({"b": 1}))]);
 }
@@ -229,7 +231,7 @@ fn gemma_marks_thoughts_and_calls_in_its_own_way() {
     assert!(parser.has_ended());
     assert_eq!(parser.push("response:find{}"), []);
 
-    // The small models think of nothing.
+    // The small models write empty reasoning.
     assert_eq!(events(&format, &["<|channel>thought\n<channel|>Yes"]), [text("Yes")]);
     let deep = format!("{{a:{}1{}}}", "[".repeat(100), "]".repeat(100));
     for bad in ["f{a:1}", "call:", "call:f", "call:{}"] {
@@ -275,7 +277,7 @@ fn deepseek_writes_calls_in_two_ways() {
     let new = "Wait.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": \"```\"}\
         <｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
     check_cuts(&format, new, &wanted);
-    // The mark of the older form within the arguments of the newer one.
+    // The marker of the older form within the arguments of the newer one.
     let block = "<｜tool▁call▁begin｜>write<｜tool▁sep｜>{\"text\": \"```json\\n{}\\n```\"}<｜tool▁call▁end｜>";
     check_cuts(&format, block, &[call(0, "write", j!({"text": "```json\n{}\n```"}))]);
     for bad in ["add", "add<｜tool▁sep｜>[1]", "<｜tool▁sep｜>{}", "f<｜tool▁sep｜>add\n{}"]
@@ -285,7 +287,7 @@ fn deepseek_writes_calls_in_two_ways() {
     }
 }
 
-/// Found by fuzzing: a text that is markers from end to end took the square of its length.
+/// Regression test from fuzzing: a text that consists of markers took quadratic time.
 #[test]
 fn a_long_text_of_markers_is_split_in_time_that_grows_with_it() {
     let output = "<tool_call></tool_call></think>".repeat(40_000);
@@ -295,7 +297,7 @@ fn a_long_text_of_markers_is_split_in_time_that_grows_with_it() {
     assert_eq!(whole, [text(&output)]);
 }
 
-/// A call beyond the limit is text, however the output is cut; what follows it is read again.
+/// A call beyond the limit is text, however the output is split. The text after it is parsed again.
 #[test]
 fn a_call_that_is_too_long_is_text_wherever_it_is_cut() {
     let long = format!("<tool_call>{}</tool_call>", "é ".repeat(400_000));
@@ -335,7 +337,7 @@ fn stop_strings_are_found_across_pieces() {
     assert_eq!(stopped(&stops, &["aé", "é", "!"]), ("aé".into(), Some(2)));
     assert_eq!(stopped(&stops, &["hi\nUse", "less EN"]), ("hi\nUseless EN".into(), None));
     assert_eq!(stopped(&[], &["a", "b"]), ("ab".into(), None));
-    // The earliest in the text wins, of two at one place the first in the list.
+    // The earliest match in the text wins; at the same position, the first in the list.
     assert_eq!(stopped(&["bc", "abc"], &["xabc"]), ("x".into(), Some(1)));
     assert_eq!(stopped(&["ab", "abc"], &["xabc"]), ("x".into(), Some(0)));
     assert!(StopMatcher::new(vec![String::new()]).is_err());
@@ -355,7 +357,7 @@ proptest! {
         let pieces: Vec<&str> = at.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
         prop_assert_eq!(events(&format(true), &pieces), events(&format(true), &[&text]));
 
-        // The reference: cut the whole text at the first stop.
+        // Reference: cut the whole text at the first stop.
         let (out, found) = stopped(&[&stop], &pieces);
         match text.find(&stop) {
             Some(place) => prop_assert_eq!((out.as_str(), found), (&text[..place], Some(0))),

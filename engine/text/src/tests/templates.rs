@@ -7,8 +7,8 @@ fn render(template: &str, messages: &[Message]) -> Result<String, TextError> {
     Ok(ChatTemplate::new(template)?.render(&input)?.text())
 }
 
-/// Messages with arguments as they stand, as `transformers` hands them to a template: a JSON text is
-/// an object where messages are read.
+/// Reads messages but keeps tool arguments in their JSON form, as `transformers` passes them to a template.
+/// The reader would turn a JSON text into an object.
 fn messages_of(json: &Value) -> Vec<Message> {
     let mut messages: Vec<Message> = serde_json::from_value(json.clone()).unwrap();
     for (message, json) in messages.iter_mut().zip(json.as_array().unwrap()) {
@@ -182,7 +182,7 @@ fn plain_content_cannot_say_special_tokens() {
         template.render(&ChatInput { content_tokens: ContentTokens::Plain(&tokenizer), ..input });
     let plain = plain.unwrap();
     let plain_tokens = plain.tokens(&tokenizer).unwrap();
-    // Three messages open and close, and the answer opens.
+    // Three messages open and close, and the response opens.
     assert_eq!(count(&plain_tokens), 7);
     assert_eq!(plain.text(), parsed.text());
     assert_eq!(
@@ -190,7 +190,7 @@ fn plain_content_cannot_say_special_tokens() {
         tokenizer.decode(&parsed_tokens, true).unwrap()
     );
 
-    // Without special-token text in the messages, both ways give the same tokens.
+    // Without special-token text in the messages, both modes give the same tokens.
     let messages = [Message::user("Hello, e\u{301} \u{fdd0}!\n")];
     let input =
         ChatInput { messages: &messages, add_generation_prompt: true, ..Default::default() };

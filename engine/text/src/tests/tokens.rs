@@ -52,7 +52,7 @@ fn a_character_that_never_ends_comes_out_when_the_stream_does() {
         assert_eq!(stream.push(*token).unwrap(), "");
     }
     assert_eq!(stream.finish().unwrap(), "\u{fffd}");
-    // A word after a broken character: the broken one is given up, the word is not delayed.
+    // A word after an incomplete character: the character is replaced, and the word is not delayed.
     let word = tokenizer.encode("hen", EncodeOptions::default()).unwrap();
     stream.push(emoji[0]).unwrap();
     let out: String = word.iter().map(|token| stream.push(*token).unwrap()).collect();
@@ -74,7 +74,7 @@ fn the_last_id_counts_and_unknown_ids_are_errors() {
     assert!(tokenizer.is_special(2) && !tokenizer.is_special(3));
 }
 
-/// Other models' tokenizers: spaces as U+2581, bytes as `<0xF0>`.
+/// A tokenizer of another kind: spaces as U+2581, bytes as `<0xF0>`.
 fn metaspace_tokenizer() -> Tokenizer {
     let mut vocab = serde_json::Map::new();
     for (id, token) in ["<unk>", "<s>", "▁a", "▁", "a", "b", "▁b"].iter().enumerate() {
@@ -205,7 +205,7 @@ proptest! {
     }
 }
 
-/// A tokenizer of whole bytes with one long word, after changes to its JSON.
+/// A byte-fallback tokenizer with one long word, after changes to its JSON.
 fn bounded(change: impl FnOnce(&mut Value)) -> Tokenizer {
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
     let words = ["a", "b", "ab", "abababab"].map(String::from).into_iter().chain(bytes);
@@ -235,7 +235,7 @@ fn a_text_has_at_least_as_many_tokens_as_its_length_says() {
         bounded(|json| json["added_tokens"] = serde_json::json!([added("<|0123456|>", false)]));
     assert_eq!(added_is_longest.least_tokens(&"x".repeat(110)), 10);
     let shrinking = bounded(|json| json["normalizer"] = serde_json::json!({"type": "NFC"}));
-    // Seven bytes of which NFC makes two, a hundred times.
+    // Seven bytes that NFC composes to two, a hundred times.
     let text = "\u{1fbe}\u{308}\u{301}".repeat(100);
     let tokens = shrinking.encode(&text, EncodeOptions::default()).unwrap().len();
     assert!(plain.least_tokens(&text) > 80);
@@ -276,8 +276,7 @@ fn where_text_may_be_left_out_its_length_says_nothing() {
     }
 }
 
-/// Every character of Unicode, and what is composed of several: no more than what the bound of a text
-/// allows is lost.
+/// Checks all Unicode characters and compositions: none shrinks by more than the bound assumes.
 #[test]
 fn nfc_shrinks_no_character_more_than_the_bound_takes_for_granted() {
     use tokenizers::normalizers::unicode::{NFC, NFD};
@@ -290,9 +289,9 @@ fn nfc_shrinks_no_character_more_than_the_bound_takes_for_granted() {
     };
     let nfd = |c: char| through(&|text| NFD.normalize(text).unwrap(), c);
     let nfc = |c: char| through(&|text| NFC.normalize(text).unwrap(), c);
-    // The heaviest way to write every character that does not decompose.
+    // The longest spelling of each character that does not decompose.
     let mut heaviest = std::collections::HashMap::new();
-    // Nothing decomposes beyond the last plane of Han characters.
+    // Characters beyond the last plane of Han characters do not decompose.
     let all = || '\0'..='\u{3ffff}';
     for c in all() {
         let whole = nfd(c);
@@ -310,7 +309,7 @@ fn nfc_shrinks_no_character_more_than_the_bound_takes_for_granted() {
     }
 }
 
-/// Ranks with Kimi-K2's pattern, merges as transformers makes them of the ranks: tiktoken's ids.
+/// Ranks with Kimi-K2's pattern, and merges that transformers derives from the ranks, give tiktoken's ids.
 #[test]
 fn ranks_with_kimis_pattern_give_tiktokens_ids() {
     let folder = "../../formats/import/tests/data/tiktoken";

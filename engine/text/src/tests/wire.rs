@@ -1,4 +1,4 @@
-//! Messages in the JSON that the OpenAI API documents.
+//! Messages in the JSON form that the OpenAI API documents.
 
 use serde_json::json as j;
 
@@ -17,7 +17,7 @@ fn refused(message: Value) -> String {
     serde_json::from_str::<Message>(&text).unwrap_err().to_string()
 }
 
-/// The assistant's message of the API's example of function calling, and the result of the call.
+/// The assistant's message and the tool result of the API's function-calling example.
 #[test]
 fn a_tool_call_is_read_and_written_as_the_api_has_it() {
     let wire = j!({
@@ -69,7 +69,7 @@ fn arguments_are_a_json_text_an_object_or_nothing() {
     for none in [j!(""), j!(" "), j!(null), j!("{}"), j!({})] {
         assert_eq!(call(none).arguments, j!({}));
     }
-    // A model may write what is no JSON; it goes on as it is.
+    // Invalid JSON written by a model is passed on unchanged.
     let broken = call(j!("{\"a\": "));
     assert_eq!(broken.arguments, j!("{\"a\": "));
     let written = serde_json::to_value(&broken).unwrap();
@@ -138,7 +138,7 @@ fn what_cannot_be_meant_is_refused_by_name() {
     assert!(said.contains("tool calls of type `custom` are not supported"), "{said}");
 }
 
-/// Templates that do not know developers would leave out what they say.
+/// Templates without the role `developer` would drop the text of developers.
 #[test]
 fn a_developer_is_the_system_where_a_template_knows_no_other() {
     let messages: Vec<Message> = serde_json::from_value(j!([

@@ -50,7 +50,7 @@ fn sample() -> RoutedSample {
     RoutedSample { inputs: noise(TOKENS * HIDDEN, 9), weights }
 }
 
-/// The same in f64, one token at a time.
+/// Reference in f64, one token at a time.
 fn output(weights: [&[f32]; 3], x: &[f32]) -> Vec<f64> {
     let product = |weights: &[f32], x: &[f64]| -> Vec<f64> {
         let rows = weights.chunks_exact(x.len());
@@ -80,8 +80,8 @@ fn errors_are_those_of_the_definition() {
         sum / squares
     };
     let zeros = vec![0.0; HIDDEN * INTERMEDIATE];
-    // Sums of at most 64 f32 products, three deep: relative 3 * 64 * 2^-24 of values that the
-    // differences at level 8 are 2^-8 of.
+    // Three levels of sums of at most 64 f32 products: relative error 3 * 64 * 2^-24 of the values, whose
+    // differences at level 8 are 2^-8 of them.
     let close = |found: f64, expected: f64| {
         assert!((found - expected).abs() <= 0.01 * expected, "{found}, expected {expected}");
     };

@@ -1,8 +1,9 @@
-//! Products with many rows: a part of a tile is decoded once into a panel that stays in the first
-//! cache, then multiplied with blocks of eight rows, packed so that one address serves them all.
+//! Products with many rows. A part of a tile is decoded once into a panel that stays in the first-level
+//! cache. It is then multiplied with blocks of eight rows, packed so that a single address reaches all of
+//! them.
 //!
 //! ```text
-//! for each 16 groups: decode 16 x 512 values; for each eight rows: go on with their sums
+//! for each 16 groups: decode 16 x 512 values; for each eight rows: add to their sums
 //! ```
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
@@ -14,10 +15,10 @@ use super::{
     prefetch, scales, steps_of_four,
 };
 
-/// Groups of a panel: 8 KiB of values, or twice 8 KiB of digits.
+/// Number of groups of a panel: 8 KiB of values, or twice 8 KiB of digits.
 pub const GROUPS: usize = 16;
 
-/// Some groups of one tile.
+/// Decoded groups of one tile.
 pub struct Panel {
     /// Values + 128, or high digits + 128.
     pub high: [MaybeUninit<[__m512i; 8]>; GROUPS],
@@ -34,7 +35,7 @@ impl Panel {
         scales: [MaybeUninit::uninit(); GROUPS],
     };
 
-    /// Decodes `count` groups from `first` on, a multiple of four.
+    /// Decodes `count` groups from `first` on, which is a multiple of four.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
     pub unsafe fn fill<const LEVEL: u8, const MIDDLE: u8>(
@@ -47,7 +48,7 @@ impl Panel {
         let mut low = [_mm512_setzero_si512(); 8];
         let mut steps = _mm512_setzero_si512();
         for i in 0..count {
-            // SAFETY: the caller's groups are inside of the planes.
+            // SAFETY: the caller's groups are inside the planes.
             unsafe {
                 steps = if i.is_multiple_of(4) {
                     steps_of_four(source, first + i)
@@ -65,8 +66,8 @@ impl Panel {
     }
 }
 
-/// One tile for any number of rows, which lie in `x`, `[blocks, groups]`. The panel is in a frame of its
-/// own, so that few rows, who need none, do not touch its pages for every tile.
+/// Computes one tile for any number of rows in `x`, `[blocks, groups]`. The panel has a separate stack frame,
+/// so that calls with few rows, which need no panel, do not touch its pages.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
 pub unsafe fn products<const LEVEL: u8, const MIDDLE: u8>(
@@ -79,28 +80,28 @@ pub unsafe fn products<const LEVEL: u8, const MIDDLE: u8>(
     out.fill([0.0; 16]);
     for first in (0..source.groups).step_by(GROUPS) {
         let count = GROUPS.min(source.groups - first);
-        // SAFETY: the groups are inside of the planes and of every block of `x`.
+        // SAFETY: the groups are inside the planes and inside each block of `x`.
         unsafe { panel.fill::<LEVEL, MIDDLE>(source, tables, first, count) };
         for block in 0..out.len().div_ceil(PACKED_ROWS) {
             let x = &x[block * source.groups + first..][..count];
             let rows = block * PACKED_ROWS..out.len().min((block + 1) * PACKED_ROWS);
-            // SAFETY: `fill` wrote as many groups as are taken of `x`.
+            // SAFETY: `fill` wrote as many groups as are used of `x`.
             unsafe { add_rows::<LEVEL>(&panel, x, &mut out[rows]) };
         }
     }
 }
 
-/// Goes on with the sums of up to eight rows.
+/// Adds the panel's products to the sums of up to eight rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")]
 unsafe fn add_rows<const LEVEL: u8>(panel: &Panel, x: &[PackedGroup], out: &mut [TileValues]) {
-    // Two digits of eight rows do not fit into the registers.
+    // Two digits of eight rows do not fit in the registers.
     let most = if LEVEL >= 6 { 4 } else { 8 };
     for (index, out) in out.chunks_mut(most).enumerate() {
         macro_rules! add_block {
             ($($count:literal)*) => {
                 match out.len() {
-                    // SAFETY: the caller's promise, and `out` has as many rows.
+                    // SAFETY: guaranteed by the caller, and `out` has as many rows.
                     $($count => unsafe {
                         add_block::<LEVEL, $count>(panel, x, index * most, out);
                     },)*
@@ -112,7 +113,7 @@ unsafe fn add_rows<const LEVEL: u8>(panel: &Panel, x: &[PackedGroup], out: &mut 
     }
 }
 
-/// The same for `T` rows from lane `lane` on.
+/// Adds the panel's products to the sums of `T` rows from lane `lane` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")]
 unsafe fn add_block<const LEVEL: u8, const T: usize>(
@@ -122,8 +123,8 @@ unsafe fn add_block<const LEVEL: u8, const T: usize>(
     out: &mut [TileValues],
 ) {
     let mut sums = [_mm512_setzero_ps(); T];
-    // SAFETY: `out` has T times 16 floats; `fill` wrote a group for each of `x`, which has numbers
-    // of eight rows, of which `lane` and T name some.
+    // SAFETY: `out` has T times 16 floats. `fill` wrote a group for each group of `x`, which holds eight
+    // rows, and `lane` and T select some of them.
     unsafe {
         for t in 0..T {
             sums[t] = _mm512_loadu_ps(out[t].as_ptr());
@@ -132,7 +133,7 @@ unsafe fn add_block<const LEVEL: u8, const T: usize>(
         let mut x: *const i32 = x.as_ptr().cast::<i32>().add(lane);
         for i in 0..groups {
             let high = panel.high[i].assume_init_ref();
-            // At other levels nothing reads it.
+            // Unused at other levels.
             let low = if LEVEL >= 6 { panel.low[i].assume_init_ref() } else { high };
             let group = group_sums::<LEVEL, T, PACKED_ROWS>(high, low, x);
             let scales = panel.scales[i].assume_init();

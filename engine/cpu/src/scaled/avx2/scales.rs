@@ -12,7 +12,7 @@ use super::super::{
 /// The 16 rows of a tile in two halves.
 type Halves = [__m256; 2];
 
-/// [`ScalePanel::fill`].
+/// Implements [`ScalePanel::fill`].
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn fill(weights: &ScaledWeights, tile: usize, first: usize, panel: &mut ScalePanel) {
@@ -25,7 +25,7 @@ pub fn fill(weights: &ScaledWeights, tile: usize, first: usize, panel: &mut Scal
         let span_minima = match form.minima {
             Minima::None => [_mm256_setzero_ps(); 2],
             Minima::Spans => widen_halves(form.scale, numbers(weights.minima)),
-            // What is subtracted: the sign goes through the product below.
+            // These minima are subtracted: the product below carries the sign.
             Minima::SubBlocks => {
                 let minima = widen_halves(form.scale, numbers(weights.minima));
                 minima.map(|half| _mm256_xor_ps(half, _mm256_set1_ps(-0.0)))
@@ -65,14 +65,13 @@ fn times(a: Halves, b: Halves) -> Halves {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(halves: Halves, out: &mut TileValues) {
-    // SAFETY: both halves are inside.
+    // SAFETY: both halves are in bounds.
     unsafe {
         _mm256_storeu_ps(out.as_mut_ptr(), halves[0]);
         _mm256_storeu_ps(out[8..].as_mut_ptr(), halves[1]);
     }
 }
 
-/// Bytes as integers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn integers(bytes: &[u8; TILE_ROWS]) -> [__m256i; 2] {
@@ -81,7 +80,7 @@ fn integers(bytes: &[u8; TILE_ROWS]) -> [__m256i; 2] {
     [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))]
 }
 
-/// What the bytes of 16 rows multiply their scales with.
+/// Returns the factors of the scales for the bytes of 16 rows.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn factors(kind: SubScale, bytes: &[u8; TILE_ROWS]) -> Halves {
@@ -107,7 +106,7 @@ fn factors(kind: SubScale, bytes: &[u8; TILE_ROWS]) -> Halves {
     }
 }
 
-/// Sixteen numbers of a span as floats.
+/// Converts sixteen numbers of a span to floats.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn widen_halves(scale: ScaleType, numbers: &[u8]) -> Halves {

@@ -1,8 +1,9 @@
-//! Products with many rows: a part of a tile is decoded once into a panel that stays in the first
-//! cache, then multiplied with blocks of eight rows, packed so that one address serves them all.
+//! Products with many rows. A part of a tile is decoded once into a panel that stays in the first-level
+//! cache. It is then multiplied with blocks of eight rows, packed so that a single address reaches all of
+//! them.
 //!
 //! ```text
-//! for each 16 groups: decode 16 x 512 values; for each eight rows: go on with their sums
+//! for each 16 groups: decode 16 x 512 values; for each eight rows: add to their sums
 //! ```
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
@@ -14,16 +15,15 @@ use super::{
     TileValues, decode, dots, for_codes, scales, tile_planes,
 };
 
-/// Groups of a panel: 8 KiB of values.
+/// Number of groups of a panel: 8 KiB of values.
 const GROUPS: usize = 2 * RUN;
 
-/// Some groups of one tile.
 struct Panel {
     /// Values + 128.
     values: [MaybeUninit<[__m512i; 8]>; GROUPS],
     /// Weight scales, `[groups, sub-blocks]`.
     scales: [MaybeUninit<__m512>; 2 * GROUPS],
-    /// What is added to weights, `[groups, sub-blocks]`, if there are minima.
+    /// Minima, which are added to weights, `[groups, sub-blocks]`, if there are any.
     minima: [MaybeUninit<__m512>; 2 * GROUPS],
 }
 
@@ -35,7 +35,7 @@ impl Panel {
     };
 }
 
-/// One tile for any number of rows, which lie in `x`, `[blocks, groups]`.
+/// Computes one tile for any number of rows in `x`, `[blocks, groups]`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,gfni,fma")]
 pub unsafe fn products(
@@ -55,7 +55,7 @@ pub unsafe fn products(
     };
     for first in (0..weights.groups).step_by(GROUPS) {
         let count = GROUPS.min(weights.groups - first);
-        // SAFETY: the groups are inside of the planes and of every block of `x`.
+        // SAFETY: the groups are inside the planes and inside each block of `x`.
         unsafe {
             let values = &mut panel.values[..count];
             for_codes!(weights, fill_values(weights, tile, first, values));
@@ -67,7 +67,7 @@ pub unsafe fn products(
         }
         for (block, out) in out.chunks_mut(PACKED_ROWS).enumerate() {
             let x = &x[block * weights.groups + first..][..count];
-            // SAFETY: the panel was filled with as many groups as are taken of `x`.
+            // SAFETY: the panel was filled with as many groups as are used of `x`.
             unsafe { add_rows(&panel, x, out) };
         }
     }
@@ -84,12 +84,12 @@ unsafe fn fill_values<const LEVEL: u8, const MIDDLE: u8>(
     let (planes, tables) = (tile_planes::<LEVEL>(weights, tile), Tables::new(weights));
     for (i, out) in out.iter_mut().enumerate() {
         planes.prefetch::<LEVEL, MIDDLE>(first + i + GROUPS);
-        // SAFETY: the caller's groups are inside of the planes.
+        // SAFETY: the caller's groups are inside the planes.
         out.write(unsafe { decode::<LEVEL, MIDDLE>(&planes, &tables, first + i) });
     }
 }
 
-/// Goes on with the sums of up to eight rows.
+/// Adds the panel's products to the sums of up to eight rows.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")]
 unsafe fn add_rows<const SUBS: usize, const MINIMA: bool>(
@@ -100,7 +100,7 @@ unsafe fn add_rows<const SUBS: usize, const MINIMA: bool>(
     macro_rules! add_block {
         ($($count:literal)*) => {
             match out.len() {
-                // SAFETY: the caller's promise, and `out` has as many rows.
+                // SAFETY: guaranteed by the caller, and `out` has as many rows.
                 $($count => unsafe { add_block::<SUBS, MINIMA, $count>(panel, x, out) },)*
                 _ => {}
             }
@@ -109,7 +109,7 @@ unsafe fn add_rows<const SUBS: usize, const MINIMA: bool>(
     add_block!(1 2 3 4 5 6 7 8);
 }
 
-/// The same for `T` rows.
+/// Adds the panel's products to the sums of `T` rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")]
 unsafe fn add_block<const SUBS: usize, const MINIMA: bool, const T: usize>(
@@ -118,8 +118,8 @@ unsafe fn add_block<const SUBS: usize, const MINIMA: bool, const T: usize>(
     out: &mut [TileValues],
 ) {
     let mut sums = [_mm512_setzero_ps(); T];
-    // SAFETY: `out` has T times 16 floats; the panel holds a group for each of `x`, which has
-    // numbers of eight rows.
+    // SAFETY: `out` has T times 16 floats. The panel holds a group for each group of `x`, which holds eight
+    // rows.
     unsafe {
         for t in 0..T {
             sums[t] = _mm512_loadu_ps(out[t].as_ptr());
@@ -156,7 +156,7 @@ unsafe fn add_block<const SUBS: usize, const MINIMA: bool, const T: usize>(
                     }
                 }
             }
-            // One address that moves on: a sum of two would split every product in two.
+            // A single advancing address: a sum of two would split each product into two operations.
             x = x.add(1);
         }
         for t in 0..T {
@@ -165,7 +165,7 @@ unsafe fn add_block<const SUBS: usize, const MINIMA: bool, const T: usize>(
     }
 }
 
-/// -128 times the sum of activations of each sub-block and row.
+/// Start of the sums: -128 times the sum of activations of each sub-block and row.
 #[repr(C, align(32))]
 struct Starts([[i32; PACKED_ROWS]; 2]);
 
@@ -178,7 +178,7 @@ impl Starts {
         }
         let mut starts = Self([[0; PACKED_ROWS]; 2]);
         let mut first = _mm256_setzero_si256();
-        // SAFETY: all are eight words.
+        // SAFETY: all loads and stores are eight words.
         unsafe {
             for words in &x.values[..4] {
                 let words = _mm256_loadu_si256(words.as_ptr().cast());
@@ -192,12 +192,12 @@ impl Starts {
         starts
     }
 
-    /// The scaled sums of activations of a sub-block, with the other sign.
+    /// Returns the negated scaled sums of activations of a sub-block.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     fn negative_sums(&self, sub: usize, x: &PackedGroup) -> [f32; PACKED_ROWS] {
         let mut out = [0.0; PACKED_ROWS];
-        // SAFETY: all are eight words.
+        // SAFETY: all loads and stores are eight words.
         unsafe {
             let starts = _mm256_loadu_si256(self.0[sub].as_ptr().cast());
             let negative = _mm256_cvtepi32_ps(_mm256_srai_epi32::<7>(starts));

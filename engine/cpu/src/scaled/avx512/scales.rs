@@ -1,4 +1,4 @@
-//! Weight scales and minima of a run of groups for AVX-512: one loop for each form of scales.
+//! Weight scales and minima of a run of groups for AVX-512, with a separate loop for each form of scales.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
@@ -13,7 +13,7 @@ use super::AHEAD;
 /// Numbers of 16 rows for each sub-block of a run.
 type Slots = [MaybeUninit<__m512>];
 
-/// [`SubScale`]s as numbers for constants.
+/// [`SubScale`] values as constants.
 const NONE: u8 = SubScale::None as u8;
 const U8: u8 = SubScale::U8 as u8;
 const I8: u8 = SubScale::I8 as u8;
@@ -21,13 +21,13 @@ const E4M3: u8 = SubScale::E4m3 as u8;
 const E8M0: u8 = SubScale::E8m0 as u8;
 const NIBBLES: u8 = SubScale::Nibbles as u8;
 
-/// [`Minima`] as numbers for constants.
+/// [`Minima`] values as constants.
 const NO_MINIMA: u8 = Minima::None as u8;
 const OF_SPANS: u8 = Minima::Spans as u8;
 const OF_SUB_BLOCKS: u8 = Minima::SubBlocks as u8;
 
-/// Decodes up to [`RUN`] groups from `first` on, which begins a span, as
-/// [`ScalePanel`](super::super::ScalePanel) says.
+/// Decodes up to [`RUN`] groups from `first` on, which starts a span, in the layout of
+/// [`ScalePanel`](super::super::ScalePanel).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub unsafe fn fill(
     weights: &ScaledWeights,
@@ -46,7 +46,7 @@ pub unsafe fn fill(
         };
     }
     let fill = forms!(None NONE, U8 U8, I8 I8, E4m3 E4M3, E8m0 E8M0, Nibbles NIBBLES,);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { fill(weights, tile, first, scales, minima) }
 }
 
@@ -67,20 +67,20 @@ unsafe fn fill_by<const SUB: u8, const MINIMA: u8>(
     let sub_minima = weights.sub_minima.as_ptr().wrapping_add(at);
     prefetch_ahead(weights, sub_scales, sub_minima);
     let mut span_scales = weights.span(weights.scales, tile, first).as_ptr();
-    // Empty without minima, and not read.
+    // Empty without minima, and then never read.
     let mut span_minima = span_scales;
     if MINIMA != NO_MINIMA {
         span_minima = weights.span(weights.minima, tile, first).as_ptr();
     }
     for begin in (0..slots).step_by(span * subs) {
-        // SAFETY: the parts that the form has hold 16 numbers of every span and 16 bytes of every
-        // sub-block, and there are as many slots.
+        // SAFETY: the parts that the form has hold 16 numbers of each span and 16 bytes of each sub-block,
+        // and there are as many slots.
         unsafe {
             let scale = widen(form.scale, span_scales);
             let minimum = match MINIMA {
                 NO_MINIMA => _mm512_setzero_ps(),
                 OF_SPANS => widen(form.scale, span_minima),
-                // What is subtracted: the sign goes through the product below.
+                // These minima are subtracted: the product below carries the sign.
                 _ => _mm512_sub_ps(_mm512_set1_ps(-0.0), widen(form.scale, span_minima)),
             };
             span_scales = span_scales.add(TILE_ROWS * form.scale.bytes());
@@ -109,7 +109,7 @@ unsafe fn fill_by<const SUB: u8, const MINIMA: u8>(
     }
 }
 
-/// Fetches the bytes of a later run.
+/// Prefetches the bytes of a later run.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn prefetch_ahead(weights: &ScaledWeights, sub_scales: *const u8, sub_minima: *const u8) {
@@ -124,19 +124,19 @@ fn prefetch_ahead(weights: &ScaledWeights, sub_scales: *const u8, sub_minima: *c
     }
 }
 
-/// Sixteen bytes as integers.
+/// Loads sixteen bytes as integers.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn bytes(at: *const u8) -> __m512i {
-    // SAFETY: the caller has 16 bytes there.
+    // SAFETY: the caller guarantees 16 readable bytes.
     _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(at.cast()) })
 }
 
-/// What the bytes of 16 rows multiply their scales with.
+/// Returns the factors of the scales for the bytes of 16 rows.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn sub_factors<const SUB: u8>(at: *const u8) -> __m512 {
-    // SAFETY: the caller has 16 bytes there.
+    // SAFETY: the caller guarantees 16 readable bytes.
     unsafe {
         match SUB {
             I8 => _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()))),
@@ -155,11 +155,11 @@ unsafe fn sub_factors<const SUB: u8>(at: *const u8) -> __m512 {
     }
 }
 
-/// Sixteen numbers of a span as floats.
+/// Converts sixteen numbers of a span to floats.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn widen(scale: ScaleType, numbers: *const u8) -> __m512 {
-    // SAFETY: the caller has 16 numbers of the type there.
+    // SAFETY: the caller guarantees 16 readable numbers of the type.
     unsafe {
         match scale {
             ScaleType::None => _mm512_set1_ps(1.0),
