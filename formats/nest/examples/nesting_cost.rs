@@ -1,9 +1,9 @@
-//! What it costs that one code serves five levels, and how fast codes are found.
+//! The cost of serving five levels with one code, and the speed of the code search.
 //!
-//! `cargo run --release -p nestling-formats --example nesting_cost [ROWS COLS]` prints, for weights
-//! and inputs of synthetic shape, `tr(E H Eᵀ)` of every level of the nested code relative to the
-//! same quantizer run for that level alone (its codec, scales and codes), as geometric means over a
-//! few matrices, and microseconds per weight on one thread.
+//! `cargo run --release -p nestling-formats --example nesting_cost [ROWS COLS]` uses synthetic weights and
+//! inputs. It prints `tr(E H Eᵀ)` of each level of the nested code, relative to the same quantizer run for
+//! that level alone (codec, scales and codes). The numbers are geometric means over a few matrices. It also
+//! prints microseconds per weight on one thread.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::time::Instant;
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Mean logarithms of the errors of all levels.
+/// Returns the mean logarithms of the errors of all levels.
 fn logs(
     matrices: &[Matrix],
     rows: usize,
@@ -100,12 +100,12 @@ fn logs(
     Ok(logs)
 }
 
-/// Gaussian weights, and inputs of which each follows the one before.
+/// Returns Gaussian weights and the moments of autocorrelated inputs.
 fn matrix(seed: u64, rows: usize, cols: usize, correlation: f32) -> Result<Matrix, NestedError> {
     let weights = bell(2 * seed, rows * cols);
     let own = (1.0 - correlation * correlation).sqrt();
     let mut values = vec![0.0; cols * cols];
-    // The moments of infinitely many inputs of an autoregressive process, and noise on their size.
+    // Moments of infinitely many inputs of an autoregressive process, with random magnitudes.
     let sizes: Vec<f32> = bell(2 * seed + 1, cols).iter().map(|size| size.exp()).collect();
     for (row, values) in values.chunks_exact_mut(cols).enumerate() {
         for (col, value) in values.iter_mut().enumerate() {
@@ -119,7 +119,7 @@ fn matrix(seed: u64, rows: usize, cols: usize, correlation: f32) -> Result<Matri
     Ok(Matrix { weights, moments, damped })
 }
 
-/// Sums of six uniform numbers: close to Gaussian.
+/// Pseudo-random numbers, each a sum of six uniform ones: close to Gaussian.
 fn bell(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut uniform = move || {

@@ -12,7 +12,7 @@ pub enum DType {
     F16 = 1,
     /// The upper half of single precision.
     Bf16 = 2,
-    /// Bytes: what quantized weights are made of, no weights of their own.
+    /// Raw bytes of quantized weights, which have no meaning as single elements.
     U8 = 3,
 }
 
@@ -26,7 +26,7 @@ impl DType {
         }
     }
 
-    /// The name that safetensors gives the type.
+    /// Name of the type in safetensors files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -52,7 +52,7 @@ impl DType {
 
     /// Converts little-endian elements to f32.
     ///
-    /// `bytes` holds `out.len()` elements; whatever one of the two has too much is left alone.
+    /// `bytes` should hold `out.len()` elements; surplus bytes or surplus output elements are ignored.
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Self::F32 => {

@@ -1,26 +1,25 @@
 //! Conditions that cannot fail unless the program itself is wrong.
 //!
-//! A broken one is loud: it panics where debug assertions are on, so in every test, and elsewhere it
-//! is an [`InternalError`] that names file, line and condition. It is never a default value, with
-//! which wrong numbers would go on unnoticed. What input can cause is no invariant but a typed error.
+//! A broken invariant panics if debug assertions are on, hence in every test. Otherwise it becomes an
+//! [`InternalError`] with file, line and condition, never a default value that would silently corrupt
+//! results. Conditions that input can violate are typed errors, not invariants.
 
 use std::panic::Location;
 
-/// A condition of the program itself that does not hold.
+/// A violated invariant of the program itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("internal error at {file}:{line}: it does not hold that {what}")]
 pub struct InternalError {
     /// The source file that states the condition.
     pub file: &'static str,
-    /// Its line.
+    /// Line number in that file.
     pub line: u32,
     /// The condition, as a clause such as "every row has a page".
     pub what: &'static str,
 }
 
 impl InternalError {
-    /// The error of a condition of the caller that does not hold; a panic where debug assertions are
-    /// on.
+    /// Returns the error for a condition that the caller found violated. Panics if debug assertions are on.
     #[cold]
     #[track_caller]
     pub fn new(what: &'static str) -> Self {
@@ -33,15 +32,15 @@ impl InternalError {
     }
 }
 
-/// Values that are there unless the program itself is wrong.
+/// Extraction of values that exist unless the program has a bug.
 pub trait Invariant {
-    /// What is there.
+    /// Type of the extracted value.
     type Value;
 
-    /// The value; `what` is the condition by which there is one.
+    /// Returns the value; `what` is the condition that guarantees it.
     ///
     /// # Errors
-    /// [`InternalError`] if there is none; a panic where debug assertions are on.
+    /// [`InternalError`] if there is no value; panics instead if debug assertions are on.
     fn invariant(self, what: &'static str) -> Result<Self::Value, InternalError>;
 }
 
@@ -68,9 +67,8 @@ impl<T, E> Invariant for Result<T, E> {
     }
 }
 
-/// Returns an [`InternalError`] from the function, as whatever it becomes with `?`, unless a
-/// condition holds: `invariant!(rows <= cols, "a matrix is wide")`. It panics where debug assertions
-/// are on.
+/// Returns an [`InternalError`] from the function, converted by `?`, unless a condition holds:
+/// `invariant!(rows <= cols, "a matrix is wide")`. Panics if debug assertions are on.
 #[macro_export]
 macro_rules! invariant {
     ($condition:expr, $what:literal) => {
@@ -89,7 +87,7 @@ mod tests {
         (number / 2).checked_sub(1).invariant("the number is at least two")
     }
 
-    /// What a call panics with, or what it returns.
+    /// Returns the result of a call, or its panic message as the error.
     fn outcome(number: u32) -> Result<u32, String> {
         match std::panic::catch_unwind(|| halved(number)) {
             Ok(found) => found.map_err(|error| error.to_string()),

@@ -1,6 +1,6 @@
-//! Levels and planes: the words of the nested code.
+//! Levels and planes of the nested code.
 
-/// How many leading bits of every 8-bit code are used: each level is a model of its own.
+/// Number of leading bits used of each 8-bit code. Each level is a complete model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
@@ -12,7 +12,7 @@ pub enum Level {
     L4 = 4,
     /// Six bits: planes P2 to P6.
     L6 = 6,
-    /// Eight bits: every plane.
+    /// Eight bits: all planes.
     L8 = 8,
 }
 
@@ -20,12 +20,12 @@ impl Level {
     /// All levels, coarsest first.
     pub const ALL: [Self; 5] = [Self::L2, Self::L3, Self::L4, Self::L6, Self::L8];
 
-    /// The level of that many bits, if there is one.
+    /// Returns the level with `bits` bits, or `None` if there is none.
     pub fn from_bits(bits: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.bits() == bits)
     }
 
-    /// Bits of prefix, per weight.
+    /// Bits of a weight's code that this level uses.
     pub const fn bits(self) -> u8 {
         self as u8
     }
@@ -59,11 +59,11 @@ impl std::fmt::Display for Level {
     }
 }
 
-/// One slice of every code of a matrix group: the bits that a level adds to the one below.
+/// A slice of all codes of a matrix: the bits that a level adds to the one below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Plane {
-    /// Bits 7 and 6 of the code, with the scales and the table names.
+    /// Bits 7 and 6 of the code, together with the scales and the table index of each tile.
     P2 = 0,
     /// Bit 5.
     P3 = 1,
@@ -84,7 +84,7 @@ impl Plane {
         self as usize
     }
 
-    /// Bits that the plane holds of each code.
+    /// Bits that the plane holds per code.
     pub const fn bits(self) -> u8 {
         match self {
             Self::P3 | Self::P4 => 1,
@@ -92,12 +92,12 @@ impl Plane {
         }
     }
 
-    /// How far a code is shifted right to bring the plane's bits to the bottom.
+    /// Right shift that moves the plane's bits to the bottom of a code.
     pub const fn shift(self) -> u8 {
         8 - self.level().bits()
     }
 
-    /// The level reached with this plane and all before it.
+    /// The level reached with this plane and all lower ones.
     pub const fn level(self) -> Level {
         Level::ALL[self as usize]
     }

@@ -1,8 +1,8 @@
-//! The bit-nested weight code and the `.nest` store, and the words for weights that both use.
+//! The bit-nested weight code, the `.nest` store, and the weight names that both use.
 //!
-//! Nothing here knows checkpoints, configurations or families: the store holds matrices and tensors
-//! by what they do, whatever file they came from. No threads, devices or async live here: everything
-//! is a pure function or a plain reader that callers thread.
+//! This crate does not depend on checkpoint formats, model configurations or families: a store names matrices
+//! and tensors by their role in the graph. It has no threads, devices or async code; all of it is pure
+//! functions and plain readers that callers may run on their own threads.
 
 pub mod dtype;
 mod invariant;

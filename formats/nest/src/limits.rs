@@ -1,4 +1,4 @@
-//! Sizes beyond which nothing is accepted, as far as they are not the file format's own.
+//! Size limits for inputs, other than those of the file format itself.
 
-/// Bytes of a tokenizer, a chat template or another asset.
+/// Maximum size in bytes of a tokenizer, chat template or other asset.
 pub const MAX_ASSET_BYTES: u64 = 64 << 20;

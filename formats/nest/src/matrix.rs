@@ -1,6 +1,6 @@
-//! Names of weights that no file format and no architecture owns.
+//! Names of weights, independent of file formats and architectures.
 
-/// What a two-dimensional weight does in the graph.
+/// Role of a two-dimensional weight in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum MatrixKind {
@@ -22,44 +22,45 @@ pub enum MatrixKind {
     Up = 7,
     /// SwiGLU down projection, `[hidden_size, intermediate]`.
     Down = 8,
-    /// Projection of the gate on attended heads, `[num_attention_heads * head_dim, hidden_size]`.
+    /// Projection of the attention output gate, `[num_attention_heads * head_dim, hidden_size]`.
     QueryGate = 9,
-    /// Latent attention: hidden state to latent query, `[q_lora_rank, hidden_size]`.
+    /// Latent attention: projection of the hidden state to the latent query, `[q_lora_rank, hidden_size]`.
     QueryDown = 10,
-    /// Latent attention: latent query to queries,
-    /// `[num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim), q_lora_rank]`.
+    /// Latent attention: projection of the latent query to queries, `[num_attention_heads * (qk_nope_head_dim
+    /// + qk_rope_head_dim), q_lora_rank]`.
     QueryUp = 11,
-    /// Latent attention: hidden state to latent and shared key,
-    /// `[kv_lora_rank + qk_rope_head_dim, hidden_size]`.
+    /// Latent attention: projection of the hidden state to the latent and the shared key, `[kv_lora_rank +
+    /// qk_rope_head_dim, hidden_size]`.
     LatentDown = 12,
-    /// Latent attention: queries of each head to the latent space,
-    /// `[num_attention_heads * kv_lora_rank, qk_nope_head_dim]`.
+    /// Latent attention: projection of each head's queries to the latent space, `[num_attention_heads *
+    /// kv_lora_rank, qk_nope_head_dim]`.
     KeyUp = 13,
-    /// Latent attention: attended latents of each head to values,
-    /// `[num_attention_heads * v_head_dim, kv_lora_rank]`.
+    /// Latent attention: projection of each head's attended latents to values, `[num_attention_heads *
+    /// v_head_dim, kv_lora_rank]`.
     ValueUp = 14,
-    /// Gated DeltaNet: queries, keys and values side by side.
+    /// Gated DeltaNet: concatenated projections of queries, keys and values.
     DeltaIn = 15,
-    /// Gated DeltaNet: the gate of the output norm.
+    /// Gated DeltaNet: projection of the gate of the output norm.
     DeltaGate = 16,
-    /// Gated DeltaNet: beta and decay of each value head.
+    /// Gated DeltaNet: projections of beta and decay of each value head.
     DeltaBetaDecay = 17,
     /// Gated DeltaNet: output projection.
     DeltaOut = 18,
 }
 
-/// One matrix of a model: an expert's when `expert` is set, else the layer's, else the model's.
+/// Identity of a matrix. It belongs to an expert if `expert` is set, else to a layer if `layer` is set, else
+/// to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatrixId {
-    /// What the matrix does.
+    /// Role of the matrix.
     pub kind: MatrixKind,
-    /// Layer, or none for the embedding and the head.
+    /// Layer, or `None` for the embedding and the head.
     pub layer: Option<u32>,
-    /// Expert within the layer, or none for a dense matrix.
+    /// Expert within the layer, or `None` for a dense matrix.
     pub expert: Option<u32>,
 }
 
-/// What a tensor that stays in float does in the graph.
+/// Role in the graph of a tensor that is stored as floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FloatKind {
@@ -75,7 +76,7 @@ pub enum FloatKind {
     KeyNorm = 4,
     /// Router, `[num_experts, hidden_size]`.
     Router = 5,
-    /// Bias of the query projection; where attention has an output gate, that of the gate's after it.
+    /// Bias of the query projection, followed by the bias of the attention output gate if there is one.
     QueryBias = 6,
     /// Bias of the key projection.
     KeyBias = 7,
@@ -83,13 +84,14 @@ pub enum FloatKind {
     ValueBias = 8,
     /// Bias of the attention output projection.
     OutputBias = 9,
-    /// Row that the sigmoid gate of the shared expert is the product with, `[hidden_size]`.
+    /// Gate row of the shared expert, `[hidden_size]`: the sigmoid of its dot product with the input scales
+    /// the expert's output.
     SharedGate = 10,
-    /// Added to router scores for the choice of experts, `[num_experts]`.
+    /// Bias added to router scores when experts are selected, `[num_experts]`.
     RouterBias = 11,
-    /// Added to router logits, `[num_experts]`.
+    /// Bias added to router logits, `[num_experts]`.
     RouterLogitBias = 12,
-    /// Logit of each query head that takes part in the softmax over positions and has no value.
+    /// Attention sink logit of each query head: takes part in the softmax over positions but has no value.
     Sinks = 13,
     /// Biases of the gate projections of all experts, `[num_experts, intermediate]`.
     ExpertGateBias = 14,
@@ -103,13 +105,13 @@ pub enum FloatKind {
     LatentNorm = 18,
     /// Gated DeltaNet: causal convolution of each channel, `[channels, kernel]`.
     DeltaConv = 19,
-    /// Gated DeltaNet: the negative decay rate of each value head, `-exp(A_log)`.
+    /// Gated DeltaNet: negative decay rate of each value head, `-exp(A_log)`.
     DeltaDecay = 20,
-    /// Gated DeltaNet: added to each value head's time step.
+    /// Gated DeltaNet: bias added to each value head's time step.
     DeltaTimeBias = 21,
     /// Gated DeltaNet: RMSNorm of each head's output.
     DeltaNorm = 22,
-    /// Factors of the router's normed inputs, `[hidden_size]`.
+    /// Factors applied to the router's normed inputs, `[hidden_size]`.
     RouterInputScale = 23,
     /// Factor of each expert's weight, `[num_experts]`.
     ExpertScale = 24,
@@ -117,7 +119,7 @@ pub enum FloatKind {
     PostAttentionNorm = 25,
     /// RMSNorm after the whole feed-forward part, `[hidden_size]`.
     PostFeedForwardNorm = 26,
-    /// RMSNorm after the dense part beside the experts, `[hidden_size]`.
+    /// RMSNorm after the dense part that runs beside the experts, `[hidden_size]`.
     PostSharedNorm = 27,
     /// RMSNorm before the experts, `[hidden_size]`.
     PreExpertNorm = 28,
@@ -128,25 +130,25 @@ pub enum FloatKind {
 }
 
 impl FloatKind {
-    /// Whether it has a row for every expert, of which a token needs those of its own.
+    /// Returns whether the tensor has one row per expert. A token needs the rows of its routed experts only.
     pub fn is_of_experts(self) -> bool {
         matches!(self, Self::ExpertGateBias | Self::ExpertUpBias | Self::ExpertDownBias)
     }
 }
 
-/// One float tensor of a model.
+/// Identity of a float tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FloatId {
-    /// What the tensor does.
+    /// Role of the tensor.
     pub kind: FloatKind,
-    /// Layer, or none for the final norm.
+    /// Layer, or `None` for the final norm.
     pub layer: Option<u32>,
 }
 
-/// One expert of a model.
+/// Identity of an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExpertId {
-    /// Layer.
+    /// Layer of the expert.
     pub layer: u32,
     /// Expert within the layer.
     pub expert: u32,

@@ -1,38 +1,39 @@
-//! Memory whose size comes from input: where it cannot be had, that is an error and not the end of the process.
+//! Fallible allocation for sizes that come from input, so that running out of memory is an error and not an
+//! abort.
 
 use bytemuck::Zeroable;
 
-/// The system gave no memory.
+/// A failed memory allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("out of memory: {what} would take {bytes} bytes")]
 pub struct OutOfMemory {
-    /// What it was for.
+    /// Purpose of the allocation.
     pub what: &'static str,
-    /// Bytes that were asked for.
+    /// Requested size in bytes.
     pub bytes: u64,
 }
 
 impl OutOfMemory {
-    /// For `count` items of a type.
+    /// Returns the error for an allocation of `count` items of type `T`.
     pub fn of<T>(what: &'static str, count: usize) -> Self {
         Self { what, bytes: (count as u64).saturating_mul(size_of::<T>() as u64) }
     }
 }
 
-/// An empty vector with room for `count` items.
+/// Returns an empty vector with capacity for `count` items.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the allocation fails.
 pub fn try_with_capacity<T>(what: &'static str, count: usize) -> Result<Vec<T>, OutOfMemory> {
     let mut items = Vec::new();
     items.try_reserve_exact(count).map_err(|_| OutOfMemory::of::<T>(what, count))?;
     Ok(items)
 }
 
-/// Room for `more` items in a vector.
+/// Reserves capacity for `more` additional items.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the allocation fails.
 pub fn try_reserve<T>(
     items: &mut Vec<T>,
     what: &'static str,
@@ -42,18 +43,18 @@ pub fn try_reserve<T>(
     items.try_reserve(more).map_err(|_| OutOfMemory::of::<T>(what, count))
 }
 
-/// `count` zeros.
+/// Returns a vector of `count` zeros.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the allocation fails.
 pub fn try_zeroed<T: Zeroable>(what: &'static str, count: usize) -> Result<Vec<T>, OutOfMemory> {
     bytemuck::allocation::try_zeroed_vec(count).map_err(|()| OutOfMemory::of::<T>(what, count))
 }
 
-/// `count` times the same value.
+/// Returns a vector of `count` copies of a value.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the allocation fails.
 pub fn try_filled<T: Clone>(
     what: &'static str,
     value: T,
@@ -64,10 +65,10 @@ pub fn try_filled<T: Clone>(
     Ok(items)
 }
 
-/// A copy.
+/// Copies a slice into a new vector.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the allocation fails.
 pub fn try_to_vec<T: Clone>(what: &'static str, items: &[T]) -> Result<Vec<T>, OutOfMemory> {
     let mut copy = try_with_capacity(what, items.len())?;
     copy.extend_from_slice(items);

@@ -1,26 +1,27 @@
-//! Files that are opened to be read at offsets.
+//! Opening of files for reading at offsets.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// Opens a file that is one: opening a pipe would wait until somebody writes to it.
+/// Opens a regular file for reading. Anything else is rejected, because opening a pipe would block until it
+/// has a writer.
 ///
 /// # Errors
-/// Of the system, and where the path names something other than a regular file.
+/// System errors; an error if the path is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     check(&std::fs::metadata(path)?)?;
     let file = File::open(path)?;
-    // Somebody may have put something else in its place meanwhile.
+    // The file may have been replaced in the meantime.
     check(&file.metadata()?)?;
     Ok(file)
 }
 
-/// Opens a regular file with `options`, as for a lock or a record in a folder that others may write to. Does not follow a link
-/// at the end of the path, and does not wait for the other end of a pipe.
+/// Opens a regular file with `options`, for locks and records in folders that other users can write to. Does
+/// not follow a symbolic link at the end of the path and does not block on a pipe.
 ///
 /// # Errors
-/// Of the system; [`io::ErrorKind::InvalidInput`] for a link, a pipe or a device.
+/// System errors; [`io::ErrorKind::InvalidInput`] for a link, a pipe or a device.
 pub fn open_own_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     #[cfg(unix)]
     {
@@ -30,7 +31,7 @@ pub fn open_own_file(path: &Path, options: &mut OpenOptions) -> io::Result<File>
     }
     let file = match options.open(path) {
         Ok(file) => file,
-        // The system's own words are about loops of links, or devices that are not there.
+        // The system's own message would mention link loops or missing devices.
         Err(error) => {
             return Err(std::fs::symlink_metadata(path)
                 .map_or(Ok(()), |data| check(&data))

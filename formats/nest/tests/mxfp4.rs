@@ -1,4 +1,4 @@
-//! MXFP4 weights in the nested code: exact at level 4, and the best of their prefixes below.
+//! MXFP4 weights in the nested code: exact at level 4, with optimal prefixes below.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use nestling_formats::nested::{
@@ -8,11 +8,11 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{Level, Plane};
 
-/// The values of the sixteen elements of E2M1.
+/// Values of the sixteen E2M1 elements.
 const VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// Blocks of any elements; `scales` are what a block may have.
+/// Returns blocks of random elements with scales drawn from `scales`.
 fn sample(rows: usize, cols: usize, scales: &[u8]) -> Vec<f32> {
     let mut state = 7u64;
     let mut next = move || {
@@ -38,7 +38,7 @@ fn fit(weights: &[f32], rows: usize, cols: usize, tables: usize) -> NestedCodec 
     codec
 }
 
-/// The weights as a reader of the planes up to P4 sees them.
+/// Decodes the weights from the planes up to P4.
 fn decode(matrix: &QuantizedMatrix, codec: &NestedCodec, level: Level) -> Vec<f32> {
     let (rows, cols) = (matrix.rows, matrix.cols);
     let plane = |plane| {
@@ -65,7 +65,7 @@ fn quantize(
     quantize_mxfp4(weights, rows, cols, codec, &QuantizeOptions::default())
 }
 
-/// Bits, with one zero.
+/// Returns the bit patterns, with negative zero normalized.
 fn bits(weights: &[f32]) -> Vec<u32> {
     weights.iter().map(|weight| (weight + 0.0).to_bits()).collect()
 }
@@ -91,7 +91,7 @@ fn level_4_is_the_mxfp4_weight_to_the_bit() {
 
 #[test]
 fn every_set_of_elements_has_an_exponent() {
-    // Blocks that reach no further than each element; the source's exponent is not the least then.
+    // Blocks limited to each magnitude; the source's exponent is then not the smallest.
     for largest in VALUES[..8].iter().copied() {
         let weights: Vec<f32> = (0..GROUP).map(|at| VALUES[at % 16]).collect();
         let within = |weight: &f32| weight.abs() <= largest;

@@ -1,11 +1,11 @@
-//! Whichever codec a matrix has.
+//! A codec of either kind: nested code or scaled integers.
 
 use std::sync::Arc;
 
 use super::{InputTransform, NestedCodec, PlaneForm, ScaledCodec};
 use crate::Level;
 
-/// The codec of a matrix, shared by all that have it.
+/// The codec of a matrix, shared between the matrices that use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// The nested code.
@@ -14,7 +14,7 @@ pub enum Codec {
     Scaled(Arc<ScaledCodec>),
 }
 
-/// A [`Codec`] on loan.
+/// A borrowed [`Codec`].
 #[derive(Clone, Copy, Debug)]
 pub enum CodecRef<'a> {
     /// The nested code.
@@ -24,7 +24,7 @@ pub enum CodecRef<'a> {
 }
 
 impl Codec {
-    /// The same on loan.
+    /// Returns a borrowed view of the codec.
     pub fn borrow(&self) -> CodecRef<'_> {
         match self {
             Self::Nested(codec) => CodecRef::Nested(codec),
@@ -32,7 +32,7 @@ impl Codec {
         }
     }
 
-    /// The nested code, if it is that.
+    /// Returns the nested codec, or `None` for scaled integers.
     pub fn nested(&self) -> Option<&Arc<NestedCodec>> {
         match self {
             Self::Nested(codec) => Some(codec),
@@ -40,7 +40,7 @@ impl Codec {
         }
     }
 
-    /// What inputs go through before a product.
+    /// Transform applied to inputs before a product.
     pub fn inputs(&self) -> InputTransform {
         match self {
             Self::Nested(codec) => codec.inputs,
@@ -48,12 +48,12 @@ impl Codec {
         }
     }
 
-    /// What decides the sizes of planes.
+    /// Codec parameters that determine the sizes of planes.
     pub fn form(&self) -> PlaneForm {
         self.borrow().form()
     }
 
-    /// The codec as a store holds it.
+    /// Encodes the codec as stored in a `.nest` file.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Nested(codec) => codec.to_bytes(),
@@ -63,7 +63,7 @@ impl Codec {
 }
 
 impl CodecRef<'_> {
-    /// What decides the sizes of planes.
+    /// Codec parameters that determine the sizes of planes.
     pub fn form(&self) -> PlaneForm {
         match self {
             Self::Nested(_) => PlaneForm::Nested,
@@ -71,8 +71,8 @@ impl CodecRef<'_> {
         }
     }
 
-    /// The decoded value of a code, of which only the leading bits of `level` count; `table` is
-    /// the tile's, which only the nested code has.
+    /// Decodes a code, of which only the leading bits of `level` count. `table` is the tile's table; scaled
+    /// integers ignore it.
     pub fn value(&self, level: Level, table: u8, code: u8) -> i16 {
         match self {
             Self::Nested(codec) => codec.value(level, table, code),

@@ -1,4 +1,4 @@
-//! Quantizing a matrix against the second moments of its inputs.
+//! Quantization of a matrix against the second moments of its inputs.
 
 use super::chooser::Chooser;
 use super::damped::dot;
@@ -10,23 +10,22 @@ use super::{
 use crate::Invariant;
 use crate::Level;
 
-/// What calibration knows about a matrix's inputs.
+/// Calibration data of a matrix's inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Calibrated<'a> {
-    /// Their second moments.
+    /// Second moments of the inputs.
     pub moments: &'a SecondMoments,
-    /// The same, damped: with their factor where codes start from feedback.
+    /// The same moments with damping; must include the factor if codes start from feedback.
     pub damped: &'a DampedMoments,
 }
 
-/// Codes a matrix `[rows, cols]` so that the error of its outputs is small at every level.
+/// Quantizes a matrix `[rows, cols]`, minimizing the error of its outputs at all levels.
 ///
-/// Rows do not depend on one another beyond their tile, so that callers may split a matrix between
-/// tiles.
+/// Rows depend only on others of their tile, so callers may split a matrix at tile boundaries.
 ///
 /// # Errors
-/// [`NestedError`] as from [`quantize_matrix`], if the moments have another dimension, and if codes
-/// start from feedback and the factor was not made.
+/// [`NestedError`] as from [`quantize_matrix`], if the moments have another dimension, or if codes start from
+/// feedback and the factor was not computed.
 pub fn quantize_calibrated(
     weights: &[f32],
     rows: usize,
@@ -62,7 +61,7 @@ fn effort(options: &CalibratedOptions) -> Effort {
     Effort { feedback, sweeps, step_sweeps }
 }
 
-/// The rows of a tile as [`quantize_matrix`] coded them.
+/// Returns the rows of a tile with the codes that [`quantize_matrix`] chose.
 fn take_rows(matrix: &QuantizedMatrix, tile: usize, weights: &[f32], cols: usize) -> TileRows {
     let groups = cols.div_ceil(GROUP);
     let mut rows = TileRows::new(groups);
@@ -96,11 +95,11 @@ fn put_rows(matrix: &mut QuantizedMatrix, tile: usize, rows: &TileRows) {
     }
 }
 
-/// `tr(E H Eᵀ)` of the error `E` of every level: the squared error of the outputs over all inputs
-/// that the moments have summed.
+/// Returns `tr(E H Eᵀ)` of the error `E` at each level: the squared output error summed over all inputs in
+/// the moments.
 ///
 /// # Errors
-/// [`NestedError`] if lengths do not fit together.
+/// [`NestedError`] if lengths do not match.
 pub fn level_errors(
     weights: &[f32],
     rows: usize,

@@ -15,7 +15,7 @@ fn bell(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| (0..6).map(|_| uniform()).sum()).collect()
 }
 
-/// Inputs `[count, dim]` whose neighbouring columns go together.
+/// Returns inputs `[count, dim]` with correlated neighbouring columns.
 fn correlated(seed: u64, count: usize, dim: usize) -> Vec<f32> {
     let mut inputs = bell(seed, count * dim);
     for row in inputs.chunks_exact_mut(dim) {
@@ -58,7 +58,7 @@ fn options(feedback: bool, sweeps: u32, step_sweeps: u32) -> QuantizeOptions {
     options
 }
 
-/// The weight of one code, read the slow way.
+/// Decodes a single weight directly from its code and scales.
 fn weight_at(matrix: &QuantizedMatrix, level: Level, row: usize, col: usize) -> f64 {
     let groups = matrix.cols.div_ceil(GROUP);
     let cell = row * groups + col / GROUP;
@@ -68,7 +68,7 @@ fn weight_at(matrix: &QuantizedMatrix, level: Level, row: usize, col: usize) -> 
     f64::from(scale) * f64::from(codec().value(level, table, code))
 }
 
-/// What the sweeps minimise: the weighted sum over levels of `tr(E H Eᵀ)` with damped moments.
+/// Objective of the sweeps: the weighted sum over levels of `tr(E H Eᵀ)` with damped moments.
 fn joint_error(matrix: &QuantizedMatrix, weights: &[f32], factor: &DampedMoments) -> f64 {
     let level_weights = absolute_weights(&QuantizeOptions::default().calibrated.level_weights);
     let (cols, stride) = (matrix.cols, factor.stride());
@@ -280,7 +280,7 @@ fn sweeps_help_every_low_level() {
     let plain = errors(&plain.unwrap());
     let found = errors(&calibrated(&weights, (rows, cols), &moments, &QuantizeOptions::default()));
     for (level, (found, plain)) in Level::ALL.into_iter().zip(found.into_iter().zip(plain)) {
-        // The weights favour the low levels; level 8 may pay for them, but little.
+        // The weights favour the low levels, so level 8 may get slightly worse.
         let bound = if level == Level::L8 { 1.25 } else { 0.9 };
         assert!(found < bound * plain, "{level}: {found} {plain}");
     }
@@ -346,7 +346,7 @@ fn wide_vectors_give_the_same_bits() {
     assert!(one == four && one == wide);
 }
 
-/// Tables whose entries are not those of any cell, so that a refit has something to find.
+/// The table entries are deliberately not cell centroids, so that a refit can improve them.
 #[test]
 fn refitted_tables_are_the_best_for_their_codes() {
     let (rows, cols) = (20, 70);
@@ -368,7 +368,7 @@ fn refitted_tables_are_the_best_for_their_codes() {
         |codec: &NestedCodec| level_errors(&weights, rows, cols, &matrix, codec, &moments).unwrap();
     let (old, new) = (errors(&before), errors(&after));
     assert!((0..3).all(|level| new[level] < old[level]), "{old:?} {new:?}");
-    // No entry can move by one unit without harm, but for rounding and the ridge.
+    // Moving any entry by one unit must not help, except for rounding and the ridge.
     for entry in 0..4 {
         for shift in [-1, 1] {
             let mut moved = after.clone();
@@ -379,7 +379,7 @@ fn refitted_tables_are_the_best_for_their_codes() {
     assert!(refit.add(&weights[1..], &matrix, &known).is_err());
 }
 
-/// Some tiles of a matrix as a matrix.
+/// Returns a range of tiles as a matrix.
 fn part(matrix: &QuantizedMatrix, tiles: std::ops::Range<usize>) -> QuantizedMatrix {
     let rows = tiles.start * TILE_ROWS..tiles.end * TILE_ROWS;
     let groups = matrix.cols.div_ceil(GROUP);

@@ -1,37 +1,36 @@
-//! The best codes for the weights of a tile's rows when every level has a target of its own.
+//! Choice of the best codes for the rows of a tile, given a separate target for each level.
 #![expect(clippy::needless_range_loop, reason = "one lane of several arrays")]
 
 use super::{NestedCodec, TILE_ROWS};
 use crate::Level;
 
-/// One number of every row of a tile.
+/// One number per row of a tile.
 pub(super) type Lanes = [f32; TILE_ROWS];
 
-/// A number of every row at every level.
+/// One number per level and row.
 pub(super) type Levels = [Lanes; 5];
 
-/// Codes that share a prefix of four bits.
+/// Number of codes that share a prefix of four bits.
 const BELOW: usize = 16;
 
-/// Codes that have the same value at level 6.
+/// Number of codes that have the same value at level 6.
 const SAME: usize = 4;
 
-/// The values of one table of a codec, and what the error of each level counts.
+/// Decoded values of one table of a codec, with the weights of the levels' errors.
 #[derive(Clone, Debug)]
 pub(super) struct Chooser {
-    /// Weights of the levels' squared errors.
     weights: [f32; 5],
-    /// Their roots.
+    /// Square roots of `weights`.
     roots: [f32; 5],
-    /// Values by code, in units of the scale.
+    /// Decoded values by code, in units of the scale.
     values: Vec<[f32; 5]>, // [256]
-    /// The same times the roots of the weights.
+    /// `values` times `roots`.
     weighted: Vec<[f32; 5]>, // [256]
 }
 
 impl Chooser {
-    /// `level_weights` count relative to each level's usual error, a quarter of that of one bit
-    /// less.
+    /// Prepares a table. `level_weights` are relative to each level's typical squared error, which falls to a
+    /// quarter with each additional bit.
     pub fn new(codec: &NestedCodec, table: u8, level_weights: &[f32; 5]) -> Self {
         let weights = absolute_weights(level_weights);
         let roots = weights.map(f32::sqrt);
@@ -44,7 +43,7 @@ impl Chooser {
         Self { weights, roots, values, weighted }
     }
 
-    /// The values of codes at every level, in units of their scales.
+    /// Returns the values of codes at each level, in units of their scales.
     #[inline(always)]
     pub fn values(&self, codes: &[u8; TILE_ROWS]) -> Levels {
         let mut values = [[0.0; TILE_ROWS]; 5];
@@ -63,8 +62,8 @@ impl Chooser {
         &self.weights
     }
 
-    /// The codes with the least weighted squared distances from the targets, which are in units of
-    /// the scale; costs that differ by less than 2^-18 count as equal.
+    /// Returns the codes with the smallest weighted squared distance from the targets. Targets are in units
+    /// of the scale. Costs that differ by less than 2^-18 count as equal.
     #[inline(always)]
     pub fn choose(&self, targets: &Levels) -> [u8; TILE_ROWS] {
         let mut targets = *targets;
@@ -73,8 +72,8 @@ impl Chooser {
                 targets[level][lane] *= self.roots[level];
             }
         }
-        // The place within the prefix rides in the last four bits of costs. They are compared as
-        // floats, so that no compiler takes the search for one that may be reordered.
+        // The code's position within its prefix is stored in the last four bits of the cost. Costs are
+        // compared as floats, which prevents the compiler from reordering the search.
         let mut best = [f32::INFINITY; TILE_ROWS];
         let mut codes = [0u32; TILE_ROWS];
         for (prefix, values) in (0u32..).zip(self.weighted.as_chunks::<BELOW>().0) {
@@ -106,7 +105,6 @@ impl Chooser {
     }
 }
 
-/// `sums += (targets - value)²`, fused.
 #[inline(always)]
 fn add_square(sums: &mut Lanes, targets: &Lanes, value: f32) {
     for lane in 0..TILE_ROWS {
@@ -115,7 +113,7 @@ fn add_square(sums: &mut Lanes, targets: &Lanes, value: f32) {
     }
 }
 
-/// What the squared error of each level counts: `level_weights` times 4^bits.
+/// Absolute weights of the levels' squared errors: `level_weights` times 4^bits.
 pub(super) fn absolute_weights(level_weights: &[f32; 5]) -> [f32; 5] {
     let factor = |level: Level| (1u32 << (2 * u32::from(level.bits()))) as f32;
     Level::ALL.map(|level| level_weights[level.index()] * factor(level))

@@ -1,4 +1,4 @@
-//! The parameters of the code and the decoding of single values.
+//! Parameters of the nested code and decoding of single values.
 
 use super::{InputTransform, MAX_TABLES, NestedError, ScaleSteps};
 use crate::Level;
@@ -6,16 +6,16 @@ use crate::Level;
 /// Bytes of one [`NestedTables`].
 pub const TABLE_BYTES: usize = 28;
 
-/// No decoded value exceeds this magnitude, so that each splits into two int8 digits base 128.
+/// Maximum magnitude of a decoded value, so that each value splits into two int8 digits in base 128.
 pub const VALUE_LIMIT: i16 = 127 * 128 + 63;
 
 /// Bytes before the tables in a codec's encoding.
 const CODEC_HEADER_BYTES: usize = 8;
 
-/// The largest |x| that the integer formula can meet: level 8, `beta_q` 32, the outermost code.
+/// Maximum |x| in the integer formula: level 8, `beta_q` 32, the outermost code.
 const X_LIMIT: i32 = 4 * (256 * 15 + 32 * 15);
 
-/// The values of levels 2, 3 and 4 in units of 1/127, indexed by the code's prefix; -127..=127.
+/// Values of levels 2, 3 and 4 in units of 1/127, indexed by the code's prefix; each in -127..=127.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NestedTables {
     /// Values of the 2-bit prefixes.
@@ -27,7 +27,7 @@ pub struct NestedTables {
 }
 
 impl NestedTables {
-    /// The tables as stored: `t2`, `t3`, `t4`.
+    /// Encodes the tables as stored: `t2`, `t3`, `t4`.
     pub fn to_bytes(&self) -> [u8; TABLE_BYTES] {
         let mut bytes = [0; TABLE_BYTES];
         let values = self.t2.iter().chain(&self.t3).chain(&self.t4);
@@ -37,7 +37,7 @@ impl NestedTables {
         bytes
     }
 
-    /// Reads what [`Self::to_bytes`] wrote; -128 is an error.
+    /// Decodes the output of [`Self::to_bytes`]; returns an error if an entry is -128.
     pub fn from_bytes(bytes: &[u8; TABLE_BYTES]) -> Result<Self, NestedError> {
         let mut tables = Self { t2: [0; 4], t3: [0; 8], t4: [0; 16] };
         let values = tables.t2.iter_mut().chain(&mut tables.t3).chain(&mut tables.t4);
@@ -58,7 +58,7 @@ impl NestedTables {
     }
 }
 
-/// The parameters that the matrices of one layer and kind share.
+/// Parameters shared by the matrices of one layer and kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NestedCodec {
     /// Slope of the companding at zero, alpha * 2^14; 1..=16384.
@@ -67,21 +67,21 @@ pub struct NestedCodec {
     pub alpha_b: u16,
     /// Stretch of the cells of levels 6 and 8 in 1/16; 16 nests exactly, 16..=32.
     pub beta_q: u8,
-    /// 1 to 16 tables; each tile of a matrix names one.
+    /// Tables, 1 to 16. Each tile of a matrix selects one by its index.
     pub tables: Vec<NestedTables>,
-    /// What the inputs of the matrices go through; their weights are coded to match.
+    /// Transform applied to the inputs; the weights are coded to match it.
     pub inputs: InputTransform,
-    /// How far apart the steps of their scales lie.
+    /// Spacing of the scale steps.
     pub steps: ScaleSteps,
 }
 
 impl NestedCodec {
-    /// Bytes of the encoding of a codec with that many tables.
+    /// Returns the encoded size in bytes of a codec with a given number of tables.
     pub const fn encoded_bytes(tables: usize) -> usize {
         CODEC_HEADER_BYTES + TABLE_BYTES * tables
     }
 
-    /// The codec as stored, little-endian: `alpha_a` u16, `alpha_b` u16, `beta_q` u8, number of
+    /// Encodes the codec as stored, little-endian: `alpha_a` u16, `alpha_b` u16, `beta_q` u8, number of
     /// tables u8, input transform u8, scale steps u8, the tables.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::encoded_bytes(self.tables.len()));
@@ -96,7 +96,7 @@ impl NestedCodec {
         bytes
     }
 
-    /// Reads and checks what [`Self::to_bytes`] wrote; `bytes` must end with the codec.
+    /// Decodes and checks the output of [`Self::to_bytes`]; `bytes` must end with the codec.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, NestedError> {
         let Some((header, rest)) = bytes.split_first_chunk::<CODEC_HEADER_BYTES>() else {
             return Err(length("codec header", CODEC_HEADER_BYTES, bytes.len()));
@@ -123,7 +123,7 @@ impl NestedCodec {
         Ok(codec)
     }
 
-    /// Checks every parameter's range, so that no decoded value exceeds [`VALUE_LIMIT`].
+    /// Checks the range of each parameter, so that no decoded value exceeds [`VALUE_LIMIT`].
     pub fn check(&self) -> Result<(), NestedError> {
         let error = |what, found: i64, expected| NestedError::Codec { what, found, expected };
         if !(1..=16384).contains(&self.alpha_a) {
@@ -142,14 +142,14 @@ impl NestedCodec {
         self.tables.iter().try_for_each(NestedTables::check)
     }
 
-    /// The companding parameter as a number in 0..=1.
+    /// Companding parameter, in 0..=1.
     pub fn alpha(&self) -> f32 {
         f32::from(self.alpha_a) / 16384.0
     }
 
-    /// The decoded value of a code, of which only the leading bits of `level` count.
+    /// Decodes a code, of which only the leading bits of `level` count.
     ///
-    /// In units of [`ScaleSteps::unit`]. A table that the codec does not have counts as table 0.
+    /// The value is in units of [`ScaleSteps::unit`]. A table index out of range counts as 0.
     pub fn value(&self, level: Level, table: u8, code: u8) -> i16 {
         let prefix = usize::from(code >> (8 - level.bits()));
         let Some(tables) = self.tables.get(usize::from(table)).or(self.tables.first()) else {
@@ -164,7 +164,7 @@ impl NestedCodec {
         entry.map_or(0, |value| i16::from(*value))
     }
 
-    /// The integer formula of levels 6 and 8; every other level counts as 8.
+    /// Evaluates the integer formula of levels 6 and 8; any other level counts as 8.
     fn formula(&self, level: Level, code: u8) -> i16 {
         let (p4, d6, d8) = (i32::from(code >> 4), i32::from(code >> 2 & 3), i32::from(code & 3));
         let fine = if level == Level::L6 { 0 } else { 2 * d8 - 3 };
@@ -178,7 +178,7 @@ impl NestedCodec {
     }
 }
 
-/// `pmulhrsw`: the product of two 16-bit numbers over 2^15, rounded half up.
+/// Emulates `pmulhrsw`: the product of two 16-bit numbers over 2^15, rounded half up.
 const fn multiply_round(a: i32, b: i32) -> i32 {
     (a * b + (1 << 14)) >> 15
 }

@@ -1,22 +1,22 @@
-//! The search for one group's step and codes with one table.
+//! Search for the scale step and codes of one group with a given table.
 
 use half::f16;
 
 use super::{GROUP, NestedCodec, STEPS, ZERO_STEP};
 use crate::Level;
 
-/// Steps around the finest one without clipping that are tried: coarser and finer.
+/// Range of steps to try, relative to the finest step without clipping.
 const COARSER_STEPS: u8 = 2;
 const FINER_STEPS: u8 = 1;
 
-/// Codes to each side of the nearest one that are tried.
+/// Number of codes to try on each side of the nearest one.
 const NEIGHBOURS: u8 = 4;
 
-/// Entries of the error curve, and the largest magnitude in units of the scale that it covers.
+/// Number of samples of the error curve, and the largest magnitude it covers, in units of the scale.
 const CURVE: usize = 4096;
 const CURVE_REACH: f32 = 1.25;
 
-/// Samples of the curve that one bin of a histogram spans.
+/// Curve samples per histogram bin.
 const SAMPLES_PER_BIN: usize = 4;
 
 /// A codec with one of its tables, prepared for encoding.
@@ -29,9 +29,9 @@ pub(super) struct Coder {
     b: f32,
     total: f32,
     codes: Vec<CodeError>, // [256]
-    /// The best code over `u`, sampled as the curve is.
+    /// Best code for each sampled `u`, with the same sampling as `curve`.
     best: Vec<u8>, // [4096]
-    /// Joint error over `u`, sampled evenly from -1.25: what scales are chosen by.
+    /// Joint error for each sampled `u`, evenly spaced over ±1.25; the scale search minimizes it.
     curve: Vec<f32>, // [4096]
 }
 
@@ -42,7 +42,7 @@ struct CodeError {
     constant: f32,
 }
 
-/// A group's weights and what their errors count, padded with weights that do not count.
+/// Weights of a group with their error factors, padded with weights of factor 0.
 #[derive(Clone, Debug)]
 pub(super) struct GroupWeights {
     weights: [f32; GROUP],
@@ -52,7 +52,7 @@ pub(super) struct GroupWeights {
 }
 
 impl GroupWeights {
-    /// Up to 32 weights; `importance` is as long.
+    /// Creates a group of up to 32 weights; `importance` has the same length.
     pub fn new(weights: &[f32], importance: Option<&[f32]>) -> Self {
         let mut padded = [0.0; GROUP];
         padded[..weights.len()].copy_from_slice(weights);
@@ -65,7 +65,7 @@ impl GroupWeights {
         Self { weights: padded, factors, peak: largest(weights), energy }
     }
 
-    /// The largest magnitude.
+    /// Largest magnitude in the group.
     pub fn peak(&self) -> f32 {
         self.peak
     }
@@ -73,7 +73,7 @@ impl GroupWeights {
 
 impl Coder {
     pub fn new(codec: &NestedCodec, table: u8, level_weights: &[f32; 5]) -> Self {
-        // The error of a level is usually a quarter of that of one bit less.
+        // The squared error of a level is typically a quarter of that with one bit less.
         let factor = |level: Level| {
             level_weights[level.index()] * (1u32 << (2 * u32::from(level.bits()))) as f32
         };
@@ -105,27 +105,27 @@ impl Coder {
         coder
     }
 
-    /// One for each table of a codec.
+    /// Returns one coder for each table of a codec.
     pub fn all(codec: &NestedCodec, level_weights: &[f32; 5]) -> Vec<Self> {
         let tables = (0u8..).zip(&codec.tables);
         tables.map(|(table, _)| Self::new(codec, table, level_weights)).collect()
     }
 
-    /// Bins that the places of weights within their scales are counted in.
+    /// Bins of the histogram of weights relative to their scale.
     pub const BINS: usize = CURVE / SAMPLES_PER_BIN;
 
-    /// The bin of a weight in units of its scale.
+    /// Returns the bin of a weight in units of its scale.
     pub fn bin(u: f32) -> usize {
         let bin = (u + CURVE_REACH) * (Self::BINS as f32 / (2.0 * CURVE_REACH));
         (bin as usize).min(Self::BINS - 1)
     }
 
-    /// The joint error of a weight in the middle of each bin.
+    /// Returns the joint error of a weight in the middle of each bin.
     pub fn bin_errors(&self) -> impl Iterator<Item = f32> {
         self.curve.iter().copied().skip(SAMPLES_PER_BIN / 2).step_by(SAMPLES_PER_BIN)
     }
 
-    /// The best code of a weight in the middle of each bin, and that middle.
+    /// Returns the best code of a weight in the middle of each bin, and that middle.
     pub fn bin_codes(&self) -> impl Iterator<Item = (u8, f32)> {
         let middle =
             |bin: usize| (bin as f32 + 0.5) * (2.0 * CURVE_REACH / Self::BINS as f32) - CURVE_REACH;
@@ -133,7 +133,7 @@ impl Coder {
         codes.enumerate().map(move |(bin, code)| (*code, middle(bin)))
     }
 
-    /// The joint error of a group at a scale, with the best codes.
+    /// Returns the joint error of a group at a given scale with the best codes.
     pub fn scaled_error(&self, scale: f32, group: &GroupWeights) -> f32 {
         match self.curve.first_chunk::<CURVE>() {
             Some(curve) if scale > 0.0 => curve_sum(curve, scale, group) * scale * scale,
@@ -141,14 +141,14 @@ impl Coder {
         }
     }
 
-    /// The step that suits a group of a row with that scale, and its error.
+    /// Returns the best step for a group of a row with the given scale, and its joint error.
     pub fn search_step(&self, row_scale: f32, group: &GroupWeights) -> (u8, f32) {
         let mut best = (ZERO_STEP, self.total * group.energy);
         if group.peak == 0.0 {
             return best;
         }
         let fits = |step: &u8| row_scale * STEPS[usize::from(*step)] >= group.peak;
-        // Default: the coarsest step, which clips, where none is coarse enough.
+        // Default: the coarsest step, which clips, if no step is coarse enough.
         let finest = (0..ZERO_STEP).rev().find(fits).unwrap_or(0);
         let Some(curve) = self.curve.first_chunk::<CURVE>() else { return best };
         for step in finest.saturating_sub(COARSER_STEPS)..=(finest + FINER_STEPS).min(30) {
@@ -161,13 +161,13 @@ impl Coder {
         best
     }
 
-    /// The codes of a group with a scale that [`Self::search_step`] found.
+    /// Encodes a group with a scale found by [`Self::search_step`].
     pub fn encode(&self, scale: f32, group: &GroupWeights) -> [u8; GROUP] {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         let mut codes = [0; GROUP];
         for (code, weight) in codes.iter_mut().zip(&group.weights) {
             let u = weight * inverse;
-            // A cell is wider than the distance of two samples, so one of them has the best code.
+            // Cells are wider than the sample distance, so one of the two adjacent samples has the best code.
             let index = ((u + CURVE_REACH) * (CURVE as f32 / (2.0 * CURVE_REACH))) as usize;
             let sampled = |index: usize| self.best.get(index).copied().unwrap_or(128);
             let (below, above) = (sampled(index), sampled(index + 1));
@@ -177,17 +177,17 @@ impl Coder {
         codes
     }
 
-    /// The joint error of `u` with a code.
+    /// Returns the joint error of `u` with a code.
     fn error(&self, u: f32, code: u8) -> f32 {
         let error = &self.codes[usize::from(code)];
         let d = u - error.value8;
         d * (self.total * d + 2.0 * error.linear) + error.constant
     }
 
-    /// The code near `u` with the least joint error.
+    /// Returns the code near `u` with the smallest joint error.
     ///
-    /// Near the border of a low level's cell, a neighbour costs level 8 little and spares the low
-    /// level much.
+    /// Near a cell border of a low level, a neighbouring code costs level 8 little and can save the low level
+    /// much.
     fn choose(&self, u: f32) -> u8 {
         let nearest = self.round(u);
         let around = nearest.saturating_sub(NEIGHBOURS)..=nearest.saturating_add(NEIGHBOURS);
@@ -201,22 +201,23 @@ impl Coder {
         best.1
     }
 
-    /// The code whose cell holds `u`: the inverse of `u = v * (a + b * |v|)`, cut into 256 cells.
+    /// Returns the code whose cell contains `u`, by inverting `u = v * (a + b * |v|)` and dividing into 256
+    /// cells.
     fn round(&self, u: f32) -> u8 {
         let v = 2.0 * u / (self.a + (self.a * self.a + 4.0 * self.b * u.abs()).sqrt());
         (v * 128.0 + 128.0).clamp(0.0, 255.0) as u8
     }
 }
 
-/// The group's error at one scale, in units of the scale's square.
+/// Returns the group's error at one scale, in units of the squared scale.
 ///
-/// No weight exceeds 1.15 times a scale that is tried, so every index lies within the curve.
+/// No weight exceeds 1.15 times a scale that is tried, so all indices are within the curve.
 fn curve_sum(curve: &[f32; CURVE], scale: f32, group: &GroupWeights) -> f32 {
     // Adding 2^23 leaves the nearest integer in the low bits of a float.
     const INTEGER: f32 = 8_388_608.0;
     let position = CURVE as f32 / (2.0 * CURVE_REACH * scale);
     let offset = INTEGER + CURVE as f32 / 2.0;
-    // Loops, not maps: closures of arrays are calls here.
+    // Loops rather than maps, because closures over arrays are not inlined here.
     let mut indices = [0; GROUP];
     for (index, weight) in indices.iter_mut().zip(&group.weights) {
         *index = (weight * position + offset).to_bits();
@@ -228,7 +229,7 @@ fn curve_sum(curve: &[f32; CURVE], scale: f32, group: &GroupWeights) -> f32 {
     sums[0] + sums[1] + sums[2] + sums[3]
 }
 
-/// The smallest f16 that is not below a finite, non-negative number up to 65504.
+/// Returns the smallest f16 not below a finite, non-negative number up to 65504.
 pub(super) fn ceil_f16(value: f32) -> f16 {
     let near = f16::from_f32(value);
     if near.to_f32() >= value { near } else { f16::from_bits(near.to_bits() + 1) }

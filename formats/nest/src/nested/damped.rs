@@ -1,19 +1,20 @@
-//! Damped second moments, and their factor by which later columns answer for errors of earlier ones.
+//! Damped second moments, and the factor that error feedback uses to compensate earlier columns' errors in
+//! later columns.
 
 use super::moments::{MOMENTS, inverse};
 use super::{GROUP, NestedError, SecondMoments};
 use crate::memory::try_zeroed;
 
-/// Times that the damping is raised tenfold when the moments cannot be factored.
+/// Maximum number of tenfold increases of the damping when the moments cannot be factored.
 const RETRIES: u32 = 4;
 
-/// The smallest pivot, relative to a mean diagonal of 1, that counts as positive.
+/// Smallest pivot that counts as positive, relative to a mean diagonal of 1.
 const PIVOT_MIN: f32 = 1e-6;
 
 /// Damped second moments `H` of a matrix's inputs, scaled to a mean diagonal of 1 before damping.
 ///
-/// Shared by all matrices with the same inputs. Descent needs nothing else; feedback needs the
-/// factor too, which costs a third of `dim³` and is only made by [`Self::factored`].
+/// All matrices with the same inputs share them. Descent needs only the moments. Feedback also needs the
+/// factor, which costs `dim³ / 3` operations and is computed only by [`Self::factored`].
 #[derive(Clone, Debug)]
 pub struct DampedMoments {
     dim: usize,
@@ -23,9 +24,9 @@ pub struct DampedMoments {
 }
 
 impl DampedMoments {
-    /// The moments plus `damping` on the diagonal; moments of nothing count as the identity.
+    /// Adds `damping` to the diagonal of the scaled moments; moments without inputs count as the identity.
     ///
-    /// Columns that nothing has met are damped more, so that no diagonal element is zero.
+    /// Columns with zero moments get more damping, so that no diagonal element is zero.
     ///
     /// # Errors
     /// [`NestedError::Damping`] unless `damping` is finite and not negative.
@@ -37,20 +38,20 @@ impl DampedMoments {
         Self::damp(moments, damping, &positive)
     }
 
-    /// The same with the factor of feedback: `H = (I + U) D (I + U)ᵀ`, `U` strictly upper.
+    /// Computes the damped moments with the factor of feedback: `H = (I + U) D (I + U)ᵀ`, `U` strictly upper.
     ///
-    /// With the errors `e` of the columns before it, column `k` is rounded from the target
-    /// `w_k + Σ e_j U[j, k]`, and `e H eᵀ` is `Σ D_k (target_k - value_k)²` (LDLQ of "QuIP", which
-    /// is GPTQ's rule). Moments that are not positive definite are damped more.
+    /// Given the errors `e` of earlier columns, column `k` is rounded from the target `w_k + Σ e_j U[j, k]`,
+    /// and `e H eᵀ` is `Σ D_k (target_k - value_k)²` (LDLQ of "QuIP", equivalent to GPTQ's rule). Moments
+    /// that are not positive definite get more damping.
     ///
     /// # Errors
-    /// As [`Self::new`], and [`NestedError::NotPositive`] if much more damping does not help.
+    /// The errors of [`Self::new`], and [`NestedError::NotPositive`] if increased damping does not help.
     pub fn factored(moments: &SecondMoments, damping: f32) -> Result<Self, NestedError> {
         let factor = |damped: &Self| factor(&damped.values, damped.dim, damped.stride);
         Self::damp(moments, damping, &factor)
     }
 
-    /// Raises the damping until `lower` gives something.
+    /// Raises the damping until `lower` returns a result.
     fn damp(
         moments: &SecondMoments,
         damping: f32,
@@ -85,12 +86,12 @@ impl DampedMoments {
         Err(NestedError::NotPositive { dim, damping: added })
     }
 
-    /// Inputs of the matrix.
+    /// Input dimension of the matrix.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// The inputs padded to whole groups: the length of a row of either matrix.
+    /// Input dimension padded to whole groups: the row length of `values` and `lower`.
     pub(super) fn stride(&self) -> usize {
         self.stride
     }
@@ -100,13 +101,13 @@ impl DampedMoments {
         &self.values
     }
 
-    /// `Uᵀ`, `[stride, stride]`, zero on and above its diagonal; none unless it was made.
+    /// `Uᵀ`, `[stride, stride]`, zero on and above its diagonal; `None` if it was not computed.
     pub(super) fn lower(&self) -> Option<&[f32]> {
         (!self.lower.is_empty()).then_some(&self.lower)
     }
 }
 
-/// The strictly upper factor, transposed, or none if a pivot is not positive.
+/// Returns the strictly upper factor, transposed, or `None` if a pivot is not positive.
 fn factor(moments: &[f32], dim: usize, stride: usize) -> Option<Vec<f32>> {
     let mut upper = vec![0.0; stride * stride];
     let mut pivots = vec![0.0; dim];
@@ -136,7 +137,7 @@ fn factor(moments: &[f32], dim: usize, stride: usize) -> Option<Vec<f32>> {
     upper.iter().all(|value| value.is_finite()).then_some(upper)
 }
 
-/// A dot product with sixteen partial sums: the same bits on every machine.
+/// Returns a dot product with sixteen partial sums, which has the same bits on all machines.
 pub(super) fn dot(left: &[f32], right: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
     let (left, left_rest) = left.as_chunks::<16>();

@@ -1,27 +1,26 @@
-//! Codes by error feedback, then by coordinate descent on the error of the outputs at all levels.
+//! Choice of codes by error feedback, then by coordinate descent on the output error at all levels.
 //!
-//! The errors `e_b` of a row at level `b` cost `J = Σ μ_b e_b H e_bᵀ`. Feedback (LDLQ of "QuIP")
-//! rounds column after column with an error of its own for each level; descent (as "QuantEase" does
-//! for one level) then sweeps over the columns, giving each the code that is best while all others
-//! stay. Both choose one code for the targets of all five levels.
+//! A row with errors `e_b` at levels `b` costs `J = Σ μ_b e_b H e_bᵀ`. Feedback (LDLQ of "QuIP") rounds
+//! column after column, with a separate error for each level. Descent (as "QuantEase" does for one level)
+//! then sweeps over the columns and gives each the best code while all others stay fixed. Both choose a
+//! single code for the targets of all five levels.
 //!
-//! The rows of a tile are the lanes of every operation. What all other columns ask of a group,
-//! `H e`, is one product of matrices made when the sweep comes to the group; inside of the group,
-//! changes are added to it one by one. Products are fused and their order is fixed, so that the
-//! result has the same bits with any vectors.
+//! The rows of a tile are the lanes of each operation. The contribution `H e` of all other columns to a group
+//! is one matrix product, computed when the sweep reaches the group; changes inside the group are then added
+//! one by one. Products are fused in a fixed order, so the result has the same bits with any vector width.
 #![expect(clippy::needless_range_loop, reason = "one lane of several arrays")]
 
 use super::chooser::{Chooser, Lanes, Levels};
 use super::{DampedMoments, GROUP, STEPS, TILE_ROWS, ZERO_STEP};
 
-/// Columns of errors that are multiplied before the next sums: what the first cache holds.
+/// Columns of errors per block of a product; a block fits in the L1 cache.
 const BLOCK: usize = 64;
 
-/// How far a group's step may move from where it is in one trial.
+/// Changes of a group's step in one trial.
 const TRIALS: [i8; 2] = [-1, 1];
 
-/// The rows of a tile while their codes are sought, column by column; rows that are missing have
-/// the scale 0. Lengths are those of the moments, padded to whole groups.
+/// The rows of a tile while their codes are searched, column by column. Missing rows have scale 0. Lengths
+/// are those of the moments, padded to whole groups.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TileRows {
     pub weights: Vec<Lanes>,         // [stride]
@@ -32,7 +31,6 @@ pub(super) struct TileRows {
 }
 
 impl TileRows {
-    /// Rows of zeros.
     pub fn new(groups: usize) -> Self {
         Self {
             weights: vec![[0.0; TILE_ROWS]; groups * GROUP],
@@ -53,7 +51,7 @@ impl TileRows {
     }
 }
 
-/// What is done to the rows of a tile.
+/// Improvement passes to run on the rows of a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub feedback: bool,
@@ -61,13 +59,13 @@ pub(super) struct Effort {
     pub step_sweeps: u32,
 }
 
-/// What the rows of one tile share: their inputs' moments and their table.
+/// Parameters shared by the rows of a tile: their table and the moments of their inputs.
 pub(super) struct Tile<'a> {
     pub chooser: &'a Chooser,
     pub damped: &'a DampedMoments,
 }
 
-/// One group of a tile while steps and codes are tried for it.
+/// Candidate steps and codes for one group of a tile.
 #[derive(Clone)]
 struct Trial {
     steps: [u8; TILE_ROWS],
@@ -75,7 +73,7 @@ struct Trial {
     gain: Lanes,
 }
 
-/// Whether a trial keeps the steps, so that codes may stay, or starts with others.
+/// State of the steps in a trial: unchanged, so that codes may stay, or changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Steps {
     Kept,
@@ -83,7 +81,7 @@ enum Steps {
 }
 
 impl Tile<'_> {
-    /// Feedback, then sweeps, as the effort says; `COLUMNS` of a product are summed at a time.
+    /// Runs feedback, then sweeps, as `effort` requests; `COLUMNS` sums of a product are computed at a time.
     #[inline(always)]
     pub fn improve<const COLUMNS: usize>(&self, rows: &mut TileRows, effort: Effort) {
         if let Some(lower) = self.damped.lower().filter(|_| effort.feedback) {
@@ -103,13 +101,13 @@ impl Tile<'_> {
         }
     }
 
-    /// Columns of a group that the matrix has.
+    /// Returns the number of columns of a group within the matrix.
     #[inline(always)]
     fn width(&self, group: usize) -> usize {
         GROUP.min(self.damped.dim().saturating_sub(group * GROUP))
     }
 
-    /// Chooses all codes anew, column by column, each from targets that answer for the errors made.
+    /// Chooses all codes again, column by column, from targets that compensate for the errors so far.
     #[inline(always)]
     fn feed_back<const COLUMNS: usize>(&self, rows: &mut TileRows, lower: &[f32]) {
         let stride = self.damped.stride();
@@ -143,7 +141,7 @@ impl Tile<'_> {
         }
     }
 
-    /// What is left of weights without their codes' values.
+    /// Returns the weights minus their decoded values, at each level.
     #[inline(always)]
     fn errors(&self, weights: &Lanes, scales: &Lanes, codes: &[u8; TILE_ROWS]) -> Levels {
         let mut errors = self.chooser.values(codes);
@@ -155,7 +153,7 @@ impl Tile<'_> {
         errors
     }
 
-    /// Brings the errors of a group up to date with its codes.
+    /// Recomputes the errors of a group from its codes.
     #[inline(always)]
     fn refresh(&self, rows: &mut TileRows, group: usize) {
         let scales = rows.scales(&rows.steps[group]);
@@ -164,8 +162,8 @@ impl Tile<'_> {
         }
     }
 
-    /// Gives the columns of a group their best codes; with `steps`, each row also tries the
-    /// neighbours of its group's step.
+    /// Chooses the best codes for the columns of a group; with `steps`, each row also tries the neighbouring
+    /// steps.
     #[inline(always)]
     fn sweep_group<const COLUMNS: usize>(&self, rows: &mut TileRows, group: usize, steps: bool) {
         let (stride, from) = (self.damped.stride(), group * GROUP);
@@ -200,7 +198,7 @@ impl Tile<'_> {
         self.refresh(rows, group);
     }
 
-    /// Gives each column of the group in turn its best code with the trial's steps.
+    /// Chooses the best code for each column of the group in turn, with the trial's steps.
     #[inline(always)]
     fn descend(
         &self,
@@ -268,7 +266,6 @@ fn inverses(scales: &Lanes) -> Lanes {
     inverses
 }
 
-/// `sums += values * factor`, fused.
 #[inline(always)]
 fn add_scaled(sums: &mut Levels, values: &Levels, factor: f32) {
     for level in 0..5 {
@@ -278,8 +275,8 @@ fn add_scaled(sums: &mut Levels, values: &Levels, factor: f32) {
     }
 }
 
-/// The products of columns of errors with the first 32 rows of a matrix: one chain of fused
-/// operations over the columns for every sum.
+/// Returns the products of error columns with the first 32 rows of a matrix. Each sum is one chain of fused
+/// operations over the columns.
 #[inline(always)]
 fn products<const COLUMNS: usize>(
     errors: &[Levels],

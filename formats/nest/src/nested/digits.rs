@@ -1,7 +1,7 @@
-//! Digits of codes, cut out of a tile of sixteen rows for several planes at once.
+//! Extraction of code digits from a tile of sixteen rows for several planes at once.
 //!
-//! The codes of a group are put side by side first, four columns of each row after the other. From
-//! there on every plane is shifts and masks of whole vectors.
+//! The codes of a group are first interleaved, four columns of each row at a time. After that, each plane
+//! takes only shifts and masks of whole vectors.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "functions for instructions that were found present")
@@ -9,38 +9,37 @@
 
 use super::{GROUP, TILE_ROWS};
 
-/// Four columns of sixteen rows.
+/// Four columns of sixteen rows, one byte per code.
 type Vector = [u32; TILE_ROWS];
 
-/// Bytes of a [`Vector`].
 const VECTOR_BYTES: usize = 4 * TILE_ROWS;
 
-/// Vectors of the codes of a group.
+/// Number of vectors per group.
 const CHUNKS: usize = GROUP / 4;
 
-/// The codes of sixteen rows, group by group; all have as many.
+/// Codes of sixteen rows, group by group; all rows have the same number of groups.
 pub(super) type TileRows<'a> = [&'a [[u8; GROUP]]; TILE_ROWS];
 
-/// Where one digit of every code goes.
+/// Output of one digit of each code.
 pub(super) struct Digits<'a> {
-    /// Bits of a digit: 1 or 2.
+    /// Width of a digit in bits: 1 or 2.
     pub bits: u8,
-    /// How far a code is shifted right to bring its digit to the bottom.
+    /// Right shift that moves the digit to the bottom of a code.
     pub shift: u8,
-    /// The digits of whole tiles.
+    /// Digits of all tiles.
     pub out: &'a mut [u8],
 }
 
-/// Writes the digits of a tile, which has that number in each `out`.
+/// Writes the digits of tile number `tile` to each output.
 pub(super) fn write_tile(rows: &TileRows<'_>, tile: usize, digits: &mut [Digits<'_>]) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-            // SAFETY: the processor has these instructions.
+            // SAFETY: the processor supports these instructions.
             return unsafe { x86::write_avx512(rows, tile, digits) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has these instructions.
+            // SAFETY: the processor supports these instructions.
             return unsafe { x86::write_avx2(rows, tile, digits) };
         }
     }
@@ -74,7 +73,7 @@ fn write(
     }
 }
 
-/// Cuts digits of `BITS` bits from bit `SHIFT` on.
+/// Extracts digits of `BITS` bits, starting at bit `SHIFT`.
 #[inline(always)]
 fn cut<const BITS: usize, const SHIFT: usize>(codes: &[Vector; CHUNKS], out: &mut [u8]) {
     let mask = u32::from_le_bytes([(1 << BITS) - 1; 4]);
@@ -84,7 +83,7 @@ fn cut<const BITS: usize, const SHIFT: usize>(codes: &[Vector; CHUNKS], out: &mu
         for (k, codes) in codes.iter().enumerate() {
             let to = k * BITS;
             for (all, code) in all.iter_mut().zip(codes) {
-                // No bit that is kept leaves its byte.
+                // No bit that the mask keeps crosses a byte boundary.
                 let moved = if to < SHIFT { code >> (SHIFT - to) } else { code << (to - SHIFT) };
                 *all |= moved & mask << to;
             }
@@ -95,7 +94,7 @@ fn cut<const BITS: usize, const SHIFT: usize>(codes: &[Vector; CHUNKS], out: &mu
     }
 }
 
-/// The codes of sixteen rows by fours of columns.
+/// Interleaves the codes of sixteen rows in units of four columns.
 #[inline(always)]
 fn side_by_side(rows: [&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS] {
     let mut out = [[0; TILE_ROWS]; CHUNKS];
@@ -117,8 +116,8 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw")]
     pub fn write_avx512(rows: &TileRows<'_>, tile: usize, digits: &mut [Digits<'_>]) {
         let interleave = |rows: [&[u8; GROUP]; TILE_ROWS]| {
-            // Lanes of 16 bytes: the first and last four fours of a row, then those of the row that
-            // is four below.
+            // Each 16-byte lane holds four-column units: the first and last four of a row, then those of the
+            // row four below.
             let pair = |row: usize| {
                 // SAFETY: both have 32 bytes.
                 let (low, high) = unsafe {
@@ -194,14 +193,14 @@ mod tests {
 
     type WriteTile = fn(&TileRows<'_>, usize, &mut [Digits<'_>]);
 
-    /// What this machine has.
+    /// Returns the implementations available on this machine.
     fn ways() -> Vec<(&'static str, WriteTile)> {
         let plain: WriteTile = |rows, tile, digits| write(rows, tile, digits, side_by_side);
         let mut ways = vec![("plain", plain), ("detected", write_tile)];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
             let avx2: WriteTile = |rows, tile, digits| {
-                // SAFETY: the processor has these instructions.
+                // SAFETY: the processor supports these instructions.
                 unsafe { x86::write_avx2(rows, tile, digits) }
             };
             ways.push(("AVX2", avx2));

@@ -1,4 +1,4 @@
-//! What can be wrong with a matrix to quantize, or with the bytes of a quantized one.
+//! Errors of quantization and of decoding quantized matrices.
 
 use crate::memory::OutOfMemory;
 use crate::{InternalError, Level, Plane};
@@ -7,7 +7,7 @@ use crate::{InternalError, Level, Plane};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NestedError {
-    /// The system gave no memory.
+    /// A memory allocation failed.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
     /// A weight is NaN or infinite.
@@ -20,12 +20,12 @@ pub enum NestedError {
         /// The weight.
         value: f32,
     },
-    /// A block of weights that should be MXFP4 is not.
+    /// A block of weights is not valid MXFP4.
     #[error("the 32 weights from row {row}, column {col} on are no block of MXFP4")]
     NotMxfp4 {
         /// Row of the block.
         row: usize,
-        /// Its first column.
+        /// First column of the block.
         col: usize,
     },
     /// A weight is too large for an fp16 row scale.
@@ -33,7 +33,7 @@ pub enum NestedError {
     RowTooLarge {
         /// The row.
         row: usize,
-        /// Its largest magnitude.
+        /// Largest magnitude in the row.
         magnitude: f32,
     },
     /// The matrix has no rows or no columns, or its size overflows.
@@ -47,11 +47,11 @@ pub enum NestedError {
     /// A slice has the wrong length.
     #[error("{what}: expected {expected} elements, found {found}")]
     Length {
-        /// Which slice.
+        /// Name of the slice.
         what: &'static str,
-        /// Elements it must have.
+        /// Expected number of elements.
         expected: usize,
-        /// Elements it has.
+        /// Actual number of elements.
         found: usize,
     },
     /// A column's importance is negative, NaN or infinite.
@@ -67,11 +67,11 @@ pub enum NestedError {
         "second moment at row {row}, column {col} is {value}; it must be finite, and not negative on the diagonal"
     )]
     Moment {
-        /// Its row.
+        /// Row of the moment.
         row: usize,
-        /// Its column.
+        /// Column of the moment.
         col: usize,
-        /// Its value.
+        /// Value of the moment.
         value: f32,
     },
     /// The damping is negative, NaN or infinite.
@@ -80,20 +80,20 @@ pub enum NestedError {
         /// The damping.
         damping: f32,
     },
-    /// Feedback needs the factor of the second moments, and it was not made.
+    /// Feedback requires the factor of the second moments, which was not computed.
     #[error("feedback needs the factor of the second moments of {dim} columns")]
     NotFactored {
         /// Columns of the matrix.
         dim: usize,
     },
-    /// Second moments that are not positive definite, however damped.
+    /// The second moments are not positive definite, even with maximum damping.
     #[error(
         "second moments of {dim} columns are not positive definite, even with {damping} added to their diagonal"
     )]
     NotPositive {
         /// Columns of the matrix.
         dim: usize,
-        /// What was added, relative to the mean of the diagonal.
+        /// Value added to the diagonal, relative to its mean.
         damping: f32,
     },
     /// A level's weight in the options is not in 0..=1e6, or all are zero.
@@ -107,23 +107,23 @@ pub enum NestedError {
     PlaneLength {
         /// The plane.
         plane: Plane,
-        /// Bytes it must have.
+        /// Expected length in bytes.
         expected: usize,
-        /// Bytes it has.
+        /// Actual length in bytes.
         found: usize,
     },
-    /// A level was asked for whose planes are not all there.
+    /// A requested level needs planes that are not present.
     #[error("level {wanted} was asked for, but the planes present reach level {present}")]
     LevelMissing {
-        /// The level asked for.
+        /// Requested level.
         wanted: Level,
-        /// The level that the planes reach.
+        /// Highest level that the present planes support.
         present: Level,
     },
-    /// A row, tile or group lies outside of the matrix.
+    /// A row, tile or group is outside the matrix.
     #[error("{what} {index} lies outside of 0..{limit}")]
     OutOfRange {
-        /// What the index counts.
+        /// Kind of index.
         what: &'static str,
         /// The index.
         index: usize,
@@ -133,21 +133,21 @@ pub enum NestedError {
     /// A codec's bytes or parameters are not valid.
     #[error("codec: {what} is {found}, expected {expected}")]
     Codec {
-        /// Which parameter.
+        /// Name of the parameter.
         what: &'static str,
         /// Its value.
         found: i64,
-        /// What is allowed.
+        /// Allowed values.
         expected: &'static str,
     },
-    /// A tile names a table that its codec does not have.
+    /// A tile refers to a table that its codec does not have.
     #[error("tile {tile} names table {table} of a codec with {tables}")]
     TableIndex {
         /// The tile.
         tile: usize,
-        /// The table that it names.
+        /// Table index of the tile.
         table: u8,
-        /// Tables of the codec.
+        /// Number of tables in the codec.
         tables: usize,
     },
     /// A row scale is negative, NaN or infinite.
@@ -158,7 +158,7 @@ pub enum NestedError {
         /// Its scale.
         scale: f32,
     },
-    /// A scale or minimum of scaled integers is not a number, or too large for one.
+    /// A scale or minimum of scaled integers is NaN or infinite.
     #[error(
         "row {row}, group {group} has the scale {scale} and the minimum {minimum:?}; they must be finite"
     )]
@@ -167,9 +167,9 @@ pub enum NestedError {
         row: usize,
         /// The group within the row.
         group: usize,
-        /// Scale times sub-scale.
+        /// Product of scale and sub-scale.
         scale: f32,
-        /// The minimum, if the codec has any.
+        /// Minimum, if the codec has minima.
         minimum: Option<f32>,
     },
     /// A stored step does not fit in five bits.
@@ -182,7 +182,7 @@ pub enum NestedError {
         /// The step.
         step: u8,
     },
-    /// A condition of the program itself that does not hold.
+    /// An invariant of the program is violated.
     #[error(transparent)]
     Internal(#[from] InternalError),
 }

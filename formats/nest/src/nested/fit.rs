@@ -1,4 +1,4 @@
-//! Fitting a codec to the matrices that share it.
+//! Fit of a codec to the matrices that share it.
 
 use super::quantize::check_input;
 use super::tables::{TileShape, fit_tables};
@@ -8,26 +8,26 @@ use super::{
 };
 use crate::Level;
 
-/// Groups sampled of one matrix, in whole tiles spread evenly.
+/// Number of groups sampled per matrix, in whole tiles spread evenly.
 const SAMPLE_GROUPS: usize = 1024;
 
-/// Groups of all samples that the search for alpha looks at.
+/// Number of sampled groups used in the search for alpha.
 const ALPHA_GROUPS: usize = 4096;
 
-/// Groups of all samples to which the tables are fitted.
+/// Number of sampled groups used to fit a single table.
 const TABLE_GROUPS: usize = 16_384;
 
-/// Groups of all samples to which several tables are fitted.
+/// Number of sampled groups used to fit several tables.
 const SHAPE_GROUPS: usize = 65_536;
 
-/// How often codes and tables are fitted to one another, in the search for alpha and after it.
+/// Rounds of alternately fitting codes and tables, during the search for alpha and after it.
 const ALPHA_ROUNDS: usize = 2;
 const TABLE_ROUNDS: usize = 2;
 
 /// Collects samples of the matrices of one layer and kind, then fits their codec.
 ///
-/// Fitters of several threads can be joined by [`Self::absorb`]; the codec depends on the samples
-/// and their order alone.
+/// Fitters of several threads can be joined with [`Self::absorb`]. The codec depends only on the samples and
+/// their order.
 #[derive(Clone, Debug)]
 pub struct CodecFitter {
     options: QuantizeOptions,
@@ -44,19 +44,19 @@ struct Sample {
 }
 
 impl CodecFitter {
-    /// A fitter without samples.
+    /// Creates a fitter without samples.
     pub fn new(options: &QuantizeOptions) -> Self {
         Self { options: options.clone(), samples: Vec::new() }
     }
 
-    /// The options given to [`Self::new`].
+    /// Options given to [`Self::new`].
     pub fn options(&self) -> &QuantizeOptions {
         &self.options
     }
 
     /// Samples a matrix `[rows, cols]`; `importance`, `[cols]`, is as in [`quantize_matrix`].
     ///
-    /// The whole matrix is checked as [`quantize_matrix`] does. About 128 KB of it are kept.
+    /// The whole matrix is checked as in [`quantize_matrix`]. About 128 KB of it are kept.
     pub fn add(
         &mut self,
         weights: &[f32],
@@ -83,14 +83,14 @@ impl CodecFitter {
         Ok(())
     }
 
-    /// Takes the samples of another fitter, after its own.
+    /// Appends the samples of another fitter.
     pub fn absorb(&mut self, other: Self) {
         self.samples.extend(other.samples);
     }
 
-    /// The codec that suits the samples best: its alpha by search, its table by centroids.
+    /// Returns the codec that fits the samples best. Alpha is found by search, the table by centroids.
     ///
-    /// With several tables, tiles are then clustered by the table that suits them.
+    /// If several tables are requested, tiles are then clustered by their best table.
     pub fn finish(self) -> Result<NestedCodec, NestedError> {
         self.options.check()?;
         let few = thin(&self.samples, ALPHA_GROUPS);
@@ -122,7 +122,7 @@ impl CodecFitter {
         Ok(codec)
     }
 
-    /// The shapes of sampled tiles, coded with a codec.
+    /// Returns the shapes of the sampled tiles, coded with a codec.
     fn shapes(&self, codec: &NestedCodec) -> Result<Vec<TileShape>, NestedError> {
         let mut shapes = Vec::new();
         for sample in thin(&self.samples, SHAPE_GROUPS) {
@@ -134,8 +134,8 @@ impl CodecFitter {
         Ok(shapes)
     }
 
-    /// Fits codes and tables in turn; returns the joint error of the last codes with the tables
-    /// fitted to them.
+    /// Fits codes and tables alternately. Returns the joint error of the last codes with the tables fitted to
+    /// them.
     fn fit_tables(
         &self,
         samples: &[Sample],
@@ -165,16 +165,16 @@ impl CodecFitter {
     }
 }
 
-/// Values of alpha * 2^14 that are tried first: 0.45, 0.6, 0.75 and 0.9.
+/// Values of alpha * 2^14 to try first: 0.45, 0.6, 0.75 and 0.9.
 const ALPHA_COARSE: [u16; 4] = [7373, 9830, 12288, 14746];
 
-/// Distances that are tried next, about 0.075, 0.04 and 0.02.
+/// Distances from the best alpha to try next, about 0.075, 0.04 and 0.02.
 const ALPHA_REACH: [u16; 3] = [1229, 614, 307];
 
 /// Alpha 1: no companding.
 const ALPHA_LARGEST: u16 = 16384;
 
-/// Whole samples spread evenly over all, with about as many groups as wanted.
+/// Returns whole samples, spread evenly, with about `groups` groups in total.
 fn thin(samples: &[Sample], groups: usize) -> Vec<Sample> {
     let all: usize = samples.iter().map(Sample::groups).sum();
     let keep = (all / groups.max(1)).max(1);
@@ -190,7 +190,7 @@ impl Sample {
 /// Moments of the weights in units of their scales, by code, weighted by scale^2 * importance.
 struct Moments {
     codes: [[f64; 3]; 256], // weight, weight * u, weight * u^2
-    /// Weighted squares of the weights of zero groups, which no table changes.
+    /// Weighted squares of the weights in zero groups, which are independent of the table.
     zeroed: f64,
 }
 
@@ -223,7 +223,7 @@ impl Moments {
         }
     }
 
-    /// Tables whose entries are the centroids of their cells; an empty cell keeps its value.
+    /// Returns tables with the centroids of their cells; an empty cell keeps its value.
     fn centroids(&self, codec: &NestedCodec) -> NestedTables {
         let entry = |level: Level, prefix: usize| {
             let width = 256 >> level.bits();
@@ -248,7 +248,7 @@ impl Moments {
         })
     }
 
-    /// Squared error of one level.
+    /// Returns the squared error of one level.
     fn error(&self, codec: &NestedCodec, level: Level) -> f64 {
         let errors = (0u8..=255).zip(&self.codes).map(|(code, moments)| {
             let value = f64::from(codec.value(level, 0, code)) * f64::from(codec.steps.unit(level));
@@ -257,7 +257,7 @@ impl Moments {
         self.zeroed + errors.sum::<f64>()
     }
 
-    /// What alpha is chosen by: the weighted logarithms of all levels' errors.
+    /// Objective for choosing alpha: the weighted sum of the logarithms of all levels' errors.
     fn cost(&self, codec: &NestedCodec, level_weights: &[f32; 5]) -> f64 {
         let levels = Level::ALL.into_iter().zip(level_weights);
         levels
@@ -268,7 +268,7 @@ impl Moments {
     }
 }
 
-/// A codec with one table that holds the middle of each cell.
+/// Returns a codec with one table that holds the middle of each cell.
 pub(super) fn initial_codec(alpha_a: u16) -> NestedCodec {
     let alpha_b = 32768 - 2 * alpha_a;
     let (a, b) = (f32::from(alpha_a) / 16384.0, f32::from(alpha_b) / 32768.0);

@@ -1,7 +1,7 @@
-//! Where each bit of a coded matrix lies in its planes.
+//! Bit layout of a coded matrix in its planes.
 //!
-//! Interleaved layouts keep 16 rows side by side, so that one 64-byte vector holds four columns of
-//! sixteen rows and every plane unpacks with shift, and, or.
+//! Interleaved layouts store 16 rows side by side. One 64-byte vector holds four columns of sixteen rows, and
+//! each plane unpacks with shift, and, or.
 
 use std::ops::Range;
 
@@ -9,21 +9,21 @@ use super::scaled::{Minima, ScaledForm};
 use super::{GROUP, TILE_ROWS};
 use crate::Plane;
 
-/// The parts of plane P2 begin at multiples of this many bytes.
+/// Alignment in bytes of the parts of plane P2.
 pub const PART_ALIGN: usize = 64;
 
-/// How the planes of a matrix are laid out.
+/// Layout of a matrix's planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Layout {
-    /// Sixteen rows interleaved: what matrix products read.
+    /// Sixteen rows interleaved, for matrix products.
     Tile16 = 0,
-    /// Row after row: what gathers read.
+    /// Row after row, for gathers.
     RowMajor = 1,
 }
 
 impl Layout {
-    /// The layout with that number in a store.
+    /// Returns the layout with a given number in a store.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Tile16),
@@ -32,18 +32,18 @@ impl Layout {
         }
     }
 
-    /// The layout's number in a store.
+    /// Number of the layout in a store.
     pub const fn code(self) -> u8 {
         self as u8
     }
 }
 
-/// Byte ranges of the parts of plane P2, each beginning at a multiple of [`PART_ALIGN`].
+/// Byte ranges of the parts of plane P2, each starting at a multiple of [`PART_ALIGN`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseParts {
     /// Row scales, f16 little-endian: `[tiles * 16]` in Tile16, `[rows]` in RowMajor.
     pub row_scales: Range<usize>,
-    /// Table of each tile, one byte: `[tiles]`.
+    /// Table index of each tile, one byte: `[tiles]`.
     pub tile_tables: Range<usize>,
     /// Tile16: low nibbles of the steps, `[tiles][groups][8]`, byte j = row j | row j + 8 << 4.
     /// RowMajor: the steps, one byte each, `[rows][groups]`.
@@ -51,18 +51,17 @@ pub struct BaseParts {
     /// Tile16: bit 4 of the steps, `[tiles][groups]` u16 little-endian, bit r = row r.
     /// RowMajor: empty.
     pub step_high: Range<usize>,
-    /// The two leading bits of every code.
+    /// The two leading bits of all codes.
     pub codes: Range<usize>,
 }
 
 impl BaseParts {
-    /// Bytes of the whole plane.
+    /// Size of the whole plane in bytes.
     pub const fn bytes(&self) -> usize {
         self.codes.end
     }
 }
 
-/// Tiles and groups of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
     pub rows: usize,
@@ -71,7 +70,7 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// None when the matrix is empty or its padded size overflows.
+    /// Returns `None` if the matrix is empty or its padded size overflows.
     pub fn new(rows: usize, cols: usize) -> Option<Self> {
         if rows == 0 || cols == 0 {
             return None;
@@ -81,7 +80,7 @@ impl Grid {
         Some(Self { rows, tiles, groups })
     }
 
-    /// Byte and shift of one column's digit within a plane's codes, `bits` wide.
+    /// Returns the byte and bit shift of a digit of `bits` bits within a plane's codes.
     pub fn position(&self, layout: Layout, bits: u8, row: usize, col: usize) -> (usize, usize) {
         let bits = usize::from(bits);
         match layout {
@@ -99,7 +98,7 @@ impl Grid {
         }
     }
 
-    /// Bytes of a plane's codes at `bits` per weight.
+    /// Returns the size in bytes of a plane's codes at `bits` per weight.
     fn code_bytes(&self, layout: Layout, bits: u8) -> Option<usize> {
         let rows = match layout {
             Layout::Tile16 => self.tiles * TILE_ROWS,
@@ -109,7 +108,7 @@ impl Grid {
     }
 }
 
-/// The parts of plane P2, or none when the matrix is empty or too large.
+/// Returns the parts of plane P2, or `None` if the matrix is empty or too large.
 pub fn base_parts(layout: Layout, rows: usize, cols: usize) -> Option<BaseParts> {
     let grid = Grid::new(rows, cols)?;
     let cells = grid.tiles * grid.groups;
@@ -130,7 +129,7 @@ fn part(end: usize, bytes: usize) -> Option<Range<usize>> {
     Some(start..start.checked_add(bytes)?)
 }
 
-/// Bytes of one plane of the nested code, or none when the matrix is empty or too large.
+/// Returns the size in bytes of a plane of the nested code, or `None` if the matrix is empty or too large.
 pub fn plane_bytes(layout: Layout, rows: usize, cols: usize, plane: Plane) -> Option<usize> {
     match plane {
         Plane::P2 => Some(base_parts(layout, rows, cols)?.bytes()),
@@ -138,30 +137,30 @@ pub fn plane_bytes(layout: Layout, rows: usize, cols: usize, plane: Plane) -> Op
     }
 }
 
-/// Bytes of the merged digit of P3 and P4, or none when the matrix is empty or too large.
+/// Returns the size in bytes of the merged digit of P3 and P4, or `None` if the matrix is empty or too large.
 pub fn merged_bytes(layout: Layout, rows: usize, cols: usize) -> Option<usize> {
     Grid::new(rows, cols)?.code_bytes(layout, 2)
 }
 
-/// Byte ranges of the parts of plane P2 of scaled integers, each beginning at a multiple of
-/// [`PART_ALIGN`]. What the codec does not have is empty.
+/// Byte ranges of the parts of plane P2 of scaled integers, each starting at a multiple of [`PART_ALIGN`].
+/// Parts that the codec does not have are empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScaledParts {
     /// Scales: `[tiles, spans, 16]` in Tile16, `[rows, spans]` in RowMajor.
     pub scales: Range<usize>,
-    /// What minima are or are multiples of, in the scales' type and order.
+    /// Minima, or the factors that integer minima are multiplied with, in the type and order of the scales.
     pub minima: Range<usize>,
     /// Sub-scales: `[tiles, groups, sub-blocks, 16]` in Tile16, `[rows, groups, sub-blocks]` in
     /// RowMajor.
     pub sub_scales: Range<usize>,
-    /// Integers of minima, in the order of sub-scales.
+    /// Integer minima, in the order of sub-scales.
     pub sub_minima: Range<usize>,
-    /// The two leading bits of every code.
+    /// The two leading bits of all codes.
     pub codes: Range<usize>,
 }
 
 impl ScaledParts {
-    /// The parts of a matrix, or none when it is empty or too large.
+    /// Returns the parts of a matrix, or `None` if it is empty or too large.
     pub fn new(form: &ScaledForm, layout: Layout, rows: usize, cols: usize) -> Option<Self> {
         let grid = Grid::new(rows, cols)?;
         let rows = match layout {
@@ -183,24 +182,24 @@ impl ScaledParts {
         Some(Self { scales, minima, sub_scales, sub_minima, codes })
     }
 
-    /// Bytes of the whole plane.
+    /// Size of the whole plane in bytes.
     pub const fn bytes(&self) -> usize {
         self.codes.end
     }
 }
 
-/// What decides the sizes of a matrix's planes, beside its shape and layout.
+/// Codec parameters that, with shape and layout, determine the sizes of a matrix's planes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PlaneForm {
-    /// Those of the nested code.
+    /// Nested code.
     #[default]
     Nested,
-    /// Those of scaled integers.
+    /// Scaled integers.
     Scaled(ScaledForm),
 }
 
 impl PlaneForm {
-    /// Bits that a plane holds of each code; 0 for a plane that there is not.
+    /// Returns the bits that a plane holds per code; 0 if the plane does not exist.
     pub const fn plane_bits(&self, plane: Plane) -> u8 {
         match self {
             Self::Nested => plane.bits(),
@@ -208,7 +207,7 @@ impl PlaneForm {
         }
     }
 
-    /// Bytes of one plane, or none when the matrix is empty or too large.
+    /// Returns the size of one plane in bytes, or `None` if the matrix is empty or too large.
     pub fn plane_bytes(
         &self,
         layout: Layout,

@@ -5,7 +5,7 @@ use half::f16;
 use super::layout::Grid;
 use super::{GROUP, NestedError, TILE_ROWS};
 
-/// Whole codes of a matrix with its scales, one element per field entry.
+/// Complete codes of a matrix with their scales.
 ///
 /// `rows_padded` is the next multiple of 16, `cols_padded` of 32. Padded rows have scale 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,14 +18,14 @@ pub struct QuantizedMatrix {
     pub codes: Vec<u8>,
     /// Row scales, `[rows_padded]`; 0 makes a zero row.
     pub row_scales: Vec<f16>,
-    /// Steps below the row scale, 0..=31, `[rows_padded, groups]`; 31 makes a zero group.
+    /// Scale steps below the row scale, 0..=31, `[rows_padded, groups]`; 31 makes a zero group.
     pub steps: Vec<u8>,
-    /// Table of the codec that each tile of 16 rows uses, `[tiles]`.
+    /// Table index of each tile of 16 rows, `[tiles]`.
     pub tile_tables: Vec<u8>,
 }
 
 impl QuantizedMatrix {
-    /// Checks that all fields fit together; every function that takes the matrix does so.
+    /// Checks that all fields match in length. Called by each function that takes the matrix.
     pub(super) fn check(&self) -> Result<Grid, NestedError> {
         let shape = NestedError::Shape { rows: self.rows, cols: self.cols };
         let grid = Grid::new(self.rows, self.cols).ok_or(shape)?;

@@ -1,9 +1,9 @@
-//! The bit-nested weight code: one 8-bit code per weight whose leading bits are codes of their own.
+//! The bit-nested weight code: one 8-bit code per weight whose leading bits are themselves codes.
 //!
-//! A matrix `[rows, cols]` is cut into groups of [`GROUP`] weights along its input dimension and
-//! tiles of [`TILE_ROWS`] rows. A weight is `weight_scale * value`, where the value is decoded from
-//! the first 2, 3, 4, 6 or 8 bits of its code: by a small table at levels 2, 3 and 4, by an integer
-//! formula at 6 and 8. `FORMAT.md` has the exact arithmetic.
+//! A matrix `[rows, cols]` is divided into groups of [`GROUP`] weights along its input dimension and tiles of
+//! [`TILE_ROWS`] rows. A weight is `weight_scale * value`. The value is decoded from the first 2, 3, 4, 6 or
+//! 8 bits of its code: by a small table at levels 2, 3 and 4, by an integer formula at 6 and 8. `FORMAT.md`
+//! specifies the exact arithmetic.
 
 mod any_codec;
 mod calibrated;
@@ -67,16 +67,16 @@ pub use view::{CheckedSizes, GroupScales, NestedPlanes, NestedView};
 
 use scale::STEPS;
 
-/// Weights along the input dimension that share one step of the scale.
+/// Number of weights along the input dimension that share one scale step.
 pub const GROUP: usize = 32;
 
-/// Rows that are stored interleaved and name one table together.
+/// Number of rows that are stored interleaved and share a table.
 pub const TILE_ROWS: usize = 16;
 
-/// The most tables that one codec may have.
+/// Maximum number of tables per codec.
 pub const MAX_TABLES: usize = 16;
 
-/// The step that makes a group zero.
+/// Scale step that makes a group zero.
 pub const ZERO_STEP: u8 = 31;
 
 /// 2^(-k/8) for k = 0..8, rounded to the nearest f32.

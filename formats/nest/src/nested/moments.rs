@@ -1,15 +1,15 @@
-//! Second moments of a matrix's inputs: what an error in its weights costs in its outputs.
+//! Second moments of a matrix's inputs, which translate errors of weights into errors of outputs.
 
 use super::NestedError;
 use crate::memory::try_zeroed;
 
-/// What second moments are called.
+/// Name of second moments in error messages.
 pub(super) const MOMENTS: &str = "second moments of activations";
 
-/// The sum of `x xᵀ` over the input rows `x` that a matrix has met.
+/// Sum of `x xᵀ` over the input rows `x` of a matrix.
 ///
-/// For a matrix with the error `E`, `[rows, dim]`, the squared error of its outputs over those
-/// inputs is `tr(E H Eᵀ)`.
+/// For an error `E` of the matrix, `[rows, dim]`, the squared error of its outputs over those inputs is `tr(E
+/// H Eᵀ)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SecondMoments {
     dim: usize,
@@ -18,7 +18,7 @@ pub struct SecondMoments {
 }
 
 impl SecondMoments {
-    /// Moments of no input at all.
+    /// Creates moments of zero inputs.
     ///
     /// # Errors
     /// [`NestedError::Shape`] if `dim` is zero or its square overflows.
@@ -26,12 +26,11 @@ impl SecondMoments {
         Ok(Self { dim, values: try_zeroed(MOMENTS, square(dim)?)?, count: 0 })
     }
 
-    /// Moments summed elsewhere: `values`, `[dim, dim]`, of which only the upper triangle is read,
-    /// over `count` inputs.
+    /// Creates moments from precomputed sums over `count` inputs. Only the upper triangle of `values`, `[dim,
+    /// dim]`, is read.
     ///
     /// # Errors
-    /// [`NestedError`] if the length is wrong, a value is not finite, or one on the diagonal is
-    /// negative.
+    /// [`NestedError`] if the length is wrong, a value is not finite, or a diagonal value is negative.
     pub fn from_upper(dim: usize, mut values: Vec<f32>, count: u64) -> Result<Self, NestedError> {
         let expected = square(dim)?;
         if values.len() != expected {
@@ -49,14 +48,14 @@ impl SecondMoments {
         Ok(Self { dim, values, count })
     }
 
-    /// Adds `x xᵀ` for every row of `inputs`, `[count, dim]`.
+    /// Adds `x xᵀ` for each row of `inputs`, `[count, dim]`.
     ///
-    /// One row after the other and in f32: a reference. Callers with many rows sum blocks of them
-    /// by a matrix product and use [`Self::from_upper`].
+    /// This is a reference implementation: row by row, in f32. Callers with many rows sum blocks of them with
+    /// a matrix product and use [`Self::from_upper`].
     ///
     /// # Errors
-    /// [`NestedError`] if the length is no multiple of `dim` or a number is not finite; nothing is
-    /// added then.
+    /// [`NestedError`] if the length is not a multiple of `dim` or a number is not finite; nothing is added
+    /// in that case.
     pub fn add_rows(&mut self, inputs: &[f32]) -> Result<(), NestedError> {
         if !inputs.len().is_multiple_of(self.dim) {
             return Err(length("inputs", inputs.len().next_multiple_of(self.dim), inputs.len()));
@@ -76,10 +75,10 @@ impl SecondMoments {
         Ok(())
     }
 
-    /// Adds the moments of other inputs of the same matrix.
+    /// Adds the moments of further inputs of the same matrix.
     ///
     /// # Errors
-    /// [`NestedError::Length`] if they have another dimension.
+    /// [`NestedError::Length`] if the dimensions differ.
     pub fn merge(&mut self, other: &Self) -> Result<(), NestedError> {
         if other.dim != self.dim {
             return Err(length("second moments to merge", self.dim, other.dim));
@@ -91,13 +90,13 @@ impl SecondMoments {
         Ok(())
     }
 
-    /// `share` of the moments of routed inputs and the rest of those of all inputs, both scaled to
-    /// a mean diagonal of 1 before; whichever has met nothing is left out.
+    /// Mixes routed and uniform moments in the ratio `share` to `1 - share`. Both are first scaled to a mean
+    /// diagonal of 1. Moments without inputs are left out.
     ///
-    /// An expert sees too few inputs for its own moments alone.
+    /// An expert sees too few inputs to rely on its routed moments alone.
     ///
     /// # Errors
-    /// [`NestedError::Length`] if their dimensions differ.
+    /// [`NestedError::Length`] if the dimensions differ.
     pub fn blend(routed: &Self, uniform: &Self, share: f32) -> Result<Self, NestedError> {
         if routed.dim != uniform.dim {
             return Err(length("second moments to blend", routed.dim, uniform.dim));
@@ -117,7 +116,7 @@ impl SecondMoments {
         })
     }
 
-    /// Inputs of the matrix: rows and columns of the moments.
+    /// Input dimension of the matrix.
     pub fn dim(&self) -> usize {
         self.dim
     }
@@ -127,17 +126,17 @@ impl SecondMoments {
         &self.values
     }
 
-    /// Inputs that were summed.
+    /// Number of inputs summed.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sums of squares of every input, `[dim]`: the importance of the matrix's columns.
+    /// Returns the sum of squares of each input, `[dim]`: the importance of the matrix's columns.
     pub fn diagonal(&self) -> Vec<f32> {
         self.values.iter().step_by(self.dim + 1).copied().collect()
     }
 
-    /// The mean of [`Self::diagonal`].
+    /// Returns the mean of [`Self::diagonal`].
     pub fn mean_diagonal(&self) -> f32 {
         let sum: f64 =
             self.values.iter().step_by(self.dim + 1).map(|value| f64::from(*value)).sum();
@@ -145,7 +144,7 @@ impl SecondMoments {
     }
 }
 
-/// 1 over a mean diagonal, or 0 where it is zero.
+/// Returns 1 over a mean diagonal, or 0 if it is zero.
 pub(super) fn inverse(mean: f32) -> f32 {
     if mean > 0.0 { 1.0 / mean } else { 0.0 }
 }

@@ -1,9 +1,9 @@
-//! Weights that are MXFP4 already: kept exactly at level 4, with levels 2 and 3 fitted under it.
+//! Exact nested codes for MXFP4 weights: level 4 is lossless, levels 2 and 3 are fitted below it.
 //!
-//! A block of 32 weights has one power of two and sixteen possible values (OCP Microscaling Formats
-//! 1.0, E2M1 elements with E8M0 scales). Its elements in ascending order are the leading four bits of
-//! the code, its power of two is a step of whole octaves below the row's largest. What is left to
-//! choose are the values of shorter prefixes: the centroids of what shares them.
+//! A block of 32 weights has one power of two and sixteen possible values (OCP Microscaling Formats 1.0, E2M1
+//! elements with E8M0 scales). The rank of an element in ascending order gives the leading four bits of its
+//! code. The power of two becomes a scale step of whole octaves below the row's largest. The only free choice
+//! is the values of shorter prefixes, which are the centroids of the elements that share them.
 
 use crate::Invariant;
 use crate::memory::{try_filled, try_zeroed};
@@ -16,27 +16,27 @@ use super::{
     QuantizedMatrix, ScaleSteps, TILE_ROWS, ZERO_STEP,
 };
 
-/// The magnitudes of an element by its three low bits, in halves.
+/// Magnitudes of the E2M1 elements by their three low bits, in halves.
 const HALVES: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
 
-/// The values of the prefixes of level 4 in units of 1/16: all elements in ascending order.
+/// Values of the level-4 prefixes in units of 1/16: all elements in ascending order.
 const ASCENDING: [i8; 16] = [-96, -64, -48, -32, -24, -16, -8, 0, 0, 8, 16, 24, 32, 48, 64, 96];
 
-/// Exponents that an fp16 row scale can have.
+/// Exponents that an fp16 row scale can represent.
 const ROW_EXPONENTS: std::ops::RangeInclusive<i32> = -24..=15;
 
-/// The prefix in the middle, which decodes to zero.
+/// Code of zero: the middle prefix.
 const ZERO_CODE: u8 = 128;
 
-/// How often tiles and tables are fitted to one another.
+/// Rounds of alternately assigning tiles and fitting tables.
 const ROUNDS: usize = 6;
 
-/// The weights of one block of MXFP4, without its scale.
+/// The elements of one MXFP4 block, without its scale.
 pub type Mxfp4Block = [u8; GROUP / 2];
 
-/// The weights of a block: value times 2^(scale - 127), exactly; NaN where the scale is 255.
+/// Decodes a block exactly: element value times 2^(scale - 127), or NaN if the scale is 255.
 ///
-/// Each byte holds two elements that follow each other, the first in its low half.
+/// Each byte holds two consecutive elements, the first in its low half.
 pub fn decode_mxfp4(block: &Mxfp4Block, scale: u8, out: &mut [f32; GROUP]) {
     let scale = match scale {
         0 => f32::from_bits(1 << 22),
@@ -51,11 +51,11 @@ pub fn decode_mxfp4(block: &Mxfp4Block, scale: u8, out: &mut [f32; GROUP]) {
     }
 }
 
-/// Weights of a block by their place among [`ASCENDING`], and the exponent that they share; none for
-/// the exponent where all are zero.
+/// Returns the elements' ranks in [`ASCENDING`] and the shared exponent of a block. The exponent is `None` if
+/// all weights are zero.
 ///
-/// Of the exponents that suit a block it is the least, so that the largest weight is a 4 or a 6
-/// and blocks of all sources look alike. None if no exponent suits.
+/// If several exponents fit, the smallest is chosen: the largest weight becomes a 4 or a 6, so blocks from
+/// all sources look alike. Returns `None` if no exponent fits.
 fn places(weights: &[f32]) -> Option<([u8; GROUP], Option<i32>)> {
     let mut places = [ZERO_CODE >> 4; GROUP];
     let peak = weights.iter().fold(0.0f32, |peak, weight| peak.max(weight.abs()));
@@ -68,13 +68,13 @@ fn places(weights: &[f32]) -> Option<([u8; GROUP], Option<i32>)> {
         let halves = f64::from(*weight) * scale;
         let magnitude = HALVES.iter().position(|known| f64::from(*known) == halves.abs())?;
         let magnitude = u8::try_from(magnitude).ok()?;
-        // Zeros keep their sign: it says on which side of zero they were rounded.
+        // Zeros keep their sign, which shows from which side they were rounded to zero.
         *place = if weight.is_sign_negative() { 7 - magnitude } else { 8 + magnitude };
     }
     Some((places, Some(exponent)))
 }
 
-/// [`places`] of block `index` of a matrix.
+/// Returns [`places`] of block `index` of a matrix.
 fn block_places(
     weights: &[f32],
     cols: usize,
@@ -85,21 +85,21 @@ fn block_places(
     places(block).ok_or(NestedError::NotMxfp4 { row, col })
 }
 
-/// Checks what [`check_input`] does, and that blocks are whole.
+/// Checks the input as [`check_input`] does, and that rows consist of whole blocks.
 fn check_blocks(weights: &[f32], rows: usize, cols: usize) -> Result<Grid, NestedError> {
     let grid = check_input(weights, rows, cols, None)?;
     if cols.is_multiple_of(GROUP) { Ok(grid) } else { Err(NestedError::Shape { rows, cols }) }
 }
 
-/// Codes a matrix `[rows, cols]` whose groups of 32 weights are blocks of MXFP4, wherever they come
-/// from: at level 4 it decodes to the same weights.
+/// Quantizes a matrix `[rows, cols]` whose groups of 32 weights are MXFP4 blocks. Level 4 decodes to exactly
+/// the same weights.
 ///
-/// Blocks more than 30 octaves below the largest of their row, or below 2^-54, become zero, and a
-/// negative zero a positive one.
+/// Exceptions: blocks more than 30 octaves below the largest of their row, or below 2^-54, become zero, and
+/// negative zeros become positive.
 ///
 /// # Errors
-/// [`NestedError`] if a weight is none of MXFP4 or above 65504, rows are no whole blocks, or the
-/// codec is not one of [`Mxfp4Fitter`].
+/// [`NestedError`] if a weight is not MXFP4 or is above 65504, if rows are not whole blocks, or if the codec
+/// is not from [`Mxfp4Fitter`].
 pub fn quantize_mxfp4(
     weights: &[f32],
     rows: usize,
@@ -144,7 +144,7 @@ pub fn quantize_mxfp4(
     Ok(matrix)
 }
 
-/// The scale of one row, and the steps of its blocks.
+/// Returns the scale of a row and fills in the steps of its blocks.
 fn row_scale(row: usize, exponents: &[Option<i32>], steps: &mut [u8]) -> Result<f16, NestedError> {
     let Some(largest) = exponents.iter().flatten().copied().max() else { return Ok(f16::ZERO) };
     if largest > *ROW_EXPONENTS.end() {
@@ -159,12 +159,12 @@ fn row_scale(row: usize, exponents: &[Option<i32>], steps: &mut [u8]) -> Result<
     Ok(f16::from_f32(libm::exp2f(top as f32)))
 }
 
-/// How much the weights of one tile count, by their prefix.
+/// Total weight of a tile's elements by level-4 prefix.
 #[derive(Clone, Copy, Debug, Default)]
 struct TileCells([f64; 16]);
 
 impl TileCells {
-    /// The cells of all tiles of a matrix whose columns count by `importance`.
+    /// Returns the cells of all tiles of a matrix; columns are weighted by `importance`.
     fn of_matrix(
         weights: &[f32],
         cols: usize,
@@ -191,7 +191,7 @@ impl TileCells {
         }
     }
 
-    /// The weighted error of levels 2 and 3 with a table.
+    /// Returns the weighted error of levels 2 and 3 with a table.
     fn error(&self, table: &NestedTables, level_weights: &[f32; 5]) -> f64 {
         let square = |from: i8, to: i8| f64::from(i32::from(from) - i32::from(to)).powi(2);
         let (two, three) = (16.0 * level_weights[0], 64.0 * level_weights[1]);
@@ -202,7 +202,7 @@ impl TileCells {
         errors.sum()
     }
 
-    /// The table with the least error, the first of equals.
+    /// Returns the table with the smallest error, the first if equal.
     fn best(&self, tables: &[NestedTables], level_weights: &[f32; 5]) -> usize {
         let mut best = (f64::INFINITY, 0);
         for (table, values) in tables.iter().enumerate() {
@@ -214,7 +214,7 @@ impl TileCells {
         best.1
     }
 
-    /// The centroids of all prefixes; where nothing has a prefix, the middle of what could.
+    /// Returns the centroids of all prefixes; an unused prefix gets the mean of its possible values.
     fn tables(&self) -> NestedTables {
         let centroid = |width: usize, at: usize| {
             let cells = at * width..(at + 1) * width;
@@ -235,7 +235,7 @@ impl TileCells {
     }
 }
 
-/// Fits the codec that MXFP4 matrices of a layer and kind share.
+/// Fits the codec shared by the MXFP4 matrices of a layer and kind.
 #[derive(Clone, Debug)]
 pub struct Mxfp4Fitter {
     tiles: Vec<TileCells>,
@@ -243,15 +243,15 @@ pub struct Mxfp4Fitter {
 }
 
 impl Mxfp4Fitter {
-    /// A fitter of a codec with as many tables as the options say.
+    /// Creates a fitter for a codec with `options.tables` tables.
     pub fn new(options: &QuantizeOptions) -> Self {
         Self { tiles: Vec::new(), options: options.clone() }
     }
 
-    /// Adds rows `[rows, cols]` whose columns count by `importance`, `[cols]`.
+    /// Adds rows `[rows, cols]` whose columns are weighted by `importance`, `[cols]`.
     ///
     /// # Errors
-    /// As [`quantize_mxfp4`], and for an importance that [`super::quantize_matrix`] would refuse.
+    /// The errors of [`quantize_mxfp4`], and an importance that [`super::quantize_matrix`] rejects.
     pub fn add(
         &mut self,
         weights: &[f32],
@@ -265,16 +265,16 @@ impl Mxfp4Fitter {
         Ok(())
     }
 
-    /// Takes what another fitter of the same codec was given.
+    /// Adds the data of another fitter of the same codec.
     pub fn absorb(&mut self, other: Self) {
         self.tiles.extend(other.tiles);
     }
 
-    /// The codec: tables that differ in levels 2 and 3, each the centroids of the tiles that it
-    /// serves best.
+    /// Returns the fitted codec. Its tables differ in levels 2 and 3; each holds the centroids of the tiles
+    /// assigned to it.
     ///
     /// # Errors
-    /// [`NestedError::Codec`] if the options ask for no tables or too many.
+    /// [`NestedError::Codec`] if the options request zero tables or too many.
     pub fn finish(&self) -> Result<NestedCodec, NestedError> {
         self.options.check()?;
         let mut all = TileCells::default();
@@ -288,7 +288,7 @@ impl Mxfp4Fitter {
             self.refit(&mut tables);
         }
         Ok(NestedCodec {
-            // No weight has a level that these serve.
+            // Unused: the weights have no level above 4.
             alpha_a: 1 << 14,
             alpha_b: 0,
             beta_q: 16,
@@ -298,7 +298,7 @@ impl Mxfp4Fitter {
         })
     }
 
-    /// The tile that would gain most by a table of its own.
+    /// Returns the tile that would gain most from a separate table.
     fn worst(&self, tables: &[NestedTables]) -> TileCells {
         let weights = &self.options.level_weights;
         let mut worst = (f64::NEG_INFINITY, TileCells::default());
@@ -312,7 +312,7 @@ impl Mxfp4Fitter {
         worst.1
     }
 
-    /// Makes every table the centroids of the tiles that choose it.
+    /// Sets each table to the centroids of its tiles.
     fn refit(&self, tables: &mut [NestedTables]) {
         let mut sums = vec![TileCells::default(); tables.len()];
         for tile in &self.tiles {

@@ -1,32 +1,31 @@
-//! The order of an expert's hidden neurons: which rows share a tile, which columns a group.
+//! Order of an expert's hidden neurons, which determines the rows of a tile and the columns of a group.
 //!
-//! A hidden neuron is one row of gate, one row of up and one column of down. Moving it in all three
-//! changes nothing but the order of a sum, so the order is free: folded into the matrices, no kernel
-//! knows of it.
+//! A hidden neuron is one row of gate, one row of up and one column of down. Permuting all three consistently
+//! changes only the order of a sum. The order is folded into the matrices, so kernels are unaffected.
 
 use super::{GROUP, NestedError, SecondMoments, TILE_ROWS};
 use crate::memory::try_with_capacity;
 
-/// How the hidden neurons of an expert are ordered before its matrices are coded.
+/// Order of an expert's hidden neurons, applied before its matrices are coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NeuronOrder {
-    /// As the checkpoint has them.
+    /// The order of the checkpoint.
     #[default]
     Source,
-    /// By the largest magnitude of their columns of down, so that the 32 columns of a group, which
-    /// share a scale, are alike. The two tiles of each group are split by the shape of their rows.
+    /// Descending magnitude of the neurons' columns of down, so that the 32 columns of a group, which share a
+    /// scale, are similar. The two tiles of each group are split by the shape of their rows.
     Magnitude,
-    /// By the shape of their rows of gate and up: the mean of `rms / peak` over groups, so that the
-    /// 16 rows of a tile, which share a table, are alike.
+    /// Order by shape of the rows of gate and up, the mean of `rms / peak` over groups, so that the 16 rows
+    /// of a tile, which share a table, are similar.
     Shape,
 }
 
 impl NeuronOrder {
-    /// All of them.
+    /// All orders.
     pub const ALL: [Self; 3] = [Self::Source, Self::Magnitude, Self::Shape];
 
-    /// Its name in settings and creation parameters.
+    /// Name of the order in settings and creation parameters.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -35,13 +34,13 @@ impl NeuronOrder {
         }
     }
 
-    /// The neuron that each place takes, `[hidden]`, a permutation.
+    /// Returns the source neuron of each position, `[hidden]`, a permutation.
     ///
-    /// `gate` and `up` are `[hidden, dim]`, `down` is `[dim, hidden]`. The result depends on the
-    /// arguments alone; equals keep their order.
+    /// `gate` and `up` are `[hidden, dim]`, `down` is `[dim, hidden]`. The result depends only on the
+    /// arguments; the sort is stable.
     ///
     /// # Errors
-    /// [`NestedError::Length`] if lengths do not fit together.
+    /// [`NestedError::Length`] if lengths do not match.
     pub fn order(
         self,
         gate: &[f32],
@@ -49,7 +48,7 @@ impl NeuronOrder {
         down: &[f32],
         hidden: usize,
     ) -> Result<Vec<u32>, NestedError> {
-        // Default: without hidden neurons there is no length that fits.
+        // Default: without hidden neurons no length is valid.
         let dim = gate.len().checked_div(hidden).unwrap_or(0);
         let too_large = |_| NestedError::Shape { rows: hidden, cols: dim };
         for (what, found) in [("gate", gate), ("up", up), ("down", down)] {
@@ -86,7 +85,7 @@ impl NeuronOrder {
     }
 }
 
-/// The mean of `rms / peak` over the groups of a row: 1 where all magnitudes are equal.
+/// Returns the mean of `rms / peak` over the groups of a row: 1 if all magnitudes are equal.
 fn flatness(row: &[f32]) -> f32 {
     let flatness = row.chunks(GROUP).map(|group| {
         let peak = group.iter().fold(0.0f32, |peak, weight| peak.max(weight.abs()));
@@ -96,10 +95,10 @@ fn flatness(row: &[f32]) -> f32 {
     flatness.sum::<f32>() / row.len().div_ceil(GROUP).max(1) as f32
 }
 
-/// Rows `order` of a matrix `[rows, cols]`.
+/// Returns rows `order` of a matrix `[rows, cols]`.
 ///
 /// # Errors
-/// [`NestedError`] if the matrix is not whole or a row lies outside of it.
+/// [`NestedError`] if the matrix has an incomplete row or an index is out of range.
 pub fn reorder_rows(matrix: &[f32], cols: usize, order: &[u32]) -> Result<Vec<f32>, NestedError> {
     let rows = check_whole(matrix, cols)?;
     let mut out = try_with_capacity("a matrix in another order", order.len() * cols)?;
@@ -110,10 +109,10 @@ pub fn reorder_rows(matrix: &[f32], cols: usize, order: &[u32]) -> Result<Vec<f3
     Ok(out)
 }
 
-/// Columns `order` of a matrix `[rows, cols]`.
+/// Returns columns `order` of a matrix `[rows, cols]`.
 ///
 /// # Errors
-/// [`NestedError`] if the matrix is not whole or a column lies outside of it.
+/// [`NestedError`] if the matrix has an incomplete row or an index is out of range.
 pub fn reorder_columns(
     matrix: &[f32],
     cols: usize,
@@ -129,10 +128,10 @@ pub fn reorder_columns(
     Ok(out)
 }
 
-/// The second moments of inputs in another order.
+/// Returns the second moments of permuted inputs.
 ///
 /// # Errors
-/// [`NestedError`] unless `order` has as many entries as the moments, each of them within.
+/// [`NestedError`] unless `order` has one entry per input, all of them in range.
 pub fn reorder_moments(
     moments: &SecondMoments,
     order: &[u32],

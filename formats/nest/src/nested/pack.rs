@@ -1,10 +1,10 @@
-//! Writes the bits of a coded matrix into its planes.
+//! Packing of a coded matrix into its planes.
 
 use super::layout::{Grid, base_parts, plane_bytes};
 use super::{GROUP, Layout, NestedError, QuantizedMatrix, TILE_ROWS};
 use crate::Plane;
 
-/// Writes one plane of `matrix` to `out`, which must have [`plane_bytes`] bytes.
+/// Packs one plane of `matrix` into `out`, which must have [`plane_bytes`] bytes.
 pub fn pack_plane(
     matrix: &QuantizedMatrix,
     layout: Layout,
@@ -80,8 +80,7 @@ fn pack_codes(matrix: &QuantizedMatrix, grid: &Grid, layout: Layout, plane: Plan
 
 /// Merges planes P3 and P4 into one 2-bit digit, `p3 << 1 | p4`, in the layout of a 2-bit plane.
 ///
-/// `out` must be twice as long as each of the planes; in [`Layout::Tile16`] the lengths are
-/// multiples of 64 bytes.
+/// `out` must be twice as long as each plane. In [`Layout::Tile16`] the lengths are multiples of 64 bytes.
 pub fn merge_p3_p4(
     layout: Layout,
     p3: &[u8],
@@ -123,7 +122,7 @@ pub fn merge_p3_p4(
     Ok(())
 }
 
-/// Moves bits 0..4 to bits 0, 2, 4 and 6.
+/// Moves bits 0 to 3 to bits 0, 2, 4 and 6.
 const fn spread(nibble: u8) -> u8 {
     let pairs = (nibble & 3) | (nibble & 12) << 2;
     (pairs & 0x11) | (pairs & 0x22) << 1

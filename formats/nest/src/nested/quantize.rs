@@ -1,4 +1,4 @@
-//! From weights to codes: row scales, steps and tables by search, codes by rounding.
+//! Quantization of weights: row scales, steps and tables by search, codes by rounding.
 
 use crate::Invariant;
 use crate::memory::{try_filled, try_zeroed};
@@ -11,27 +11,27 @@ use super::{
     ZERO_STEP,
 };
 
-/// The code of padding and of zero groups: the cell just above zero.
+/// Code of padding and of zero groups: the cell just above zero.
 const ZERO_CODE: u8 = 128;
 
-/// The largest f16.
+/// Largest finite f16.
 const LARGEST_SCALE: f32 = 65504.0;
 
-/// Row scales that are tried, relative to the row's largest magnitude: spread over an eighth of an
-/// octave, the distance of two steps, with a little clipping.
+/// Row scales to try, relative to the row's largest magnitude. They cover an eighth of an octave, the
+/// distance of two steps, and clip slightly.
 const ROW_PHASES: [f32; 8] = [1.0, 0.97, 0.98, 0.99, 1.012, 1.025, 1.04, 1.058];
 
-/// How to fit codecs and choose codes.
+/// Options for fitting codecs and choosing codes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct QuantizeOptions {
-    /// Weight of the error of levels 2, 3, 4, 6 and 8, each relative to its usual size.
+    /// Weights of the errors of levels 2, 3, 4, 6 and 8, each relative to its typical size.
     ///
-    /// The default favours level 3, where the margin over other codes is thinnest.
+    /// The default favours level 3, where the margin over other codes is smallest.
     pub level_weights: [f32; 5],
-    /// Tables of a codec that is fitted, 1..=16.
+    /// Number of tables in a fitted codec, 1..=16.
     pub tables: usize,
-    /// What [`super::quantize_calibrated`] does after the search for scales.
+    /// Options of the passes that [`super::quantize_calibrated`] runs after the scale search.
     pub calibrated: CalibratedOptions,
 }
 
@@ -45,17 +45,17 @@ impl Default for QuantizeOptions {
     }
 }
 
-/// How codes are chosen against second moments.
+/// Options for choosing codes against second moments.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CalibratedOptions {
-    /// Weight of the output error of levels 2, 3, 4, 6 and 8, each relative to its usual size.
+    /// Weights of the output errors of levels 2, 3, 4, 6 and 8, each relative to its typical size.
     pub level_weights: [f32; 5],
-    /// Whether codes start from error feedback or from rounding.
+    /// True if codes start from error feedback, false if from rounding.
     pub feedback: bool,
-    /// Sweeps of coordinate descent.
+    /// Number of coordinate descent sweeps.
     pub sweeps: u32,
-    /// How many of them, from the first, also try the neighbours of each group's step.
+    /// Number of initial sweeps that also try the neighbouring steps of each group.
     pub step_sweeps: u32,
 }
 
@@ -86,13 +86,13 @@ impl QuantizeOptions {
     }
 }
 
-/// What the codes of a matrix are called.
+/// Name of a matrix's codes in error messages.
 pub(super) const CODES: &str = "codes of a matrix";
 
-/// Codes a matrix `[rows, cols]` with a codec fitted before.
+/// Quantizes a matrix `[rows, cols]` with a fitted codec.
 ///
-/// `importance`, `[cols]`, weighs the squared error of each column, such as the mean square of its
-/// activation; none means that all are alike. The result depends on the arguments alone.
+/// `importance`, `[cols]`, weights the squared error of each column, for example with the mean square of its
+/// activation; `None` weights all columns equally. The result depends only on the arguments.
 pub fn quantize_matrix(
     weights: &[f32],
     rows: usize,
@@ -125,7 +125,7 @@ pub fn quantize_matrix(
     Ok(matrix)
 }
 
-/// The groups of up to 16 rows `[rows, cols]`, row by row.
+/// Returns the groups of up to 16 rows `[rows, cols]`, row by row.
 fn tile_groups(rows: &[f32], cols: usize, importance: Option<&[f32]>) -> Vec<GroupWeights> {
     rows.chunks_exact(cols)
         .flat_map(|row| row.chunks(GROUP).enumerate())
@@ -137,7 +137,7 @@ fn tile_groups(rows: &[f32], cols: usize, importance: Option<&[f32]>) -> Vec<Gro
         .collect()
 }
 
-/// One tile's scales with one table.
+/// Scales of one tile for one table.
 struct TileScales {
     cost: f32,
     row_scales: [f16; TILE_ROWS],
@@ -145,10 +145,10 @@ struct TileScales {
 }
 
 impl TileScales {
-    /// The table with the least joint error and the scales that go with it.
+    /// Returns the table with the smallest joint error, and the scales for it.
     ///
-    /// Tables are compared at the scales of the first, which is the most used one; the best of
-    /// them then gets scales of its own.
+    /// Tables are compared at the scales of the first one, which is the most used. Scales are then searched
+    /// again for the best table.
     fn search_tables(coders: &[Coder], tile: &[GroupWeights], groups: usize) -> (usize, Self) {
         let first = Self::search(&coders[0], tile, groups);
         let mut best = (f32::INFINITY, 0);
@@ -167,7 +167,7 @@ impl TileScales {
         (0, first)
     }
 
-    /// The joint error of the tile at these scales with another table.
+    /// Returns the joint error of the tile at these scales with another table.
     fn error(&self, coder: &Coder, tile: &[GroupWeights]) -> f32 {
         let groups = self.steps.len() / TILE_ROWS;
         let errors = tile.iter().zip(&self.steps).enumerate().map(|(cell, (group, step))| {
@@ -177,7 +177,7 @@ impl TileScales {
         errors.sum()
     }
 
-    /// The row scales and steps with the least joint error.
+    /// Finds the row scales and steps with the smallest joint error.
     fn search(coder: &Coder, tile: &[GroupWeights], groups: usize) -> Self {
         let mut scales = Self {
             cost: 0.0,
@@ -210,7 +210,7 @@ impl TileScales {
         scales
     }
 
-    /// Writes the tile's part of the matrix.
+    /// Writes the tile's scales and codes to the matrix.
     fn store(
         &self,
         coder: &Coder,
@@ -232,7 +232,8 @@ impl TileScales {
     }
 }
 
-/// Scales are searched in eighths of an octave; codecs with others are for weights that have theirs.
+/// Checks that the codec has steps of an eighth of an octave. Whole octaves are for weights with given
+/// scales, which are not searched.
 fn check_searched(codec: &NestedCodec) -> Result<(), NestedError> {
     match codec.steps {
         ScaleSteps::Eighths => Ok(()),
@@ -244,7 +245,7 @@ fn check_searched(codec: &NestedCodec) -> Result<(), NestedError> {
     }
 }
 
-/// Checks lengths and that every number is usable, naming the first that is not.
+/// Checks all lengths and values; the error names the first invalid one.
 pub(super) fn check_input(
     weights: &[f32],
     rows: usize,

@@ -1,27 +1,27 @@
-//! Tables refitted to the codes that use them: least squares on the error of the outputs.
+//! Least-squares refit of tables to the codes that use them, minimizing the output error.
 
 use super::{
     Calibrated, GROUP, NestedCodec, NestedError, NestedTables, QuantizedMatrix, STEPS, TILE_ROWS,
 };
 use crate::Level;
 
-/// Prefixes of four bits; those of three and two bits are unions of them.
+/// Number of four-bit prefixes; prefixes of two and three bits are unions of them.
 const PREFIXES: usize = 16;
 
-/// What holds an entry that few weights use, relative to the mean of the diagonal.
+/// Ridge term relative to the mean diagonal; it stabilizes entries that few weights use.
 const RIDGE: f64 = 1e-3;
 
-/// The normal equations of the tables of one codec, over matrices that were coded with it.
+/// Normal equations of a codec's tables, summed over matrices coded with it.
 ///
-/// For fixed codes and scales a matrix is linear in the entries of its table, and the squared error
-/// of its outputs is quadratic in them: the best entries solve a small linear system per level.
-/// Sums of several threads can be joined by [`Self::absorb`].
+/// With fixed codes and scales, a matrix is linear in its table entries, and its squared output error is
+/// quadratic. The best entries solve a small linear system per level. Sums of several threads can be joined
+/// with [`Self::absorb`].
 #[derive(Clone, Debug)]
 pub struct TableRefit {
     tables: Vec<Equations>,
 }
 
-/// Sums over the rows of one table: with `q_p` the row's scales where the prefix is `p`, else 0,
+/// Sums over the rows of one table. With `q_p` the row's scales at positions with prefix `p` and 0 elsewhere,
 /// `products[p][r]` is `q_p H q_r` and `right[p]` is `w H q_p`.
 #[derive(Clone, Debug, Default)]
 struct Equations {
@@ -30,7 +30,7 @@ struct Equations {
 }
 
 impl TableRefit {
-    /// Without any matrix.
+    /// Creates empty sums for the tables of a codec.
     pub fn new(codec: &NestedCodec) -> Self {
         Self { tables: vec![Equations::default(); codec.tables.len()] }
     }
@@ -38,7 +38,7 @@ impl TableRefit {
     /// Adds a matrix `[matrix.rows, matrix.cols]` that was coded with the codec.
     ///
     /// # Errors
-    /// [`NestedError`] if lengths do not fit together.
+    /// [`NestedError`] if lengths do not match.
     pub fn add(
         &mut self,
         weights: &[f32],
@@ -85,7 +85,7 @@ impl TableRefit {
         Ok(())
     }
 
-    /// Takes the sums of another refit of the same codec.
+    /// Adds the sums of another refit of the same codec.
     pub fn absorb(&mut self, other: &Self) {
         for (equations, other) in self.tables.iter_mut().zip(&other.tables) {
             for prefix in 0..PREFIXES {
@@ -99,7 +99,7 @@ impl TableRefit {
         }
     }
 
-    /// Puts the best entries into the codec's tables; a table that no weight uses stays.
+    /// Replaces the codec's tables with the best entries; a table without weights is unchanged.
     pub fn finish(&self, codec: &mut NestedCodec) {
         for (tables, equations) in codec.tables.iter_mut().zip(&self.tables) {
             *tables = NestedTables {
@@ -112,7 +112,7 @@ impl TableRefit {
 }
 
 impl Equations {
-    /// The entries of one level, near `before` where little is known.
+    /// Solves for the entries of one level; entries with few weights stay near `before`.
     fn entries<const N: usize>(&self, level: Level, before: [i8; N]) -> [i8; N] {
         let shift = 4 - level.bits().min(4);
         let mut left = [[0.0; N]; N];
@@ -141,7 +141,7 @@ impl Equations {
     }
 }
 
-/// The solution of a positive definite system, by elimination.
+/// Solves a positive definite system by elimination; returns `None` if a pivot is not positive.
 fn solve<const N: usize>(mut left: [[f64; N]; N], mut right: [f64; N]) -> Option<[f64; N]> {
     for pivot in 0..N {
         let row = left[pivot];

@@ -1,11 +1,11 @@
-//! Scales of the groups of a row: how far apart their steps lie, and what a value is worth.
+//! Scale steps within a row, and the unit of decoded values.
 
 use half::f16;
 
 use super::{FRACTIONS, ZERO_STEP};
 use crate::Level;
 
-/// What a group's 5-bit step multiplies its row scale with: 2^(-k/8) for k < 31, and 0 for 31.
+/// Factors of the row scale for each 5-bit step: 2^(-k/8) for k < 31, and 0 for 31.
 ///
 /// Each entry is one of eight fixed f32 constants times an exact power of two.
 pub(super) const STEPS: [f32; 32] = eighths();
@@ -14,19 +14,19 @@ static EIGHTHS: [f32; 32] = eighths();
 
 static OCTAVES: [f32; 32] = octaves();
 
-/// How far apart the steps of a scale lie.
+/// Spacing of scale steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaleSteps {
-    /// Eighths of an octave: scales are searched for.
+    /// Eighths of an octave, for scales found by search.
     #[default]
     Eighths,
-    /// Whole octaves: what microscaling formats have. Everything is a power of two then, so that
-    /// their weights are exact; there are no levels above 4.
+    /// Whole octaves, as in microscaling formats. All factors are powers of two, so weights are exact. Levels
+    /// above 4 do not exist.
     Octaves,
 }
 
 impl ScaleSteps {
-    /// The byte that stands for it in a codec.
+    /// Encodes the spacing as a byte of a codec.
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Eighths => 0,
@@ -34,7 +34,7 @@ impl ScaleSteps {
         }
     }
 
-    /// The steps that a byte stands for.
+    /// Decodes a byte of a codec, or returns `None` if it is invalid.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             0 => Some(Self::Eighths),
@@ -43,11 +43,10 @@ impl ScaleSteps {
         }
     }
 
-    /// What a group's 5-bit step multiplies its row scale with: 2^(-k/8) or 2^-k for k < 31, and
-    /// 0 for 31.
+    /// Returns the row scale factors of each 5-bit step: 2^(-k/8) or 2^-k for k < 31, and 0 for 31.
     ///
-    /// The factor of `k` is always that of `k % 8` times the power of two that
-    /// [`Self::eight_steps`] gives, `k / 8` times.
+    /// The factor of step `k` is that of `k % 8` times `2^(-n * (k / 8))`, where `n` is the number of octaves
+    /// in eight steps, the exponential of [`Self::eight_steps`].
     pub const fn factors(self) -> &'static [f32; 32] {
         match self {
             Self::Eighths => &EIGHTHS,
@@ -55,7 +54,7 @@ impl ScaleSteps {
         }
     }
 
-    /// The logarithm to base 2 of how many octaves eight steps are: 0 or 3.
+    /// Returns log2 of the number of octaves that eight steps span: 0 or 3.
     pub const fn eight_steps(self) -> u32 {
         match self {
             Self::Eighths => 0,
@@ -63,8 +62,7 @@ impl ScaleSteps {
         }
     }
 
-    /// Size of one unit of a decoded value: 1/127 at levels 2, 3 and 4 (1/16 with octaves), 1/8192
-    /// at 6 and 8.
+    /// Returns the unit of decoded values: 1/127 at levels 2, 3 and 4 (1/16 with octaves), 1/8192 at 6 and 8.
     pub const fn unit(self, level: Level) -> f32 {
         match (level, self) {
             (Level::L2 | Level::L3 | Level::L4, Self::Eighths) => 1.0 / 127.0,
@@ -73,9 +71,9 @@ impl ScaleSteps {
         }
     }
 
-    /// The factor from a decoded value to a weight: `(row_scale * unit) * factors[step]`.
+    /// Returns the factor from a decoded value to a weight: `(row_scale * unit) * factors[step]`.
     ///
-    /// Only the five low bits of `step` count. The order of the two multiplications is part of the
+    /// The upper three bits of `step` are ignored. The order of the two multiplications is part of the
     /// format.
     pub fn weight_scale(self, row_scale: f16, level: Level, step: u8) -> f32 {
         (row_scale.to_f32() * self.unit(level)) * self.factors()[usize::from(step & 31)]

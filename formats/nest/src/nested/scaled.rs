@@ -1,26 +1,25 @@
-//! The codec of integers with scales: what GGUF's block types, NVFP4 and int4 files are, exactly.
+//! The codec of integers with scales, an exact representation of GGUF block types, NVFP4 and int4 files.
 //!
-//! A weight is an integer or an entry of a small table, times a scale of its row and span, times a
-//! sub-scale of its sub-block, plus a minimum where the type has one. The integers are cut into
-//! planes like any code, so that their leading bits are coarse codes. `FORMAT.md` has the exact
-//! arithmetic.
+//! A weight is an integer or an entry of a small table, times a scale of its row and span, times a sub-scale
+//! of its sub-block, plus a minimum if the type has one. The integers are divided into planes like any code,
+//! so that their leading bits are coarse codes. `FORMAT.md` specifies the exact arithmetic.
 
 use half::{bf16, f16};
 
 use super::{GROUP, NestedError, NestedTables, TABLE_BYTES};
 use crate::{Level, Plane};
 
-/// Bytes of an encoded [`ScaledCodec`].
+/// Encoded size of a [`ScaledCodec`] in bytes.
 pub const SCALED_CODEC_BYTES: usize = 24 + TABLE_BYTES;
 
-/// Largest magnitude of an exponent in [`ScaledCodec::units`].
+/// Maximum magnitude of an exponent in [`ScaledCodec::units`].
 const UNIT_MAX: i8 = 16;
 
 /// Element type of the scales of spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ScaleType {
-    /// There are none: they count as 1.
+    /// No scales; they count as 1.
     None = 0,
     /// IEEE binary16.
     F16 = 1,
@@ -42,7 +41,7 @@ impl ScaleType {
         }
     }
 
-    /// The scale with that number in a run of them.
+    /// Reads scale number `index` from a run of scales.
     pub(super) fn get(self, scales: &[u8], index: usize) -> f32 {
         let at = index * self.bytes();
         match self {
@@ -56,28 +55,28 @@ impl ScaleType {
     }
 }
 
-/// What the byte of a sub-block multiplies its span's scale with.
+/// Type of a sub-block's byte, which multiplies the scale of the span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SubScale {
-    /// There are none: they count as 1.
+    /// No sub-scales; they count as 1.
     None = 0,
     /// An unsigned integer.
     U8 = 1,
     /// A signed integer.
     I8 = 2,
-    /// FP8 with four bits of exponent, of bias 7, and three of mantissa, without sign; 0 to 0x7e.
+    /// FP8 without sign: four exponent bits with bias 7 and three mantissa bits; 0 to 0x7e.
     E4m3 = 3,
-    /// A power of two of bias 127; 0 to 254.
+    /// Power of two with bias 127; 0 to 254.
     E8m0 = 4,
-    /// The low four bits are an unsigned integer; the high four are the minimum's.
+    /// Low four bits: unsigned integer. High four bits: the minimum.
     Nibbles = 5,
 }
 
 impl SubScale {
     const ALL: [Self; 6] = [Self::None, Self::U8, Self::I8, Self::E4m3, Self::E8m0, Self::Nibbles];
 
-    /// Bytes of a sub-block.
+    /// Bytes per sub-block.
     pub const fn bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -85,7 +84,7 @@ impl SubScale {
         }
     }
 
-    /// The largest byte that is a number.
+    /// Returns the largest byte that is a valid number.
     pub(super) const fn largest(self) -> u8 {
         match self {
             Self::E4m3 => 0x7e,
@@ -94,7 +93,7 @@ impl SubScale {
         }
     }
 
-    /// The factor that a byte stands for; of [`Self::Nibbles`] that of the low four bits.
+    /// Decodes a byte to a factor; [`Self::Nibbles`] uses the low four bits.
     pub fn factor(self, byte: u8) -> f32 {
         match self {
             Self::None => 1.0,
@@ -116,16 +115,16 @@ impl SubScale {
     }
 }
 
-/// What is added to the weights of a sub-block.
+/// Type of the minima that are added to the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Minima {
-    /// Nothing.
+    /// No minima.
     None = 0,
-    /// A minimum of each row and span, of the scales' type.
+    /// One minimum per row and span, in the type of the scales.
     Spans = 1,
-    /// A number of each row and span, of the scales' type, times an unsigned integer of each
-    /// sub-block, subtracted.
+    /// One factor per row and span, in the type of the scales, times an unsigned integer per sub-block. The
+    /// product is subtracted.
     SubBlocks = 2,
 }
 
@@ -133,35 +132,35 @@ impl Minima {
     const ALL: [Self; 3] = [Self::None, Self::Spans, Self::SubBlocks];
 }
 
-/// What decides how the planes of a matrix of this codec are laid out.
+/// Parameters that determine the layout of a matrix's planes with this codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScaledForm {
     /// Bits of a complete code: 2, 3, 4, 5, 6 or 8.
     pub bits: u8,
-    /// Columns that share a sub-scale: 16 or 32.
+    /// Number of columns that share a sub-scale: 16 or 32.
     pub sub_block: u8,
-    /// Groups of 32 columns that share a scale: 1, 2, 4 or 8.
+    /// Number of groups of 32 columns that share a scale: 1, 2, 4 or 8.
     pub span: u8,
-    /// Scales of spans.
+    /// Type of the spans' scales.
     pub scale: ScaleType,
-    /// Sub-scales of sub-blocks.
+    /// Type of the sub-blocks' sub-scales.
     pub sub_scale: SubScale,
-    /// Minima.
+    /// Type of the minima.
     pub minima: Minima,
 }
 
 impl ScaledForm {
-    /// Sub-blocks of a group: 1 or 2.
+    /// Number of sub-blocks per group: 1 or 2.
     pub const fn sub_blocks(&self) -> usize {
         GROUP / self.sub_block as usize
     }
 
-    /// Whether sub-blocks have minima in bytes of their own.
+    /// Returns true if the minima of sub-blocks are stored in separate bytes.
     pub const fn has_sub_minima(&self) -> bool {
         matches!(self.minima, Minima::SubBlocks) && !matches!(self.sub_scale, SubScale::Nibbles)
     }
 
-    /// Bits that a plane holds of each code; 0 for a plane that there is not.
+    /// Returns the bits that a plane holds per code; 0 if the plane does not exist.
     pub const fn plane_bits(&self, plane: Plane) -> u8 {
         match (plane, self.bits) {
             (Plane::P2, _) | (Plane::P6, 6 | 8) | (Plane::P8, 8) => 2,
@@ -170,7 +169,7 @@ impl ScaledForm {
         }
     }
 
-    /// The level of complete codes.
+    /// Returns the level of complete codes.
     pub const fn top(&self) -> Level {
         match self.bits {
             ..=2 => Level::L2,
@@ -181,10 +180,10 @@ impl ScaledForm {
         }
     }
 
-    /// Checks that every field is one that the format has.
+    /// Checks that the format supports the value of each field.
     ///
     /// # Errors
-    /// [`NestedError::Codec`].
+    /// [`NestedError::Codec`] if it does not.
     pub fn check(&self) -> Result<(), NestedError> {
         let error = |what, found: u8, expected| {
             Err(NestedError::Codec { what, found: found.into(), expected })
@@ -213,21 +212,21 @@ impl ScaledForm {
     }
 }
 
-/// Values of the prefixes of level 6 or 8: `prefix * stride - zero`.
+/// Linear values of the prefixes of level 6 or 8: `prefix * stride - zero`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearValues {
-    /// How far apart the values of neighbouring prefixes lie; 0 at a level that there is not.
+    /// Difference between the values of neighbouring prefixes; 0 if the level does not exist.
     pub stride: u8,
-    /// What is subtracted.
+    /// Offset to subtract.
     pub zero: i16,
 }
 
-/// The parameters of a matrix of scaled integers.
+/// Parameters of a matrix of scaled integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaledCodec {
-    /// What decides the layout.
+    /// Parameters that determine the layout.
     pub form: ScaledForm,
-    /// Exponents of the powers of two that values of levels 2, 3, 4, 6 and 8 are counted in.
+    /// Exponents of the power-of-two units of values at levels 2, 3, 4, 6 and 8.
     pub units: [i8; 5],
     /// Values of the prefixes of levels 2, 3 and 4.
     pub tables: NestedTables,
@@ -236,7 +235,7 @@ pub struct ScaledCodec {
 }
 
 impl ScaledCodec {
-    /// The codec as stored, little-endian.
+    /// Encodes the codec as stored, little-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let ScaledForm { bits, sub_block, span, scale, sub_scale, minima } = self.form;
         let mut bytes = vec![bits, sub_block, span, scale as u8, sub_scale as u8, minima as u8];
@@ -250,10 +249,10 @@ impl ScaledCodec {
         bytes
     }
 
-    /// Reads and checks what [`Self::to_bytes`] wrote; `bytes` must end with the codec.
+    /// Decodes and checks the output of [`Self::to_bytes`]; `bytes` must end with the codec.
     ///
     /// # Errors
-    /// [`NestedError::Length`], [`NestedError::Codec`].
+    /// [`NestedError::Length`] or [`NestedError::Codec`] if the bytes are invalid.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, NestedError> {
         let Ok(bytes) = <&[u8; SCALED_CODEC_BYTES]>::try_from(bytes) else {
             let (what, expected, found) = ("codec", SCALED_CODEC_BYTES, bytes.len());
@@ -285,10 +284,10 @@ impl ScaledCodec {
         Ok(codec)
     }
 
-    /// Checks every parameter, so that all values are int8.
+    /// Checks each parameter, so that all values fit in int8.
     ///
     /// # Errors
-    /// [`NestedError::Codec`].
+    /// [`NestedError::Codec`] if a parameter is invalid.
     pub fn check(&self) -> Result<(), NestedError> {
         self.form.check()?;
         let error = |what, found: i64, expected| Err(NestedError::Codec { what, found, expected });
@@ -315,14 +314,14 @@ impl ScaledCodec {
         self.tables.check()
     }
 
-    /// Bits of the code that a level reads: those of the level, where the code has them.
+    /// Returns the number of leading code bits that a level reads, at most the bits of a complete code.
     pub(super) fn prefix_bits(&self, level: Level) -> u8 {
         level.bits().min(self.form.bits)
     }
 
-    /// The value of a code, of which only the leading bits of `level` count: an int8.
+    /// Decodes a code to an int8; only the leading bits of `level` count.
     ///
-    /// A level above [`ScaledForm::top`] counts as that.
+    /// A level above [`ScaledForm::top`] is treated as that level.
     pub fn value(&self, level: Level, code: u8) -> i8 {
         let level = level.min(self.form.top());
         let prefix = code >> (8 - self.prefix_bits(level));
@@ -340,14 +339,14 @@ impl ScaledCodec {
         }
     }
 
-    /// The power of two that values of a level are counted in.
+    /// Returns the power-of-two unit of values at a level.
     pub fn unit(&self, level: Level) -> f32 {
         let exponent = i32::from(self.units[level.min(self.form.top()).index()]);
         f32::from_bits(u32::try_from(127 + exponent).map_or(0, |biased| biased << 23))
     }
 }
 
-/// The member of a list that a byte numbers.
+/// Returns the list member with the index given by a byte.
 fn choose<T: Copy>(
     what: &'static str,
     byte: u8,

@@ -1,11 +1,11 @@
-//! Scaled integers row by row, and where their numbers go.
+//! Scaled integers in row order, and the placement of their numbers in planes.
 
 use super::layout::Grid;
 use super::scaled::{Minima, ScaledForm};
 use super::{Layout, NestedError, TILE_ROWS};
 use crate::Plane;
 
-/// A matrix of scaled integers as files hold it: row by row, before it is cut into planes.
+/// A matrix of scaled integers in row order, before it is divided into planes.
 ///
 /// `groups` is `ceil(cols / 32)`, `spans` is `ceil(groups / span)`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,20 +14,21 @@ pub struct ScaledRows {
     pub rows: usize,
     /// Columns of the matrix, the input dimension.
     pub cols: usize,
-    /// Codes, their first bit in bit 7, `[rows, cols]`.
+    /// Codes, most significant bit in bit 7, `[rows, cols]`.
     pub codes: Vec<u8>,
-    /// Scales as the codec's type has them, little-endian, `[rows, spans]`.
+    /// Scales in the codec's type, little-endian, `[rows, spans]`.
     pub scales: Vec<u8>,
-    /// What minima are or are multiples of, in the scales' type, `[rows, spans]`, or nothing.
+    /// Minima, or the factors that integer minima are multiplied with, in the type of the scales, `[rows,
+    /// spans]`, or empty.
     pub minima: Vec<u8>,
-    /// Sub-scales, `[rows, groups, sub-blocks]`, or nothing.
+    /// Sub-scales, `[rows, groups, sub-blocks]`, or empty.
     pub sub_scales: Vec<u8>,
-    /// Integers of minima, `[rows, groups, sub-blocks]`, or nothing.
+    /// Integer minima, `[rows, groups, sub-blocks]`, or empty.
     pub sub_minima: Vec<u8>,
 }
 
 impl ScaledRows {
-    /// Checks that all fields have the lengths that the shape and the form ask for.
+    /// Checks that the lengths of all fields match the shape and the form.
     pub(super) fn check(&self, form: &ScaledForm) -> Result<Grid, NestedError> {
         form.check()?;
         let shape = NestedError::Shape { rows: self.rows, cols: self.cols };
@@ -51,18 +52,18 @@ impl ScaledRows {
     }
 }
 
-/// Where numbers that belong to rows lie.
+/// Layout of numbers that belong to rows.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub layout: Layout,
-    /// Numbers of a row.
+    /// Numbers per row.
     pub of_row: usize,
-    /// Bytes of a number.
+    /// Bytes per number.
     pub bytes: usize,
 }
 
 impl Run {
-    /// The place of one number of a row, counted in numbers.
+    /// Returns the position of a row's number, counted in numbers.
     pub fn index(&self, row: usize, number: usize) -> usize {
         debug_assert!(number < self.of_row);
         match self.layout {
@@ -73,7 +74,7 @@ impl Run {
         }
     }
 
-    /// Puts the numbers of so many rows in their places.
+    /// Packs the numbers of `rows` rows into the layout.
     pub fn pack(&self, numbers: &[u8], rows: usize, out: &mut [u8]) {
         if self.layout == Layout::RowMajor {
             out[..numbers.len()].copy_from_slice(numbers);
@@ -105,7 +106,7 @@ impl Run {
     }
 }
 
-/// How far a code is shifted right to bring a plane's bits to the bottom.
+/// Right shift that moves a plane's bits to the bottom of a code.
 pub(super) fn plane_shift(form: &ScaledForm, plane: Plane) -> u8 {
     8 - plane.level().bits().min(form.bits)
 }

@@ -1,4 +1,4 @@
-//! Writes scaled integers into several planes at once, some rows after the other.
+//! Packing of scaled integers into several planes at once, a batch of rows at a time.
 
 use super::digits::{Digits, TileRows, write_tile};
 use super::layout::{Grid, ScaledParts, merged_bytes};
@@ -6,12 +6,11 @@ use super::scaled_pack::{Run, plane_shift};
 use super::{GROUP, Layout, NestedError, PlaneForm, ScaledForm, ScaledRows, TILE_ROWS};
 use crate::Plane;
 
-/// Writes one plane of scaled integers to `out`, which must have [`super::PlaneForm::plane_bytes`]
-/// bytes.
+/// Packs one plane of scaled integers into `out`, which must have [`super::PlaneForm::plane_bytes`] bytes.
 ///
 /// # Errors
-/// [`NestedError::Length`], [`NestedError::PlaneLength`], [`NestedError::Shape`] where sizes do not
-/// fit; [`NestedError::Codec`] for a form that there is not.
+/// [`NestedError::Length`], [`NestedError::PlaneLength`] or [`NestedError::Shape`] if sizes do not match;
+/// [`NestedError::Codec`] if the form is invalid.
 pub fn pack_scaled_plane(
     matrix: &ScaledRows,
     form: &ScaledForm,
@@ -24,11 +23,11 @@ pub fn pack_scaled_plane(
     planes.write(0, matrix)
 }
 
-/// Writes planes P3 and P4 of scaled integers as one 2-bit digit to `out`, which must have
-/// [`super::merged_bytes`] bytes: what [`super::merge_p3_p4`] makes of the two.
+/// Packs planes P3 and P4 of scaled integers into `out` as one 2-bit digit, with the same result as
+/// [`super::merge_p3_p4`]. `out` must have [`super::merged_bytes`] bytes.
 ///
 /// # Errors
-/// As [`pack_scaled_plane`]; [`NestedError::Codec`] for codes that have no plane P4.
+/// The errors of [`pack_scaled_plane`], and [`NestedError::Codec`] if the codes have no plane P4.
 pub fn pack_scaled_merged(
     matrix: &ScaledRows,
     form: &ScaledForm,
@@ -40,8 +39,8 @@ pub fn pack_scaled_merged(
     planes.write(0, matrix)
 }
 
-/// Planes of a matrix of scaled integers on their way: each row is written into all of them while
-/// its codes are in the cache.
+/// A writer of several planes of a matrix of scaled integers. Each row is written to all of them while its
+/// codes are in the cache.
 pub struct ScaledPlanes<'a> {
     form: ScaledForm,
     layout: Layout,
@@ -50,11 +49,11 @@ pub struct ScaledPlanes<'a> {
     grid: Grid,
     numbers: Vec<Numbers<'a>>,
     digits: Vec<Digits<'a>>,
-    /// Codes of a tile that is not whole, with zeros around them.
+    /// Codes of an incomplete tile, padded with zeros.
     padded: Vec<[u8; GROUP]>,
 }
 
-/// Numbers of one kind, which plane P2 has beside its codes.
+/// One kind of numbers that plane P2 holds besides its codes.
 struct Numbers<'a> {
     of: fn(&ScaledRows) -> &[u8],
     run: Run,
@@ -62,10 +61,10 @@ struct Numbers<'a> {
 }
 
 impl<'a> ScaledPlanes<'a> {
-    /// No plane yet of a matrix of that shape.
+    /// Creates a writer without planes for a matrix of the given shape.
     ///
     /// # Errors
-    /// [`NestedError::Shape`]; [`NestedError::Codec`] for a form that there is not.
+    /// [`NestedError::Shape`] if the shape is invalid; [`NestedError::Codec`] if the form is.
     pub fn new(
         form: &ScaledForm,
         layout: Layout,
@@ -78,10 +77,11 @@ impl<'a> ScaledPlanes<'a> {
         Ok(Self { form: *form, layout, rows, cols, grid, numbers, digits, padded })
     }
 
-    /// Writes a plane, too, to `out`, which must have [`PlaneForm::plane_bytes`] bytes.
+    /// Adds a plane to write to `out`, which must have [`PlaneForm::plane_bytes`] bytes.
     ///
     /// # Errors
-    /// [`NestedError::PlaneLength`], [`NestedError::Shape`].
+    /// [`NestedError::PlaneLength`] if `out` has another length; [`NestedError::Shape`] if the size
+    /// overflows.
     pub fn add(&mut self, plane: Plane, mut out: &'a mut [u8]) -> Result<(), NestedError> {
         let (rows, cols, layout) = (self.rows, self.cols, self.layout);
         let shape = NestedError::Shape { rows, cols };
@@ -103,7 +103,7 @@ impl<'a> ScaledPlanes<'a> {
                 (parts.sub_scales, sub, |rows| &rows.sub_scales),
                 (parts.sub_minima, sub, |rows| &rows.sub_minima),
             ] {
-                // Parts lie in this order, with room between them.
+                // Parts are stored in this order, with alignment gaps between them.
                 let (before, from) = out.split_at_mut(range.start - end);
                 before.fill(0);
                 let (part, later) = from.split_at_mut(range.len());
@@ -123,12 +123,12 @@ impl<'a> ScaledPlanes<'a> {
         Ok(())
     }
 
-    /// Writes planes P3 and P4 as one 2-bit digit, too: what [`super::merge_p3_p4`] makes of the
-    /// two. `out` must have [`super::merged_bytes`] bytes.
+    /// Adds planes P3 and P4 to write as one 2-bit digit, with the same result as [`super::merge_p3_p4`].
+    /// `out` must have [`super::merged_bytes`] bytes.
     ///
     /// # Errors
-    /// [`NestedError::Length`], [`NestedError::Shape`]; [`NestedError::Codec`] for codes that have no
-    /// plane P4.
+    /// [`NestedError::Length`] or [`NestedError::Shape`] if sizes do not match; [`NestedError::Codec`] if the
+    /// codes have no plane P4.
     pub fn add_merged(&mut self, out: &'a mut [u8]) -> Result<(), NestedError> {
         if self.form.plane_bits(Plane::P4) == 0 {
             let (what, expected) = ("bits of a code", "4 or more, where P3 and P4 are merged");
@@ -141,17 +141,17 @@ impl<'a> ScaledPlanes<'a> {
             let (what, found) = ("merged plane", out.len());
             return Err(NestedError::Length { what, expected, found });
         }
-        // The bits of P3 and P4 are neighbours, that of P3 above.
+        // The bit of P3 is directly above that of P4.
         self.digits.push(Digits { bits: 2, shift: plane_shift(&self.form, Plane::P4), out });
         Ok(())
     }
 
-    /// Writes the rows of the matrix from `first` on, in [`Layout::Tile16`] whole tiles or all that
-    /// are left. What is not written stays as it was.
+    /// Writes consecutive rows of the matrix, starting at row `first`. In [`Layout::Tile16`] they must be
+    /// whole tiles or extend to the last row. Rows that are not passed stay unchanged.
     ///
     /// # Errors
-    /// [`NestedError::Length`] for parts of other lengths and for rows that are not whole tiles;
-    /// [`NestedError::Shape`] for rows of another matrix.
+    /// [`NestedError::Length`] if parts have other lengths or rows are not whole tiles;
+    /// [`NestedError::Shape`] if the rows do not fit in the matrix.
     pub fn write(&mut self, first: usize, rows: &ScaledRows) -> Result<(), NestedError> {
         rows.check(&self.form)?;
         let end = first.saturating_add(rows.rows);
@@ -168,7 +168,7 @@ impl<'a> ScaledPlanes<'a> {
             }
         }
         for Numbers { of, run, out } in &mut self.numbers {
-            // `first` is a multiple of the rows of a tile: a row takes as much in both layouts.
+            // `first` is a multiple of the tile height, so a row takes the same space in both layouts.
             run.pack(of(rows), rows.rows, &mut out[first * run.of_row * run.bytes..]);
         }
         match self.layout {
@@ -219,12 +219,12 @@ impl<'a> ScaledPlanes<'a> {
     }
 }
 
-/// Writes the digits of a row's codes; what follows them are zeros.
+/// Writes the digits of a row's codes and fills the rest with zeros.
 fn digits_of_row<const BITS: usize>(codes: &[u8], shift: u8, out: &mut [u8]) {
     let used = codes.len().div_ceil(8 / BITS).min(out.len());
     let (out, rest) = out.split_at_mut(used);
     rest.fill(0);
-    // Eight codes are a word whose digits are brought together at once.
+    // Eight codes form a word whose digits are gathered at once.
     let whole = out.as_chunks_mut::<BITS>().0.iter_mut();
     for (codes, bytes) in codes.as_chunks::<8>().0.iter().zip(whole) {
         let digits = u64::from_le_bytes(*codes) >> shift;

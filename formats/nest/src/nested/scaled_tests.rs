@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Level, Plane};
 
-/// Numbers that follow from a seed.
+/// A seeded pseudo-random generator.
 struct Random(u64);
 
 impl Random {
@@ -16,7 +16,7 @@ impl Random {
         (0..count).map(|_| self.byte()).collect()
     }
 
-    /// Scales of a type, none of them large.
+    /// Returns small scales of the form's type.
     fn scales(&mut self, form: &ScaledForm, count: usize) -> Vec<u8> {
         let value = |byte: u8| f32::from(i8::from_le_bytes([byte])) * 0.037;
         let mut out = Vec::new();
@@ -64,7 +64,7 @@ fn forms() -> impl Strategy<Value = ScaledForm> {
         .prop_filter("a form of the format", |form| form.check().is_ok())
 }
 
-/// A codec whose complete codes are integers around `-zero`.
+/// Returns a codec whose complete codes are integers offset by `-zero`.
 fn codec(form: ScaledForm) -> ScaledCodec {
     let zero = 1i16 << (form.bits - 1);
     let value = |prefix: usize, bits: u8| {
@@ -103,7 +103,7 @@ fn random_rows(form: &ScaledForm, rows: usize, cols: usize, random: &mut Random)
     if form.sub_scale != SubScale::None {
         matrix.sub_scales = random.bytes(subs);
         let largest = form.sub_scale.largest();
-        // Powers of two stay where nothing overflows.
+        // Powers of two are limited to a range without overflow.
         let limit = |byte: &mut u8| match form.sub_scale {
             SubScale::E8m0 => *byte = *byte % 64 + 80,
             _ => *byte = (*byte).min(largest),
@@ -116,7 +116,7 @@ fn random_rows(form: &ScaledForm, rows: usize, cols: usize, random: &mut Random)
     matrix
 }
 
-/// One weight by the sentences of `FORMAT.md`, from rows that were never cut into planes.
+/// Computes one weight as `FORMAT.md` describes, from rows before they are divided into planes.
 fn weight(codec: &ScaledCodec, matrix: &ScaledRows, level: Level, row: usize, col: usize) -> f32 {
     let form = codec.form;
     let groups = matrix.cols.div_ceil(GROUP);
@@ -142,12 +142,12 @@ fn weight(codec: &ScaledCodec, matrix: &ScaledRows, level: Level, row: usize, co
     }
 }
 
-/// The planes of a matrix; those that the codec does not have are empty.
+/// Packs the planes of a matrix; planes that the codec does not have are empty.
 fn pack(codec: &ScaledCodec, matrix: &ScaledRows, layout: Layout) -> Vec<Vec<u8>> {
     let form = PlaneForm::Scaled(codec.form);
     let pack = |plane| {
         let bytes = form.plane_bytes(layout, matrix.rows, matrix.cols, plane).unwrap();
-        // Not zeros, so that a byte that is not written shows.
+        // Filled with a nonzero byte, so that unwritten bytes are detected.
         let mut out = vec![0xa5; bytes];
         pack_scaled_plane(matrix, &codec.form, layout, plane, &mut out).unwrap();
         out

@@ -1,14 +1,14 @@
-//! Reads scaled integers back from their planes, row by row.
+//! Unpacking of scaled integers from their planes into row order.
 
 use super::scaled_pack::Run;
 use super::{CodecRef, NestedError, NestedView, ScaledRows};
 use crate::Invariant;
 use crate::memory::{OutOfMemory, try_with_capacity, try_zeroed};
 
-/// What scaled integers in the order of files are called.
+/// Name of scaled integers in row order in error messages.
 const ROWS: &str = "scaled integers of a matrix";
 
-/// The numbers of `rows` rows in the order of files, wherever a layout has them.
+/// Reorders the numbers of `rows` rows from a layout to row order.
 fn unpack(run: Run, rows: usize, numbers: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
     if numbers.is_empty() {
         return Ok(Vec::new());
@@ -24,10 +24,10 @@ fn unpack(run: Run, rows: usize, numbers: &[u8]) -> Result<Vec<u8>, OutOfMemory>
 }
 
 impl NestedView<'_> {
-    /// The scaled integers of a matrix at the level that its planes reach.
+    /// Returns the scaled integers of a matrix at the highest level that its planes support.
     ///
     /// # Errors
-    /// [`NestedError::Codec`] if it has another codec.
+    /// [`NestedError::Codec`] if the matrix has another codec; [`NestedError::Memory`] if memory runs out.
     pub fn scaled_rows(&self) -> Result<ScaledRows, NestedError> {
         let CodecRef::Scaled(codec) = self.codec() else {
             let (what, expected) = ("codec", "scaled integers");

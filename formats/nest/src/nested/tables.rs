@@ -1,30 +1,29 @@
-//! Several tables for the matrices of a layer: tiles clustered by the table that suits them.
+//! Fit of several tables for the matrices of a layer, by clustering tiles by their best table.
 //!
-//! After "Jointly Learnable Codebooks and Mappings" (arXiv 2309.17361), with alternation in place of
-//! gradients: each tile takes the table with the least joint error, each table becomes the centroids
-//! of its tiles. The mapping is proximal, as there: whatever its table, a weight may only take a
-//! code within a quarter of a level-4 cell of its own place, so that codes move by one cell at most
-//! while tables are fitted.
+//! After "Jointly Learnable Codebooks and Mappings" (arXiv 2309.17361), with alternation instead of
+//! gradients: each tile takes the table with the smallest joint error, then each table becomes the centroids
+//! of its tiles. The mapping is proximal, as in the paper: a weight may only take a code within a quarter of
+//! a level-4 cell of its own position. Codes therefore move by one cell at most while tables are fitted.
 
 use super::coder::Coder;
 use super::quantize::QuantizeOptions;
 use super::{GROUP, NestedCodec, NestedTables, QuantizedMatrix, STEPS, TILE_ROWS};
 use crate::Level;
 
-/// How often tiles and tables are fitted to one another once all tables are there.
+/// Rounds of alternately assigning tiles and fitting tables once all tables exist.
 const LAST_ROUNDS: usize = 6;
 
-/// Where the weights of one tile lie within their scales.
+/// Distribution of a tile's weights relative to their scales.
 ///
-/// A weight at `weight / scale` counts `importance * scale^2` in its bin, so that a table's joint
-/// error over the tile is a sum over bins, whatever the table.
+/// A weight adds `importance * scale^2` to the bin of `weight / scale`. The joint error of the tile with any
+/// table is then a sum over bins.
 #[derive(Clone, Debug)]
 pub(super) struct TileShape {
     bins: Vec<f32>, // [Coder::BINS]
 }
 
 impl TileShape {
-    /// The shapes of all tiles of a coded matrix; `weights` is `[rows, cols]`.
+    /// Returns the shapes of all tiles of a coded matrix; `weights` is `[rows, cols]`.
     pub fn of_matrix(
         weights: &[f32],
         matrix: &QuantizedMatrix,
@@ -56,7 +55,7 @@ impl TileShape {
     }
 }
 
-/// Weights by the level-4 cell of their code: how much they count, and their weighted sum.
+/// Total weight and weighted sum of values, by the level-4 cell of their code.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cells([[f64; 2]; 16]);
 
@@ -70,14 +69,14 @@ impl Cells {
         }
     }
 
-    /// The cell of a level's prefix.
+    /// Returns the cell of a level's prefix.
     fn prefix(&self, level: Level, prefix: usize) -> [f64; 2] {
         let width = 16 >> level.bits();
         let cells = &self.0[prefix * width..][..width];
         cells.iter().fold([0.0; 2], |sum, cell| [sum[0] + cell[0], sum[1] + cell[1]])
     }
 
-    /// Centroids; an empty cell keeps what the table has.
+    /// Returns the centroids; an empty cell keeps its old value.
     fn tables(&self, old: &NestedTables) -> NestedTables {
         let entry = |level, prefix, old: i8| match self.prefix(level, prefix) {
             [count, sum] if count > 0.0 => {
@@ -92,7 +91,7 @@ impl Cells {
         }
     }
 
-    /// What its own centroids would spare a tile of the joint error, its codes unchanged.
+    /// Returns the reduction of a tile's joint error by centroids of its own, with unchanged codes.
     fn gain(&self, tables: &NestedTables, level_weights: &[f32; 5]) -> f64 {
         let levels: [(Level, &[i8]); 3] =
             [(Level::L2, &tables.t2), (Level::L3, &tables.t3), (Level::L4, &tables.t4)];
@@ -112,10 +111,9 @@ impl Cells {
     }
 }
 
-/// Tables for tiles of these shapes, `options.tables` of them, the most used one first.
+/// Fits `options.tables` tables to tiles of the given shapes, ordered from most to least used.
 ///
-/// Starts from the codec's tables and adds the centroids of the tile that its table serves worst,
-/// one after the other.
+/// Starts from the codec's tables and repeatedly adds the centroids of the tile that its table fits worst.
 pub(super) fn fit_tables(
     shapes: &[TileShape],
     codec: &NestedCodec,
@@ -144,7 +142,7 @@ struct Fit<'a> {
 }
 
 impl Fit<'_> {
-    /// Gives every tile the table with the least joint error, the first of equals.
+    /// Assigns to each tile the table with the smallest joint error, the first if equal.
     fn choose(&mut self) -> Vec<Coder> {
         let coders = Coder::all(&self.codec, &self.options.level_weights);
         for (shape, chosen) in self.shapes.iter().zip(&mut self.chosen) {
@@ -159,7 +157,7 @@ impl Fit<'_> {
         coders
     }
 
-    /// Makes every table the centroids of the tiles that choose it.
+    /// Sets each table to the centroids of its tiles.
     fn refit(&mut self) {
         let coders = self.choose();
         let mut cells = vec![Cells::default(); coders.len()];
@@ -171,7 +169,7 @@ impl Fit<'_> {
         }
     }
 
-    /// Adds the centroids of the tile that would gain most by a table of its own.
+    /// Adds the centroids of the tile that would gain most from a separate table.
     fn add_furthest(&mut self, coders: &[Coder]) {
         let mut furthest = (f64::NEG_INFINITY, self.codec.tables[0]);
         for (shape, chosen) in self.shapes.iter().zip(&self.chosen) {

@@ -6,7 +6,7 @@ use crate::{Level, Plane};
 
 const LAYOUTS: [Layout; 2] = [Layout::Tile16, Layout::RowMajor];
 
-/// A matrix packed into planes of its own.
+/// A matrix packed into planes.
 struct Packed {
     layout: Layout,
     rows: usize,
@@ -19,7 +19,7 @@ impl Packed {
     fn new(matrix: &QuantizedMatrix, layout: Layout) -> Self {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let pack = |plane| {
-            // Not zeros, so that a byte that is not written shows.
+            // Filled with a nonzero byte, so that unwritten bytes are detected.
             let mut out = vec![0xa5; plane_bytes(layout, rows, cols, plane).unwrap()];
             pack_plane(matrix, layout, plane, &mut out).unwrap();
             out
@@ -30,7 +30,7 @@ impl Packed {
         Self { layout, rows, cols, planes, merged }
     }
 
-    /// Only the planes that a level needs.
+    /// Returns the planes that a level needs.
     fn prefix(&self, level: Level) -> NestedPlanes<'_> {
         let get = |index: usize| (index <= level.index()).then(|| self.planes[index].as_slice());
         NestedPlanes {
@@ -43,7 +43,7 @@ impl Packed {
         }
     }
 
-    /// The same with P3 and P4 merged.
+    /// Returns the planes that a level needs, with P3 and P4 merged.
     fn merged(&self, level: Level) -> NestedPlanes<'_> {
         let planes = self.prefix(level);
         NestedPlanes { p3: None, p4: None, p34: Some(&self.merged), ..planes }
@@ -56,7 +56,7 @@ impl Packed {
     }
 }
 
-/// Every weight of a level, `[rows, cols]`.
+/// Decodes all weights at a level, `[rows, cols]`.
 fn weights_of(view: &NestedView<'_>, level: Level) -> Vec<f32> {
     let mut weights = vec![0.0; view.rows() * view.cols()];
     for (row, out) in weights.chunks_exact_mut(view.cols()).enumerate() {
@@ -75,7 +75,7 @@ fn quantized(weights: &[f32], rows: usize, cols: usize, codec: &NestedCodec) -> 
     quantize_matrix(weights, rows, cols, codec, None, &QuantizeOptions::default()).unwrap()
 }
 
-/// Sums of six uniform numbers: close to Gaussian, and exact everywhere.
+/// Pseudo-random numbers, each a sum of six uniform ones: close to Gaussian, and the same on all machines.
 fn bell(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut uniform = || {
@@ -90,7 +90,7 @@ fn squared_error(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum()
 }
 
-/// Any codes and scales at all, with a codec of several tables.
+/// Generates arbitrary codes and scales, with a codec of several tables.
 fn any_matrix() -> impl Strategy<Value = (QuantizedMatrix, NestedCodec)> {
     let shape = (1usize..40, 1usize..100, 1usize..=16);
     shape.prop_flat_map(|(rows, cols, tables)| {
@@ -130,8 +130,8 @@ fn any_tables() -> impl Strategy<Value = NestedTables> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Codes, scales, steps and tables come back from either layout; each level from its own
-    /// planes alone, with P3 and P4 apart or merged, row by row or tile by tile.
+    /// Codes, scales, steps and tables are recovered from either layout. Each level decodes from its own
+    /// planes, with P3 and P4 apart or merged, row by row or tile by tile.
     #[test]
     fn every_prefix_decodes_from_its_own_planes((matrix, codec) in any_matrix()) {
         let groups = matrix.cols.div_ceil(GROUP);
@@ -172,7 +172,7 @@ proptest! {
         }
     }
 
-    /// Tiles give the same values and scales as rows.
+    /// Decoding by tiles gives the same values and scales as by rows.
     #[test]
     fn tiles_and_rows_agree((matrix, codec) in any_matrix()) {
         for layout in LAYOUTS {
@@ -202,7 +202,7 @@ proptest! {
         }
     }
 
-    /// Values fit two int8 digits base 128, whatever the parameters and codes.
+    /// Values fit in two int8 digits base 128 for all parameters and codes.
     #[test]
     fn values_split_into_two_digits(
         alpha_a in 1u16..=16384,
@@ -233,7 +233,7 @@ proptest! {
         }
     }
 
-    /// Any bytes are a codec or a typed error; a codec encodes to the same bytes.
+    /// Arbitrary bytes decode to a codec or a typed error; the codec encodes to the same bytes.
     #[test]
     fn any_bytes_are_a_codec_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         if let Ok(codec) = NestedCodec::from_bytes(&bytes) {
@@ -241,7 +241,7 @@ proptest! {
         }
     }
 
-    /// Planes of any bytes read without a panic, checked or not.
+    /// Reading planes of arbitrary bytes does not panic, whether they are checked or not.
     #[test]
     fn any_planes_read_without_panic(
         rows in 1usize..20,
@@ -278,8 +278,7 @@ proptest! {
         }
     }
 
-    /// More planes, less error, on matrices of any size and scale; and no level is off by more
-    /// than the widest cell allows on average.
+    /// The error falls with each plane, on matrices of any size and scale, and is bounded by the widest cell.
     #[test]
     fn error_falls_with_each_plane(
         rows in 16usize..50,
@@ -300,12 +299,12 @@ proptest! {
             prop_assert!(error < last, "level {}: {} after {}", level, error, last);
             last = error;
         }
-        // Uniform rounding of a group's range to 128 cells a side, peak over rms at most 6:
-        // 36 / (3 * 256^2) of the energy. The code's cells are nowhere twice as wide.
+        // Bound: uniform rounding of a group's range to 128 cells per side with peak over rms at most 6 gives
+        // 36 / (3 * 256^2) of the energy. The code's cells are less than twice as wide.
         prop_assert!(last < energy * 4.0 * 36.0 / (3.0 * 65536.0));
     }
 
-    /// Zero rows and zero groups are exactly zero at every level, and change nothing else.
+    /// Zero rows and zero groups are exactly zero at all levels and do not affect other weights.
     #[test]
     fn zero_rows_and_groups_stay_zero(
         rows in 1usize..40,
@@ -343,7 +342,7 @@ proptest! {
         }
     }
 
-    /// The first weight that is not finite is named by row and column.
+    /// The error names row and column of the first weight that is not finite.
     #[test]
     fn weights_that_are_not_finite_are_named(
         rows in 1usize..20,
@@ -365,7 +364,7 @@ proptest! {
     }
 }
 
-/// Values computed by hand (an independent implementation) from the formula in FORMAT.md.
+/// Expected values were computed by an independent implementation of the formula in FORMAT.md.
 #[test]
 fn formula_values() {
     for (code, level, alpha_a, beta_q, expected) in [
@@ -384,7 +383,7 @@ fn formula_values() {
     }
 }
 
-/// Bits lie where FORMAT.md says, for one weight of a matrix of 2 tiles and 2 groups.
+/// The position of each bit matches FORMAT.md, for one weight of a matrix of 2 tiles and 2 groups.
 #[test]
 fn bits_lie_where_the_format_says() {
     let (rows, cols) = (32, 64);
@@ -411,7 +410,7 @@ fn bits_lie_where_the_format_says() {
     let cell = 3; // tile 1, group 1
     let lane = 3 * 4 + 1;
     let p2 = bytes(Layout::Tile16, Plane::P2);
-    // Scales at 0 (64 bytes), tables at 64, steps at 128 (32 bytes), high bits at 192, codes at 256.
+    // Scales start at 0 (64 bytes), tables at 64, steps at 128 (32 bytes), high bits at 192, codes at 256.
     assert_eq!(p2.len(), 256 + 4 * 128);
     assert_eq!(only(&p2[64..128]), [(1, 1)]);
     assert_eq!(only(&p2[128..192]), [(cell * 8 + 3, 0b0110)]);
@@ -440,7 +439,7 @@ fn steps_are_eighths_of_octaves() {
     assert_eq!(STEPS[31], 0.0);
 }
 
-/// Sizes and contents that do not fit are errors that say what was expected.
+/// Wrong sizes and contents give errors that state the expected value.
 #[test]
 fn wrong_sizes_are_errors() {
     let codec = fit::initial_codec(9830);
@@ -499,7 +498,7 @@ fn bad_contents_are_errors() {
     assert_eq!(found, Err(NestedError::Step { row: 3, group: 1, step: 32 }));
 }
 
-/// The largest and the smallest rows that fp16 scales can hold.
+/// Rows at the upper and lower limits of fp16 scales.
 #[test]
 fn extreme_rows() {
     let codec = codec_of(&bell(3, 64 * 64), 64, 64);
@@ -518,7 +517,7 @@ fn extreme_rows() {
     assert_eq!(found, Err(NestedError::RowTooLarge { row: 0, magnitude: 65536.0 }));
 }
 
-/// Importance moves error from columns that matter to columns that do not.
+/// Importance moves error from important to unimportant columns.
 #[test]
 fn importance_moves_the_error() {
     let (rows, cols) = (64, 64);
@@ -540,7 +539,7 @@ fn importance_moves_the_error() {
     assert!(error(Some(&importance)) < error(None));
 }
 
-/// Fitters joined in order give the codec of one fitter.
+/// Fitters joined in order give the same codec as a single fitter.
 #[test]
 fn fitters_join() {
     let options = QuantizeOptions::default();

@@ -1,28 +1,28 @@
 //! Hadamard rotation of a matrix's inputs, in groups of 32.
 //!
-//! `y = W x = (W R) (R x)` for an orthonormal, symmetric `R`: the rotated weights `W R` are coded, and
-//! the engine rotates `x` when it quantizes it. With `R` made of blocks of 32 that is 5 additions per
-//! input, within the group that shares a scale. Inputs that differ much in size, as the hidden
-//! activations of SwiGLU do, come out alike, which error feedback gains by: its error goes with the
-//! arithmetic mean of what the factored second moments have on their diagonal, and their geometric
-//! mean is fixed. After QuaRot (arXiv 2404.00456) and QuIP# (arXiv 2402.04396).
+//! `y = W x = (W R) (R x)` for an orthonormal, symmetric `R`. The rotated weights `W R` are coded, and the
+//! engine rotates `x` when it quantizes it. `R` consists of blocks of 32, so the rotation takes 5 additions
+//! per input and stays within the group that shares a scale. It equalizes inputs of very different
+//! magnitudes, such as the hidden activations of SwiGLU. Error feedback benefits: its error grows with the
+//! arithmetic mean of the diagonal of the factored second moments, while the geometric mean is fixed. After
+//! QuaRot (arXiv 2404.00456) and QuIP# (arXiv 2402.04396).
 
 use super::moments::MOMENTS;
 use super::{GROUP, NestedError, SecondMoments};
 use crate::memory::{OutOfMemory, try_to_vec, try_with_capacity};
 
-/// What the inputs of a matrix go through before they meet its weights.
+/// Transform applied to the inputs of a matrix before the product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputTransform {
-    /// Nothing.
+    /// No transform.
     #[default]
     None,
-    /// [`hadamard`] of every group of 32; the inputs are a multiple of 32.
+    /// [`hadamard`] of each group of 32; the number of inputs must be a multiple of 32.
     Hadamard,
 }
 
 impl InputTransform {
-    /// The byte that stands for it in a codec.
+    /// Encodes the transform as a byte of a codec.
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::None => 0,
@@ -30,7 +30,7 @@ impl InputTransform {
         }
     }
 
-    /// The transform that a byte stands for.
+    /// Decodes a byte of a codec, or returns `None` if it is invalid.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             0 => Some(Self::None),
@@ -39,10 +39,11 @@ impl InputTransform {
         }
     }
 
-    /// Transforms the columns of a matrix `[rows, cols]` as its inputs will be.
+    /// Applies the transform to the columns of a matrix `[rows, cols]`, matching transformed inputs.
     ///
     /// # Errors
-    /// [`NestedError::Shape`] if rows are not whole or the columns do not suit the transform.
+    /// [`NestedError::Shape`] if the matrix has an incomplete row or the transform does not support the
+    /// number of columns.
     pub fn transform_weights(self, weights: &mut [f32], cols: usize) -> Result<(), NestedError> {
         if self == Self::None {
             return Ok(());
@@ -57,24 +58,24 @@ impl InputTransform {
         Ok(())
     }
 
-    /// The second moments of transformed inputs.
+    /// Returns the second moments of transformed inputs.
     ///
     /// # Errors
-    /// [`NestedError::Shape`] if their number does not suit the transform.
+    /// [`NestedError::Shape`] if the transform does not support the number of inputs.
     pub fn transform_moments(self, moments: &SecondMoments) -> Result<SecondMoments, NestedError> {
         let dim = moments.dim();
         let mut values = try_to_vec(MOMENTS, moments.values())?;
         self.transform_weights(&mut values, dim)?;
-        // The moments are symmetric: rows of the transpose are columns.
+        // The moments are symmetric, so rows of the transpose are columns.
         let mut turned = transposed(&values, dim)?;
         self.transform_weights(&mut turned, dim)?;
         SecondMoments::from_upper(dim, turned, moments.count())
     }
 }
 
-/// The Walsh–Hadamard transform of 32 numbers, scaled to be its own inverse.
+/// Applies the Walsh–Hadamard transform of 32 numbers, scaled to be its own inverse.
 ///
-/// Sums and differences at distances 1, 2, 4, 8 and 16, then one multiplication by 2^(-5/2): the order
+/// Computes sums and differences at distances 1, 2, 4, 8 and 16, then multiplies once by 2^(-5/2). The order
 /// is part of the numeric contract.
 #[inline(always)]
 pub fn hadamard(group: &mut [f32; GROUP]) {

@@ -1,6 +1,6 @@
-//! The scalar reference: reads values and weights straight from the planes.
+//! The scalar reference implementation, which reads values and weights directly from the planes.
 //!
-//! Faster readers are tested against this one, so it does one thing at a time.
+//! Faster readers are tested against this one, so it is kept simple.
 
 use half::f16;
 
@@ -10,7 +10,7 @@ use super::scaled_pack::{Run, plane_shift};
 use super::{CodecRef, GROUP, Layout, NestedError, PlaneForm, TILE_ROWS};
 use crate::{Invariant, Level, Plane};
 
-/// The planes of a matrix that are present. P3 and P4 may be given apart or merged.
+/// The present planes of a matrix, with P3 and P4 either apart or merged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NestedPlanes<'a> {
     /// Plane P2 with the scales and tables.
@@ -19,7 +19,7 @@ pub struct NestedPlanes<'a> {
     pub p3: Option<&'a [u8]>,
     /// Plane P4.
     pub p4: Option<&'a [u8]>,
-    /// P3 and P4 merged; read instead of the two where present.
+    /// P3 and P4 merged; takes precedence over `p3` and `p4`.
     pub p34: Option<&'a [u8]>,
     /// Plane P6.
     pub p6: Option<&'a [u8]>,
@@ -27,25 +27,25 @@ pub struct NestedPlanes<'a> {
     pub p8: Option<&'a [u8]>,
 }
 
-/// Where the parts of plane P2 lie.
+/// Byte ranges of the parts of plane P2.
 #[derive(Clone, Debug)]
 enum Parts {
     Nested(BaseParts),
     Scaled(ScaledParts),
 }
 
-/// The factors from decoded values to weights of the 16 rows of a tile in one group.
+/// Factors from decoded values to weights for the 16 rows of a tile in one group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupScales {
-    /// Sub-blocks of the group: one of 32 columns or two of 16.
+    /// Number of sub-blocks in the group: one of 32 columns or two of 16.
     pub sub_blocks: usize,
-    /// Weight scales, `[sub-blocks, 16]`; 0 in rows outside of the matrix.
+    /// Weight scales, `[sub-blocks, 16]`; 0 in rows outside the matrix.
     pub scales: [[f32; TILE_ROWS]; 2],
-    /// What is added to every weight, `[sub-blocks, 16]`, if the codec has minima.
+    /// Minima to add to the weights, `[sub-blocks, 16]`, if the codec has minima.
     pub minima: Option<[[f32; TILE_ROWS]; 2]>,
 }
 
-/// A matrix in its planes, borrowed from wherever they lie.
+/// A view of a matrix in borrowed planes.
 #[derive(Clone, Debug)]
 pub struct NestedView<'a> {
     codec: CodecRef<'a>,
@@ -53,7 +53,7 @@ pub struct NestedView<'a> {
     sizes: CheckedSizes,
 }
 
-/// The sizes of a matrix whose planes have the lengths that they ask for.
+/// Sizes of a matrix whose planes have been checked for length.
 #[derive(Clone, Debug)]
 pub struct CheckedSizes {
     rows: usize,
@@ -66,30 +66,30 @@ pub struct CheckedSizes {
 }
 
 impl CheckedSizes {
-    /// Outputs.
+    /// Number of rows (outputs).
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Inputs.
+    /// Number of columns (inputs).
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// How the planes are laid out.
+    /// Layout of the planes.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The highest level whose planes are there.
+    /// Highest level whose planes are all present.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// A view of the planes that were checked, or of others of the same lengths.
+    /// Returns a view of the checked planes, or of others of the same lengths.
     ///
     /// # Panics
-    /// With a codec of another form than that of the view whose sizes these are.
+    /// Panics if the codec's form differs from that of the checked view.
     pub fn view<'a>(
         &self,
         codec: impl Into<CodecRef<'a>>,
@@ -102,7 +102,7 @@ impl CheckedSizes {
 }
 
 impl<'a> NestedView<'a> {
-    /// Checks the length of every plane; [`Self::check`] checks what is in them.
+    /// Creates a view after checking the length of each plane; [`Self::check`] checks the contents.
     pub fn new(
         rows: usize,
         cols: usize,
@@ -139,14 +139,14 @@ impl<'a> NestedView<'a> {
         Ok(Self { codec, planes, sizes })
     }
 
-    /// Its sizes, with which views of the same planes are made without a check.
+    /// Sizes of the view, from which further views of the same planes can be made without a check.
     pub fn sizes(&self) -> &CheckedSizes {
         &self.sizes
     }
 
-    /// Checks what is in plane P2: scales, steps, tables. Meant to be called once, after loading.
+    /// Checks the contents of plane P2: scales, steps, tables. Meant to be called once, after loading.
     ///
-    /// A view of unchecked planes reads without error but not the weights that were meant.
+    /// Reading an unchecked view does not fail, but may return wrong weights.
     pub fn check(&self) -> Result<(), NestedError> {
         match (&self.sizes.parts, self.codec) {
             (Parts::Nested(parts), CodecRef::Nested(codec)) => {
@@ -180,7 +180,7 @@ impl<'a> NestedView<'a> {
         Ok(())
     }
 
-    /// Scales and minima are numbers, and so is every product of them.
+    /// Checks that scales and minima and their products are finite.
     fn check_scaled(&self, parts: &ScaledParts, codec: &ScaledCodec) -> Result<(), NestedError> {
         let largest = codec.form.sub_scale.largest();
         let bytes = &self.planes.p2[parts.sub_scales.clone()];
@@ -194,7 +194,7 @@ impl<'a> NestedView<'a> {
             let (numbers, _) = self.planes.p2[range.clone()].as_chunks::<2>();
             numbers.iter().all(|bytes| u16::from_le_bytes(*bytes) & 0x7c00 != 0x7c00)
         };
-        // Products of finite half floats, integers of a byte and units are finite.
+        // Products of finite half floats, one-byte integers and units are always finite.
         if codec.form.scale == ScaleType::F16
             && !matches!(codec.form.sub_scale, SubScale::E4m3 | SubScale::E8m0)
             && half(&parts.scales)
@@ -228,17 +228,17 @@ impl<'a> NestedView<'a> {
         self.sizes.cols
     }
 
-    /// Tiles of 16 rows.
+    /// Number of tiles of 16 rows.
     pub fn tiles(&self) -> usize {
         self.sizes.grid.tiles
     }
 
-    /// Groups of 32 columns.
+    /// Number of groups of 32 columns.
     pub fn groups(&self) -> usize {
         self.sizes.grid.groups
     }
 
-    /// How the planes are laid out.
+    /// Layout of the planes.
     pub fn layout(&self) -> Layout {
         self.sizes.layout
     }
@@ -248,12 +248,12 @@ impl<'a> NestedView<'a> {
         self.codec
     }
 
-    /// The planes as they were given.
+    /// Planes as given to [`Self::new`].
     pub fn planes(&self) -> &NestedPlanes<'a> {
         &self.planes
     }
 
-    /// Where the parts of plane P2 lie in the nested code; none with another codec.
+    /// Byte ranges of the parts of plane P2 in the nested code, or `None` with another codec.
     pub fn base_parts(&self) -> Option<&BaseParts> {
         match &self.sizes.parts {
             Parts::Nested(parts) => Some(parts),
@@ -261,7 +261,7 @@ impl<'a> NestedView<'a> {
         }
     }
 
-    /// Where the parts of plane P2 lie with scaled integers; none with another codec.
+    /// Byte ranges of the parts of plane P2 with scaled integers, or `None` with another codec.
     pub fn scaled_parts(&self) -> Option<&ScaledParts> {
         match &self.sizes.parts {
             Parts::Nested(_) => None,
@@ -269,7 +269,7 @@ impl<'a> NestedView<'a> {
         }
     }
 
-    /// Where the two leading bits of every code lie in plane P2.
+    /// Returns the byte range of the codes in plane P2.
     fn base_codes(&self) -> std::ops::Range<usize> {
         match &self.sizes.parts {
             Parts::Nested(parts) => parts.codes.clone(),
@@ -277,12 +277,12 @@ impl<'a> NestedView<'a> {
         }
     }
 
-    /// The highest level for which all planes are present.
+    /// Highest level whose planes are all present.
     pub fn level(&self) -> Level {
         self.sizes.level
     }
 
-    /// The scale of a row in the nested code; 0 outside of the matrix and with another codec.
+    /// Returns the scale of a row in the nested code; 0 outside the matrix and with another codec.
     pub fn row_scale(&self, row: usize) -> f16 {
         let Parts::Nested(parts) = &self.sizes.parts else { return f16::ZERO };
         let bytes = &self.planes.p2[parts.row_scales.clone()];
@@ -292,14 +292,15 @@ impl<'a> NestedView<'a> {
         }
     }
 
-    /// The table that a tile uses; 0 outside of the matrix and with another codec.
+    /// Returns the table index of a tile; 0 outside the matrix and with another codec.
     pub fn tile_table(&self, tile: usize) -> u8 {
         let Parts::Nested(parts) = &self.sizes.parts else { return 0 };
-        // Default: as promised, 0 outside of the matrix.
+        // Default: 0 outside the matrix, as documented.
         self.planes.p2[parts.tile_tables.clone()].get(tile).copied().unwrap_or(0)
     }
 
-    /// The step of a group, 0..=31; 31, a zero group, outside of the matrix and with another codec.
+    /// Returns the scale step of a group, 0..=31. Outside the matrix and with another codec it is 31, a zero
+    /// group.
     pub fn step(&self, row: usize, group: usize) -> u8 {
         let Parts::Nested(parts) = &self.sizes.parts else { return super::ZERO_STEP };
         if row >= self.sizes.rows || group >= self.sizes.grid.groups {
@@ -317,7 +318,7 @@ impl<'a> NestedView<'a> {
         low | u8::from(high >> lane & 1 == 1) << 4
     }
 
-    /// The factors from decoded values to weights for the 16 rows of a tile in one group.
+    /// Returns the factors from decoded values to weights for the 16 rows of a tile in one group.
     pub fn group_scales(&self, level: Level, tile: usize, group: usize) -> GroupScales {
         let (mut scales, mut minima) = ([[0.0; TILE_ROWS]; 2], [[0.0; TILE_ROWS]; 2]);
         let (sub_blocks, has_minima) = match self.codec {
@@ -334,13 +335,13 @@ impl<'a> NestedView<'a> {
         GroupScales { sub_blocks, scales, minima: has_minima.then_some(minima) }
     }
 
-    /// The factors of one sub-block of a row.
+    /// Returns the factors of one sub-block of a row.
     fn factors(&self, level: Level, row: usize, group: usize, sub: usize) -> Factors {
         match (&self.sizes.parts, self.codec) {
             (Parts::Scaled(parts), CodecRef::Scaled(codec)) => {
                 let scale = self.scaled_factor(parts, codec, row, group, sub) * codec.unit(level);
                 let minimum = self.scaled_minimum(parts, codec, row, group, sub);
-                // Default: without minima nothing is added.
+                // Default: without minima, 0 is added.
                 Factors { scale, minimum: minimum.unwrap_or(0.0) }
             }
             (Parts::Nested(_), CodecRef::Nested(codec)) => {
@@ -350,13 +351,13 @@ impl<'a> NestedView<'a> {
             }
             _ => {
                 debug_assert!(false, "sizes are those of the codec");
-                // Default: there is no such view.
+                // Default: unreachable, because sizes and codec have the same form.
                 Factors { scale: 0.0, minimum: 0.0 }
             }
         }
     }
 
-    /// Scale of the span times sub-scale of a sub-block.
+    /// Returns the product of the span's scale and the sub-block's sub-scale.
     fn scaled_factor(
         &self,
         parts: &ScaledParts,
@@ -375,7 +376,7 @@ impl<'a> NestedView<'a> {
         scale * codec.form.sub_scale.factor(byte)
     }
 
-    /// What is added to the weights of a sub-block, if the codec has minima.
+    /// Returns the minimum to add to the weights of a sub-block, if the codec has minima.
     fn scaled_minimum(
         &self,
         parts: &ScaledParts,
@@ -410,7 +411,7 @@ impl<'a> NestedView<'a> {
         Run { layout: self.sizes.layout, of_row, bytes: 1 }
     }
 
-    /// The codes of one row, `out` `[cols]`, with the bits below `level` zero.
+    /// Reads the codes of one row into `out` `[cols]`, with the bits below `level` zero.
     pub fn unpack_row_codes(
         &self,
         level: Level,
@@ -424,7 +425,7 @@ impl<'a> NestedView<'a> {
         Ok(())
     }
 
-    /// The weights of one row, `out` `[cols]`.
+    /// Decodes the weights of one row into `out` `[cols]`.
     pub fn dequantize_row(
         &self,
         level: Level,
@@ -453,10 +454,10 @@ impl<'a> NestedView<'a> {
         Ok(())
     }
 
-    /// The decoded values of one group of one tile, `out` `[16 rows][32 columns]`.
+    /// Decodes the values of one group of one tile into `out` `[16 rows][32 columns]`.
     ///
-    /// Values of rows and columns beyond the matrix are whatever its padding decodes to: their
-    /// scale or their activation is 0. Row-major planes hold no such rows; they give 0.
+    /// Positions beyond the matrix contain the decoded padding; it has no effect, since the scale or the
+    /// activation is 0. Row-major planes have no padding rows, and such rows are set to 0.
     pub fn decode_group_values(
         &self,
         level: Level,
@@ -495,7 +496,7 @@ impl<'a> NestedView<'a> {
         Ok(())
     }
 
-    /// The leading bits of one code; planes that are not present count as zero.
+    /// Reads the leading bits of one code; absent planes count as zero.
     fn code(&self, level: Level, row: usize, col: usize) -> u8 {
         let form = self.codec.form();
         let digit = |bytes: Option<&[u8]>, plane: Plane| {
@@ -526,16 +527,15 @@ impl<'a> NestedView<'a> {
     }
 }
 
-/// The factors of one sub-block of a row.
 struct Factors {
-    /// From a decoded value to a weight.
+    /// Factor from a decoded value to a weight.
     scale: f32,
-    /// What is added to it.
+    /// Value added to the product.
     minimum: f32,
 }
 
 impl NestedPlanes<'_> {
-    /// The highest level for which all planes are present.
+    /// Returns the highest level whose planes are all present.
     fn level(&self, form: PlaneForm) -> Level {
         let merged = self.p34.is_some();
         let present = [

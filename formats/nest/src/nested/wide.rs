@@ -1,7 +1,6 @@
-//! The same code compiled for wider vectors, where the processor has them.
+//! Improvement passes compiled for wider vectors, selected at run time.
 //!
-//! Products are fused wherever they are in the source and nothing is reordered, so that the results
-//! have the same bits everywhere.
+//! Products are explicitly fused and nothing is reordered, so all versions compute the same bits.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "functions for instructions that were found present")
@@ -9,12 +8,12 @@
 
 use super::descent::{Effort, Tile, TileRows};
 
-/// Columns of a product that are summed at a time: what the registers hold.
+/// Number of columns of a product summed at a time, limited by the number of registers.
 const COLUMNS: usize = 1;
 #[cfg(target_arch = "x86_64")]
 const COLUMNS_AVX512: usize = 4;
 
-/// [`Tile::improve`] with the widest vectors that there are.
+/// Runs [`Tile::improve`] with the widest available vectors.
 pub(super) fn improve(tile: &Tile<'_>, rows: &mut TileRows, effort: Effort) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -24,11 +23,11 @@ pub(super) fn improve(tile: &Tile<'_>, rows: &mut TileRows, effort: Effort) {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("fma")
         {
-            // SAFETY: the processor has these instructions.
+            // SAFETY: the processor supports these instructions.
             return unsafe { improve_avx512(tile, rows, effort) };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the processor has these instructions.
+            // SAFETY: the processor supports these instructions.
             return unsafe { improve_avx2(tile, rows, effort) };
         }
     }

@@ -1,14 +1,14 @@
-//! Little-endian fields, read with their offsets and written one after another.
+//! Reading and writing of little-endian fields, with byte offsets for error messages.
 
 use super::error::{Fault, FieldFault};
 
-/// A run of fixed-width records being read.
+/// A reader of consecutive fixed-width records.
 pub(super) struct Fields<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Offset of `bytes` within the store.
     base: u64,
-    /// Record that is being read, for messages: its name, and its number if there are several.
+    /// Name of the current record for error messages, and its number if there are several.
     what: (&'static str, Option<usize>),
 }
 
@@ -17,12 +17,12 @@ impl<'a> Fields<'a> {
         Self { bytes, at: 0, base, what: (what, None) }
     }
 
-    /// Names the record that is read from now on.
+    /// Sets the record name for the following fields.
     pub fn record(&mut self, name: &'static str, number: impl Into<Option<usize>>) {
         self.what = (name, number.into());
     }
 
-    /// Where the next field lies in the store.
+    /// Returns the offset of the next field in the store.
     pub fn offset(&self) -> u64 {
         self.base + self.at as u64
     }
@@ -55,7 +55,7 @@ impl<'a> Fields<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
-    /// A count or index, which must fit in the machine's own size type.
+    /// Reads a count or index, which must fit in `usize`.
     pub fn size(&mut self, field: &'static str) -> Result<usize, Fault> {
         let offset = self.offset();
         let value = self.u32(field)?;
@@ -63,7 +63,7 @@ impl<'a> Fields<'a> {
             .map_err(|_| self.fault(field, offset, "a size that fits in memory", value))
     }
 
-    /// Bytes that must be zero.
+    /// Reads reserved bytes, which must be zero.
     pub fn zeros(&mut self, length: usize) -> Result<(), Fault> {
         let offset = self.offset();
         match self.take(length, "reserved")?.iter().position(|byte| *byte != 0) {
@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A measured value: none, or finite and not negative.
+    /// Reads a measured value: absent, or finite and not negative.
     pub fn measure(&mut self, field: &'static str) -> Result<Option<f32>, Fault> {
         let offset = self.offset();
         let bits = self.u32(field)?;
@@ -102,7 +102,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Fields being written.
+/// A buffer of encoded fields.
 #[derive(Default)]
 pub(super) struct Out(pub Vec<u8>);
 
@@ -123,7 +123,7 @@ impl Out {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// A count; plans are checked against u32 before anything is encoded.
+    /// Writes a count. Plans are checked against u32 before anything is encoded.
     pub fn count(&mut self, value: usize) {
         self.u32(u32::try_from(value).unwrap_or(u32::MAX));
     }
@@ -137,7 +137,7 @@ impl Out {
     }
 }
 
-/// `value` rounded up to a multiple of `alignment`, a power of two.
+/// Rounds `value` up to a multiple of `alignment`, a power of two.
 pub(super) fn align_up(value: u64, alignment: u64) -> Option<u64> {
     value.checked_next_multiple_of(alignment)
 }

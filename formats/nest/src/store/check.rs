@@ -1,4 +1,4 @@
-//! What must hold between the records of an index: every byte of the store has one owner.
+//! Consistency checks between the records of an index: each byte of the store has exactly one owner.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::memory::OutOfMemory;
 use crate::nested::{CodecRef, GROUP, InputTransform, ScaleSteps};
 use crate::{Level, MatrixKind, Plane};
 
-/// Where the tables of an index lie in the store, for messages.
+/// Offsets of the index's tables in the store, for error messages.
 struct Places {
     shards: u64,
     sections: u64,
@@ -40,7 +40,7 @@ impl Places {
 }
 
 impl Index {
-    /// Checks everything that single records cannot show.
+    /// Checks all rules that involve several records.
     pub(super) fn check(&self, header: &Header, base: u64) -> Result<(), Fault> {
         let places = Places::new(self, base);
         self.check_shards(header, &places)?;
@@ -87,7 +87,7 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that a group has exactly the extents that its shapes ask for, in plane order.
+    /// Checks that a group has exactly the extents that its shapes require, in plane order.
     fn check_group_extents(
         &self,
         number: usize,
@@ -140,7 +140,7 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that matrices fit the codecs that they name.
+    /// Checks that matrices match their codecs.
     pub(super) fn check_codecs(&self) -> Result<(), Fault> {
         for (number, slot) in (0u32..).zip(&self.codecs) {
             let misfit = slot.codec.as_ref().and_then(|codec| self.misfit(number, codec.borrow()));
@@ -158,7 +158,7 @@ impl Index {
         Ok(())
     }
 
-    /// The first matrix that names this codec and does not suit it, with the rule that it breaks.
+    /// Returns the first matrix that does not match this codec, with the violated rule.
     pub(super) fn misfit(
         &self,
         number: u32,
@@ -189,7 +189,7 @@ impl Index {
         matrices.filter(names).find_map(|matrix| Some((matrix, broken(matrix)?)))
     }
 
-    /// Checks that the extents follow each other without gaps and fill every shard.
+    /// Checks that the extents are contiguous and fill each shard.
     fn check_extents(&self, header: &Header, places: &Places) -> Result<(), Fault> {
         let mut layout = Cursor::new(header.data_start().unwrap_or(u64::MAX), self.alignment);
         for (number, extent) in self.extents.iter().enumerate() {
@@ -276,7 +276,7 @@ fn group_fault(
 }
 
 impl Group {
-    /// Checks what the group holds. `at`: its record and that of its first matrix.
+    /// Checks the contents of the group. `at`: offsets of its record and of its first matrix's record.
     pub(super) fn check(&self, number: usize, at: [u64; 2]) -> Result<(), Fault> {
         for (index, matrix) in self.matrices.iter().enumerate() {
             let offset = at[1] + (index * MATRIX_RECORD_BYTES) as u64;
@@ -308,7 +308,8 @@ impl Group {
 }
 
 impl Matrix {
-    /// Levels rise, end above nothing, and floats are whole at once.
+    /// Checks that levels never decrease, that the last one is at least 2, and that floats are complete in
+    /// the first extent.
     pub(super) fn check_levels(&self) -> Result<(), &'static str> {
         if self.levels.windows(2).any(|pair| pair[0] > pair[1]) {
             return Err("levels that never fall");
@@ -325,9 +326,9 @@ impl Matrix {
     }
 }
 
-/// Hands out aligned places, shard by shard.
+/// Allocates aligned offsets, shard by shard.
 pub(super) struct Cursor {
-    /// End of what was placed, aligned.
+    /// Aligned end of the extents placed so far.
     pub at: u64,
     pub shard: usize,
     shard_start: u64,
@@ -339,7 +340,7 @@ impl Cursor {
         Self { at, shard: 0, shard_start: 0, alignment }
     }
 
-    /// Where the next extent begins: after the last, or after the next shard's header.
+    /// Returns the offset of the next extent: after the last one, or after the next shard's header.
     pub fn next(&mut self, shards: &[u64]) -> Option<u64> {
         let end = self.shard_start.checked_add(*shards.get(self.shard)?)?;
         if self.at == end {
@@ -351,7 +352,7 @@ impl Cursor {
         Some(self.at)
     }
 
-    /// Places an extent; none if it does not fit in the shard.
+    /// Places an extent; returns `None` if it does not fit in the shard.
     pub fn place(&mut self, length: u64, shards: &[u64]) -> Option<()> {
         let end = align_up(self.at.checked_add(length)?, self.alignment)?;
         if end > self.shard_start.checked_add(*shards.get(self.shard)?)? {

@@ -1,4 +1,4 @@
-//! Codecs of the index: a table of ids and lengths, later their parameters.
+//! Codecs of the index: a table of ids and lengths, followed by the parameters.
 
 use super::bytes::Fields;
 use super::error::Fault;
@@ -15,7 +15,7 @@ pub(super) struct CodecRecord {
     length: usize,
 }
 
-/// Reads the table of codecs, whose parameters have `bytes` bytes together.
+/// Reads the table of codecs, whose parameters take `bytes` bytes in total.
 pub(super) fn read_records(
     fields: &mut Fields<'_>,
     count: usize,
@@ -53,7 +53,7 @@ pub(super) fn read_records(
     Ok(records)
 }
 
-/// Reads the codecs themselves.
+/// Reads the parameters of the codecs.
 pub(super) fn read(
     fields: &mut Fields<'_>,
     records: &[CodecRecord],

@@ -1,4 +1,4 @@
-//! The index from bytes: counts against lengths first, then record by record.
+//! Decoding of the index: counts are checked against lengths first, then each record is read.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::memory::{OutOfMemory, try_filled, try_with_capacity};
 use crate::nested::{Layout, PlaneForm};
 use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
-/// The counts at the index's front.
+/// The counts at the start of the index.
 struct Counts {
     parameters: usize,
     names: usize,
@@ -31,8 +31,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Reads the counts and checks that the tables fill the index exactly, so that no count can make
-    /// us allocate more than a small multiple of the bytes that are there.
+    /// Reads the counts and checks that the tables fill the index exactly. Allocations are therefore bounded
+    /// by a small multiple of the bytes present.
     fn read(fields: &mut Fields<'_>, index_length: usize) -> Result<Self, Fault> {
         let at = fields.offset();
         let counts = Self {
@@ -83,7 +83,7 @@ impl Counts {
 
 const INDEX: &str = "the index of a store"; // what memory is asked for
 
-/// A group as recorded, before its matrices, tensors and name are known.
+/// A group record as stored, without its matrices, tensors and name.
 struct GroupRecord {
     kind: u8,
     layer: u32,
@@ -96,7 +96,7 @@ struct GroupRecord {
     offset: u64,
 }
 
-/// Reads the index. `base` is where it lies in the store.
+/// Decodes the index. `base` is its offset in the store.
 pub(super) fn decode(bytes: &[u8], base: u64, header: &Header) -> Result<Index, Fault> {
     let mut fields = Fields::new(bytes, base, "index");
     let counts = Counts::read(&mut fields, bytes.len())?;
@@ -243,7 +243,7 @@ fn read_matrix(fields: &mut Fields<'_>, codecs: usize) -> Result<Matrix, Fault> 
         if u64::from(codec) >= codecs as u64 {
             return Err(fields.fault("codec", codec_at, format!("below {codecs}"), codec));
         }
-        // Its codec says so, which comes later.
+        // Placeholder: the form is set from the codec, which is read later.
         let form = PlaneForm::Nested;
         Encoding::Nested { layout, codec, form }
     } else {
@@ -329,7 +329,7 @@ fn read_extent(fields: &mut Fields<'_>, groups: usize) -> Result<Extent, Fault> 
     Ok(extent)
 }
 
-/// The measured drops of every matrix, group by group.
+/// Reads the measured error drops of all matrices, group by group.
 fn read_measures(
     fields: &mut Fields<'_>,
     count: usize,
@@ -356,10 +356,10 @@ fn read_measures(
     Ok(measures)
 }
 
-/// By how much each plane of a matrix lowers its group's error.
+/// Reduction of the group's error by each plane of a matrix.
 type Drops = [Option<f32>; PLANES];
 
-/// The run of names, handed out from the front.
+/// The concatenated names, consumed from the front.
 struct Names<'a> {
     rest: &'a [u8],
     offset: u64,
@@ -400,7 +400,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A name that is safe as a file's name on every system.
+/// Checks that a name is a safe file name on all systems.
 pub(super) fn check_name(name: &[u8]) -> Result<&str, &'static str> {
     let expected = "1 to 255 bytes of letters, digits, '.', '_', '-' or '+', not starting with '.'";
     let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-+".contains(byte);
@@ -413,7 +413,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<&str, &'static str> {
     }
 }
 
-/// Groups with what belongs to each, and their numbers by name.
+/// Groups with their contents, and their numbers by id.
 type Groups = (Vec<Group>, HashMap<GroupId, u32>);
 
 fn assemble(
@@ -447,7 +447,7 @@ fn assemble(
     Ok((groups, numbers))
 }
 
-/// Tells each group its extents. The records begin at `extents_at`.
+/// Links each group to its extents. The extent records start at offset `extents_at`.
 fn link_extents(
     fields: &mut Fields<'_>,
     groups: &mut [Group],

@@ -1,5 +1,5 @@
-//! Writes past the page cache: what a store is written from is larger than memory, and nobody reads it
-//! again soon.
+//! Writes that bypass the page cache. The source of a store is larger than memory, and the written data is
+//! not read again soon.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,35 +9,35 @@ use std::sync::Mutex;
 
 use rustix::fs::OFlags;
 
-/// What direct writes begin and end at, in memory and in the file: no disk asks for more.
+/// Alignment of direct writes in memory and in the file; no disk requires more.
 const BLOCK: usize = 4096;
 
-/// Bytes of one write.
+/// Maximum bytes per write.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Shorter ones go through the page cache.
+/// Minimum bytes of a direct write; shorter writes go through the page cache.
 const LEAST_BYTES: usize = 64 << 10;
 
-/// A file that is opened once more, for direct writes.
+/// A second handle of a file, opened for direct writes.
 #[derive(Debug)]
 pub(super) struct DirectWrites {
     file: File,
-    /// Buffers that no write uses.
+    /// Buffers not in use.
     free: Mutex<Vec<Vec<u8>>>,
 }
 
 impl DirectWrites {
-    /// None where the file system has no direct writes.
+    /// Opens the file again for direct writes, or returns `None` if the file system does not support them.
     pub fn open(file: &File) -> Option<Self> {
-        // The file that is open, whatever has its name by now.
+        // Opened through the file descriptor, since another file may have taken the name.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = OFlags::DIRECT.bits().cast_signed();
         let file = OpenOptions::new().write(true).custom_flags(flags).open(path).ok()?;
         Some(Self { file, free: Mutex::default() })
     }
 
-    /// Writes whole blocks from the first byte on, and returns how many bytes they were: the others, and
-    /// what the system refuses to write so, are to be written through the page cache.
+    /// Writes as many whole blocks as possible from the start of `bytes` and returns their size in bytes. The
+    /// caller must write the rest through the page cache.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() < LEAST_BYTES || !offset.is_multiple_of(BLOCK as u64) {
             return Ok(0);
@@ -62,7 +62,7 @@ impl DirectWrites {
         Ok(done)
     }
 
-    /// Room for a chunk, wherever its first block begins; none where there is no memory.
+    /// Returns a buffer with space for an aligned chunk, or `None` if memory runs out.
     fn buffer(&self) -> Option<Vec<u8>> {
         if let Some(buffer) = self.free.lock().ok().and_then(|mut free| free.pop()) {
             return Some(buffer);
@@ -73,12 +73,12 @@ impl DirectWrites {
         Some(buffer)
     }
 
-    /// Writes blocks; fewer where the system refuses.
+    /// Writes blocks and returns the bytes written; fewer if the system rejects direct writes.
     fn write_blocks(&self, offset: u64, blocks: &[u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < blocks.len() {
             match self.file.write_at(&blocks[done..], offset + done as u64) {
-                // Less than a block of them is written again.
+                // A partially written block is written again.
                 Ok(count) if count < BLOCK => break,
                 Ok(count) => done += count - count % BLOCK,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -107,7 +107,7 @@ mod tests {
             (0, CHUNK_BYTES + 5000),
             (2 * CHUNK_BYTES, LEAST_BYTES),
             (2 * CHUNK_BYTES + LEAST_BYTES, LEAST_BYTES - 1),
-            // Over what lies in the page cache, and not at a block.
+            // Overlaps cached pages and is not aligned to a block.
             (CHUNK_BYTES + BLOCK, LEAST_BYTES + 1),
             (100, LEAST_BYTES + 2),
             (BLOCK, 2 * CHUNK_BYTES),

@@ -1,4 +1,4 @@
-//! Where a store is written to: the system's files, or a stand-in that fails on purpose.
+//! Abstraction of the file system that a store is written to; tests substitute one that fails on purpose.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -8,80 +8,80 @@ use std::path::Path;
 use super::direct_write::DirectWrites;
 use super::storage::PositionedFile;
 
-/// A place for files.
+/// A file system.
 pub trait Disk: Send + Sync {
-    /// Opens a file for reading and writing, an empty one if it is not there.
+    /// Opens a file for reading and writing; creates an empty one if it does not exist.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Whether there is a file.
+    /// Returns whether a file exists.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
-    /// Gives a file another name, replacing what has that name.
+    /// Renames a file, replacing an existing file of the new name.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file if it is there.
+    /// Removes a file if it exists.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes the names in the folder of `path` durable.
+    /// Syncs the folder of `path`, making its file names durable.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn sync_folder_of(&self, path: &Path) -> io::Result<()>;
 }
 
 /// An open file of a [`Disk`].
 #[expect(clippy::len_without_is_empty, reason = "nobody asks whether a store's file is empty")]
 pub trait DiskFile: Send + Sync {
-    /// Bytes of the file.
+    /// Returns the length of the file in bytes.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn len(&self) -> io::Result<u64>;
 
-    /// Cuts the file, or extends it by zeros.
+    /// Truncates the file, or extends it with zeros.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn set_len(&self, length: u64) -> io::Result<()>;
 
-    /// Fills `out` from `offset`.
+    /// Fills `out` with the bytes at `offset`.
     ///
     /// # Errors
-    /// Of the system; of kind [`io::ErrorKind::UnexpectedEof`] past the end.
+    /// System errors, of kind [`io::ErrorKind::UnexpectedEof`] if the range exceeds the file.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes what was written durable.
+    /// Syncs the file, making its contents durable.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn sync(&self) -> io::Result<()>;
 
-    /// Takes the file for this writer until it is closed; false if someone else has it.
+    /// Locks the file for this writer until it is closed. Returns false if another process holds the lock.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     fn lock(&self) -> io::Result<bool>;
 }
 
-/// The system's files.
+/// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsDisk;
 
@@ -112,7 +112,7 @@ impl Disk for OsDisk {
     }
 
     fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
-        // Only unix opens folders; elsewhere a rename is as durable as the system makes it.
+        // Only Unix can open folders. Elsewhere the durability of a rename is up to the system.
         if !cfg!(unix) {
             return Ok(());
         }
@@ -121,10 +121,9 @@ impl Disk for OsDisk {
     }
 }
 
-/// A file of the system.
 struct OsFile {
     file: PositionedFile,
-    /// For long writes, where the file system has such.
+    /// Second handle for long writes, if the file system supports direct writes.
     #[cfg(target_os = "linux")]
     direct: Option<DirectWrites>,
 }
@@ -158,7 +157,7 @@ impl DiskFile for OsFile {
         self.file.with(|file| match file.try_lock() {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => Ok(false),
-            // A system without locks is used without them.
+            // Systems without file locks are used without them.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
                 Ok(true)
             }

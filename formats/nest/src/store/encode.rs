@@ -1,4 +1,4 @@
-//! The index as bytes.
+//! Encoding of the index.
 
 use super::bytes::Out;
 use super::format::{NONE, PLANES};
@@ -6,7 +6,7 @@ use super::index::{Encoding, Group, GroupId, Index, Matrix};
 use super::{format, hash};
 use crate::DType;
 
-/// The number of an element type in the index.
+/// Returns the number of an element type in the index.
 pub(super) const fn dtype_code(dtype: DType) -> u8 {
     match dtype {
         DType::F32 => format::ENCODING_F32,
@@ -16,8 +16,8 @@ pub(super) const fn dtype_code(dtype: DType) -> u8 {
 }
 
 impl Index {
-    /// The index as stored. Its length depends on the plan alone; codecs that are not known yet and
-    /// hashes of extents that are not written yet are zero.
+    /// Encodes the index as stored. The length depends only on the plan; codecs and extent hashes that are
+    /// not yet known are zero.
     pub(super) fn encode(&self) -> Vec<u8> {
         let names = self.names();
         let codec_bytes: usize = self.codecs.iter().map(|slot| slot.bytes).sum();
@@ -79,7 +79,7 @@ impl Index {
             out.u8(dtype_code(tensor.dtype));
             out.u8(u8::try_from(tensor.shape.len()).unwrap_or(u8::MAX));
             out.zeros(1);
-            // Default: 0 stands for a dimension that a tensor does not have.
+            // Default: 0 marks an absent dimension.
             let size = |dimension: usize| tensor.shape.get(dimension).copied().unwrap_or(0);
             out.count(size(0));
             out.count(size(1));
@@ -99,7 +99,7 @@ impl Index {
         }
     }
 
-    /// Names of the sections, then of the assets, run together.
+    /// Returns the names of the sections, then of the assets, concatenated.
     fn names(&self) -> String {
         let sections = self.sections.iter().map(|section| section.name.as_str());
         let assets = self.groups.iter().filter_map(|group| match &group.id {
@@ -109,7 +109,8 @@ impl Index {
         sections.chain(assets).collect()
     }
 
-    /// The id of a planned store: a hash of the version, the source and the plan with its parameters.
+    /// Computes the id of a planned store: a hash of the version, the source and the plan with its
+    /// parameters.
     pub(super) fn compute_id(&self, source: &[u8]) -> hash::StoreId {
         let plan = Self { id: hash::StoreId::default(), ..self.clone() }.encode();
         let mut hasher = hash::Hasher::new(0);

@@ -1,210 +1,210 @@
-//! What can be wrong with a store, or go wrong while one is read or written.
+//! Errors of reading and writing stores, and of invalid stores.
 
 use std::io;
 use std::path::Path;
 
 use crate::memory::OutOfMemory;
 
-/// An error of the store. Every message names the file and says what to expect or do.
+/// An error of the store. Each message names the file and the expected state or a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{file}: cannot {action} at byte {offset}: {source}")]
     Io {
-        /// The file.
+        /// File name.
         file: String,
-        /// What was tried: "read", "write", "open"...
+        /// Attempted action: "read", "write", "open"...
         action: &'static str,
-        /// Where in the store.
+        /// Byte offset in the store.
         offset: u64,
-        /// The system's answer.
+        /// System error.
         source: io::Error,
     },
-    /// There is no room for the store.
+    /// The disk is full.
     #[error(
         "{file}: the disk is full (writing {length} bytes at byte {offset}); free some space and \
          run the same command again, it will go on where it stopped"
     )]
     DiskFull {
-        /// The file.
+        /// File name.
         file: String,
-        /// Where the write began.
+        /// Byte offset of the failed write.
         offset: u64,
-        /// Bytes to be written.
+        /// Length of the failed write in bytes.
         length: u64,
     },
-    /// The file does not begin as a store does.
+    /// The file does not start with the signature of a store.
     #[error("{file}: not a .nest store (it does not begin with the store's signature)")]
     NotAStore {
-        /// The file.
+        /// File name.
         file: String,
     },
-    /// The store has another version.
+    /// The format version of the store is not supported.
     #[error(
         "{file}: store version {found}, but this program reads versions 1 to {supported}; use a matching \
          release, or convert the model again"
     )]
     Version {
-        /// The file.
+        /// File name.
         file: String,
-        /// Version of the file.
+        /// Version of the store.
         found: u32,
-        /// The version that can be read.
+        /// Highest supported version.
         supported: u32,
     },
-    /// A field of the header or the index has a value that it must not have.
+    /// A field of the header or the index has an invalid value.
     #[error(transparent)]
     Malformed(Box<Malformed>),
-    /// The file ends too early, and not at the end of a section.
+    /// The file is truncated within a section.
     #[error(
         "{file}: ends at byte {found} of {expected}, within section `{section}` that ends at byte \
          {section_end}; finish the download, or open it as partial"
     )]
     Truncated {
-        /// The file.
+        /// File name.
         file: String,
-        /// Bytes of the whole store.
+        /// Length of the complete store in bytes.
         expected: u64,
-        /// Bytes that are there.
+        /// Actual length in bytes.
         found: u64,
-        /// The section within which it ends.
+        /// Name of the truncated section.
         section: String,
-        /// Where that section ends.
+        /// End of that section in bytes.
         section_end: u64,
     },
-    /// The bytes of an extent or of the index are not those that were written.
+    /// The checksum of an extent or of the index does not match.
     #[error(
         "{file}: damaged: {what} (bytes {offset}..{}): its checksum does not match",
         offset + length
     )]
     Damaged {
-        /// The file.
+        /// File name.
         file: String,
-        /// What is damaged.
+        /// Description of the damaged part.
         what: String,
-        /// Where it begins.
+        /// Byte offset of that part.
         offset: u64,
-        /// Its bytes.
+        /// Length of that part in bytes.
         length: u64,
     },
-    /// What an extent is made of is not what it was when it was read first, though the file says that
-    /// nobody wrote to it.
+    /// The source data of an extent differs from its first read, although the file's metadata shows no
+    /// modification.
     #[error("{file}: the file was damaged since it was first read: {what}, made of {origin}")]
     Differs {
-        /// The file.
+        /// File name.
         file: String,
-        /// The extent.
+        /// Description of the extent.
         what: String,
-        /// What it is made of: tensors, and where they lie in the file.
+        /// Source tensors of the extent and their offsets in the file.
         origin: String,
     },
-    /// Bytes between extents are not zero.
+    /// Padding between extents contains nonzero bytes.
     #[error("{file}: damaged: byte {offset} lies in padding, but is not zero")]
     Padding {
-        /// The file.
+        /// File name.
         file: String,
-        /// The first such byte.
+        /// Byte offset of the first nonzero byte.
         offset: u64,
     },
-    /// The file was written to, cut or replaced after it was opened.
+    /// The file was modified, truncated or replaced after it was opened.
     #[error("{file}: changed while it was open; open it again")]
     Changed {
-        /// The file.
+        /// File name.
         file: String,
     },
-    /// The store does not have it, or was cut before it.
+    /// The requested item does not exist in the store or is beyond its truncated end.
     #[error("{file}: has no {what}")]
     Absent {
-        /// The file.
+        /// File name.
         file: String,
-        /// What was asked for.
+        /// Description of the requested item.
         what: String,
     },
-    /// A buffer does not have the length of what goes in or out.
+    /// A buffer has the wrong length.
     #[error("{what}: expected {expected} bytes, found {found}")]
     Length {
-        /// What the buffer is for.
+        /// Purpose of the buffer.
         what: String,
-        /// Bytes it must have.
+        /// Expected length in bytes.
         expected: u64,
-        /// Bytes it has.
+        /// Actual length in bytes.
         found: u64,
     },
-    /// One of several files of a store is not there or belongs to another store.
+    /// A shard is missing or belongs to another store.
     #[error("{file}: is not shard {shard} of {shards} of this store: {reason}")]
     Shard {
-        /// The file.
+        /// File name.
         file: String,
         /// Number of the shard, from 1.
         shard: u32,
-        /// Shards of the store.
+        /// Number of shards in the store.
         shards: u32,
-        /// What is wrong with it.
+        /// Reason for the rejection.
         reason: String,
     },
-    /// A plan asks for something that a store cannot hold.
+    /// A plan violates the limits of the format.
     #[error("{what}: {reason}")]
     Plan {
-        /// Which part of the plan.
+        /// Affected part of the plan.
         what: String,
-        /// Why it cannot be.
+        /// Reason for the rejection.
         reason: String,
     },
-    /// Someone else is writing the same store.
+    /// Another process is writing the same store.
     #[error("{file}: another process is writing this store")]
     Busy {
-        /// The journal.
+        /// File name of the journal.
         file: String,
     },
-    /// A store was to be finished before everything was written.
+    /// A store was finished before all parts were written.
     #[error("{file}: cannot be finished: {what} was not written")]
     Unfinished {
-        /// The file.
+        /// File name.
         file: String,
-        /// The first thing that is missing.
+        /// First missing part.
         what: String,
     },
-    /// The store does not lie in plain files.
+    /// The storage is not backed by plain files and cannot be mapped.
     #[error("{file}: cannot be mapped into memory")]
     NotMappable {
-        /// The storage's name.
+        /// Name of the storage.
         file: String,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled the operation.
     #[error("{file}: stopped on request")]
     Cancelled {
-        /// The file.
+        /// File name.
         file: String,
     },
-    /// The system gave no memory for something whose size the store decides.
+    /// A memory allocation failed whose size depends on the store.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
-    /// A condition of the program itself that does not hold.
+    /// An invariant of the program is violated.
     #[error(transparent)]
     Internal(#[from] crate::InternalError),
 }
 
-/// A field whose value is not allowed, or contradicts other fields or the file's length.
+/// A field whose value is invalid, or contradicts other fields or the file's length.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {what}: {field} at byte {offset} is {found}, expected {expected}")]
 pub struct Malformed {
-    /// The file.
+    /// File name.
     pub file: String,
-    /// The record: "header", "group 3"...
+    /// Name of the record: "header", "group 3"...
     pub what: String,
-    /// The field, as `FORMAT.md` names it.
+    /// Name of the field as in `FORMAT.md`.
     pub field: &'static str,
-    /// Where the field, or its record, lies in the store.
+    /// Byte offset of the field or its record in the store.
     pub offset: u64,
-    /// What is allowed.
+    /// Allowed values.
     pub expected: String,
-    /// What is there.
+    /// Actual value.
     pub found: String,
 }
 
 impl StoreError {
-    /// Path of the file that the error names, if it names one.
+    /// Mutable reference to the file name in the error, if it has one.
     pub fn file_mut(&mut self) -> Option<&mut String> {
         match self {
             Self::Malformed(malformed) => Some(&mut malformed.file),
@@ -227,7 +227,7 @@ impl StoreError {
         }
     }
 
-    /// An I/O error; a full disk has a variant of its own.
+    /// Creates an I/O error, or [`StoreError::DiskFull`] if the disk is full.
     pub(super) fn io(
         file: impl Into<String>,
         action: &'static str,
@@ -252,17 +252,17 @@ impl StoreError {
     }
 }
 
-/// Wrapped in an [`io::Error`]: the bytes are no longer those that were opened.
+/// Error wrapped in an [`io::Error`] by a storage whose bytes changed since it was opened.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the file changed while it was open")]
 pub struct StorageChanged;
 
-/// The name of a file in messages.
+/// Returns the name of a file for error messages.
 pub(super) fn label(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// What is wrong with an index, before the file's name is known.
+/// An error in an index, without the file name.
 #[derive(Debug)]
 pub(super) enum Fault {
     Field(Box<FieldFault>),
@@ -281,7 +281,7 @@ impl From<OutOfMemory> for Fault {
     }
 }
 
-/// A [`Malformed`] before the file's name is known.
+/// A [`Malformed`] without the file name.
 #[derive(Debug)]
 pub(super) struct FieldFault {
     pub what: String,
@@ -302,7 +302,7 @@ impl Fault {
         StoreError::Malformed(Box::new(Malformed { file, what, field, offset, expected, found }))
     }
 
-    /// The fault as one of a plan, where there are no bytes yet.
+    /// Converts the fault to an error of a plan, for which no bytes exist yet.
     pub fn in_plan(self) -> StoreError {
         let fault = match self {
             Self::Field(fault) => fault,

@@ -1,56 +1,57 @@
-//! The numbers of the format. `FORMAT.md` has the same table, and a test compares the two.
+//! Constants of the format. `FORMAT.md` has the same table, and a test compares the two.
 
-/// First eight bytes of every file of a store; like PNG's, they show files mangled as text.
+/// First eight bytes of each file of a store. Like PNG's signature, they reveal files damaged by text
+/// conversion.
 pub const MAGIC: [u8; 8] = *b"\x89NEST\r\n\x1a";
-/// The version of stores whose matrices are floats and the nested code.
+/// Format version of stores whose matrices are floats or nested codes.
 pub const VERSION_NESTED: u32 = 1;
-/// The version of stores with scaled integers, and the newest that this code reads.
+/// Format version of stores with scaled integers; the newest supported version.
 pub const VERSION_SCALED: u32 = 2;
-/// Bytes of the header; the index follows at once.
+/// Size of the header in bytes; the index follows directly.
 pub const HEADER_BYTES: usize = 128;
-/// Smallest alignment of extents: the block that most disks read past the page cache.
+/// Minimum alignment of extents: the block size of direct reads on most disks.
 pub const ALIGNMENT_MIN: u64 = 512;
-/// Largest alignment of extents.
+/// Maximum alignment of extents.
 pub const ALIGNMENT_MAX: u64 = 16 << 20;
-/// Alignment of small stores unless the plan says otherwise.
+/// Default alignment of stores below [`SMALL_STORE_BYTES`].
 pub const ALIGNMENT_SMALL: u64 = 512;
-/// Alignment of other stores unless the plan says otherwise.
+/// Default alignment of larger stores.
 pub const ALIGNMENT_DEFAULT: u64 = 16 << 10;
-/// Stores below this many bytes are small.
+/// Size in bytes from which a store gets the larger default alignment.
 pub const SMALL_STORE_BYTES: u64 = 256 << 20;
-/// Parts of an extent begin at multiples of this.
+/// Alignment of the parts of an extent in bytes.
 pub const PART_ALIGNMENT: usize = 64;
-/// Most planes, hence extents, of a group.
+/// Maximum number of planes, and thus of extents, per group.
 pub const PLANES: usize = 5;
 
-/// Bytes of the index's head, which holds its counts.
+/// Size in bytes of the index's head, which holds the counts.
 pub const INDEX_HEAD_BYTES: usize = 48;
-/// Bytes of a shard record.
+/// Size of a shard record in bytes.
 pub const SHARD_RECORD_BYTES: usize = 8;
-/// Bytes of a section record.
+/// Size of a section record in bytes.
 pub const SECTION_RECORD_BYTES: usize = 16;
-/// Bytes of a codec record.
+/// Size of a codec record in bytes.
 pub const CODEC_RECORD_BYTES: usize = 8;
-/// Bytes of a group record.
+/// Size of a group record in bytes.
 pub const GROUP_RECORD_BYTES: usize = 32;
-/// Bytes of a matrix record.
+/// Size of a matrix record in bytes.
 pub const MATRIX_RECORD_BYTES: usize = 24;
-/// Bytes of a float tensor record.
+/// Size of a float tensor record in bytes.
 pub const TENSOR_RECORD_BYTES: usize = 16;
-/// Bytes of an extent record.
+/// Size of an extent record in bytes.
 pub const EXTENT_RECORD_BYTES: usize = 48;
-/// Bytes of a record of what was measured of a matrix.
+/// Size in bytes of a record of a matrix's measurements.
 pub const MEASURE_RECORD_BYTES: usize = 20;
 
-/// Stands for "none" in a u32 field, and as a bit pattern for "not measured" in an f32 field.
+/// Value of absent u32 fields, and bit pattern of unmeasured f32 fields.
 pub const NONE: u32 = u32::MAX;
-/// Longest name of an asset or a section, in bytes.
+/// Maximum length of an asset or section name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Longest index.
+/// Maximum size of an index in bytes.
 pub const INDEX_BYTES_MAX: u64 = 256 << 20;
-/// Longest asset.
+/// Maximum size of an asset in bytes.
 pub const ASSET_BYTES_MAX: u64 = crate::limits::MAX_ASSET_BYTES;
-/// Most shards of a store.
+/// Maximum number of shards in a store.
 pub const SHARDS_MAX: u32 = 99_999;
 
 /// Group kind: a named file such as the tokenizer.
@@ -61,9 +62,9 @@ pub const GROUP_FLOATS: u8 = 1;
 pub const GROUP_EMBEDDING: u8 = 2;
 /// Group kind: the output head.
 pub const GROUP_HEAD: u8 = 3;
-/// Group kind: the matrices of a layer that every token uses.
+/// Group kind: the dense matrices of a layer, which all tokens use.
 pub const GROUP_DENSE: u8 = 4;
-/// Group kind: one expert's gate, up and down.
+/// Group kind: gate, up and down of an expert.
 pub const GROUP_EXPERT: u8 = 5;
 
 /// Matrix encoding: the nested code.

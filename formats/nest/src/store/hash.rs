@@ -1,13 +1,13 @@
-//! Checksums: XXH3-128, seeded with the place that the bytes belong to.
+//! XXH3-128 checksums, seeded with the identity of the hashed data.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::format::NONE;
 use super::wide_hash;
 
-/// Identity of a store: a hash of its source, its parameters and the format's version.
+/// Identity of a store: a hash of its source, its parameters and the format version.
 ///
-/// Two conversions of the same source with the same parameters have the same id, and the same bytes.
+/// Conversions of the same source with the same parameters have the same id and identical bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreId(pub [u8; 16]);
 
@@ -17,12 +17,12 @@ impl std::fmt::Display for StoreId {
     }
 }
 
-/// XXH3-128 as stored: little-endian.
+/// Returns XXH3-128 as stored: little-endian.
 pub(super) fn hash(seed: u64, bytes: &[u8]) -> [u8; 16] {
     wide_hash::hash(seed, bytes).to_le_bytes()
 }
 
-/// The same hash over bytes that arrive in pieces.
+/// Incremental XXH3-128.
 pub(super) struct Hasher(Xxh3);
 
 impl Hasher {
@@ -39,7 +39,7 @@ impl Hasher {
     }
 }
 
-/// Seed of the hash of what lies at a place, which four words name.
+/// Returns the hash seed for an item of a store that is identified by four words.
 pub(super) fn place_seed(id: StoreId, words: [u32; 4]) -> u64 {
     let mut material = [0; 32];
     material[..16].copy_from_slice(&id.0);
@@ -49,7 +49,7 @@ pub(super) fn place_seed(id: StoreId, words: [u32; 4]) -> u64 {
     xxh3_64(&material)
 }
 
-/// Seed of the index's hash.
+/// Returns the seed of the index's hash.
 pub(super) fn index_seed(id: StoreId) -> u64 {
     place_seed(id, [NONE; 4])
 }

@@ -1,4 +1,4 @@
-//! The first bytes of every file of a store.
+//! The header at the start of each file of a store.
 
 use super::bytes::{Fields, Out, align_up};
 use super::error::{Fault, StoreError};
@@ -8,27 +8,27 @@ use super::format::{
 };
 use super::hash::{StoreId, hash};
 
-/// Bytes of the header that its own hash covers.
+/// Number of header bytes covered by the header's own hash.
 const HASHED_BYTES: usize = HEADER_BYTES - 16;
 
-/// Where the length of the store lies in the header.
+/// Byte offset of the store length in the header.
 pub(super) const STORE_LENGTH_AT: u64 = 80;
 
-/// The header of the store, or of one shard of it.
+/// Header of a store or of one of its shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub version: u32,
     pub alignment: u64,
     pub shards: u32,
-    /// Number of this shard, from 0.
+    /// Shard number, from 0.
     pub shard: u32,
     pub id: StoreId,
-    /// Bytes of the index, which follows the header of shard 0; 0 in other shards.
+    /// Length in bytes of the index, which follows the header of shard 0; 0 in other shards.
     pub index_length: u64,
     pub index_hash: [u8; 16],
-    /// Bytes of all shards.
+    /// Total length of all shards in bytes.
     pub store_length: u64,
-    /// Bytes of this shard.
+    /// Length of this shard in bytes.
     pub shard_length: u64,
 }
 
@@ -38,7 +38,7 @@ impl Header {
         out.bytes(&MAGIC);
         out.u32(self.version);
         out.u32(HEADER_BYTES as u32);
-        // Both are at most 16 Mi by the plan's checks.
+        // Alignment and lengths fit, since the plan is checked.
         out.u32(u32::try_from(self.alignment).unwrap_or(u32::MAX));
         out.u32(self.shards);
         out.u32(self.shard);
@@ -55,7 +55,7 @@ impl Header {
         out.0
     }
 
-    /// Reads the header at the front of `bytes`, which lies at `base` in the store.
+    /// Decodes the header at the start of `bytes`, which is at offset `base` in the store.
     pub fn decode(bytes: &[u8], base: u64, file: &str) -> Result<Self, StoreError> {
         let not_a_store = || StoreError::NotAStore { file: file.to_owned() };
         let Some(bytes) = bytes.get(..HEADER_BYTES) else {
@@ -148,7 +148,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Checks the three lengths against each other; `at` says where they lie.
+    /// Checks the three lengths against each other; `at` has the offsets of their fields.
     fn check(&self, fields: &Fields<'_>, at: [u64; 3]) -> Result<(), Fault> {
         let [index_length_at, store_length_at, shard_length_at] = at;
         if self.shard != 0 && (self.index_length != 0 || self.index_hash != [0; 16]) {
@@ -181,7 +181,7 @@ impl Header {
         Ok(())
     }
 
-    /// Where the first extent of this shard lies, counted from the shard's start.
+    /// Returns the offset of the first extent, relative to the start of this shard.
     pub fn data_start(&self) -> Option<u64> {
         let end = (HEADER_BYTES as u64).checked_add(self.index_length)?;
         align_up(end, self.alignment)

@@ -1,4 +1,4 @@
-//! What a store holds and where: groups, their matrices and tensors, extents, sections.
+//! The index of a store: groups with their matrices and tensors, extents and sections.
 
 use std::collections::HashMap;
 
@@ -11,44 +11,44 @@ use crate::memory::{OutOfMemory, try_filled, try_with_capacity};
 use crate::nested::{Codec, Layout, NestedCodec, PlaneForm, TABLE_BYTES};
 use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
 
-/// One unit of reading: what shares an extent per plane.
+/// Identity of a group, the unit of reading.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum GroupId {
-    /// A named file such as the tokenizer.
+    /// A named file, such as the tokenizer.
     Asset {
-        /// File name without folders.
+        /// File name without a folder.
         name: String,
     },
     /// Float tensors of a layer, or of the model as a whole.
     Floats {
-        /// The layer, or none for the model.
+        /// Layer number, or `None` for tensors of the model.
         layer: Option<u32>,
     },
     /// The token embedding.
     Embedding,
     /// The output head.
     Head,
-    /// The matrices of a layer that every token uses.
+    /// The dense matrices of a layer, which all tokens use.
     Dense {
-        /// The layer.
+        /// Layer number.
         layer: u32,
     },
-    /// One expert's gate, up and down.
+    /// Gate, up and down of an expert.
     Expert(ExpertId),
 }
 
 impl GroupId {
-    /// An asset's group.
+    /// Returns the id of an asset's group.
     pub fn asset(name: impl Into<String>) -> Self {
         Self::Asset { name: name.into() }
     }
 
-    /// An expert's group.
+    /// Returns the id of an expert's group.
     pub const fn expert_of(layer: u32, expert: u32) -> Self {
         Self::Expert(ExpertId { layer, expert })
     }
 
-    /// The layer, where there is one.
+    /// Layer of the group, if it belongs to one.
     pub const fn layer(&self) -> Option<u32> {
         match self {
             Self::Floats { layer } => *layer,
@@ -57,7 +57,7 @@ impl GroupId {
         }
     }
 
-    /// The number of the expert, if it is one.
+    /// Expert number within the layer, if the group is an expert.
     pub const fn expert(&self) -> Option<u32> {
         match self {
             Self::Expert(ExpertId { expert, .. }) => Some(*expert),
@@ -65,7 +65,7 @@ impl GroupId {
         }
     }
 
-    /// The kind's number in the index.
+    /// Number of the group's kind in the index.
     pub(super) const fn kind(&self) -> u8 {
         match self {
             Self::Asset { .. } => GROUP_ASSET,
@@ -77,7 +77,7 @@ impl GroupId {
         }
     }
 
-    /// Whether a group of this kind may hold a matrix of that kind.
+    /// Returns whether this kind of group may contain a kind of matrix.
     pub(super) fn may_hold(&self, kind: MatrixKind) -> bool {
         match self {
             Self::Asset { .. } | Self::Floats { .. } => false,
@@ -105,38 +105,38 @@ impl std::fmt::Display for GroupId {
     }
 }
 
-/// How the values of a matrix are stored.
+/// Encoding of a matrix's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// Codes, in planes.
+    /// Codes in planes, of the nested code or scaled integers.
     Nested {
-        /// Order of the bits within a plane.
+        /// Bit order within a plane.
         layout: Layout,
-        /// Which of the store's codecs.
+        /// Number of the codec in the store.
         codec: u32,
-        /// What decides the sizes of planes: that codec's.
+        /// Codec parameters that determine the sizes of planes.
         form: PlaneForm,
     },
-    /// Floats, row by row, whole in the group's first extent.
+    /// Floats, row by row, all in the group's first extent.
     Float(DType),
 }
 
-/// One matrix `[rows, cols]` of a group.
+/// A matrix `[rows, cols]` of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {
-    /// What it does; with the group's layer and expert it is a [`crate::MatrixId`].
+    /// Role of the matrix. With the group's layer and expert it forms a [`crate::MatrixId`].
     pub kind: MatrixKind,
-    /// Rows: outputs.
+    /// Number of rows (outputs).
     pub rows: usize,
-    /// Columns: inputs.
+    /// Number of columns (inputs).
     pub cols: usize,
-    /// How the values are stored.
+    /// Encoding of the values.
     pub encoding: Encoding,
-    /// The level reached once the group's extents up to each plane are present; none = nothing yet.
+    /// Level reached once the group's extents up to each plane are present, or `None` before the first level.
     pub levels: [Option<Level>; PLANES],
 }
 
-/// Levels of a matrix that is `offset` planes ahead of its group, up to a top level.
+/// Returns the levels of a matrix that is `offset` planes ahead of its group, up to a top level.
 ///
 /// Offset 0 and [`Level::L8`] give 2, 3, 4, 6, 8; offset 1 gives 3, 4, 6, 8, 8.
 pub fn levels_with_offset(offset: usize, top: Level) -> [Option<Level>; PLANES] {
@@ -148,93 +148,93 @@ pub fn levels_with_offset(offset: usize, top: Level) -> [Option<Level>; PLANES] 
     levels
 }
 
-/// One tensor that stays in float, of one or two dimensions.
+/// A float tensor of one or two dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FloatTensor {
-    /// What it does; with the group's layer it is a [`crate::FloatId`].
+    /// Role of the tensor. With the group's layer it forms a [`crate::FloatId`].
     pub kind: FloatKind,
-    /// Element type; little-endian.
+    /// Element type, little-endian.
     pub dtype: DType,
-    /// One or two dimensions, none of them zero.
+    /// Shape: one or two dimensions, all nonzero.
     pub shape: Vec<usize>,
 }
 
-/// One unit of reading with all that it holds.
+/// A group: the unit of reading with its contents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its name.
+    /// Identity of the group.
     pub id: GroupId,
-    /// Its matrices, in the order of their parts.
+    /// Matrices, in the order of their parts.
     pub matrices: Vec<Matrix>,
-    /// Its float tensors, in the order of their parts.
+    /// Float tensors, in the order of their parts.
     pub tensors: Vec<FloatTensor>,
-    /// How often it is used, if that was measured.
+    /// Measured frequency of use, if available.
     pub frequency: Option<f32>,
-    /// Mean square of the weight that the router gives it where it is used, if that was measured.
+    /// Measured mean square of the router's weight for the group when it is used, if available.
     pub weight_square: Option<f32>,
-    /// By how much each plane of each matrix lowers the group's output error, in the order of the
-    /// matrices; empty if the store has no such records.
+    /// Reduction of the group's output error by each plane of each matrix, in the order of the matrices;
+    /// empty if the store has no such records.
     pub error_drops: Vec<[Option<f32>; PLANES]>,
-    /// Number of the extent that holds each plane, where there is one.
+    /// Number of each plane's extent, if the plane exists.
     pub extents: [Option<u32>; PLANES],
 }
 
 impl Group {
-    /// The matrix of that kind.
+    /// Returns the matrix of the given kind.
     pub fn matrix(&self, kind: MatrixKind) -> Option<&Matrix> {
         self.matrices.iter().find(|matrix| matrix.kind == kind)
     }
 
-    /// The tensor of that kind.
+    /// Returns the tensor of the given kind.
     pub fn tensor(&self, kind: FloatKind) -> Option<&FloatTensor> {
         self.tensors.iter().find(|tensor| tensor.kind == kind)
     }
 }
 
-/// One plane of one group, as it lies in the store.
+/// An extent: one plane of one group, contiguous in the store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extent {
-    /// Number of the group.
+    /// Number of the group in the index.
     pub group: u32,
-    /// Which plane.
+    /// Plane that the extent contains.
     pub plane: Plane,
-    /// Where it begins: a multiple of the alignment.
+    /// Byte offset in the store, a multiple of the alignment.
     pub offset: u64,
-    /// Bytes without the zeros up to the next multiple of the alignment.
+    /// Length in bytes, without padding.
     pub length: u64,
-    /// XXH3-128, seeded with the extent's place.
+    /// XXH3-128 checksum, seeded with the extent's identity.
     pub hash: [u8; 16],
-    /// By how much the plane lowers the group's output error, if that was measured.
+    /// Measured reduction of the group's output error by this plane, if available.
     pub error_drop: Option<f32>,
 }
 
-/// A named run of extents; a store cut at its end is a smaller model.
+/// A named run of extents. A store truncated at the end of a section is a smaller model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Its name; by default the level that it completes.
+    /// Section name; by default the level that the section completes.
     pub name: String,
-    /// One more than the number of its last extent.
+    /// Number of the section's last extent plus one.
     pub extents_end: u32,
-    /// Bytes of a store that ends with it.
+    /// Length in bytes of a store truncated after this section.
     pub end: u64,
 }
 
-/// A codec and the bytes reserved for it.
+/// A codec and the space reserved for it in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodecSlot {
-    /// Bytes of its encoding.
+    /// Length of the encoded codec in bytes.
     pub bytes: usize,
-    /// The codec; none only while a store is planned or written.
+    /// The codec; `None` only while a store is planned or written.
     pub codec: Option<Codec>,
 }
 
 impl CodecSlot {
-    /// What decides the sizes of its matrices' planes; a codec that is not known yet is nested.
+    /// Parameters that determine the sizes of planes; a codec that is not yet known is nested.
     pub fn form(&self) -> PlaneForm {
         self.codec.as_ref().map_or(PlaneForm::Nested, Codec::form)
     }
 
-    /// The id of the codec.
+    /// Id of the codec.
     pub(super) fn id(&self) -> u32 {
         match self.form() {
             PlaneForm::Nested => CODEC_NESTED,
@@ -242,7 +242,7 @@ impl CodecSlot {
         }
     }
 
-    /// Tables that a nested codec has, or has room for; 0 for another.
+    /// Number of tables that a nested codec has or has space for; 0 for scaled integers.
     pub fn tables(&self) -> usize {
         if self.form() != PlaneForm::Nested {
             return 0;
@@ -257,15 +257,15 @@ pub struct Index {
     pub(super) id: StoreId,
     pub(super) alignment: u64,
     pub(super) parameters_json: String,
-    /// Bytes of each shard.
+    /// Length of each shard in bytes.
     pub(super) shards: Vec<u64>,
     pub(super) sections: Vec<Section>,
     pub(super) codecs: Vec<CodecSlot>,
     pub(super) groups: Vec<Group>,
-    /// In file order.
+    /// All extents in file order.
     pub(super) extents: Vec<Extent>,
     pub(super) numbers: HashMap<GroupId, u32>,
-    /// The level that is complete after each section.
+    /// Highest level that is complete after each section.
     pub(super) section_levels: Vec<Option<Level>>,
 }
 
@@ -275,32 +275,32 @@ impl Index {
         self.id
     }
 
-    /// Extents begin at multiples of this many bytes.
+    /// Alignment of extents in bytes.
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
 
-    /// How the store was made, as JSON.
+    /// Creation parameters of the store, as JSON.
     pub fn parameters_json(&self) -> &str {
         &self.parameters_json
     }
 
-    /// Bytes of each file of the whole store.
+    /// Lengths in bytes of all files of the complete store.
     pub fn shards(&self) -> &[u64] {
         &self.shards
     }
 
-    /// Bytes of the whole store, all shards together.
+    /// Length of the complete store in bytes, over all shards.
     pub fn length(&self) -> u64 {
         self.sections.last().map_or(0, |section| section.end)
     }
 
-    /// The sections, in file order.
+    /// All sections, in file order.
     pub fn sections(&self) -> &[Section] {
         &self.sections
     }
 
-    /// All groups, whether or not their extents are present.
+    /// All groups, including those without present extents.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
@@ -310,67 +310,67 @@ impl Index {
         &self.extents
     }
 
-    /// The group of that name.
+    /// Returns the group with an id.
     pub fn group(&self, id: &GroupId) -> Option<&Group> {
         self.groups.get(usize::try_from(*self.numbers.get(id)?).ok()?)
     }
 
-    /// The group that an extent belongs to.
+    /// Returns the group of an extent.
     pub fn group_of(&self, extent: &Extent) -> Option<&Group> {
         self.groups.get(usize::try_from(extent.group).ok()?)
     }
 
-    /// The place of an extent among all.
+    /// Returns the number of an extent.
     pub(super) fn number(&self, extent: &Extent) -> Option<usize> {
         self.extents.binary_search_by_key(&extent.offset, |other| other.offset).ok()
     }
 
-    /// The extent that holds the byte at `offset`, the zeros after it included.
+    /// Returns the extent at byte `offset`; padding counts as part of the extent before it.
     pub fn extent_at(&self, offset: u64) -> Option<&Extent> {
         let after = self.extents.partition_point(|extent| extent.offset <= offset);
         self.extents.get(after.checked_sub(1)?)
     }
 
-    /// The extent of a group's plane, present or not.
+    /// Returns the extent of a group's plane, whether or not it is present.
     pub fn extent(&self, group: &Group, plane: Plane) -> Option<&Extent> {
         let number = group.extents[plane.index()]?;
         self.extents.get(usize::try_from(number).ok()?)
     }
 
-    /// The version of the format that such a store has.
+    /// Format version that the store requires.
     pub(super) fn version(&self) -> u32 {
         let scaled = self.codecs.iter().any(|slot| slot.id() == CODEC_SCALED);
         if scaled { VERSION_SCALED } else { VERSION_NESTED }
     }
 
-    /// The store's codecs.
+    /// All codecs of the store.
     pub fn codecs(&self) -> &[CodecSlot] {
         &self.codecs
     }
 
-    /// The codec of a matrix of codes.
+    /// Returns the codec of a matrix, or `None` for floats.
     pub fn codec(&self, matrix: &Matrix) -> Option<&Codec> {
         let Encoding::Nested { codec, .. } = matrix.encoding else { return None };
         self.codecs.get(usize::try_from(codec).ok()?)?.codec.as_ref()
     }
 
-    /// The highest level that the first `sections` sections complete.
+    /// Returns the highest level that the first `sections` sections complete.
     ///
-    /// A level is complete when every group has all those of its planes that the level needs. Above
-    /// the experts' top level there is none, whatever other matrices have.
+    /// A level is complete when each group has all of its planes up to that level. The experts' top level is
+    /// the limit, even if other matrices have more.
     pub fn complete_level(&self, sections: usize) -> Option<Level> {
         self.section_levels.get(sections.checked_sub(1)?).copied().flatten()
     }
 
-    /// Fills [`Self::section_levels`], once groups, extents and sections are in place.
+    /// Computes [`Self::section_levels`] after groups, extents and sections are set.
     pub(super) fn find_section_levels(&mut self) -> Result<(), OutOfMemory> {
         let has_experts = self.groups.iter().any(|group| group.id.expert().is_some());
         let counts = |group: &Group| !has_experts || group.id.expert().is_some();
         let tops = self.groups.iter().filter(|group| counts(group) && !group.matrices.is_empty());
         let tops = tops.filter_map(|group| group.extents.iter().rposition(Option::is_some));
-        // Without any matrix, everything that is there serves every level.
+        // Without any matrix, the present data serves all levels.
         let top = tops.max().unwrap_or(PLANES - 1);
-        // The lowest plane that lies at or after each extent: what a cut before it would miss.
+        // Lowest plane at or after each extent, which a truncation before that extent would lack.
         let count = self.extents.len() + 1;
         let mut missing = try_filled("the levels of a store's sections", PLANES, count)?;
         for number in (0..self.extents.len()).rev() {
@@ -388,15 +388,15 @@ impl Index {
         Ok(())
     }
 
-    /// How many sections make up the model of that level: the fewest that complete it.
+    /// Returns the minimum number of sections that complete a level.
     pub fn sections_for(&self, level: Level) -> Option<usize> {
         (1..=self.sections.len()).find(|count| self.complete_level(*count) >= Some(level))
     }
 
-    /// How many planes of a group belong to the model of that level.
+    /// Returns the number of planes of a group in the model of a level.
     ///
-    /// This depends on the sections alone, not on how much of the store is present: a whole store
-    /// and one that was cut are the same model at the same level.
+    /// The result depends only on the sections, not on the part of the store that is present. A complete and
+    /// a truncated store are thus the same model at the same level.
     pub fn planes_at(&self, group: &Group, level: Level) -> Option<usize> {
         let last = self.sections_for(level)?.checked_sub(1)?;
         let end = self.sections.get(last)?.extents_end;
@@ -404,11 +404,11 @@ impl Index {
         Some(planes.map_or(0, |plane| plane + 1))
     }
 
-    /// Seed of an extent's hash.
+    /// Returns the seed of an extent's hash.
     pub(super) fn seed(&self, extent: &Extent) -> Option<u64> {
         let group = &self.group_of(extent)?.id;
         let (layer, expert) = match group {
-            // Assets have no other number.
+            // Assets have neither layer nor expert, so the group number is used.
             GroupId::Asset { .. } => (NONE, extent.group),
             _ => (group.layer().unwrap_or(NONE), group.expert().unwrap_or(NONE)),
         };
@@ -416,7 +416,7 @@ impl Index {
         Some(place_seed(self.id, place))
     }
 
-    /// An extent's name in messages.
+    /// Returns a description of an extent for error messages.
     pub(super) fn describe(&self, extent: &Extent) -> String {
         let Some(group) = self.group_of(extent) else {
             return format!("an extent of group {}", extent.group);

@@ -1,8 +1,8 @@
-//! The journal of an unfinished store: what is written, so that a killed conversion goes on.
+//! The journal of an unfinished store, from which an interrupted conversion resumes.
 //!
-//! Each record carries its own checksum; reading ends at the first that does not match, which is
-//! where the writer was stopped. The journal is believed about nothing that cannot be checked: an
-//! extent counts as written only if its bytes have the recorded hash.
+//! Each record has its own checksum. Reading ends at the first mismatch, where the writer was interrupted.
+//! The journal is trusted only where it can be verified: an extent counts as written only if its bytes have
+//! the recorded hash.
 
 use std::io;
 
@@ -15,10 +15,10 @@ use super::hash::StoreId;
 use crate::memory::try_zeroed;
 
 const HEADER_BYTES: usize = 28;
-/// Kind, number, length.
+/// Size of a record's head: kind, number, length.
 const RECORD_HEAD_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 8;
-/// Longer than any payload: a codec with all its tables.
+/// Maximum payload; larger than a codec with all its tables.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 4096;
 
 const KIND_EXTENT: u32 = 1;
@@ -29,22 +29,22 @@ const KIND_MATRIX_DROPS: u32 = 5;
 const KIND_WEIGHT_SQUARE: u32 = 6;
 const KIND_NOTE: u32 = 7;
 
-/// One thing that became known.
+/// A record of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
-    /// An extent was written and has this hash.
+    /// Hash of an extent that was written.
     Extent { extent: u32, hash: [u8; 16] },
-    /// A codec, encoded.
+    /// Encoded codec.
     Codec { codec: u32, bytes: Vec<u8> },
-    /// How much an extent lowers the error.
+    /// Reduction of the error by an extent.
     ErrorDrop { extent: u32, value: f32 },
-    /// How often a group is used.
+    /// Frequency of use of a group.
     Frequency { group: u32, value: f32 },
-    /// How much each plane of a matrix lowers the error; matrices are counted through all groups.
+    /// Reduction of the error by each plane of a matrix; matrices are numbered across all groups.
     MatrixDrops { matrix: u32, drops: [Option<f32>; PLANES] },
-    /// Mean square of the weight that the router gives a group.
+    /// Mean square of the router's weight for a group.
     WeightSquare { group: u32, value: f32 },
-    /// What the writer's caller wants to know of a group when it goes on.
+    /// Caller-defined data about a group, available again after resuming.
     Note { group: u32, bytes: Vec<u8> },
 }
 
@@ -85,7 +85,7 @@ impl Record {
     }
 
     fn decode(kind: u32, number: u32, payload: &[u8]) -> Option<Self> {
-        // What the index could not hold was not written by a writer.
+        // Values that are invalid in the index cannot come from a writer.
         let is_measure = |value: &f32| value.is_finite() && value.is_sign_positive();
         let value = || payload.try_into().ok().map(f32::from_le_bytes).filter(is_measure);
         match kind {
@@ -108,14 +108,14 @@ impl Record {
     }
 }
 
-/// The journal, open for appending.
+/// A journal open for appending.
 pub(super) struct Journal {
     file: Box<dyn DiskFile>,
     end: u64,
 }
 
 impl Journal {
-    /// Begins a journal, whatever the file held before.
+    /// Starts a new journal, discarding the file's contents.
     pub fn begin(file: Box<dyn DiskFile>, id: StoreId) -> io::Result<Self> {
         file.set_len(0)?;
         let header = header(id);
@@ -123,7 +123,7 @@ impl Journal {
         Ok(Self { file, end: header.len() as u64 })
     }
 
-    /// Reads the journal of the store `id`; the file itself comes back if it is of another.
+    /// Reads the journal of store `id`; returns the file itself if it is another store's journal.
     pub fn read(file: Box<dyn DiskFile>, id: StoreId) -> io::Result<ReadJournal> {
         let length = file.len()?;
         let mut end = HEADER_BYTES as u64;
@@ -143,7 +143,7 @@ impl Journal {
         Ok(ReadJournal::Ours(Self { file, end }, records))
     }
 
-    /// Adds a record. After an error the journal is as before.
+    /// Appends a record. If that fails, the journal is unchanged.
     pub fn append(&mut self, record: &Record) -> io::Result<()> {
         let bytes = record.encode();
         self.file.write_at(self.end, &bytes)?;
@@ -152,11 +152,11 @@ impl Journal {
     }
 }
 
-/// What a journal file turned out to be.
+/// Result of reading a journal file.
 pub(super) enum ReadJournal {
-    /// The journal of this store, with what it says.
+    /// Journal of this store, with its records.
     Ours(Journal, Vec<Record>),
-    /// Empty, damaged at its front, or of another store.
+    /// File that is empty, damaged at its start, or another store's journal.
     Other(Box<dyn DiskFile>),
 }
 
@@ -168,7 +168,7 @@ fn header(id: StoreId) -> Vec<u8> {
     out.0
 }
 
-/// The record at `at` and its bytes; none where no whole record lies.
+/// Reads the record at `at` and its length; returns `None` if there is no complete record.
 fn read_record(file: &dyn DiskFile, at: u64, length: u64) -> io::Result<Option<(Record, usize)>> {
     let left = usize::try_from(length.saturating_sub(at)).unwrap_or(usize::MAX);
     if left < RECORD_HEAD_BYTES + CHECKSUM_BYTES {

@@ -1,5 +1,5 @@
 #![expect(unsafe_code, reason = "mapping a file is a promise about what others do to it")]
-//! A store used in place, mapped into memory.
+//! Stores mapped into memory and used in place.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use super::error::StoreError;
 use super::index::Extent;
 use super::read::Store;
 
-/// A store whose present bytes are mapped into memory: nothing is read until it is touched, and
-/// processes that map the same file share it.
+/// A store whose present bytes are mapped into memory. Pages are read when touched, and processes that map
+/// the same file share them.
 pub struct MappedStore {
     store: Arc<Store>,
-    /// Each file's map and the range of the store that it holds.
+    /// Map of each file and its byte range in the store.
     maps: Vec<(Range<u64>, Arc<Mmap>)>,
 }
 
-/// The bytes of one extent with what keeps them mapped.
+/// The bytes of one extent, with the map that keeps them valid.
 #[derive(Clone)]
 pub struct MappedExtent {
     owner: Arc<Mmap>,
@@ -26,17 +26,17 @@ pub struct MappedExtent {
 }
 
 impl MappedExtent {
-    /// The bytes.
+    /// Bytes of the extent.
     pub fn bytes(&self) -> &[u8] {
         &self.owner[self.range.clone()]
     }
 
-    /// The whole map that the bytes lie in, which keeps them valid.
+    /// The complete map that contains the bytes and keeps them valid.
     pub fn owner(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
         self.owner.clone()
     }
 
-    /// Where the bytes lie within [`Self::owner`].
+    /// Range of the bytes within [`Self::owner`].
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
@@ -46,13 +46,12 @@ impl MappedStore {
     /// Maps the files of a store.
     ///
     /// # Errors
-    /// [`StoreError::NotMappable`] if the store does not lie in plain files, [`StoreError::Io`].
+    /// [`StoreError::NotMappable`] if the store is not in plain files; [`StoreError::Io`] if mapping fails.
     ///
     /// # Safety
-    /// Until the last [`MappedStore`], [`MappedExtent`] and owner is dropped, nobody may write to the
-    /// files or make them shorter: bytes that change under a reader are undefined behaviour, and a
-    /// missing page ends the process with a signal. Replacing a file by renaming another over it is
-    /// fine.
+    /// Until the last [`MappedStore`], [`MappedExtent`] and owner is dropped, the files must not be written
+    /// to or truncated. Bytes that change under a reader are undefined behaviour, and a missing page
+    /// terminates the process with a signal. Replacing a file by renaming another over it is safe.
     pub unsafe fn new(store: Arc<Store>) -> Result<Self, StoreError> {
         let mut maps = Vec::new();
         let mut start = 0;
@@ -62,7 +61,7 @@ impl MappedStore {
                 .map_err(|_| StoreError::NotMappable { file: store.name.clone() })?;
             let mut options = MmapOptions::new();
             options.offset(part.offset).len(length);
-            // SAFETY: the caller promises that nobody writes to or truncates the file.
+            // SAFETY: the caller guarantees that the file is not modified or truncated.
             let map = unsafe { options.map(part.file) }.map_err(error)?;
             let end = start + part.length;
             maps.push((start..end, Arc::new(map)));
@@ -74,12 +73,12 @@ impl MappedStore {
         Ok(Self { store, maps })
     }
 
-    /// The store.
+    /// The underlying store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// The addresses that its files are mapped at: for programs that handle the signal which a page raises that is gone.
+    /// Address ranges of the mapped files, for handlers of the signal raised by missing pages.
     pub fn addresses(&self) -> impl Iterator<Item = Range<usize>> {
         self.maps.iter().map(|(_, map)| {
             let bytes = map.as_ptr_range();
@@ -87,17 +86,17 @@ impl MappedStore {
         })
     }
 
-    /// Asks the system whether the files are still those that were mapped, of the same length and time. What is
-    /// written between this and a use is not seen.
+    /// Checks that the files still have the length and modification time they had when mapped. Changes after
+    /// the check are not detected.
     ///
     /// # Errors
-    /// [`StoreError::Changed`], [`StoreError::Io`].
+    /// [`StoreError::Changed`] if a file changed; [`StoreError::Io`] if the system fails.
     pub fn check_unchanged(&self) -> Result<(), StoreError> {
         let checked = self.store.storage.check_unchanged(0, self.store.storage.len());
         checked.map_err(|source| StoreError::io(&self.store.name, "look at", 0, 0, source))
     }
 
-    /// An extent's bytes in place, not checked; none if it is not present.
+    /// Returns an extent's bytes in place without checking them, or `None` if the extent is not present.
     pub fn extent(&self, extent: &Extent) -> Option<MappedExtent> {
         let end = extent.offset.checked_add(extent.length)?;
         let holds = |range: &Range<u64>| range.start <= extent.offset && end <= range.end;
@@ -110,10 +109,11 @@ impl MappedStore {
         Some(MappedExtent { owner: Arc::clone(map), range: start..end })
     }
 
-    /// An extent's bytes in place, compared with its checksum, which reads all of them.
+    /// Returns an extent's bytes in place after verifying their checksum, which reads all of them.
     ///
     /// # Errors
-    /// [`StoreError::Absent`], [`StoreError::Damaged`].
+    /// [`StoreError::Absent`] if the extent is not present; [`StoreError::Damaged`] if the checksum does not
+    /// match.
     pub fn checked_extent(&self, extent: &Extent) -> Result<MappedExtent, StoreError> {
         let mapped = self.extent(extent).ok_or_else(|| StoreError::Absent {
             file: self.store.name.clone(),

@@ -1,9 +1,9 @@
-//! The `.nest` store: one file, or numbered shards, that hold a model with all its levels.
+//! The `.nest` store: one file, or numbered shards, containing a model at all its levels.
 //!
-//! A store is a header, an index and aligned *extents*; `FORMAT.md` draws the bytes. [`Store`] reads
-//! one, [`StoreWriter`] writes one by a [`StorePlan`]; both share [`Index`], which knows every length
-//! and offset from the shapes alone. Nothing that a file claims is believed before it was compared
-//! with the file: a damaged or hostile store is a [`StoreError`] that says what is wrong and where.
+//! A store is a header, an index and aligned *extents*; `FORMAT.md` specifies the layout. [`Store`] reads a
+//! store and [`StoreWriter`] writes one according to a [`StorePlan`]. Both share [`Index`], which computes
+//! all lengths and offsets from the shapes. All claims of a file are verified before use: a damaged or
+//! malicious store gives a [`StoreError`] with the location and the problem.
 
 mod bytes;
 mod check;

@@ -1,4 +1,4 @@
-//! Filling an extent from quantized matrices.
+//! Assembly of extents from quantized matrices.
 
 use super::error::StoreError;
 use super::index::{Encoding, Group};
@@ -7,23 +7,23 @@ use crate::Plane;
 use crate::memory::try_reserve;
 use crate::nested::{PlaneForm, QuantizedMatrix, ScaledRows, pack_plane, pack_scaled_plane};
 
-/// The values of one matrix, or of one tensor, of a group.
+/// Values of a matrix or tensor of a group.
 #[derive(Clone, Copy, Debug)]
 pub enum MatrixData<'a> {
-    /// Codes of the nested code.
+    /// Matrix of nested codes.
     Nested(&'a QuantizedMatrix),
-    /// Scaled integers.
+    /// Matrix of scaled integers.
     Scaled(&'a ScaledRows),
     /// Little-endian floats of the planned type, row by row.
     Floats(&'a [u8]),
 }
 
-/// Fills `out` with the extent of `plane`; `data` are the group's matrices, then its tensors.
+/// Fills `out` with the extent of `plane`. `data` holds the group's matrices, then its tensors.
 ///
-/// `out` is empty afterwards if the group has no such extent.
+/// `out` is left empty if the group has no such extent.
 ///
 /// # Errors
-/// [`StoreError::Plan`] if the data are not what the group was planned with.
+/// [`StoreError::Plan`] if the data do not match the planned group.
 pub fn pack_extent(
     group: &Group,
     plane: Plane,

@@ -1,4 +1,4 @@
-//! A store that is not finished: its temporary files, their journal, and what is known so far.
+//! The state of an unfinished store: temporary files, journal, and results so far.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::journal::Journal;
 use super::shards::shard_path;
 use crate::nested::NestedCodec;
 
-/// One shard being written.
+/// A shard being written.
 pub(super) struct ShardFile {
     pub file: Box<dyn DiskFile>,
     pub name: String,
     pub temporary: PathBuf,
     pub final_path: PathBuf,
-    /// Where the shard begins in the store.
+    /// Byte offset of the shard in the store.
     pub start: u64,
 }
 
@@ -32,17 +32,17 @@ impl ShardFile {
     }
 }
 
-/// What is known so far of what the plan left open.
+/// Results so far for the parts that the plan left open.
 pub(super) struct State {
     pub journal: Journal,
-    /// Hash of each extent that is written.
+    /// Hash of each extent, `None` until it is written.
     pub hashes: Vec<Option<[u8; 16]>>,
     pub codecs: Vec<Option<Arc<NestedCodec>>>,
     pub error_drops: Vec<Option<f32>>,
     pub frequencies: Vec<Option<f32>>,
     pub weight_squares: Vec<Option<f32>>,
     pub notes: Vec<Option<Vec<u8>>>,
-    /// By matrix, counted through all groups.
+    /// Error drops by matrix, numbered across all groups.
     pub matrix_drops: Vec<Option<[Option<f32>; PLANES]>>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn journal_path(destination: &Path) -> PathBuf {
     with_suffix(destination, ".journal")
 }
 
-/// Temporary and final path of each shard.
+/// Returns the temporary and the final path of each shard.
 pub(super) fn shard_paths(destination: &Path, shards: usize) -> Vec<(PathBuf, PathBuf)> {
     let count = u32::try_from(shards).unwrap_or(u32::MAX);
     let paths = (0..count).map(|number| shard_path(destination, number, count));

@@ -1,4 +1,4 @@
-//! What lies where within an extent: a function of the group's shapes alone.
+//! Layout within an extent, determined by the group's shapes alone.
 
 use std::ops::Range;
 
@@ -7,54 +7,54 @@ use super::index::{Encoding, FloatTensor, Group, GroupId, Matrix};
 use crate::nested::{Layout, PlaneForm};
 use crate::{Level, Plane};
 
-/// What a part of an extent holds.
+/// Content of a part of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartItem {
-    /// One plane of the group's matrix with that number.
+    /// One plane of a matrix of the group.
     Plane {
         /// Number of the matrix within its group.
         matrix: usize,
-        /// Which of its planes; an extent may hold several of one matrix.
+        /// Plane of the matrix; an extent may contain several planes of a matrix.
         plane: Plane,
     },
-    /// Planes P3 and P4 of the group's matrix with that number, as one digit; only of [`Digits::Merged`].
+    /// Planes P3 and P4 of a matrix of the group as one digit; only with [`Digits::Merged`].
     Merged {
         /// Number of the matrix within its group.
         matrix: usize,
     },
-    /// All floats of the group's matrix with that number.
+    /// All floats of a matrix of the group.
     Floats {
         /// Number of the matrix within its group.
         matrix: usize,
     },
-    /// The group's float tensor with that number.
+    /// A float tensor of the group.
     Tensor {
         /// Number of the tensor within its group.
         tensor: usize,
     },
 }
 
-/// How planes P3 and P4 of a matrix of scaled integers lie in an extent that holds both.
+/// Storage of planes P3 and P4 of a scaled-integer matrix in an extent that contains both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Digits {
-    /// One after the other, as in every file.
+    /// Separate planes, one after the other, as in all files.
     Apart,
-    /// As the digit that the CPU computes with ([`crate::nested::merge_p3_p4`]), in the same place, where
-    /// rows lie in tiles. No file is written so.
+    /// One merged digit, as used on the CPU ([`crate::nested::merge_p3_p4`]), at the same offset; for tiled
+    /// layouts only. Files never contain it.
     Merged,
 }
 
-/// A run of bytes within an extent.
+/// A range of bytes within an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it is.
+    /// Content of the part.
     pub item: PartItem,
-    /// Where it lies in the extent; it begins at a multiple of 64 and is followed by zeros up to one.
+    /// Byte range in the extent. It starts at a multiple of 64 and is zero-padded to the next one.
     pub range: Range<usize>,
 }
 
 impl Matrix {
-    /// The planes that the extent of `plane` adds to this matrix.
+    /// Returns the planes that the extent of `plane` adds to this matrix.
     pub(super) fn planes_in(&self, plane: Plane) -> impl Iterator<Item = Plane> {
         let index = plane.index();
         let before = index.checked_sub(1).and_then(|index| self.levels[index]);
@@ -65,12 +65,12 @@ impl Matrix {
         })
     }
 
-    /// The level reached with the first `planes` extents of its group.
+    /// Returns the level reached with the first `planes` extents of the group.
     pub fn level_after(&self, planes: usize) -> Option<Level> {
         planes.checked_sub(1).and_then(|last| self.levels.get(last).copied().flatten())
     }
 
-    /// Bytes of all values, if they are floats.
+    /// Returns the size of all values in bytes, or `None` if they are not floats or the size overflows.
     pub(super) fn float_bytes(&self) -> Option<usize> {
         match self.encoding {
             Encoding::Float(dtype) => self.rows.checked_mul(self.cols)?.checked_mul(dtype.bytes()),
@@ -80,7 +80,7 @@ impl Matrix {
 }
 
 impl FloatTensor {
-    /// Bytes of all elements; none if that overflows.
+    /// Returns the size of all elements in bytes, or `None` if it overflows.
     pub fn bytes(&self) -> Option<usize> {
         let count = self.shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size))?;
         count.checked_mul(self.dtype.bytes())
@@ -88,16 +88,16 @@ impl FloatTensor {
 }
 
 impl Group {
-    /// What the extent of `plane` holds, in order; none if the sizes overflow.
+    /// Returns the parts of the extent of `plane`, in order, or `None` if the sizes overflow.
     ///
-    /// Empty if the group has no such extent, and for assets, whose extent is the file itself.
+    /// The list is empty if the group has no such extent, and for assets, whose extent is the file itself.
     pub fn parts(&self, plane: Plane) -> Option<Vec<Part>> {
         let mut parts = Vec::new();
         self.visit(plane, |part| parts.push(part))?;
         Some(parts)
     }
 
-    /// [`Group::parts`] of a store whose digits lie so.
+    /// Returns [`Group::parts`] of a store with the given digits.
     pub fn parts_as(&self, plane: Plane, digits: Digits) -> Option<Vec<Part>> {
         let parts = self.parts(plane)?;
         if digits == Digits::Apart {
@@ -117,7 +117,7 @@ impl Group {
         Some(merged)
     }
 
-    /// Whether these parts are P3 and P4 of one tiled matrix of scaled integers.
+    /// Returns whether two parts are P3 and P4 of a tiled matrix of scaled integers.
     fn are_digits(&self, first: &Part, second: &Part) -> bool {
         let PartItem::Plane { matrix, plane: Plane::P3 } = first.item else { return false };
         let follows = second.item == PartItem::Plane { matrix, plane: Plane::P4 };
@@ -129,12 +129,13 @@ impl Group {
         follows && is_tiled && first.range.end == second.range.start
     }
 
-    /// Bytes of the extent of `plane`, 0 if there is none; none if the sizes overflow.
+    /// Returns the size in bytes of the extent of `plane`, 0 if there is none, or `None` if the sizes
+    /// overflow.
     pub(super) fn extent_bytes(&self, plane: Plane) -> Option<usize> {
         self.visit(plane, |_| ())
     }
 
-    /// Calls `each` with every part and returns the bytes of the extent.
+    /// Calls `each` with all parts and returns the size of the extent in bytes.
     fn visit(&self, plane: Plane, mut each: impl FnMut(Part)) -> Option<usize> {
         let mut end = 0usize;
         let mut place = |item, length: usize| {
@@ -165,7 +166,7 @@ impl Group {
         Some(end)
     }
 
-    /// Whether this group is a file rather than weights.
+    /// Returns true if the group is a file rather than weights.
     pub(super) fn is_asset(&self) -> bool {
         matches!(self.id, GroupId::Asset { .. })
     }

@@ -1,4 +1,4 @@
-//! A store before it is written: from shapes alone to every offset.
+//! Planning of a store: all offsets are computed from the shapes before anything is written.
 
 use std::collections::HashMap;
 
@@ -18,43 +18,43 @@ use super::index::{
 use crate::Plane;
 use crate::nested::{Codec, MAX_TABLES, NestedCodec, SCALED_CODEC_BYTES, ScaledCodec};
 
-/// A named set of extents, in file order.
+/// A planned section: a named set of extents in file order.
 #[derive(Clone, Debug)]
 pub struct SectionPlan {
-    /// Name; by default the level that the section completes.
+    /// Section name; by default the level that the section completes.
     pub name: String,
-    /// Its extents.
+    /// Extents of the section.
     pub extents: Vec<(GroupId, Plane)>,
 }
 
-/// Whether an index has room for what is measured of single matrices.
+/// Space in the index for measurements of single matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measures {
-    /// No room.
+    /// No space.
     #[default]
     None,
-    /// A record for every matrix.
+    /// One record per matrix.
     PerMatrix,
 }
 
-/// What a store will hold.
+/// The planned contents of a store.
 ///
-/// Groups keep the order in which they are added; assets, floats, embedding, head and dense matrices
-/// before experts is what the default sections expect.
+/// Groups keep the order in which they are added. The default sections expect assets, floats, embedding, head
+/// and dense matrices before experts.
 #[derive(Clone, Debug, Default)]
 pub struct StorePlan {
-    /// What tells the source apart from all others, such as its hash; part of the store's id.
+    /// Identity of the source, such as its hash; part of the store's id.
     pub source: Vec<u8>,
-    /// How the store is made, as JSON; part of the store's id.
+    /// Creation parameters, as JSON; part of the store's id.
     pub parameters_json: String,
-    /// Alignment of extents; none = 512 bytes for stores below 256 MiB, else 16 KiB.
+    /// Alignment of extents in bytes; `None` selects 512 for stores below 256 MiB, else 16 KiB.
     pub alignment: Option<u64>,
-    /// Most bytes of one file; none = one file. A single larger extent still gets a file of its own.
+    /// Maximum size of a file in bytes; `None` puts all in one file. A larger extent gets a separate file.
     pub shard_bytes_max: Option<u64>,
-    /// Sections; empty = the default order: everything but the experts up to level 6 with
-    /// the experts' P2, then their other planes one by one, the last with all other P8.
+    /// Sections; empty selects the default order. First comes everything but the experts up to level 6 with
+    /// the experts' P2, then the experts' other planes one by one; the last section includes all other P8.
     pub sections: Vec<SectionPlan>,
-    /// Whether the index has room for what is measured of single matrices.
+    /// Space in the index for measurements of single matrices.
     pub measures: Measures,
     codecs: Vec<CodecSlot>,
     groups: Vec<Group>,
@@ -62,21 +62,21 @@ pub struct StorePlan {
 }
 
 impl StorePlan {
-    /// An empty plan. `source` tells the source apart from all others, such as by its hash;
-    /// `parameters_json` says how the store is made. Both are part of the store's id.
+    /// Creates an empty plan. `source` identifies the source, for example by its hash; `parameters_json`
+    /// describes the creation. Both are part of the store's id.
     pub fn new(source: impl Into<Vec<u8>>, parameters_json: impl Into<String>) -> Self {
         let (source, parameters_json) = (source.into(), parameters_json.into());
         Self { source, parameters_json, ..Self::default() }
     }
 
-    /// Plans a file that the store carries.
+    /// Adds a file to the plan.
     pub fn add_asset(&mut self, name: impl Into<String>, bytes: u64) {
         let name = name.into();
         self.asset_bytes.insert(name.clone(), bytes);
         self.add_group(GroupId::Asset { name }, Vec::new(), Vec::new());
     }
 
-    /// Reserves room for a codec with that many tables and returns its number.
+    /// Reserves space for a nested codec with `tables` tables and returns its number.
     pub fn add_codec(&mut self, tables: usize) -> u32 {
         let number = u32::try_from(self.codecs.len()).unwrap_or(NONE);
         let bytes = NestedCodec::encoded_bytes(tables.min(MAX_TABLES + 1));
@@ -84,15 +84,14 @@ impl StorePlan {
         number
     }
 
-    /// Adds a codec of scaled integers, which is known before anything is written, and returns its
-    /// number.
+    /// Adds a codec of scaled integers, whose parameters are known in advance, and returns its number.
     pub fn add_scaled_codec(&mut self, codec: ScaledCodec) -> u32 {
         let number = u32::try_from(self.codecs.len()).unwrap_or(NONE);
         self.codecs.push(CodecSlot { bytes: SCALED_CODEC_BYTES, codec: Some(codec.into()) });
         number
     }
 
-    /// Plans a group with its matrices or tensors.
+    /// Adds a group with its matrices and tensors.
     pub fn add_group(&mut self, id: GroupId, matrices: Vec<Matrix>, tensors: Vec<FloatTensor>) {
         let extents = [None; PLANES];
         self.groups.push(Group {
@@ -106,10 +105,11 @@ impl StorePlan {
         });
     }
 
-    /// The index of the planned store: every offset is final, codecs and hashes are still missing.
+    /// Computes the index of the planned store. All offsets are final, but codecs and hashes are still
+    /// missing.
     ///
     /// # Errors
-    /// [`StoreError::Plan`] if the store cannot hold what was planned.
+    /// [`StoreError::Plan`] if the plan violates the limits of the format.
     pub fn index(&self) -> Result<Index, StoreError> {
         self.check()?;
         let small = self.index_with(self.alignment.unwrap_or(ALIGNMENT_SMALL))?;
@@ -216,7 +216,7 @@ impl StorePlan {
         if self.sections.is_empty() {
             name_sections(&mut index);
         }
-        // Names are now final, and with them the index's length.
+        // Names are final at this point, and with them the length of the index.
         self.place_extents(&mut index)?;
         index.id = index.compute_id(&self.source);
         let header = index.header(&[]);
@@ -229,7 +229,7 @@ impl StorePlan {
         Ok(index)
     }
 
-    /// Fills extents and sections, without offsets.
+    /// Fills in extents and sections, without offsets.
     fn list_extents(&self, index: &mut Index) -> Result<(), StoreError> {
         let defaults;
         let sections = if self.sections.is_empty() {
@@ -274,10 +274,11 @@ impl StorePlan {
         Ok(())
     }
 
-    /// Gives every extent its offset, and every section and shard its end.
+    /// Sets the offset of each extent, and the ends of sections and shards.
     fn place_extents(&self, index: &mut Index) -> Result<(), StoreError> {
         let too_large = || StoreError::plan("store", "is too large");
-        // The number of shards changes the index's length, hence the first shard: until both agree.
+        // The number of shards determines the length of the index and thus of the first shard, so iterate
+        // until both agree.
         let mut count = index.shards.len().max(1);
         loop {
             index.shards = vec![0; count];
@@ -312,7 +313,7 @@ impl StorePlan {
         Ok(())
     }
 
-    /// Lengths of the shards, filled one after another.
+    /// Returns the lengths of the shards, filled in order.
     fn split(&self, index: &Index, start: u64) -> Option<Vec<u64>> {
         let limit = self.shard_bytes_max.unwrap_or(u64::MAX);
         let mut shards = Vec::new();
@@ -332,8 +333,8 @@ impl StorePlan {
 }
 
 impl Index {
-    /// The header that goes with this index; `encoded` are the index's bytes, or nothing to leave its
-    /// hash empty.
+    /// Returns the header for this index. `encoded` holds the encoded index, or is empty to leave the hash
+    /// empty.
     pub(super) fn header(&self, encoded: &[u8]) -> Header {
         let length = if encoded.is_empty() { self.encode().len() } else { encoded.len() };
         let seed = super::hash::index_seed(self.id);
@@ -346,12 +347,12 @@ impl Index {
             index_length: length as u64,
             index_hash: super::hash::hash(seed, encoded),
             store_length: self.shards.iter().sum(),
-            // Default: an index without shards is one whose extents have no places yet.
+            // Default: an index without shards has no extent offsets yet.
             shard_length: self.shards.first().copied().unwrap_or(0),
         }
     }
 
-    /// Where the first extent lies.
+    /// Returns the offset of the first extent.
     fn data_start(&self) -> u64 {
         self.header(&[]).data_start().unwrap_or(u64::MAX)
     }
@@ -361,7 +362,7 @@ fn size_fits(size: usize) -> bool {
     size > 0 && u32::try_from(size).is_ok_and(|size| size < NONE)
 }
 
-/// The default order; names are given once the levels are known.
+/// Returns the default sections; they are named once the levels are known.
 fn default_sections(groups: &[Group]) -> Vec<SectionPlan> {
     let has = |group: &Group, plane: Plane| match group.id {
         GroupId::Asset { .. } => plane == Plane::P2,
@@ -391,7 +392,7 @@ fn default_sections(groups: &[Group]) -> Vec<SectionPlan> {
     sections
 }
 
-/// Names each section by the level that it completes.
+/// Names each section after the level that it completes.
 fn name_sections(index: &mut Index) {
     let mut before = None;
     for (section, level) in index.sections.iter_mut().zip(&index.section_levels) {

@@ -1,4 +1,4 @@
-//! An opened store.
+//! Reading of an opened store.
 
 use crate::Invariant;
 use crate::memory::try_zeroed;
@@ -17,38 +17,38 @@ use super::shards::ShardedStorage;
 use super::storage::{FileStorage, Storage};
 use crate::{Level, Plane};
 
-/// How to open a store.
+/// Options for opening a store.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Where the store begins in its file, for stores within bundles.
+    /// Byte offset of the store in its file, for stores within bundles.
     pub offset: u64,
-    /// Bytes of the store; none = all that follow.
+    /// Length of the store in bytes; `None` extends to the end of the file.
     pub length: Option<u64>,
-    /// Whether a store that was cut within a section opens at its last complete section. One that
-    /// ends with a section always opens.
+    /// True to open a store truncated within a section at its last complete section. A store that ends with a
+    /// section can always be opened.
     pub partial: bool,
 }
 
-/// An opened, checked index over a range of bytes.
+/// An opened store with a checked index.
 ///
-/// Opening reads the header and the index alone; extents are read, and checked, one by one.
+/// Opening reads only the header and the index. Extents are read and checked one by one.
 pub struct Store {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) name: String,
     pub(super) index: Index,
     pub(super) header: Header,
-    /// Sections that are there as a whole.
+    /// Number of complete sections.
     sections_present: usize,
     level: Level,
     checksums: Checksums,
     digits: Digits,
 }
 
-/// What extents are compared with when they are read.
+/// Source of the checksums that extents are verified with.
 enum Checksums {
-    /// The index has a checksum of each.
+    /// Checksums recorded in the index.
     Recorded,
-    /// Those of the extents as they were read first, by their numbers.
+    /// Checksums computed when each extent was first read, by extent number.
     FirstRead(Vec<OnceLock<[u8; 16]>>),
 }
 
@@ -59,18 +59,18 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens a store, or the first of its shards with the others beside it.
+    /// Opens a store; for a sharded store, `path` is the first shard and the others are next to it.
     ///
     /// # Errors
-    /// [`StoreError`] that says what is wrong and where.
+    /// A [`StoreError`] with the location and the problem.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::open_with(path, &OpenOptions::default())
     }
 
-    /// Opens a store within a larger file, or one that is not complete.
+    /// Opens a store within a larger file, or an incomplete one.
     ///
     /// # Errors
-    /// [`StoreError`] that says what is wrong and where.
+    /// A [`StoreError`] with the location and the problem.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let file = FileStorage::open(path, options.offset, options.length)?;
@@ -85,7 +85,7 @@ impl Store {
     /// Opens a store in any kind of storage.
     ///
     /// # Errors
-    /// [`StoreError`] that says what is wrong and where.
+    /// A [`StoreError`] with the location and the problem.
     pub fn from_storage(storage: Arc<dyn Storage>, partial: bool) -> Result<Self, StoreError> {
         let (header, index) = read_index(&*storage)?;
         Self::new(storage, header, index, partial)
@@ -138,14 +138,14 @@ impl Store {
         }
     }
 
-    /// A store that is not written anywhere: `storage` makes the bytes of extents out of something
-    /// else whenever they are read. All of it is one model, whose level is `level`.
+    /// Opens a derived store, which exists in no file: `storage` computes the bytes of extents from another
+    /// source on each read. The whole store is one model of level `level`.
     ///
-    /// Nothing says what the extents' bytes should be before they are read; later reads are compared
-    /// with the first. `storage` makes P3 and P4 as `digits` says.
+    /// There are no checksums before the first read; later reads are compared with the first. `storage` must
+    /// produce P3 and P4 as `digits` specifies.
     ///
     /// # Errors
-    /// [`StoreError::Plan`] for a plan that no store can follow, or with codecs that are not known.
+    /// [`StoreError::Plan`] if the plan is invalid or has unknown codecs.
     pub fn derived(
         plan: &StorePlan,
         level: Level,
@@ -160,10 +160,10 @@ impl Store {
         Ok(Self { storage, name, index, header, sections_present, level, checksums, digits })
     }
 
-    /// The index of [`Self::derived`].
+    /// Computes the index of [`Self::derived`].
     ///
     /// # Errors
-    /// As [`Self::derived`].
+    /// The errors of [`Self::derived`].
     pub fn derived_index(plan: &StorePlan, level: Level) -> Result<Index, StoreError> {
         let mut index = plan.index()?;
         if let Some(number) = index.codecs.iter().position(|slot| slot.codec.is_none()) {
@@ -173,17 +173,17 @@ impl Store {
         Ok(index)
     }
 
-    /// Name for messages, such as the path.
+    /// Name for error messages, such as the path.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The index: everything that the store holds or would hold if it were complete.
+    /// Index of the complete store, including parts that are not present.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Where the bytes come from.
+    /// Storage that the bytes are read from.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
@@ -193,57 +193,57 @@ impl Store {
         self.index.id
     }
 
-    /// The highest level that is complete.
+    /// Highest complete level.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Sections that are there as a whole, from the first.
+    /// Number of complete sections, counted from the first.
     pub fn sections_present(&self) -> usize {
         self.sections_present
     }
 
-    /// Bytes that are there, and bytes of the whole store.
+    /// Number of bytes present, and the length of the complete store.
     pub fn lengths(&self) -> (u64, u64) {
         (self.storage.len(), self.header.store_length)
     }
 
-    /// All groups.
+    /// All groups, including those without present extents.
     pub fn groups(&self) -> &[Group] {
         &self.index.groups
     }
 
-    /// The group of that name.
+    /// Returns the group with an id.
     pub fn group(&self, id: &GroupId) -> Option<&Group> {
         self.index.group(id)
     }
 
-    /// How P3 and P4 lie in its extents.
+    /// Storage of planes P3 and P4 in extents.
     pub fn digits(&self) -> Digits {
         self.digits
     }
 
-    /// What an extent of a group holds, in order; none if the sizes overflow.
+    /// Returns the parts of a group's extent, in order, or `None` if the sizes overflow.
     pub fn parts(&self, group: &Group, plane: Plane) -> Option<Vec<Part>> {
         group.parts_as(plane, self.digits)
     }
 
-    /// Whether an extent is there as a whole.
+    /// Returns whether an extent is completely present.
     pub fn is_present(&self, extent: &Extent) -> bool {
         let end = self.sections_present.checked_sub(1);
         let end = end.and_then(|last| self.index.sections.get(last)).map_or(0, |last| last.end);
         extent.offset < end
     }
 
-    /// The extent of a group's plane, if it is there.
+    /// Returns the extent of a group's plane, if it is present.
     pub fn extent(&self, group: &Group, plane: Plane) -> Option<&Extent> {
         self.index.extent(group, plane).filter(|extent| self.is_present(extent))
     }
 
-    /// Reads an extent without checking it. `out` must have its length.
+    /// Reads an extent without checking it. `out` must have the extent's length.
     ///
     /// # Errors
-    /// [`StoreError::Length`], [`StoreError::Absent`], [`StoreError::Changed`], [`StoreError::Io`].
+    /// [`StoreError::Length`], [`StoreError::Absent`], [`StoreError::Changed`] or [`StoreError::Io`].
     pub fn read_raw(&self, extent: &Extent, out: &mut [u8]) -> Result<(), StoreError> {
         if out.len() as u64 != extent.length {
             let what = self.index.describe(extent);
@@ -256,22 +256,24 @@ impl Store {
         self.read_bytes(extent.offset, out)
     }
 
-    /// What a failed read of an extent means, for those who read the storage's files themselves.
+    /// Converts a failed read of an extent to a [`StoreError`], for callers that read the storage's files
+    /// directly.
     pub fn read_error(&self, extent: &Extent, source: std::io::Error) -> StoreError {
         StoreError::io(&self.name, "read", extent.offset, 0, source)
     }
 
-    /// Whether an extent's bytes are still those of the file that was opened.
+    /// Checks that the file of an extent has not changed since it was opened.
     ///
     /// # Errors
-    /// [`StoreError::Changed`], [`StoreError::Io`].
+    /// [`StoreError::Changed`] if it has; [`StoreError::Io`] if the system fails.
     pub fn check_unchanged(&self, extent: &Extent) -> Result<(), StoreError> {
         let unchanged = self.storage.check_unchanged(extent.offset, extent.length);
         unchanged.map_err(|source| self.read_error(extent, source))
     }
 
-    /// The checksums that extents of a derived store had when they were read first, by their numbers;
-    /// none of a store that records its own. [`Self::expect_checksums`] takes them another time.
+    /// Returns the checksums of a derived store's extents from their first read, by extent number. Returns
+    /// `None` for a store with recorded checksums. Pass them to [`Self::expect_checksums`] when the store is
+    /// opened again.
     pub fn first_checksums(&self) -> Option<Vec<Option<[u8; 16]>>> {
         match &self.checksums {
             Checksums::Recorded => None,
@@ -281,12 +283,12 @@ impl Store {
         }
     }
 
-    /// Has extents of a derived store compared with what they were when a store of the same id was
-    /// read: see [`Self::first_checksums`]. What this one has read already stays what it was. Returns
-    /// how many are known now.
+    /// Sets expected checksums of a derived store's extents, from [`Self::first_checksums`] of a store with
+    /// the same id. Extents that were already read keep their checksums. Returns the number of known
+    /// checksums.
     ///
     /// # Errors
-    /// [`StoreError::Length`] if there is not one for every extent, or the store records its own.
+    /// [`StoreError::Length`] if there is not one entry per extent, or if the store has recorded checksums.
     pub fn expect_checksums(&self, known: &[Option<[u8; 16]>]) -> Result<usize, StoreError> {
         let firsts: &[OnceLock<[u8; 16]>] = match &self.checksums {
             Checksums::Recorded => &[],
@@ -305,16 +307,16 @@ impl Store {
         Ok(firsts.iter().filter(|first| first.get().is_some()).count())
     }
 
-    /// Whether the bytes of extents are made when they are read.
+    /// Returns true if extents are computed on each read instead of stored.
     pub fn is_derived(&self) -> bool {
         matches!(self.checksums, Checksums::FirstRead(_))
     }
 
-    /// Compares an extent's bytes with its checksum; in a derived store with that of the bytes that
-    /// were read first.
+    /// Verifies an extent's bytes against its checksum; in a derived store, against the checksum of the first
+    /// read.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`]; of a derived store [`StoreError::Differs`].
+    /// [`StoreError::Damaged`], or [`StoreError::Differs`] for a derived store.
     pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
         let seed = self.index.seed(extent);
         let seed = seed.invariant("every extent belongs to a group of its index")?;
@@ -330,24 +332,25 @@ impl Store {
         if found == expected { Ok(()) } else { Err(self.damaged(extent)) }
     }
 
-    /// Reads an extent and checks it. `out` must have its length.
+    /// Reads an extent and verifies it. `out` must have the extent's length.
     ///
     /// # Errors
-    /// As [`Self::read_raw`] and [`Self::check`]; `out` then holds nothing that may be used.
+    /// The errors of [`Self::read_raw`] and [`Self::check`]; the contents of `out` must not be used in that
+    /// case.
     pub fn read_extent(&self, extent: &Extent, out: &mut [u8]) -> Result<(), StoreError> {
         self.read_raw(extent, out)?;
         self.check(extent, out)
     }
 
-    /// Reads and checks an extent into memory of its own.
+    /// Reads and verifies an extent into a new vector.
     ///
     /// # Errors
-    /// As [`Self::read_extent`].
+    /// The errors of [`Self::read_extent`].
     pub fn read_extent_vec(&self, extent: &Extent) -> Result<Vec<u8>, StoreError> {
         if !self.is_present(extent) {
             return Err(self.absent(self.index.describe(extent)));
         }
-        // Present extents lie within the storage, so this is no more than there is to read.
+        // Present extents are within the storage, so the allocation does not exceed the data.
         let length = usize::try_from(extent.length)
             .map_err(|_| self.absent(format!("memory for {}", self.index.describe(extent))))?;
         let mut bytes = try_zeroed("an extent", length)?;
@@ -355,7 +358,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Names of the files that the store carries.
+    /// Names of the assets.
     pub fn asset_names(&self) -> impl Iterator<Item = &str> {
         self.index.groups.iter().filter_map(|group| match &group.id {
             GroupId::Asset { name } => Some(name.as_str()),
@@ -363,10 +366,10 @@ impl Store {
         })
     }
 
-    /// A file that the store carries; none if it has no such.
+    /// Reads an asset, or returns `None` if the store does not have it.
     ///
     /// # Errors
-    /// As [`Self::read_extent`].
+    /// The errors of [`Self::read_extent`].
     pub fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let group = self.index.group(&GroupId::asset(name));
         match group.and_then(|group| self.extent(group, Plane::P2)) {
@@ -375,10 +378,10 @@ impl Store {
         }
     }
 
-    /// The model's `config.json`.
+    /// Reads the model's `config.json`.
     ///
     /// # Errors
-    /// As [`Self::read_extent`]; [`StoreError::Absent`] if the store carries none.
+    /// The errors of [`Self::read_extent`]; [`StoreError::Absent`] if the store does not have it.
     pub fn config_json(&self) -> Result<Vec<u8>, StoreError> {
         let name = super::ASSET_CONFIG;
         self.asset(name)?.ok_or_else(|| self.absent(format!("asset `{name}`")))
@@ -394,7 +397,7 @@ impl Store {
     pub(super) fn damaged(&self, extent: &Extent) -> StoreError {
         if self.is_derived() {
             let origin = self.storage.origin(extent.offset);
-            // Default: a storage that does not say is known by the extent alone.
+            // Default: a storage without origins is described by the extent's offset.
             let origin = origin.unwrap_or_else(|| format!("byte {}", extent.offset));
             let (file, what) = (self.name.clone(), self.index.describe(extent));
             return StoreError::Differs { file, what, origin };
@@ -412,7 +415,7 @@ impl Store {
     }
 }
 
-/// Reads and checks header and index; all that is ever allocated by a count of the file.
+/// Reads and checks header and index. Only here do allocations depend on counts from the file.
 fn read_index(storage: &dyn Storage) -> Result<(Header, Index), StoreError> {
     let (name, length) = (storage.name(), storage.len());
     let read = |offset: u64, bytes: u64| -> Result<Vec<u8>, StoreError> {

@@ -1,4 +1,4 @@
-//! Opening the files of a store to be written, and finding what an earlier attempt left in them.
+//! Opening of the files of a store for writing, and recovery of the results of an earlier attempt.
 
 use crate::Invariant;
 use crate::memory::{OutOfMemory, try_filled, try_reserve};
@@ -17,7 +17,7 @@ use super::journal::{Journal, ReadJournal, Record};
 use super::partial::{ShardFile, State, journal_path, shard_paths};
 use crate::nested::NestedCodec;
 
-/// Most bytes that are read at once.
+/// Maximum bytes per read.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Opens or creates the temporary files and the journal.
@@ -48,8 +48,9 @@ pub(super) fn open(
                 .map_err(|error| StoreError::io(label(temporary), "create", 0, 0, error))?;
         }
     }
-    // Before anything is written: a file that was taken back, now or by an attempt that failed since,
-    // might else have its final name again after a power failure, with what is written from here on.
+    // Sync before anything is written. A shard renamed back to its temporary name, in this attempt or an
+    // earlier failed one, could otherwise reappear under its final name after a power failure, with partial
+    // contents.
     disk.sync_folder_of(destination)
         .map_err(|error| StoreError::io(label(destination), "create", 0, 0, error))?;
     for ((temporary, final_path), length) in paths.into_iter().zip(&index.shards) {
@@ -57,14 +58,14 @@ pub(super) fn open(
         let error = |error| StoreError::io(&name, "create", start, 0, error);
         let file = disk.open(&temporary).map_err(error)?;
         if !resumed {
-            // So that nothing of another store can be mistaken for this one's.
+            // Data of another store must not be mistaken for this one's.
             file.set_len(0).map_err(error)?;
         }
         file.set_len(*length).map_err(error)?;
         files.push(ShardFile { file, name, temporary, final_path, start });
         start += length;
     }
-    // Only now: a journal of this store means that its files are there.
+    // Created last: the journal of a store implies that its files exist.
     let (journal, records) = match read {
         ReadJournal::Ours(journal, records) => (journal, records),
         ReadJournal::Other(file) => {
@@ -75,8 +76,8 @@ pub(super) fn open(
     Ok((files, state))
 }
 
-/// Gives a shard that already has its final name its temporary one again: the earlier attempt was
-/// stopped between two renames.
+/// Renames a shard from its final name back to the temporary one, if the earlier attempt was interrupted
+/// between two renames.
 fn take_back(
     disk: &dyn Disk,
     temporary: &Path,
@@ -97,7 +98,7 @@ fn take_back(
     }
 }
 
-/// What the journal says, as far as it is true.
+/// Applies the records of the journal that can be verified.
 fn replay(
     index: &Index,
     files: &[ShardFile],
@@ -145,7 +146,7 @@ fn replay(
     Ok(state)
 }
 
-/// A slot for everything that may have been written.
+/// Returns `count` empty slots.
 fn slots<T: Clone>(count: usize) -> Result<Vec<Option<T>>, OutOfMemory> {
     try_filled("what the journal of a store says", None, count)
 }
@@ -156,9 +157,9 @@ fn set<T>(slots: &mut [Option<T>], number: u32, value: T) {
     }
 }
 
-/// Whether an extent has the hash that the journal says, and zeros after it. Its bytes are written again:
-/// after a failed sync a system may have them in memory alone and take them for written, so that
-/// no later sync would write them.
+/// Returns whether an extent has the hash in the journal and zero padding. The bytes are written again: after
+/// a failed sync, the system may hold them only in memory and treat them as written, so that later syncs
+/// would skip them.
 fn rewrite(
     index: &Index,
     files: &[ShardFile],

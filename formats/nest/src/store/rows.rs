@@ -1,5 +1,5 @@
-//! Single rows of a matrix, read when they are wanted: an embedding needs no memory but for what
-//! its rows are checked by.
+//! Single rows of a matrix, read on demand. An embedding then takes no memory except for row checksums and
+//! scales.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use crate::nested::{
 };
 use crate::{Level, Plane};
 
-/// A run of bytes of every row, one row after the other.
+/// A run of bytes of equal length for each row, stored row after row.
 #[derive(Clone, Debug)]
 struct RowRun {
-    /// Where the first row's begin in the store.
+    /// Byte offset of the first row's bytes in the store.
     offset: u64,
-    /// Bytes of a row.
+    /// Bytes per row.
     bytes: usize,
-    /// What they are.
+    /// Content of the bytes.
     item: Item,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Item {
-    /// A part of plane P2, with its place in a P2 of one row.
+    /// Part of plane P2, with its byte range in a P2 of one row.
     Base(Range<usize>),
-    /// Codes of a plane above it.
+    /// Codes of a plane above P2.
     Codes(Plane),
 }
 
-/// The rows of a row-major matrix of a store.
+/// Rows of a row-major matrix in a store.
 #[derive(Debug)]
 pub struct StoredRows {
     store: Arc<Store>,
@@ -43,43 +43,43 @@ pub struct StoredRows {
     cols: usize,
     level: Level,
     codec: Codec,
-    /// Nested code: f16 of every row, little-endian.
+    /// Nested code: row scales, f16, little-endian, `[rows]`.
     scales: Vec<u8>,
-    /// Nested code: `[tiles]`.
+    /// Nested code: table of each tile, `[tiles]`.
     tables: Vec<u8>,
     pieces: Vec<RowRun>,
-    /// What a row's pieces hash to, one after the other.
+    /// Hash of each row's concatenated pieces.
     hashes: Vec<u64>,
 }
 
-/// What reading a row needs besides; keeps its memory.
+/// Reusable buffers for reading rows.
 #[derive(Clone, Debug, Default)]
 pub struct RowScratch {
     base: Vec<u8>,
     planes: [Vec<u8>; 4],
 }
 
-/// A row that cannot be had.
+/// An error of reading a row.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError {
-    /// It cannot be read, or is not what was there when the rows were opened.
+    /// The row cannot be read, or has changed since the rows were opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It holds what cannot be.
+    /// The row's contents are invalid.
     #[error(transparent)]
     Nested(#[from] NestedError),
 }
 
 impl StoredRows {
-    /// Reads and verifies the first matrix of a group once, up to the prefix of `level`, and
-    /// remembers what its rows are checked by. None if it does not lie in codes row by row, or
-    /// if planes of the prefix are not there.
+    /// Opens the first matrix of a group for reading rows up to the prefix of `level`. Reads and verifies the
+    /// matrix once and keeps a checksum per row. Returns `None` if the matrix is not stored as row-major
+    /// codes or lacks planes of the prefix.
     ///
-    /// Takes the memory of one extent meanwhile, then about 10 bytes a row.
+    /// Uses the memory of one extent temporarily, then about 10 bytes per row.
     ///
     /// # Errors
-    /// As [`Store::read_extent`]; [`NestedError`] for a plane whose size overflows.
+    /// The errors of [`Store::read_extent`]; [`NestedError`] if the size of a plane overflows.
     pub fn open(store: &Arc<Store>, group: &Group, level: Level) -> Result<Option<Self>, RowError> {
         let Some(matrix) = group.matrices.first() else { return Ok(None) };
         let Encoding::Nested { layout: Layout::RowMajor, .. } = matrix.encoding else {
@@ -114,7 +114,7 @@ impl StoredRows {
         Ok(planes.into_iter().all(held).then_some(open))
     }
 
-    /// Takes what an extent says of the first matrix.
+    /// Registers the planes of the first matrix in an extent.
     fn take(&mut self, group: &Group, plane: Plane, extent: &Extent) -> Result<(), RowError> {
         let (rows, cols) = (self.rows, self.cols);
         let shape = || NestedError::Shape { rows, cols };
@@ -142,7 +142,7 @@ impl StoredRows {
         Ok(())
     }
 
-    /// Takes plane P2, which lies at `start`.
+    /// Registers plane P2, which starts at offset `start`.
     fn take_base(&mut self, start: u64, bytes: &[u8]) -> Result<(), RowError> {
         let (rows, cols) = (self.rows, self.cols);
         let shape = || NestedError::Shape { rows, cols };
@@ -192,26 +192,26 @@ impl StoredRows {
         self.cols
     }
 
-    /// The highest prefix that rows can be read at.
+    /// Highest level that rows can be read at.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Bytes that a row is read with.
+    /// Number of bytes read per row.
     pub fn row_bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.bytes as u64).sum()
     }
 
-    /// Bytes of memory that are kept.
+    /// Size in bytes of the retained scales, tables and hashes.
     pub fn kept_bytes(&self) -> u64 {
         (self.scales.len() + self.tables.len() + size_of::<u64>() * self.hashes.len()) as u64
     }
 
-    /// The weights of a row, `out` `[cols]`, the same as of the whole matrix.
+    /// Decodes the weights of a row into `out` `[cols]`, with the same result as from the whole matrix.
     ///
     /// # Errors
-    /// [`RowError::Store`] if it cannot be read or is not what it was; [`RowError::Nested`] for a
-    /// row or a level that is not there.
+    /// [`RowError::Store`] if the row cannot be read or has changed; [`RowError::Nested`] if the row or level
+    /// does not exist.
     pub fn read(
         &self,
         level: Level,
@@ -267,7 +267,7 @@ impl StoredRows {
         Ok(view.dequantize_row(level, 0, out)?)
     }
 
-    /// Where the first piece of a row lies: file, offset, bytes.
+    /// Returns file, offset and length of the first piece of a row.
     pub fn place(&self, row: usize) -> (String, u64, u64) {
         let first = self.pieces.first();
         let length = first.map_or(0, |piece| piece.bytes as u64);

@@ -1,4 +1,4 @@
-//! Stores in several files.
+//! Stores split into several files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use super::header::Header;
 use super::index::Index;
 use super::storage::{FilePart, FileStorage, Storage, check_range};
 
-/// The path of one shard, counted from 0, of a store at `path`; `path` itself if there is only one.
+/// Returns the path of a shard, numbered from 0, of a store at `path`; `path` itself for a single file.
 ///
-/// `model.nest` of three becomes `model-00001-of-00003.nest` and so on.
+/// For three shards, `model.nest` becomes `model-00001-of-00003.nest` and so on.
 pub fn shard_path(path: &Path, shard: u32, shards: u32) -> PathBuf {
     if shards == 1 {
         return path.to_owned();
     }
-    // Default: a path without a name cannot be written to, whatever stands before its numbers.
+    // Default: a path without a file name cannot be written to anyway.
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let number = u64::from(shard) + 1;
     path.with_file_name(format!("{stem}-{number:05}-of-{shards:05}.nest"))
 }
 
-/// The path of another shard, from that of the first.
+/// Returns the path of another shard, given that of the first.
 fn sibling(first: &Path, shard: u32, shards: u32) -> Option<PathBuf> {
     let name = first.file_name()?.to_str()?;
     let stem = name.strip_suffix(&format!("-00001-of-{shards:05}.nest"))?;
@@ -30,7 +30,7 @@ fn sibling(first: &Path, shard: u32, shards: u32) -> Option<PathBuf> {
     Some(first.with_file_name(format!("{stem}-{number:05}-of-{shards:05}.nest")))
 }
 
-/// Shards in a row, as one range of bytes.
+/// Consecutive shards as one range of bytes.
 #[derive(Debug)]
 pub(super) struct ShardedStorage {
     name: String,
@@ -38,7 +38,7 @@ pub(super) struct ShardedStorage {
 }
 
 impl ShardedStorage {
-    /// Opens the shards after the first, as far as they are there without a hole.
+    /// Opens the shards after the first, up to the first missing or incomplete one.
     pub fn open(path: &Path, first: FileStorage, index: &Index) -> Result<Self, StoreError> {
         let count = u32::try_from(index.shards.len()).unwrap_or(u32::MAX);
         let mut complete = Some(first.len()) == index.shards.first().copied();
@@ -77,7 +77,7 @@ impl ShardedStorage {
     }
 }
 
-/// Compares a shard's header with the index; the inner error is the reason.
+/// Compares a shard's header with the index; the inner error is the reason for a mismatch.
 fn check_shard(
     storage: &FileStorage,
     index: &Index,
@@ -100,7 +100,7 @@ fn check_shard(
     })
 }
 
-/// The header of a shard other than the first.
+/// Returns the header of a shard other than the first.
 pub(super) fn shard_header(index: &Index, number: u32) -> Option<Header> {
     Some(Header {
         version: index.version(),

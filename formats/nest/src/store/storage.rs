@@ -1,4 +1,4 @@
-//! Where the bytes of a store come from.
+//! Storage that a store is read from.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -8,74 +8,73 @@ use std::time::SystemTime;
 use super::error::{StorageChanged, StoreError, label};
 use crate::open_regular;
 
-/// A range of bytes that a store is read from: a file, part of one, memory.
+/// A range of bytes that contains a store: a file, part of a file, or memory.
 ///
-/// Reads come from several threads at once.
+/// Reads may run on several threads at once.
 pub trait Storage: Send + Sync {
-    /// Name for messages, such as the path.
+    /// Name for error messages, such as the path.
     fn name(&self) -> String;
 
-    /// Bytes that there are.
+    /// Number of bytes available.
     fn len(&self) -> u64;
 
-    /// Whether there is nothing.
+    /// Returns whether the storage has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `out` with the bytes from `offset`.
+    /// Fills `out` with the bytes at `offset`.
     ///
     /// # Errors
-    /// Of the system; of kind [`io::ErrorKind::UnexpectedEof`] past the end; one that wraps
-    /// [`StorageChanged`] if the bytes are no longer those that were opened.
+    /// System errors; of kind [`io::ErrorKind::UnexpectedEof`] if the range exceeds the storage; wrapping
+    /// [`StorageChanged`] if the bytes changed since the storage was opened.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// The plain files that the bytes lie in, in order, for mapping and for other ways of reading.
+    /// Plain files that contain the bytes, in order, for mapping and other ways of reading.
     fn files(&self) -> Vec<FilePart<'_>> {
         Vec::new()
     }
 
-    /// What the bytes from `offset` are made of, for messages, where they are made of something else.
+    /// Describes the source of the bytes at `offset` in a derived storage, for error messages.
     fn origin(&self, offset: u64) -> Option<String> {
         let _ = offset;
         None
     }
 
-    /// Says whether reads from now on leave the page cache as it is, where they can: for readers that
-    /// hold what they read in memory of their own while memory is short. Files of [`Self::files`] are
-    /// read as their reader likes.
+    /// Requests that subsequent reads bypass the page cache where possible. Used when memory is short and the
+    /// reader keeps the data in its own memory. Direct reads of [`Self::files`] are not affected.
     fn pass_page_cache(&self, passes: bool) {
         let _ = passes;
     }
 
-    /// Whether reads leave the page cache as it is.
+    /// Returns whether reads bypass the page cache.
     fn passes_page_cache(&self) -> bool {
         false
     }
 
-    /// Whether the bytes from `offset` are still those that were opened, for readers of
-    /// [`Self::files`] to ask after every read.
+    /// Checks that the bytes at `offset` are unchanged since the storage was opened. Readers of
+    /// [`Self::files`] call it after each read.
     ///
     /// # Errors
-    /// One that wraps [`StorageChanged`] if they are not; of the system.
+    /// An error that wraps [`StorageChanged`] if they changed; system errors.
     fn check_unchanged(&self, offset: u64, length: u64) -> io::Result<()> {
         let _ = (offset, length);
         Ok(())
     }
 }
 
-/// A run of a store's bytes within a plain file.
+/// A range of a store's bytes within a plain file.
 #[derive(Debug)]
 pub struct FilePart<'a> {
-    /// The file.
+    /// File with the bytes.
     pub file: &'a File,
-    /// Where the run begins in the file.
+    /// Byte offset of the range in the file.
     pub offset: u64,
-    /// Its bytes.
+    /// Length of the range in bytes.
     pub length: u64,
 }
 
-/// A file, or part of one.
+/// Storage in a file or part of a file.
 #[derive(Debug)]
 pub struct FileStorage {
     name: String,
@@ -86,11 +85,11 @@ pub struct FileStorage {
 }
 
 impl FileStorage {
-    /// Opens `length` bytes of a file from `offset`, or all that follow.
+    /// Opens `length` bytes of a file at `offset`, or the rest of the file.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if the file cannot be opened or is no regular file, [`StoreError::Length`] if it
-    /// has no such range.
+    /// [`StoreError::Io`] if the file cannot be opened or is not a regular file; [`StoreError::Length`] if
+    /// the range exceeds the file.
     pub fn open(path: &Path, offset: u64, length: Option<u64>) -> Result<Self, StoreError> {
         let name = label(path);
         let error = |source| StoreError::io(name.clone(), "open", offset, 0, source);
@@ -102,7 +101,7 @@ impl FileStorage {
             (Some(rest), Some(length)) if length <= rest => length,
             _ => {
                 let what = format!("{name}: the range from byte {offset}");
-                // Default: no bytes are asked for, or none are there.
+                // Default: 0 if no length is given, or if the file ends before the offset.
                 let (expected, found) = (length.unwrap_or(0), rest.unwrap_or(0));
                 return Err(StoreError::Length { what, expected, found });
             }
@@ -124,7 +123,7 @@ impl Storage for FileStorage {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         check_range(self.length, offset, out.len())?;
         let read = self.file.read_exact_at(out, self.offset + offset);
-        // Checked after the read: what was read before a change is what was opened.
+        // Checked after the read: unchanged metadata then means that the bytes read are the original ones.
         self.check_unchanged(offset, out.len() as u64)?;
         read
     }
@@ -143,7 +142,7 @@ impl Storage for FileStorage {
     }
 }
 
-/// A store in memory.
+/// Storage in memory.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStorage {
     name: String,
@@ -151,7 +150,7 @@ pub struct MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// `name` is for messages.
+    /// Creates a storage; `name` is used in error messages.
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
         Self { name: name.into(), bytes }
     }
@@ -175,7 +174,7 @@ impl Storage for MemoryStorage {
     }
 }
 
-/// Whether `length` bytes from `offset` lie within `available`.
+/// Checks that `length` bytes at `offset` are within `available`.
 pub(super) fn check_range(available: u64, offset: u64, length: usize) -> io::Result<()> {
     match offset.checked_add(length as u64) {
         Some(end) if end <= available => Ok(()),
@@ -183,12 +182,12 @@ pub(super) fn check_range(available: u64, offset: u64, length: usize) -> io::Res
     }
 }
 
-/// What tells that a file is still the one that was opened.
+/// Metadata that detects modification or replacement of an open file.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     length: u64,
     modified: Option<SystemTime>,
-    /// Device and inode, where there are such.
+    /// Device and inode, if the system has them.
     identity: (u64, u64),
 }
 
@@ -213,7 +212,7 @@ fn identity(_: &Metadata) -> (u64, u64) {
     (0, 0)
 }
 
-/// A file that is read and written at given places, from several threads.
+/// A file that several threads read and write at given offsets.
 #[derive(Debug)]
 pub(super) struct PositionedFile {
     #[cfg(any(unix, windows))]
@@ -236,7 +235,7 @@ impl PositionedFile {
         Some(&self.file)
     }
 
-    /// Runs `action` with the file.
+    /// Calls `action` with the file.
     pub fn with<T>(&self, action: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
         action(&self.file)
     }
@@ -298,7 +297,7 @@ impl PositionedFile {
         None
     }
 
-    /// Runs `action` with the file.
+    /// Calls `action` with the file.
     pub fn with<T>(&self, action: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
         action(&self.file.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }

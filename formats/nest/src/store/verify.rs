@@ -1,4 +1,4 @@
-//! Checking every byte of a store.
+//! Verification of all bytes of a store.
 
 use crate::Invariant;
 use crate::memory::try_zeroed;
@@ -13,40 +13,40 @@ use super::index::Extent;
 use super::read::Store;
 use super::shards::shard_header;
 
-/// Most bytes that are read at once.
+/// Maximum bytes per read.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// How far a check has come.
+/// Progress of a verification.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifyProgress {
-    /// Bytes checked.
+    /// Bytes checked so far.
     pub done_bytes: u64,
-    /// Bytes to check.
+    /// Total bytes to check.
     pub total_bytes: u64,
 }
 
-/// What a check found.
+/// Result of a verification.
 #[derive(Debug, Default)]
 pub struct VerifyReport {
-    /// Extents that were checked.
+    /// Number of checked extents.
     pub extents: usize,
-    /// Bytes that were checked, with header, index and padding.
+    /// Number of checked bytes, including header, index and padding.
     pub bytes: u64,
-    /// Bytes after the last complete section of a partial store; they were not checked.
+    /// Number of unchecked bytes after the last complete section of a partial store.
     pub unchecked_bytes: u64,
-    /// Everything that is not as it was written, in file order.
+    /// All damage found, in file order.
     pub damage: Vec<StoreError>,
 }
 
 impl Store {
-    /// Reads every present extent and the padding between them, and lists all damage.
+    /// Reads all present extents and the padding between them, and lists all damage.
     ///
-    /// The header and the index were checked when the store was opened. Of a derived store every extent
-    /// is made once: what it cannot be made of counts as damage, too.
+    /// Header and index were checked when the store was opened. Extents of a derived store are computed once;
+    /// sources that cannot be read count as damage, too.
     ///
     /// # Errors
-    /// [`StoreError::Io`] and [`StoreError::Changed`] end the check; [`StoreError::Cancelled`] if
-    /// `progress` breaks. Damage is not an error but in the report.
+    /// [`StoreError::Io`] and [`StoreError::Changed`] abort the verification; [`StoreError::Cancelled`] if
+    /// `progress` breaks. Damage is reported in the result, not as an error.
     pub fn verify(
         &self,
         progress: &mut dyn FnMut(VerifyProgress) -> ControlFlow<()>,
@@ -54,11 +54,11 @@ impl Store {
         self.verify_after(0, progress)
     }
 
-    /// As [`Self::verify`], but for the sections after the first `sections`, such as those that
-    /// were added to a store.
+    /// Verifies only the sections after the first `sections`, for example those added to a store; otherwise
+    /// as [`Self::verify`].
     ///
     /// # Errors
-    /// As [`Self::verify`].
+    /// The errors of [`Self::verify`].
     pub fn verify_after(
         &self,
         sections: usize,
@@ -79,7 +79,7 @@ impl Store {
         let total_bytes = self.present_bytes();
         let mut at = start;
         for extent in present {
-            // The only gap between extents is another shard's header.
+            // The only gap between extents is the header of another shard.
             if extent.offset > at {
                 self.verify_shard_header(at, &mut report)?;
             }
@@ -95,20 +95,20 @@ impl Store {
         Ok(report)
     }
 
-    /// Bytes that are read at once: no more than the longest extent.
+    /// Returns the size of the read buffer: at most the longest extent.
     fn chunk_bytes(&self) -> usize {
         // Default: without extents nothing is read.
         let longest = self.index.extents.iter().map(|extent| extent.length).max().unwrap_or(0);
         usize::try_from(longest).unwrap_or(usize::MAX).min(CHUNK_BYTES)
     }
 
-    /// Bytes of the complete sections.
+    /// Returns the length in bytes of the complete sections.
     fn present_bytes(&self) -> u64 {
         let last = self.sections_present().checked_sub(1);
         last.and_then(|last| self.index.sections.get(last)).map_or(0, |section| section.end)
     }
 
-    /// Checks one extent and the zeros after it; returns where those end.
+    /// Checks one extent and its padding; returns the end of the padding.
     fn verify_extent(
         &self,
         extent: &Extent,
@@ -137,8 +137,7 @@ impl Store {
         Ok(padded)
     }
 
-    /// Makes one extent, all at once, and compares it with what it was before; returns where the zeros
-    /// after it end.
+    /// Computes one extent completely and compares it with earlier reads; returns the end of its padding.
     fn verify_derived(
         &self,
         extent: &Extent,
@@ -163,7 +162,7 @@ impl Store {
         end: u64,
         report: &mut VerifyReport,
     ) -> Result<(), StoreError> {
-        // Less than the alignment, which is at most 16 MiB.
+        // At most the alignment, which is at most 16 MiB.
         let count = usize::try_from(end - start).invariant("an alignment fits in memory")?;
         let mut bytes = try_zeroed("padding of a store", count)?;
         self.read_bytes(start, &mut bytes)?;
@@ -174,7 +173,7 @@ impl Store {
         Ok(())
     }
 
-    /// Checks the header at `start` of a shard after the first, and the zeros after it.
+    /// Checks the header of a later shard at `start`, and its padding.
     fn verify_shard_header(&self, start: u64, report: &mut VerifyReport) -> Result<(), StoreError> {
         let mut bytes = [0; HEADER_BYTES];
         self.read_bytes(start, &mut bytes)?;

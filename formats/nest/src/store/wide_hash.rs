@@ -1,8 +1,8 @@
-//! XXH3-128 of long inputs, compiled for wider vectors where the processor has them.
+//! XXH3-128 of long inputs, compiled for wider vectors that are selected at run time.
 //!
-//! Everything that is read is hashed, so on a machine that streams this is a good part of what its
-//! processor does. The `xxhash-rust` crate chooses its vectors when it is compiled: SSE2 in a build
-//! that runs everywhere. The algorithm is Yann Collet's XXH3, as its specification has it
+//! All data read is hashed, so hashing is a large part of the CPU time on a machine that streams. The
+//! `xxhash-rust` crate selects its vectors at compile time, which is SSE2 in a portable build. The algorithm
+//! follows the specification of Yann Collet's XXH3
 //! (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>).
 #![cfg_attr(
     target_arch = "x86_64",
@@ -11,16 +11,16 @@
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// XXH3-128 with a seed.
+/// Returns XXH3-128 with a seed.
 pub(super) fn hash(seed: u64, bytes: &[u8]) -> u128 {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() > x86::LONG {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has these instructions.
+            // SAFETY: the processor supports these instructions.
             return unsafe { x86::hash_avx512(seed, bytes) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has these instructions.
+            // SAFETY: the processor supports these instructions.
             return unsafe { x86::hash_avx2(seed, bytes) };
         }
     }
@@ -33,7 +33,7 @@ mod x86 {
 
     use xxhash_rust::const_xxh3::const_custom_default_secret;
 
-    /// Inputs up to this length are hashed in another way.
+    /// Maximum length of inputs that use the algorithm's short variants.
     pub const LONG: usize = 240;
 
     const STRIPE: usize = 64;
@@ -41,7 +41,7 @@ mod x86 {
     const SECRET: usize = 192;
     const BLOCK: usize = STRIPE * (SECRET - STRIPE) / 8;
 
-    /// How far ahead memory is asked for: more than the processor does by itself.
+    /// Prefetch distance in bytes, longer than that of the hardware prefetcher.
     const AHEAD: usize = 4096;
 
     const P32_1: u64 = 0x9e37_79b1;
@@ -120,7 +120,7 @@ mod x86 {
         )
     }
 
-    /// Goes over an input longer than [`LONG`]: `add` adds a stripe with its key, `scramble` ends a
+    /// Processes an input longer than [`LONG`]: `add` accumulates a stripe with its key, `scramble` ends a
     /// block.
     #[inline(always)]
     fn pass<S>(
@@ -135,12 +135,12 @@ mod x86 {
             let (stripes, _) = block.as_chunks::<STRIPE>();
             for (at, stripe) in stripes.iter().enumerate() {
                 let ahead = stripe.as_ptr().wrapping_add(AHEAD);
-                // SAFETY: every x86-64 has it, and a hint is no access, wherever it points.
+                // SAFETY: all x86-64 processors support it, and prefetching an invalid address has no effect.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
                 add(sums, stripe, key(8 * at));
             }
         };
-        // The last block, whole or not, is not scrambled, and its last stripe comes apart.
+        // The last block is not scrambled, even if complete, and the last stripe is added separately.
         let blocks = bytes[..bytes.len().saturating_sub(1)].chunks_exact(BLOCK);
         let rest = blocks.remainder();
         for block in blocks {
@@ -193,7 +193,7 @@ mod tests {
                 assert_eq!(hash(seed, bytes), expected, "{length} bytes, seed {seed}");
                 #[cfg(target_arch = "x86_64")]
                 if length > super::x86::LONG && is_x86_feature_detected!("avx2") {
-                    // SAFETY: the processor has these instructions.
+                    // SAFETY: the processor supports these instructions.
                     let found = unsafe { super::x86::hash_avx2(seed, bytes) };
                     assert_eq!(found, expected, "{length} bytes, seed {seed}, AVX2");
                 }

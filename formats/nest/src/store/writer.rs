@@ -1,4 +1,4 @@
-//! Writing a store: temporary files beside the destination, a journal, and one rename at the end.
+//! Writing of a store: temporary files next to the destination, a journal, and a rename at the end.
 
 use crate::Invariant;
 use crate::memory::try_zeroed;
@@ -17,11 +17,11 @@ use super::shards::shard_header;
 use crate::nested::NestedCodec;
 use crate::{MatrixKind, Plane};
 
-/// Writes one store, extent by extent, in any order and from any thread.
+/// Writer of a store. Extents may be written in any order and from any thread.
 ///
-/// Everything goes to `<destination>.partial` until [`Self::finish`] gives it its name, so that
-/// nothing incomplete ever has it. `<destination>.journal` lists what is written; after a crash or a
-/// full disk [`Self::resume`] goes on from there, and the finished bytes are the same.
+/// All data goes to `<destination>.partial` until [`Self::finish`] renames it, so an incomplete store never
+/// has the final name. `<destination>.journal` lists the written parts. After a crash or a full disk,
+/// [`Self::resume`] continues from the journal, and the finished bytes are the same.
 pub struct StoreWriter {
     disk: Arc<dyn Disk>,
     destination: PathBuf,
@@ -31,29 +31,28 @@ pub struct StoreWriter {
 }
 
 impl StoreWriter {
-    /// Begins a store, forgetting any earlier attempt.
+    /// Starts a new store, discarding any earlier attempt.
     ///
     /// # Errors
-    /// [`StoreError::Plan`], [`StoreError::Busy`], [`StoreError::DiskFull`], [`StoreError::Io`].
+    /// [`StoreError::Plan`], [`StoreError::Busy`], [`StoreError::DiskFull`] or [`StoreError::Io`].
     pub fn create(destination: &Path, plan: &StorePlan) -> Result<Self, StoreError> {
         Self::open_on(Arc::new(OsDisk), destination, plan, false)
     }
 
-    /// Goes on with an interrupted store of the same plan, or begins one if there is none.
+    /// Resumes an interrupted store of the same plan, or starts a new one.
     ///
-    /// Extents that were written are read and checked; those that are not as they should be count as
-    /// not written.
+    /// Extents already written are read and checked; invalid ones count as not written.
     ///
     /// # Errors
-    /// As [`Self::create`].
+    /// The errors of [`Self::create`].
     pub fn resume(destination: &Path, plan: &StorePlan) -> Result<Self, StoreError> {
         Self::open_on(Arc::new(OsDisk), destination, plan, true)
     }
 
-    /// [`Self::create`], or [`Self::resume`] if `resume` is set, on any kind of disk.
+    /// Runs [`Self::create`], or [`Self::resume`] if `resume` is set, on any kind of disk.
     ///
     /// # Errors
-    /// As [`Self::create`].
+    /// The errors of [`Self::create`].
     pub fn open_on(
         disk: Arc<dyn Disk>,
         destination: &Path,
@@ -66,17 +65,17 @@ impl StoreWriter {
         Ok(Self { disk, destination, index, files, state: Mutex::new(state) })
     }
 
-    /// The plan's index, with the place of everything.
+    /// Index of the plan, with all offsets.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Where the store can be opened once it is finished: the destination, or its first shard.
+    /// Path of the finished store: the destination, or its first shard.
     pub fn final_path(&self) -> &Path {
         self.files.first().map_or(&self.destination, |file| &file.final_path)
     }
 
-    /// Bytes of extents that are written, and of all extents.
+    /// Size in bytes of the written extents, and of all extents.
     pub fn progress_bytes(&self) -> (u64, u64) {
         let state = self.state();
         let bytes = |extent: &Extent| extent.length;
@@ -85,7 +84,7 @@ impl StoreWriter {
         (written.sum(), self.index.extents.iter().map(bytes).sum())
     }
 
-    /// Whether every extent of a group is written.
+    /// Returns whether all extents of a group are written.
     pub fn is_group_written(&self, id: &GroupId) -> bool {
         let state = self.state();
         let Some(group) = self.index.group(id) else { return false };
@@ -95,16 +94,16 @@ impl StoreWriter {
         })
     }
 
-    /// The nested codec of that number, if it is known.
+    /// Returns the nested codec with a number, if it is known.
     pub fn codec(&self, codec: u32) -> Option<Arc<NestedCodec>> {
         let number = usize::try_from(codec).ok()?;
         self.state().codecs.get(number).cloned().flatten()
     }
 
-    /// Sets a nested codec; its number of tables must be as planned.
+    /// Sets a nested codec; it must have the planned number of tables.
     ///
     /// # Errors
-    /// [`StoreError::Plan`] if it is not valid, not planned so, or already set to something else;
+    /// [`StoreError::Plan`] if the codec is invalid, does not match the plan, or is already set differently;
     /// [`StoreError::DiskFull`], [`StoreError::Io`].
     pub fn set_codec(&self, number: u32, codec: &NestedCodec) -> Result<(), StoreError> {
         let error = |reason: String| StoreError::plan(format!("codec {number}"), reason);
@@ -136,11 +135,11 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Writes one extent. Writing it again replaces it.
+    /// Writes one extent, replacing earlier contents.
     ///
     /// # Errors
-    /// [`StoreError::Absent`] if it is not planned, [`StoreError::Length`];
-    /// [`StoreError::DiskFull`], [`StoreError::Io`], after which the same call may be tried again.
+    /// [`StoreError::Absent`] if the extent is not planned; [`StoreError::Length`]; [`StoreError::DiskFull`]
+    /// or [`StoreError::Io`], after which the call may be repeated.
     pub fn write_extent(&self, id: &GroupId, plane: Plane, bytes: &[u8]) -> Result<(), StoreError> {
         let (number, extent) = self.find(id, plane)?;
         if bytes.len() as u64 != extent.length {
@@ -168,18 +167,18 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Writes a file that the store carries.
+    /// Writes an asset.
     ///
     /// # Errors
-    /// As [`Self::write_extent`].
+    /// The errors of [`Self::write_extent`].
     pub fn write_asset(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.write_extent(&GroupId::asset(name), Plane::P2, bytes)
     }
 
-    /// Notes by how much a plane lowers its group's output error.
+    /// Records the reduction of a group's output error by a plane.
     ///
     /// # Errors
-    /// [`StoreError::Absent`] if it is not planned, [`StoreError::Plan`] unless `value` is finite and
+    /// [`StoreError::Absent`] if the extent is not planned; [`StoreError::Plan`] unless `value` is finite and
     /// not negative; [`StoreError::DiskFull`], [`StoreError::Io`].
     pub fn set_error_drop(&self, id: &GroupId, plane: Plane, value: f32) -> Result<(), StoreError> {
         let (number, _) = self.find(id, plane)?;
@@ -193,10 +192,10 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Notes how often a group is used.
+    /// Records the frequency of use of a group.
     ///
     /// # Errors
-    /// As [`Self::set_error_drop`].
+    /// The errors of [`Self::set_error_drop`].
     pub fn set_frequency(&self, id: &GroupId, value: f32) -> Result<(), StoreError> {
         let number = self.index.numbers.get(id).copied();
         let number = number.ok_or_else(|| self.absent(id.to_string()))?;
@@ -210,10 +209,10 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Notes the mean square of the weight that the router gives a group where it is used.
+    /// Records the mean square of the router's weight for a group when it is used.
     ///
     /// # Errors
-    /// As [`Self::set_error_drop`].
+    /// The errors of [`Self::set_error_drop`].
     pub fn set_weight_square(&self, id: &GroupId, value: f32) -> Result<(), StoreError> {
         let number = self.index.numbers.get(id).copied();
         let group = number.ok_or_else(|| self.absent(id.to_string()))?;
@@ -228,11 +227,11 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Keeps a few bytes about a group in the journal, so that [`Self::note`] has them after an
-    /// interruption too. They are no part of the store.
+    /// Saves caller-defined bytes about a group in the journal, so that [`Self::note`] returns them even
+    /// after an interruption. They are not part of the store.
     ///
     /// # Errors
-    /// [`StoreError::Absent`] if the group is not planned, [`StoreError::Plan`] for more than 4096
+    /// [`StoreError::Absent`] if the group is not planned; [`StoreError::Plan`] if there are more than 4096
     /// bytes; [`StoreError::DiskFull`], [`StoreError::Io`].
     pub fn set_note(&self, id: &GroupId, bytes: &[u8]) -> Result<(), StoreError> {
         let number = self.index.numbers.get(id).copied();
@@ -249,16 +248,16 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// What [`Self::set_note`] kept of a group, in this attempt or an earlier one.
+    /// Returns the bytes saved by [`Self::set_note`] in this attempt or an earlier one.
     pub fn note(&self, id: &GroupId) -> Option<Vec<u8>> {
         let number = usize::try_from(*self.index.numbers.get(id)?).ok()?;
         self.state().notes.get(number).cloned().flatten()
     }
 
-    /// Notes by how much each plane of one matrix lowers its group's output error.
+    /// Records the reduction of a group's output error by each plane of a matrix.
     ///
     /// # Errors
-    /// As [`Self::set_error_drop`]; [`StoreError::Absent`] if the plan has no
+    /// The errors of [`Self::set_error_drop`]; [`StoreError::Absent`] if the plan does not have
     /// [`super::Measures::PerMatrix`].
     pub fn set_matrix_error_drops(
         &self,
@@ -286,11 +285,11 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Writes the index, makes everything durable and gives the store its name.
+    /// Writes the index, syncs all files and renames them to their final names.
     ///
     /// # Errors
-    /// [`StoreError::Unfinished`] if something was not written; [`StoreError::DiskFull`],
-    /// [`StoreError::Io`], after which the store can be resumed.
+    /// [`StoreError::Unfinished`] if a part was not written; [`StoreError::DiskFull`] or [`StoreError::Io`],
+    /// after which the store can be resumed.
     pub fn finish(self) -> Result<(), StoreError> {
         let index = self.complete_index()?;
         let encoded = index.encode();
@@ -307,27 +306,27 @@ impl StoreWriter {
             file.write(0, &front)?;
             file.sync()?;
         }
-        // The first shard last: without it none of the others can be opened.
+        // The first shard is renamed last: without it the others cannot be opened.
         for file in self.files.iter().rev() {
             let renamed = self.disk.rename(&file.temporary, &file.final_path);
             renamed.map_err(|error| StoreError::io(&file.name, "rename", 0, 0, error))?;
         }
         if let Err(error) = self.disk.sync_folder_of(&self.destination) {
-            // Whether the names are durable is unknown: the store is unfinished, and can be resumed.
+            // The durability of the names is unknown, so the store is unfinished and can be resumed.
             for file in &self.files {
                 let _ = self.disk.rename(&file.final_path, &file.temporary);
             }
             return Err(StoreError::io(label(&self.destination), "finish", 0, 0, error));
         }
-        // The store is whole; a journal that stays is of no use to anybody, and does no harm.
+        // The store is complete; a leftover journal is harmless.
         let _ = self.disk.remove(&journal_path(&self.destination));
         Ok(())
     }
 
-    /// Removes everything that was written.
+    /// Removes the temporary files and the journal.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
+    /// [`StoreError::Io`] if a file cannot be removed.
     pub fn abandon(self) -> Result<(), StoreError> {
         let temporaries = self.files.iter().map(|file| file.temporary.clone());
         for path in temporaries.chain([journal_path(&self.destination)]) {
@@ -337,7 +336,7 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// The index with all that became known; an error names the first thing that is missing.
+    /// Returns the index with codecs, hashes and measurements; the error names the first missing part.
     fn complete_index(&self) -> Result<Index, StoreError> {
         let mut index = self.index.clone();
         let state = self.state();
@@ -363,7 +362,7 @@ impl StoreWriter {
             group.weight_square = weight_square.filter(|square| *square > 0.0);
             let of_group = drops.by_ref().take(group.matrices.len());
             for (slot, drops) in group.error_drops.iter_mut().zip(of_group) {
-                // Default: a matrix that was not measured has none.
+                // Default: a matrix without measurements has no drops.
                 *slot = drops.unwrap_or_default();
             }
         }
@@ -387,7 +386,7 @@ impl StoreWriter {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves no half-made change behind: each is one assignment.
+        // A panic on another thread leaves the state consistent, since each change is a single assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

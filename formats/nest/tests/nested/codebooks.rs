@@ -16,7 +16,8 @@ fn options(tables: usize) -> QuantizeOptions {
     options
 }
 
-/// Tiles in turn of Gaussian weights and of weights of two magnitudes, which want other tables.
+/// Returns tiles that alternate between Gaussian weights and weights of two magnitudes, which need different
+/// tables.
 fn mixed(tiles: usize) -> Vec<f32> {
     let random = Distribution::Gaussian.sample(11, tiles * TILE_ROWS * COLS);
     let two = |w: &f32| w.signum() * if w.abs() > 0.67 { 1.0 } else { 0.23 } + 0.02 * w;
@@ -37,8 +38,8 @@ fn fit(weights: &[f32], rows: usize, cols: usize, tables: usize) -> NestedCodec 
     fitter.finish().unwrap()
 }
 
-/// Two kinds of tiles take different tables, and lose less than with one table at each low level,
-/// read back through planes.
+/// Two kinds of tiles take different tables, with smaller errors than a single table at each low level, read
+/// back through planes.
 #[test]
 fn tiles_of_two_kinds_take_two_tables() {
     let rows = 24 * TILE_ROWS;
@@ -66,7 +67,7 @@ fn tiles_of_two_kinds_take_two_tables() {
     }
 }
 
-/// The quick choice of a table loses next to nothing against coding with every table alone.
+/// The fast choice of a table is almost as good as coding with each table and comparing.
 #[test]
 fn the_choice_of_tables_is_near_that_of_a_full_search() {
     let weights = mixed(12);
@@ -75,7 +76,7 @@ fn the_choice_of_tables_is_near_that_of_a_full_search() {
         let rows = weights.len() / COLS;
         let matrix = quantize_matrix(weights, rows, COLS, codec, None, &options(4)).unwrap();
         let result = measure(weights, &matrix, codec).unwrap();
-        // The joint error that codes are chosen by.
+        // Joint error, the objective of the code search.
         let weights = options(4).level_weights;
         let levels = Level::ALL.into_iter().zip(weights).zip(result.errors);
         levels
@@ -117,17 +118,17 @@ fn numbers_of_tables_are_checked() {
         fitter.add(&[1.0; 32], 1, 32, None).unwrap();
         fitter.finish().unwrap_err();
     }
-    // More tables than tiles, and nothing but zeros.
+    // More tables than tiles, and all-zero weights.
     for weights in [[1.0; 64], [0.0; 64]] {
         assert_eq!(fit(&weights, 2, 32, 16).tables.len(), 16);
     }
 }
 
-/// Weights of an expert `[hidden, dim]`, `[hidden, dim]`, `[dim, hidden]`.
+/// Returns the weights of an expert, `[hidden, dim]`, `[hidden, dim]`, `[dim, hidden]`.
 fn expert(hidden: usize, dim: usize) -> [Vec<f32>; 3] {
     let mut parts = [1, 2, 3].map(|seed| Distribution::Laplace.sample(seed, hidden * dim));
     for (index, weight) in parts[2].iter_mut().enumerate() {
-        // Columns of other magnitudes.
+        // Gives the columns different magnitudes.
         *weight *= 1.0 + (index % hidden * 7 % 13) as f32;
     }
     parts

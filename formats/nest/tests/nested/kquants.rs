@@ -1,11 +1,11 @@
-//! Block quantizations of llama.cpp, emulated for comparison: Q2_K, Q3_K, Q4_K, Q6_K, Q8_0.
+//! Emulation of llama.cpp block quantizations for comparison: Q2_K, Q3_K, Q4_K, Q6_K, Q8_0.
 //!
-//! Scale searches follow `ggml-quants.c` (reference quantizers, no importance matrix). Each is run
-//! with llama.cpp's weights of the squared error and with equal weights.
+//! Scale searches follow `ggml-quants.c` (reference quantizers, no importance matrix). Each runs once with
+//! llama.cpp's weights of the squared error and once with equal weights.
 
 use half::f16;
 
-/// A quantization to compare with.
+/// A block quantization to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KQuant {
     Q2K,
@@ -15,7 +15,7 @@ pub enum KQuant {
     Q8_0,
 }
 
-/// How the scale search weighs a weight's error.
+/// Weighting of errors in the scale search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weighting {
     LlamaCpp,
@@ -35,7 +35,7 @@ impl KQuant {
         }
     }
 
-    /// All bits of a block over its weights.
+    /// Returns the bits of a block divided by its weights.
     pub fn bits_per_weight(self) -> f64 {
         match self {
             Self::Q2K => 84.0 * 8.0 / 256.0,
@@ -46,7 +46,8 @@ impl KQuant {
         }
     }
 
-    /// Squared error over squared weights, the smaller of both weightings; whole blocks of 256.
+    /// Returns squared error over squared weights, the smaller of both weightings; weights must be whole
+    /// blocks of 256.
     pub fn relative_error(self, weights: &[f32]) -> f64 {
         let energy: f64 = weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
         let error = |weighting| {
@@ -76,7 +77,7 @@ fn q8_0(block: &[f32]) -> Vec<f32> {
     block.iter().map(|w| (w * inverse).round() * stored).collect()
 }
 
-/// The element of the largest magnitude.
+/// Returns the element with the largest magnitude.
 fn largest(block: &[f32]) -> f32 {
     block.iter().fold(0.0f32, |largest, w| if w.abs() > largest.abs() { *w } else { largest })
 }
@@ -85,7 +86,7 @@ fn nearest(value: f32, low: i32, high: i32) -> f32 {
     (value.round_ties_even() as i32).clamp(low, high) as f32
 }
 
-/// Q2_K and Q4_K: a scale and a minimum per sub-block, themselves quantized.
+/// Parameters of Q2_K and Q4_K: a scale and a minimum per sub-block, themselves quantized.
 struct AffineKind {
     sub_block: usize,
     top: i32,
@@ -137,7 +138,7 @@ fn affine(block: &[f32], kind: &AffineKind, weighting: Weighting) -> Vec<f32> {
     decoded
 }
 
-/// `make_qkx2_quants`: scale and (negated) minimum of one sub-block.
+/// Emulates `make_qkx2_quants`: scale and (negated) minimum of one sub-block.
 fn affine_search(block: &[f32], weights: &[f32], kind: &AffineKind, absolute: bool) -> (f32, f32) {
     let minimum = block.iter().fold(0.0f32, |min, w| min.min(*w));
     let maximum = block.iter().fold(f32::MIN, |max, w| max.max(*w));
@@ -187,7 +188,7 @@ fn affine_search(block: &[f32], weights: &[f32], kind: &AffineKind, absolute: bo
     (best.0, -best.1)
 }
 
-/// Q3_K and Q6_K: signed scales per 16 weights, themselves quantized to `scale_top` levels a side.
+/// Emulates Q3_K and Q6_K: signed scales per 16 weights, themselves quantized to `scale_top` levels per side.
 fn symmetric(block: &[f32], top: i32, scale_top: f32, weighting: Weighting) -> Vec<f32> {
     let scales: Vec<f32> = block
         .chunks_exact(16)
@@ -218,7 +219,7 @@ fn symmetric(block: &[f32], top: i32, scale_top: f32, weighting: Weighting) -> V
     decoded
 }
 
-/// `make_qx_quants`: the best of 19 scales, each with its least-squares refinement.
+/// Emulates `make_qx_quants`: the best of 19 scales, each refined by least squares.
 fn symmetric_search(block: &[f32], weights: &[f32], top: i32) -> f32 {
     let max = largest(block);
     if max == 0.0 {
@@ -240,13 +241,14 @@ fn symmetric_search(block: &[f32], weights: &[f32], top: i32) -> f32 {
     best.0
 }
 
-/// `make_q3_quants`: one weight at a time moves to the index that the others' scale wants.
+/// Emulates `make_q3_quants`: moves one weight at a time to the index that is best for the scale of the
+/// others.
 fn coordinate_search(block: &[f32], weights: &[f32], top: i32, tried: f32) -> f32 {
     let max = largest(block);
     if max == 0.0 {
         return 0.0;
     }
-    // The better start of llama.cpp's own and the wider search.
+    // Starts from llama.cpp's initial scale and from the wider search, and keeps the better.
     let starts = [-max / top as f32, tried];
     let mut best = (0.0, f32::MIN);
     for start in starts.into_iter().filter(|start| *start != 0.0) {

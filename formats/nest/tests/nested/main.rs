@@ -1,4 +1,4 @@
-//! The nested code on matrices of random weights: its error beside other quantizations, its tables, its rotation.
+//! Tests of the nested code on random matrices: error compared with other quantizations, tables, rotation.
 #![cfg_attr(
     test,
     expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")

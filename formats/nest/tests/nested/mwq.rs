@@ -1,25 +1,24 @@
 //! D²MoE's matryoshka weight quantization (MWQ, arXiv 2504.15299 §4), for comparison.
 //!
-//! A 2-bit asymmetric base, `(Q - z) * s` in groups of 128, and per further bit a plane of signs on
-//! what is left over, with a scale per group and plane. The paper publishes no code; what it leaves
-//! open is chosen in its favour: scale and zero by search and least squares, signs with their
-//! optimal scales.
+//! A 2-bit asymmetric base, `(Q - z) * s` in groups of 128, and per further bit a plane of signs of the
+//! residual, with a scale per group and plane. The paper publishes no code. Unspecified details are chosen in
+//! its favour: scale and zero by search and least squares, signs with their optimal scales.
 
 use half::f16;
 
-/// Weights that share scale and zero.
+/// Number of weights that share scale and zero.
 pub const GROUP: usize = 128;
 
 /// Levels of version 1, in bits.
 pub const BITS: [u32; 3] = [2, 3, 4];
 
-/// fp16 scale and 2-bit zero of the base, an fp16 scale of each plane.
+/// Returns the bits per weight: fp16 scale and 2-bit zero of the base, fp16 scale of each plane.
 pub fn bits_per_weight(bits: u32) -> f64 {
     let planes = f64::from(bits - 2);
     2.0 + (16.0 + 2.0) / GROUP as f64 + planes * (1.0 + 16.0 / GROUP as f64)
 }
 
-/// What one group decodes to at 2, 3 and 4 bits.
+/// Decodes one group at 2, 3 and 4 bits.
 pub fn decode(group: &[f32]) -> [Vec<f32>; 3] {
     let base = base(group);
     let three = add_signs(group, &base);
@@ -27,7 +26,7 @@ pub fn decode(group: &[f32]) -> [Vec<f32>; 3] {
     [base, three, four]
 }
 
-/// Squared error over squared weights at 2, 3 and 4 bits; rows are whole groups.
+/// Returns squared error over squared weights at 2, 3 and 4 bits; rows must be whole groups.
 pub fn relative_errors(weights: &[f32]) -> [f64; 3] {
     let (groups, rest) = weights.as_chunks::<GROUP>();
     assert!(rest.is_empty());
@@ -45,7 +44,8 @@ fn squared_error(group: &[f32], decoded: &[f32]) -> f64 {
     group.iter().zip(decoded).map(|(w, d)| (f64::from(*w) - f64::from(*d)).powi(2)).sum()
 }
 
-/// The best of all zeros with scales from a third of the range to all of it, each refined twice.
+/// Finds the best base among all zeros with scales from a third of the range to all of it, each refined
+/// twice.
 fn base(group: &[f32]) -> Vec<f32> {
     let low = group.iter().copied().fold(0.0f32, f32::min);
     let high = group.iter().copied().fold(0.0f32, f32::max);
@@ -78,7 +78,7 @@ fn base(group: &[f32]) -> Vec<f32> {
     best.1
 }
 
-/// One plane more: the sign of what is left over times its mean magnitude.
+/// Adds a plane: the sign of the residual times its mean magnitude.
 fn add_signs(group: &[f32], decoded: &[f32]) -> Vec<f32> {
     let left = group.iter().zip(decoded).map(|(w, d)| w - d);
     let mean = left.clone().map(f32::abs).sum::<f32>() / group.len() as f32;

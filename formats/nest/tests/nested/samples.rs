@@ -6,7 +6,7 @@ use nestling_formats::nested::{
     QuantizedMatrix, pack_plane, plane_bytes, quantize_matrix,
 };
 
-/// A distribution of weights.
+/// A distribution of random weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
     Gaussian,
@@ -25,7 +25,7 @@ impl Distribution {
         }
     }
 
-    /// The first `count` weights that a seed gives.
+    /// Returns the first `count` weights for a seed.
     pub fn sample(self, seed: u64, count: usize) -> Vec<f32> {
         let mut random = SplitMix(seed);
         (0..count)
@@ -56,7 +56,7 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// In (0, 1].
+    /// Returns a uniform number in (0, 1].
     fn uniform(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
@@ -85,7 +85,7 @@ impl NestedResult {
         self.bytes[level.index()] as f64 * 8.0 / self.weights as f64
     }
 
-    /// What a level loses against 6.02 dB per bit; all bytes count.
+    /// Returns the gap to 6.02 dB per bit, counting all bytes.
     pub fn gap(&self, level: Level) -> f64 {
         self.decibels(level) + 6.02 * self.bits_per_weight(level)
     }
@@ -100,7 +100,7 @@ impl NestedResult {
     }
 }
 
-/// The codec of some matrices `[rows, cols]`.
+/// Fits the codec of some matrices `[rows, cols]`.
 pub fn fit(matrices: &[(&[f32], usize, usize)]) -> Result<NestedCodec, NestedError> {
     let mut fitter = CodecFitter::new(&QuantizeOptions::default());
     for (weights, rows, cols) in matrices {
@@ -109,7 +109,6 @@ pub fn fit(matrices: &[(&[f32], usize, usize)]) -> Result<NestedCodec, NestedErr
     fitter.finish()
 }
 
-/// Codes one matrix.
 pub fn quantize(
     weights: &[f32],
     rows: usize,
@@ -119,8 +118,7 @@ pub fn quantize(
     quantize_matrix(weights, rows, cols, codec, None, &QuantizeOptions::default())
 }
 
-/// Packs a coded matrix and reads every level back from its own planes. The codec's bytes are not
-/// counted.
+/// Packs a coded matrix and decodes each level from its own planes. The codec's bytes are not counted.
 pub fn measure(
     weights: &[f32],
     matrix: &QuantizedMatrix,

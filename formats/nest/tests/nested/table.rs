@@ -1,8 +1,8 @@
-//! Prints the weight error of the nested code beside emulated block quantizations and beside the
-//! matryoshka quantization of D²MoE, as Markdown.
+//! Prints, as Markdown, the weight error of the nested code compared with emulated block quantizations and
+//! D²MoE's matryoshka quantization.
 //!
-//! Of seeded random weights; where `NESTLING_WEIGHTS` names a safetensors file, of the attention and
-//! expert matrices of a Qwen3-MoE model in bf16, one codec per layer and kind.
+//! Uses seeded random weights. If `NESTLING_WEIGHTS` names a safetensors file, it also uses the attention and
+//! expert matrices of a Qwen3-MoE model in bf16, with one codec per layer and kind.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -128,8 +128,8 @@ fn model_weights(out: &mut impl Write, file: &[u8]) -> Result<(), Box<dyn Error>
     Ok(())
 }
 
-/// The projections by name with the expert's number left out, so that a layer's experts share one
-/// codec per kind.
+/// Reads the projections, keyed by name without the expert number, so that a layer's experts share one codec
+/// per kind.
 fn linear_matrices(file: &[u8]) -> Result<BTreeMap<String, Vec<Matrix>>, Box<dyn Error>> {
     let (length, rest) = file.split_first_chunk::<8>().ok_or("the file has no header")?;
     let length = usize::try_from(u64::from_le_bytes(*length))?;

@@ -1,4 +1,4 @@
-//! The Hadamard rotation of inputs: against its definition, and undone by weights that match.
+//! Hadamard rotation of inputs: compared with its definition, and cancelled by rotated weights.
 
 use nestling_formats::nested::{
     CodecFitter, GROUP, InputTransform, NestedCodec, QuantizeOptions, SecondMoments, hadamard,
@@ -6,7 +6,7 @@ use nestling_formats::nested::{
 
 use super::samples::Distribution;
 
-/// Entry (i, j) of the matrix: the sign is the parity of the bits that i and j share.
+/// Returns entry (i, j) of the matrix: the sign is the parity of the bits that i and j share.
 fn entry(i: usize, j: usize) -> f64 {
     let sign = if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     sign / (GROUP as f64).sqrt()

@@ -1,4 +1,4 @@
-//! The nested code loses to no block quantization of its rate, on a sample of random weights.
+//! The nested code is at least as good as each block quantization of its rate, on random weights.
 
 use nestling_formats::Level;
 use nestling_formats::nested::NestedError;
@@ -7,8 +7,8 @@ use super::kquants::KQuant;
 use super::mwq;
 use super::samples::{Distribution, NestedResult, fit, measure, quantize};
 
-/// dB + 6.02 * bits per weight over two matrices that share a codec, at each level, against the
-/// emulated quantization of that rate on the same weights. All bytes count.
+/// Compares dB + 6.02 * bits per weight at each level with the emulated quantization of that rate on the same
+/// weights. Two matrices share a codec. All bytes count.
 #[test]
 fn no_level_is_worse_than_its_block_quantization() -> Result<(), NestedError> {
     const ROWS: usize = 64;
@@ -39,7 +39,7 @@ fn no_level_is_worse_than_its_block_quantization() -> Result<(), NestedError> {
     Ok(())
 }
 
-/// The same against D²MoE's matryoshka quantization, a 2-bit base with planes of signs.
+/// Compares with D²MoE's matryoshka quantization, a 2-bit base with planes of signs.
 #[test]
 fn low_levels_are_better_than_a_base_with_sign_planes() -> Result<(), NestedError> {
     const ROWS: usize = 64;
@@ -65,7 +65,7 @@ fn low_levels_are_better_than_a_base_with_sign_planes() -> Result<(), NestedErro
     Ok(())
 }
 
-/// Weights that a 2-bit base holds exactly, and what a plane of signs makes of a constant rest.
+/// Uses weights that a 2-bit base represents exactly, and checks sign planes on a constant residual.
 #[test]
 fn the_base_with_sign_planes_is_what_it_says() {
     let base: Vec<f32> = (0..mwq::GROUP).map(|i| [-0.5, 0.0, 0.5, 1.0][i % 4]).collect();

@@ -1,4 +1,4 @@
-//! Good stores that were damaged afterwards: nothing that changed is ever handed out.
+//! Stores damaged after writing: changed data is never returned.
 
 use std::fs::{self, File};
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ fn expert_plane(store: &Store, expert: u32, plane: Plane) -> Extent {
 #[test]
 fn every_flipped_bit_of_header_and_index_is_refused() {
     let mut bytes = bytes_of(&small_plan());
-    // Enough of the store for the header and index to be read; lengths are checked after hashes.
+    // Covers header and index; lengths are checked after hashes.
     for at in 0..index_end(&bytes) {
         for bit in 0..8 {
             bytes[at] ^= 1 << bit;
@@ -122,7 +122,7 @@ fn the_same_extent_of_another_store_is_refused() {
     let (mut bytes, other) = (bytes_of(&plan), bytes_of(&other));
     let store = open_bytes(bytes.clone()).unwrap();
     let end = store.index().extents()[0].offset as usize;
-    // The payload is the same; only the front tells the stores apart.
+    // The payload is identical; only header and index differ between the stores.
     bytes[..end].copy_from_slice(&other[..end]);
     assert_eq!(bytes, other);
     let (mut mixed, whole) = (bytes, bytes_of(&plan));
@@ -155,7 +155,7 @@ fn a_file_that_changes_while_open_is_noticed() {
     let store = Store::open(&path).unwrap();
     let extent = store.index().extents()[3].clone();
     assert!(store.read_extent_vec(&extent).is_ok());
-    // Written to, though with the same bytes.
+    // Rewritten with the same bytes.
     fs::write(&path, &bytes).unwrap();
     assert!(matches!(store.read_extent_vec(&extent), Err(StoreError::Changed { .. })));
     let store = Store::open(&path).unwrap();

@@ -1,8 +1,8 @@
-//! FORMAT.md says what the code does.
+//! Consistency of FORMAT.md with the code.
 
 use nestling_formats::store::format as f;
 
-/// The table of constants as it must stand in FORMAT.md.
+/// Returns the table of constants as FORMAT.md must contain it.
 fn table() -> String {
     let hex = |bytes: [u8; 8]| bytes.map(|byte| format!("{byte:02x}")).join(" ");
     let rows = [
@@ -53,7 +53,7 @@ fn the_constants_are_those_of_the_code() {
     assert!(text[begin..end] == expected, "FORMAT.md should say:\n{expected}");
 }
 
-/// A store of this version that was written long ago still opens.
+/// An old store of format version 1 still opens.
 #[test]
 fn the_first_versions_fixture_opens() {
     let bytes = include_bytes!("../data/small-v1.nest").to_vec();
@@ -63,10 +63,10 @@ fn the_first_versions_fixture_opens() {
     assert!(bytes == crate::support::bytes_of(&crate::support::tiny_plan()), "the writer changed");
 }
 
-/// Id of the fixture: it may only change with the version.
+/// Id of the fixture, which may only change with the format version.
 const FIXTURE_ID: &str = "90132c1d79728536c3daf84cae51d5ac";
 
-/// Writes the fixture and the fuzz seeds anew: `cargo test -p nestling-formats -- --ignored fixture`.
+/// Regenerates the fixture and the fuzz seeds: `cargo test -p nestling-formats -- --ignored fixture`.
 #[test]
 #[ignore = "writes committed files"]
 fn write_the_fixture() {
@@ -75,7 +75,7 @@ fn write_the_fixture() {
     tiny.alignment = Some(512);
     for (path, plan) in [
         ("tests/data/small-v1.nest", &crate::support::tiny_plan()),
-        // Short, so that what is changed of them is seldom a weight.
+        // Short, so that mutations rarely hit weights.
         ("../../fuzz/seeds/store_index/least.nest", &crate::support::least_plan()),
         ("../../fuzz/seeds/store_index/small.nest", &tiny),
     ] {

@@ -1,6 +1,6 @@
-//! Stores that were made wrong on purpose, each refused with the error that names what and where.
+//! Deliberately invalid stores, each rejected with an error that names the location and the problem.
 //!
-//! Checksums are made right again after each change, so that the check behind them has to notice.
+//! Checksums are recomputed after each change, so that the checks behind them are reached.
 
 use nestling_formats::store::StoreError;
 use nestling_formats::store::format::{
@@ -11,7 +11,7 @@ use nestling_formats::store::format::{
 use crate::support::seal::seal;
 use crate::support::{bytes_of, open_bytes, small_plan};
 
-/// A store to be damaged, and where its tables lie.
+/// A store to be damaged, and the counts of its tables.
 struct Victim {
     bytes: Vec<u8>,
     shards: usize,
@@ -91,7 +91,7 @@ impl Victim {
     }
 }
 
-/// Opens what `change` made of a good store.
+/// Returns the error of opening a modified store.
 fn refuse(sealed: bool, change: impl FnOnce(&mut Victim)) -> StoreError {
     let mut victim = Victim::new();
     change(&mut victim);
@@ -101,7 +101,7 @@ fn refuse(sealed: bool, change: impl FnOnce(&mut Victim)) -> StoreError {
     open_bytes(victim.bytes).unwrap_err()
 }
 
-/// One test per line: how a good store is changed, and the whole message of the error.
+/// Generates a test per entry: a change to a valid store, and the full error message.
 macro_rules! malformed {
     ($($name:ident: $change:expr => $message:expr;)*) => {$(
         #[test]
@@ -112,7 +112,7 @@ macro_rules! malformed {
     )*};
 }
 
-/// The same, with the checksums left wrong.
+/// Generates tests like `malformed!`, but without recomputing checksums.
 macro_rules! damaged {
     ($($name:ident: $change:expr => $message:expr;)*) => {$(
         #[test]

@@ -14,7 +14,7 @@ fn a_mapped_store_has_the_same_bytes() {
     let path = folder.path().join("model.nest");
     write(&path, &plan);
     let store = Arc::new(Store::open(&path).unwrap());
-    // SAFETY: nobody else knows the file's name.
+    // SAFETY: no other process knows the file's name.
     let mapped = unsafe { MappedStore::new(Arc::clone(&store)) }.unwrap();
     for extent in store.index().extents() {
         let expected = store.read_extent_vec(extent).unwrap();
@@ -25,7 +25,7 @@ fn a_mapped_store_has_the_same_bytes() {
         assert_eq!((*owner).as_ref()[found.range()], expected);
     }
     let memory = Arc::new(open_bytes(fs::read(&path).unwrap()).unwrap());
-    // SAFETY: there is no file behind it.
+    // SAFETY: the store has no file.
     let error = unsafe { MappedStore::new(memory) }.unwrap_err();
     assert!(matches!(error, StoreError::NotMappable { .. }));
 }

@@ -1,12 +1,12 @@
-//! What the fuzz targets do, for a few seconds of every test run: seeded mutations of a good store,
-//! with the checksums made right again so that the checks behind them are reached.
+//! A short run of the fuzz targets in each test run: seeded mutations of a valid store, with recomputed
+//! checksums so that the checks behind them are reached.
 
 use nestling_formats::store::Measures;
 
 use crate::support::seal::seal;
 use crate::support::{Random, bytes_of, open_bytes, small_plan};
 
-/// Values that have broken parsers before.
+/// Values that often break parsers.
 const INTERESTING: [u64; 10] =
     [0, 1, 2, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 0x8000_0000_0000_0000, u64::MAX];
 
@@ -74,12 +74,12 @@ fn mutated_stores_are_refused_or_read_without_a_panic() {
             for plane in nestling_formats::Plane::ALL {
                 assert!(group.parts(plane).is_some());
                 if let Some(extent) = store.extent(group, plane) {
-                    // Damage is fine; what must not happen is anything else.
+                    // Damage is an acceptable result; a panic is not.
                     drop(store.read_extent_vec(extent));
                 }
             }
         }
     }
-    // The mutations reach both sides: neither number may be nothing.
+    // The mutations must produce both valid and invalid stores.
     assert!(opened > 100 && refused > 10_000, "{opened} opened, {refused} refused");
 }

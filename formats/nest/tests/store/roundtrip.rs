@@ -1,4 +1,4 @@
-//! What is written can be read again: whole, cut and within a bundle.
+//! Reading of written stores: complete, truncated and within a bundle.
 
 use std::fs;
 

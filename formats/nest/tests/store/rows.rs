@@ -1,4 +1,4 @@
-//! Rows that are read one at a time are those of the whole matrix, or an error.
+//! Rows read one at a time equal those of the whole matrix, or fail with an error.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use crate::support::{Random, nested};
 const ROWS: usize = 70;
 const COLS: usize = 40;
 
-/// A store with an embedding alone, whose extents each hold one or several planes.
+/// Returns a store with only an embedding, whose extents contain one or several planes.
 fn store_bytes(offset: usize) -> Vec<u8> {
     let mut random = Random(7);
     let weights: Vec<f32> =
@@ -56,7 +56,7 @@ fn rows(store: &Arc<Store>, level: Level) -> Result<Option<StoredRows>, RowError
     StoredRows::open(store, store.group(&GroupId::Embedding).unwrap(), level)
 }
 
-/// The planes of the embedding, by the parts of its extents.
+/// Reads the planes of the embedding from the parts of its extents.
 fn planes(store: &Store) -> [Vec<u8>; 5] {
     let group = store.group(&GroupId::Embedding).unwrap();
     let mut planes: [Vec<u8>; 5] = Default::default();
@@ -112,7 +112,7 @@ fn rows_are_those_of_the_whole_matrix() {
     }
 }
 
-/// Bytes that change after a store was opened.
+/// Storage whose bytes change after a store was opened.
 struct Changing(Mutex<Vec<u8>>);
 
 impl Storage for Changing {
@@ -133,7 +133,7 @@ impl Storage for Changing {
     }
 }
 
-/// Every bit of every extent: a row that it belongs to is an error, all others are read.
+/// Flips each bit of each extent: the affected row gives an error, all others are read.
 #[test]
 fn rows_that_changed_are_errors() {
     let good = store_bytes(1);
@@ -160,7 +160,7 @@ fn rows_that_changed_are_errors() {
             storage.0.lock().unwrap()[at as usize] = good[at as usize];
         }
     }
-    // Steps (2 groups), and 6 of 8 bits of 64 columns with padding; scales and tables are kept.
+    // Steps (2 groups), and 6 of 8 bits of 64 columns with padding. Scales and tables are kept in memory.
     assert_eq!(damaged, ROWS * (2 + 6 * 64 / 8));
     storage.0.lock().unwrap().truncate(good.len() / 2);
     assert!((0..ROWS).all(|row| read(row).is_err()));

@@ -1,4 +1,4 @@
-//! Stores in several files.
+//! Stores split into several files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The writer by seed: any number of attempts on a disk that fails, fills up, loses what was not synced
-//! and has bytes changed behind the writer's back; the store is whole in the end, and never there before.
+//! Seeded simulation of the writer: repeated attempts on a disk that fails, fills up, loses unsynced data and
+//! has bytes changed externally. In the end the store is complete, and it never appears before that.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ fn attempt(disk: &MemoryDisk, plan: &StorePlan, resume: bool) -> Result<(), Stor
     fill(StoreWriter::open_on(disk, Path::new(DESTINATION), plan, resume)?, plan)
 }
 
-/// Changes a byte of whatever is unfinished, once no power cut can give it another name.
+/// Changes a byte of an unfinished file, after a sync of the folder so that a power failure cannot rename it.
 fn damage(disk: &MemoryDisk, random: &mut Random) {
     disk.sync_folder_of(Path::new(DESTINATION)).unwrap();
     let names = disk.names();
@@ -65,11 +65,11 @@ fn simulate(seed: u64, plan: &StorePlan, whole: &[u8], operations: usize) {
     assert!(found(&disk).as_deref() == Some(whole), "done, and not durable");
 }
 
-/// Seeds that failed once: a store that was taken back to be resumed had its final name again after
-/// power failed, with what the next attempt had written.
+/// Seeds of past failures. A store renamed back for resuming had its final name again after a power failure,
+/// with the contents written by the next attempt.
 const FAILED_ONCE: [u64; 1] = [21209];
 
-/// Seeds from `NESTLING_FIRST_SEED` on, as many as `NESTLING_SEEDS` says.
+/// Runs `NESTLING_SEEDS` seeds starting with `NESTLING_FIRST_SEED`.
 #[test]
 fn attempts_with_faults_end_in_the_same_bytes_by_seed() {
     let plan = least_plan();

@@ -1,4 +1,5 @@
-//! Figures for PERF.md: `cargo test --release -p nestling-formats --test store -- --ignored speed --nocapture`.
+//! Measurements for PERF.md: `cargo test --release -p nestling-formats --test store -- --ignored speed
+//! --nocapture`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use nestling_formats::{DType, FloatKind, MatrixKind};
 
 use crate::support::{Random, codec, damage, nested, tensor};
 
-/// Layers and experts of Qwen3-30B-A3B with matrices of another size.
+/// Returns a plan with the layers and experts of Qwen3-30B-A3B, with matrices of another size.
 fn wide_plan(layers: u32, experts: u32, hidden: usize, intermediate: usize) -> StorePlan {
     let mut plan = StorePlan::new(b"speed", "{}");
     let norm = tensor(FloatKind::FinalNorm, DType::F32, &[hidden]);
@@ -28,7 +29,8 @@ fn wide_plan(layers: u32, experts: u32, hidden: usize, intermediate: usize) -> S
     plan
 }
 
-/// Seconds that this thread has run, so that other load does not count; elsewhere the wall clock.
+/// Returns the CPU time of this thread in seconds, independent of other load; the wall-clock time on other
+/// systems.
 fn seconds(start: Instant) -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text.split(' ').next().and_then(|first| first.parse::<f64>().ok());

@@ -1,4 +1,4 @@
-//! Writing that is interrupted, runs out of room, or is asked for what cannot be.
+//! Writing that is interrupted, runs out of space, or has invalid arguments.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use crate::support::{
 
 const DESTINATION: &str = "folder/model.nest";
 
-/// Writes the first `count` extents and stops as a killed process does.
+/// Writes the first `count` extents, then stops like a killed process.
 fn write_some(path: &Path, plan: &StorePlan, count: usize) {
     let writer = StoreWriter::create(path, plan).unwrap();
     writer.set_codec(1, &codec(3)).unwrap();
@@ -98,13 +98,13 @@ fn another_plan_begins_anew() {
     assert_eq!(fs::read(&path).unwrap(), bytes_of(&other));
 }
 
-/// Tries to write the store on a disk that may fail, from the start or from where it was.
+/// Tries to write the store on a disk that may fail, from the start or resuming.
 fn attempt(disk: &MemoryDisk, plan: &StorePlan, resume: bool) -> Result<(), StoreError> {
     let disk = Arc::new(disk.clone());
     fill(StoreWriter::open_on(disk, Path::new(DESTINATION), plan, resume)?, plan)
 }
 
-/// The store's files on a disk, joined.
+/// Returns the store's files on a disk, concatenated.
 fn result(disk: &MemoryDisk, plan: &StorePlan) -> Option<Vec<u8>> {
     let count = plan.index().unwrap().shards().len() as u32;
     let paths = (0..count).map(|shard| shard_path(Path::new(DESTINATION), shard, count));
@@ -125,7 +125,7 @@ fn every_operation_may_fail_once_or_for_good() {
         attempt(&disk, &plan, false).unwrap();
         let (operations, expected) = (disk.operations(), result(&disk, &plan).unwrap());
         assert_eq!(disk.names().len(), plan.index().unwrap().shards().len());
-        // The last one removes the journal, when the store is whole.
+        // The last operation removes the journal, when the store is already complete.
         for operation in 0..operations - 1 {
             for fault in [
                 Fault::Once(ErrorKind::TimedOut),
@@ -181,7 +181,7 @@ fn power_may_fail_at_any_operation() {
         for operation in 0..operations {
             let disk = MemoryDisk::default();
             let mut left = operation;
-            // Power fails up to three times before the store is done.
+            // Power fails up to three times before the store is complete.
             for resume in [false, true, true] {
                 disk.fail_at(left, Fault::Sticky(ErrorKind::BrokenPipe));
                 let _ = attempt(&disk, &plan, resume);
@@ -224,7 +224,7 @@ fn a_store_whose_name_may_be_lost_is_unfinished() {
     let plan = small_plan();
     let disk = MemoryDisk::default();
     attempt(&disk, &plan, false).unwrap();
-    // Of the folder; then the journal is removed.
+    // The sync of the folder, which is followed by the removal of the journal.
     let sync = disk.operations() - 2;
     let disk = MemoryDisk::default();
     disk.fail_at(sync, Fault::Once(ErrorKind::TimedOut));
@@ -324,7 +324,7 @@ fn measures_of_matrices_are_kept_where_there_is_room() {
     assert!(store.groups().iter().all(|group| group.error_drops.len() == group.matrices.len()));
     assert!(damage(&store).is_empty());
 
-    // The last expert's last matrix has the last record, just before the codecs.
+    // The record of the last expert's last matrix is the last one, directly before the codecs.
     let at = 9f32.to_le_bytes();
     let at = bytes.windows(4).position(|window| window == at).unwrap();
     bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());

@@ -1,5 +1,4 @@
-//! A disk in memory that fails on purpose: at a given operation, when it is full, or by losing what
-//! was not yet made durable.
+//! A disk in memory that fails on purpose: at a given operation, when it is full, or by losing unsynced data.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,12 +9,12 @@ use nestling_formats::store::{Disk, DiskFile};
 
 use super::Random;
 
-/// How operations fail once it is time.
+/// Failure mode of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// One operation fails, later ones work.
+    /// A single failed operation; later ones succeed.
     Once(io::ErrorKind),
-    /// Everything fails from then on.
+    /// Failure of all operations from the given one on.
     Sticky(io::ErrorKind),
 }
 
@@ -51,7 +50,7 @@ struct State {
     bytes_max: Option<usize>,
 }
 
-/// The disk; clones share it.
+/// The disk; clones share the same state.
 #[derive(Clone, Default)]
 pub struct MemoryDisk(Arc<Mutex<State>>);
 
@@ -92,7 +91,7 @@ impl MemoryDisk {
         self.0.lock().unwrap()
     }
 
-    /// Counts an operation and fails if it is its turn.
+    /// Counts an operation and fails if it is selected.
     fn operate(&self) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.state();
         let number = state.operations;
@@ -104,14 +103,14 @@ impl MemoryDisk {
         }
     }
 
-    /// Lets the operation with that number fail, counted from now.
+    /// Selects an operation to fail, counted from this call.
     pub fn fail_at(&self, operation: usize, fault: Fault) {
         let mut state = self.state();
         state.operations = 0;
         state.fault = Some((operation, fault));
     }
 
-    /// Limits the bytes of all files together.
+    /// Limits the total size of all files in bytes.
     pub fn limit(&self, bytes_max: Option<usize>) {
         self.state().bytes_max = bytes_max;
     }
@@ -135,7 +134,7 @@ impl MemoryDisk {
         names
     }
 
-    /// Power fails: what was not synced is there or not, write by write; the last may be torn.
+    /// Simulates a power failure: each unsynced write is kept or lost at random, and the last may be torn.
     pub fn lose_power(&self, random: &mut Random) {
         let mut state = self.state();
         for file in &mut state.files {
@@ -152,7 +151,7 @@ impl MemoryDisk {
             }
             *file = FileState { now: bytes.clone(), durable: bytes, ..FileState::default() };
         }
-        // Names change in order, but not all of them may have come through.
+        // Renames are kept in order, up to a random one.
         let mut names = state.durable_names.clone();
         let kept = random.below(state.pending_names.len() + 1);
         state.pending_names.iter().take(kept).for_each(|change| change.apply(&mut names));
@@ -219,7 +218,7 @@ impl MemoryFile {
             Ok(mut state) => {
                 let before = state.files[self.number].now.clone();
                 change.apply(&mut state.files[self.number].now);
-                // As on a real disk, a longer file costs nothing until it is written to.
+                // As on a real disk, extending a file takes no space until it is written to.
                 if matches!(change, Change::Write(..)) && full(&state) {
                     state.files[self.number].now = before;
                     return Err(io::ErrorKind::StorageFull.into());
@@ -228,7 +227,7 @@ impl MemoryFile {
                 Ok(())
             }
             Err(error) => {
-                // A write that fails may have written its first half.
+                // A failed write may have written its first half.
                 if let Change::Write(at, bytes) = change {
                     let half = Change::Write(at, bytes[..bytes.len() / 2].to_vec());
                     let mut state = self.disk.state();
@@ -266,7 +265,7 @@ impl DiskFile for MemoryFile {
         let operated = self.disk.operate().map(drop);
         let mut state = self.disk.state();
         let file = &mut state.files[self.number];
-        // As on Linux: what a sync could not write counts as written from then on.
+        // As on Linux, data that a sync failed to write counts as written afterwards.
         let pending = std::mem::take(&mut file.pending);
         operated?;
         pending.iter().for_each(|change| change.apply(&mut file.durable));

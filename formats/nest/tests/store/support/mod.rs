@@ -1,4 +1,4 @@
-//! A small store that has one of everything, for the tests of the store.
+//! A small store with one of each kind of content, for tests.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use nestling_formats::{DType, FloatKind, Level, MatrixKind, Plane};
 pub mod memory_disk;
 pub mod seal;
 
-/// xorshift64*: the same bytes on every machine.
+/// The xorshift64* generator, with the same output on all machines.
 pub struct Random(pub u64);
 
 impl Random {
@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// As little as has assets, floats, planes and a codec, in extents of 512 bytes.
+/// Returns the smallest plan with assets, floats, planes and a codec, in extents of 512 bytes.
 pub fn least_plan() -> StorePlan {
     let mut plan = StorePlan::new(b"source", r#"{"maker":"test"}"#);
     plan.alignment = Some(512);
@@ -86,7 +86,7 @@ pub fn codec(tables: usize) -> NestedCodec {
     codec
 }
 
-/// Two layers: one dense, one of three experts; down is a plane ahead in the experts.
+/// Returns a plan of two layers, one dense and one of three experts; in the experts, down is a plane ahead.
 pub fn small_plan() -> StorePlan {
     let mut plan = StorePlan::new(b"source", r#"{"maker":"test"}"#);
     plan.alignment = Some(4096);
@@ -123,7 +123,7 @@ pub fn small_plan() -> StorePlan {
     plan
 }
 
-/// What the extents of a planned store are filled with: a function of the plan.
+/// Returns the contents of a planned store's extents, which depend only on the plan.
 pub fn contents(plan: &StorePlan) -> HashMap<(GroupId, Plane), Vec<u8>> {
     let index = plan.index().unwrap();
     let mut random = Random(0x5eed);
@@ -134,7 +134,7 @@ pub fn contents(plan: &StorePlan) -> HashMap<(GroupId, Plane), Vec<u8>> {
     extents.collect()
 }
 
-/// Writes what is not written yet and finishes the store.
+/// Writes all missing parts and finishes the store.
 pub fn fill(writer: StoreWriter, plan: &StorePlan) -> Result<(), StoreError> {
     for (number, slot) in writer.index().codecs().to_vec().iter().enumerate() {
         let tables = (slot.bytes - NestedCodec::encoded_bytes(0)) / 28;
@@ -156,7 +156,7 @@ pub fn write(path: &Path, plan: &StorePlan) {
     fill(StoreWriter::create(path, plan).unwrap(), plan).unwrap();
 }
 
-/// The bytes of a planned store that fits in one file.
+/// Returns the bytes of a planned store that fits in one file.
 pub fn bytes_of(plan: &StorePlan) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.nest");
@@ -168,12 +168,12 @@ pub fn open_bytes(bytes: Vec<u8>) -> Result<Store, StoreError> {
     Store::from_storage(Arc::new(MemoryStorage::new("memory", bytes)), false)
 }
 
-/// The damage that a full check finds.
+/// Returns the damage found by a full verification.
 pub fn damage(store: &Store) -> Vec<StoreError> {
     store.verify(&mut |_| ControlFlow::Continue(())).unwrap().damage
 }
 
-/// Checks every present extent of a store against what the plan was filled with.
+/// Compares all present extents of a store with the plan's contents.
 pub fn expect_contents(store: &Store, plan: &StorePlan) {
     for ((id, plane), expected) in contents(plan) {
         let group = store.group(&id).unwrap();
@@ -186,7 +186,7 @@ pub fn expect_contents(store: &Store, plan: &StorePlan) {
     }
 }
 
-/// A store of a few pages: one expert, one norm, two assets.
+/// Returns the plan of a store of a few pages: one expert, one norm, two assets.
 pub fn tiny_plan() -> StorePlan {
     let mut plan = StorePlan::new(b"tiny", "{}");
     plan.alignment = Some(4096);

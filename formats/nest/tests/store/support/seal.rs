@@ -1,17 +1,17 @@
-//! Recomputes the checksums of a store whose header or index was changed on purpose, so that the
-//! checks behind them are reached.
+//! Recomputes the checksums of a store whose header or index was modified on purpose, so that the checks
+//! behind them are reached.
 
 use nestling_formats::store::format::HEADER_BYTES;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
-/// Field of the header: the store's id.
+/// Header field: id of the store.
 pub const ID: std::ops::Range<usize> = 32..48;
-/// Field of the header: length of the index.
+/// Header field: length of the index.
 pub const INDEX_LENGTH: usize = 56;
-/// Field of the header: hash of the index.
+/// Header field: hash of the index.
 pub const INDEX_HASH: std::ops::Range<usize> = 64..80;
 
-/// Makes header and index match their checksums again, as far as the lengths allow.
+/// Updates the checksums of header and index, as far as the lengths allow.
 pub fn seal(bytes: &mut [u8]) {
     if bytes.len() < HEADER_BYTES {
         return;
