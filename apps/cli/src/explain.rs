@@ -41,7 +41,7 @@ fn explained(error: &EngineError) -> Failure {
                 .advise(format!("give {least} bytes or more"))
         }
         EngineError::EmptyPrompt => failure.advise("give some text with -p"),
-        EngineError::NotAModel { .. } => failure.advise(
+        EngineError::NotAModel { .. } | EngineError::Unreadable { .. } => failure.advise(
             "name a .nest store, a GGUF file or a Hugging Face checkpoint folder, or leave -m out to \
              use the bundled storyteller",
         ),

@@ -92,6 +92,14 @@ pub enum EngineError {
         /// What is wrong with it, and what would be right.
         reason: String,
     },
+    /// A path cannot be read, for example because it does not exist.
+    #[error("{path}: {}", unreadable(source))]
+    Unreadable {
+        /// The path.
+        path: String,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
     /// The memory budget has no room.
     #[error(transparent)]
     Budget(#[from] crate::budget::BudgetExceeded),
@@ -298,6 +306,13 @@ pub enum ErrorClass {
     Broken,
 }
 
+fn unreadable(source: &std::io::Error) -> String {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file or folder".into(),
+        _ => source.to_string(),
+    }
+}
+
 impl EngineError {
     /// Who can do something about it.
     pub fn class(&self) -> ErrorClass {
@@ -329,6 +344,7 @@ impl EngineError {
             | Self::Memory(_) => ErrorClass::NoRoom,
             Self::Cancelled | Self::EngineClosed => ErrorClass::Stopped,
             Self::NotAModel { .. }
+            | Self::Unreadable { .. }
             | Self::SnapshotFile(_)
             | Self::Trace { .. }
             | Self::ReadStalled { .. }
@@ -371,6 +387,7 @@ impl EngineError {
             Self::Store(error) => error.file_mut().into_iter().for_each(shorten),
             Self::Import(error) => error.file_mut().into_iter().for_each(shorten),
             Self::NotAModel { path: file, .. }
+            | Self::Unreadable { path: file, .. }
             | Self::Trace { file, .. }
             | Self::ReadStalled { file, .. } => shorten(file),
             Self::PageStore { directory, .. } => {

@@ -67,16 +67,16 @@ impl ModelSource {
     /// Opens the source at a path: a store file or a checkpoint's directory.
     ///
     /// # Errors
-    /// Fails with [`EngineError::NotAModel`] if the path is neither, and returns an error if the source is
-    /// damaged.
+    /// Fails with [`EngineError::Unreadable`] if the path cannot be read and with [`EngineError::NotAModel`] if it is neither,
+    /// and returns an error if the source is damaged.
     pub fn at(path: impl AsRef<Path>) -> Result<Self, EngineError> {
         let path = path.as_ref();
         let not_a_model = |reason: &str| {
             let (path, reason) = (path.display().to_string(), reason.to_owned());
             EngineError::NotAModel { path, reason }
         };
-        if !path.exists() {
-            return Err(not_a_model("there is no such file or folder"));
+        if let Err(source) = path.metadata() {
+            return Err(EngineError::Unreadable { path: path.display().to_string(), source });
         }
         if !path.is_dir() {
             return Ok(Self::Store(Arc::new(Store::open(path)?)));
