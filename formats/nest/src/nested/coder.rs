@@ -65,7 +65,7 @@ impl GroupWeights {
         Self { weights: padded, factors, peak: largest(weights), energy }
     }
 
-    /// Largest magnitude in the group.
+    /// Returns the largest magnitude in the group.
     pub fn peak(&self) -> f32 {
         self.peak
     }

@@ -86,22 +86,22 @@ impl DampedMoments {
         Err(NestedError::NotPositive { dim, damping: added })
     }
 
-    /// Input dimension of the matrix.
+    /// Returns the input dimension of the matrix.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Input dimension padded to whole groups: the row length of `values` and `lower`.
+    /// Returns the input dimension padded to whole groups: the row length of `values` and `lower`.
     pub(super) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// The damped moments, `[stride, stride]`.
+    /// Returns the damped moments, `[stride, stride]`.
     pub(super) fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// `Uᵀ`, `[stride, stride]`, zero on and above its diagonal; `None` if it was not computed.
+    /// Returns `Uᵀ`, `[stride, stride]`, zero on and above its diagonal; `None` if it was not computed.
     pub(super) fn lower(&self) -> Option<&[f32]> {
         (!self.lower.is_empty()).then_some(&self.lower)
     }

@@ -257,7 +257,7 @@ impl Moments {
         self.zeroed + errors.sum::<f64>()
     }
 
-    /// Objective for choosing alpha: the weighted sum of the logarithms of all levels' errors.
+    /// Returns the objective for choosing alpha: the weighted sum of the logarithms of all levels' errors.
     fn cost(&self, codec: &NestedCodec, level_weights: &[f32; 5]) -> f64 {
         let levels = Level::ALL.into_iter().zip(level_weights);
         levels

@@ -116,17 +116,17 @@ impl SecondMoments {
         })
     }
 
-    /// Input dimension of the matrix.
+    /// Returns the input dimension of the matrix.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// The moments, `[dim, dim]`, symmetric.
+    /// Returns the moments, `[dim, dim]`, symmetric.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Number of inputs summed.
+    /// Returns the number of inputs summed.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -32,7 +32,7 @@ pub enum ScaleType {
 impl ScaleType {
     const ALL: [Self; 4] = [Self::None, Self::F16, Self::Bf16, Self::F32];
 
-    /// Bytes of one scale.
+    /// Returns the bytes of one scale.
     pub const fn bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -76,7 +76,7 @@ pub enum SubScale {
 impl SubScale {
     const ALL: [Self; 6] = [Self::None, Self::U8, Self::I8, Self::E4m3, Self::E8m0, Self::Nibbles];
 
-    /// Bytes per sub-block.
+    /// Returns the bytes per sub-block.
     pub const fn bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -150,7 +150,7 @@ pub struct ScaledForm {
 }
 
 impl ScaledForm {
-    /// Number of sub-blocks per group: 1 or 2.
+    /// Returns the number of sub-blocks per group: 1 or 2.
     pub const fn sub_blocks(&self) -> usize {
         GROUP / self.sub_block as usize
     }

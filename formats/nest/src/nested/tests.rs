@@ -75,7 +75,8 @@ fn quantized(weights: &[f32], rows: usize, cols: usize, codec: &NestedCodec) -> 
     quantize_matrix(weights, rows, cols, codec, None, &QuantizeOptions::default()).unwrap()
 }
 
-/// Pseudo-random numbers, each a sum of six uniform ones: close to Gaussian, and the same on all machines.
+/// Returns pseudo-random numbers, each a sum of six uniform ones: close to Gaussian, and the same on all
+/// machines.
 fn bell(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut uniform = || {

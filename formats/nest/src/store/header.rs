@@ -38,7 +38,7 @@ impl Header {
         out.bytes(&MAGIC);
         out.u32(self.version);
         out.u32(HEADER_BYTES as u32);
-        // Alignment and lengths fit, since the plan is checked.
+        // Both fit in u32, since the plan limits the alignment to 16 MiB.
         out.u32(u32::try_from(self.alignment).unwrap_or(u32::MAX));
         out.u32(self.shards);
         out.u32(self.shard);
