@@ -9,7 +9,6 @@ use nestling_formats::memory::{OutOfMemory, try_zeroed};
 #[cfg(not(target_family = "wasm"))]
 const LARGE_BYTES: usize = 2 << 20;
 
-/// One cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);

@@ -4,7 +4,7 @@
 //!
 //! Operations are coarse, so that a backend can fuse work inside them and can record instead of run.
 //! `cpu/reference.rs` defines the exact result of each. Operations that fill a buffer set its row count to
-//! that of their input.
+//! the row count of their input.
 
 mod checked;
 mod checks;

@@ -167,7 +167,7 @@ impl StepRows {
         rows
     }
 
-    /// Replaces the rows with those of a batch; allocates only if there are more.
+    /// Replaces the contents with the rows of a batch; allocates only if there are more.
     pub fn fill(&mut self, batch: &Batch) {
         fn replace<T>(column: &mut Vec<T>, values: impl Iterator<Item = T>) {
             column.clear();

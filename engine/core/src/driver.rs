@@ -16,7 +16,7 @@ impl Wake for Unpark {
 /// Polls `future` to completion, parking the thread while it is pending.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    // Most futures here never wait and therefore do not need a waker.
+    // A future that is ready at once does not need a waker, which is the usual case here.
     if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return output;
     }

@@ -188,7 +188,7 @@ pub enum EngineError {
         /// Minimum number of tokens.
         needed: usize,
     },
-    /// Too many generations are waiting, or a generation that must not wait would have to.
+    /// Too many generations are waiting, or a generation with no-wait semantics would have to wait.
     #[error(
         "busy: {waiting} generations wait, and of the {pages_wanted} pages of keys and values that are wanted \
          {pages_free} are free"

@@ -50,7 +50,6 @@ pub struct KeptPlace<T> {
 }
 
 impl<T> KeptPlace<T> {
-    /// Converts the type of the place.
     pub(crate) fn map<U>(self, name: impl FnOnce(T) -> U) -> KeptPlace<U> {
         KeptPlace { place: name(self.place), since: self.since }
     }

@@ -72,7 +72,7 @@ impl KvValues {
 /// Shape of one layer's KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// Number of key heads, equal to that of value heads.
+    /// Number of key heads, equal to the number of value heads.
     pub num_key_value_heads: usize,
     /// Number of elements of a key.
     pub head_dim: usize,
@@ -244,7 +244,7 @@ impl PageTable {
         if let Some(&page) = self.pages.get(written)
             && wanted.saturating_sub(self.pages.len()) == allocator.free_pages()
         {
-            // No page is left for a copy, so the page is removed from the cache instead.
+            // If no page is left for a copy, the page is removed from the cache instead.
             allocator.forget(page);
         }
         let shared = self.pages.get(written).copied().filter(|&p| allocator.references(p) > 1);

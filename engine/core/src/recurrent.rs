@@ -102,7 +102,7 @@ impl StateAllocator {
         Self { counts: KeyedPlaces::new(states) }
     }
 
-    /// Returns the number of available states: free ones, and those that only the prefix cache holds.
+    /// Returns the number of available states: free ones, and ones that only the prefix cache holds.
     pub fn free_states(&self) -> usize {
         self.counts.free()
     }
@@ -143,7 +143,6 @@ impl StateAllocator {
     }
 }
 
-/// A state kept by a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KeptState {
     length: usize,

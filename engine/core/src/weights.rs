@@ -292,7 +292,7 @@ impl NestedMatrix {
         self.levels
     }
 
-    /// Limits the prefix for all levels of the model to that of `level`.
+    /// Limits the prefix for all levels of the model to `level`.
     pub fn at_most(self, level: Level) -> Self {
         Self { levels: self.levels.map(|prefix| prefix.min(level)), ..self }
     }

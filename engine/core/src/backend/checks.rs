@@ -99,7 +99,7 @@ impl Operation {
         }
     }
 
-    /// Checks an output: [`Write::Set`] allows any number of rows, [`Write::Add`] requires that of the
+    /// Checks an output: [`Write::Set`] allows any number of rows, [`Write::Add`] requires the rows of the
     /// result.
     pub fn output(self, result: Shape, write: Write, out: Shape) -> Result<(), EngineError> {
         let rows = match write {

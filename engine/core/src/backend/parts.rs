@@ -46,7 +46,7 @@ impl<B: Backend> FeedForward<B> {
 
 /// An RMSNorm of queries or keys.
 pub enum HeadNorm<B: Backend> {
-    /// No norm.
+    /// Absent norm.
     Absent,
     /// Norm of each head, `[head_dim]`.
     PerHead(B::Floats),

@@ -9,7 +9,7 @@ pub const ANSWER_TOKENS: usize = 256;
 /// State of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// Not started yet.
+    /// Not yet started.
     #[default]
     Waiting,
     /// Tokens are being computed.
@@ -66,11 +66,12 @@ pub struct Admission {
     pub short: Option<Shortage>,
 }
 
-/// Selects the generations to start, given `free` pages without a holder (including those of idle sessions).
-/// In priority order, generations start while all running ones fit to their ends, each adding a token per
-/// step. The first that does not fit preempts generations of lower priority, the lowest first. If that is not
-/// enough, the search ends, so that large generations do not starve. Only generations whose events are read
-/// count: the first may always start if none runs, and at most `running_max` run.
+/// Selects the generations to start, given `free` pages without a holder (pages of idle sessions count as
+/// free). In priority order, generations start while all running ones fit to their ends, each adding a token
+/// per step. The first that does not fit preempts generations of lower priority, the lowest first. If that is
+/// not enough, the search ends, so that large generations do not starve. Generations whose events nobody
+/// reads do not start, and do not count as running for two rules: the first may always start if none runs,
+/// and at most `running_max` run.
 pub fn admit(claims: &[Claim], free: usize, running_max: usize, now: f64) -> Admission {
     let mut waiting: Vec<usize> = (0..claims.len())
         .filter(|&index| claims[index].standing != Standing::Running && claims[index].is_read)

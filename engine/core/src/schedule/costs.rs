@@ -103,8 +103,8 @@ impl StepCosts {
         self.is_known().then(|| (rows * seconds / known).min(most) as usize)
     }
 
-    /// Returns the number of rows whose cost equals the fixed cost of a step. Beyond it, doubling the rows
-    /// saves less than a quarter of the time per row. Returns `None` if the curve shows no fixed cost.
+    /// Returns the number of rows whose cost equals the fixed cost of a step. Larger steps reduce the time
+    /// per row by less than half. Returns `None` if the curve shows no fixed cost.
     pub fn paying_rows(&self) -> Option<usize> {
         let points = || self.classes.iter().flatten();
         let (first, last) = (points().next()?, points().last()?);

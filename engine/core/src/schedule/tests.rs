@@ -31,7 +31,7 @@ fn decoding_goes_first_and_prompts_fill_the_time() {
     let prompt = chosen[2].rows;
     assert_eq!(orders(&candidates, &chosen), [(1, 1), (2, 1), (0, prompt)]);
     assert!((100..=149).contains(&prompt), "{prompt}");
-    // Steps of a second model run between those of this one.
+    // Steps of a second model alternate with the steps of this one.
     assert!(scheduler.choose(&candidates, 2, 0.0)[2].rows < 50);
     assert_eq!(scheduler.gap_in_force(), 0.2);
 }

@@ -379,7 +379,6 @@ fn refitted_tables_are_the_best_for_their_codes() {
     assert!(refit.add(&weights[1..], &matrix, &known).is_err());
 }
 
-/// Returns a range of tiles as a matrix.
 fn part(matrix: &QuantizedMatrix, tiles: std::ops::Range<usize>) -> QuantizedMatrix {
     let rows = tiles.start * TILE_ROWS..tiles.end * TILE_ROWS;
     let groups = matrix.cols.div_ceil(GROUP);

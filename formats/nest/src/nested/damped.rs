@@ -40,9 +40,9 @@ impl DampedMoments {
 
     /// Computes the damped moments with the factor of feedback: `H = (I + U) D (I + U)ᵀ`, `U` strictly upper.
     ///
-    /// Given the errors `e` of earlier columns, column `k` is rounded from the target `w_k + Σ e_j U[j, k]`,
-    /// and `e H eᵀ` is `Σ D_k (target_k - value_k)²` (LDLQ of "QuIP", equivalent to GPTQ's rule). Moments
-    /// that are not positive definite get more damping.
+    /// Column `k` is rounded from the target `w_k + Σ e_j U[j, k]`, where `e` are the errors of earlier
+    /// columns. Then `e H eᵀ` is `Σ D_k (target_k - value_k)²` (LDLQ of "QuIP", equivalent to GPTQ's rule).
+    /// Moments that are not positive definite get more damping.
     ///
     /// # Errors
     /// The errors of [`Self::new`], and [`NestedError::NotPositive`] if increased damping does not help.

@@ -34,7 +34,6 @@ pub struct CodecFitter {
     samples: Vec<Sample>,
 }
 
-/// Some tiles of a matrix.
 #[derive(Clone, Debug)]
 struct Sample {
     rows: usize,
@@ -122,7 +121,6 @@ impl CodecFitter {
         Ok(codec)
     }
 
-    /// Returns the shapes of the sampled tiles, coded with a codec.
     fn shapes(&self, codec: &NestedCodec) -> Result<Vec<TileShape>, NestedError> {
         let mut shapes = Vec::new();
         for sample in thin(&self.samples, SHAPE_GROUPS) {
@@ -248,7 +246,6 @@ impl Moments {
         })
     }
 
-    /// Returns the squared error of one level.
     fn error(&self, codec: &NestedCodec, level: Level) -> f64 {
         let errors = (0u8..=255).zip(&self.codes).map(|(code, moments)| {
             let value = f64::from(codec.value(level, 0, code)) * f64::from(codec.steps.unit(level));

@@ -8,7 +8,7 @@ pub(super) const MOMENTS: &str = "second moments of activations";
 
 /// Sum of `x xᵀ` over the input rows `x` of a matrix.
 ///
-/// For an error `E` of the matrix, `[rows, dim]`, the squared error of its outputs over those inputs is `tr(E
+/// If the matrix has an error `E`, `[rows, dim]`, the squared error of its outputs over those inputs is `tr(E
 /// H Eᵀ)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SecondMoments {

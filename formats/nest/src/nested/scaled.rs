@@ -19,7 +19,7 @@ const UNIT_MAX: i8 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ScaleType {
-    /// No scales; they count as 1.
+    /// Absent scales, which count as 1.
     None = 0,
     /// IEEE binary16.
     F16 = 1,
@@ -59,7 +59,7 @@ impl ScaleType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SubScale {
-    /// No sub-scales; they count as 1.
+    /// Absent sub-scales, which count as 1.
     None = 0,
     /// An unsigned integer.
     U8 = 1,
@@ -119,7 +119,7 @@ impl SubScale {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Minima {
-    /// No minima.
+    /// Absent minima.
     None = 0,
     /// One minimum per row and span, in the type of the scales.
     Spans = 1,

@@ -27,7 +27,6 @@ pub struct NestedPlanes<'a> {
     pub p8: Option<&'a [u8]>,
 }
 
-/// Byte ranges of the parts of plane P2.
 #[derive(Clone, Debug)]
 enum Parts {
     Nested(BaseParts),
@@ -89,7 +88,7 @@ impl CheckedSizes {
     /// Returns a view of the checked planes, or of others of the same lengths.
     ///
     /// # Panics
-    /// Panics if the codec's form differs from that of the checked view.
+    /// Panics if the codec does not have the same form as the checked view.
     pub fn view<'a>(
         &self,
         codec: impl Into<CodecRef<'a>>,
@@ -335,7 +334,6 @@ impl<'a> NestedView<'a> {
         GroupScales { sub_blocks, scales, minima: has_minima.then_some(minima) }
     }
 
-    /// Returns the factors of one sub-block of a row.
     fn factors(&self, level: Level, row: usize, group: usize, sub: usize) -> Factors {
         match (&self.sizes.parts, self.codec) {
             (Parts::Scaled(parts), CodecRef::Scaled(codec)) => {

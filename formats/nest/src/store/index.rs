@@ -234,7 +234,6 @@ impl CodecSlot {
         self.codec.as_ref().map_or(PlaneForm::Nested, Codec::form)
     }
 
-    /// Returns the id of the codec.
     pub(super) fn id(&self) -> u32 {
         match self.form() {
             PlaneForm::Nested => CODEC_NESTED,
@@ -368,7 +367,7 @@ impl Index {
         let counts = |group: &Group| !has_experts || group.id.expert().is_some();
         let tops = self.groups.iter().filter(|group| counts(group) && !group.matrices.is_empty());
         let tops = tops.filter_map(|group| group.extents.iter().rposition(Option::is_some));
-        // Without any matrix, the present data serves all levels.
+        // A store without matrices serves all levels.
         let top = tops.max().unwrap_or(PLANES - 1);
         // Lowest plane at or after each extent, which a truncation before that extent would lack.
         let count = self.extents.len() + 1;

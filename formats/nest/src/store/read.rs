@@ -141,8 +141,8 @@ impl Store {
     /// Opens a derived store, which exists in no file: `storage` computes the bytes of extents from another
     /// source on each read. The whole store is one model of level `level`.
     ///
-    /// There are no checksums before the first read; later reads are compared with the first. `storage` must
-    /// produce P3 and P4 as `digits` specifies.
+    /// A derived store has no checksums before the first read; later reads are compared with the first.
+    /// `storage` must produce P3 and P4 as `digits` specifies.
     ///
     /// # Errors
     /// [`StoreError::Plan`] if the plan is invalid or has unknown codecs.
@@ -415,7 +415,7 @@ impl Store {
     }
 }
 
-/// Reads and checks header and index. Only here do allocations depend on counts from the file.
+/// Reads and checks header and index. No other allocation depends on counts from the file.
 fn read_index(storage: &dyn Storage) -> Result<(Header, Index), StoreError> {
     let (name, length) = (storage.name(), storage.len());
     let read = |offset: u64, bytes: u64| -> Result<Vec<u8>, StoreError> {

@@ -22,7 +22,6 @@ struct RowRun {
     offset: u64,
     /// Bytes per row.
     bytes: usize,
-    /// Content of the bytes.
     item: Item,
 }
 
