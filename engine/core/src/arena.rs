@@ -1,20 +1,19 @@
-//! Memory for weights.
+//! Aligned memory for weights.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(not(target_family = "wasm"))]
 use memmap2::MmapMut;
 use nestling_formats::memory::{OutOfMemory, try_zeroed};
 
-/// From this size on, memory comes in pages of its own, large ones where the system has them.
+/// Minimum size in bytes of allocations in separate pages, which are huge pages if available.
 #[cfg(not(target_family = "wasm"))]
 const LARGE_BYTES: usize = 2 << 20;
 
-/// One cache line.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Bytes that begin at a cache line, so that no vector that a kernel loads lies across two.
+/// Bytes aligned to a cache line, so that no vector load of a kernel crosses a line boundary.
 pub struct AlignedBytes {
     memory: Memory,
     length: usize,
@@ -33,30 +32,30 @@ impl std::fmt::Debug for AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// That many zeros; `what` they are for.
+    /// Allocates `length` zeros; `what` names their purpose in errors.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// [`OutOfMemory`] if the allocation fails.
     pub fn zeroed(what: &'static str, length: usize) -> Result<Self, OutOfMemory> {
         Ok(Self { memory: Memory::zeroed(what, length)?, length })
     }
 
-    /// No bytes.
+    /// Returns an empty allocation.
     pub fn empty() -> Self {
         Self { memory: Memory::Lines(Vec::new()), length: 0 }
     }
 
-    /// How many bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The bytes, to fill.
+    /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = match &mut self.memory {
             Memory::Lines(lines) => bytemuck::cast_slice_mut(lines),
@@ -73,7 +72,7 @@ impl Memory {
         if length >= LARGE_BYTES
             && let Ok(pages) = MmapMut::map_anon(length)
         {
-            // Fewer address translations while weights stream by; without it all works as well.
+            // Huge pages reduce TLB misses while weights are read. The call may fail without harm.
             #[cfg(target_os = "linux")]
             let _ = pages.advise(memmap2::Advice::HugePage);
             return Ok(Self::Pages(pages));

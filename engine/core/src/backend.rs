@@ -1,10 +1,10 @@
-//! What a device must be able to do: hold weights and pages ([`Backend`]), compute ([`Encoder`]); and what it
-//! may be able to do: hold streamed experts in its own memory ([`SlotMemory`]), find experts from a routing
-//! that the host has not seen ([`DeviceRouting`]).
+//! Interfaces of a device. [`Backend`] holds weights and pages, and [`Encoder`] computes. Two are optional:
+//! [`SlotMemory`] keeps streamed experts in device memory, and [`DeviceRouting`] finds experts from a routing
+//! that the host has not read.
 //!
-//! Operations are coarse, so that a backend is free to fuse inside them and to record instead of
-//! run. `cpu/reference.rs` defines the exact result of each. Operations that fill a buffer set
-//! its row count to that of their input.
+//! Operations are coarse, so that a backend can fuse work inside them and can record instead of run.
+//! `cpu/reference.rs` defines the exact result of each. Operations that fill a buffer set its row count to
+//! the row count of their input.
 
 mod checked;
 mod checks;
@@ -32,7 +32,7 @@ pub use encoder::{BindWeights, Encoder, EncoderExt, Write, argmax};
 pub use expert_biases::ExpertBiases;
 pub use needs::ModelNeeds;
 
-/// Bytes of a plane in memory of the host that a device copies to and from by itself.
+/// Bytes of a plane in pinned host memory, which a device accesses directly.
 pub type HostPlane = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 pub use parts::{
@@ -43,31 +43,31 @@ pub use parts::{
 pub use shape::{HoldsLevels, KvPages, RecurrentStates, Shape, Shaped};
 pub use slot_memory::{CopyFence, NoSlots, PlanePart, SlotMemory};
 
-/// What a backend can hold; checked when a model is opened.
+/// Limits of a backend, checked when a model is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendLimits {
-    /// Most experts of one layer.
+    /// Maximum number of experts per layer.
     pub num_experts_max: usize,
-    /// Most experts that one token may use.
+    /// Maximum number of experts per token.
     pub num_experts_per_tok_max: usize,
-    /// Largest size of a head.
+    /// Maximum head dimension.
     pub head_dim_max: usize,
-    /// Most rows of one step.
+    /// Maximum number of rows per step.
     pub rows_max: usize,
 }
 
-/// What was given to a device to do.
+/// Counters of work submitted to a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendCounters {
-    /// Shaders or kernels that were started.
+    /// Number of launched shaders or kernels.
     pub dispatches: u64,
-    /// Submissions of work to the device's queue.
+    /// Number of submissions to the device's queue.
     pub submissions: u64,
-    /// Bytes of weights that were copied to the device.
+    /// Bytes of weights copied to the device.
     pub upload_bytes: u64,
-    /// Those of them that were written somewhere else first, and not straight into their places.
+    /// Bytes of `upload_bytes` that passed through a staging buffer.
     pub staged_bytes: u64,
-    /// Times that the host waited for the device.
+    /// Number of times the host waited for the device.
     pub waits: u64,
 }
 
@@ -81,97 +81,97 @@ impl AddAssign for BackendCounters {
     }
 }
 
-/// A device: allocates, uploads, moves pages. An error leaves it usable.
+/// A device with its memory: allocates, uploads weights, copies pages. It remains usable after an error.
 pub trait Backend: Send + Sized + 'static {
-    /// Activations, `[rows, cols]` of f32; the row count varies from step to step.
+    /// Activations, `[rows, cols]` of f32; the number of rows varies from step to step.
     type Buffer: Shaped + Send + Sync;
-    /// The router's choice for every row, `[T, K]`; may stay on the device.
+    /// Routing of all rows, `[T, K]`; may stay on the device.
     type Routing: Shaped + Send + Sync;
-    /// A float vector: norm weights, biases.
+    /// A vector of floats, such as norm weights or biases.
     type Floats: Shaped + Send + Sync;
-    /// A weight matrix, at all levels that its planes allow.
+    /// A weight matrix at all levels that its planes allow.
     type Matrix: Shaped + HoldsLevels + Send + Sync;
-    /// Pages of keys and values of one layer.
+    /// KV cache pages of one layer.
     type KvPool: KvPages + Send + Sync;
     /// Recurrent states of one layer.
     type StatePool: RecurrentStates + Send + Sync;
-    /// The experts of one layer, for a device that finds them by itself; [`NoTable`] for others.
+    /// Expert table of one layer, for a device that finds experts itself; [`NoTable`] for others.
     type ExpertTable: DeviceRouting<Self>;
-    /// Device memory for streamed experts, in slots of one size; [`NoSlots`] where planes are used where
-    /// they arrive.
+    /// Device memory for streamed experts, in slots of equal size; [`NoSlots`] if planes are used in host
+    /// memory.
     type ExpertSlots: SlotMemory<Self>;
-    /// Computes one step.
+    /// Encoder of one step.
     type Encoder<'a>: Encoder<Self> + BindWeights<Self>
     where
         Self: 'a;
 
-    /// Tells the contents of its pages and states from those of other kinds of backends: part of a
-    /// model's identity, so that snapshots are only read where they mean the same.
+    /// Identifier of the layout of pages and states. As part of a model's identity, it prevents reading
+    /// snapshots of an incompatible backend.
     const PAGE_KIND: u8;
 
-    /// Whether weights are used where they lie in host memory, and nothing but their scales is read when they are
-    /// bound.
+    /// True if weights are used in place in host memory; binding them then reads only their scales.
     const WEIGHTS_IN_PLACE: bool;
 
-    /// What the device is, for people.
+    /// Returns a human-readable name of the device.
     fn name(&self) -> String;
 
-    /// What it can hold.
+    /// Returns the limits of the backend.
     fn limits(&self) -> BackendLimits;
 
-    /// Room for activations of up to `rows_max` rows.
+    /// Allocates a buffer for activations of up to `rows_max` rows.
     ///
     /// # Errors
-    /// A backend whose memory is full.
+    /// An error if the backend's memory is full.
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<Self::Buffer, EngineError>;
 
-    /// Room for the routing of up to `rows_max` rows.
+    /// Allocates the routing of up to `rows_max` rows.
     ///
     /// # Errors
-    /// A backend whose memory is full.
+    /// An error if the backend's memory is full.
     fn routing(
         &mut self,
         rows_max: usize,
         num_experts_per_tok: usize,
     ) -> Result<Self::Routing, EngineError>;
 
-    /// Keeps memory for what the steps of a model work with, before its weights are loaded. What it
-    /// cannot have is refused here.
+    /// Reserves working memory for a model's steps before its weights are loaded. An impossible reservation
+    /// fails here.
     ///
     /// # Errors
-    /// A model that is larger than a limit on memory allows, which names the least that would do.
+    /// An error if the model exceeds a memory limit; it states the minimum limit required.
     fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
         let _ = needs;
         Ok(())
     }
 
-    /// Makes a vector available.
+    /// Uploads a vector.
     ///
     /// # Errors
-    /// A backend whose memory is full.
+    /// An error if the backend's memory is full.
     fn upload_floats(&mut self, values: &[f32]) -> Result<Self::Floats, EngineError>;
 
-    /// Makes a matrix available; a CPU uses the bytes where they lie.
+    /// Uploads a matrix; a CPU uses the bytes in place.
     ///
     /// # Errors
-    /// A backend whose memory is full, or weights in a form that it does not take.
+    /// An error if the backend's memory is full or it does not support the form of the weights.
     fn upload_matrix(
         &mut self,
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<Self::Matrix, EngineError>;
 
-    /// Bytes that a product with the matrix reads of it at a level.
+    /// Returns the bytes of the matrix that a product reads at a level.
     fn matrix_bytes(matrix: &Self::Matrix, level: Level) -> u64;
 
-    /// Bytes of the planes that a level uses, as a store holds them.
+    /// Returns the size in bytes of the planes that a level uses, as stored in a store.
     fn matrix_prefix_bytes(matrix: &Self::Matrix, level: Level) -> u64;
 
-    /// The experts of a layer, all of them, for a device that finds them by itself. None where the host has
-    /// to know the routing: it is the host that computes, or the experts are in a form for it.
+    /// Creates the expert table of a layer whose experts are all resident, for a device that finds experts
+    /// itself. Returns `None` if the host must know the routing: if the host computes, or the experts are in
+    /// a form for the host.
     ///
     /// # Errors
-    /// A backend whose memory is full.
+    /// An error if the backend's memory is full.
     fn expert_table(
         &mut self,
         experts: &[Arc<FeedForward<Self>>],
@@ -180,11 +180,11 @@ pub trait Backend: Send + Sized + 'static {
         Ok(None)
     }
 
-    /// Slots for the streamed experts of these layers, as many as `bytes` are enough for, or fewer
-    /// where memory is full. None where planes are used where they arrive, in memory of the host.
+    /// Allocates slots for the streamed experts of these layers: as many as fit in `bytes`, or fewer if
+    /// memory is full. Returns `None` if planes are used in host memory.
     ///
     /// # Errors
-    /// A backend whose memory has no room for one expert.
+    /// An error if the memory cannot hold one expert.
     fn expert_slots(
         &mut self,
         layers: &[Option<ExpertShape>],
@@ -194,16 +194,16 @@ pub trait Backend: Send + Sized + 'static {
         Ok(None)
     }
 
-    /// Room for the keys and values of one layer. Pages may be allocated when first written.
+    /// Allocates the KV cache of one layer. Pages may be allocated on first write.
     ///
     /// # Errors
-    /// A backend whose memory is full.
+    /// An error if the backend's memory is full.
     fn kv_pool(&mut self, shape: &KvShape) -> Result<Self::KvPool, EngineError>;
 
     /// Copies a page of one layer.
     ///
     /// # Errors
-    /// Pages that the pool does not have.
+    /// An error if the pool does not have one of the pages.
     fn copy_page(
         &mut self,
         pool: &mut Self::KvPool,
@@ -211,11 +211,11 @@ pub trait Backend: Send + Sized + 'static {
         destination: PageId,
     ) -> Result<(), EngineError>;
 
-    /// Appends the contents of a page to `out`, [`KvShape::page_bytes`] bytes in the backend's
-    /// own layout: for snapshots.
+    /// Appends the contents of a page to `out` for a snapshot: [`KvShape::page_bytes`] bytes in the backend's
+    /// own layout.
     ///
     /// # Errors
-    /// A page that the pool does not have.
+    /// An error if the pool does not have the page.
     fn read_page(
         &mut self,
         pool: &Self::KvPool,
@@ -223,10 +223,10 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Vec<u8>,
     ) -> Result<(), EngineError>;
 
-    /// Writes what [`Backend::read_page`] gave.
+    /// Restores a page from the output of [`Backend::read_page`].
     ///
     /// # Errors
-    /// A page that the pool does not have, or bytes of another length.
+    /// An error if the pool does not have the page or the length is wrong.
     fn write_page(
         &mut self,
         pool: &mut Self::KvPool,
@@ -234,17 +234,17 @@ pub trait Backend: Send + Sized + 'static {
         bytes: &[u8],
     ) -> Result<(), EngineError>;
 
-    /// Room for the recurrent states of one layer. States may be allocated when first written.
+    /// Allocates the recurrent states of one layer. States may be allocated on first write.
     ///
     /// # Errors
-    /// A backend whose memory is full.
+    /// An error if the backend's memory is full.
     fn state_pool(&mut self, shape: &StateShape) -> Result<Self::StatePool, EngineError>;
 
-    /// Appends the contents of a state to `out`, [`StateShape::state_bytes`] bytes in the backend's
-    /// own layout: for snapshots.
+    /// Appends the contents of a state to `out` for a snapshot: [`StateShape::state_bytes`] bytes in the
+    /// backend's own layout.
     ///
     /// # Errors
-    /// A state that was not written.
+    /// An error if the state was never written.
     fn read_state(
         &mut self,
         pool: &Self::StatePool,
@@ -252,10 +252,10 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Vec<u8>,
     ) -> Result<(), EngineError>;
 
-    /// Writes what [`Backend::read_state`] gave.
+    /// Restores a state from the output of [`Backend::read_state`].
     ///
     /// # Errors
-    /// A state that the pool does not have, or bytes of another length.
+    /// An error if the pool does not have the state or the length is wrong.
     fn write_state(
         &mut self,
         pool: &mut Self::StatePool,
@@ -263,10 +263,10 @@ pub trait Backend: Send + Sized + 'static {
         bytes: &[u8],
     ) -> Result<(), EngineError>;
 
-    /// Starts a step.
+    /// Starts a step and returns its encoder.
     fn encoder(&mut self) -> Self::Encoder<'_>;
 
-    /// What was given to a device since this was asked last; nothing where the host computes.
+    /// Returns the counters since the previous call and resets them; all zero if the host computes.
     fn take_counters(&mut self) -> BackendCounters {
         BackendCounters::default()
     }

@@ -1,4 +1,4 @@
-//! Work on a thread of its own, as a future for any runtime.
+//! Work on a separate thread, as a future for any async runtime.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Waker};
 use crate::error::EngineError;
 use crate::sync::{Mutex, thread, whole};
 
-/// What a thread works on, as a future: it needs no runtime, and polling it never waits.
+/// Result of work on a separate thread, as a future. It needs no runtime, and polling it never blocks.
 ///
-/// Dropping it leaves the work to end by itself; what it makes is dropped then. Work that should stop has a
-/// [`crate::CancelToken`].
+/// If the future is dropped, the work still runs to its end and the result is discarded. Use a
+/// [`crate::CancelToken`] for work that should stop.
 #[derive(Debug)]
 #[must_use = "the work goes on, but nobody hears what comes of it"]
 pub struct Background<T> {
@@ -26,16 +26,17 @@ struct Shared<T> {
 #[derive(Debug)]
 struct State<T> {
     made: Option<T>,
-    /// Nothing is made any more.
+    /// Set when the work has returned or panicked.
     ended: bool,
     waker: Option<Waker>,
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts `work` on a thread; where there are no threads, it is done inside this call. `what` names it in errors.
+    /// Starts `work` on a thread; without thread support it runs inside this call. `what` names the work in
+    /// errors.
     ///
     /// # Errors
-    /// [`EngineError::Thread`] where the platform gives no thread.
+    /// [`EngineError::Thread`] if the platform cannot start a thread.
     pub fn start(
         what: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
@@ -61,7 +62,7 @@ impl<T: Send + 'static> Background<T> {
 impl<T> Future for Background<T> {
     type Output = Result<T, EngineError>;
 
-    /// [`EngineError::Panicked`] if the work did.
+    /// [`EngineError::Panicked`] if the work panicked.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = whole(self.shared.state.lock());
         if !state.ended {
@@ -73,7 +74,7 @@ impl<T> Future for Background<T> {
     }
 }
 
-/// Ends the work, also when it panics.
+/// Guard that marks the work as ended, including after a panic.
 struct End<T>(Arc<Shared<T>>);
 
 impl<T> Drop for End<T> {
@@ -82,7 +83,7 @@ impl<T> Drop for End<T> {
         state.ended = true;
         let waker = state.waker.take();
         drop(state);
-        // Outside the lock: a waker is foreign code.
+        // Called outside the lock, because a waker is foreign code.
         if let Some(waker) = waker {
             waker.wake();
         }

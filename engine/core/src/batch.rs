@@ -1,4 +1,4 @@
-//! One step's work: rows of tokens from any number of sequences.
+//! The batch of one step: rows of tokens from any number of sequences.
 
 mod runs;
 
@@ -16,75 +16,74 @@ pub use runs::{Run, cut_runs, runs};
 pub struct Row {
     /// Token id.
     pub token: u32,
-    /// Position in its sequence.
+    /// Position in the sequence.
     pub position: u32,
     /// Index into [`Batch::sequences`].
     pub sequence: u32,
-    /// Whether what follows this token is wanted: its logits, or what else [`Batch::output`] names.
+    /// True if logits are requested for this row, or the other outputs selected by [`Batch::output`].
     pub wants_logits: bool,
-    /// Levels to compute with.
+    /// Policy for the levels to compute with.
     pub levels: LevelPolicy,
 }
 
-/// What a step gives of the rows that want logits.
+/// Output of a step for the rows whose logits were requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StepOutputKind {
-    /// Their logits.
+    /// Logits.
     #[default]
     Logits,
-    /// Of each the token with the highest logit among so many first ones, at least one, of equal logits the
-    /// lowest: a device need not give all of them.
+    /// Token with the highest logit among the first `n` tokens (at least one), the lowest if equal. A device
+    /// need not copy all logits to the host.
     Argmax(usize),
-    /// Their hidden rows after the last norm, and no logits.
+    /// Hidden rows after the last norm, without logits.
     Hidden,
-    /// Their hidden rows after the last norm, and their logits.
+    /// Hidden rows after the last norm, and logits.
     HiddenAndLogits,
 }
 
 impl StepOutputKind {
-    /// Whether hidden rows are given.
+    /// Returns whether the output includes hidden rows.
     pub fn has_hidden(self) -> bool {
         matches!(self, Self::Hidden | Self::HiddenAndLogits)
     }
 }
 
-/// One sequence that rows belong to.
+/// A sequence referenced by rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceRef {
-    /// Its pages, to the last position of its rows at least.
+    /// Pages of the sequence, at least up to the last position of its rows.
     pub pages: Vec<PageId>,
-    /// The recurrent states that the step reads and writes; only looked at by models that have
-    /// recurrent layers.
+    /// Recurrent states that the step reads and writes; used only by models with recurrent layers.
     pub states: StateTrack,
 }
 
 impl SequenceRef {
-    /// A sequence of a model without recurrent layers.
+    /// Creates a sequence of a model without recurrent layers.
     pub fn of_pages(pages: Vec<PageId>) -> Self {
         Self { pages, states: StateTrack::default() }
     }
 }
 
-/// The rows of one step. Prefill, decode and any mix of sessions have this one shape.
+/// The rows of one step. Prefill, decode and any mix of sessions have this form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Rows; those of one sequence have consecutive, ascending positions. All positions before
-    /// them were computed in earlier steps.
+    /// Rows. The rows of a sequence have consecutive, ascending positions; all earlier positions were
+    /// computed in earlier steps.
     pub rows: Vec<Row>, // [T]
-    /// Sequences that the rows name.
+    /// Sequences referenced by the rows.
     pub sequences: Vec<SequenceRef>,
-    /// What is wanted of the rows that want logits.
+    /// Outputs for the rows whose logits were requested.
     pub output: StepOutputKind,
 }
 
 impl Batch {
-    /// Some rows, of which logits are wanted, if anything.
+    /// Creates a batch with logits as output.
     pub fn new(rows: Vec<Row>, sequences: Vec<SequenceRef>) -> Self {
         Self { rows, sequences, output: StepOutputKind::Logits }
     }
 
-    /// For a runner of whoever makes the batch: sequence `i` has the recurrent state `i`, which its
-    /// rows change in place.
+    /// Assigns recurrent state `i` to sequence `i`, updated in place. For callers that own the runner and its
+    /// states.
     pub fn own_states(&mut self) {
         for (index, sequence) in (0u32..).zip(&mut self.sequences) {
             let mut positions = self.rows.iter().filter(|row| row.sequence == index);
@@ -95,16 +94,16 @@ impl Batch {
         }
     }
 
-    /// Indices of the rows that want logits, ascending.
+    /// Returns the indices of the rows with requested logits, ascending.
     pub fn logit_rows(&self) -> Vec<u32> {
         (0..).zip(&self.rows).filter(|(_, row)| row.wants_logits).map(|(index, _)| index).collect()
     }
 
-    /// Checks what the graph relies on.
+    /// Checks the rules that the graph relies on.
     ///
     /// # Errors
-    /// Names the first row that breaks a rule of [`Batch::rows`], has a token outside the
-    /// vocabulary or lies beyond the context or its sequence's pages.
+    /// An error for the first row that breaks a rule of [`Batch::rows`], has a token outside the vocabulary,
+    /// or is beyond the context or its sequence's pages.
     pub fn check(&self, vocab_size: usize, context_max: usize) -> Result<(), EngineError> {
         for (index, row) in self.rows.iter().enumerate() {
             let token = row.token;
@@ -121,7 +120,8 @@ impl Batch {
                 let (limit, wanted) = (context_max as u64, position as u64 + 1);
                 return Err(EngineError::ContextFull { limit, wanted });
             }
-            // Nearly always the row before; only a sequence's first row looks at all before it.
+            // The search usually ends at the previous row; only the first row of a sequence scans all rows
+            // before it.
             let before =
                 self.rows[..index].iter().rev().find(|other| other.sequence == row.sequence);
             if let Some(before) = before.map(|before| before.position)
@@ -140,7 +140,7 @@ impl Batch {
     }
 }
 
-/// The rows of a step that are still computed, column by column: what encoders read.
+/// The remaining rows of a step in columns, as encoders read them.
 #[derive(Clone, Debug, Default)]
 pub struct StepRows {
     /// Token ids.
@@ -153,21 +153,21 @@ pub struct StepRows {
     pub policies: Vec<LevelPolicy>, // [T]
     /// Level of each row in dense matrices.
     pub dense_levels: Vec<Level>, // [T]
-    /// Pages of each sequence, of the batch's sequences at least.
+    /// Pages of each sequence; at least one entry per sequence of the batch.
     pub pages: Vec<Vec<PageId>>,
     /// Recurrent states of each sequence of the batch.
     pub states: Vec<StateTrack>,
 }
 
 impl StepRows {
-    /// All rows of a batch.
+    /// Creates the rows of a batch.
     pub fn of_batch(batch: &Batch) -> Self {
         let mut rows = Self::default();
         rows.fill(batch);
         rows
     }
 
-    /// All rows of a batch, in place of those before; allocates only where there are more.
+    /// Replaces the contents with the rows of a batch; allocates only if there are more.
     pub fn fill(&mut self, batch: &Batch) {
         fn replace<T>(column: &mut Vec<T>, values: impl Iterator<Item = T>) {
             column.clear();
@@ -192,7 +192,7 @@ impl StepRows {
         }
     }
 
-    /// Keeps the rows of those indices, which ascend.
+    /// Keeps only the rows with the given ascending indices.
     pub fn keep(&mut self, indices: &[u32]) {
         fn pick<T: Copy>(column: &mut Vec<T>, indices: &[u32]) {
             for (to, from) in indices.iter().enumerate() {
@@ -207,17 +207,17 @@ impl StepRows {
         pick(&mut self.dense_levels, indices);
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there is no row.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Page and index within it of a row's own position.
+    /// Returns the page of a row's position, and the index within the page.
     pub fn place(&self, row: usize) -> Option<(PageId, usize)> {
         let position = *self.positions.get(row)? as usize;
         let pages = self.pages.get(*self.sequences.get(row)? as usize)?;

@@ -1,22 +1,22 @@
-//! One memory budget, in bytes, that everything an engine holds is taken from.
+//! The memory budget of an engine, in bytes, shared by all its allocations.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::sync::whole;
 
-/// What a reservation is for; it decides what a refusal advises.
+/// Purpose of a reservation; it determines the advice in the error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
-    /// A model's weights.
+    /// Weights of a model.
     Weights,
-    /// Pages of keys and values.
+    /// KV cache pages.
     KeyValue,
     /// Activations of one step.
     Scratch,
-    /// Planes of experts that are streamed.
+    /// Planes of streamed experts.
     Experts,
-    /// What the process has beside: its code, the tokenizer, the allocator's slack.
+    /// Other memory of the process: code, tokenizer, allocator overhead.
     Program,
 }
 
@@ -46,16 +46,16 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// A reservation that the budget has no room for.
+/// Error of a reservation that exceeds the budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetExceeded {
-    /// What the bytes were wanted for.
+    /// Purpose of the reservation.
     pub purpose: Purpose,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub needed_bytes: u64,
-    /// Bytes that were free.
+    /// Free bytes at the time of the request.
     pub available_bytes: u64,
-    /// The whole budget.
+    /// Total bytes of the budget.
     pub total_bytes: u64,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for BudgetExceeded {
 
 impl std::error::Error for BudgetExceeded {}
 
-/// A count of bytes, printed in the largest unit that leaves a whole part.
+/// A number of bytes, printed in the largest unit with a value of at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -90,7 +90,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The budget. Clones share it.
+/// A memory budget. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Budget {
     state: Arc<Mutex<State>>,
@@ -99,7 +99,7 @@ pub struct Budget {
 #[derive(Debug)]
 struct State {
     total_bytes: u64,
-    /// By [`Purpose`], in the order of [`Purpose::ALL`].
+    /// Reserved bytes by [`Purpose`], in the order of [`Purpose::ALL`].
     held_bytes: [u64; Purpose::ALL.len()],
 }
 
@@ -110,7 +110,7 @@ impl State {
 }
 
 impl Budget {
-    /// A budget of `total_bytes`; without a number it counts, but refuses nothing.
+    /// Creates a budget of `total_bytes`; `None` means unlimited, with counting only.
     pub fn new(total_bytes: Option<u64>) -> Self {
         let total_bytes = total_bytes.unwrap_or(u64::MAX);
         Self {
@@ -118,10 +118,10 @@ impl Budget {
         }
     }
 
-    /// Takes `needed_bytes` until the reservation is dropped.
+    /// Reserves `needed_bytes` until the reservation is dropped.
     ///
     /// # Errors
-    /// [`BudgetExceeded`] where they are not free; nothing is taken then.
+    /// [`BudgetExceeded`] if the bytes are not free; nothing is reserved.
     pub fn reserve(
         &self,
         purpose: Purpose,
@@ -132,39 +132,39 @@ impl Budget {
         Ok(reservation)
     }
 
-    /// The whole budget, if there is a limit.
+    /// Returns the total bytes of the budget, or `None` if it is unlimited.
     pub fn total_bytes(&self) -> Option<u64> {
         Some(self.lock().total_bytes).filter(|total| *total != u64::MAX)
     }
 
-    /// Bytes that are reserved.
+    /// Returns the reserved bytes.
     pub fn used_bytes(&self) -> u64 {
         self.lock().used()
     }
 
-    /// Bytes that are reserved for one purpose.
+    /// Returns the bytes reserved for one purpose.
     pub fn held_bytes(&self, purpose: Purpose) -> u64 {
         self.lock().held_bytes[purpose as usize]
     }
 
-    /// Bytes that may still be reserved.
+    /// Returns the bytes that can still be reserved.
     pub fn available_bytes(&self) -> u64 {
         let state = self.lock();
         state.total_bytes.saturating_sub(state.used())
     }
 
-    /// Changes the limit; what is held stays held even where it is now too much.
+    /// Changes the limit. Existing reservations are kept even if they exceed it.
     pub fn set_total_bytes(&self, total_bytes: Option<u64>) {
         self.lock().total_bytes = total_bytes.unwrap_or(u64::MAX);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every critical section leaves the counters consistent, so a poisoned lock is usable.
+        // All critical sections leave the counters consistent, so a poisoned lock is usable.
         whole(self.state.lock())
     }
 }
 
-/// Bytes taken from a budget; dropping it gives them back.
+/// A reservation of bytes in a budget, released when dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Reservation {
@@ -174,15 +174,15 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Bytes held.
+    /// Returns the reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Grows or shrinks to `bytes`.
+    /// Grows or shrinks the reservation to `bytes`.
     ///
     /// # Errors
-    /// [`BudgetExceeded`] where it cannot grow; it keeps its size then.
+    /// [`BudgetExceeded`] if it cannot grow; its size is unchanged.
     pub fn resize(&mut self, bytes: u64) -> Result<(), BudgetExceeded> {
         let mut state = self.budget.lock();
         let grow = bytes.saturating_sub(self.bytes);

@@ -1,42 +1,42 @@
-//! Telling long work to stop.
+//! Cancellation of long-running work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A request to stop, shared by everyone who may ask and everyone who must obey.
+/// A cancellation request, shared between requesters and workers.
 ///
-/// Clones are the same token. Work checks it at least once per layer, per extent read and per
-/// tensor converted; nothing is interrupted in between.
+/// Clones are the same token. Work checks it at least once per layer, per extent read and per tensor
+/// converted; it is not interrupted in between.
 #[derive(Clone, Debug)]
 pub struct CancelToken {
-    /// The first flag is this token's own; any flag that is set cancels it.
+    /// Flags that cancel the token if any is set; the first is the token's own.
     flags: Arc<[Arc<AtomicBool>]>,
 }
 
 impl CancelToken {
-    /// A token that nobody has cancelled yet.
+    /// Creates a token that is not cancelled.
     pub fn new() -> Self {
         Self { flags: Arc::from([Arc::new(AtomicBool::new(false))]) }
     }
 
-    /// Asks for a stop. It cannot be taken back.
+    /// Requests cancellation, irrevocably.
     pub fn cancel(&self) {
         if let Some(own) = self.flags.first() {
             own.store(true, Ordering::Release);
         }
     }
 
-    /// Whether this token, or one that it was made from, has been cancelled.
+    /// Returns whether this token, or one of its ancestors, was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.flags.iter().any(|flag| flag.load(Ordering::Acquire))
     }
 
-    /// A token of its own that also stops when this one does; cancelling it leaves this one be.
+    /// Creates a child token. Cancelling the parent cancels the child, but not the reverse.
     pub fn child(&self) -> Self {
         Self::any([self])
     }
 
-    /// A token of its own that also stops when any of `tokens` does.
+    /// Creates a child token of several parents, which is cancelled when any of `tokens` is.
     pub fn any<'a>(tokens: impl IntoIterator<Item = &'a Self>) -> Self {
         let own = Arc::new(AtomicBool::new(false));
         let others = tokens.into_iter().flat_map(|token| token.flags.iter().cloned());

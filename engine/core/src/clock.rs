@@ -1,9 +1,9 @@
-//! Elapsed time, where the platform can tell.
+//! Elapsed time, on platforms with a clock.
 
 #[cfg(not(target_family = "wasm"))]
 use std::time::Instant;
 
-/// A moment. On platforms whose standard library has no clock every difference is 0.
+/// A point in time. On platforms without a clock in the standard library, all differences are 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     #[cfg(not(target_family = "wasm"))]
@@ -11,7 +11,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// This one.
+    /// Returns the current time.
     pub fn now() -> Self {
         Self {
             #[cfg(not(target_family = "wasm"))]
@@ -19,25 +19,25 @@ impl Moment {
         }
     }
 
-    /// Seconds from `earlier` to this moment.
+    /// Returns the seconds from `earlier` to this moment.
     #[cfg(not(target_family = "wasm"))]
     pub fn seconds_since(self, earlier: Self) -> f64 {
         self.at.saturating_duration_since(earlier.at).as_secs_f64()
     }
 
-    /// Seconds from `earlier` to this moment.
+    /// Returns 0, since the platform has no clock.
     #[cfg(target_family = "wasm")]
     pub fn seconds_since(self, _earlier: Self) -> f64 {
         0.0
     }
 
-    /// Nanoseconds from `earlier` to this moment.
+    /// Returns the nanoseconds from `earlier` to this moment.
     #[cfg(not(target_family = "wasm"))]
     pub fn nanoseconds_since(self, earlier: Self) -> u64 {
         u64::try_from(self.at.saturating_duration_since(earlier.at).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Nanoseconds from `earlier` to this moment.
+    /// Returns 0, since the platform has no clock.
     #[cfg(target_family = "wasm")]
     pub fn nanoseconds_since(self, _earlier: Self) -> u64 {
         0

@@ -1,6 +1,6 @@
-//! Who holds which of a fixed number of places: the count behind pages and recurrent states.
+//! Reference counts of a fixed number of places, used for pages and recurrent states.
 
-/// Counts the holders of every place of one pool.
+/// Reference counts of the places of a pool.
 #[derive(Debug)]
 pub struct HolderCounts {
     holders: Vec<u32>, // [places]
@@ -8,29 +8,29 @@ pub struct HolderCounts {
 }
 
 impl HolderCounts {
-    /// So many free places.
+    /// Creates a pool of `places` free places.
     pub fn new(places: u32) -> Self {
         Self { holders: vec![0; places as usize], free: (0..places).rev().collect() }
     }
 
-    /// Places that nobody holds.
+    /// Returns the number of free places.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Places of the pool.
+    /// Returns the total number of places.
     pub fn places(&self) -> usize {
         self.holders.len()
     }
 
-    /// Takes a free place, if there is one.
+    /// Takes a free place, or returns `None` if there is none.
     pub fn take(&mut self) -> Option<u32> {
         let place = self.free.pop()?;
         self.set(place, 1);
         Some(place)
     }
 
-    /// Adds a holder to a place that is in use.
+    /// Adds a holder to a place in use.
     pub fn retain(&mut self, place: u32) {
         self.set(place, self.holders(place) + 1);
     }
@@ -47,7 +47,7 @@ impl HolderCounts {
         }
     }
 
-    /// How many hold the place.
+    /// Returns the number of holders of a place.
     pub fn holders(&self, place: u32) -> u32 {
         self.holders[place as usize]
     }

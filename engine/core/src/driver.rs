@@ -1,4 +1,4 @@
-//! Runs a future on this thread: all the runtime that the blocking API needs.
+//! A minimal executor that runs a future on the current thread, for the blocking API.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls `future` to its end; parks this thread while nothing can be done.
+/// Polls `future` to completion, parking the thread while it is pending.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    // Nearly all that is computed here never waits, and then needs no waker of its own.
+    // A future that is ready at once does not need a waker, which is the usual case here.
     if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return output;
     }

@@ -1,4 +1,4 @@
-//! What can go wrong while a model runs.
+//! Errors of running a model.
 
 use nestling_formats::InternalError;
 use nestling_formats::memory::OutOfMemory;
@@ -8,45 +8,44 @@ use nestling_import::ImportError;
 
 use crate::budget::Bytes;
 
-/// An error of the engine. Each text names what was wrong, the value found and the value expected.
+/// An error of the engine. Messages state the problem, the value found and the value expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A cancel token was used, or the handle of a generation was dropped.
+    /// The request was cancelled by a token, or the handle of a generation was dropped.
     #[error("cancelled")]
     Cancelled,
-    /// A limit of a backend or of the options would be exceeded.
+    /// A limit of a backend or of the options was exceeded.
     #[error("{what}: {found} is over the limit of {limit}")]
     Limit {
-        /// What is limited.
+        /// Name of the limited quantity.
         what: &'static str,
-        /// The most that is possible.
+        /// Maximum value.
         limit: u64,
-        /// What was asked for.
+        /// Requested value.
         found: u64,
     },
-    /// A sequence has no room for more tokens.
+    /// The context of a sequence is full.
     #[error("the context holds {limit} tokens, and at least {wanted} are wanted")]
     ContextFull {
-        /// Tokens that fit.
+        /// Maximum number of tokens.
         limit: u64,
-        /// Tokens that were asked for; of a text that is too long by its bytes alone, the fewest
-        /// that it can have.
+        /// Requested number of tokens. For a text whose byte length alone exceeds the limit, a lower bound.
         wanted: u64,
     },
-    /// Every page of the key/value pool is in use.
+    /// All pages of the KV cache are in use.
     #[error("all {pages} pages of the key/value pool are in use")]
     OutOfPages {
-        /// Pages that the pool has.
+        /// Number of pages in the pool.
         pages: usize,
     },
-    /// Every recurrent state of the pool is in use.
+    /// All recurrent states of the pool are in use.
     #[error("all {states} recurrent states of the pool are in use")]
     OutOfStates {
-        /// States that the pool has.
+        /// Number of states in the pool.
         states: usize,
     },
-    /// A sequence computed a NaN or an infinity: damaged weights or a model that overflows.
+    /// A sequence produced a NaN or an infinity, because weights are damaged or the model overflows.
     #[error("sequence {sequence}: the logits at position {position} are not finite")]
     NotFinite {
         /// Index of the sequence in its batch.
@@ -54,42 +53,42 @@ pub enum EngineError {
         /// Position of the row.
         position: u32,
     },
-    /// A level was asked for that the opened weights do not hold.
+    /// A requested level is not held by the opened weights.
     #[error("level {asked} was asked for, but only level {held} is loaded")]
     LevelMissing {
-        /// Level asked for, in bits.
+        /// Requested level in bits.
         asked: u8,
-        /// Highest level that is held, in bits.
+        /// Highest level held, in bits.
         held: u8,
     },
-    /// A batch, buffer or weight does not have the size that the graph needs.
+    /// A batch, buffer or weight does not have the size that the graph requires.
     #[error("{what}: expected {expected}, found {found}")]
     Mismatch {
-        /// What was checked.
+        /// Name of the checked item.
         what: String,
-        /// What the graph needs.
+        /// Required value.
         expected: String,
-        /// What was there.
+        /// Actual value.
         found: String,
     },
-    /// Operands of an operation that do not fit each other.
+    /// The operands of an operation do not match.
     #[error("{operation}: {operand}: expected {expected}, found {found}")]
     Shape {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
-        /// What was checked.
+        /// Name of the checked operand.
         operand: &'static str,
-        /// What fits the other operands.
+        /// Value that matches the other operands.
         expected: String,
-        /// What was there.
+        /// Actual value.
         found: String,
     },
-    /// A path with nothing to run behind it.
+    /// A path does not contain a model.
     #[error("{path}: {reason}")]
     NotAModel {
-        /// The path.
+        /// Path that was given.
         path: String,
-        /// What is wrong with it, and what would be right.
+        /// Problem with the path, and how to fix it.
         reason: String,
     },
     /// A path cannot be read, for example because it does not exist.
@@ -100,31 +99,31 @@ pub enum EngineError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The memory budget has no room.
+    /// The memory budget is exceeded.
     #[error(transparent)]
     Budget(#[from] crate::budget::BudgetExceeded),
-    /// A budget that not even a model with streamed experts fits in.
+    /// The memory budget is too small even with streamed experts.
     #[error(transparent)]
     MemoryTooSmall(Box<MemoryTooSmall>),
-    /// A budget for weights that not even the smallest allocation of levels fits in.
+    /// The budget for weights is below the smallest allocation of levels.
     #[error("the weights need at least {least} bytes, the budget is {asked}")]
     WeightBudget {
-        /// Bytes that were given.
+        /// Budget in bytes.
         asked: u64,
-        /// The least that is possible.
+        /// Minimum possible bytes.
         least: u64,
     },
-    /// A budget for experts that one token's experts of one layer do not fit in.
+    /// The budget for experts is below one token's experts of one layer.
     #[error(
         "experts take {least} bytes at the least (one token's of one layer), and the budget for them is {asked}"
     )]
     ExpertBudget {
-        /// Bytes that were given.
+        /// Budget in bytes.
         asked: u64,
-        /// The least that would do.
+        /// Minimum possible bytes.
         least: u64,
     },
-    /// A memory budget below what is held and cannot be given back.
+    /// The memory budget is below the bytes that are held and cannot be released.
     #[error(
         "a memory budget of {} is too small: {} ({held} bytes) are held and are not given back \
          before a model is closed",
@@ -132,83 +131,82 @@ pub enum EngineError {
         Bytes(*held)
     )]
     MemoryHeld {
-        /// Bytes that were given.
+        /// Budget in bytes.
         asked: u64,
-        /// Bytes that stay held, the least that streamed experts need among them: no smaller budget
-        /// would do.
+        /// Bytes held, including the minimum for streamed experts; the minimum possible budget.
         held: u64,
     },
-    /// A file that is no routing trace, or damaged.
+    /// A file is not a routing trace or is damaged.
     #[error("{file}, line {line}: {reason}")]
     Trace {
-        /// The file.
+        /// File name.
         file: String,
-        /// Which line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// Tokenizer, chat template or stop strings: a `TextError` of `nestling-text`.
+    /// The tokenizer, chat template or stop strings failed: a `TextError` of `nestling-text`.
     #[error(transparent)]
     Text(Box<dyn std::error::Error + Send + Sync>),
-    /// Sampling options, or logits that are no numbers: a `SampleError` of `nestling-runtime`.
+    /// Sampling options are invalid, or logits are NaN: a `SampleError` of `nestling-runtime`.
     #[error(transparent)]
     Sample(Box<dyn std::error::Error + Send + Sync>),
-    /// A constraint that cannot be had, or failed: a `ConstraintError` of `nestling-runtime`. Nothing was
-    /// generated without it.
+    /// A constraint failed or did not compile: a `ConstraintError` of `nestling-runtime`. No output was
+    /// generated without the constraint.
     #[error(transparent)]
     Constraint(Box<dyn std::error::Error + Send + Sync>),
-    /// Text was given to, or wanted from, a model that has no tokenizer.
+    /// Text was given to, or requested from, a model without a tokenizer.
     #[error("this model has no tokenizer; give token ids instead of text")]
     NoTokenizer,
-    /// A prompt without a single token.
+    /// The prompt has no tokens.
     #[error("the prompt is empty; the model needs at least one token to go on from")]
     EmptyPrompt,
-    /// A session's history was touched while a generation adds to it.
+    /// A session's history was modified while a generation is running.
     #[error("the session is generating; wait for the end or cancel the generation first")]
     SessionBusy,
-    /// Results of tools that do not answer a conversation's open calls, each once.
+    /// The tool results do not answer each open call of the conversation exactly once.
     #[error("results of tool calls: expected those of {expected}, found {found}")]
     ToolReplies {
         /// Ids of the open calls.
         expected: String,
-        /// Ids that were answered.
+        /// Ids of the answered calls.
         found: String,
     },
-    /// Bytes that are no snapshot of a session of this model.
+    /// The bytes are not a session snapshot of this model.
     #[error("session snapshot, {what}: expected {expected}, found {found}")]
     Snapshot {
-        /// Which part.
+        /// Name of the checked part.
         what: &'static str,
-        /// What it should be.
+        /// Expected value.
         expected: String,
-        /// What is there.
+        /// Actual value.
         found: String,
     },
-    /// A snapshot that cannot be read or written where it lies.
+    /// A snapshot file cannot be read or written.
     #[error("session snapshot: {0}")]
     SnapshotFile(#[source] std::io::Error),
-    /// A text that is too short for what is to be learnt from it.
+    /// A text has too few tokens for its purpose.
     #[error("the {what} text has {found} tokens, at least {needed} are needed")]
     TooFewTokens {
-        /// What the text is for.
+        /// Purpose of the text.
         what: &'static str,
-        /// Tokens of the text.
+        /// Number of tokens in the text.
         found: usize,
-        /// The fewest that do.
+        /// Minimum number of tokens.
         needed: usize,
     },
-    /// More generations than may wait, or one that was not to wait and would have to.
+    /// Too many generations are waiting, or a generation with no-wait semantics would have to wait.
     #[error(
         "busy: {waiting} generations wait, and of the {pages_wanted} pages of keys and values that are wanted \
          {pages_free} are free"
     )]
     Busy {
-        /// Generations that wait.
+        /// Number of waiting generations.
         waiting: usize,
-        /// Pages that the prompt and some of its answer take.
+        /// Number of pages for the prompt and part of the output.
         pages_wanted: usize,
-        /// Pages that are neither held by generations nor promised to them.
+        /// Number of pages neither held by nor promised to generations.
         pages_free: usize,
     },
     /// The engine was shut down.
@@ -217,92 +215,92 @@ pub enum EngineError {
     /// The directory of a page store cannot be used.
     #[error("pages on disk in {}: {source}", directory.display())]
     PageStore {
-        /// The directory; empty for a place of another kind.
+        /// Directory of the page store; empty for stores in other locations.
         directory: std::path::PathBuf,
-        /// What the system says.
+        /// System error.
         source: std::io::Error,
     },
-    /// The platform gave no thread.
+    /// The platform cannot start a thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
-    /// A part of the program panicked, and one generation was lost with it.
+    /// A component panicked, and one generation failed with it.
     #[error("internal error: {what} panicked")]
     Panicked {
-        /// Which part.
+        /// Name of the component.
         what: &'static str,
     },
-    /// A step of the model panicked, or a device was lost: the model computes no more.
+    /// A forward pass panicked or a device was lost, so the model cannot compute any more.
     #[error("a step of the model failed badly; open the model again")]
     ModelBroken,
-    /// A device that failed, or has no room.
+    /// A device failed or is out of memory.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),
-    /// A device that is gone, with all that it held: open the model again.
+    /// A device was lost with its contents; reopen the model.
     #[error(transparent)]
     DeviceLost(Box<dyn std::error::Error + Send + Sync>),
-    /// The platform gave no memory.
+    /// The platform cannot allocate memory.
     #[error("cannot get {bytes} bytes of memory: {source}")]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// The system's answer.
+        /// System error.
         source: std::io::Error,
     },
-    /// A read of a store that the system neither finishes nor refuses.
+    /// A read of a store neither completes nor fails.
     #[error(
         "{file}: reading {length} bytes at byte {offset} has taken more than {seconds} s; is the \
          disk still there?"
     )]
     ReadStalled {
-        /// The store.
+        /// Name of the store.
         file: String,
-        /// Where the read begins.
+        /// Byte offset of the read.
         offset: u64,
-        /// Its bytes.
+        /// Length of the read in bytes.
         length: u64,
-        /// Seconds after which it was given up.
+        /// Timeout in seconds.
         seconds: f64,
     },
-    /// Planes, scales or tables that are not a matrix in the nested code.
+    /// Planes, scales or tables are invalid as a nested matrix.
     #[error("nested matrix: {0}")]
     Nested(#[from] NestedError),
-    /// A checkpoint that cannot be used.
+    /// A checkpoint cannot be used.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// A store that cannot be used.
+    /// A store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A token id that the vocabulary does not have.
+    /// A token id is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab_size}")]
     TokenOutOfRange {
-        /// The id.
+        /// Token id.
         token: u32,
-        /// Rows of the embedding.
+        /// Number of rows of the embedding.
         vocab_size: usize,
     },
-    /// The system gave no memory for something whose size the input decides.
+    /// A memory allocation failed whose size depends on the input.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
-    /// A condition of the program itself that does not hold.
+    /// An invariant of the program is violated.
     #[error(transparent)]
     Internal(#[from] InternalError),
 }
 
-/// Who can do something about an error.
+/// Class of an error, by the party that can resolve it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
-    /// What was asked for makes no sense, or is too long: the same again fails again.
+    /// Invalid or oversized request; repeating it fails again.
     Caller,
-    /// Later, it may work.
+    /// Temporary failure; a retry may succeed.
     Busy,
-    /// Memory, pages or threads are not enough: less may work, or more of them.
+    /// Insufficient memory, pages or threads; a smaller request or more resources may help.
     NoRoom,
-    /// Somebody wanted it to stop: a generation, or the engine.
+    /// Cancelled generation or engine shutdown.
     Stopped,
-    /// A file that is damaged, missing or not what it should be, or a disk that fails.
+    /// Damaged, missing or unsuitable file, or failing disk.
     Source,
-    /// The model, its device or the program itself: open the model again, and report it.
+    /// Failure of the model, its device or the program: reopen the model and report the error.
     Broken,
 }
 
@@ -314,7 +312,7 @@ fn unreadable(source: &std::io::Error) -> String {
 }
 
 impl EngineError {
-    /// Who can do something about it.
+    /// Returns the class of the error.
     pub fn class(&self) -> ErrorClass {
         match self {
             _ if self.internal().is_some() => ErrorClass::Broken,
@@ -362,8 +360,8 @@ impl EngineError {
         }
     }
 
-    /// Whether the model fails every request until it is opened again: its file changed, a step failed badly, or its device
-    /// is lost.
+    /// Returns true if the model fails all requests until it is reopened: its file changed, a forward pass
+    /// failed internally, or its device was lost.
     pub fn needs_reopening(&self) -> bool {
         matches!(
             self,
@@ -374,8 +372,8 @@ impl EngineError {
         )
     }
 
-    /// The same error with the names of files in place of their paths, for readers who must not learn where the files are.
-    /// Errors of the system keep their texts.
+    /// Replaces file paths in the error by file names, for readers who must not learn the location of files.
+    /// Messages of system errors are unchanged.
     #[must_use]
     pub fn without_folders(mut self) -> Self {
         let shorten = |file: &mut String| {
@@ -391,7 +389,7 @@ impl EngineError {
             | Self::Trace { file, .. }
             | Self::ReadStalled { file, .. } => shorten(file),
             Self::PageStore { directory, .. } => {
-                // Default: a root has no name.
+                // Default: the root directory has no name.
                 *directory = directory.file_name().unwrap_or_default().into();
             }
             _ => {}
@@ -399,12 +397,12 @@ impl EngineError {
         self
     }
 
-    /// Whether all pages or all recurrent states are in use.
+    /// Returns true if all pages or all recurrent states are in use.
     pub fn is_full_pool(&self) -> bool {
         matches!(self, Self::OutOfPages { .. } | Self::OutOfStates { .. })
     }
 
-    /// The condition of the program itself that does not hold, if that is the error.
+    /// Returns the violated invariant, if the error is one.
     pub fn internal(&self) -> Option<&InternalError> {
         match self {
             Self::Internal(error)
@@ -415,22 +413,22 @@ impl EngineError {
         }
     }
 
-    /// An [`EngineError::Text`].
+    /// Creates an [`EngineError::Text`].
     pub fn text(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Text(Box::new(error))
     }
 
-    /// An [`EngineError::Sample`].
+    /// Creates an [`EngineError::Sample`].
     pub fn sample(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Sample(Box::new(error))
     }
 
-    /// An [`EngineError::Constraint`].
+    /// Creates an [`EngineError::Constraint`].
     pub fn constraint(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Constraint(Box::new(error))
     }
 
-    /// An [`EngineError::Mismatch`] of two things that can be shown.
+    /// Creates an [`EngineError::Mismatch`] from two displayable values.
     pub fn mismatch(
         what: impl Into<String>,
         expected: impl std::fmt::Display,
@@ -444,27 +442,27 @@ impl EngineError {
     }
 }
 
-/// A budget that not even a streamed model fits in.
+/// A memory budget too small even with streamed experts, with the bytes required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryTooSmall {
-    /// The budget.
+    /// Budget in bytes.
     pub given: u64,
-    /// Weights that every token uses.
+    /// Bytes of the dense weights, which all tokens use.
     pub dense_bytes: u64,
-    /// Pages of keys and values, and recurrent states.
+    /// Bytes of the KV cache and of recurrent states.
     pub kv_bytes: u64,
-    /// Activations of a step.
+    /// Bytes of the activations of a step.
     pub scratch_bytes: u64,
-    /// One token's experts of one layer.
+    /// Bytes of one token's experts of one layer.
     pub expert_bytes: u64,
-    /// Kept free for what the process has beside.
+    /// Bytes kept free for the rest of the process.
     pub program_bytes: u64,
-    /// Tokens of the context that the keys and values are for.
+    /// Context length in tokens of the KV cache.
     pub context_length: usize,
 }
 
 impl MemoryTooSmall {
-    /// The least that would do.
+    /// Returns the minimum budget in bytes.
     pub fn least(&self) -> u64 {
         let parts = [self.dense_bytes, self.kv_bytes, self.scratch_bytes, self.expert_bytes];
         parts.iter().fold(self.program_bytes, |sum, bytes| sum.saturating_add(*bytes))

@@ -1,16 +1,16 @@
-//! The memory of streamed experts, as others see and change it.
+//! Control of the memory of streamed experts while a model runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The memory of a model's experts, to be changed while it runs. A change is made before the next
-/// layer's experts are looked for.
+/// Memory of a model's streamed experts, adjustable while the model runs. A change takes effect before the
+/// experts of the next layer are requested.
 #[derive(Debug)]
 pub struct ExpertMemory {
-    /// What the budget is to be; `u64::MAX` where nothing is to change.
+    /// Requested budget in bytes; `u64::MAX` if unchanged.
     wanted_bytes: AtomicU64,
-    /// Bytes to give back at once.
+    /// Bytes to release as soon as possible.
     shed_bytes: AtomicU64,
-    /// Bytes that are held.
+    /// Bytes held.
     used_bytes: AtomicU64,
 }
 
@@ -21,39 +21,39 @@ impl Default for ExpertMemory {
 }
 
 impl ExpertMemory {
-    /// Nothing is asked for, nothing is held.
+    /// Creates a control without requests and with 0 bytes held.
     pub fn new() -> Self {
         let wanted_bytes = AtomicU64::new(u64::MAX);
         Self { wanted_bytes, shed_bytes: AtomicU64::new(0), used_bytes: AtomicU64::new(0) }
     }
 
-    /// Asks for another budget.
+    /// Requests a new budget in bytes.
     pub fn set_budget(&self, bytes: u64) {
         self.wanted_bytes.store(bytes.min(u64::MAX - 1), Ordering::Release);
     }
 
-    /// Asks for `bytes` of planes to go, those that are missed least; they may come back.
+    /// Requests eviction of `bytes` of planes, lowest retention score first; they may be read again later.
     pub fn shed(&self, bytes: u64) {
         self.shed_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Bytes of planes that are held or on their way.
+    /// Returns the bytes of planes that are resident or being read.
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Acquire)
     }
 
-    /// The budget that was asked for since this was asked last.
+    /// Takes the budget requested since the last call, if any.
     pub fn take_wanted(&self) -> Option<u64> {
         let wanted = self.wanted_bytes.swap(u64::MAX, Ordering::AcqRel);
         (wanted != u64::MAX).then_some(wanted)
     }
 
-    /// The bytes that are to go since this was asked last.
+    /// Takes the bytes to release that were requested since the last call.
     pub fn take_shed(&self) -> u64 {
         self.shed_bytes.swap(0, Ordering::AcqRel)
     }
 
-    /// Says how many bytes are held.
+    /// Sets the bytes held.
     pub fn set_used(&self, bytes: u64) {
         self.used_bytes.store(bytes, Ordering::Release);
     }

@@ -1,13 +1,13 @@
-//! Bytes that floats take in memory beside those that a store has of them.
+//! Additional memory of floats that are widened when loaded from a store.
 
 use nestling_formats::FloatKind;
 use nestling_formats::store::{FloatTensor, Group};
 
-/// Bytes of an element in memory.
+/// Size of an element in memory in bytes.
 pub const FLOAT_BYTES: u64 = 4;
 
-/// What the floats of a group take more when they are loaded as 32-bit floats; routers stay as
-/// they are.
+/// Returns the additional bytes when the floats of a group are loaded as 32-bit floats; routers are not
+/// widened.
 pub fn widened(group: &Group) -> u64 {
     let tensors = group.tensors.iter().filter(|tensor| tensor.kind != FloatKind::Router);
     tensors.map(widened_tensor).sum()

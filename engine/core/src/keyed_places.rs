@@ -1,64 +1,62 @@
-//! Places of a pool that are found again by what was computed in them: the cache behind pages and recurrent
-//! states.
+//! A pool of places with a lookup by key of their contents: the prefix cache of pages and recurrent states.
 //!
-//! A place that is kept under a key has the cache as one of its holders. When nobody else holds it, it is idle: it
-//! keeps its contents until a place is wanted and no empty one is left. Idle places go in the order in which
-//! they were last held. Of several that are released at once, as the pages of a sequence, those that are worth nothing
-//! without the others are released first.
+//! A place kept under a key counts the cache as one of its holders. Without other holders it is idle: its
+//! contents remain until a place is needed and none is empty. Idle places are evicted in the order in which
+//! they were last held. When several are released at once, such as the pages of a sequence, the ones that
+//! depend on the others are released first.
 
 use std::collections::HashMap;
 
 use crate::counts::HolderCounts;
 
-/// What was computed in a place: a hash over all that its contents depend on.
+/// Key of a place's contents: a hash of everything they depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrefixKey(pub [u8; 32]);
 
-/// No place.
+/// Null index of the list.
 const NONE: u32 = u32::MAX;
 
-/// What the cache knows of a place.
+/// Cache state of a place.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     key: Option<PrefixKey>,
-    /// Number of the call that kept it: no other has it.
+    /// Number of the `keep` call, unique for each.
     since: u64,
-    /// Neighbours among the idle places, `NONE` at the ends and for places that are not idle.
+    /// Neighbours in the list of idle places; `NONE` at the ends and for places that are not idle.
     before: u32,
     after: u32,
 }
 
-/// Counts the holders of every place of one pool, and keeps some under keys.
+/// Reference counts of the places of a pool, some of which are cached under keys.
 #[derive(Debug)]
 pub(crate) struct KeyedPlaces {
     counts: HolderCounts,
     kept: Vec<Kept>, // [places]
     by_key: HashMap<PrefixKey, u32>,
-    /// Idle places, oldest first.
+    /// Ends of the list of idle places, oldest first.
     oldest: u32,
     newest: u32,
     idle: usize,
-    /// Places that were kept so far.
+    /// Number of `keep` calls so far.
     keeps: u64,
 }
 
-/// A place that is kept. As long as one of these is what its key finds, its contents are the same.
+/// A cached place. While its key finds an equal value, the contents are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptPlace<T> {
-    /// The place.
+    /// Place in the pool.
     pub place: T,
     since: u64,
 }
 
 impl<T> KeptPlace<T> {
-    /// The same, by another name of the place.
     pub(crate) fn map<U>(self, name: impl FnOnce(T) -> U) -> KeptPlace<U> {
         KeptPlace { place: name(self.place), since: self.since }
     }
 }
 
 impl KeyedPlaces {
-    /// So many empty places. Nothing asks for memory later.
+    /// Creates a pool of empty places. All memory is allocated here.
     pub fn new(places: u32) -> Self {
         let kept = Kept { key: None, since: 0, before: NONE, after: NONE };
         Self {
@@ -72,27 +70,27 @@ impl KeyedPlaces {
         }
     }
 
-    /// Places that can be taken: empty and idle ones.
+    /// Returns the number of available places: empty and idle ones.
     pub fn free(&self) -> usize {
         self.counts.free() + self.idle
     }
 
-    /// Idle places: those that the cache alone holds.
+    /// Returns the number of idle places, which only the cache holds.
     pub fn idle(&self) -> usize {
         self.idle
     }
 
-    /// Places of the pool.
+    /// Returns the total number of places.
     pub fn places(&self) -> usize {
         self.counts.places()
     }
 
-    /// How many hold the place, the cache included.
+    /// Returns the number of holders of a place, including the cache.
     pub fn holders(&self, place: u32) -> u32 {
         self.counts.holders(place)
     }
 
-    /// Takes an empty place, else the one that was idle for longest, whose contents are lost.
+    /// Takes an empty place. If there is none, evicts the place that has been idle for longest.
     pub fn take(&mut self) -> Option<u32> {
         if self.counts.free() == 0 && self.oldest != NONE {
             self.forget(self.oldest);
@@ -100,7 +98,7 @@ impl KeyedPlaces {
         self.counts.take()
     }
 
-    /// Adds a holder to a place that is in use or kept.
+    /// Adds a holder to a place that is in use or cached.
     pub fn retain(&mut self, place: u32) {
         if self.is_idle(place) {
             self.unlink(place);
@@ -108,7 +106,7 @@ impl KeyedPlaces {
         self.counts.retain(place);
     }
 
-    /// Removes a holder. The last one empties the place, unless it is kept.
+    /// Removes a holder. The last one empties the place, unless it is cached.
     pub fn release(&mut self, place: u32) {
         self.counts.release(place);
         if self.is_idle(place) {
@@ -116,8 +114,8 @@ impl KeyedPlaces {
         }
     }
 
-    /// Keeps a place that somebody holds under a key. False, and nothing changes, where another place is kept under
-    /// it, or this one under another.
+    /// Caches a place in use under a key. Returns false without a change if the key is taken, the place has
+    /// another key, or nobody holds the place.
     pub fn keep(&mut self, place: u32, key: PrefixKey) -> bool {
         let is_free = self.key(place).is_none() && !self.by_key.contains_key(&key);
         if !is_free || self.counts.holders(place) == 0 {
@@ -131,25 +129,25 @@ impl KeyedPlaces {
         true
     }
 
-    /// The place that is kept under a key.
+    /// Returns the place cached under a key.
     pub fn find(&self, key: &PrefixKey) -> Option<u32> {
         self.by_key.get(key).copied()
     }
 
-    /// [`Self::find`], told from every other time that something was kept.
+    /// Returns [`Self::find`] with the number of the `keep` call, which detects replaced contents.
     pub fn find_kept(&self, key: &PrefixKey) -> Option<KeptPlace<u32>> {
         let place = self.find(key)?;
         Some(KeptPlace { place, since: self.kept.get(place as usize)?.since })
     }
 
-    /// The key that a place is kept under.
+    /// Returns the key of a cached place.
     pub fn key(&self, place: u32) -> Option<PrefixKey> {
         self.kept.get(place as usize).and_then(|kept| kept.key)
     }
 
-    /// Keeps a place no longer.
+    /// Removes a place from the cache.
     pub fn forget(&mut self, place: u32) {
-        // Default: what is not kept is forgotten already.
+        // Default: a place that is not cached needs no change.
         let Some(key) = self.key(place) else { return };
         if self.is_idle(place) {
             self.unlink(place);
@@ -159,12 +157,12 @@ impl KeyedPlaces {
         self.counts.release(place);
     }
 
-    /// Whether the cache alone holds a place.
+    /// Returns true if only the cache holds a place.
     fn is_idle(&self, place: u32) -> bool {
         self.key(place).is_some() && self.counts.holders(place) == 1
     }
 
-    /// Adds a place behind the newest idle one.
+    /// Appends a place to the list of idle places.
     fn link(&mut self, place: u32) {
         self.kept[place as usize].before = self.newest;
         match self.newest {
@@ -236,7 +234,7 @@ mod tests {
         assert_eq!((places.free(), places.idle()), (3, 0));
     }
 
-    /// Random calls against a list of what is held and kept, oldest idle place first.
+    /// Compares random calls with a list of held and cached places, oldest idle place first.
     #[test]
     fn it_is_what_a_list_would_be() {
         for seed in 0..200u64 {

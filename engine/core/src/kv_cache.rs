@@ -1,4 +1,4 @@
-//! Pages of keys and values: who holds which page. The contents live in the backend's pool.
+//! Reference counts of KV pages. The contents are in the backend's pool.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,29 +8,29 @@ use crate::error::EngineError;
 use crate::keyed_places::KeyedPlaces;
 pub use crate::keyed_places::{KeptPlace, PrefixKey};
 
-/// Positions that one page holds, of every layer.
+/// Number of positions per page, in each layer.
 pub const PAGE_POSITIONS: usize = 64;
 
-/// A page of the pool.
+/// Index of a page in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageId(pub u32);
 
-/// How keys and values are held.
+/// Storage type of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvDtype {
-    /// 32-bit floats: as computed.
+    /// 32-bit floats, as computed.
     #[default]
     F32,
     /// 16-bit floats, rounded half to even: half the memory.
     F16,
-    /// 8-bit integers with a scale for each position's key and value of every head: about a
-    /// quarter of the memory. Half to even, the largest magnitude is 127.
+    /// 8-bit integers with a scale per position and head for key and value: about a quarter of the memory.
+    /// Rounds half to even; the largest magnitude is 127.
     Int8,
 }
 
 impl KvDtype {
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -39,7 +39,7 @@ impl KvDtype {
         }
     }
 
-    /// Bytes beside the elements of each head's key or value.
+    /// Returns the size in bytes of the scale of each head's key or value.
     pub const fn scale_bytes(self) -> usize {
         match self {
             Self::F32 | Self::F16 => 0,
@@ -48,19 +48,19 @@ impl KvDtype {
     }
 }
 
-/// Where the values of a head are.
+/// Storage of a head's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvValues {
-    /// Beside its keys, `[head_dim]` each.
+    /// Separate from the keys, `[head_dim]` each.
     #[default]
     Beside,
-    /// A key's first so many elements are the value too: attention to latents. Integers have one
-    /// scale for these and one for the others.
+    /// The first `n` elements of the key, as in latent attention. Integers have one scale for these elements
+    /// and one for the rest.
     KeyPrefix(usize),
 }
 
 impl KvValues {
-    /// Elements of a value.
+    /// Returns the number of elements of a value.
     pub const fn dim(self, head_dim: usize) -> usize {
         match self {
             Self::Beside => head_dim,
@@ -69,23 +69,23 @@ impl KvValues {
     }
 }
 
-/// What the pool of one layer is made for.
+/// Shape of one layer's KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// Heads of keys (and of values).
+    /// Number of key heads, equal to the number of value heads.
     pub num_key_value_heads: usize,
-    /// Elements of a key.
+    /// Number of elements of a key.
     pub head_dim: usize,
-    /// Where values are.
+    /// Storage of values.
     pub values: KvValues,
     /// Element type.
     pub dtype: KvDtype,
-    /// Most pages that the pool may ever hold.
+    /// Maximum number of pages in the pool.
     pub pages: usize,
 }
 
 impl KvShape {
-    /// What a layer keeps, if it keeps keys and values.
+    /// Returns the shape for a layer, or `None` if it has no KV cache.
     pub fn of_layer(layer: &LayerConfig, dtype: KvDtype, pages: usize) -> Option<Self> {
         let (num_key_value_heads, head_dim, values) = match &layer.mixer {
             TokenMixer::Attention(attention) => {
@@ -99,7 +99,7 @@ impl KvShape {
         Some(Self { num_key_value_heads, head_dim, values, dtype, pages })
     }
 
-    /// Bytes of one page in all layers.
+    /// Returns the size in bytes of one page over all layers.
     pub fn model_page_bytes(config: &ModelConfig, dtype: KvDtype) -> usize {
         let layers = config.layers.iter();
         layers
@@ -108,7 +108,7 @@ impl KvShape {
             .sum()
     }
 
-    /// Bytes of one page in one layer: keys and values of [`PAGE_POSITIONS`] positions.
+    /// Returns the size in bytes of one page in one layer: keys and values of [`PAGE_POSITIONS`] positions.
     pub fn page_bytes(&self) -> usize {
         let (elements, scales) = (self.head_dim * self.dtype.bytes(), 2 * self.dtype.scale_bytes());
         let position = match self.values {
@@ -119,48 +119,49 @@ impl KvShape {
     }
 }
 
-/// Pages needed for that many positions.
+/// Returns the number of pages for a number of positions.
 pub fn pages_for(positions: usize) -> usize {
     positions.div_ceil(PAGE_POSITIONS)
 }
 
-/// Counts the holders of every page of one pool, and keeps pages under keys to be found again.
+/// Reference counts of the pages of a pool, with a prefix cache of pages.
 #[derive(Debug)]
 pub struct PageAllocator {
     places: KeyedPlaces,
 }
 
 impl PageAllocator {
-    /// An allocator of that many empty pages.
+    /// Creates an allocator of empty pages.
     pub fn new(pages: u32) -> Self {
         Self { places: KeyedPlaces::new(pages) }
     }
 
-    /// Pages that can be taken: empty ones, and idle ones, which nobody but the cache of prefixes holds.
+    /// Returns the number of available pages: empty ones, and idle ones, which only the prefix cache holds.
     pub fn free_pages(&self) -> usize {
         self.places.free()
     }
 
-    /// Pages of [`Self::free_pages`] that are found again as long as they are not taken.
+    /// Returns the number of idle pages. They are part of [`Self::free_pages`] and can be found until they
+    /// are taken.
     pub fn idle_pages(&self) -> usize {
         self.places.idle()
     }
 
-    /// Pages of the pool.
+    /// Returns the total number of pages.
     pub fn pages(&self) -> usize {
         self.places.places()
     }
 
-    /// Takes an empty page, else the one that was idle for longest.
+    /// Takes an empty page. If there is none, evicts the page that has been idle for longest.
     ///
     /// # Errors
-    /// [`EngineError::OutOfPages`].
+    /// [`EngineError::OutOfPages`] if no page is available.
     pub fn allocate(&mut self) -> Result<PageId, EngineError> {
         let out_of_pages = EngineError::OutOfPages { pages: self.pages() };
         self.places.take().map(PageId).ok_or(out_of_pages)
     }
 
-    /// Adds a holder to a page that is in use or was found.
+    /// Adds a holder to a page that is in use or was found in the cache.
     pub fn retain(&mut self, page: PageId) {
         self.places.retain(page.0);
     }
@@ -170,44 +171,44 @@ impl PageAllocator {
         self.places.release(page.0);
     }
 
-    /// How many hold the page; the cache of prefixes is one of them.
+    /// Returns the number of holders of a page, including the prefix cache.
     pub fn references(&self, page: PageId) -> u32 {
         self.places.holders(page.0)
     }
 
-    /// Keeps a page that is computed in whole to be found again; false where its key is taken already.
+    /// Caches a completely computed page under a key. Returns false if the key is taken.
     pub fn keep(&mut self, page: PageId, key: PrefixKey) -> bool {
         self.places.keep(page.0, key)
     }
 
-    /// The page that is kept under a key. It may be taken at any time before it is retained.
+    /// Returns the page cached under a key. It may be evicted at any time until it is retained.
     pub fn find(&self, key: &PrefixKey) -> Option<PageId> {
         self.places.find(key).map(PageId)
     }
 
-    /// [`Self::find`], with what tells whether it was kept all the time between two calls.
+    /// Returns [`Self::find`] in a form that reveals whether the page stayed cached between two calls.
     pub fn find_kept(&self, key: &PrefixKey) -> Option<KeptPlace<PageId>> {
         self.places.find_kept(key).map(|kept| kept.map(PageId))
     }
 
-    /// The page is not to be found any more; those who hold it keep it.
+    /// Removes a page from the cache; its holders keep it.
     pub fn forget(&mut self, page: PageId) {
         self.places.forget(page.0);
     }
 }
 
-/// A page that must be copied before it is written, since somebody else reads it too.
+/// A required copy of a shared page before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCopy {
-    /// The shared page.
+    /// Shared page to copy.
     pub source: PageId,
-    /// The page that replaces it in the table.
+    /// New page in the table.
     pub destination: PageId,
 }
 
-/// The pages of one sequence. Position `p` lies in page `p / PAGE_POSITIONS`.
+/// Page table of one sequence. Position `p` is in page `p / PAGE_POSITIONS`.
 ///
-/// A table does not know its allocator: whoever drops one calls [`PageTable::clear`] first.
+/// A table does not know its allocator: call [`PageTable::clear`] before dropping it.
 #[derive(Debug, Default)]
 pub struct PageTable {
     pages: Vec<PageId>,
@@ -215,21 +216,21 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// Pages in order of positions.
+    /// Returns the pages in order of positions.
     pub fn pages(&self) -> &[PageId] {
         &self.pages
     }
 
-    /// Positions in use.
+    /// Returns the number of positions in use.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Makes room for `positions` more and counts them as used. The copies returned, at most one,
-    /// must be made in the pool before the new positions are written.
+    /// Allocates space for `positions` more and counts them as used. If a copy is returned, it must be made
+    /// in the pool before the new positions are written.
     ///
     /// # Errors
-    /// [`EngineError::OutOfPages`]; the table is then as it was.
+    /// [`EngineError::OutOfPages`] if pages are missing; the table is unchanged.
     pub fn extend(
         &mut self,
         positions: usize,
@@ -243,7 +244,7 @@ impl PageTable {
         if let Some(&page) = self.pages.get(written)
             && wanted.saturating_sub(self.pages.len()) == allocator.free_pages()
         {
-            // No page is left for a copy: what is kept under a key goes first.
+            // If no page is left for a copy, the page is removed from the cache instead.
             allocator.forget(page);
         }
         let shared = self.pages.get(written).copied().filter(|&p| allocator.references(p) > 1);
@@ -262,21 +263,21 @@ impl PageTable {
             self.pages.push(allocator.allocate()?);
         }
         self.length += positions;
-        // A page whose used part is empty need not be copied.
+        // A page without used positions need not be copied.
         Ok(copy.filter(|_| !(self.length - positions).is_multiple_of(PAGE_POSITIONS)))
     }
 
-    /// Forgets every position from `length` on and releases the pages that this empties.
+    /// Removes all positions from `length` on and releases the pages that become empty.
     pub fn truncate(&mut self, length: usize, allocator: &mut PageAllocator) {
         self.length = self.length.min(length);
-        // The last ones first: they are worth nothing without those before them.
+        // Last pages first, since they are useless without those before them.
         for page in self.pages.drain(pages_for(self.length).min(self.pages.len())..).rev() {
             allocator.release(page);
         }
     }
 
-    /// Goes on with pages that were found, in place of what it has after the first `whole` pages. All positions of
-    /// these, and of those found, are in use then.
+    /// Replaces all but the first `whole` pages with cached pages and continues after them. All positions of
+    /// these pages count as used.
     pub fn adopt(&mut self, whole: usize, found: &[PageId], allocator: &mut PageAllocator) {
         for &page in found {
             allocator.retain(page);
@@ -286,7 +287,7 @@ impl PageTable {
         self.length = self.pages.len() * PAGE_POSITIONS;
     }
 
-    /// Replaces a page by another with the same contents.
+    /// Replaces a page with another of the same contents.
     pub fn replace(&mut self, index: usize, page: PageId, allocator: &mut PageAllocator) {
         if let Some(own) = self.pages.get_mut(index).filter(|own| **own != page) {
             allocator.retain(page);
@@ -294,12 +295,12 @@ impl PageTable {
         }
     }
 
-    /// Releases every page.
+    /// Releases all pages.
     pub fn clear(&mut self, allocator: &mut PageAllocator) {
         self.truncate(0, allocator);
     }
 
-    /// A second table of the same positions; pages are shared until one of the two writes.
+    /// Creates a second table of the same positions; pages are shared until one of the two writes.
     pub fn fork(&self, allocator: &mut PageAllocator) -> Self {
         for &page in &self.pages {
             allocator.retain(page);

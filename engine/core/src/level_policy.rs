@@ -1,29 +1,29 @@
-//! Levels that a row is computed with: one for every expert, or by thresholds of dual routing.
+//! Level policies of rows: a fixed level, or dual routing by thresholds.
 
 use nestling_formats::Level;
 
-/// What each plane of an expert is worth to a token, to be compared with a threshold; infinite for a
-/// plane that is always used, negative for one that never is. The first plane is used whatever it is
-/// worth, and one above a plane that is not used is not.
+/// Plane scores of an expert for a token, compared with a threshold. Infinite for planes that are always
+/// used, negative for planes that never are. The first plane is always used, and a plane only if the one
+/// below it is.
 pub type PlaneScores = [f32; 5];
 
-/// Which levels a row is computed with. A function of settings alone, never of what is resident.
+/// Policy for the levels of a row. It depends on settings only, never on residency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LevelPolicy {
-    /// Every expert at this level.
+    /// A fixed level for all experts.
     Fixed(Level),
-    /// Every expert at the level that it is worth to the token; `dual` of `nestling-experts` computes it.
+    /// A level per token and expert, chosen by plane scores; `dual` of `nestling-experts` computes it.
     Dual(DualPolicy),
 }
 
 impl LevelPolicy {
-    /// The level of the model that dense matrices, embedding and head are computed at. What
-    /// prefix that means is in the store: its sections hold dense matrices further than experts.
+    /// Returns the model level of dense matrices, embedding and head. The store defines the prefix for it:
+    /// its sections contain higher planes of dense matrices than of experts.
     pub fn dense(self) -> Level {
         self.level_max()
     }
 
-    /// The highest level that may be asked for.
+    /// Returns the highest level that may be requested.
     pub fn level_max(self) -> Level {
         match self {
             Self::Fixed(level) => level,
@@ -31,37 +31,37 @@ impl LevelPolicy {
         }
     }
 
-    /// Whether planes that are late are left out, P2 never.
+    /// Returns true if late planes are left out; plane P2 is always waited for.
     pub fn leaves_out_late(self) -> bool {
         matches!(self, Self::Dual(DualPolicy { mode: LevelMode::Elastic, .. }))
     }
 }
 
-/// What a plane must take away of a token's squared error, per byte, to be used; in the units of the
-/// store's error drops. Never negative and never NaN, so that it has an order and an identity.
+/// Threshold of plane scores: the minimum reduction of a token's squared error per byte, in units of the
+/// store's error drops. Never negative or NaN, so it implements `Ord` and `Hash`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Threshold(u32); // bits of an f32; those of numbers that are not negative ascend with them
+pub struct Threshold(u32); // bits of an f32; for non-negative numbers their order is that of the numbers
 
 impl Threshold {
-    /// Every plane is used.
+    /// Threshold that all planes pass.
     pub const ZERO: Self = Self(0);
 
-    /// Of a number; what is negative or no number is [`Self::ZERO`].
+    /// Creates a threshold; negative numbers and NaN become [`Self::ZERO`].
     pub fn new(value: f32) -> Self {
         if value > 0.0 { Self(value.to_bits()) } else { Self::ZERO }
     }
 
-    /// The number.
+    /// Returns the threshold as a number.
     pub fn value(self) -> f32 {
         f32::from_bits(self.0)
     }
 
-    /// The bits of the number, for what is stored.
+    /// Returns the bits of the number, for storage.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Of the bits of a number; none for bits that no threshold has.
+    /// Restores a threshold from its bits, or returns `None` if they are not valid.
     pub fn from_bits(bits: u32) -> Option<Self> {
         let same = Self::new(f32::from_bits(bits));
         (same.0 == bits).then_some(same)
@@ -80,40 +80,40 @@ impl std::fmt::Display for Threshold {
     }
 }
 
-/// Whether timing may change what is computed.
+/// Influence of timing on results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LevelMode {
-    /// Never: every plane that was decided on is waited for.
+    /// Results do not depend on timing: all planes of the chosen levels are waited for.
     #[default]
     Strict,
-    /// A plane that is late is left out, P2 never; the threshold may follow the disk.
+    /// Late planes are left out, except P2, and the threshold may follow the disk.
     Elastic,
 }
 
-/// Levels by dual routing.
+/// Parameters of dual routing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DualPolicy {
-    /// What a plane must be worth.
+    /// Minimum plane score.
     pub threshold: Threshold,
-    /// No expert is used below this level.
+    /// Minimum level of experts.
     pub lowest: Level,
-    /// No expert is used above this level, and everything that is no expert is used at it.
+    /// Maximum level of experts, and the level of everything else.
     pub highest: Level,
-    /// Whether timing may change what is computed.
+    /// Influence of timing on results.
     pub mode: LevelMode,
 }
 
 impl DualPolicy {
-    /// Strict, from level 2 up.
+    /// Creates a strict policy from level 2 to `highest`.
     pub fn up_to(highest: Level, threshold: Threshold) -> Self {
         Self { threshold, lowest: Level::L2.min(highest), highest, mode: LevelMode::Strict }
     }
 
-    /// The highest level whose planes are all worth the threshold, within the policy's bounds.
+    /// Returns the highest level whose planes all reach the threshold, within the policy's bounds.
     pub fn level(&self, worth: &PlaneScores) -> Level {
         let mut reached = Level::L2;
         for level in Level::ALL.into_iter().skip(1).take_while(|level| *level <= self.highest) {
-            // False for what is no number.
+            // False for NaN.
             let is_worth = worth[level.index()] >= self.threshold.value();
             if !is_worth {
                 break;

@@ -1,7 +1,8 @@
-//! What every part of the engine agrees on, and nothing that computes.
+//! Types and interfaces shared by all parts of the engine; the crate itself computes nothing.
 //!
-//! The seam for devices ([`backend`]), rows of a step and their levels ([`batch`], [`level_policy`]), KV pages and recurrent
-//! states, weights in memory, memory budgets, cancellation, errors, and what is recorded of experts.
+//! Contents: the device interface ([`backend`]), rows of a step and their levels ([`batch`],
+//! [`level_policy`]), KV pages and recurrent states, weights in memory, memory budgets, cancellation, errors,
+//! and records of expert use.
 
 pub mod arena;
 pub mod backend;

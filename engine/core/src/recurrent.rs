@@ -1,11 +1,10 @@
-//! States of recurrent layers: what such a layer knows of all tokens before a position, in as many
-//! bytes whatever the position.
+//! Recurrent states: a layer's summary of all tokens before a position, of constant size.
 //!
-//! Unlike keys and values, a state cannot be cut back: it holds its past in one sum. So a state is
-//! never changed once it is written. A step reads the one before its first row and writes others,
-//! and a sequence keeps a few of those that it had. To go back, it takes the newest kept one that is
-//! not too new and computes the tokens from there on again, which gives the same bits. A fork shares
-//! what is kept, and a step that fails leaves what it read.
+//! Unlike a KV cache, a state cannot be truncated, since it holds its past in one sum. A state is therefore
+//! never changed once it is written. A step reads the state before its first row and writes other states, and
+//! a sequence keeps a few earlier ones. To go back, a sequence takes the newest kept state that is old enough
+//! and computes the tokens from there again, with the same bits. Forks share kept states, and a failed step
+//! leaves the state that it read.
 
 use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
 
@@ -13,32 +12,31 @@ use crate::error::EngineError;
 use crate::keyed_places::{KeptPlace, KeyedPlaces, PrefixKey};
 use crate::kv_cache::PAGE_POSITIONS;
 
-/// States of earlier positions that a sequence keeps for going back.
+/// Maximum number of checkpoints per sequence: states of earlier positions, kept for going back.
 pub const CHECKPOINTS_MAX: usize = 2;
 
-/// States that one sequence holds at most while it is computed: checkpoints, what a step reads and
-/// what it writes.
+/// Maximum number of states per sequence during a step: checkpoints, the state read and the state written.
 pub const STATES_PER_SEQUENCE: usize = CHECKPOINTS_MAX + 2;
 
-/// How many tokens before the end of a prompt its checkpoint lies at least. What a chat template
-/// writes at the end to ask for an answer is often not in the next turn's prompt.
+/// Minimum distance in tokens of a checkpoint from the end of a prompt. The end of a chat template that
+/// requests an answer often differs from the next turn's prompt.
 const CHECKPOINT_DISTANCE: usize = 16;
 
-/// A state of the pool: that of all recurrent layers of a model after some position.
+/// Index of a state in the pool: the state of all recurrent layers of a model after some position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateId(pub u32);
 
-/// What the pool of one layer's states is made for.
+/// Shape of one layer's recurrent states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateShape {
-    /// Floats of a state.
+    /// Number of floats per state.
     pub floats: usize,
-    /// Most states that the pool may ever hold.
+    /// Maximum number of states in the pool.
     pub states: usize,
 }
 
 impl StateShape {
-    /// What a layer keeps, if it is recurrent.
+    /// Returns the shape for a layer, or `None` if it is not recurrent.
     pub fn of_layer(layer: &LayerConfig, states: usize) -> Option<Self> {
         match &layer.mixer {
             TokenMixer::Attention(_) | TokenMixer::Latent(_) => None,
@@ -46,13 +44,13 @@ impl StateShape {
         }
     }
 
-    /// Bytes of one state in all layers; 0 for a model without recurrent layers.
+    /// Returns the size in bytes of one state over all layers; 0 for a model without recurrent layers.
     pub fn model_state_bytes(config: &ModelConfig) -> usize {
         let shapes = config.layers.iter().filter_map(|layer| Self::of_layer(layer, 1));
         shapes.map(|shape| shape.state_bytes()).sum()
     }
 
-    /// Bytes of one state.
+    /// Returns the size of one state in bytes.
     pub fn state_bytes(&self) -> usize {
         4 * self.floats
     }
@@ -61,75 +59,75 @@ impl StateShape {
 /// A state that a step writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateWrite {
-    /// Positions of the sequence that it follows.
+    /// Number of positions of the sequence before the state.
     pub length: usize,
-    /// Where it is written.
+    /// State to write.
     pub state: StateId,
 }
 
 /// The states of one sequence in a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateTrack {
-    /// The state before the sequence's first row; none at its start.
+    /// State before the sequence's first row; `None` at the start of the sequence.
     pub from: Option<StateId>,
-    /// States that the step writes, by ascending length; the last one follows the last row. It may
-    /// be the one that is read, which is then lost if the step fails. Empty for models without
-    /// recurrent layers.
+    /// States to write, by ascending length; the last one follows the last row. It may be the state that is
+    /// read, which is then lost if the step fails. Empty for models without recurrent layers.
     pub to: Vec<StateWrite>,
 }
 
 impl StateTrack {
-    /// For a sequence that nobody will fork or cut back: one state, which rows `first..end` change.
+    /// Creates a track with one state that rows `first..end` update in place, for sequences that are never
+    /// forked or truncated.
     pub fn in_place(state: StateId, first: usize, end: usize) -> Self {
         Self { from: (first > 0).then_some(state), to: vec![StateWrite { length: end, state }] }
     }
 }
 
-/// Where a prompt of that many tokens gets its checkpoint: at the end of a page, so that pages and
-/// state agree. None for short ones.
+/// Returns the checkpoint position of a prompt of `tokens` tokens: at the end of a page, so that pages and
+/// state match. Returns `None` for short prompts.
 pub fn checkpoint_of(tokens: usize) -> Option<usize> {
     let latest = tokens.checked_sub(CHECKPOINT_DISTANCE)?;
     Some(latest / PAGE_POSITIONS * PAGE_POSITIONS).filter(|length| *length > 0)
 }
 
-/// Counts the holders of every state of one pool, and keeps checkpoints under keys to be found again.
+/// Reference counts of the states of a pool, with a prefix cache of checkpoints.
 #[derive(Debug)]
 pub struct StateAllocator {
     counts: KeyedPlaces,
 }
 
 impl StateAllocator {
-    /// An allocator of that many free states; 0 for a model without recurrent layers.
+    /// Creates an allocator of free states; 0 for a model without recurrent layers.
     pub fn new(states: u32) -> Self {
         Self { counts: KeyedPlaces::new(states) }
     }
 
-    /// States that can be taken: those that nobody holds but the cache of prefixes.
+    /// Returns the number of available states: free ones, and ones that only the prefix cache holds.
     pub fn free_states(&self) -> usize {
         self.counts.free()
     }
 
-    /// States of the pool.
+    /// Returns the total number of states.
     pub fn states(&self) -> usize {
         self.counts.places()
     }
 
-    /// The state that is kept under a key.
+    /// Returns the state cached under a key.
     pub fn find(&self, key: &PrefixKey) -> Option<StateId> {
         self.counts.find(key).map(StateId)
     }
 
-    /// [`Self::find`], with what tells whether it was kept all the time between two calls.
+    /// Returns [`Self::find`] in a form that reveals whether the state stayed cached between two calls.
     pub fn find_kept(&self, key: &PrefixKey) -> Option<KeptPlace<StateId>> {
         self.counts.find_kept(key).map(|kept| kept.map(StateId))
     }
 
-    /// Takes a state that nobody holds.
+    /// Takes an available state, or returns `None` if there is none.
     pub fn allocate(&mut self) -> Option<StateId> {
         self.counts.take().map(StateId)
     }
 
-    /// Adds a holder to a state that is in use or was found.
+    /// Adds a holder to a state that is in use or was found in the cache.
     pub fn retain(&mut self, state: StateId) {
         self.counts.retain(state.0);
     }
@@ -139,13 +137,12 @@ impl StateAllocator {
         self.counts.release(state.0);
     }
 
-    /// Keeps a state that somebody holds to be found again; false where its key is taken already.
+    /// Caches a state in use under a key. Returns false if the key is taken.
     pub fn keep(&mut self, state: StateId, key: PrefixKey) -> bool {
         self.counts.keep(state.0, key)
     }
 }
 
-/// A state that a sequence keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KeptState {
     length: usize,
@@ -153,35 +150,36 @@ struct KeptState {
     checkpoint: bool,
 }
 
-/// The states of one sequence: checkpoints, the one before the last step, and the newest.
+/// States of one sequence: checkpoints, the one before the last step, and the newest.
 ///
-/// A table does not know its allocator: whoever drops one calls [`StateTable::truncate`] first.
+/// A table does not know its allocator: call [`StateTable::truncate`] before dropping it.
 #[derive(Debug, Default)]
 pub struct StateTable {
     kept: Vec<KeptState>, // lengths ascend
 }
 
 impl StateTable {
-    /// Positions that the newest state follows.
+    /// Returns the number of positions before the newest state.
     pub fn length(&self) -> usize {
         self.kept.last().map_or(0, |kept| kept.length)
     }
 
-    /// The newest state.
+    /// Returns the newest state.
     pub fn newest(&self) -> Option<StateId> {
         self.kept.last().map(|kept| kept.state)
     }
 
-    /// States that are kept.
+    /// Returns the number of kept states.
     pub fn count(&self) -> usize {
         self.kept.len()
     }
 
-    /// Takes what a step needs to go on to `end` positions, and a checkpoint on the way if there is
-    /// room for it. Until the next call, the state that the step reads is kept too.
+    /// Allocates the states for a step that advances to `end` positions, and for a checkpoint within it if a
+    /// state is available. The state that the step reads is kept until the next call.
     ///
     /// # Errors
-    /// [`EngineError::OutOfStates`], with the newest state and the checkpoints that were there.
+    /// [`EngineError::OutOfStates`] if no state is available. Older states and checkpoints may have been
+    /// released; the newest state stays.
     pub fn extend(
         &mut self,
         end: usize,
@@ -213,7 +211,7 @@ impl StateTable {
         Ok(track)
     }
 
-    /// Releases the oldest checkpoints but `most`; the newest state stays.
+    /// Releases the oldest checkpoints in excess of `most`; the newest state stays.
     fn drop_checkpoints(&mut self, most: usize, allocator: &mut StateAllocator) {
         let checkpoints = self.kept.iter().filter(|kept| kept.checkpoint).count();
         let newest = self.kept.len().saturating_sub(1);
@@ -225,31 +223,31 @@ impl StateTable {
         });
     }
 
-    /// Releases the states that follow more than `length` positions.
+    /// Releases the states after more than `length` positions.
     pub fn truncate(&mut self, length: usize, allocator: &mut StateAllocator) {
         self.release_if(allocator, |_, kept| kept.length > length);
     }
 
-    /// Keeps the checkpoint after `length` positions, if there is one, to be found again.
+    /// Caches the checkpoint after `length` positions under a key, if there is one.
     pub fn keep(&self, length: usize, key: PrefixKey, allocator: &mut StateAllocator) {
         for kept in self.kept.iter().filter(|kept| kept.checkpoint && kept.length == length) {
             allocator.counts.keep(kept.state.0, key);
         }
     }
 
-    /// Its checkpoints are not to be found any more.
+    /// Removes the checkpoints from the cache.
     pub fn forget_kept(&self, allocator: &mut StateAllocator) {
         self.kept.iter().for_each(|kept| allocator.counts.forget(kept.state.0));
     }
 
-    /// Goes on from a state that was found, of more positions than the newest.
+    /// Continues from a cached state after more positions than the newest.
     pub fn adopt(&mut self, length: usize, state: StateId, allocator: &mut StateAllocator) {
         allocator.counts.retain(state.0);
         self.drop_checkpoints(CHECKPOINTS_MAX - 1, allocator);
         self.kept.push(KeptState { length, state, checkpoint: true });
     }
 
-    /// A second table of the same states.
+    /// Creates a second table of the same states.
     pub fn fork(&self, allocator: &mut StateAllocator) -> Self {
         for kept in &self.kept {
             allocator.counts.retain(kept.state.0);
@@ -257,7 +255,7 @@ impl StateTable {
         Self { kept: self.kept.clone() }
     }
 
-    /// Leaves the newest state alone.
+    /// Releases all states but the newest.
     pub fn forget_older(&mut self, allocator: &mut StateAllocator) {
         let newest = self.kept.len().saturating_sub(1);
         self.release_if(allocator, |index, _| index < newest);

@@ -1,10 +1,10 @@
-//! The memory of vectors whose items borrow from one step.
+//! Reuse of the memory of vectors whose items borrow from one step.
 
-/// An empty vector for other items of the same size, such as the same type with another lifetime,
-/// in the memory of `items`.
+/// Converts a vector to an empty one of another item type of the same size, for example with another
+/// lifetime, reusing its memory.
 pub fn recycle<A, B>(mut items: Vec<A>) -> Vec<B> {
     items.clear();
-    // A vector that is collected from its own items stays where it is.
+    // Collecting from a vector's own iterator reuses its allocation.
     items.into_iter().filter_map(|_| None).collect()
 }
 

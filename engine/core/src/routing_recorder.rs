@@ -1,4 +1,4 @@
-//! Writes down which experts a model's rows are sent to, for simulations and plans.
+//! Recording of a model's expert routing, for simulations and plans.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -7,20 +7,19 @@ use crate::backend::{ExpertUse, Routing};
 use crate::routing_trace::{LayerRouting, RoutingTrace, TraceShape, TraceStep};
 use crate::sync::whole;
 
-/// Records the routing of a model's steps while it is asked to. Costs a look at a flag per layer
-/// where it is not.
+/// Recorder of the routing of a model's steps. When off, it costs one check of a flag per layer.
 #[derive(Debug)]
 pub struct RoutingRecorder {
     on: AtomicBool,
     recording: Mutex<Recording>,
 }
 
-/// What is recorded of a layer.
+/// Contents of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Experts, weights and levels.
     Routing,
-    /// What the router saw, too.
+    /// Experts, weights, levels and router inputs.
     HiddenToo,
 }
 
@@ -29,13 +28,13 @@ struct Recording {
     shape: TraceShape,
     steps: Vec<TraceStep>,
     keep: Keep,
-    /// What the router saw: of every step, every layer's rows.
+    /// Router inputs of all layers of all steps.
     hidden: Vec<Vec<f32>>, // [steps * layers][T, hidden_size]
     steps_max: usize,
 }
 
 impl RoutingRecorder {
-    /// A recorder of a model with so many experts in each layer.
+    /// Creates a recorder of a model with the given number of experts per layer.
     pub fn new(experts: impl Iterator<Item = usize>) -> Self {
         let experts = experts.map(|count| u32::try_from(count).unwrap_or(u32::MAX)).collect();
         let shape = TraceShape { experts, experts_per_token: 1 };
@@ -49,12 +48,12 @@ impl RoutingRecorder {
         Self { on: AtomicBool::new(false), recording }
     }
 
-    /// Records from the next step on, `steps_max` steps at the most; a recording under way is lost.
+    /// Starts recording at the next step, up to `steps_max` steps; discards a recording in progress.
     pub fn start(&self, steps_max: usize) {
         self.start_keeping(steps_max, Keep::Routing);
     }
 
-    /// [`RoutingRecorder::start`], keeping what `keep` says.
+    /// Starts recording as [`RoutingRecorder::start`] does, with the contents selected by `keep`.
     pub fn start_keeping(&self, steps_max: usize, keep: Keep) {
         let mut recording = self.lock();
         recording.steps.clear();
@@ -64,12 +63,12 @@ impl RoutingRecorder {
         self.on.store(true, Ordering::Release);
     }
 
-    /// Ends the recording: all steps since its start.
+    /// Stops the recording and returns all its steps.
     pub fn stop(&self) -> RoutingTrace {
         self.stop_keeping().0
     }
 
-    /// The recording, and what the router saw, if that was to be kept.
+    /// Stops the recording and returns its steps, and the router inputs if they were recorded.
     pub fn stop_keeping(&self) -> (RoutingTrace, Vec<Vec<f32>>) {
         let mut recording = self.lock();
         self.on.store(false, Ordering::Release);
@@ -78,17 +77,17 @@ impl RoutingRecorder {
         (RoutingTrace { shape: recording.shape.clone(), steps }, hidden)
     }
 
-    /// Whether it wants to know the routing of this step.
+    /// Returns true if this step's routing is recorded.
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
     }
 
-    /// Whether it wants to know what the router saw.
+    /// Returns true if router inputs are recorded.
     pub fn keeps_hidden(&self) -> bool {
         self.on.load(Ordering::Acquire) && self.lock().keep == Keep::HiddenToo
     }
 
-    /// A step begins.
+    /// Starts a step.
     pub fn begin_step(&self) {
         if !self.on.load(Ordering::Acquire) {
             return;
@@ -106,7 +105,7 @@ impl RoutingRecorder {
         recording.steps.push(TraceStep { layers });
     }
 
-    /// Adds a layer's routing to the step, with the levels of its uses and what the router saw.
+    /// Adds a layer's routing to the step, with the levels of its uses and the router inputs.
     pub fn layer(
         &self,
         layer: usize,
@@ -127,7 +126,7 @@ impl RoutingRecorder {
             }
         }
         let step = recording.steps.last_mut();
-        // Default: a recording that was ended during the step has nowhere to keep it.
+        // Default: ignored if the recording was stopped during the step.
         let Some(of_layer) = step.and_then(|step| step.layers.get_mut(layer)) else { return };
         of_layer.ids = routing.expert_ids.clone();
         of_layer.weights = routing.expert_weights.clone();

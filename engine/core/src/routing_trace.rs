@@ -1,7 +1,7 @@
-//! Which experts every row of every step was sent to: recorded from a model or made from a seed.
+//! Routing traces: the experts of each row of each step, recorded from a model or generated from a seed.
 //!
-//! On disk a trace is lines of JSON: a header, then one line per step. Everything is checked on
-//! load against the header and against limits, before it is used.
+//! A trace file consists of lines of JSON: a header, then one line per step. When a trace is loaded, all of
+//! it is checked against the header and against limits.
 
 use std::io::{BufRead, Write};
 
@@ -12,29 +12,29 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Routing;
 use crate::error::EngineError;
 
-/// Version of the lines below.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Bytes of one line.
+/// Maximum size of a line in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 20;
 
-/// Steps of one trace.
+/// Maximum number of steps in a trace.
 const STEPS_MAX: usize = 1 << 20;
 
-/// The routing of one layer in one step, row by row, `experts_per_token` entries for each.
+/// Routing of one layer in one step, row by row, with `experts_per_token` entries per row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRouting {
-    /// Experts.
+    /// Routed experts.
     pub ids: Vec<u32>,
-    /// The router's weights of them.
+    /// Router weights of the experts.
     pub weights: Vec<f32>,
-    /// Bits of the level that each is computed at.
+    /// Level in bits that each expert is computed at.
     pub levels: Vec<u8>,
 }
 
 impl LayerRouting {
-    /// The routing of so many rows, levels aside.
+    /// Converts to a routing of `rows` rows, without levels.
     pub fn routing(&self, rows: usize) -> Routing {
         Routing {
             // Default: a layer without rows has no uses.
@@ -45,7 +45,7 @@ impl LayerRouting {
     }
 }
 
-/// One step: its layers in order, those without experts empty.
+/// One step: its layers in order; layers without experts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceStep {
@@ -53,12 +53,12 @@ pub struct TraceStep {
     pub layers: Vec<LayerRouting>,
 }
 
-/// The model that a trace is of.
+/// Model parameters of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceShape {
-    /// Experts of each layer; 0 for layers without.
+    /// Number of experts per layer; 0 for layers without experts.
     pub experts: Vec<u32>,
-    /// Experts that a row is sent to.
+    /// Number of experts per row.
     pub experts_per_token: u32,
 }
 
@@ -71,25 +71,25 @@ struct Header {
     experts_per_token: u32,
 }
 
-/// Steps of one model.
+/// Routing of consecutive steps of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoutingTrace {
-    /// The model.
+    /// Model parameters.
     pub shape: TraceShape,
-    /// Its steps, in order.
+    /// Steps in order.
     pub steps: Vec<TraceStep>,
 }
 
-/// Writes a trace step by step, so that a recording needs no memory of its own.
+/// Writer of a trace, step by step, without buffering it in memory.
 pub struct TraceWriter<W: Write> {
     out: W,
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Begins a trace.
+    /// Starts a trace by writing its header.
     ///
     /// # Errors
-    /// A failed write.
+    /// An error if the write fails.
     pub fn new(mut out: W, shape: &TraceShape) -> Result<Self, std::io::Error> {
         let header = Header {
             nestling_routing_trace: VERSION,
@@ -100,18 +100,18 @@ impl<W: Write> TraceWriter<W> {
         Ok(Self { out })
     }
 
-    /// Adds a step.
+    /// Writes a step.
     ///
     /// # Errors
-    /// A failed write.
+    /// An error if the write fails.
     pub fn step(&mut self, step: &TraceStep) -> Result<(), std::io::Error> {
         line(&mut self.out, step)
     }
 
-    /// What was written to, with nothing left behind.
+    /// Flushes and returns the underlying writer.
     ///
     /// # Errors
-    /// A failed write.
+    /// An error if the write fails.
     pub fn finish(mut self) -> Result<W, std::io::Error> {
         self.out.flush()?;
         Ok(self.out)
@@ -124,10 +124,10 @@ fn line(out: &mut impl Write, value: &impl Serialize) -> Result<(), std::io::Err
 }
 
 impl RoutingTrace {
-    /// Reads and checks a trace; `name` is for messages.
+    /// Reads and checks a trace; `name` is used in error messages.
     ///
     /// # Errors
-    /// [`EngineError::Trace`] that names the line.
+    /// [`EngineError::Trace`] with the line number.
     pub fn read(name: &str, mut input: impl BufRead) -> Result<Self, EngineError> {
         let mut number = 0;
         let mut text = Vec::new();
@@ -166,10 +166,10 @@ impl RoutingTrace {
         Ok(Self { shape, steps })
     }
 
-    /// Writes the trace as [`RoutingTrace::read`] reads it.
+    /// Writes the trace in the format of [`RoutingTrace::read`].
     ///
     /// # Errors
-    /// A failed write.
+    /// An error if the write fails.
     pub fn write(&self, out: impl Write) -> Result<(), std::io::Error> {
         let mut writer = TraceWriter::new(out, &self.shape)?;
         for step in &self.steps {
@@ -178,11 +178,11 @@ impl RoutingTrace {
         writer.finish().map(drop)
     }
 
-    /// Rows of all steps, as the first layer with experts has them.
+    /// Returns the total rows of all steps, taking the maximum over a step's layers.
     pub fn rows(&self) -> usize {
         let of_step = |step: &TraceStep| {
             let rows = step.layers.iter().map(|layer| layer.rows(self.shape.experts_per_token));
-            // Default: a step without layers with experts has no rows.
+            // Default: a step without expert layers has no rows.
             rows.max().unwrap_or(0)
         };
         self.steps.iter().map(of_step).sum()
@@ -190,7 +190,7 @@ impl RoutingTrace {
 }
 
 impl LayerRouting {
-    /// Rows of the layer.
+    /// Returns the number of rows of the layer.
     pub fn rows(&self, experts_per_token: u32) -> usize {
         self.ids.len() / (experts_per_token as usize).max(1)
     }

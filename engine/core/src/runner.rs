@@ -1,4 +1,4 @@
-//! What the step loop sees of a model on a device.
+//! Interface of a model on a device, as used by the step loop.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,118 +17,118 @@ use crate::recurrent::StateId;
 use crate::routing_recorder::RoutingRecorder;
 use crate::stream_stats::StreamStats;
 
-/// A step under way. It waits only where experts or a device must arrive.
+/// A step in progress. It waits only for experts or a device.
 pub type StepFuture<'a> =
     Pin<Box<dyn Future<Output = Result<StepOutput, EngineError>> + Send + 'a>>;
 
-/// What a runner can do.
+/// Sizes and limits of a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerLimits {
-    /// Tokens of the vocabulary: columns of the logits.
+    /// Vocabulary size: the number of columns of the logits.
     pub vocab_size: usize,
-    /// Positions that a sequence may have.
+    /// Maximum number of positions per sequence.
     pub context_max: usize,
-    /// Rows of one step; a longer prompt is cut into several.
+    /// Maximum rows per step; longer prompts are divided over several steps.
     pub rows_max: usize,
-    /// Pages of the key/value pool.
+    /// Number of pages of the KV cache.
     pub pages: usize,
-    /// Bytes of one page over all layers.
+    /// Size in bytes of one page over all layers.
     pub page_bytes: usize,
-    /// States of the pool of recurrent states; 0 for a model without recurrent layers.
+    /// Number of recurrent states in the pool; 0 for a model without recurrent layers.
     pub states: usize,
-    /// Bytes of one state over all layers.
+    /// Size in bytes of one state over all layers.
     pub state_bytes: usize,
-    /// How many rows of a prompt a step should take.
+    /// Strategy for dividing prompts into steps.
     pub prompt_steps: PromptSteps,
-    /// Highest level that rows may ask for; none where weights are floats and levels mean nothing.
+    /// Highest level that rows may request; `None` if weights are floats without levels.
     pub level_max: Option<Level>,
 }
 
-/// How prompts are cut into steps.
+/// Strategy for dividing prompts into steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromptSteps {
-    /// So that a layer takes no longer than others should wait.
+    /// Steps are limited in time, so that other generations do not wait too long.
     #[default]
     Timed,
-    /// As few as possible: every step reads its experts anew.
+    /// Steps are as few as possible, since each step reads its experts again.
     Long,
 }
 
-/// A sequence that cannot go on, while others in the batch can.
+/// A failed sequence in a batch whose other sequences can continue.
 #[derive(Debug)]
 pub struct SequenceFailure {
     /// Index into [`Batch::sequences`].
     pub sequence: usize,
-    /// Why.
+    /// Reason of the failure.
     pub error: EngineError,
 }
 
-/// What one step did.
+/// Statistics of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepStats {
-    /// Rows computed.
+    /// Number of computed rows.
     pub rows: usize,
-    /// Rows whose logits were computed.
+    /// Number of rows with computed logits.
     pub logit_rows: usize,
-    /// (Row, expert) pairs computed at each level, in the order of `Level::ALL`.
+    /// Number of (row, expert) pairs computed at each level, in the order of `Level::ALL`.
     pub expert_uses: [u64; 5],
-    /// Bytes of the planes that those pairs use, as a store holds them, once for each pair: what rows
-    /// would read alone.
+    /// Bytes of the planes used by these pairs, as stored in a store, counted per pair: the bytes read if
+    /// each row ran alone.
     pub expert_use_bytes: u64,
-    /// Bytes of weights read: the planes of every matrix that had rows, once for each level at which
-    /// it was used, routers and rows of the embedding included.
+    /// Bytes of weights read: the planes of all matrices with rows, once for each level used, including
+    /// routers and embedding rows.
     pub weight_bytes: u64,
-    /// What was done to have the experts there.
+    /// Statistics of expert streaming.
     pub streaming: StreamStats,
-    /// What a device was given to do.
+    /// Counters of work submitted to the device.
     pub device: BackendCounters,
 }
 
-/// The result of a step.
+/// Output of a step.
 #[derive(Debug, Default)]
 pub struct StepOutput {
-    /// Logits of the rows that wanted them, in the order of the batch.
+    /// Requested logits, in the order of the batch.
     pub logits: Vec<f32>, // [rows with logits, vocab_size]
-    /// Columns of `logits`.
+    /// Number of columns of `logits`.
     pub vocab_size: usize,
-    /// The tokens with the highest logits, of the rows that wanted logits, in their place where no more was
-    /// wanted; none where a logit is not finite.
+    /// Tokens with the highest logits of the rows with requested logits, if only the argmax was requested.
+    /// `None` for a row with non-finite logits.
     pub best: Vec<Option<u32>>, // [rows with logits]
-    /// Hidden rows after the last norm, of the rows that wanted logits, where these were wanted too.
+    /// Hidden rows after the last norm for the rows with requested logits, if hidden rows were requested.
     pub hidden: Vec<f32>, // [rows with logits, hidden_size]
-    /// Sequences whose logits are not finite. Their logits must not be used.
+    /// Sequences with non-finite logits, which must not be used.
     pub failures: Vec<SequenceFailure>,
-    /// What was done.
+    /// Statistics of the step.
     pub stats: StepStats,
 }
 
 impl StepOutput {
-    /// Logits of the `index`-th row that wanted them.
+    /// Returns the logits of the `index`-th row with requested logits.
     pub fn row(&self, index: usize) -> Option<&[f32]> {
         self.logits.chunks_exact(self.vocab_size.max(1)).nth(index)
     }
 }
 
-/// A model on a device, with the pages of its sequences. Whoever holds it counts the pages
-/// ([`crate::kv_cache::PageAllocator`]) and moves positions; a runner only computes.
+/// A model on a device, with the pages of its sequences. The owner manages pages
+/// ([`crate::kv_cache::PageAllocator`]) and positions; a runner only computes.
 pub trait ModelRunner: Send {
-    /// The model's hyper-parameters.
+    /// Returns the model's hyper-parameters.
     fn config(&self) -> &ModelConfig;
 
-    /// Sizes and limits.
+    /// Returns the sizes and limits.
     fn limits(&self) -> RunnerLimits;
 
-    /// Computes one batch of at most `rows_max` rows. `cancel` is looked at once per layer.
+    /// Computes one batch of at most `rows_max` rows. `cancel` is checked once per layer.
     ///
     /// # Errors
-    /// [`EngineError::Cancelled`]; a batch that breaks the rules of [`Batch`]; failed reads of
-    /// weights; a failed device. No sequence has advanced then, and the runner stays usable.
+    /// [`EngineError::Cancelled`]; an error if the batch breaks the rules of [`Batch`], a read of weights
+    /// failed, or the device failed. No sequence has advanced then, and the runner stays usable.
     fn step<'a>(&'a mut self, batch: &'a Batch, cancel: &'a CancelToken) -> StepFuture<'a>;
 
-    /// [`ModelRunner::step`], waited for on this thread.
+    /// Runs [`ModelRunner::step`] and blocks the thread until it completes.
     ///
     /// # Errors
-    /// As [`ModelRunner::step`].
+    /// The errors of [`ModelRunner::step`].
     fn step_blocking(
         &mut self,
         batch: &Batch,
@@ -137,59 +137,59 @@ pub trait ModelRunner: Send {
         block_on(self.step(batch, cancel))
     }
 
-    /// What changes the memory of streamed experts; none where all are resident.
+    /// Returns the control of the memory of streamed experts, or `None` if all experts are resident.
     fn expert_memory(&self) -> Option<Arc<ExpertMemory>> {
         None
     }
 
-    /// Makes the memory of experts at once what was asked of [`ExpertMemory`]; steps do it too.
+    /// Applies pending requests of [`ExpertMemory`] immediately; steps apply them too.
     ///
     /// # Errors
-    /// A budget without room for one token's experts of one layer; the old one stays.
+    /// An error if the budget cannot hold one token's experts of one layer; the old budget stays in effect.
     fn change_expert_memory(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// What records the routing of steps; none where nothing is routed.
+    /// Returns the recorder of routing, or `None` if the model has no experts.
     fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {
         None
     }
 
-    /// Takes an output back, whose memory a later step may use.
+    /// Takes back an output, so that a later step can reuse its memory.
     fn recycle(&mut self, output: StepOutput) {
         drop(output);
     }
 
-    /// Copies a page in every layer.
+    /// Copies a page in all layers.
     ///
     /// # Errors
-    /// Pages that the pool does not have.
+    /// An error if the pool does not have one of the pages.
     fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError>;
 
-    /// The contents of a page, `page_bytes` bytes: for snapshots.
+    /// Returns the contents of a page, `page_bytes` bytes, for a snapshot.
     ///
     /// # Errors
-    /// A page that the pool does not have.
+    /// An error if the pool does not have the page.
     fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError>;
 
-    /// Writes what [`ModelRunner::read_page`] gave.
+    /// Restores a page from the output of [`ModelRunner::read_page`].
     ///
     /// # Errors
-    /// A page that the pool does not have, or bytes of another length.
+    /// An error if the pool does not have the page or the length is wrong.
     fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError>;
 
-    /// The contents of a recurrent state, `state_bytes` bytes: for snapshots.
+    /// Returns the contents of a recurrent state, `state_bytes` bytes, for a snapshot.
     ///
     /// # Errors
-    /// A state that was not written; a model without recurrent layers.
+    /// An error if the state was never written or the model has no recurrent layers.
     fn read_state(&mut self, state: StateId) -> Result<Vec<u8>, EngineError> {
         Err(no_states(state))
     }
 
-    /// Writes what [`ModelRunner::read_state`] gave.
+    /// Restores a state from the output of [`ModelRunner::read_state`].
     ///
     /// # Errors
-    /// A state that the pool does not have, or bytes of another length; a model without recurrent
+    /// An error if the pool does not have the state, the length is wrong, or the model has no recurrent
     /// layers.
     fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), EngineError> {
         let _ = bytes;

@@ -1,47 +1,46 @@
-//! What a step did to have its experts there.
+//! Statistics of expert streaming in a step.
 
-/// Hits, misses and reads of streamed experts; all zero where every expert is resident.
+/// Hits, misses and reads of streamed experts; all zero if all experts are resident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
-    /// Experts that layers asked for with all their planes there, none of them read ahead.
+    /// Number of requested experts whose planes were all resident without prefetch.
     pub expert_hits: u64,
-    /// Experts that layers asked for of which a plane was missing, or read ahead.
+    /// Number of requested experts with a plane that was missing or prefetched.
     pub expert_misses: u64,
-    /// Bytes of the planes that were asked for, those that were there included.
+    /// Bytes of all requested planes, including resident ones.
     pub wanted_bytes: u64,
-    /// Bytes that were missing when they were asked for, by plane; those under way included.
+    /// Bytes missing at the time of the request, by plane, including reads in flight.
     pub missing_bytes: [u64; 5],
-    /// Bytes that were there only because they had been read ahead: misses that were not waited for.
+    /// Bytes resident only because of prefetch: misses that caused no wait.
     pub ahead_bytes: u64,
-    /// Bytes that arrived, by plane, whatever they were read for: a step counts what the background has read since the one
-    /// before, too.
+    /// Bytes read, by plane, for any purpose. Includes background reads since the previous step.
     pub read_bytes: [u64; 5],
-    /// Bytes that came from memory of the host, where a device keeps what it has no room for.
+    /// Bytes recalled from host memory, to which a device evicts planes.
     pub recalled_bytes: u64,
-    /// Experts that the processor computed where they lay, in memory of the host, beside a device.
+    /// Number of experts computed by the CPU in host memory, beside a device.
     pub host_experts: u64,
-    /// Experts that moved from there to the device beside the steps, counted when they were there.
+    /// Number of experts promoted from host memory to the device in parallel with steps, counted on arrival.
     pub promoted_experts: u64,
-    /// (Row, expert) pairs that it computed.
+    /// Number of (row, expert) pairs computed by the CPU.
     pub host_uses: u64,
-    /// Bytes of the planes that were used there in place of being brought to the device.
+    /// Bytes of planes used by the CPU instead of being copied to the device.
     pub host_bytes: u64,
-    /// Nanoseconds that the processor computed.
+    /// Nanoseconds of CPU computation.
     pub host_ns: u64,
-    /// Bytes read ahead of being asked for.
+    /// Bytes prefetched.
     pub prefetched_bytes: u64,
-    /// Of those, bytes that the next layer did ask for.
+    /// Bytes of the prefetched planes that the next layer requested.
     pub prefetch_used_bytes: u64,
-    /// Nanoseconds in which nothing could be computed before a read ended.
+    /// Nanoseconds of waiting for reads with nothing else to compute.
     pub wait_ns: u64,
-    /// Sum over (row, expert) pairs of the bits that the level policy asked for.
+    /// Bits requested by the level policy, summed over (row, expert) pairs.
     pub asked_bits: u64,
-    /// Sum over (row, expert) pairs of the bits that were computed with.
+    /// Bits used in computation, summed over (row, expert) pairs.
     pub served_bits: u64,
 }
 
 impl StreamStats {
-    /// Adds what another step did.
+    /// Adds the statistics of another step.
     pub fn add(&mut self, other: &Self) {
         self.expert_hits += other.expert_hits;
         self.expert_misses += other.expert_misses;
@@ -64,18 +63,18 @@ impl StreamStats {
         }
     }
 
-    /// Bytes that were missing, of all planes.
+    /// Returns the missing bytes over all planes.
     pub fn missing_total(&self) -> u64 {
         self.missing_bytes.iter().sum()
     }
 
-    /// Bytes that arrived, of all planes.
+    /// Returns the bytes read over all planes.
     pub fn read_total(&self) -> u64 {
         self.read_bytes.iter().sum()
     }
 
-    /// Share of the wanted bytes that were there without being read for this request, ahead or not;
-    /// none if nothing was wanted.
+    /// Returns the share of requested bytes that were resident without a read or prefetch for this request.
+    /// Returns `None` if no bytes were requested.
     pub fn hit_rate(&self) -> Option<f64> {
         let (wanted, read) = (self.wanted_bytes, self.missing_total() + self.ahead_bytes);
         (wanted > 0).then(|| 1.0 - read as f64 / wanted as f64)

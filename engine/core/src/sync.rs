@@ -1,9 +1,8 @@
-//! Locks and threads, as the engine uses them: what a lock guards after a panic, and how schedules of
-//! threads are explored.
+//! Locks and threads of the engine: handling of poisoned locks, and exploration of thread schedules.
 //!
-//! Built with `--cfg shuttle`, the types here are those of shuttle, which runs threads one at a time
-//! and draws at every lock, wait and start which of them goes on; tests then look at many schedules of
-//! the code as it is.
+//! With `--cfg shuttle`, this module exports shuttle's types. Shuttle runs one thread at a time and chooses
+//! the next one at random at each lock, wait and start. Tests thereby explore many schedules of the
+//! unmodified code.
 
 #[cfg(not(shuttle))]
 pub use std::sync::{Condvar, Mutex, MutexGuard};
@@ -17,15 +16,14 @@ pub use shuttle::thread;
 
 use std::sync::{LockResult, PoisonError};
 
-/// What a lock guards, also after a panic of somebody who held it.
+/// Returns the guard of a lock, even if a holder panicked.
 ///
-/// For data that no panic leaves half changed: under the lock are nothing but single assignments, pushes
-/// and pops, counters of which each change is one statement, caches whose entries are whole before they
-/// come in, and scratch that is written before it is read; or several changes in an order of which each
-/// beginning loses something (a range that is never lent again, a count that stays too high) and lends
-/// nothing twice. Where that does not hold, whoever owns the lock asks for the poison and gives up what
-/// it guards: the runner of a model, the history of a session, the pages of a pool, a step loop that
-/// runs in calls.
+/// The data must be such that a panic cannot leave it inconsistent. Examples are single assignments, pushes
+/// and pops; counters changed in one statement; caches whose entries are complete on insertion; and scratch
+/// memory that is written before it is read. Several changes are allowed if an interruption can only waste
+/// something (a range that is never lent again, a count that stays too high) and never lends it twice.
+/// Otherwise the owner of the lock checks for poisoning and discards the data, as for the runner of a model,
+/// the history of a session, the pages of a pool, and a step loop that runs in calls.
 pub fn whole<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Weights as they lie in host memory: owned or mapped bytes with a shape.
+//! Weights in host memory: owned or mapped bytes with a shape.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use nestling_formats::{DType, Level};
 use crate::arena::AlignedBytes;
 use crate::error::EngineError;
 
-/// Part of some bytes that are kept alive together: an arena, a mapped file, a vector.
+/// A range of shared bytes with their owner: an arena, a mapped file or a vector.
 #[derive(Clone)]
 pub struct ByteRegion {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
@@ -22,7 +22,7 @@ pub struct ByteRegion {
 }
 
 impl ByteRegion {
-    /// The part of `owner` from `start`; none if the owner is shorter.
+    /// Returns `length` bytes of `owner` at `start`, or `None` if the owner is too short.
     pub fn new(
         owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
         start: usize,
@@ -33,29 +33,29 @@ impl ByteRegion {
         Some(Self { owner, start, length })
     }
 
-    /// Bytes of its own.
+    /// Creates a region that owns a vector.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let length = bytes.len();
         Self { owner: Arc::new(bytes), start: 0, length }
     }
 
-    /// Aligned bytes of its own.
+    /// Creates a region that owns aligned bytes.
     pub fn from_aligned(bytes: AlignedBytes) -> Self {
         let length = bytes.as_ref().len();
         Self { owner: Arc::new(bytes), start: 0, length }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &(*self.owner).as_ref()[self.start..self.start + self.length]
     }
 
-    /// How many bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -77,10 +77,10 @@ pub struct FloatMatrix {
 }
 
 impl FloatMatrix {
-    /// Binds a shape to bytes.
+    /// Creates a matrix from a shape and bytes.
     ///
     /// # Errors
-    /// [`EngineError::Mismatch`] if the region does not have exactly the bytes of the shape.
+    /// [`EngineError::Mismatch`] if the length of the region does not match the shape.
     pub fn new(
         rows: usize,
         cols: usize,
@@ -96,7 +96,7 @@ impl FloatMatrix {
         Ok(Self { rows, cols, dtype, region })
     }
 
-    /// A matrix of 32-bit floats.
+    /// Creates a matrix of 32-bit floats.
     ///
     /// # Errors
     /// [`EngineError::Mismatch`] if there are not `rows * cols` values.
@@ -106,11 +106,11 @@ impl FloatMatrix {
         Self::new(rows, cols, DType::F32, ByteRegion::from_vec(bytes))
     }
 
-    /// The same values in half the memory where every one of them is a bfloat16, as in a router
-    /// that was trained so.
+    /// Converts to bfloat16 if that is lossless for all values, as in a router trained in bfloat16; halves
+    /// the memory.
     ///
     /// # Errors
-    /// [`EngineError::Memory`].
+    /// [`EngineError::Memory`] if the allocation fails.
     pub fn compact(self) -> Result<Self, EngineError> {
         let (words, rest) = self.bytes().as_chunks::<4>();
         let exact = words.iter().all(|word| word[0] == 0 && word[1] == 0) && rest.is_empty();
@@ -122,28 +122,28 @@ impl FloatMatrix {
         Ok(Self { dtype: DType::Bf16, region: ByteRegion::from_vec(bytes), ..self })
     }
 
-    /// Outputs.
+    /// Returns the number of rows (outputs).
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Inputs.
+    /// Returns the number of columns (inputs).
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// All elements, `[rows, cols]`.
+    /// Returns all elements, `[rows, cols]`.
     pub fn bytes(&self) -> &[u8] {
         self.region.bytes()
     }
 
-    /// Writes one row as 32-bit floats; `out` holds `cols` values. A row beyond the matrix is
-    /// all zeros.
+    /// Reads one row as 32-bit floats into `out`, which holds `cols` values. A row beyond the matrix is all
+    /// zeros.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
         let size = self.dtype.bytes();
         let start = row * self.cols * size;
@@ -154,7 +154,7 @@ impl FloatMatrix {
     }
 }
 
-/// The planes of a nested matrix that are held. P3 and P4 are held apart or merged.
+/// The available planes of a nested matrix, with P3 and P4 either apart or merged.
 #[derive(Clone, Debug)]
 pub struct PlaneRegions {
     /// Plane P2, with scales and tables.
@@ -172,7 +172,7 @@ pub struct PlaneRegions {
 }
 
 impl PlaneRegions {
-    /// Bytes that a prefix of the codes needs, scales and tables included.
+    /// Returns the bytes that a prefix of the codes reads, including scales and tables.
     fn read_bytes(&self, prefix: Level) -> u64 {
         let length = |region: &Option<ByteRegion>| region.as_ref().map_or(0, ByteRegion::len);
         let middle = match (prefix, &self.p34) {
@@ -186,7 +186,7 @@ impl PlaneRegions {
         (self.p2.len() + middle + p6 + p8) as u64
     }
 
-    /// The bytes of each.
+    /// Returns the bytes of each plane.
     pub fn planes(&self) -> NestedPlanes<'_> {
         fn bytes(region: Option<&ByteRegion>) -> Option<&[u8]> {
             region.map(ByteRegion::bytes)
@@ -212,12 +212,12 @@ pub struct NestedMatrix {
 }
 
 impl NestedMatrix {
-    /// Binds a shape and a codec to planes. `levels` says which prefix of this matrix each level
-    /// of the model means, in the order of [`Level::ALL`].
+    /// Creates a matrix from a shape, a codec and planes. `levels` gives the prefix of this matrix for each
+    /// level of the model, in the order of [`Level::ALL`].
     ///
     /// # Errors
-    /// [`EngineError::Nested`] if a plane does not have the length of the shape, or plane P2 holds
-    /// a scale, step or table that cannot be.
+    /// [`EngineError::Nested`] if the length of a plane does not match the shape, or plane P2 has an invalid
+    /// scale, step or table.
     pub fn new(
         rows: usize,
         cols: usize,
@@ -231,11 +231,11 @@ impl NestedMatrix {
         Self::known(rows, cols, layout, codec, regions, levels)
     }
 
-    /// [`NestedMatrix::new`] with a plane P2 that went through it before: scales, steps and tables
-    /// are not looked at again.
+    /// Creates a matrix as [`NestedMatrix::new`] does, from a plane P2 that was checked before: scales, steps
+    /// and tables are not checked again.
     ///
     /// # Errors
-    /// [`EngineError::Nested`] if a plane does not have the length of the shape.
+    /// [`EngineError::Nested`] if the length of a plane does not match the shape.
     pub fn known(
         rows: usize,
         cols: usize,
@@ -250,35 +250,35 @@ impl NestedMatrix {
         Ok(Self { codec, regions, levels, sizes })
     }
 
-    /// Outputs.
+    /// Returns the number of rows (outputs).
     pub fn rows(&self) -> usize {
         self.sizes.rows()
     }
 
-    /// Inputs.
+    /// Returns the number of columns (inputs).
     pub fn cols(&self) -> usize {
         self.sizes.cols()
     }
 
-    /// How the planes are laid out.
+    /// Returns the layout of the planes.
     pub fn layout(&self) -> Layout {
         self.sizes.layout()
     }
 
-    /// The codec.
+    /// Returns the codec.
     pub fn codec(&self) -> &Codec {
         &self.codec
     }
 
-    /// The planes.
+    /// Returns the planes.
     pub fn regions(&self) -> &PlaneRegions {
         &self.regions
     }
 
-    /// The prefix of this matrix that a level of the model means.
+    /// Returns the prefix of this matrix for a level of the model.
     ///
     /// # Errors
-    /// [`EngineError::LevelMissing`] if its planes are not held.
+    /// [`EngineError::LevelMissing`] if the planes of the prefix are not available.
     pub fn prefix(&self, level: Level) -> Result<Level, EngineError> {
         let (prefix, held) = (self.levels[level.index()], self.sizes.level());
         if prefix <= held {
@@ -287,58 +287,58 @@ impl NestedMatrix {
         Err(EngineError::LevelMissing { asked: prefix.bits(), held: held.bits() })
     }
 
-    /// The prefix that each level of the model means, whether or not its planes are held.
+    /// Returns the prefix for each level of the model, even if its planes are not available.
     pub fn levels(&self) -> [Level; 5] {
         self.levels
     }
 
-    /// The same matrix, of which every level of the model means at most the prefix of `level`.
+    /// Limits the prefix for all levels of the model to `level`.
     pub fn at_most(self, level: Level) -> Self {
         Self { levels: self.levels.map(|prefix| prefix.min(level)), ..self }
     }
 
-    /// The same matrix, of which every level of the model means at most the planes that are there.
+    /// Limits the prefix for all levels of the model to the available planes.
     pub fn at_most_held(self) -> Self {
         let held = self.sizes.level();
         self.at_most(held)
     }
 
-    /// The same codes in other planes.
+    /// Returns the same codes in another layout.
     ///
     /// # Errors
-    /// As [`NestedMatrix::new`].
+    /// The errors of [`NestedMatrix::new`].
     pub fn with_layout(&self, layout: Layout, regions: PlaneRegions) -> Result<Self, EngineError> {
         Self::new(self.rows(), self.cols(), layout, self.codec.clone(), regions, self.levels)
     }
 
-    /// The scalar reader of the planes.
+    /// Returns a scalar reader of the planes.
     pub fn view(&self) -> NestedView<'_> {
         self.sizes.view(&self.codec, self.regions.planes())
     }
 }
 
-/// How a nested matrix is multiplied.
+/// Multiplication mode of nested matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationMode {
-    /// Activations quantized to int8 per group of 32: the path that ships.
+    /// Activations quantized to int8 per group of 32; the default for inference.
     #[default]
     Int8,
-    /// Weights decoded to float, float activations: judges the weights alone.
+    /// Weights decoded to float, with float activations; for measuring the error of the weights alone.
     Float,
 }
 
-/// One matrix of a model, in any of the forms that a backend can take.
+/// A matrix of a model, in any form that a backend supports.
 #[derive(Clone, Debug)]
 pub enum MatrixWeights {
     /// Floats, multiplied with float activations.
     Float(FloatMatrix),
-    /// Codes in planes, multiplied as the [`ActivationMode`] says.
+    /// Codes in planes, multiplied according to the [`ActivationMode`].
     Nested(NestedMatrix),
 }
 
 impl MatrixWeights {
-    /// Outputs.
+    /// Returns the number of rows (outputs).
     pub fn rows(&self) -> usize {
         match self {
             Self::Float(matrix) => matrix.rows(),
@@ -346,7 +346,7 @@ impl MatrixWeights {
         }
     }
 
-    /// What inputs go through before a product; backends do it where they take the inputs.
+    /// Returns the transform of inputs before a product; backends apply it to the activations.
     pub fn inputs(&self) -> InputTransform {
         match self {
             Self::Float(_) => InputTransform::None,
@@ -354,7 +354,7 @@ impl MatrixWeights {
         }
     }
 
-    /// Inputs.
+    /// Returns the number of columns (inputs).
     pub fn cols(&self) -> usize {
         match self {
             Self::Float(matrix) => matrix.cols(),
@@ -362,7 +362,7 @@ impl MatrixWeights {
         }
     }
 
-    /// Bytes of the planes that a level uses, as a store holds them.
+    /// Returns the size in bytes of the planes that a level uses, as stored in a store.
     pub fn prefix_bytes(&self, level: Level) -> u64 {
         match self {
             Self::Float(matrix) => matrix.bytes().len() as u64,
@@ -372,14 +372,14 @@ impl MatrixWeights {
                 let (rows, cols, form) = (matrix.rows(), matrix.cols(), matrix.codec().form());
                 let bytes = planes
                     .map(|level| form.plane_bytes(matrix.layout(), rows, cols, level.plane()))
-                    // Default: a size that overflows was refused when the matrix was made.
+                    // Default: overflowing sizes were rejected when the matrix was created.
                     .map(|bytes| bytes.unwrap_or(0) as u64);
                 bytes.sum()
             }
         }
     }
 
-    /// Bytes that a product reads of it at a level of the model; 0 for a level that is not held.
+    /// Returns the bytes that a product reads at a level of the model; 0 if the level is not available.
     pub fn read_bytes(&self, level: Level) -> u64 {
         match self {
             Self::Float(matrix) => matrix.bytes().len() as u64,

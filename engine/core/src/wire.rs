@@ -1,18 +1,18 @@
-//! Times in what serde reads and writes: as seconds.
+//! Serde representation of durations, as seconds.
 
 use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A time that may be absent.
+/// Serialization of an optional duration.
 pub mod seconds {
     use super::{Deserialize, Deserializer, Duration, Error, Serialize, Serializer};
 
-    /// Writes it as seconds, or as null.
+    /// Serializes the duration as seconds, or as null.
     ///
     /// # Errors
-    /// Those of `serializer`.
+    /// The errors of `serializer`.
     pub fn serialize<S: Serializer>(
         time: &Option<Duration>,
         serializer: S,
@@ -20,10 +20,10 @@ pub mod seconds {
         time.map(|time| time.as_secs_f64()).serialize(serializer)
     }
 
-    /// Reads seconds, or null.
+    /// Deserializes seconds or null.
     ///
     /// # Errors
-    /// Those of `deserializer`; a number that no time has.
+    /// The errors of `deserializer`; an error if the number is not a valid duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
@@ -32,22 +32,22 @@ pub mod seconds {
     }
 }
 
-/// A time that is always there.
+/// Serialization of a duration.
 pub mod all_seconds {
     use super::{Deserialize, Deserializer, Duration, Error, Serialize, Serializer};
 
-    /// Writes it as seconds.
+    /// Serializes the duration as seconds.
     ///
     /// # Errors
-    /// Those of `serializer`.
+    /// The errors of `serializer`.
     pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         time.as_secs_f64().serialize(serializer)
     }
 
-    /// Reads seconds.
+    /// Deserializes seconds.
     ///
     /// # Errors
-    /// Those of `deserializer`; a number that no time has.
+    /// The errors of `deserializer`; an error if the number is not a valid duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let seconds = f64::deserialize(deserializer)?;
         Duration::try_from_secs_f64(seconds).map_err(D::Error::custom)

@@ -119,7 +119,7 @@ fn matrix(seed: u64, rows: usize, cols: usize, correlation: f32) -> Result<Matri
     Ok(Matrix { weights, moments, damped })
 }
 
-/// Pseudo-random numbers, each a sum of six uniform ones: close to Gaussian.
+/// Returns pseudo-random numbers, each a sum of six uniform ones: close to Gaussian.
 fn bell(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut uniform = move || {

@@ -17,7 +17,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Bytes per element.
+    /// Returns the bytes per element.
     pub const fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -26,7 +26,7 @@ impl DType {
         }
     }
 
-    /// Name of the type in safetensors files.
+    /// Returns the name of the type in safetensors files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",

@@ -25,12 +25,12 @@ impl Level {
         Self::ALL.into_iter().find(|level| level.bits() == bits)
     }
 
-    /// Bits of a weight's code that this level uses.
+    /// Returns the bits of a weight's code that this level uses.
     pub const fn bits(self) -> u8 {
         self as u8
     }
 
-    /// Position in [`Level::ALL`]; also the index of the last plane that the level needs.
+    /// Returns the position in [`Level::ALL`]; also the index of the last plane that the level needs.
     pub const fn index(self) -> usize {
         match self {
             Self::L2 => 0,
@@ -41,7 +41,7 @@ impl Level {
         }
     }
 
-    /// The plane that this level adds to the one below it.
+    /// Returns the plane that this level adds to the one below it.
     pub const fn plane(self) -> Plane {
         match self {
             Self::L2 => Plane::P2,
@@ -79,12 +79,12 @@ impl Plane {
     /// All planes, most significant first.
     pub const ALL: [Self; 5] = [Self::P2, Self::P3, Self::P4, Self::P6, Self::P8];
 
-    /// Position in [`Plane::ALL`].
+    /// Returns the position in [`Plane::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Bits that the plane holds per code.
+    /// Returns the bits that the plane holds per code.
     pub const fn bits(self) -> u8 {
         match self {
             Self::P3 | Self::P4 => 1,
@@ -92,12 +92,12 @@ impl Plane {
         }
     }
 
-    /// Right shift that moves the plane's bits to the bottom of a code.
+    /// Returns the right shift that moves the plane's bits to the bottom of a code.
     pub const fn shift(self) -> u8 {
         8 - self.level().bits()
     }
 
-    /// The level reached with this plane and all lower ones.
+    /// Returns the level reached with this plane and all lower ones.
     pub const fn level(self) -> Level {
         Level::ALL[self as usize]
     }

@@ -1,4 +1,4 @@
-//! Validation of operations, once for all encoders: an encoder behind [`Checked`] computes and nothing else.
+//! Operand validation shared by all encoders; an encoder behind [`Checked`] only computes.
 
 use nestling_formats::Level;
 
@@ -11,22 +11,22 @@ use crate::batch::StepRows;
 use crate::error::EngineError;
 use crate::weights::{ActivationMode, MatrixWeights};
 
-/// An encoder that is given only operands which fit each other.
+/// An encoder that receives only validated operands.
 ///
-/// Shapes, rows, columns and levels of every operation are checked here, so that all encoders refuse the
+/// Shapes, rows, columns and levels of all operations are checked here. All encoders therefore reject the
 /// same operands with the same errors ([`EngineError::Shape`], which names operation and operand), and the
-/// reference that others are tested against repeats none of their checks. What is left to an encoder is
-/// what depends on its memory: pages and states that were not written, and its own limits.
+/// reference encoder does not repeat the checks. An encoder itself checks only what depends on its memory,
+/// such as pages and states that were never written, and its own limits.
 #[derive(Debug)]
 pub struct Checked<E>(E);
 
 impl<E> Checked<E> {
-    /// Checks what this encoder is given.
+    /// Wraps an encoder with validation.
     pub fn new(encoder: E) -> Self {
         Self(encoder)
     }
 
-    /// The encoder itself.
+    /// Returns the wrapped encoder.
     pub fn inner(&mut self) -> &mut E {
         &mut self.0
     }

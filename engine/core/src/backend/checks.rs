@@ -1,4 +1,4 @@
-//! What the operands of operations must fit in, and errors that name them.
+//! Validation rules for the operands of operations.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ use crate::batch::StepRows;
 use crate::error::EngineError;
 use crate::kv_cache::{KvShape, KvValues};
 
-/// An operation, by the name that its errors have.
+/// Name of an operation, used in its errors.
 #[derive(Clone, Copy)]
 pub(super) struct Operation(pub &'static str);
 
@@ -27,7 +27,7 @@ impl Operation {
         EngineError::Shape { operation: self.0, operand, expected, found }
     }
 
-    /// A size.
+    /// Checks a size.
     pub fn size(
         self,
         operand: &'static str,
@@ -37,7 +37,7 @@ impl Operation {
         if expected == found { Ok(()) } else { Err(self.error(operand, expected, found)) }
     }
 
-    /// Rows and columns.
+    /// Checks rows and columns.
     pub fn shape(
         self,
         operand: &'static str,
@@ -47,7 +47,7 @@ impl Operation {
         if expected == found { Ok(()) } else { Err(self.error(operand, expected, found)) }
     }
 
-    /// A size that may not be larger.
+    /// Checks an upper bound of a size.
     pub fn at_most(
         self,
         operand: &'static str,
@@ -60,7 +60,7 @@ impl Operation {
         Err(self.error(operand, format_args!("at most {limit}"), found))
     }
 
-    /// A size that may not be smaller.
+    /// Checks a lower bound of a size.
     pub fn at_least(
         self,
         operand: &'static str,
@@ -73,7 +73,7 @@ impl Operation {
         Err(self.error(operand, format_args!("at least {limit}"), found))
     }
 
-    /// A size that others divide into so many equal parts.
+    /// Checks that a size is a multiple of `parts`.
     pub fn multiple(
         self,
         operand: &'static str,
@@ -86,7 +86,7 @@ impl Operation {
         Err(self.error(operand, format_args!("a multiple of {parts}"), found))
     }
 
-    /// Indices of rows.
+    /// Checks row indices.
     pub fn indices(
         self,
         operand: &'static str,
@@ -99,7 +99,8 @@ impl Operation {
         }
     }
 
-    /// An output: of any rows where they are set, of those of the result where it is added.
+    /// Checks an output: [`Write::Set`] allows any number of rows, [`Write::Add`] requires the rows of the
+    /// result.
     pub fn output(self, result: Shape, write: Write, out: Shape) -> Result<(), EngineError> {
         let rows = match write {
             Write::Set => result.rows,
@@ -108,13 +109,13 @@ impl Operation {
         self.shape("out", result, Shape { rows, ..out })
     }
 
-    /// Levels of rows, and that a matrix holds them.
+    /// Checks that a matrix holds the planes of all levels used by rows.
     pub fn levels<M: HoldsLevels>(self, matrix: &M, levels: &[Level]) -> Result<(), EngineError> {
         let used = |level: &Level| levels.contains(level);
         Level::ALL.into_iter().filter(used).try_for_each(|level| matrix.check_level(level))
     }
 
-    /// A matrix with its bias for rows of these levels.
+    /// Checks a matrix and its bias for rows of these levels.
     fn linear<B: Backend>(
         self,
         linear: &Linear<B>,
@@ -129,7 +130,7 @@ impl Operation {
         self.levels(&linear.matrix, levels)
     }
 
-    /// Matrices side by side; gives their result.
+    /// Checks concatenated matrices and returns the shape of their result.
     pub fn linears<B: Backend>(
         self,
         weights: &[Linear<B>],
@@ -142,7 +143,7 @@ impl Operation {
         Ok(Shape { rows: x.rows, cols })
     }
 
-    /// Gate, up and down, of rows of these columns; gives the columns of the result.
+    /// Checks gate, up and down and returns the number of columns of the result.
     pub fn feed_forward<B: Backend>(
         self,
         weights: &FeedForward<B>,
@@ -158,7 +159,7 @@ impl Operation {
         Ok(down.matrix.shape().rows)
     }
 
-    /// An expert and its uses.
+    /// Checks an expert and its uses.
     pub fn expert<B: Backend>(
         self,
         expert: &PinnedExpert<'_, B>,
@@ -180,7 +181,7 @@ impl Operation {
         Ok(())
     }
 
-    /// A matrix for every head; gives the result.
+    /// Checks the matrices of all heads and returns the shape of the result.
     pub fn heads<B: Backend>(
         self,
         weights: &HeadMatrices<B>,
@@ -197,7 +198,7 @@ impl Operation {
         Ok(Shape { rows: x.rows, cols: matrix.rows + heads * (width - matrix.cols) })
     }
 
-    /// Rows that are normed, rotated and, with pages, stored.
+    /// Checks rows to be normed, rotated and, if there are pages, stored.
     pub fn rope<B: Backend>(
         self,
         heads: &AttentionHeads<B>,
@@ -253,7 +254,7 @@ impl Operation {
         }
     }
 
-    /// Pages for the keys and values of these heads.
+    /// Checks that pages match the heads.
     fn pages<B: Backend>(
         self,
         heads: &AttentionHeads<B>,
@@ -263,7 +264,7 @@ impl Operation {
         self.size("elements of a stored head", heads.head_dim, pages.head_dim)
     }
 
-    /// A page for every row's own position.
+    /// Checks that each row's position has a page.
     fn places(self, rows: &StepRows) -> Result<(), EngineError> {
         match (0..rows.len()).find(|row| rows.place(*row).is_none()) {
             Some(row) => Err(self.error("pages", format_args!("a page for row {row}"), "none")),
@@ -271,7 +272,7 @@ impl Operation {
         }
     }
 
-    /// Rows that attend; gives the result.
+    /// Checks the rows of an attention operation and returns the shape of the result.
     pub fn attend<B: Backend>(
         self,
         heads: &AttentionHeads<B>,
@@ -292,7 +293,7 @@ impl Operation {
         Ok(Shape { rows: rows.len(), cols: all * pages.values.dim(dim) })
     }
 
-    /// A DeltaNet layer; gives the result.
+    /// Checks a DeltaNet layer and returns the shape of the result.
     pub fn delta_net<B: Backend>(
         self,
         net: &DeltaNet<B>,
@@ -318,7 +319,7 @@ impl Operation {
         Ok(Shape { rows: rows.len(), cols: shape.value_dim() })
     }
 
-    /// A router.
+    /// Checks a router.
     pub fn router<B: Backend>(self, router: &Router<B>, inputs: usize) -> Result<(), EngineError> {
         let shape = router.weights.shape();
         self.size("inputs of the router", shape.cols, inputs)?;

@@ -1,17 +1,17 @@
-//! Experts that a device finds by itself, from a routing that stays there.
+//! Expert selection on the device, from a routing that the host has not read.
 
 use nestling_formats::Level;
 
 use super::{Backend, HeldExpert, LevelWeights};
 use crate::error::EngineError;
 
-/// The experts of one layer where a device finds them ([`Backend::expert_table`],
+/// Expert table of one layer on a device that finds experts itself ([`Backend::expert_table`],
 /// [`SlotMemory::expert_table`](super::SlotMemory::expert_table)).
 pub trait DeviceRouting<B: Backend>: Send + Sync {
-    /// Tells the table of a streamed expert's planes; none for an expert that is in no slot.
+    /// Updates the entry of a streamed expert; `None` if the expert is in no slot.
     ///
     /// # Errors
-    /// An expert that the table does not have; a failed device.
+    /// An error if the table does not have the expert or the device failed.
     fn set_expert(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -19,30 +19,31 @@ pub trait DeviceRouting<B: Backend>: Send + Sync {
         held: Option<HeldExpert<'_, B>>,
     ) -> Result<(), EngineError>;
 
-    /// Has [`DeviceRouting::routed_experts`] decide the level of every use by its weight from now on, or by
-    /// its row again; a use is then read back as `expert | (level.index() + 1) << 16`.
+    /// Selects how [`DeviceRouting::routed_experts`] chooses levels from the next call on: by the router
+    /// weight of each use, or by row with `None`. With weights, a use is read back as `expert |
+    /// (level.index() + 1) << 16`.
     ///
     /// # Errors
-    /// Weights of other experts than those of the table; a failed device.
+    /// An error if the number of weights does not match the table or the device failed.
     fn set_level_weights(
         &mut self,
         encoder: &mut B::Encoder<'_>,
         least: Option<&[LevelWeights]>, // [experts]
     ) -> Result<(), EngineError>;
 
-    /// [`Encoder::experts`] with those that the routing names, which the host does not wait for. The next
+    /// Records [`Encoder::experts`] for the experts in the routing, without waiting on the host. The next
     /// [`Encoder::read_into`] or [`Encoder::finish`] reads the routing back for
     /// [`DeviceRouting::take_readback`].
     ///
-    /// Where the table lacks an expert, or a plane of one, neither this call nor anything that is recorded
-    /// after it takes place until [`DeviceRouting::take_readback`] is called.
+    /// If the table lacks an expert or one of its planes, the device skips this call and all operations
+    /// recorded after it, until [`DeviceRouting::take_readback`] is called.
     ///
     /// [`Encoder::experts`]: super::Encoder::experts
     /// [`Encoder::read_into`]: super::Encoder::read_into
     /// [`Encoder::finish`]: super::Encoder::finish
     ///
     /// # Errors
-    /// Sizes that differ; a level that an expert of the table does not hold; a failed device.
+    /// An error if sizes differ, an expert of the table does not hold a level, or the device failed.
     fn routed_experts(
         &self,
         encoder: &mut B::Encoder<'_>,
@@ -52,15 +53,16 @@ pub trait DeviceRouting<B: Backend>: Send + Sync {
         out: &mut B::Buffer,  // [T * K, D]
     ) -> Result<(), EngineError>;
 
-    /// What the device used in the calls of [`DeviceRouting::routed_experts`] of this step, call after call,
-    /// in place of what `uses` held; once a buffer was read or the step finished.
+    /// Replaces `uses` with the uses computed by this step's calls of [`DeviceRouting::routed_experts`], call
+    /// by call. Available after a buffer was read or the step finished.
     ///
-    /// Gives the call that missed an expert, counted from 0. Nothing after it took place, and its uses are the
-    /// last ones; the next call takes its number. From here on everything takes place again.
+    /// Returns the index, from 0, of the call that missed an expert. That call and all later operations were
+    /// skipped, and its uses are the last ones in `uses`. The next call takes the same index, and execution
+    /// resumes from there.
     fn take_readback(encoder: &mut B::Encoder<'_>, uses: &mut Vec<u32>) -> Option<usize>;
 }
 
-/// The table of a backend that finds no experts by itself: no value of this type exists.
+/// Expert table of backends without device routing; the type has no values.
 #[derive(Clone, Copy, Debug)]
 pub enum NoTable {}
 
@@ -93,7 +95,6 @@ impl<B: Backend> DeviceRouting<B> for NoTable {
         match *self {}
     }
 
-    /// There was no call.
     fn take_readback(_encoder: &mut B::Encoder<'_>, uses: &mut Vec<u32>) -> Option<usize> {
         uses.clear();
         None

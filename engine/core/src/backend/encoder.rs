@@ -1,4 +1,4 @@
-//! What a device computes: the operations of one step.
+//! Operations of one step on a device.
 
 use nestling_formats::Level;
 
@@ -10,25 +10,25 @@ use crate::batch::StepRows;
 use crate::error::EngineError;
 use crate::weights::{ActivationMode, MatrixWeights};
 
-/// How an operation combines its result with what the output holds.
+/// Combination of an operation's result with the previous contents of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// The result replaces it, and the output gets the rows of the result.
+    /// The result replaces the contents, and the output gets the rows of the result.
     Set,
-    /// The result is added to it; the output must have the rows of the result.
+    /// The result is added to the contents; the output must have the rows of the result.
     Add,
 }
 
-/// Records, or runs, the operations of one step. T = rows, D = hidden size.
+/// Records or runs the operations of one step. T = rows, D = hidden size.
 ///
-/// These are the operations of graphs and nothing else. Slots of streamed experts are behind
-/// [`SlotMemory`](super::SlotMemory), experts that a device finds by itself behind
-/// [`DeviceRouting`](super::DeviceRouting), weights that arrive during a step behind [`BindWeights`].
+/// The trait contains only the operations of model graphs. Related traits: [`SlotMemory`](super::SlotMemory)
+/// for slots of streamed experts, [`DeviceRouting`](super::DeviceRouting) for experts that a device finds
+/// itself, [`BindWeights`] for weights that arrive during a step.
 pub trait Encoder<B: Backend>: Send {
-    /// `out[t] = table[tokens[t]]`, at the row's dense level.
+    /// Computes `out[t] = table[tokens[t]]` at each row's dense level.
     ///
     /// # Errors
-    /// A token outside the table; a failed device.
+    /// An error if a token is outside the table or the device failed.
     fn embed(
         &mut self,
         table: &B::Matrix,
@@ -36,16 +36,16 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError>;
 
-    /// Copies values of the host, a whole number of rows of `out`.
+    /// Copies values from the host, a whole number of rows of `out`.
     ///
     /// # Errors
-    /// Values that do not fill rows; a failed device.
+    /// An error if the values do not fill whole rows or the device failed.
     fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError>;
 
-    /// `out[rows[i]] = values[i]`, from the host; other rows stay as they are.
+    /// Copies `out[rows[i]] = values[i]` from the host; other rows are unchanged.
     ///
     /// # Errors
-    /// Values of other sizes; a row that `out` does not have; a failed device.
+    /// An error if sizes differ, `out` does not have a row, or the device failed.
     fn write_rows(
         &mut self,
         values: &[f32], // [N, D]
@@ -53,10 +53,10 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,
     ) -> Result<(), EngineError>;
 
-    /// `out = x / sqrt(mean(x²) + eps) * weight`, row by row, or that is added.
+    /// Computes `x / sqrt(mean(x²) + eps) * weight` row by row and sets or adds it to `out`.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn rms_norm(
         &mut self,
         x: &B::Buffer,      // [T, D]
@@ -66,10 +66,11 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError>;
 
-    /// `out = W x + b`, the outputs of several matrices side by side, or that is added; `levels` per row.
+    /// Computes `W x + b` for several matrices, concatenates the outputs and sets or adds them to `out`;
+    /// `levels` are per row.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn matmul(
         &mut self,
         weights: &[Linear<B>], // N in all
@@ -79,11 +80,11 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, N]
     ) -> Result<(), EngineError>;
 
-    /// Multiplies the first K elements of every head with the head's own matrix; what follows them
-    /// follows the products: `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
+    /// Multiplies the first K elements of each head with the head's own matrix. The remaining elements are
+    /// copied after the products: `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn matmul_heads(
         &mut self,
         weights: &HeadMatrices<B>, // [H * N, K]
@@ -92,15 +93,15 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,       // [T, H * (N + R)]
     ) -> Result<(), EngineError>;
 
-    /// Norms and rotates queries in place; with a pool also norms and rotates keys, norms values, and stores
-    /// keys and values in their pages. The R elements of a head from `rope_first` on are rotated in pairs; the
-    /// first R/2 columns of `angles` are the cosines and the others the sines of each row's position. There
-    /// are no values where a key's first elements are its value ([`KvValues::KeyPrefix`]).
+    /// Norms and rotates queries in place. If there is a pool, it also norms and rotates keys, norms values,
+    /// and stores both in their pages. The R elements of a head starting at `rope_first` are rotated in
+    /// pairs. The first R/2 columns of `angles` are the cosines, the others the sines of each row's position.
+    /// If the first elements of a key are its value ([`KvValues::KeyPrefix`]), there are no separate values.
     ///
     /// [`KvValues::KeyPrefix`]: crate::kv_cache::KvValues::KeyPrefix
     ///
     /// # Errors
-    /// Sizes that differ; a page that the pool does not have; a failed device.
+    /// An error if sizes differ, the pool does not have a page, or the device failed.
     fn rope(
         &mut self,
         heads: &AttentionHeads<B>,
@@ -110,11 +111,11 @@ pub trait Encoder<B: Backend>: Send {
         kv: Option<&mut B::KvPool>,
     ) -> Result<(), EngineError>;
 
-    /// Causal attention of every row over its window of positions, its own the last, read from the
-    /// pages.
+    /// Computes causal attention of each row over its window of positions, which ends with its own, reading
+    /// keys and values from the pages.
     ///
     /// # Errors
-    /// Sizes that differ; a page that the pool does not have; a failed device.
+    /// An error if sizes differ, the pool does not have a page, or the device failed.
     fn attend(
         &mut self,
         heads: &AttentionHeads<B>,
@@ -124,13 +125,13 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, H * elements of a value]
     ) -> Result<(), EngineError>;
 
-    /// A gated DeltaNet layer: rows of a sequence, which lie together, pass the convolution and the
-    /// heads' states in order; what they give is normed and multiplied with `silu(gate)`. A row of
-    /// `projected` holds queries, keys and values, gates, beta and alpha. States are read and written
-    /// as `rows` says.
+    /// Computes a gated DeltaNet layer. The rows of a sequence, which are contiguous, pass through the
+    /// convolution and the heads' states in order. The outputs are normed and multiplied with `silu(gate)`. A
+    /// row of `projected` holds queries, keys and values, gates, beta and alpha. States are read and written
+    /// as `rows` specifies.
     ///
     /// # Errors
-    /// Sizes that differ; states that do not fit the rows; a failed device.
+    /// An error if sizes differ, states do not match the rows, or the device failed.
     fn delta_net(
         &mut self,
         net: &DeltaNet<B>,
@@ -140,21 +141,21 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, value_dim]
     ) -> Result<(), EngineError>;
 
-    /// `out *= sigmoid(gate)`, element by element.
+    /// Computes `out *= sigmoid(gate)`, element by element.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn gate(
         &mut self,
         gate: &B::Buffer,    // [T, N]
         out: &mut B::Buffer, // [T, N]
     ) -> Result<(), EngineError>;
 
-    /// The K experts of every row and their weights, by the router's rule; of equal scores the lower
-    /// expert wins.
+    /// Selects the K experts of each row and their weights by the router's rule. If scores are equal, the
+    /// lower expert wins.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn route(
         &mut self,
         router: &Router<B>,
@@ -162,54 +163,54 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Routing, // [T, K]
     ) -> Result<(), EngineError>;
 
-    /// The routing in host memory, in place of what `out` was: waits for the device.
+    /// Copies the routing to host memory, replacing `out`; waits for the device.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn read_routing_into(
         &mut self,
         routing: &B::Routing,
         out: &mut Routing,
     ) -> impl Future<Output = Result<(), EngineError>> + Send;
 
-    /// Makes the routing what the host says, in place of what a router chose.
+    /// Replaces the router's choice with a routing from the host.
     ///
     /// # Errors
-    /// A routing of other sizes; a failed device.
+    /// An error if the sizes differ or the device failed.
     fn write_routing(
         &mut self,
         routing: &Routing,
         out: &mut B::Routing, // [T, K]
     ) -> Result<(), EngineError>;
 
-    /// Starts the device on what was recorded, before the host waits for something else.
+    /// Submits the recorded operations to the device, before the host waits for something else.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn flush(&mut self) -> Result<(), EngineError>;
 
-    /// `x *= factor`, element by element.
+    /// Computes `x *= factor`, element by element.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn scale(&mut self, factor: f32, x: &mut B::Buffer) -> Result<(), EngineError>;
 
-    /// `x = cap * tanh(x / cap)`, element by element.
+    /// Computes `x = cap * tanh(x / cap)`, element by element.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn softcap(&mut self, cap: f32, x: &mut B::Buffer) -> Result<(), EngineError>;
 
-    /// `out` becomes so many rows of zeros.
+    /// Sets `out` to `rows` rows of zeros.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn clear(&mut self, rows: usize, out: &mut B::Buffer) -> Result<(), EngineError>;
 
-    /// `out = down(activation(gate(x), up(x)))`, or that is added.
+    /// Computes `down(activation(gate(x), up(x)))` and sets or adds it to `out`.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn ffn(
         &mut self,
         weights: &FeedForward<B>,
@@ -219,10 +220,10 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError>;
 
-    /// `out[t] += sigmoid(gate[t]) * x[t]`.
+    /// Computes `out[t] += sigmoid(gate[t]) * x[t]`.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn add_gated(
         &mut self,
         gate: &B::Buffer,    // [T, 1]
@@ -230,11 +231,11 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError>;
 
-    /// `out[t * K + rank] = expert(x[t])` for every use of the experts given; other rows of `out`
-    /// stay as they are. A layer's experts may come in several calls, in any order.
+    /// Computes `out[t * K + rank] = expert(x[t])` for all uses of the given experts; other rows of `out` are
+    /// unchanged. The experts of a layer may be divided over several calls in any order.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn experts(
         &mut self,
         experts: &[PinnedExpert<'_, B>],
@@ -243,17 +244,17 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,  // [T * K, D]
     ) -> Result<(), EngineError>;
 
-    /// Everything recorded is run.
+    /// Waits until all recorded operations have run.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn finish(&mut self) -> impl Future<Output = Result<(), EngineError>> + Send;
 
-    /// `out[t] += Σ expert_weight · expert_rows[t * K + rank]`: for each row, a sum that starts at
-    /// zero and gains `fma(weight, value, sum)` in ascending rank is added to `out`.
+    /// Computes `out[t] += Σ expert_weight · expert_rows[t * K + rank]`. For each row, a sum that starts at
+    /// zero and accumulates `fma(weight, value, sum)` in ascending rank is added to `out`.
     ///
     /// # Errors
-    /// Sizes that differ; a failed device.
+    /// An error if sizes differ or the device failed.
     fn experts_sum(
         &mut self,
         routing: &B::Routing,    // [T, K]
@@ -261,10 +262,10 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,     // [T, D]
     ) -> Result<(), EngineError>;
 
-    /// `out[i] = x[indices[i]]`.
+    /// Computes `out[i] = x[indices[i]]`.
     ///
     /// # Errors
-    /// An index outside `x`; a failed device.
+    /// An error if an index is outside `x` or the device failed.
     fn gather_rows(
         &mut self,
         x: &B::Buffer,
@@ -272,23 +273,21 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,
     ) -> Result<(), EngineError>;
 
-    /// Everything recorded is run, and the buffer's rows are copied to the host, in place of what
-    /// `out` held.
+    /// Runs all recorded operations and copies the buffer's rows to the host, replacing `out`.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn read_into(
         &mut self,
         buffer: &B::Buffer,
         out: &mut Vec<f32>,
     ) -> impl Future<Output = Result<(), EngineError>> + Send;
 
-    /// Runs everything recorded and gives, for each row, the argmax over its first `among` columns, at least
-    /// one; the lowest column wins ties. None for a row of which any value is not finite. Replaces what
-    /// `out` held.
+    /// Runs all recorded operations and returns each row's argmax over its first `among` columns (at least
+    /// one) in `out`. The lowest column wins ties. The result of a row with a non-finite value is `None`.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn argmax_into(
         &mut self,
         x: &B::Buffer,
@@ -297,31 +296,31 @@ pub trait Encoder<B: Backend>: Send {
     ) -> impl Future<Output = Result<(), EngineError>> + Send;
 }
 
-/// Makes weights available that arrive during a step.
+/// Binding of weights that arrive during a step.
 pub trait BindWeights<B: Backend>: Send {
-    /// Makes a matrix available; a CPU uses the bytes where they lie.
+    /// Binds a matrix; a CPU uses the bytes in place.
     ///
     /// # Errors
-    /// As [`Backend::upload_matrix`].
+    /// The errors of [`Backend::upload_matrix`].
     fn bind_matrix(
         &mut self,
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<B::Matrix, EngineError>;
 
-    /// Makes floats available, as [`Backend::upload_floats`].
+    /// Binds floats, as [`Backend::upload_floats`] does.
     ///
     /// # Errors
-    /// As [`Backend::upload_floats`].
+    /// The errors of [`Backend::upload_floats`].
     fn bind_floats(&mut self, values: &[f32]) -> Result<B::Floats, EngineError>;
 }
 
-/// What [`Encoder`]'s readings give in new memory.
+/// Variants of [`Encoder`]'s read operations that return new memory.
 pub trait EncoderExt<B: Backend>: Encoder<B> {
-    /// [`Encoder::read_into`] new memory.
+    /// Runs [`Encoder::read_into`] with a new vector.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn read(
         &mut self,
         buffer: &B::Buffer,
@@ -333,10 +332,10 @@ pub trait EncoderExt<B: Backend>: Encoder<B> {
         }
     }
 
-    /// [`Encoder::read_routing_into`] a new one.
+    /// Runs [`Encoder::read_routing_into`] with a new routing.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn read_routing(
         &mut self,
         routing: &B::Routing,
@@ -351,8 +350,8 @@ pub trait EncoderExt<B: Backend>: Encoder<B> {
 
 impl<B: Backend, E: Encoder<B>> EncoderExt<B> for E {}
 
-/// The column of the largest of a row's first `among` values, the lowest of equal ones; none where any
-/// value of the row is not finite.
+/// Returns the column of the largest of a row's first `among` values, the lowest if equal. Returns `None` if
+/// any value of the row is not finite.
 pub fn argmax(row: &[f32], among: usize) -> Option<u32> {
     let mut best = 0;
     for (column, value) in row.iter().enumerate().take(among) {

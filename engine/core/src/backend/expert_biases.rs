@@ -1,4 +1,4 @@
-//! Biases of a layer's experts, as a backend takes them.
+//! Biases of a layer's experts.
 
 use nestling_formats::FloatKind;
 use nestling_import::{ExpertBias, FeedForward, ModelConfig};
@@ -16,11 +16,11 @@ pub struct ExpertBiases {
 }
 
 impl ExpertBiases {
-    /// Those of a layer, out of the floats of the layer; none if its experts have none, and then
-    /// `floats` is not called.
+    /// Extracts the expert biases from the floats of a layer. Returns `None` without calling `floats` if the
+    /// layer's experts have no biases.
     ///
     /// # Errors
-    /// Those of `floats`; biases that do not have the size that the configuration says.
+    /// The errors of `floats`; an error if the sizes do not match the configuration.
     pub fn of_layer(
         config: &ModelConfig,
         layer: u32,
@@ -36,7 +36,7 @@ impl ExpertBiases {
         let mut floats = floats()?;
         let mut take = |kind, width: usize| {
             let found = floats.iter_mut().find(|(found, _)| *found == kind);
-            // Default: biases that are missing have no values, which is refused below.
+            // Default: missing biases have no values and are rejected below.
             let values = found.map(|(_, values)| std::mem::take(values)).unwrap_or_default();
             if values.len() == num_experts * width {
                 return Ok(values);
@@ -53,12 +53,12 @@ impl ExpertBiases {
         }))
     }
 
-    /// Those of all gates, then of all ups, then of all downs.
+    /// Returns the biases of all gates, then of all ups, then of all downs.
     pub fn joined(&self) -> Vec<f32> {
         [self.gate.as_slice(), &self.up, &self.down].concat()
     }
 
-    /// Gate's, up's and down's of one expert; empty for an expert that there is not.
+    /// Returns the biases of gate, up and down of one expert; empty if there is no such expert.
     pub fn of(&self, expert: u32) -> [&[f32]; 3] {
         let row = |values: &'_ [f32], width: usize| -> std::ops::Range<usize> {
             let start = (expert as usize).saturating_mul(width).min(values.len());

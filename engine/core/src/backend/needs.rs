@@ -1,21 +1,21 @@
-//! What a model is going to take of a device, before its weights are loaded.
+//! Device requirements of a model, known before its weights are loaded.
 
 use nestling_import::ModelConfig;
 
 use super::ExpertShape;
 
-/// What a model is going to take of a device, beside the buffers and pools that were asked for before.
+/// Device requirements of a model, in addition to buffers and pools already allocated.
 #[derive(Debug)]
 pub struct ModelNeeds<'a> {
-    /// The model.
+    /// Model configuration.
     pub config: &'a ModelConfig,
-    /// Most rows of a step.
+    /// Maximum rows per step.
     pub rows_max: usize,
-    /// Bytes of the weights that are uploaded before the first step, as a store has them, and their
-    /// codecs; 0 where that is not known.
+    /// Size in bytes of the weights to upload before the first step, as stored in a store, and their codecs;
+    /// 0 if unknown.
     pub weight_bytes: u64,
-    /// Matrices and vectors among them.
+    /// Number of matrices and vectors among these weights.
     pub weights: usize,
-    /// What slots must have room for, where experts are streamed.
+    /// Largest expert per layer that slots must hold, if experts are streamed.
     pub experts: Vec<Option<ExpertShape>>, // [layers]
 }

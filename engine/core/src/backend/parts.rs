@@ -1,4 +1,4 @@
-//! What operations work with: weights in their places, and choices of experts.
+//! Operands of operations: weights, and choices of experts.
 
 use std::sync::Arc;
 
@@ -12,32 +12,32 @@ use crate::weights::ActivationMode;
 
 /// A matrix with its optional bias: `y = W x + b`.
 pub struct Linear<B: Backend> {
-    /// `[N, D]`.
+    /// Matrix, `[N, D]`.
     pub matrix: B::Matrix,
-    /// `[N]`.
+    /// Bias, `[N]`.
     pub bias: Option<B::Floats>,
 }
 
 /// A gated feed-forward part: `down(activation(gate(x), up(x)))`.
 pub struct FeedForward<B: Backend> {
-    /// What gate and up are joined by.
+    /// Activation that combines gate and up.
     pub activation: Activation,
-    /// `[I, D]`.
+    /// Gate projection, `[I, D]`.
     pub gate: Linear<B>,
-    /// `[I, D]`.
+    /// Up projection, `[I, D]`.
     pub up: Linear<B>,
-    /// `[D, I]`.
+    /// Down projection, `[D, I]`.
     pub down: Linear<B>,
 }
 
 impl<B: Backend> FeedForward<B> {
-    /// Bytes that the three products read at a level.
+    /// Returns the bytes that the three products read at a level.
     pub fn read_bytes(&self, level: Level) -> u64 {
         let parts = [&self.gate, &self.up, &self.down];
         parts.iter().map(|linear| B::matrix_bytes(&linear.matrix, level)).sum()
     }
 
-    /// Bytes of the planes that a level uses, as a store holds them.
+    /// Returns the size in bytes of the planes that a level uses, as stored in a store.
     pub fn prefix_bytes(&self, level: Level) -> u64 {
         let parts = [&self.gate, &self.up, &self.down];
         parts.iter().map(|linear| B::matrix_prefix_bytes(&linear.matrix, level)).sum()
@@ -46,27 +46,27 @@ impl<B: Backend> FeedForward<B> {
 
 /// An RMSNorm of queries or keys.
 pub enum HeadNorm<B: Backend> {
-    /// None.
+    /// Absent norm.
     Absent,
-    /// Of each head, `[head_dim]`.
+    /// Norm of each head, `[head_dim]`.
     PerHead(B::Floats),
-    /// Of all heads of a row together, `[heads * head_dim]`.
+    /// Norm over all heads of a row together, `[heads * head_dim]`.
     FullWidth(B::Floats),
 }
 
-/// The heads of one attention layer.
+/// Attention heads of one layer.
 pub struct AttentionHeads<B: Backend> {
-    /// Query heads, H.
+    /// Number of query heads, H.
     pub num_attention_heads: usize,
-    /// Key heads, G; each serves H / G query heads.
+    /// Number of key heads, G; each serves H / G query heads.
     pub num_key_value_heads: usize,
-    /// Elements of a head.
+    /// Number of elements per head.
     pub head_dim: usize,
-    /// Scores are multiplied by this.
+    /// Factor of attention scores.
     pub scale: f32,
-    /// First element of a head that is rotated.
+    /// First rotated element of a head.
     pub rope_first: usize,
-    /// Which elements are rotated with each other.
+    /// Pairing of rotated elements.
     pub rope_pairs: RopePairs,
     /// Epsilon of the head norms.
     pub eps: f32,
@@ -76,164 +76,163 @@ pub struct AttentionHeads<B: Backend> {
     pub key_norm: HeadNorm<B>,
     /// RMSNorm of each value head, `[head_dim]`.
     pub value_norm: Option<B::Floats>,
-    /// How many positions a row sees, its own included; none for all.
+    /// Number of positions that a row attends to, including its own; `None` for all.
     pub sliding_window: Option<usize>,
-    /// Logit of each query head that takes part in the softmax and has no value, `[H]`.
+    /// Attention sink logit of each query head, `[H]`: takes part in the softmax but has no value.
     pub sinks: Option<B::Floats>,
 }
 
-/// A matrix for every head, one below the other.
+/// One matrix per head, concatenated along the rows.
 pub struct HeadMatrices<B: Backend> {
-    /// `[H * N, K]`.
+    /// Matrices of all heads, `[H * N, K]`.
     pub matrix: B::Matrix,
-    /// H.
+    /// Number of heads, H.
     pub heads: usize,
 }
 
-/// A gated DeltaNet layer between its projections.
+/// The part of a gated DeltaNet layer between its projections.
 pub struct DeltaNet<B: Backend> {
-    /// Heads, and what they remember.
+    /// Shape of the heads and their states.
     pub shape: DeltaNetConfig,
-    /// Weights of the convolution, for the oldest position first, `[conv_kernel_dim, channels]`.
+    /// Convolution weights, oldest position first, `[conv_kernel_dim, channels]`.
     pub conv: B::Floats,
-    /// RMSNorm of each query: that to the length 1, divided by the root of its elements.
+    /// RMSNorm weights that scale each query to unit length, divided by the square root of its dimension.
     pub query_norm: B::Floats,
-    /// RMSNorm of each key: that to the length 1.
+    /// RMSNorm weights that scale each key to unit length.
     pub key_norm: B::Floats,
-    /// Epsilon of both.
+    /// Epsilon of the query and key norms.
     pub unit_eps: f32,
-    /// `-exp(A_log)`, `[num_value_heads]`.
+    /// Decay rate `-exp(A_log)`, `[num_value_heads]`.
     pub rate: B::Floats,
-    /// Added to alpha, `[num_value_heads]`.
+    /// Bias added to alpha, `[num_value_heads]`.
     pub time_bias: B::Floats,
-    /// RMSNorm of what each head gives, `[value_head_dim]`.
+    /// RMSNorm of each head's output, `[value_head_dim]`.
     pub norm: B::Floats,
-    /// Its epsilon.
+    /// Epsilon of the output norm.
     pub eps: f32,
 }
 
-/// How the router chooses.
+/// Weights and rule of a router.
 pub struct Router<B: Backend> {
-    /// `[E, D]`, multiplied with float activations in every mode.
+    /// Router matrix, `[E, D]`; its activations are floats in all modes.
     pub weights: B::Matrix,
-    /// Experts chosen for each token, K.
+    /// Number of experts per token, K.
     pub num_experts_per_tok: usize,
-    /// How logits become a choice and weights.
+    /// Rule that converts logits to a choice and weights.
     pub rule: RouterConfig,
-    /// `[E]`, added to the logits.
+    /// Bias added to the logits, `[E]`.
     pub logit_bias: Option<B::Floats>,
-    /// `[E]`, added to the scores for the choice alone.
+    /// Bias added to the scores for the selection only, `[E]`.
     pub selection_bias: Option<B::Floats>,
-    /// `[E]`, what the weights of chosen experts are multiplied by.
+    /// Factors of the weights of chosen experts, `[E]`.
     pub expert_scale: Option<B::Floats>,
 }
 
-/// The router's choice in host memory.
+/// A routing in host memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Routing {
-    /// K.
+    /// Number of experts per token, K.
     pub num_experts_per_tok: usize,
     /// Chosen experts of each row, ascending.
     pub expert_ids: Vec<u32>, // [T, K]
-    /// Their weights.
+    /// Weights of the chosen experts.
     pub expert_weights: Vec<f32>, // [T, K]
 }
 
-/// One (row, expert) pair.
+/// A use of an expert: one (row, expert) pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertUse {
     /// Row of the step.
     pub row: u32,
-    /// Index of the expert among the row's chosen ones.
+    /// Index of the expert among the row's chosen experts.
     pub rank: u32,
     /// Level to compute with.
     pub level: Level,
 }
 
-/// An expert that stays resident while this lives.
+/// An expert that stays resident while this value exists.
 pub struct PinnedExpert<'a, B: Backend> {
-    /// Expert of the layer.
+    /// Expert number within the layer.
     pub expert: u32,
-    /// Its weights.
+    /// Weights of the expert.
     pub weights: Arc<FeedForward<B>>,
-    /// The rows that use it, ascending.
+    /// Uses of the expert, by ascending row.
     pub uses: &'a [ExpertUse],
 }
 
-/// What a slot for any expert of a layer has room for.
+/// Size requirements of a slot for any expert of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertShape {
-    /// What gate and up are joined by.
+    /// Activation that combines gate and up.
     pub activation: Activation,
-    /// How nested matrices are multiplied.
+    /// Multiplication mode of nested matrices.
     pub activations: ActivationMode,
-    /// Gate, up and down.
+    /// Shapes of gate, up and down.
     pub matrices: [MatrixShape; 3],
 }
 
-/// The largest that a matrix of some experts can be.
+/// Largest shape of a matrix among several experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixShape {
-    /// Outputs.
+    /// Number of rows (outputs).
     pub rows: usize,
-    /// Inputs.
+    /// Number of columns (inputs).
     pub cols: usize,
-    /// How weights are held.
+    /// Storage form of the weights.
     pub form: MatrixForm,
 }
 
-/// How weights are held.
+/// Storage form of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixForm {
     /// Floats.
     Float(DType),
     /// Codes in planes.
     Nested {
-        /// What decides the sizes of planes.
+        /// Parameters that determine the sizes of planes.
         planes: PlaneForm,
-        /// Order of the bits within a plane.
+        /// Bit order within a plane.
         layout: Layout,
-        /// What inputs go through before a product.
+        /// Transform applied to inputs before a product.
         inputs: InputTransform,
-        /// Bytes of the largest codec.
+        /// Size of the largest codec in bytes.
         codec_bytes: usize,
-        /// The highest level that planes make.
+        /// Highest level of the planes.
         level: Level,
     },
 }
 
-/// Where a matrix of a streamed expert lies in memory of a device.
+/// Location of a streamed expert's matrix in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPlace {
     /// Number of the slot.
     pub slot: usize,
     /// Layer of the expert.
     pub layer: usize,
-    /// Gate, up or down, by its place in [`ExpertShape::matrices`].
+    /// Index of the matrix in [`ExpertShape::matrices`]: gate, up or down.
     pub matrix: usize,
 }
 
-/// What a device is told of a streamed expert.
+/// Table entry of a streamed expert in a slot.
 pub struct HeldExpert<'a, B: Backend> {
-    /// Its weights.
+    /// Weights of the expert.
     pub weights: &'a FeedForward<B>,
-    /// The highest level of which all planes are in its slot.
+    /// Highest level whose planes are all in the slot.
     pub level: Level,
 }
 
-/// The least magnitudes of an expert's weight that it is used from at levels 3, 4, 6 and 8, as bits of
-/// an f32, ascending; `u32::MAX` for a level that no weight reaches. A weight that is no number counts
-/// as zero.
+/// Minimum magnitudes of a router weight for levels 3, 4, 6 and 8, as bits of an f32, ascending. `u32::MAX`
+/// disables a level. A NaN weight counts as zero.
 pub type LevelWeights = [u32; 4];
 
-/// How fast memory moves between a device and the host.
+/// Measured bandwidth and latency between a device and the host.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostLink {
-    /// Bytes per second from memory of the host where planes lie to the device.
+    /// Bandwidth in bytes per second from the host memory that holds planes to the device.
     pub bytes_per_s: f64,
-    /// Seconds from the device to the host and back, of a row of activations.
+    /// Round-trip time in seconds of a row of activations from the device to the host and back.
     pub round_trip_s: f64,
-    /// Bytes per second of the device's own memory.
+    /// Bandwidth in bytes per second of the device's own memory.
     pub device_bytes_per_s: f64,
 }

@@ -1,4 +1,4 @@
-//! Shapes of what operations work with.
+//! Shapes of operands.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::kv_cache::KvShape;
 use crate::recurrent::StateShape;
 
-/// Rows and columns.
+/// Number of rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Rows of activations; outputs of a matrix.
@@ -24,10 +24,10 @@ impl Display for Shape {
     }
 }
 
-/// What has rows and columns: activations `[T, N]`, a matrix `[outputs, inputs]`, a routing `[T, K]`, a
-/// vector `[1, N]`.
+/// An operand with a shape: activations `[T, N]`, a matrix `[outputs, inputs]`, a routing `[T, K]`, a vector
+/// `[1, N]`.
 pub trait Shaped {
-    /// Its rows and columns now.
+    /// Returns the current shape.
     fn shape(&self) -> Shape;
 }
 
@@ -45,21 +45,21 @@ impl Shaped for Routing {
     }
 }
 
-/// A matrix of which some planes may be missing.
+/// A matrix that may lack some planes.
 pub trait HoldsLevels {
     /// # Errors
-    /// [`EngineError::LevelMissing`] for a level whose planes are not held.
+    /// [`EngineError::LevelMissing`] if the planes of a level are not held.
     fn check_level(&self, level: Level) -> Result<(), EngineError>;
 }
 
-/// Pages of keys and values of one layer.
+/// KV cache pages of one layer.
 pub trait KvPages {
-    /// Their heads and values.
+    /// Returns the shape of the pages.
     fn kv_shape(&self) -> &KvShape;
 }
 
 /// Recurrent states of one layer.
 pub trait RecurrentStates {
-    /// Their floats.
+    /// Returns the shape of the states.
     fn state_shape(&self) -> &StateShape;
 }

@@ -1,4 +1,4 @@
-//! Device memory for streamed experts, for the backends that have it.
+//! Optional device memory for streamed experts.
 
 use std::ops::Range;
 
@@ -8,33 +8,34 @@ use super::{Backend, ExpertBiases, FeedForward, HostLink, HostPlane, SlotPlace};
 use crate::error::EngineError;
 use crate::weights::{ActivationMode, MatrixWeights};
 
-/// Slots for streamed experts in device memory, each with room for one expert of any layer
+/// Slots for streamed experts in device memory, each large enough for one expert of any layer
 /// ([`Backend::expert_slots`]).
 ///
-/// Copies to and from slots are recorded in order with a step's operations, or, between
-/// [`SlotMemory::begin_async_copies`] and [`SlotMemory::end_async_copies`], run beside the steps.
+/// Copies to and from slots are recorded in order with a step's operations. Between
+/// [`SlotMemory::begin_async_copies`] and [`SlotMemory::end_async_copies`] they run in parallel with steps.
 pub trait SlotMemory<B: Backend>: Send + Sync {
-    /// How many slots there are.
+    /// Returns the number of slots.
     fn count(&self) -> usize;
 
-    /// Bytes of a slot.
+    /// Returns the size of a slot in bytes.
     fn slot_bytes(&self) -> u64;
 
-    /// Slots that keep their contents when there are as many as fit `bytes`: the first ones.
+    /// Returns the number of slots, counted from the first, that keep their contents after a resize to
+    /// `bytes`.
     fn kept(&self, bytes: u64) -> usize;
 
-    /// Makes the slots as many as fit `bytes`, or fewer where memory is full. Those that are not
+    /// Resizes to as many slots as fit in `bytes`, or fewer if memory is full. Slots that are not
     /// [`SlotMemory::kept`] lose their contents.
     ///
     /// # Errors
-    /// A device whose memory has no room for one expert, and no slot is left.
+    /// An error if the memory cannot hold one expert; no slot remains.
     fn resize(&mut self, encoder: &mut B::Encoder<'_>, bytes: u64) -> Result<(), EngineError>;
 
-    /// A table of a layer's experts, none of which is in a slot yet. None where the host has to know the
-    /// routing.
+    /// Creates the expert table of a layer, with no expert in a slot yet. Returns `None` if the host must
+    /// know the routing.
     ///
     /// # Errors
-    /// A backend whose memory is full.
+    /// An error if the backend's memory is full.
     fn expert_table(
         &self,
         backend: &mut B,
@@ -43,11 +44,11 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
         biases: Option<&ExpertBiases>,
     ) -> Result<Option<B::ExpertTable>, EngineError>;
 
-    /// Puts a matrix of an expert into its slot, with the planes that `weights` has; others can be added.
-    /// Computed with at most the planes that are there.
+    /// Copies a matrix of an expert into its slot, with the planes in `weights`; further planes can be added.
+    /// Products use at most the planes present.
     ///
     /// # Errors
-    /// A slot or a size that there is not; a failed device.
+    /// An error if the slot does not exist, a size is wrong, or the device failed.
     fn place_matrix(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -56,11 +57,11 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
         activations: ActivationMode,
     ) -> Result<B::Matrix, EngineError>;
 
-    /// Puts one plane more of a matrix into its slot.
+    /// Copies one more plane of a matrix into its slot.
     ///
     /// # Errors
-    /// A matrix that is in no slot or lacks the plane before; a plane of another size; a failed
-    /// device.
+    /// An error if the matrix is in no slot or lacks the plane before, the plane has another size, or the
+    /// device failed.
     fn add_plane(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -69,11 +70,11 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
         bytes: &[u8],
     ) -> Result<(), EngineError>;
 
-    /// Copies the parts of one plane of an expert to host memory, `bytes` long, that the device copies
-    /// from by itself. None where there is no room for it, or a device keeps no planes there.
+    /// Copies the parts of one plane of an expert, `bytes` bytes in total, to pinned host memory. Returns
+    /// `None` if that memory is full or the device keeps no planes there.
     ///
     /// # Errors
-    /// Parts that the matrices do not have; a failed device.
+    /// An error if the matrices do not have the parts or the device failed.
     fn fetch_plane(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -82,31 +83,31 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
         bytes: u64,
     ) -> Result<Option<HostPlane>, EngineError>;
 
-    /// Copies that begin from here on run beside the steps: after everything that was recorded, and nothing
-    /// that is recorded later waits for them. What they place must not be used before
-    /// [`SlotMemory::completed_copies`] says that it is there. A device with one queue copies in order.
+    /// Makes subsequent copies asynchronous. They start after all operations recorded so far, and later
+    /// operations do not wait for them. The copied data must not be used before
+    /// [`SlotMemory::completed_copies`] reports the copies complete. A device with one queue copies in order.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn begin_async_copies(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         let _ = encoder;
         Ok(())
     }
 
-    /// Copies are recorded in order again. Gives the fence of those that are not.
+    /// Makes subsequent copies in-order again and returns the fence of the asynchronous ones.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn end_async_copies(&mut self, encoder: &mut B::Encoder<'_>) -> Result<CopyFence, EngineError> {
         let _ = encoder;
         Ok(CopyFence::default())
     }
 
-    /// The latest fence whose copies, and all before them, are done for what is recorded from now on. The
-    /// device waits for those up to `awaited`, the host does not.
+    /// Returns the latest fence up to which all copies are complete for operations recorded from this call
+    /// on. The device, not the host, waits for copies up to `awaited`.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn completed_copies(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -116,38 +117,38 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
         Ok(awaited)
     }
 
-    /// Measured bandwidth between empty slots and the host memory that holds evicted planes. None where no
-    /// planes are held there.
+    /// Measures the bandwidth between empty slots and the host memory for evicted planes. Returns `None` if
+    /// planes are not kept there.
     ///
     /// # Errors
-    /// A failed device.
+    /// An error if the device failed.
     fn host_link(&mut self, backend: &mut B) -> Result<Option<HostLink>, EngineError> {
         let _ = backend;
         Ok(None)
     }
 }
 
-/// The end of copies that ran beside the steps: later ones are greater, and the default is that of none.
+/// Fence of asynchronous copies. Later fences are greater; the default precedes all copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CopyFence(pub u64);
 
 impl CopyFence {
-    /// That of all copies.
+    /// Fence of all copies.
     pub const ALL: Self = Self(u64::MAX);
 }
 
-/// A plane of one of an expert's matrices, as a part of a plane of the expert.
+/// A part of an expert's plane: one plane of one of its matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanePart {
-    /// Gate, up or down.
+    /// Matrix of the expert: gate, up or down.
     pub matrix: MatrixKind,
-    /// The plane of the matrix.
+    /// Plane of the matrix.
     pub plane: Plane,
-    /// Where it lies among the bytes of the expert's plane.
+    /// Byte range within the expert's plane.
     pub range: Range<usize>,
 }
 
-/// The slots of a backend that has none: no value of this type exists.
+/// Slots of backends without slot memory; the type has no values.
 #[derive(Clone, Copy, Debug)]
 pub enum NoSlots {}
 

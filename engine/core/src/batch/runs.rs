@@ -1,4 +1,4 @@
-//! Which rows of a step pass which states.
+//! Division of a step's rows into runs between recurrent states.
 
 use std::ops::Range;
 
@@ -9,29 +9,29 @@ use crate::recurrent::StateId;
 /// Rows of one sequence up to a state that the step writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The rows.
+    /// Range of the rows.
     pub rows: Range<usize>,
     /// First row of the sequence in this step.
     pub first: usize,
-    /// How many runs of the sequence are before it in this step.
+    /// Number of earlier runs of the sequence in this step.
     pub depth: usize,
-    /// The state before the sequence's first row.
+    /// State before the sequence's first row.
     pub from: Option<StateId>,
-    /// What is written after the last row.
+    /// State written after the last row.
     pub to: StateId,
 }
 
 impl Run {
-    /// Whether it goes on from the state that it writes.
+    /// Returns whether the run updates its state in place.
     pub fn is_in_place(&self) -> bool {
         self.depth == 0 && self.from == Some(self.to)
     }
 }
 
-/// The runs of a step, those of one sequence one after another.
+/// Computes the runs of a step; the runs of a sequence are consecutive.
 ///
 /// # Errors
-/// Rows of a sequence that do not lie together; states that do not fit them.
+/// An error if the rows of a sequence are not contiguous or the states do not match them.
 pub fn runs(rows: &StepRows, out: &mut Vec<Run>) -> Result<(), EngineError> {
     out.clear();
     let mut start = 0;
@@ -67,7 +67,7 @@ pub fn runs(rows: &StepRows, out: &mut Vec<Run>) -> Result<(), EngineError> {
     check_states(out)
 }
 
-/// Cuts runs of more than so many rows: each part goes on from the state that the one before wrote.
+/// Splits runs of more than `rows_max` rows. Each part continues from the state written by the previous part.
 pub fn cut_runs(runs: &mut Vec<Run>, rows_max: usize) {
     let rows_max = rows_max.max(1);
     if runs.iter().all(|run| run.rows.len() <= rows_max) {
@@ -87,7 +87,7 @@ pub fn cut_runs(runs: &mut Vec<Run>, rows_max: usize) {
 }
 
 /// # Errors
-/// A state that is written twice, or read by one run and written by another.
+/// An error if a state is written twice, or read by one run and written by another.
 fn check_states(runs: &[Run]) -> Result<(), EngineError> {
     for (index, run) in runs.iter().enumerate() {
         let others = || runs.iter().enumerate().filter(move |(other, _)| *other != index);

@@ -1,37 +1,37 @@
-//! Which generations have their keys and values in the pool at once.
+//! Admission of generations: the choice of those with pages in the KV cache.
 
 use super::Turn;
 use crate::kv_cache::pages_for;
 
-/// Tokens of an answer that room is kept for where more may come.
+/// Maximum number of output tokens that pages are reserved for.
 pub const ANSWER_TOKENS: usize = 256;
 
-/// Where a generation stands.
+/// State of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// It has not begun.
+    /// Not yet started.
     #[default]
     Waiting,
-    /// Its tokens are computed.
+    /// Tokens are being computed.
     Running,
-    /// It lost its pages, and waits until they are there again.
+    /// Preempted: its pages were released, and it waits for new ones.
     Parked,
 }
 
-/// A generation and the pages that it has and is going to have.
+/// A generation with its current and future pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claim {
-    /// Its turn.
+    /// Priority order of the generation.
     pub turn: Turn,
-    /// Where it stands.
+    /// State of the generation.
     pub standing: Standing,
-    /// Pages that it holds.
+    /// Number of pages held.
     pub held: usize,
-    /// Tokens that it has.
+    /// Number of tokens so far.
     pub tokens: usize,
-    /// Tokens that it may still add.
+    /// Maximum number of further tokens.
     pub growth: usize,
-    /// Whether somebody reads what it says.
+    /// True if the events of the generation are being read.
     pub is_read: bool,
 }
 
@@ -40,36 +40,38 @@ impl Claim {
         self.growth.min(ANSWER_TOKENS)
     }
 
-    /// Pages that it holds at its end, as far as room is kept for it.
+    /// Returns the number of pages at the end of the generation, as far as pages are reserved for its output.
     pub fn pages_wanted(&self) -> usize {
         pages_for(self.tokens + self.growth().max(1))
     }
 }
 
-/// What kept the first of those that wait from beginning.
+/// Pages that the first waiting generation lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
-    /// Pages that it lacks.
+    /// Number of additional pages required.
     pub wanted: usize,
-    /// Pages of these that there are.
+    /// Number of free pages among them.
     pub free: usize,
 }
 
-/// Who begins, and who leaves for it.
+/// Result of an admission: generations to start and to preempt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admission {
-    /// Indices of those that begin, or go on.
+    /// Indices of the generations to start or resume.
     pub begin: Vec<usize>,
-    /// Indices of those that lose their pages to one of a higher priority.
+    /// Indices of the generations that lose their pages to one of higher priority.
     pub park: Vec<usize>,
-    /// Why the next one waits.
+    /// Reason why the next generation waits.
     pub short: Option<Shortage>,
 }
 
-/// Decides who begins with `free` pages that nobody holds (those of sessions at rest among them). In their turn generations begin
-/// while all that run then fit to their ends, each adding a token a step; the first that does not fit ends the
-/// search, so that no large one waits for ever. It takes the places of those of lower priority, the lowest first.
-/// The first may always begin where none runs, and no more than `running_max` run.
+/// Selects the generations to start, given `free` pages without a holder (pages of idle sessions count as
+/// free). In priority order, generations start while all running ones fit to their ends, each adding a token
+/// per step. The first that does not fit preempts generations of lower priority, the lowest first. If that is
+/// not enough, the search ends, so that large generations do not starve. Generations whose events nobody
+/// reads do not start, and do not count as running for two rules: the first may always start if none runs,
+/// and at most `running_max` run.
 pub fn admit(claims: &[Claim], free: usize, running_max: usize, now: f64) -> Admission {
     let mut waiting: Vec<usize> = (0..claims.len())
         .filter(|&index| claims[index].standing != Standing::Running && claims[index].is_read)
@@ -84,7 +86,7 @@ pub fn admit(claims: &[Claim], free: usize, running_max: usize, now: f64) -> Adm
     let mut room = free + running.iter().map(|claim| claim.held).sum::<usize>();
     for index in waiting {
         let claim = claims[index];
-        // One whose events nobody reads may wait for this one's.
+        // Generations whose events are not read do not count, since they may wait for this one.
         let read = running.iter().filter(|other| other.is_read).count();
         if read >= running_max.max(1) {
             break;
@@ -109,7 +111,8 @@ pub fn admit(claims: &[Claim], free: usize, running_max: usize, now: f64) -> Adm
     admission
 }
 
-/// Those of lower priority that leave so that `newest` fits, the lowest first; none where that is not enough.
+/// Returns the generations of lower priority to preempt for `newest`, the lowest first, or `None` if that is
+/// not enough.
 fn leaving(claims: &[Claim], running: &[Claim], newest: &Claim, room: usize) -> Option<Vec<usize>> {
     let lower = |claim: &Claim| claim.turn.level() < newest.turn.level();
     let runs = |claim: &Claim| running.iter().any(|other| other.turn == claim.turn);
@@ -127,7 +130,7 @@ fn leaving(claims: &[Claim], running: &[Claim], newest: &Claim, room: usize) -> 
     None
 }
 
-/// The most pages that these hold together if each adds a token a step and leaves at its end.
+/// Returns the maximum number of pages held together if each generation adds a token per step until its end.
 fn peak_pages(claims: &[Claim]) -> usize {
     let at = |steps: usize| -> usize {
         let there = claims.iter().filter(|claim| claim.growth() >= steps);
@@ -136,8 +139,9 @@ fn peak_pages(claims: &[Claim]) -> usize {
     claims.iter().map(|claim| at(claim.growth())).fold(0, usize::max)
 }
 
-/// Who loses its pages so that `claims[needs]` goes on: one that does not run yet, else the lowest of those
-/// that stay behind it, else one that nobody reads. None where it is its own turn to wait.
+/// Selects the generation to preempt so that `claims[needs]` can continue: one that is not running, else the
+/// one of lowest priority below it, else one whose events are not read. Returns `None` if `claims[needs]`
+/// itself must wait.
 pub fn victim(claims: &[Claim], needs: usize) -> Option<usize> {
     let holds = |index: &usize| *index != needs && claims[*index].held > 0;
     let needing = claims.get(needs)?.turn;

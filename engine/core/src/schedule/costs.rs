@@ -1,15 +1,15 @@
-//! How long a step takes by the number of its rows, learned from steps that were measured.
+//! Cost model of steps: time as a function of rows, learned from measured steps.
 
-/// Steps of `2^(k/2)` rows up to the next such number are one class.
+/// Number of classes. Class `k` contains steps of `2^(k/2)` rows up to the next such number.
 const CLASSES: usize = 40;
 
-/// Weight of the newest step in the mean of its class.
+/// Weight of the newest step in the running mean of its class.
 const NEWEST: f64 = 0.3;
 
-/// How much longer than its class a step may be guessed to be: mean deviations.
+/// Safety margin of estimates, in mean deviations of the class.
 const DEVIATIONS: f64 = 2.0;
 
-/// How much longer than the longest step measured the next one may be, in rows.
+/// Maximum factor of rows over the largest measured step.
 const GROWTH: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,15 +19,15 @@ struct Class {
     deviation: f64,
 }
 
-/// Seconds of a step as a function of its rows: never falling, and by classes, so that what a step of few rows
-/// costs (the weights that any step reads) and what many do (arithmetic) are both there.
+/// Seconds of a step as a monotonic function of its rows. Separate classes capture both the fixed cost
+/// (weights that any step reads) and the cost per row (arithmetic).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepCosts {
     classes: Vec<Option<Class>>, // [CLASSES]
 }
 
 impl StepCosts {
-    /// Learns from a step. One that took no time was not measured.
+    /// Records a measured step; a time of zero is ignored.
     pub fn measured(&mut self, rows: usize, seconds: f64) {
         if rows == 0 || !seconds.is_finite() || seconds <= 0.0 {
             return;
@@ -35,7 +35,7 @@ impl StepCosts {
         self.classes.resize(CLASSES, None);
         let index = ((rows as f64).log2() * 2.0) as usize;
         let index = index.min(CLASSES - 1);
-        // Default: the index was just bounded.
+        // Default: unreachable, since the index is bounded above.
         let Some(place) = self.classes.get_mut(index) else { return };
         let rows = rows as f64;
         let class = match *place {
@@ -50,7 +50,7 @@ impl StepCosts {
             }
         };
         *place = Some(class);
-        // More rows take no less time: what was learned before of others gives way.
+        // More rows do not take less time, so earlier measurements of other classes are adjusted.
         for other in self.classes.iter_mut().take(index).flatten() {
             other.seconds = other.seconds.min(class.seconds);
         }
@@ -59,12 +59,13 @@ impl StepCosts {
         }
     }
 
-    /// Whether any step was measured.
+    /// Returns true if any step was measured.
     pub fn is_known(&self) -> bool {
         self.classes.iter().any(Option::is_some)
     }
 
-    /// Points of the curve: rows, and seconds that few such steps exceed; both ascending.
+    /// Returns the points of the curve, rows and seconds, both ascending. Few steps take longer than their
+    /// point.
     fn points(&self) -> impl Iterator<Item = [f64; 2]> {
         let mut least = 0.0_f64;
         self.classes.iter().flatten().map(move |class| {
@@ -73,7 +74,8 @@ impl StepCosts {
         })
     }
 
-    /// Seconds that a step of so many rows takes at most, as far as was measured; none before any was.
+    /// Returns an upper estimate of the seconds of a step of `rows` rows. Returns `None` before the first
+    /// measurement.
     pub fn seconds(&self, rows: usize) -> Option<f64> {
         let (rows, mut before) = (rows as f64, [0.0, 0.0]);
         for point in self.points() {
@@ -82,12 +84,12 @@ impl StepCosts {
             }
             before = point;
         }
-        // What costs something whatever the rows are grows slower than they do.
+        // Proportional extrapolation is an upper bound, because the fixed cost does not grow with rows.
         self.is_known().then(|| before[1] * rows / before[0])
     }
 
-    /// The most rows of a step that takes no longer than `seconds`, at most four times what was measured;
-    /// none before anything was.
+    /// Returns the largest number of rows expected to finish within `seconds`, capped at four times the
+    /// largest measured. Returns `None` before the first measurement.
     pub fn rows_within(&self, seconds: f64) -> Option<usize> {
         let mut before = [0.0, 0.0];
         for point in self.points() {
@@ -101,8 +103,8 @@ impl StepCosts {
         self.is_known().then(|| (rows * seconds / known).min(most) as usize)
     }
 
-    /// Rows at which a step spends as long on them as on what it costs whatever its rows are: beyond them more
-    /// rows gain less than a half. None where the curve shows no such cost.
+    /// Returns the number of rows whose cost equals the fixed cost of a step. Larger steps reduce the time
+    /// per row by less than half. Returns `None` if the curve shows no fixed cost.
     pub fn paying_rows(&self) -> Option<usize> {
         let points = || self.classes.iter().flatten();
         let (first, last) = (points().next()?, points().last()?);
@@ -113,7 +115,7 @@ impl StepCosts {
     }
 }
 
-/// The other coordinate of a point between two, of which `axis` has this value.
+/// Interpolates between two points: returns the other coordinate, given the value of coordinate `axis`.
 fn between(low: [f64; 2], high: [f64; 2], axis: usize, value: f64) -> f64 {
     let width = high[axis] - low[axis];
     let share = if width > 0.0 { (value - low[axis]) / width } else { 1.0 };
@@ -124,7 +126,7 @@ fn between(low: [f64; 2], high: [f64; 2], axis: usize, value: f64) -> f64 {
 mod tests {
     use super::StepCosts;
 
-    /// A step that reads weights for 30 ms and computes a row in 2 ms.
+    /// Model of a step that reads weights for 30 ms and computes a row in 2 ms.
     fn seconds(rows: usize) -> f64 {
         0.03 + 0.002 * rows as f64
     }

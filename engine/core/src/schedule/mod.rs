@@ -1,5 +1,6 @@
-//! Which rows a step computes and which generations take part: decisions alone, without clocks, threads or pages, so that a simulation
-//! runs the same code. Times are seconds on whatever clock the caller has. No decision changes what a generation says.
+//! Scheduling: choice of the rows of a step and of the generations that take part. Decisions do not involve
+//! clocks, threads or pages, so a simulation runs the same code. Times are seconds on the caller's clock. No
+//! decision changes the output of a generation.
 
 mod admission;
 mod costs;
@@ -13,36 +14,37 @@ pub use admission::{ANSWER_TOKENS, Admission, Claim, Shortage, Standing, admit, 
 pub use costs::StepCosts;
 pub use turn::{AGING_SECONDS, FairTurns, Turn, Wishes};
 
-/// Prompt rows of the first step, before anything is known of the model's speed.
+/// Number of prompt rows before the model's speed is known.
 const PROMPT_ROWS_FIRST: usize = 64;
 
-/// Rows below which smaller steps only cost throughput.
+/// Minimum prompt rows; smaller steps only reduce throughput.
 const PROMPT_ROWS_MIN: usize = 16;
 
-/// Rows of a generation under way that count as decoding: the last token, and tokens that had to follow.
+/// Maximum rows of a running generation that count as decoding: the last token and forced tokens.
 const DECODE_ROWS_MAX: usize = 32;
 
-/// What a scheduler is to keep to.
+/// Limits of a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScheduleLimits {
-    /// Most rows of a step.
+    /// Maximum rows per step.
     pub rows_max: usize,
-    /// Seconds between two tokens that generations under way should not wait beyond for prompts of others.
+    /// Gap target: maximum seconds between two tokens of a running generation while prompts of others are
+    /// computed.
     pub gap_seconds: f64,
-    /// Seconds that any step may take.
+    /// Maximum seconds of a step.
     pub step_seconds: f64,
-    /// What prompts cost: where experts stream, every step reads nearly all of them.
+    /// Cost model of prompts; if experts stream, each step reads nearly all of them.
     pub prompt_steps: PromptSteps,
 }
 
-/// A generation that could have rows in the next step.
+/// A generation that can have rows in the next step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Its turn.
+    /// Priority order of the generation.
     pub turn: Turn,
-    /// Tokens to be computed before its next one can be chosen.
+    /// Number of tokens to compute before its next token can be chosen.
     pub pending: usize,
-    /// Whether it has said something already and only goes on.
+    /// True if the generation has produced output already.
     pub is_under_way: bool,
 }
 
@@ -57,35 +59,36 @@ impl Candidate {
 pub struct Rows {
     /// Index of the candidate.
     pub index: usize,
-    /// How many of its pending tokens.
+    /// Number of its pending tokens to compute.
     pub rows: usize,
 }
 
-/// Chooses the rows of steps, of one model.
+/// Scheduler of the rows of one model.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: ScheduleLimits,
-    /// How long steps take.
+    /// Cost model of steps.
     pub costs: StepCosts,
-    /// Whose turn it is.
+    /// Fair queueing of prompts.
     pub turns: FairTurns,
     gap_in_force: f64,
 }
 
 impl Scheduler {
-    /// One that knows nothing of its model.
+    /// Creates a scheduler without measurements.
     pub fn new(limits: ScheduleLimits) -> Self {
         let (costs, turns) = (StepCosts::default(), FairTurns::default());
         Self { limits, costs, turns, gap_in_force: limits.gap_seconds }
     }
 
-    /// The gap that is kept to: that of the limits, or, where a step of the generations under way and the fewest prompt rows that pay
-    /// takes longer, what that takes, as of the last step that had both.
+    /// Returns the gap target in force, in seconds. It exceeds the limit if a step of the running generations
+    /// and the minimum prompt rows takes longer, as estimated for the last such step.
     pub fn gap_in_force(&self) -> f64 {
         self.gap_in_force
     }
 
-    /// So many prompt rows at most beside `decoding` rows, where the engine serves so many models by turns.
+    /// Returns the maximum number of prompt rows beside `decoding` rows, if the engine alternates between
+    /// `models` models.
     pub fn prompt_rows(&mut self, decoding: usize, models: usize) -> usize {
         let ScheduleLimits { rows_max, gap_seconds, step_seconds, prompt_steps } = self.limits;
         let rest = rows_max.saturating_sub(decoding);
@@ -104,7 +107,7 @@ impl Scheduler {
             _ => step_seconds.min(gap_seconds / models.max(1) as f64),
         };
         if decoding > 0 {
-            // Default: before a step was measured, nothing shows that the target cannot be kept.
+            // Default: before the first measurement, the target counts as achievable.
             let possible = self.costs.seconds(decoding + least).unwrap_or(0.0);
             self.gap_in_force = gap_seconds.max(possible * models.max(1) as f64);
         }
@@ -112,8 +115,8 @@ impl Scheduler {
         fitting.saturating_sub(decoding).clamp(least, rest)
     }
 
-    /// The rows of the next step, in the order of turns: one generation's pending rows for each that is under way, and
-    /// of the others' prompts as many as fit in the time, cut evenly.
+    /// Chooses the rows of the next step. Running generations get all their pending rows, longest wait first.
+    /// Prompts then get as many rows as fit in the time, in priority order and in steps of even size.
     pub fn choose(&mut self, candidates: &[Candidate], models: usize, now: f64) -> Vec<Rows> {
         let (mut decoding, mut prompts): (Vec<usize>, Vec<usize>) =
             (0..candidates.len()).partition(|&index| candidates[index].decodes());
@@ -136,7 +139,7 @@ impl Scheduler {
         }
         let mut rows = self.prompt_rows(decoding, models).max(1);
         if self.limits.prompt_steps == PromptSteps::Timed {
-            // Two steps of the same length take no longer than a long and a short one.
+            // Two steps of equal length take no longer than a long and a short one.
             rows = all.div_ceil(all.div_ceil(rows));
         }
         let mut rows = rows.min(left);

@@ -12,7 +12,7 @@ fn arrive(scheduler: &mut Scheduler, rows: usize) -> Turn {
     scheduler.turns.arrive(Wishes::default(), rows, 0.0)
 }
 
-/// The rows of a step, by the order in which generations came.
+/// Returns the rows of a step, by order of arrival of their generations.
 fn orders(candidates: &[Candidate], chosen: &[Rows]) -> Vec<(u64, usize)> {
     chosen.iter().map(|rows| (candidates[rows.index].turn.order, rows.rows)).collect()
 }
@@ -31,7 +31,7 @@ fn decoding_goes_first_and_prompts_fill_the_time() {
     let prompt = chosen[2].rows;
     assert_eq!(orders(&candidates, &chosen), [(1, 1), (2, 1), (0, prompt)]);
     assert!((100..=149).contains(&prompt), "{prompt}");
-    // Steps of a second model come between those of this one.
+    // Steps of a second model alternate with the steps of this one.
     assert!(scheduler.choose(&candidates, 2, 0.0)[2].rows < 50);
     assert_eq!(scheduler.gap_in_force(), 0.2);
 }
@@ -54,7 +54,7 @@ fn a_streamed_step_takes_what_pays() {
     let turns = [arrive(&mut scheduler, 9000), arrive(&mut scheduler, 1)];
     let alone = [candidate(turns[0], 9000)];
     assert_eq!(scheduler.choose(&alone, 1, 0.0)[0].rows, 4096);
-    // Reads take 2 s, a row 10 ms.
+    // Cost: reads take 2 s, each row 10 ms.
     for rows in [1, 4096] {
         scheduler.costs.measured(rows, 2.0 + 0.01 * rows as f64);
     }
@@ -125,7 +125,7 @@ fn a_generation_begins_when_it_fits_to_its_end() {
     let admission = admit(&[running, waiting], 2, usize::MAX, 0.0);
     assert!(admission.begin.is_empty());
     assert_eq!(admission.short, Some(Shortage { wanted: 2, free: 2 }));
-    // The one that runs ends before the other grows.
+    // The running generation ends before the other grows.
     let ends = claim(running.turn, Standing::Running, 119, 1);
     assert_eq!(admit(&[ends, waiting], 1, usize::MAX, 0.0).begin, [1]);
     assert_eq!(admit(&[waiting], 0, usize::MAX, 0.0).begin, [0], "alone it may try");

@@ -1,55 +1,55 @@
-//! Whose turn it is: priorities, deadlines and fair shares.
+//! Priority order of generations: priorities, deadlines and fair shares.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Seconds without a row after which a generation counts as one priority higher.
+/// Waiting time in seconds that raises a generation's priority by one.
 pub const AGING_SECONDS: f64 = 10.0;
 
-/// What a caller wishes for a generation.
+/// Scheduling requests of a caller for a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Wishes {
-    /// Those with a greater number go first.
+    /// Priority; greater numbers go first.
     pub priority: i8,
-    /// By when its first token is wanted, in seconds on the caller's clock.
+    /// Deadline of the first token, in seconds on the caller's clock.
     pub deadline: Option<f64>,
-    /// Whose it is: prompts of one group share what a group without others would have alone.
+    /// Fairness group: the prompts of a group together get the share of a single generation without a group.
     pub group: Option<u64>,
 }
 
-/// A generation's place among others.
+/// Position of a generation in the priority order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Turn {
-    /// How many came before it.
+    /// Number of generations that arrived earlier.
     pub order: u64,
-    /// What was wished for it.
+    /// Requests of the caller.
     pub wishes: Wishes,
-    /// When its prompt would be done if all shared alike, in rows.
+    /// Virtual finish time of the prompt under equal sharing, in rows.
     tag: f64,
-    /// When it last had a row, or came.
+    /// Time of the last row, or of arrival.
     served: f64,
-    /// How often it lost its pages: each time it counts for more, so that it ends.
+    /// Number of preemptions. Each raises the priority, so that the generation eventually completes.
     preemptions: u16,
 }
 
 impl Turn {
-    /// What it counts for where somebody has to leave. Waiting does not change it.
+    /// Returns the priority for preemption, which waiting does not change.
     pub fn level(&self) -> i32 {
         i32::from(self.wishes.priority) + i32::from(self.preemptions)
     }
 
-    /// What it counts for where somebody goes first.
+    /// Returns the priority for scheduling, which rises while waiting.
     fn level_at(&self, now: f64) -> i32 {
         let waited = ((now - self.served) / AGING_SECONDS).clamp(0.0, 1e6);
         self.level() + waited as i32
     }
 
-    /// Its deadline, unless that is past: a generation that is late anyway goes when it is its turn.
+    /// Returns the deadline, or infinity if it has passed: a late generation gets no preference.
     fn deadline_at(&self, now: f64) -> f64 {
         self.wishes.deadline.filter(|&deadline| deadline >= now).unwrap_or(f64::INFINITY)
     }
 
-    /// Who goes first: the higher priority, the earlier deadline, the fairer turn, the older.
+    /// Compares the order for prompts: higher priority, earlier deadline, earlier virtual finish time, older.
     pub fn before(&self, other: &Self, now: f64) -> Ordering {
         let levels = other.level_at(now).cmp(&self.level_at(now));
         let deadlines = || self.deadline_at(now).total_cmp(&other.deadline_at(now));
@@ -57,44 +57,45 @@ impl Turn {
         levels.then_with(deadlines).then_with(tags).then_with(|| self.order.cmp(&other.order))
     }
 
-    /// Who goes first of those that only go on: the higher priority, who waits longer, the older.
+    /// Compares the order for decoding: higher priority, longer wait, older.
     pub fn waits_before(&self, other: &Self, now: f64) -> Ordering {
         let levels = other.level_at(now).cmp(&self.level_at(now));
         let waits = || self.served.total_cmp(&other.served);
         levels.then_with(waits).then_with(|| self.order.cmp(&other.order))
     }
 
-    /// Who stays where one has to leave: the higher priority, the older.
+    /// Compares the order for preemption: higher priority and older generations stay.
     pub fn stays_before(&self, other: &Self) -> Ordering {
         other.level().cmp(&self.level()).then_with(|| self.order.cmp(&other.order))
     }
 
-    /// It had rows.
+    /// Records that the generation had rows in a step.
     pub fn serve(&mut self, now: f64) {
         self.served = now;
     }
 
-    /// It lost its pages.
+    /// Records that the generation was preempted.
     pub fn preempt(&mut self) {
         self.preemptions = self.preemptions.saturating_add(1);
     }
 }
 
-/// Fair turns of prompts (weighted fair queueing): each is done no later, but for one step, than if all groups that have prompts had
-/// their rows computed side by side. So a short prompt passes a long one, and a long one is passed no more once that time has come.
+/// Weighted fair queueing of prompts. Each prompt completes at most one step later than if all groups with
+/// prompts shared rows equally. A short prompt therefore overtakes a long one, but a long one is not
+/// overtaken after its fair completion time.
 #[derive(Clone, Debug, Default)]
 pub struct FairTurns {
     came: u64,
-    /// Rows that a group that always had some would have had computed.
+    /// Virtual time: rows computed for a group that always has prompts.
     now_rows: f64,
-    /// When the last prompt of each group is done.
+    /// Virtual finish time of each group's last prompt.
     groups: BTreeMap<u64, f64>,
 }
 
 impl FairTurns {
-    /// A generation comes, with so many rows of a prompt.
+    /// Registers a generation with `prompt_rows` rows of a prompt.
     pub fn arrive(&mut self, wishes: Wishes, prompt_rows: usize, now: f64) -> Turn {
-        // Default: a group without prompts begins now.
+        // Default: a group without prompts starts at the current virtual time.
         let before = wishes.group.and_then(|group| self.groups.get(&group).copied()).unwrap_or(0.0);
         let tag = before.max(self.now_rows) + prompt_rows as f64;
         if let Some(group) = wishes.group {
@@ -106,7 +107,7 @@ impl FairTurns {
         Turn { order, wishes, tag, served: now, preemptions: 0 }
     }
 
-    /// So many rows are computed while so many groups have prompts.
+    /// Advances the virtual time by `prompt_rows` rows, shared by `groups` groups with prompts.
     pub(super) fn pass(&mut self, prompt_rows: usize, groups: usize) {
         self.now_rows += prompt_rows as f64 / groups.max(1) as f64;
     }

@@ -40,7 +40,7 @@ impl Codec {
         }
     }
 
-    /// Transform applied to inputs before a product.
+    /// Returns the transform applied to inputs before a product.
     pub fn inputs(&self) -> InputTransform {
         match self {
             Self::Nested(codec) => codec.inputs,
@@ -48,7 +48,7 @@ impl Codec {
         }
     }
 
-    /// Codec parameters that determine the sizes of planes.
+    /// Returns the codec parameters that determine the sizes of planes.
     pub fn form(&self) -> PlaneForm {
         self.borrow().form()
     }
@@ -63,7 +63,7 @@ impl Codec {
 }
 
 impl CodecRef<'_> {
-    /// Codec parameters that determine the sizes of planes.
+    /// Returns the codec parameters that determine the sizes of planes.
     pub fn form(&self) -> PlaneForm {
         match self {
             Self::Nested(_) => PlaneForm::Nested,

@@ -5,7 +5,7 @@ use super::fit::initial_codec;
 use super::*;
 use crate::Level;
 
-/// Pseudo-random numbers, close to Gaussian.
+/// Returns pseudo-random numbers, close to Gaussian.
 fn bell(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut uniform = move || {
@@ -68,7 +68,7 @@ fn weight_at(matrix: &QuantizedMatrix, level: Level, row: usize, col: usize) -> 
     f64::from(scale) * f64::from(codec().value(level, table, code))
 }
 
-/// Objective of the sweeps: the weighted sum over levels of `tr(E H Eᵀ)` with damped moments.
+/// Returns the objective of the sweeps: the weighted sum over levels of `tr(E H Eᵀ)` with damped moments.
 fn joint_error(matrix: &QuantizedMatrix, weights: &[f32], factor: &DampedMoments) -> f64 {
     let level_weights = absolute_weights(&QuantizeOptions::default().calibrated.level_weights);
     let (cols, stride) = (matrix.cols, factor.stride());
@@ -379,7 +379,6 @@ fn refitted_tables_are_the_best_for_their_codes() {
     assert!(refit.add(&weights[1..], &matrix, &known).is_err());
 }
 
-/// Returns a range of tiles as a matrix.
 fn part(matrix: &QuantizedMatrix, tiles: std::ops::Range<usize>) -> QuantizedMatrix {
     let rows = tiles.start * TILE_ROWS..tiles.end * TILE_ROWS;
     let groups = matrix.cols.div_ceil(GROUP);

@@ -57,7 +57,7 @@ impl Chooser {
         values
     }
 
-    /// Weights of the levels' squared errors.
+    /// Returns the weights of the levels' squared errors.
     pub fn weights(&self) -> &[f32; 5] {
         &self.weights
     }
@@ -113,7 +113,7 @@ fn add_square(sums: &mut Lanes, targets: &Lanes, value: f32) {
     }
 }
 
-/// Absolute weights of the levels' squared errors: `level_weights` times 4^bits.
+/// Returns the absolute weights of the levels' squared errors: `level_weights` times 4^bits.
 pub(super) fn absolute_weights(level_weights: &[f32; 5]) -> [f32; 5] {
     let factor = |level: Level| (1u32 << (2 * u32::from(level.bits()))) as f32;
     Level::ALL.map(|level| level_weights[level.index()] * factor(level))

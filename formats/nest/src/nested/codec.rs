@@ -142,7 +142,7 @@ impl NestedCodec {
         self.tables.iter().try_for_each(NestedTables::check)
     }
 
-    /// Companding parameter, in 0..=1.
+    /// Returns the companding parameter, in 0..=1.
     pub fn alpha(&self) -> f32 {
         f32::from(self.alpha_a) / 16384.0
     }

@@ -65,7 +65,7 @@ impl GroupWeights {
         Self { weights: padded, factors, peak: largest(weights), energy }
     }
 
-    /// Largest magnitude in the group.
+    /// Returns the largest magnitude in the group.
     pub fn peak(&self) -> f32 {
         self.peak
     }
@@ -177,7 +177,6 @@ impl Coder {
         codes
     }
 
-    /// Returns the joint error of `u` with a code.
     fn error(&self, u: f32, code: u8) -> f32 {
         let error = &self.codes[usize::from(code)];
         let d = u - error.value8;
@@ -211,7 +210,7 @@ impl Coder {
 
 /// Returns the group's error at one scale, in units of the squared scale.
 ///
-/// No weight exceeds 1.15 times a scale that is tried, so all indices are within the curve.
+/// All indices are within the curve, since no weight exceeds 1.15 times a scale that is tried.
 fn curve_sum(curve: &[f32; CURVE], scale: f32, group: &GroupWeights) -> f32 {
     // Adding 2^23 leaves the nearest integer in the low bits of a float.
     const INTEGER: f32 = 8_388_608.0;

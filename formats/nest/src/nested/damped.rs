@@ -40,9 +40,9 @@ impl DampedMoments {
 
     /// Computes the damped moments with the factor of feedback: `H = (I + U) D (I + U)ᵀ`, `U` strictly upper.
     ///
-    /// Given the errors `e` of earlier columns, column `k` is rounded from the target `w_k + Σ e_j U[j, k]`,
-    /// and `e H eᵀ` is `Σ D_k (target_k - value_k)²` (LDLQ of "QuIP", equivalent to GPTQ's rule). Moments
-    /// that are not positive definite get more damping.
+    /// Column `k` is rounded from the target `w_k + Σ e_j U[j, k]`, where `e` are the errors of earlier
+    /// columns. Then `e H eᵀ` is `Σ D_k (target_k - value_k)²` (LDLQ of "QuIP", equivalent to GPTQ's rule).
+    /// Moments that are not positive definite get more damping.
     ///
     /// # Errors
     /// The errors of [`Self::new`], and [`NestedError::NotPositive`] if increased damping does not help.
@@ -86,22 +86,22 @@ impl DampedMoments {
         Err(NestedError::NotPositive { dim, damping: added })
     }
 
-    /// Input dimension of the matrix.
+    /// Returns the input dimension of the matrix.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Input dimension padded to whole groups: the row length of `values` and `lower`.
+    /// Returns the input dimension padded to whole groups: the row length of `values` and `lower`.
     pub(super) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// The damped moments, `[stride, stride]`.
+    /// Returns the damped moments, `[stride, stride]`.
     pub(super) fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// `Uᵀ`, `[stride, stride]`, zero on and above its diagonal; `None` if it was not computed.
+    /// Returns `Uᵀ`, `[stride, stride]`, zero on and above its diagonal; `None` if it was not computed.
     pub(super) fn lower(&self) -> Option<&[f32]> {
         (!self.lower.is_empty()).then_some(&self.lower)
     }

@@ -20,7 +20,7 @@ const BLOCK: usize = 64;
 const TRIALS: [i8; 2] = [-1, 1];
 
 /// The rows of a tile while their codes are searched, column by column. Missing rows have scale 0. Lengths
-/// are those of the moments, padded to whole groups.
+/// match the moments, padded to whole groups.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TileRows {
     pub weights: Vec<Lanes>,         // [stride]
@@ -51,7 +51,6 @@ impl TileRows {
     }
 }
 
-/// Improvement passes to run on the rows of a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub feedback: bool,
@@ -65,7 +64,6 @@ pub(super) struct Tile<'a> {
     pub damped: &'a DampedMoments,
 }
 
-/// Candidate steps and codes for one group of a tile.
 #[derive(Clone)]
 struct Trial {
     steps: [u8; TILE_ROWS],

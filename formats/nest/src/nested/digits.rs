@@ -14,7 +14,6 @@ type Vector = [u32; TILE_ROWS];
 
 const VECTOR_BYTES: usize = 4 * TILE_ROWS;
 
-/// Number of vectors per group.
 const CHUNKS: usize = GROUP / 4;
 
 /// Codes of sixteen rows, group by group; all rows have the same number of groups.
@@ -83,7 +82,7 @@ fn cut<const BITS: usize, const SHIFT: usize>(codes: &[Vector; CHUNKS], out: &mu
         for (k, codes) in codes.iter().enumerate() {
             let to = k * BITS;
             for (all, code) in all.iter_mut().zip(codes) {
-                // No bit that the mask keeps crosses a byte boundary.
+                // The mask removes all bits that cross a byte boundary.
                 let moved = if to < SHIFT { code >> (SHIFT - to) } else { code << (to - SHIFT) };
                 *all |= moved & mask << to;
             }
@@ -116,8 +115,8 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw")]
     pub fn write_avx512(rows: &TileRows<'_>, tile: usize, digits: &mut [Digits<'_>]) {
         let interleave = |rows: [&[u8; GROUP]; TILE_ROWS]| {
-            // Each 16-byte lane holds four-column units: the first and last four of a row, then those of the
-            // row four below.
+            // Each 16-byte lane holds four-column units: the first and last four of a row, then the same of
+            // the row four below.
             let pair = |row: usize| {
                 // SAFETY: both have 32 bytes.
                 let (low, high) = unsafe {
@@ -193,7 +192,6 @@ mod tests {
 
     type WriteTile = fn(&TileRows<'_>, usize, &mut [Digits<'_>]);
 
-    /// Returns the implementations available on this machine.
     fn ways() -> Vec<(&'static str, WriteTile)> {
         let plain: WriteTile = |rows, tile, digits| write(rows, tile, digits, side_by_side);
         let mut ways = vec![("plain", plain), ("detected", write_tile)];

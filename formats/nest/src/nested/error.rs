@@ -59,7 +59,7 @@ pub enum NestedError {
     Importance {
         /// The column.
         col: usize,
-        /// Its importance.
+        /// Importance of the column.
         value: f32,
     },
     /// A second moment is not finite, or negative on the diagonal.
@@ -135,7 +135,7 @@ pub enum NestedError {
     Codec {
         /// Name of the parameter.
         what: &'static str,
-        /// Its value.
+        /// Value of the parameter.
         found: i64,
         /// Allowed values.
         expected: &'static str,
@@ -155,7 +155,7 @@ pub enum NestedError {
     RowScale {
         /// The row.
         row: usize,
-        /// Its scale.
+        /// Scale of the row.
         scale: f32,
     },
     /// A scale or minimum of scaled integers is NaN or infinite.

@@ -34,7 +34,6 @@ pub struct CodecFitter {
     samples: Vec<Sample>,
 }
 
-/// Some tiles of a matrix.
 #[derive(Clone, Debug)]
 struct Sample {
     rows: usize,
@@ -122,7 +121,6 @@ impl CodecFitter {
         Ok(codec)
     }
 
-    /// Returns the shapes of the sampled tiles, coded with a codec.
     fn shapes(&self, codec: &NestedCodec) -> Result<Vec<TileShape>, NestedError> {
         let mut shapes = Vec::new();
         for sample in thin(&self.samples, SHAPE_GROUPS) {
@@ -248,7 +246,6 @@ impl Moments {
         })
     }
 
-    /// Returns the squared error of one level.
     fn error(&self, codec: &NestedCodec, level: Level) -> f64 {
         let errors = (0u8..=255).zip(&self.codes).map(|(code, moments)| {
             let value = f64::from(codec.value(level, 0, code)) * f64::from(codec.steps.unit(level));
@@ -257,7 +254,7 @@ impl Moments {
         self.zeroed + errors.sum::<f64>()
     }
 
-    /// Objective for choosing alpha: the weighted sum of the logarithms of all levels' errors.
+    /// Returns the objective for choosing alpha: the weighted sum of the logarithms of all levels' errors.
     fn cost(&self, codec: &NestedCodec, level_weights: &[f32; 5]) -> f64 {
         let levels = Level::ALL.into_iter().zip(level_weights);
         levels

@@ -32,7 +32,7 @@ impl Layout {
         }
     }
 
-    /// Number of the layout in a store.
+    /// Returns the number of the layout in a store.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -56,7 +56,7 @@ pub struct BaseParts {
 }
 
 impl BaseParts {
-    /// Size of the whole plane in bytes.
+    /// Returns the size of the whole plane in bytes.
     pub const fn bytes(&self) -> usize {
         self.codes.end
     }
@@ -182,7 +182,7 @@ impl ScaledParts {
         Some(Self { scales, minima, sub_scales, sub_minima, codes })
     }
 
-    /// Size of the whole plane in bytes.
+    /// Returns the size of the whole plane in bytes.
     pub const fn bytes(&self) -> usize {
         self.codes.end
     }

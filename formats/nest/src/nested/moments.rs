@@ -8,7 +8,7 @@ pub(super) const MOMENTS: &str = "second moments of activations";
 
 /// Sum of `x xᵀ` over the input rows `x` of a matrix.
 ///
-/// For an error `E` of the matrix, `[rows, dim]`, the squared error of its outputs over those inputs is `tr(E
+/// If the matrix has an error `E`, `[rows, dim]`, the squared error of its outputs over those inputs is `tr(E
 /// H Eᵀ)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SecondMoments {
@@ -116,17 +116,17 @@ impl SecondMoments {
         })
     }
 
-    /// Input dimension of the matrix.
+    /// Returns the input dimension of the matrix.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// The moments, `[dim, dim]`, symmetric.
+    /// Returns the moments, `[dim, dim]`, symmetric.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Number of inputs summed.
+    /// Returns the number of inputs summed.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -36,7 +36,7 @@ pub type Mxfp4Block = [u8; GROUP / 2];
 
 /// Decodes a block exactly: element value times 2^(scale - 127), or NaN if the scale is 255.
 ///
-/// Each byte holds two consecutive elements, the first in its low half.
+/// A byte holds two consecutive elements, the first in its low half.
 pub fn decode_mxfp4(block: &Mxfp4Block, scale: u8, out: &mut [f32; GROUP]) {
     let scale = match scale {
         0 => f32::from_bits(1 << 22),
@@ -54,8 +54,8 @@ pub fn decode_mxfp4(block: &Mxfp4Block, scale: u8, out: &mut [f32; GROUP]) {
 /// Returns the elements' ranks in [`ASCENDING`] and the shared exponent of a block. The exponent is `None` if
 /// all weights are zero.
 ///
-/// If several exponents fit, the smallest is chosen: the largest weight becomes a 4 or a 6, so blocks from
-/// all sources look alike. Returns `None` if no exponent fits.
+/// The smallest suitable exponent is chosen: the largest weight becomes a 4 or a 6, so blocks from all
+/// sources look alike. Returns `None` if no exponent fits.
 fn places(weights: &[f32]) -> Option<([u8; GROUP], Option<i32>)> {
     let mut places = [ZERO_CODE >> 4; GROUP];
     let peak = weights.iter().fold(0.0f32, |peak, weight| peak.max(weight.abs()));

@@ -25,7 +25,7 @@ impl NeuronOrder {
     /// All orders.
     pub const ALL: [Self; 3] = [Self::Source, Self::Magnitude, Self::Shape];
 
-    /// Name of the order in settings and creation parameters.
+    /// Returns the name of the order in settings and creation parameters.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Source => "source",

@@ -137,7 +137,6 @@ fn tile_groups(rows: &[f32], cols: usize, importance: Option<&[f32]>) -> Vec<Gro
         .collect()
 }
 
-/// Scales of one tile for one table.
 struct TileScales {
     cost: f32,
     row_scales: [f16; TILE_ROWS],
@@ -210,7 +209,6 @@ impl TileScales {
         scales
     }
 
-    /// Writes the tile's scales and codes to the matrix.
     fn store(
         &self,
         coder: &Coder,

@@ -13,9 +13,9 @@ const RIDGE: f64 = 1e-3;
 
 /// Normal equations of a codec's tables, summed over matrices coded with it.
 ///
-/// With fixed codes and scales, a matrix is linear in its table entries, and its squared output error is
-/// quadratic. The best entries solve a small linear system per level. Sums of several threads can be joined
-/// with [`Self::absorb`].
+/// A matrix with fixed codes and scales is linear in its table entries, so its squared output error is
+/// quadratic in them. The best entries solve a small linear system per level. Sums of several threads can be
+/// joined with [`Self::absorb`].
 #[derive(Clone, Debug)]
 pub struct TableRefit {
     tables: Vec<Equations>,

@@ -7,7 +7,7 @@ use crate::Level;
 
 /// Factors of the row scale for each 5-bit step: 2^(-k/8) for k < 31, and 0 for 31.
 ///
-/// Each entry is one of eight fixed f32 constants times an exact power of two.
+/// All entries are one of eight fixed f32 constants times an exact power of two.
 pub(super) const STEPS: [f32; 32] = eighths();
 
 static EIGHTHS: [f32; 32] = eighths();
@@ -45,8 +45,8 @@ impl ScaleSteps {
 
     /// Returns the row scale factors of each 5-bit step: 2^(-k/8) or 2^-k for k < 31, and 0 for 31.
     ///
-    /// The factor of step `k` is that of `k % 8` times `2^(-n * (k / 8))`, where `n` is the number of octaves
-    /// in eight steps, the exponential of [`Self::eight_steps`].
+    /// The factor of step `k` equals the factor of `k % 8` times `2^(-n * (k / 8))`. The exponent `n` is the
+    /// number of octaves in eight steps; its base-2 logarithm is [`Self::eight_steps`].
     pub const fn factors(self) -> &'static [f32; 32] {
         match self {
             Self::Eighths => &EIGHTHS,

@@ -19,7 +19,7 @@ const UNIT_MAX: i8 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ScaleType {
-    /// No scales; they count as 1.
+    /// Absent scales, which count as 1.
     None = 0,
     /// IEEE binary16.
     F16 = 1,
@@ -32,7 +32,7 @@ pub enum ScaleType {
 impl ScaleType {
     const ALL: [Self; 4] = [Self::None, Self::F16, Self::Bf16, Self::F32];
 
-    /// Bytes of one scale.
+    /// Returns the bytes of one scale.
     pub const fn bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -59,7 +59,7 @@ impl ScaleType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SubScale {
-    /// No sub-scales; they count as 1.
+    /// Absent sub-scales, which count as 1.
     None = 0,
     /// An unsigned integer.
     U8 = 1,
@@ -76,7 +76,7 @@ pub enum SubScale {
 impl SubScale {
     const ALL: [Self; 6] = [Self::None, Self::U8, Self::I8, Self::E4m3, Self::E8m0, Self::Nibbles];
 
-    /// Bytes per sub-block.
+    /// Returns the bytes per sub-block.
     pub const fn bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -119,7 +119,7 @@ impl SubScale {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Minima {
-    /// No minima.
+    /// Absent minima.
     None = 0,
     /// One minimum per row and span, in the type of the scales.
     Spans = 1,
@@ -150,7 +150,7 @@ pub struct ScaledForm {
 }
 
 impl ScaledForm {
-    /// Number of sub-blocks per group: 1 or 2.
+    /// Returns the number of sub-blocks per group: 1 or 2.
     pub const fn sub_blocks(&self) -> usize {
         GROUP / self.sub_block as usize
     }

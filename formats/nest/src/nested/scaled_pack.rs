@@ -106,7 +106,7 @@ impl Run {
     }
 }
 
-/// Right shift that moves a plane's bits to the bottom of a code.
+/// Returns the right shift that moves a plane's bits to the bottom of a code.
 pub(super) fn plane_shift(form: &ScaledForm, plane: Plane) -> u8 {
     8 - plane.level().bits().min(form.bits)
 }

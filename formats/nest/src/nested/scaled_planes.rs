@@ -141,7 +141,7 @@ impl<'a> ScaledPlanes<'a> {
             let (what, found) = ("merged plane", out.len());
             return Err(NestedError::Length { what, expected, found });
         }
-        // The bit of P3 is directly above that of P4.
+        // The bits of P3 and P4 are adjacent, P3 above P4.
         self.digits.push(Digits { bits: 2, shift: plane_shift(&self.form, Plane::P4), out });
         Ok(())
     }

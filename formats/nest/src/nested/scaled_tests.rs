@@ -3,7 +3,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Level, Plane};
 
-/// A seeded pseudo-random generator.
 struct Random(u64);
 
 impl Random {

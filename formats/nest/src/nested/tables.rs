@@ -69,7 +69,6 @@ impl Cells {
         }
     }
 
-    /// Returns the cell of a level's prefix.
     fn prefix(&self, level: Level, prefix: usize) -> [f64; 2] {
         let width = 16 >> level.bits();
         let cells = &self.0[prefix * width..][..width];
@@ -91,7 +90,7 @@ impl Cells {
         }
     }
 
-    /// Returns the reduction of a tile's joint error by centroids of its own, with unchanged codes.
+    /// Returns the reduction of a tile's joint error by tile-specific centroids, with unchanged codes.
     fn gain(&self, tables: &NestedTables, level_weights: &[f32; 5]) -> f64 {
         let levels: [(Level, &[i8]); 3] =
             [(Level::L2, &tables.t2), (Level::L3, &tables.t3), (Level::L4, &tables.t4)];

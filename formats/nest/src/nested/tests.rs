@@ -6,7 +6,6 @@ use crate::{Level, Plane};
 
 const LAYOUTS: [Layout; 2] = [Layout::Tile16, Layout::RowMajor];
 
-/// A matrix packed into planes.
 struct Packed {
     layout: Layout,
     rows: usize,
@@ -30,7 +29,6 @@ impl Packed {
         Self { layout, rows, cols, planes, merged }
     }
 
-    /// Returns the planes that a level needs.
     fn prefix(&self, level: Level) -> NestedPlanes<'_> {
         let get = |index: usize| (index <= level.index()).then(|| self.planes[index].as_slice());
         NestedPlanes {
@@ -43,7 +41,6 @@ impl Packed {
         }
     }
 
-    /// Returns the planes that a level needs, with P3 and P4 merged.
     fn merged(&self, level: Level) -> NestedPlanes<'_> {
         let planes = self.prefix(level);
         NestedPlanes { p3: None, p4: None, p34: Some(&self.merged), ..planes }
@@ -75,7 +72,8 @@ fn quantized(weights: &[f32], rows: usize, cols: usize, codec: &NestedCodec) -> 
     quantize_matrix(weights, rows, cols, codec, None, &QuantizeOptions::default()).unwrap()
 }
 
-/// Pseudo-random numbers, each a sum of six uniform ones: close to Gaussian, and the same on all machines.
+/// Returns pseudo-random numbers, each a sum of six uniform ones: close to Gaussian, and the same on all
+/// machines.
 fn bell(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut uniform = || {
@@ -172,7 +170,6 @@ proptest! {
         }
     }
 
-    /// Decoding by tiles gives the same values and scales as by rows.
     #[test]
     fn tiles_and_rows_agree((matrix, codec) in any_matrix()) {
         for layout in LAYOUTS {
@@ -202,7 +199,6 @@ proptest! {
         }
     }
 
-    /// Values fit in two int8 digits base 128 for all parameters and codes.
     #[test]
     fn values_split_into_two_digits(
         alpha_a in 1u16..=16384,
@@ -304,7 +300,6 @@ proptest! {
         prop_assert!(last < energy * 4.0 * 36.0 / (3.0 * 65536.0));
     }
 
-    /// Zero rows and zero groups are exactly zero at all levels and do not affect other weights.
     #[test]
     fn zero_rows_and_groups_stay_zero(
         rows in 1usize..40,
@@ -342,7 +337,6 @@ proptest! {
         }
     }
 
-    /// The error names row and column of the first weight that is not finite.
     #[test]
     fn weights_that_are_not_finite_are_named(
         rows in 1usize..20,
@@ -498,7 +492,6 @@ fn bad_contents_are_errors() {
     assert_eq!(found, Err(NestedError::Step { row: 3, group: 1, step: 32 }));
 }
 
-/// Rows at the upper and lower limits of fp16 scales.
 #[test]
 fn extreme_rows() {
     let codec = codec_of(&bell(3, 64 * 64), 64, 64);
@@ -517,7 +510,6 @@ fn extreme_rows() {
     assert_eq!(found, Err(NestedError::RowTooLarge { row: 0, magnitude: 65536.0 }));
 }
 
-/// Importance moves error from important to unimportant columns.
 #[test]
 fn importance_moves_the_error() {
     let (rows, cols) = (64, 64);
@@ -539,7 +531,6 @@ fn importance_moves_the_error() {
     assert!(error(Some(&importance)) < error(None));
 }
 
-/// Fitters joined in order give the same codec as a single fitter.
 #[test]
 fn fitters_join() {
     let options = QuantizeOptions::default();

@@ -14,7 +14,7 @@ use crate::memory::{OutOfMemory, try_to_vec, try_with_capacity};
 /// Transform applied to the inputs of a matrix before the product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputTransform {
-    /// No transform.
+    /// Identity: inputs are unchanged.
     #[default]
     None,
     /// [`hadamard`] of each group of 32; the number of inputs must be a multiple of 32.

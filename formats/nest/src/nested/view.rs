@@ -27,7 +27,6 @@ pub struct NestedPlanes<'a> {
     pub p8: Option<&'a [u8]>,
 }
 
-/// Byte ranges of the parts of plane P2.
 #[derive(Clone, Debug)]
 enum Parts {
     Nested(BaseParts),
@@ -66,22 +65,22 @@ pub struct CheckedSizes {
 }
 
 impl CheckedSizes {
-    /// Number of rows (outputs).
+    /// Returns the number of rows (outputs).
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns (inputs).
+    /// Returns the number of columns (inputs).
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Layout of the planes.
+    /// Returns the layout of the planes.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Highest level whose planes are all present.
+    /// Returns the highest level whose planes are all present.
     pub fn level(&self) -> Level {
         self.level
     }
@@ -89,7 +88,7 @@ impl CheckedSizes {
     /// Returns a view of the checked planes, or of others of the same lengths.
     ///
     /// # Panics
-    /// Panics if the codec's form differs from that of the checked view.
+    /// Panics if the codec does not have the same form as the checked view.
     pub fn view<'a>(
         &self,
         codec: impl Into<CodecRef<'a>>,
@@ -218,42 +217,42 @@ impl<'a> NestedView<'a> {
         Ok(())
     }
 
-    /// Rows of the matrix, without padding.
+    /// Returns the rows of the matrix, without padding.
     pub fn rows(&self) -> usize {
         self.sizes.rows
     }
 
-    /// Columns of the matrix, without padding.
+    /// Returns the columns of the matrix, without padding.
     pub fn cols(&self) -> usize {
         self.sizes.cols
     }
 
-    /// Number of tiles of 16 rows.
+    /// Returns the number of tiles of 16 rows.
     pub fn tiles(&self) -> usize {
         self.sizes.grid.tiles
     }
 
-    /// Number of groups of 32 columns.
+    /// Returns the number of groups of 32 columns.
     pub fn groups(&self) -> usize {
         self.sizes.grid.groups
     }
 
-    /// Layout of the planes.
+    /// Returns the layout of the planes.
     pub fn layout(&self) -> Layout {
         self.sizes.layout
     }
 
-    /// The codec of the matrix.
+    /// Returns the codec of the matrix.
     pub fn codec(&self) -> CodecRef<'a> {
         self.codec
     }
 
-    /// Planes as given to [`Self::new`].
+    /// Returns the planes as given to [`Self::new`].
     pub fn planes(&self) -> &NestedPlanes<'a> {
         &self.planes
     }
 
-    /// Byte ranges of the parts of plane P2 in the nested code, or `None` with another codec.
+    /// Returns the byte ranges of the parts of plane P2 in the nested code, or `None` with another codec.
     pub fn base_parts(&self) -> Option<&BaseParts> {
         match &self.sizes.parts {
             Parts::Nested(parts) => Some(parts),
@@ -261,7 +260,7 @@ impl<'a> NestedView<'a> {
         }
     }
 
-    /// Byte ranges of the parts of plane P2 with scaled integers, or `None` with another codec.
+    /// Returns the byte ranges of the parts of plane P2 with scaled integers, or `None` with another codec.
     pub fn scaled_parts(&self) -> Option<&ScaledParts> {
         match &self.sizes.parts {
             Parts::Nested(_) => None,
@@ -277,7 +276,7 @@ impl<'a> NestedView<'a> {
         }
     }
 
-    /// Highest level whose planes are all present.
+    /// Returns the highest level whose planes are all present.
     pub fn level(&self) -> Level {
         self.sizes.level
     }
@@ -335,7 +334,6 @@ impl<'a> NestedView<'a> {
         GroupScales { sub_blocks, scales, minima: has_minima.then_some(minima) }
     }
 
-    /// Returns the factors of one sub-block of a row.
     fn factors(&self, level: Level, row: usize, group: usize, sub: usize) -> Factors {
         match (&self.sizes.parts, self.codec) {
             (Parts::Scaled(parts), CodecRef::Scaled(codec)) => {

@@ -2,7 +2,6 @@
 
 use super::error::{Fault, FieldFault};
 
-/// A reader of consecutive fixed-width records.
 pub(super) struct Fields<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -102,7 +101,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A buffer of encoded fields.
 #[derive(Default)]
 pub(super) struct Out(pub Vec<u8>);
 

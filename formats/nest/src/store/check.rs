@@ -140,7 +140,6 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that matrices match their codecs.
     pub(super) fn check_codecs(&self) -> Result<(), Fault> {
         for (number, slot) in (0u32..).zip(&self.codecs) {
             let misfit = slot.codec.as_ref().and_then(|codec| self.misfit(number, codec.borrow()));

@@ -9,7 +9,6 @@ use crate::nested::{Codec, NestedCodec, ScaledCodec};
 
 const CODECS: &str = "the codecs of a store"; // what memory is asked for
 
-/// A codec's id and the length of its parameters.
 pub(super) struct CodecRecord {
     id: u32,
     length: usize,
@@ -53,7 +52,6 @@ pub(super) fn read_records(
     Ok(records)
 }
 
-/// Reads the parameters of the codecs.
 pub(super) fn read(
     fields: &mut Fields<'_>,
     records: &[CodecRecord],

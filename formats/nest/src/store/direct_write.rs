@@ -22,7 +22,6 @@ const LEAST_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct DirectWrites {
     file: File,
-    /// Buffers not in use.
     free: Mutex<Vec<Vec<u8>>>,
 }
 

@@ -112,7 +112,7 @@ impl Disk for OsDisk {
     }
 
     fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
-        // Only Unix can open folders. Elsewhere the durability of a rename is up to the system.
+        // Folders can be opened on Unix only. Elsewhere the durability of a rename is up to the system.
         if !cfg!(unix) {
             return Ok(());
         }

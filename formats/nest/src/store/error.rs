@@ -204,7 +204,7 @@ pub struct Malformed {
 }
 
 impl StoreError {
-    /// Mutable reference to the file name in the error, if it has one.
+    /// Returns a mutable reference to the file name in the error, if it has one.
     pub fn file_mut(&mut self) -> Option<&mut String> {
         match self {
             Self::Malformed(malformed) => Some(&mut malformed.file),

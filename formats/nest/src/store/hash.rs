@@ -22,7 +22,6 @@ pub(super) fn hash(seed: u64, bytes: &[u8]) -> [u8; 16] {
     wide_hash::hash(seed, bytes).to_le_bytes()
 }
 
-/// Incremental XXH3-128.
 pub(super) struct Hasher(Xxh3);
 
 impl Hasher {
@@ -49,7 +48,6 @@ pub(super) fn place_seed(id: StoreId, words: [u32; 4]) -> u64 {
     xxh3_64(&material)
 }
 
-/// Returns the seed of the index's hash.
 pub(super) fn index_seed(id: StoreId) -> u64 {
     place_seed(id, [NONE; 4])
 }

@@ -14,7 +14,6 @@ const HASHED_BYTES: usize = HEADER_BYTES - 16;
 /// Byte offset of the store length in the header.
 pub(super) const STORE_LENGTH_AT: u64 = 80;
 
-/// Header of a store or of one of its shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub version: u32,
@@ -38,7 +37,7 @@ impl Header {
         out.bytes(&MAGIC);
         out.u32(self.version);
         out.u32(HEADER_BYTES as u32);
-        // Alignment and lengths fit, since the plan is checked.
+        // The alignment fits in u32, since the plan limits it to 16 MiB.
         out.u32(u32::try_from(self.alignment).unwrap_or(u32::MAX));
         out.u32(self.shards);
         out.u32(self.shard);

@@ -48,7 +48,7 @@ impl GroupId {
         Self::Expert(ExpertId { layer, expert })
     }
 
-    /// Layer of the group, if it belongs to one.
+    /// Returns the layer of the group, if it belongs to one.
     pub const fn layer(&self) -> Option<u32> {
         match self {
             Self::Floats { layer } => *layer,
@@ -57,7 +57,7 @@ impl GroupId {
         }
     }
 
-    /// Expert number within the layer, if the group is an expert.
+    /// Returns the expert number within the layer, if the group is an expert.
     pub const fn expert(&self) -> Option<u32> {
         match self {
             Self::Expert(ExpertId { expert, .. }) => Some(*expert),
@@ -65,7 +65,7 @@ impl GroupId {
         }
     }
 
-    /// Number of the group's kind in the index.
+    /// Returns the number of the group's kind in the index.
     pub(super) const fn kind(&self) -> u8 {
         match self {
             Self::Asset { .. } => GROUP_ASSET,
@@ -234,7 +234,6 @@ impl CodecSlot {
         self.codec.as_ref().map_or(PlaneForm::Nested, Codec::form)
     }
 
-    /// Id of the codec.
     pub(super) fn id(&self) -> u32 {
         match self.form() {
             PlaneForm::Nested => CODEC_NESTED,
@@ -242,7 +241,7 @@ impl CodecSlot {
         }
     }
 
-    /// Number of tables that a nested codec has or has space for; 0 for scaled integers.
+    /// Returns the number of tables that a nested codec has or has space for; 0 for scaled integers.
     pub fn tables(&self) -> usize {
         if self.form() != PlaneForm::Nested {
             return 0;
@@ -270,42 +269,42 @@ pub struct Index {
 }
 
 impl Index {
-    /// Identity of the store.
+    /// Returns the identity of the store.
     pub fn id(&self) -> StoreId {
         self.id
     }
 
-    /// Alignment of extents in bytes.
+    /// Returns the alignment of extents in bytes.
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
 
-    /// Creation parameters of the store, as JSON.
+    /// Returns the creation parameters of the store, as JSON.
     pub fn parameters_json(&self) -> &str {
         &self.parameters_json
     }
 
-    /// Lengths in bytes of all files of the complete store.
+    /// Returns the lengths in bytes of all files of the complete store.
     pub fn shards(&self) -> &[u64] {
         &self.shards
     }
 
-    /// Length of the complete store in bytes, over all shards.
+    /// Returns the length of the complete store in bytes, over all shards.
     pub fn length(&self) -> u64 {
         self.sections.last().map_or(0, |section| section.end)
     }
 
-    /// All sections, in file order.
+    /// Returns all sections, in file order.
     pub fn sections(&self) -> &[Section] {
         &self.sections
     }
 
-    /// All groups, including those without present extents.
+    /// Returns all groups, including those without present extents.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// All extents in file order, present or not.
+    /// Returns all extents in file order, present or not.
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
@@ -337,13 +336,13 @@ impl Index {
         self.extents.get(usize::try_from(number).ok()?)
     }
 
-    /// Format version that the store requires.
+    /// Returns the format version that the store requires.
     pub(super) fn version(&self) -> u32 {
         let scaled = self.codecs.iter().any(|slot| slot.id() == CODEC_SCALED);
         if scaled { VERSION_SCALED } else { VERSION_NESTED }
     }
 
-    /// All codecs of the store.
+    /// Returns all codecs of the store.
     pub fn codecs(&self) -> &[CodecSlot] {
         &self.codecs
     }
@@ -368,7 +367,7 @@ impl Index {
         let counts = |group: &Group| !has_experts || group.id.expert().is_some();
         let tops = self.groups.iter().filter(|group| counts(group) && !group.matrices.is_empty());
         let tops = tops.filter_map(|group| group.extents.iter().rposition(Option::is_some));
-        // Without any matrix, the present data serves all levels.
+        // A store without matrices serves all levels.
         let top = tops.max().unwrap_or(PLANES - 1);
         // Lowest plane at or after each extent, which a truncation before that extent would lack.
         let count = self.extents.len() + 1;

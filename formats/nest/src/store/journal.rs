@@ -1,8 +1,8 @@
 //! The journal of an unfinished store, from which an interrupted conversion resumes.
 //!
-//! Each record has its own checksum. Reading ends at the first mismatch, where the writer was interrupted.
-//! The journal is trusted only where it can be verified: an extent counts as written only if its bytes have
-//! the recorded hash.
+//! Records have separate checksums. Reading ends at the first mismatch, where the writer was interrupted. The
+//! journal is trusted only where it can be verified: an extent counts as written only if its bytes have the
+//! recorded hash.
 
 use std::io;
 
@@ -29,12 +29,10 @@ const KIND_MATRIX_DROPS: u32 = 5;
 const KIND_WEIGHT_SQUARE: u32 = 6;
 const KIND_NOTE: u32 = 7;
 
-/// A record of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
     /// Hash of an extent that was written.
     Extent { extent: u32, hash: [u8; 16] },
-    /// Encoded codec.
     Codec { codec: u32, bytes: Vec<u8> },
     /// Reduction of the error by an extent.
     ErrorDrop { extent: u32, value: f32 },
@@ -108,7 +106,6 @@ impl Record {
     }
 }
 
-/// A journal open for appending.
 pub(super) struct Journal {
     file: Box<dyn DiskFile>,
     end: u64,
@@ -152,7 +149,6 @@ impl Journal {
     }
 }
 
-/// Result of reading a journal file.
 pub(super) enum ReadJournal {
     /// Journal of this store, with its records.
     Ours(Journal, Vec<Record>),

@@ -26,17 +26,17 @@ pub struct MappedExtent {
 }
 
 impl MappedExtent {
-    /// Bytes of the extent.
+    /// Returns the bytes of the extent.
     pub fn bytes(&self) -> &[u8] {
         &self.owner[self.range.clone()]
     }
 
-    /// The complete map that contains the bytes and keeps them valid.
+    /// Returns the complete map that contains the bytes and keeps them valid.
     pub fn owner(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
         self.owner.clone()
     }
 
-    /// Range of the bytes within [`Self::owner`].
+    /// Returns the range of the bytes within [`Self::owner`].
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
@@ -73,12 +73,12 @@ impl MappedStore {
         Ok(Self { store, maps })
     }
 
-    /// The underlying store.
+    /// Returns the underlying store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Address ranges of the mapped files, for handlers of the signal raised by missing pages.
+    /// Returns the address ranges of the mapped files, for handlers of the signal raised by missing pages.
     pub fn addresses(&self) -> impl Iterator<Item = Range<usize>> {
         self.maps.iter().map(|(_, map)| {
             let bytes = map.as_ptr_range();

@@ -10,7 +10,6 @@ use super::journal::Journal;
 use super::shards::shard_path;
 use crate::nested::NestedCodec;
 
-/// A shard being written.
 pub(super) struct ShardFile {
     pub file: Box<dyn DiskFile>,
     pub name: String,

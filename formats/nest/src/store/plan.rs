@@ -30,7 +30,7 @@ pub struct SectionPlan {
 /// Space in the index for measurements of single matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measures {
-    /// No space.
+    /// Absent records.
     #[default]
     None,
     /// One record per matrix.

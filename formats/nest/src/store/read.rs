@@ -141,8 +141,8 @@ impl Store {
     /// Opens a derived store, which exists in no file: `storage` computes the bytes of extents from another
     /// source on each read. The whole store is one model of level `level`.
     ///
-    /// There are no checksums before the first read; later reads are compared with the first. `storage` must
-    /// produce P3 and P4 as `digits` specifies.
+    /// A derived store has no checksums before the first read; later reads are compared with the first.
+    /// `storage` must produce P3 and P4 as `digits` specifies.
     ///
     /// # Errors
     /// [`StoreError::Plan`] if the plan is invalid or has unknown codecs.
@@ -173,42 +173,42 @@ impl Store {
         Ok(index)
     }
 
-    /// Name for error messages, such as the path.
+    /// Returns the name for error messages, such as the path.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Index of the complete store, including parts that are not present.
+    /// Returns the index of the complete store, including parts that are not present.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Storage that the bytes are read from.
+    /// Returns the storage that the bytes are read from.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
 
-    /// Identity of the store.
+    /// Returns the identity of the store.
     pub fn id(&self) -> StoreId {
         self.index.id
     }
 
-    /// Highest complete level.
+    /// Returns the highest complete level.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Number of complete sections, counted from the first.
+    /// Returns the number of complete sections, counted from the first.
     pub fn sections_present(&self) -> usize {
         self.sections_present
     }
 
-    /// Number of bytes present, and the length of the complete store.
+    /// Returns the number of bytes present, and the length of the complete store.
     pub fn lengths(&self) -> (u64, u64) {
         (self.storage.len(), self.header.store_length)
     }
 
-    /// All groups, including those without present extents.
+    /// Returns all groups, including those without present extents.
     pub fn groups(&self) -> &[Group] {
         &self.index.groups
     }
@@ -218,7 +218,7 @@ impl Store {
         self.index.group(id)
     }
 
-    /// Storage of planes P3 and P4 in extents.
+    /// Returns the storage of planes P3 and P4 in extents.
     pub fn digits(&self) -> Digits {
         self.digits
     }
@@ -358,7 +358,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Names of the assets.
+    /// Returns the names of the assets.
     pub fn asset_names(&self) -> impl Iterator<Item = &str> {
         self.index.groups.iter().filter_map(|group| match &group.id {
             GroupId::Asset { name } => Some(name.as_str()),
@@ -415,7 +415,7 @@ impl Store {
     }
 }
 
-/// Reads and checks header and index. Only here do allocations depend on counts from the file.
+/// Reads and checks header and index. No other allocation depends on counts from the file.
 fn read_index(storage: &dyn Storage) -> Result<(Header, Index), StoreError> {
     let (name, length) = (storage.name(), storage.len());
     let read = |offset: u64, bytes: u64| -> Result<Vec<u8>, StoreError> {

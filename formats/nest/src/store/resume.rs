@@ -146,7 +146,6 @@ fn replay(
     Ok(state)
 }
 
-/// Returns `count` empty slots.
 fn slots<T: Clone>(count: usize) -> Result<Vec<Option<T>>, OutOfMemory> {
     try_filled("what the journal of a store says", None, count)
 }

@@ -22,7 +22,6 @@ struct RowRun {
     offset: u64,
     /// Bytes per row.
     bytes: usize,
-    /// Content of the bytes.
     item: Item,
 }
 
@@ -182,27 +181,27 @@ impl StoredRows {
         self.pieces.push(RowRun { offset, bytes, item });
     }
 
-    /// Rows of the matrix.
+    /// Returns the rows of the matrix.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns of the matrix.
+    /// Returns the columns of the matrix.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Highest level that rows can be read at.
+    /// Returns the highest level that rows can be read at.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Number of bytes read per row.
+    /// Returns the number of bytes read per row.
     pub fn row_bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.bytes as u64).sum()
     }
 
-    /// Size in bytes of the retained scales, tables and hashes.
+    /// Returns the size in bytes of the retained scales, tables and hashes.
     pub fn kept_bytes(&self) -> u64 {
         (self.scales.len() + self.tables.len() + size_of::<u64>() * self.hashes.len()) as u64
     }

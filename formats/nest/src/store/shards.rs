@@ -11,7 +11,7 @@ use super::storage::{FilePart, FileStorage, Storage, check_range};
 
 /// Returns the path of a shard, numbered from 0, of a store at `path`; `path` itself for a single file.
 ///
-/// For three shards, `model.nest` becomes `model-00001-of-00003.nest` and so on.
+/// A store `model.nest` of three shards becomes `model-00001-of-00003.nest` and so on.
 pub fn shard_path(path: &Path, shard: u32, shards: u32) -> PathBuf {
     if shards == 1 {
         return path.to_owned();
@@ -22,7 +22,7 @@ pub fn shard_path(path: &Path, shard: u32, shards: u32) -> PathBuf {
     path.with_file_name(format!("{stem}-{number:05}-of-{shards:05}.nest"))
 }
 
-/// Returns the path of another shard, given that of the first.
+/// Returns the path of another shard, given the path of the first.
 fn sibling(first: &Path, shard: u32, shards: u32) -> Option<PathBuf> {
     let name = first.file_name()?.to_str()?;
     let stem = name.strip_suffix(&format!("-00001-of-{shards:05}.nest"))?;

@@ -12,10 +12,10 @@ use crate::open_regular;
 ///
 /// Reads may run on several threads at once.
 pub trait Storage: Send + Sync {
-    /// Name for error messages, such as the path.
+    /// Returns the name for error messages, such as the path.
     fn name(&self) -> String;
 
-    /// Number of bytes available.
+    /// Returns the number of bytes available.
     fn len(&self) -> u64;
 
     /// Returns whether the storage has no bytes.
@@ -30,7 +30,7 @@ pub trait Storage: Send + Sync {
     /// [`StorageChanged`] if the bytes changed since the storage was opened.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Plain files that contain the bytes, in order, for mapping and other ways of reading.
+    /// Returns the plain files that contain the bytes, in order, for mapping and other ways of reading.
     fn files(&self) -> Vec<FilePart<'_>> {
         Vec::new()
     }

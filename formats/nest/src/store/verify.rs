@@ -162,7 +162,7 @@ impl Store {
         end: u64,
         report: &mut VerifyReport,
     ) -> Result<(), StoreError> {
-        // At most the alignment, which is at most 16 MiB.
+        // Less than the alignment, which is at most 16 MiB.
         let count = usize::try_from(end - start).invariant("an alignment fits in memory")?;
         let mut bytes = try_zeroed("padding of a store", count)?;
         self.read_bytes(start, &mut bytes)?;

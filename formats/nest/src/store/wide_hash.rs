@@ -11,7 +11,6 @@
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// Returns XXH3-128 with a seed.
 pub(super) fn hash(seed: u64, bytes: &[u8]) -> u128 {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() > x86::LONG {
@@ -41,7 +40,7 @@ mod x86 {
     const SECRET: usize = 192;
     const BLOCK: usize = STRIPE * (SECRET - STRIPE) / 8;
 
-    /// Prefetch distance in bytes, longer than that of the hardware prefetcher.
+    /// Prefetch distance in bytes; the hardware prefetcher does not reach as far.
     const AHEAD: usize = 4096;
 
     const P32_1: u64 = 0x9e37_79b1;

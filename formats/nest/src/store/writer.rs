@@ -65,17 +65,17 @@ impl StoreWriter {
         Ok(Self { disk, destination, index, files, state: Mutex::new(state) })
     }
 
-    /// Index of the plan, with all offsets.
+    /// Returns the index of the plan, with all offsets.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Path of the finished store: the destination, or its first shard.
+    /// Returns the path of the finished store: the destination, or its first shard.
     pub fn final_path(&self) -> &Path {
         self.files.first().map_or(&self.destination, |file| &file.final_path)
     }
 
-    /// Size in bytes of the written extents, and of all extents.
+    /// Returns the size in bytes of the written extents, and of all extents.
     pub fn progress_bytes(&self) -> (u64, u64) {
         let state = self.state();
         let bytes = |extent: &Extent| extent.length;

@@ -6,7 +6,7 @@ use nestling_formats::store::Measures;
 use crate::support::seal::seal;
 use crate::support::{Random, bytes_of, open_bytes, small_plan};
 
-/// Values that often break parsers.
+/// Typical edge cases of parsers.
 const INTERESTING: [u64; 10] =
     [0, 1, 2, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 0x8000_0000_0000_0000, u64::MAX];
 

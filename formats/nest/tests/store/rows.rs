@@ -1,4 +1,4 @@
-//! Rows read one at a time equal those of the whole matrix, or fail with an error.
+//! Rows read individually equal the rows of the whole matrix, or fail with an error.
 
 use std::sync::{Arc, Mutex};
 

@@ -218,7 +218,7 @@ impl MemoryFile {
             Ok(mut state) => {
                 let before = state.files[self.number].now.clone();
                 change.apply(&mut state.files[self.number].now);
-                // As on a real disk, extending a file takes no space until it is written to.
+                // A longer file takes no space until it is written to, as on a real disk.
                 if matches!(change, Change::Write(..)) && full(&state) {
                     state.files[self.number].now = before;
                     return Err(io::ErrorKind::StorageFull.into());
@@ -265,7 +265,7 @@ impl DiskFile for MemoryFile {
         let operated = self.disk.operate().map(drop);
         let mut state = self.disk.state();
         let file = &mut state.files[self.number];
-        // As on Linux, data that a sync failed to write counts as written afterwards.
+        // Data that a sync failed to write counts as written afterwards, as on Linux.
         let pending = std::mem::take(&mut file.pending);
         operated?;
         pending.iter().for_each(|change| change.apply(&mut file.durable));
