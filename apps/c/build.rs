@@ -1,4 +1,4 @@
-//! Keeps symbols of dependencies out of the shared library's exports: llguidance has a C API of its own (`llg_*`).
+//! Hides symbols of dependencies from the shared library's exports: llguidance exports a C API (`llg_*`).
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! What one token costs in Rust, beside `per_token.c`: counted by callgrind.
+//! Generates tokens for a count of instructions per token, beside `per_token.c`; callgrind counts.
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;

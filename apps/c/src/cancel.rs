@@ -5,8 +5,8 @@ use nestling::CancelToken;
 
 use crate::error::quietly;
 
-/// Stops what it was given to: the opening of a model, a generation. It may be used from any thread and any number of
-/// times, and stays cancelled.
+/// A cancel token for openings of models and for generations. Any thread may use it, any number of times. It stays
+/// cancelled.
 #[derive(Debug, Default)]
 pub struct NestlingCancel {
     pub(crate) token: CancelToken,
@@ -26,7 +26,7 @@ pub extern "C" fn nestling_cancel_cancel(cancel: Option<&NestlingCancel>) {
     }
 }
 
-/// Frees a token; what it was given to can no longer be cancelled by it. Nothing for NULL.
+/// Frees a cancel token, which then cancels nothing. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_cancel_free(cancel: Option<Box<NestlingCancel>>) {
     quietly(|| drop(cancel));

@@ -19,8 +19,7 @@ use crate::options::NestlingGenerateOptions;
 use crate::owner::{self, Owned, Owner};
 use crate::{given, sized, text};
 
-/// A conversation and its session: what is sent and what was answered, reasoning and tool calls included. One thread at a
-/// time uses it.
+/// A conversation and its session: messages, answers, reasoning and tool calls. One thread at a time may use it.
 #[derive(Debug)]
 pub struct NestlingChat {
     state: Mutex<State>,
@@ -41,8 +40,8 @@ struct State {
     tools: Vec<ToolSchema>,
 }
 
-/// Begins a conversation. `conversation` is JSON as for nestling_session_generate_conversation, with what was said so far
-/// and the tools; NULL is an empty one.
+/// Starts a conversation. `conversation` is JSON as for nestling_session_generate_conversation, with earlier messages and
+/// tools; NULL is an empty conversation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_chat_new(
     model: Option<&NestlingModel>,
@@ -66,7 +65,7 @@ pub unsafe extern "C" fn nestling_chat_new(
     unsafe { call(error, || put("chat", chat, make)) }
 }
 
-/// Frees a conversation; nothing for NULL. An answer under way goes on.
+/// Frees a conversation. A running generation continues. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_chat_free(chat: Option<Box<NestlingChat>>) {
     owner::free(chat);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::error::Failure;
 
-/// A conversation, with its tools apart: which of them it has depends on what may be called.
+/// A conversation without its tools, and the tools. The choice of tools decides which of them the model sees.
 #[derive(Debug, Default)]
 pub(crate) struct AskedConversation {
     pub conversation: Conversation,

@@ -34,8 +34,8 @@ impl Owned for NestlingEngine {
 pub struct NestlingEngineOptions {
     /// sizeof of this struct.
     pub size: usize,
-    /// Bytes of memory that all its models may take, weights, keys and values and scratch; 0 is what the system says is
-    /// free, less a margin; UINT64_MAX is no limit.
+    /// Memory budget of all models in bytes: weights, KV cache and scratch. 0 means the free memory that the system
+    /// reports, less a margin; UINT64_MAX means no limit.
     pub memory_budget: u64,
     /// Threads that compute; 0 is one for each core.
     pub threads: u32,
@@ -50,7 +50,7 @@ unsafe impl Growing for NestlingEngineOptions {
     }
 }
 
-/// What was asked for; none for 0.
+/// Returns a requested number, or `None` for 0.
 pub(crate) fn asked(number: u32) -> Option<usize> {
     (number > 0).then_some(number as usize)
 }
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn nestling_engine_new(
     unsafe { call(error, || put("engine", engine, make)) }
 }
 
-/// Lets go of an engine. It ends when its models are freed too. Nothing for NULL.
+/// Releases an engine. It ends when its models are freed too. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_engine_free(engine: Option<Box<NestlingEngine>>) {
     owner::free(engine);
@@ -107,7 +107,7 @@ pub extern "C" fn nestling_engine_shutdown(engine: Option<&NestlingEngine>) {
     }
 }
 
-/// What an engine does, and what it did since it was started. `size` is set to sizeof by the caller.
+/// State and counters of an engine. The caller sets `size` to sizeof.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct NestlingEngineStatus {
@@ -123,7 +123,7 @@ pub struct NestlingEngineStatus {
     pub waiting: u64,
     /// Pages of keys and values.
     pub pages_total: u64,
-    /// Those that are free.
+    /// Free KV pages.
     pub pages_free: u64,
     /// Steps that were computed.
     pub steps: u64,
@@ -141,7 +141,7 @@ pub struct NestlingEngineStatus {
     pub read_bytes: u64,
     /// Tokens of prompts for which beginnings were looked for that others had computed.
     pub prefix_asked_tokens: u64,
-    /// Of these, those that were found.
+    /// Prompt tokens found in the prefix cache.
     pub prefix_found_tokens: u64,
 }
 
@@ -169,7 +169,7 @@ unsafe impl Growing for NestlingEngineStatus {
     }
 }
 
-/// Tells what an engine does at this moment. `status->size` must be set.
+/// Writes the present state of an engine. `status->size` must be set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_engine_status_now(
     engine: Option<&NestlingEngine>,

@@ -1,4 +1,4 @@
-//! What became of a call, and why it failed.
+//! Status codes and errors.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use std::any::Any;
@@ -10,40 +10,40 @@ use nestling::{EngineError, ErrorClass};
 
 use crate::text::c_text;
 
-/// What became of a call. Anything but NESTLING_STATUS_OK comes with an error, where one was asked for.
+/// Status of a call. Each status except NESTLING_STATUS_OK comes with an error, if the caller requested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum NestlingStatus {
-    /// It did what it is for.
+    /// Success.
     Ok = 0,
-    /// What was asked for makes no sense, or is too long: the same again fails again.
+    /// Invalid or too long arguments; the same call fails again.
     Caller = 1,
     /// Later, it may work.
     Busy = 2,
     /// Memory, pages or threads are not enough: less may work, or more of them.
     NoRoom = 3,
-    /// It was cancelled, or its engine was shut down.
+    /// Cancelled, or the engine was shut down.
     Stopped = 4,
-    /// A file that is damaged, missing or not what it should be, or a disk that fails.
+    /// Damaged, missing or unsuitable file, or a failing disk.
     Source = 5,
     /// The model, its device or the library itself: open the model again, and report it.
     Broken = 6,
 }
 
-/// Why a call failed.
+/// Reason for the failure of a call.
 #[derive(Debug)]
 pub struct NestlingError {
     status: NestlingStatus,
     text: CString,
 }
 
-/// The class of an error; that of NULL is NESTLING_STATUS_OK.
+/// Returns the class of an error, or NESTLING_STATUS_OK for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_error_status(error: Option<&NestlingError>) -> NestlingStatus {
     error.map_or(NestlingStatus::Ok, |error| error.status)
 }
 
-/// The words of an error, in UTF-8. They belong to it. Those of NULL are "".
+/// Returns the text of an error in UTF-8, which lives as long as the error. Returns "" for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_error_text(error: Option<&NestlingError>) -> *const c_char {
     error.map_or(c"".as_ptr(), |error| error.text.as_ptr())
@@ -55,7 +55,7 @@ pub extern "C" fn nestling_error_free(error: Option<Box<NestlingError>>) {
     quietly(|| drop(error));
 }
 
-/// Why a call failed, on its way out.
+/// Failure of a call, before it is written to the caller's error.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: NestlingStatus,
@@ -67,7 +67,7 @@ impl Failure {
         Self { status, text: text.into() }
     }
 
-    /// What was asked for makes no sense.
+    /// Creates a failure for invalid arguments.
     pub(crate) fn caller(text: impl Into<String>) -> Self {
         Self { status: NestlingStatus::Caller, text: text.into() }
     }

@@ -1,4 +1,4 @@
-//! What a generation tells.
+//! Events of a generation.
 #![expect(unsafe_code, reason = "structs of C are read and written")]
 
 use std::ffi::{CString, c_char};
@@ -9,11 +9,11 @@ use nestling::{Event, FinishReason, Finished};
 use crate::sized::Growing;
 use crate::text::c_text;
 
-/// What an event is.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum NestlingEventKind {
-    /// Nothing happened in the time that was given.
+    /// No event arrived within the timeout.
     None = 0,
     /// A token was chosen: `token`, and where asked for `log_prob`. Before the text that it completes.
     Token = 1,
@@ -27,19 +27,19 @@ pub enum NestlingEventKind {
     ToolCallArguments = 5,
     /// The call that began last, whole: `id`, `name`, and its arguments as JSON in `text`.
     ToolCall = 6,
-    /// It ended: `finish_reason` and the counts. The last event of a generation that did not fail.
+    /// End of the generation, with `finish_reason` and counts. The last event of a generation that did not fail.
     Finished = 7,
-    /// There is no further event.
+    /// End of the events.
     End = 8,
-    /// Something that this header does not know.
+    /// A value that this header does not know.
     Other = 9,
 }
 
-/// Why a generation ended.
+/// Reason for the end of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum NestlingFinishReason {
-    /// It has not ended.
+    /// The generation has not ended.
     None = 0,
     /// The model ended its turn, or wrote a stop string.
     Stop = 1,
@@ -49,9 +49,9 @@ pub enum NestlingFinishReason {
     ContextFull = 3,
     /// The model ended its turn with a tool call.
     ToolCalls = 4,
-    /// It was cancelled.
+    /// The generation was cancelled.
     Cancelled = 5,
-    /// Something that this header does not know.
+    /// A value that this header does not know.
     Other = 6,
 }
 
@@ -62,15 +62,15 @@ pub enum NestlingFinishReason {
 pub struct NestlingEvent {
     /// sizeof of this struct.
     pub size: usize,
-    /// What it is; the other fields have a meaning as far as this says.
+    /// Kind of the event. It decides which other fields have a meaning.
     pub kind: NestlingEventKind,
-    /// Why it ended.
+    /// Reason for the end.
     pub finish_reason: NestlingFinishReason,
     /// A text, else NULL.
     pub text: *const c_char,
-    /// Its bytes without the zero.
+    /// Length of `text` in bytes, excluding the terminating NUL.
     pub text_length: usize,
-    /// What the tool's result refers to, else NULL.
+    /// Identifier of the tool call, to which the tool's result refers; otherwise NULL.
     pub id: *const c_char,
     /// The function's name, else NULL.
     pub name: *const c_char,
@@ -82,7 +82,7 @@ pub struct NestlingEvent {
     pub log_prob: f32,
     /// Tokens of the whole prompt.
     pub prompt_tokens: u64,
-    /// Of these, how many were not computed again.
+    /// Prompt tokens that were cached and not computed again.
     pub cached_tokens: u64,
     /// Tokens generated.
     pub completion_tokens: u64,
@@ -98,7 +98,7 @@ pub struct NestlingEvent {
     pub kv_bytes: u64,
     /// Streamed experts that were there when they were wanted, for other generations of the same steps too.
     pub expert_hits: u64,
-    /// Those of which something had to be read.
+    /// Expert uses that had to read planes.
     pub expert_misses: u64,
     /// Bytes of them that were read.
     pub read_bytes: u64,

@@ -43,7 +43,7 @@ impl Owned for NestlingGeneration {
 struct State {
     events: EventStream,
     texts: EventTexts,
-    /// Its last event was given, or its error.
+    /// Set once the last event or the error was returned.
     ended: bool,
 }
 
@@ -190,7 +190,7 @@ pub extern "C" fn nestling_generation_cancel(generation: Option<&NestlingGenerat
     }
 }
 
-/// Cancels and frees a generation; what was computed stays with its session. Nothing for NULL.
+/// Cancels and frees a generation. Computed tokens stay in its session. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_generation_free(generation: Option<Box<NestlingGeneration>>) {
     owner::free(generation);

@@ -1,4 +1,4 @@
-//! What C gives, and where it wants handles.
+//! Arguments from C: texts, lists, and places for handles.
 #![expect(unsafe_code, reason = "texts and lists of C are read")]
 
 use std::ffi::{CStr, c_char};

@@ -1,4 +1,4 @@
-//! What the library logs, told to a callback.
+//! Log lines of the library, passed to a callback.
 #![expect(unsafe_code, reason = "functions that C calls")]
 #![expect(
     clippy::missing_safety_doc,
@@ -20,13 +20,13 @@ use crate::text::c_text;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum NestlingLogLevel {
-    /// Something failed.
+    /// A failure.
     Error = 1,
-    /// Something is not as it should be.
+    /// A condition that deserves attention.
     Warn = 2,
-    /// What people may want to know.
+    /// Information for users.
     Info = 3,
-    /// What helps to find out why.
+    /// Details for debugging.
     Debug = 4,
     /// Everything.
     Trace = 5,
@@ -38,8 +38,8 @@ pub type NestlingLogCallback = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: NestlingLogLevel, line: *const c_char),
 >;
 
-/// Tells a callback what the library logs, up to `level_max` (1 errors alone, to 5 everything), until the process ends.
-/// Only once, and only where no Rust program around this library has a subscriber of its own.
+/// Passes log lines up to `level_max` (1: errors only, 5: everything) to a callback until the process ends. Works once,
+/// and only if no Rust program around this library has installed a subscriber.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_set_log_callback(
     callback: NestlingLogCallback,

@@ -24,9 +24,9 @@ use crate::sized::{self, Growing};
 pub const NESTLING_RESIDENCE_AUTO: u32 = 0;
 /// All experts in memory.
 pub const NESTLING_RESIDENCE_OWNED: u32 = 1;
-/// As many planes of experts in memory as the budget has room for; others are read when they are wanted.
+/// Keeps as many planes of experts in memory as the budget holds, and reads others on demand.
 pub const NESTLING_RESIDENCE_STREAMED: u32 = 2;
-/// As AUTO, but the model is open before its experts are there.
+/// Like AUTO, but the model opens before its experts are loaded.
 pub const NESTLING_RESIDENCE_LAZY: u32 = 3;
 
 /// A model, open. Any number of threads may use it at once; its sessions, chats and generations keep it open.
@@ -54,33 +54,33 @@ pub type NestlingProgress =
 pub struct NestlingModelOptions {
     /// sizeof of this struct.
     pub size: usize,
-    /// What computes: "auto", "cpu", or where the library was built with them "cuda" or "wgpu", with ":INDEX" or ":NAME";
-    /// NULL is "auto".
+    /// Compute device: "auto", "cpu", or "cuda" and "wgpu" if the library was built with them, with ":INDEX" or ":NAME".
+    /// NULL means "auto".
     pub device: *const c_char,
-    /// Bytes of memory that weights, keys and values and scratch may take; 0 is what the system says is free, less a
-    /// margin; UINT64_MAX is no limit. With `engine` it must be 0, and so must `threads`.
+    /// Memory budget in bytes for weights, KV cache and scratch. 0 means the free memory that the system reports, less a
+    /// margin; UINT64_MAX means no limit. Must be 0 with `engine`, like `threads`.
     pub memory_budget: u64,
-    /// Bytes of a GPU's memory; 0 is what it has.
+    /// GPU memory budget in bytes; 0 means all of it.
     pub device_budget: u64,
     /// Threads that compute; 0 is one for each core.
     pub threads: u32,
-    /// Most tokens of one session; 0 is what the model was trained for, at most 8192.
+    /// Maximum number of tokens of a session; 0 means the trained context, at most 8192.
     pub context_length: u32,
     /// Tokens whose keys and values all sessions may hold together; 0 is twice the context length.
     pub kv_tokens: u32,
     /// Bits of every weight to use, 2, 3, 4, 6 or 8; 0 is all that the store holds.
     pub level: u32,
-    /// Where the experts are: a NESTLING_RESIDENCE_ constant.
+    /// Residence of the experts: a NESTLING_RESIDENCE_ constant.
     pub residence: u32,
     /// Keys and values in 8 bits where not 0, else in 16.
     pub kv_int8: u32,
     /// Hears of the progress; may be NULL.
     pub progress: NestlingProgress,
-    /// What progress is called with.
+    /// Argument of `progress`.
     pub progress_data: *mut c_void,
     /// Cancels the opening; may be NULL.
     pub cancel: *const NestlingCancel,
-    /// The engine whose threads and memory budget the model shares with others; NULL is one of its own.
+    /// Engine whose threads and memory budget the model shares; NULL creates an engine for this model.
     pub engine: *const NestlingEngine,
 }
 
@@ -117,8 +117,8 @@ pub unsafe extern "C" fn nestling_model_options_init(
     unsafe { sized::init(options, size) };
 }
 
-/// Opens a model: a .nest store, a GGUF file where it lies, or the folder of a Hugging Face checkpoint. Takes its time:
-/// seconds for a store, up to minutes for a checkpoint. `options` may be NULL.
+/// Opens a model: a .nest store, a GGUF file in place, or the folder of a Hugging Face checkpoint. Takes seconds for a
+/// store, up to minutes for a checkpoint. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_model_open(
     path: *const c_char,
@@ -212,13 +212,13 @@ fn residence(residence: u32) -> Result<Residence, Failure> {
     }
 }
 
-/// Lets go of a model. It is closed when its sessions, chats and generations are freed too. Nothing for NULL.
+/// Releases a model. It closes when its sessions, chats and generations are freed too. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_model_free(model: Option<Box<NestlingModel>>) {
     owner::free(model);
 }
 
-/// Gives the engine of a model, to share it with further models or to see what it does.
+/// Returns the engine of a model, to share it with further models or to read its status.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_model_engine(
     model: Option<&NestlingModel>,
@@ -247,9 +247,9 @@ pub unsafe extern "C" fn nestling_model_set_memory_budget(
     unsafe { call(error, work) }
 }
 
-/// For a system short of memory: lets go of so many bytes of streamed experts, those that are missed least, at the latest
-/// before the next layer is computed; UINT64_MAX is as many as there are. Returns at once, so that it may be called in a
-/// callback of the system. They come back as they are used: less for good is nestling_model_set_memory_budget.
+/// Evicts `bytes` bytes of streamed experts, least valuable first, before the next layer is computed; UINT64_MAX evicts
+/// all. Intended for memory pressure: it returns immediately, so a callback of the system may call it. Evicted experts
+/// return as they are used; nestling_model_set_memory_budget lowers the budget permanently.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_model_relieve_pressure(
     model: Option<&NestlingModel>,
@@ -266,13 +266,13 @@ pub unsafe extern "C" fn nestling_model_relieve_pressure(
     unsafe { call(error, work) }
 }
 
-/// What a model is and does. `size` is set to sizeof by the caller.
+/// Properties and state of a model. The caller sets `size` to sizeof.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct NestlingModelStatus {
     /// sizeof of this struct.
     pub size: usize,
-    /// Most tokens of one session.
+    /// Maximum number of tokens of a session.
     pub context_length: u64,
     /// Bytes of weights that are held.
     pub weight_bytes: u64,
@@ -286,17 +286,17 @@ pub struct NestlingModelStatus {
     pub running: u64,
     /// Generations that wait for room.
     pub waiting: u64,
-    /// Pages of keys and values, and those that are free.
+    /// Total number of KV pages; `pages_free` is the number of free ones.
     pub pages_total: u64,
     /// See pages_total.
     pub pages_free: u64,
-    /// Not 0 where its experts are streamed.
+    /// Nonzero if experts are streamed.
     pub is_streamed: u32,
-    /// Not 0 where messages are prompts: it has a chat template.
+    /// Nonzero if the model has a chat template, so that messages can be prompts.
     pub has_chat: u32,
-    /// Not 0 where its chat template has a place for tools.
+    /// Nonzero if the chat template supports tools.
     pub has_tools: u32,
-    /// Not 0 where its answers may begin with reasoning.
+    /// Nonzero if answers may begin with reasoning.
     pub has_reasoning: u32,
 }
 
@@ -322,7 +322,7 @@ unsafe impl Growing for NestlingModelStatus {
     }
 }
 
-/// Tells what a model is and does at this moment. `status->size` must be set.
+/// Writes the properties and the present state of a model. `status->size` must be set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_model_status_now(
     model: Option<&NestlingModel>,

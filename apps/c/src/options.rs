@@ -23,8 +23,8 @@ use crate::{given, model};
 pub struct NestlingGenerateOptions {
     /// sizeof of this struct.
     pub size: usize,
-    /// Most tokens to generate; negative is until the model ends or the context is full. With 0 the prompt is computed
-    /// and kept for what comes after.
+    /// Maximum number of tokens to generate; negative means until the model ends or the context is full. With 0, the
+    /// prompt is computed and retained.
     pub max_tokens: i64,
     /// Divides the logits; 0 is the likeliest token always; NAN is the model's own.
     pub temperature: f32,
@@ -42,13 +42,13 @@ pub struct NestlingGenerateOptions {
     pub top_k: i64,
     /// Makes draws repeatable; NULL is another seed each time.
     pub seed: *const u64,
-    /// Log-probabilities with every token, and of so many best ones; negative is none.
+    /// Number of most likely tokens whose log-probabilities are computed for each token; negative means none.
     pub top_logprobs: i32,
-    /// Every token is an event of its own where not 0.
+    /// Nonzero requests an event for each token.
     pub token_events: u32,
     /// The model's own end tokens are tokens like others where not 0.
     pub ignore_end: u32,
-    /// Bits to compute with, at most those that the model was opened with; 0 is those.
+    /// Level in bits, at most the one that the model was opened with; 0 means that level.
     pub level: u32,
     /// Texts that end the answer and are not part of it.
     pub stop: *const *const c_char,
@@ -62,13 +62,13 @@ pub struct NestlingGenerateOptions {
     pub lark: *const c_char,
     /// Whether the model calls a tool: "auto", "none", "required", or the name of one that it calls; NULL is "auto".
     pub tool_choice: *const c_char,
-    /// In how many milliseconds the first token is wanted; 0 is whenever it comes.
+    /// Deadline of the first token in milliseconds; 0 means none.
     pub deadline_ms: u64,
     /// Generations with a greater number go first; -128 to 127.
     pub priority: i32,
-    /// Not used.
+    /// Unused; must be 0.
     pub reserved: u32,
-    /// Whose beginnings of prompts it shares; NULL shares with all others that have NULL.
+    /// Salt of the prefix cache: only generations with equal salts share prefixes. NULL is a salt, too.
     pub cache_salt: *const c_char,
 }
 
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn nestling_generate_options_init(
     unsafe { crate::sized::init(options, size) };
 }
 
-/// What the answer must look like.
+/// Constraint on the answer.
 type Form = Arc<dyn ConstraintSource>;
 
 impl NestlingGenerateOptions {

@@ -1,4 +1,4 @@
-//! Sessions: histories of tokens that go on.
+//! Sessions: token histories and their state.
 #![expect(unsafe_code, reason = "functions that C calls")]
 #![expect(
     clippy::missing_safety_doc,
@@ -19,7 +19,7 @@ use crate::options::NestlingGenerateOptions;
 use crate::owner::{self, Owned, Owner};
 use crate::{given, sized};
 
-/// A history of tokens, and what was computed for them. One thread at a time uses it.
+/// A token history and its computed state. One thread at a time may use it.
 #[derive(Debug)]
 pub struct NestlingSession {
     session: Mutex<Session>,
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn nestling_session_new(
     unsafe { call(error, || put("session", session, make)) }
 }
 
-/// Makes a session that holds the same; it takes no pages of its own until both go on.
+/// Forks a session. Both share KV pages until one of them continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_session_fork(
     session: Option<&NestlingSession>,
@@ -75,13 +75,13 @@ pub unsafe extern "C" fn nestling_session_fork(
     unsafe { call(error, || put("fork", fork, make)) }
 }
 
-/// Frees a session; nothing for NULL. A generation of it goes on.
+/// Frees a session. A running generation continues. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_session_free(session: Option<Box<NestlingSession>>) {
     owner::free(session);
 }
 
-/// Tells how many tokens a session holds. After a generation was freed it may wait a layer for its end.
+/// Writes the number of tokens of a session. After a generation was freed, the call may wait up to one layer for its end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_session_length(
     session: Option<&NestlingSession>,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn nestling_session_truncate(
     unsafe { call(error, work) }
 }
 
-/// What a generation starts from.
+/// Input and options of a generation.
 struct Asked {
     input: Input,
     tools: Vec<ToolSchema>,
@@ -148,7 +148,7 @@ unsafe fn generate(
     unsafe { put("generation", generation, make) }
 }
 
-/// Adds a text to what the session holds and generates what follows, without a chat template. `options` may be NULL.
+/// Appends a text to the session and generates a completion, without a chat template. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_session_generate_text(
     session: Option<&NestlingSession>,
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn nestling_session_generate_text(
     unsafe { call(error, || generate(session, asked, options, generation)) }
 }
 
-/// Adds tokens to what the session holds and generates what follows. `options` may be NULL.
+/// Appends tokens to the session and generates a completion. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_session_generate_tokens(
     session: Option<&NestlingSession>,
@@ -185,8 +185,8 @@ pub unsafe extern "C" fn nestling_session_generate_tokens(
     unsafe { call(error, || generate(session, asked, options, generation)) }
 }
 
-/// Generates the answer to a whole conversation, which becomes what the session holds; what both begin with is not
-/// computed again. `conversation` is JSON: {"messages": [...], "tools": [...], "chat_template_kwargs": {...}} as in the
+/// Generates the answer to a whole conversation, which replaces the session's history. A shared prefix is not computed
+/// again. `conversation` is JSON: {"messages": [...], "tools": [...], "chat_template_kwargs": {...}} as in the
 /// OpenAI API, the last two optional. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nestling_session_generate_conversation(

@@ -9,14 +9,14 @@ use crate::error::Failure;
 /// `repr(C)`, with that field first, every bit pattern of the fields after it is a value, and none of them is wider than
 /// the struct's alignment.
 pub(crate) unsafe trait Growing: Copy {
-    /// What the fields are that the caller does not know.
+    /// Returns the values of fields that the caller's header does not have.
     fn unset() -> Self;
 }
 
-/// The options at `from`; those that are NULL are unset.
+/// Reads the options at `from`. NULL means unset options.
 ///
 /// # Safety
-/// NULL, or as many bytes can be read there as its first field says.
+/// `from` is NULL, or as many bytes can be read there as its first field says.
 pub(crate) unsafe fn read<T: Growing>(name: &str, from: *const T) -> Result<T, Failure> {
     let mut options = T::unset();
     if from.is_null() {
@@ -74,10 +74,10 @@ pub(crate) unsafe fn write<T: Growing>(name: &str, to: *mut T, value: &T) -> Res
     Ok(())
 }
 
-/// Fills options of the caller with what is unset.
+/// Fills the caller's options with unset values.
 ///
 /// # Safety
-/// NULL, or `size` bytes can be written at `to`.
+/// `to` is NULL, or `size` bytes can be written there.
 pub(crate) unsafe fn init<T: Growing>(to: *mut T, size: usize) {
     if to.is_null() || size < size_of::<usize>() || !size.is_multiple_of(align_of::<T>()) {
         return;
@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// What an older header had.
+    /// Layout of an older header.
     #[repr(C)]
     struct Older {
         size: usize,

@@ -67,7 +67,7 @@ fn the_header_is_that_of_the_sources() {
     assert!(made == committed, "include/nestling.h differs: NESTLING_WRITE=1 writes it");
 }
 
-/// What CMake and pkg-config say of the version is the crate's.
+/// CMake and pkg-config report the crate's version.
 #[test]
 fn the_package_has_the_version_of_the_crate() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/cmake/nestlingConfigVersion.cmake");

@@ -40,13 +40,13 @@ Answer with <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call><|im_end|>
 {% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}\
 <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// Where cargo put the library.
+/// Returns the folder of the library.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().to_owned()
 }
 
-/// Under AddressSanitizer, which finds what is not freed too, and with undefined behaviour as an error.
+/// Flags for AddressSanitizer, which also finds leaks, and for undefined behaviour as an error.
 pub const CHECKED: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"];
 
 /// Compiles a program of this crate, warnings as errors, and returns where it is.
@@ -77,7 +77,7 @@ pub fn compiled(folder: &Path, source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Runs it, and returns what it prints.
+/// Runs a command and returns its output.
 pub fn run(command: &mut Command) -> String {
     // A driver of Vulkan that is unloaded again leaves memory behind, which is no fault of the library's.
     let command = command.env("VK_DRIVER_FILES", "none").env("VK_ICD_FILENAMES", "none");

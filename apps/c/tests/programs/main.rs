@@ -12,7 +12,7 @@ use std::process::Command;
 
 use harness::{CHECKED, compiled, model, root, run, tiny, tiny_with_tools};
 
-/// What a program in Rust prints.
+/// Returns the output of a program in Rust.
 fn rust(program: impl FnOnce(&mut Vec<u8>) -> Result<(), Box<dyn Error>>) -> String {
     let mut out = Vec::new();
     program(&mut out).unwrap();
@@ -109,7 +109,7 @@ fn a_frame_waits_no_longer_than_it_says() {
     same("frames", &harness::model(), &expected);
 }
 
-/// Every error has a class and words, and nothing is left where a handle would be.
+/// Errors have a class and a text, and leave no handle behind.
 #[test]
 fn what_makes_no_sense_is_refused() {
     let folder = tempfile::tempdir().unwrap();
