@@ -33,7 +33,6 @@ const KIND_NOTE: u32 = 7;
 pub(super) enum Record {
     /// Hash of an extent that was written.
     Extent { extent: u32, hash: [u8; 16] },
-    /// Encoded codec.
     Codec { codec: u32, bytes: Vec<u8> },
     /// Reduction of the error by an extent.
     ErrorDrop { extent: u32, value: f32 },
