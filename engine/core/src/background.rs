@@ -9,7 +9,7 @@ use crate::sync::{Mutex, thread, whole};
 
 /// Result of work on a separate thread, as a future. It needs no runtime, and polling it never blocks.
 ///
-/// If the future is dropped, the work still runs to its end and the result is discarded. Use a
+/// The work runs to its end even if the future is dropped; the result is then discarded. Use a
 /// [`crate::CancelToken`] for work that should stop.
 #[derive(Debug)]
 #[must_use = "the work goes on, but nobody hears what comes of it"]

@@ -16,7 +16,7 @@ pub enum Purpose {
     Scratch,
     /// Planes of streamed experts.
     Experts,
-    /// Other memory of the process: code, tokenizer, allocator overhead.
+    /// Remaining memory of the process: code, tokenizer, allocator overhead.
     Program,
 }
 

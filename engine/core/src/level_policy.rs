@@ -40,7 +40,7 @@ impl LevelPolicy {
 /// Threshold of plane scores: the minimum reduction of a token's squared error per byte, in units of the
 /// store's error drops. Never negative or NaN, so it implements `Ord` and `Hash`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Threshold(u32); // bits of an f32; for non-negative numbers their order is that of the numbers
+pub struct Threshold(u32); // bits of a non-negative f32, ordered like the number
 
 impl Threshold {
     /// Threshold that all planes pass.

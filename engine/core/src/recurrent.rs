@@ -155,7 +155,7 @@ struct KeptState {
 /// A table does not know its allocator: call [`StateTable::truncate`] before dropping it.
 #[derive(Debug, Default)]
 pub struct StateTable {
-    kept: Vec<KeptState>, // lengths ascend
+    kept: Vec<KeptState>, // ascending lengths
 }
 
 impl StateTable {
@@ -174,8 +174,8 @@ impl StateTable {
         self.kept.len()
     }
 
-    /// Allocates the states for a step that advances to `end` positions, and for a checkpoint within it if a
-    /// state is available. The state that the step reads is kept until the next call.
+    /// Allocates the states for a step that advances to `end` positions. This includes a checkpoint within
+    /// the step if a state is available. The state that the step reads is kept until the next call.
     ///
     /// # Errors
     /// [`EngineError::OutOfStates`] if no state is available. Older states and checkpoints may have been

@@ -1,7 +1,7 @@
 //! Reuse of the memory of vectors whose items borrow from one step.
 
-/// Converts a vector to an empty one of another item type of the same size, for example with another
-/// lifetime, reusing its memory.
+/// Converts a vector to an empty one of another item type, reusing its memory. The item types must have the
+/// same size, for example types that differ in a lifetime.
 pub fn recycle<A, B>(mut items: Vec<A>) -> Vec<B> {
     items.clear();
     // Collecting from a vector's own iterator reuses its allocation.

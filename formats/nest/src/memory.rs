@@ -1,5 +1,4 @@
-//! Fallible allocation for sizes that come from input, so that running out of memory is an error and not an
-//! abort.
+//! Fallible allocation for sizes that come from input: running out of memory is an error instead of an abort.
 
 use bytemuck::Zeroable;
 

@@ -73,8 +73,8 @@ fn bits(weights: &[f32]) -> Vec<u32> {
 #[test]
 fn level_4_is_the_mxfp4_weight_to_the_bit() {
     for (rows, cols, scales) in [
-        (16, 32, (112..=140).collect::<Vec<u8>>()), // the most octaves and large scales
-        (17, 96, (76..=103).collect()),             // the least scales
+        (16, 32, (112..=140).collect::<Vec<u8>>()), // maximum octaves, large scales
+        (17, 96, (76..=103).collect()),             // smallest scales
         (40, 2880, (110..=126).collect()),
         (1, 64, vec![127]),
     ] {

@@ -35,8 +35,8 @@ pub trait DeviceRouting<B: Backend>: Send + Sync {
     /// [`Encoder::read_into`] or [`Encoder::finish`] reads the routing back for
     /// [`DeviceRouting::take_readback`].
     ///
-    /// If the table lacks an expert or one of its planes, the device skips this call and all operations
-    /// recorded after it, until [`DeviceRouting::take_readback`] is called.
+    /// The device skips this call and all operations recorded after it if the table lacks an expert or one of
+    /// its planes. Execution resumes when [`DeviceRouting::take_readback`] is called.
     ///
     /// [`Encoder::experts`]: super::Encoder::experts
     /// [`Encoder::read_into`]: super::Encoder::read_into

@@ -111,8 +111,8 @@ pub trait Encoder<B: Backend>: Send {
         kv: Option<&mut B::KvPool>,
     ) -> Result<(), EngineError>;
 
-    /// Computes causal attention of each row over its window of positions, which ends with its own, reading
-    /// keys and values from the pages.
+    /// Computes causal attention of each row over a window of positions that ends with the row's own. Keys
+    /// and values are read from the pages.
     ///
     /// # Errors
     /// An error if sizes differ, the pool does not have a page, or the device failed.

@@ -28,7 +28,7 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// [`SlotMemory::kept`] lose their contents.
     ///
     /// # Errors
-    /// An error if the memory cannot hold one expert; no slot remains.
+    /// An error if no slot remains and the memory cannot hold a new one.
     fn resize(&mut self, encoder: &mut B::Encoder<'_>, bytes: u64) -> Result<(), EngineError>;
 
     /// Creates the expert table of a layer, with no expert in a slot yet. Returns `None` if the host must

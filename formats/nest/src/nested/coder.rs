@@ -200,8 +200,8 @@ impl Coder {
         best.1
     }
 
-    /// Returns the code whose cell contains `u`, by inverting `u = v * (a + b * |v|)` and dividing into 256
-    /// cells.
+    /// Returns the code whose cell contains `u`. Inverts `u = v * (a + b * |v|)` and divides the range of `v`
+    /// into 256 cells.
     fn round(&self, u: f32) -> u8 {
         let v = 2.0 * u / (self.a + (self.a * self.a + 4.0 * self.b * u.abs()).sqrt());
         (v * 128.0 + 128.0).clamp(0.0, 255.0) as u8

@@ -89,7 +89,7 @@ impl CodecFitter {
 
     /// Returns the codec that fits the samples best. Alpha is found by search, the table by centroids.
     ///
-    /// If several tables are requested, tiles are then clustered by their best table.
+    /// Several tables, if requested, are fitted by clustering tiles by their best table.
     pub fn finish(self) -> Result<NestedCodec, NestedError> {
         self.options.check()?;
         let few = thin(&self.samples, ALPHA_GROUPS);

@@ -129,7 +129,8 @@ fn part(end: usize, bytes: usize) -> Option<Range<usize>> {
     Some(start..start.checked_add(bytes)?)
 }
 
-/// Returns the size in bytes of a plane of the nested code, or `None` if the matrix is empty or too large.
+/// Returns the size in bytes of a plane of the nested code. Returns `None` if the matrix is empty or too
+/// large.
 pub fn plane_bytes(layout: Layout, rows: usize, cols: usize, plane: Plane) -> Option<usize> {
     match plane {
         Plane::P2 => Some(base_parts(layout, rows, cols)?.bytes()),
@@ -137,7 +138,8 @@ pub fn plane_bytes(layout: Layout, rows: usize, cols: usize, plane: Plane) -> Op
     }
 }
 
-/// Returns the size in bytes of the merged digit of P3 and P4, or `None` if the matrix is empty or too large.
+/// Returns the size in bytes of the merged digit of P3 and P4. Returns `None` if the matrix is empty or too
+/// large.
 pub fn merged_bytes(layout: Layout, rows: usize, cols: usize) -> Option<usize> {
     Grid::new(rows, cols)?.code_bytes(layout, 2)
 }

@@ -8,8 +8,7 @@ pub(super) const MOMENTS: &str = "second moments of activations";
 
 /// Sum of `x xᵀ` over the input rows `x` of a matrix.
 ///
-/// If the matrix has an error `E`, `[rows, dim]`, the squared error of its outputs over those inputs is `tr(E
-/// H Eᵀ)`.
+/// An error `E` of the matrix, `[rows, dim]`, causes the squared output error `tr(E H Eᵀ)` over those inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SecondMoments {
     dim: usize,

@@ -13,11 +13,11 @@ pub enum NeuronOrder {
     /// The order of the checkpoint.
     #[default]
     Source,
-    /// Descending magnitude of the neurons' columns of down, so that the 32 columns of a group, which share a
-    /// scale, are similar. The two tiles of each group are split by the shape of their rows.
+    /// Descending magnitude of the neurons' columns of down. The 32 columns of a group, which share a scale,
+    /// are then similar. The two tiles of each group are split by the shape of their rows.
     Magnitude,
-    /// Order by shape of the rows of gate and up, the mean of `rms / peak` over groups, so that the 16 rows
-    /// of a tile, which share a table, are similar.
+    /// Shape of the neurons' rows of gate and up: the mean of `rms / peak` over groups, descending. The 16
+    /// rows of a tile, which share a table, are then similar.
     Shape,
 }
 

@@ -78,7 +78,7 @@ fn pack_codes(matrix: &QuantizedMatrix, grid: &Grid, layout: Layout, plane: Plan
     }
 }
 
-/// Merges planes P3 and P4 into one 2-bit digit, `p3 << 1 | p4`, in the layout of a 2-bit plane.
+/// Merges planes P3 and P4 into one 2-bit digit, `p3 << 1 | p4`. The output has the layout of a 2-bit plane.
 ///
 /// `out` must be twice as long as each plane. In [`Layout::Tile16`] the lengths are multiples of 64 bytes.
 pub fn merge_p3_p4(

@@ -3,7 +3,7 @@
 //! After "Jointly Learnable Codebooks and Mappings" (arXiv 2309.17361), with alternation instead of
 //! gradients: each tile takes the table with the smallest joint error, then each table becomes the centroids
 //! of its tiles. The mapping is proximal, as in the paper: a weight may only take a code within a quarter of
-//! a level-4 cell of its own position. Codes therefore move by one cell at most while tables are fitted.
+//! a level-4 cell of the weight's position. Codes therefore move by one cell at most while tables are fitted.
 
 use super::coder::Coder;
 use super::quantize::QuantizeOptions;

@@ -307,8 +307,8 @@ impl Group {
 }
 
 impl Matrix {
-    /// Checks that levels never decrease, that the last one is at least 2, and that floats are complete in
-    /// the first extent.
+    /// Checks the levels of a matrix. They must never decrease and must end with at least 2. Floats must be
+    /// complete in the first extent.
     pub(super) fn check_levels(&self) -> Result<(), &'static str> {
         if self.levels.windows(2).any(|pair| pair[0] > pair[1]) {
             return Err("levels that never fall");

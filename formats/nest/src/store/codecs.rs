@@ -7,7 +7,7 @@ use super::index::CodecSlot;
 use crate::memory::try_with_capacity;
 use crate::nested::{Codec, NestedCodec, ScaledCodec};
 
-const CODECS: &str = "the codecs of a store"; // what memory is asked for
+const CODECS: &str = "the codecs of a store"; // purpose of allocations, for errors
 
 pub(super) struct CodecRecord {
     id: u32,

@@ -81,7 +81,7 @@ impl Counts {
     }
 }
 
-const INDEX: &str = "the index of a store"; // what memory is asked for
+const INDEX: &str = "the index of a store"; // purpose of allocations, for errors
 
 /// A group record as stored, without its matrices, tensors and name.
 struct GroupRecord {

@@ -129,7 +129,7 @@ impl Group {
         follows && is_tiled && first.range.end == second.range.start
     }
 
-    /// Returns the size in bytes of the extent of `plane`, 0 if there is none, or `None` if the sizes
+    /// Returns the size in bytes of the extent of `plane`, 0 if there is none. Returns `None` if the sizes
     /// overflow.
     pub(super) fn extent_bytes(&self, plane: Plane) -> Option<usize> {
         self.visit(plane, |_| ())

@@ -415,7 +415,7 @@ impl Store {
     }
 }
 
-/// Reads and checks header and index. No other allocation depends on counts from the file.
+/// Reads and checks header and index. All allocations sized by counts from the file happen here.
 fn read_index(storage: &dyn Storage) -> Result<(Header, Index), StoreError> {
     let (name, length) = (storage.name(), storage.len());
     let read = |offset: u64, bytes: u64| -> Result<Vec<u8>, StoreError> {

@@ -76,8 +76,8 @@ pub(super) fn open(
     Ok((files, state))
 }
 
-/// Renames a shard from its final name back to the temporary one, if the earlier attempt was interrupted
-/// between two renames.
+/// Renames a shard from its final name back to the temporary one. This happens if the earlier attempt was
+/// interrupted between two renames.
 fn take_back(
     disk: &dyn Disk,
     temporary: &Path,

@@ -38,8 +38,8 @@ fn fit(weights: &[f32], rows: usize, cols: usize, tables: usize) -> NestedCodec 
     fitter.finish().unwrap()
 }
 
-/// Two kinds of tiles take different tables, with smaller errors than a single table at each low level, read
-/// back through planes.
+/// Two kinds of tiles take different tables. The errors, read back through planes, are smaller than with a
+/// single table at each low level.
 #[test]
 fn tiles_of_two_kinds_take_two_tables() {
     let rows = 24 * TILE_ROWS;

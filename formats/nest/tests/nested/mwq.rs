@@ -44,7 +44,7 @@ fn squared_error(group: &[f32], decoded: &[f32]) -> f64 {
     group.iter().zip(decoded).map(|(w, d)| (f64::from(*w) - f64::from(*d)).powi(2)).sum()
 }
 
-/// Finds the best base among all zeros with scales from a third of the range to all of it, each refined
+/// Finds the best base. All zeros are tried with scales from a third of the range to all of it, each refined
 /// twice.
 fn base(group: &[f32]) -> Vec<f32> {
     let low = group.iter().copied().fold(0.0f32, f32::min);

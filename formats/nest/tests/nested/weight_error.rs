@@ -7,8 +7,8 @@ use super::kquants::KQuant;
 use super::mwq;
 use super::samples::{Distribution, NestedResult, fit, measure, quantize};
 
-/// Compares dB + 6.02 * bits per weight at each level with the emulated quantization of that rate on the same
-/// weights. Two matrices share a codec. All bytes count.
+/// Compares dB + 6.02 * bits per weight with the emulated quantization of the same rate, at each level. Both
+/// use the same two matrices, which share a codec. All bytes count.
 #[test]
 fn no_level_is_worse_than_its_block_quantization() -> Result<(), NestedError> {
     const ROWS: usize = 64;

@@ -18,7 +18,8 @@ fn attempt(disk: &MemoryDisk, plan: &StorePlan, resume: bool) -> Result<(), Stor
     fill(StoreWriter::open_on(disk, Path::new(DESTINATION), plan, resume)?, plan)
 }
 
-/// Changes a byte of an unfinished file, after a sync of the folder so that a power failure cannot rename it.
+/// Changes a byte of an unfinished file. The folder is synced first, so that a power failure cannot rename
+/// the file.
 fn damage(disk: &MemoryDisk, random: &mut Random) {
     disk.sync_folder_of(Path::new(DESTINATION)).unwrap();
     let names = disk.names();

@@ -1,5 +1,5 @@
-//! Recomputes the checksums of a store whose header or index was modified on purpose, so that the checks
-//! behind them are reached.
+//! Recomputes the checksums of a store whose header or index was modified on purpose. The checks behind the
+//! checksums are then reached.
 
 use nestling_formats::store::format::HEADER_BYTES;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
