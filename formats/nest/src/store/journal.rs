@@ -32,39 +32,19 @@ const KIND_NOTE: u32 = 7;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
     /// Hash of an extent that was written.
-    Extent {
-        extent: u32,
-        hash: [u8; 16],
-    },
-    Codec {
-        codec: u32,
-        bytes: Vec<u8>,
-    },
+    Extent { extent: u32, hash: [u8; 16] },
+    /// Encoded codec.
+    Codec { codec: u32, bytes: Vec<u8> },
     /// Reduction of the error by an extent.
-    ErrorDrop {
-        extent: u32,
-        value: f32,
-    },
+    ErrorDrop { extent: u32, value: f32 },
     /// Frequency of use of a group.
-    Frequency {
-        group: u32,
-        value: f32,
-    },
+    Frequency { group: u32, value: f32 },
     /// Reduction of the error by each plane of a matrix; matrices are numbered across all groups.
-    MatrixDrops {
-        matrix: u32,
-        drops: [Option<f32>; PLANES],
-    },
+    MatrixDrops { matrix: u32, drops: [Option<f32>; PLANES] },
     /// Mean square of the router's weight for a group.
-    WeightSquare {
-        group: u32,
-        value: f32,
-    },
+    WeightSquare { group: u32, value: f32 },
     /// Caller-defined data about a group, available again after resuming.
-    Note {
-        group: u32,
-        bytes: Vec<u8>,
-    },
+    Note { group: u32, bytes: Vec<u8> },
 }
 
 impl Record {
