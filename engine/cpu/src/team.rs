@@ -9,14 +9,14 @@ use crate::threads::ThreadPool;
 use nestling_formats::memory::OutOfMemory;
 
 /// Minimum number of multiplications for parallel execution. A fork and join costs about as much as this many
-/// multiplications (PERF.md).
+/// multiplications (docs/perf/026).
 const FORK_MIN: usize = 1 << 16;
 
 /// Parts per thread, so that an interrupted thread does not delay the others.
 const PARTS_PER_THREAD: usize = 4;
 
 /// Parts per thread for long prompts. Each part reads the activations of all rows again, and wider parts
-/// reuse them more (PERF.md).
+/// reuse them more (docs/perf/026).
 const LARGE_PARTS_PER_THREAD: usize = 2;
 
 /// Number of multiplications from which work counts as a long prompt.

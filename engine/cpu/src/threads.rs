@@ -3,7 +3,7 @@
 //! The caller decides the division into parts from the shapes alone, and a part's result does not depend on
 //! the thread that runs it. The number of threads therefore never changes a result. After each job, workers
 //! spin for a short time, since the next job follows within microseconds during a step; then they yield, then
-//! they park. PERF.md compares the cost of a fork and join with alternatives.
+//! they park. docs/perf/026 compares the cost of a fork and join with alternatives.
 #![expect(unsafe_code, reason = "lends a closure to threads that outlive it; see `Lent`")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -2,7 +2,7 @@
 //!
 //! `out[q][c] = fma(a[q][k], b[k][c], out[q][c])` for ascending k. Each output has one chain, so that the
 //! bits do not depend on how rows and columns are blocked. A block of 4 rows by some vectors stays in
-//! registers; with plain loops, the compiler kept it in memory (PERF.md).
+//! registers; with plain loops, the compiler kept it in memory (docs/perf/026).
 #![expect(unsafe_code, reason = "vector loads and stores at offsets that `product` has checked")]
 
 use half::f16;

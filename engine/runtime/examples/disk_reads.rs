@@ -1,7 +1,7 @@
 //! Measures the speed of reading planes from disk.
 //!
 //! `disk_reads STORE [SECONDS]` reads random places of a store, bypassing the page cache if the file system
-//! allows it, with the sizes and depths of PERF.md's "Disk reads".
+//! allows it, with the sizes and depths of docs/perf/024's "Disk reads".
 #![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;

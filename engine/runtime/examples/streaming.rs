@@ -1,4 +1,4 @@
-//! Prints the tables of the streaming simulator in PERF.md:
+//! Prints the tables of the streaming simulator in docs/perf/028:
 //! `streaming [policies|upgrades|d2moe|machines]...`, by default all.
 //!
 //! The bundled model is run to record its routing. Everything else is generated from seeds.

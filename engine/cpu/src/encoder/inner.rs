@@ -11,7 +11,7 @@ use crate::rows::{QuantizedGroup, RowList};
 use crate::team::Team;
 
 /// Number of groups of gate that are computed before the same groups of up, for one row and for few rows.
-/// Matrices are read from memory faster in long runs (PERF.md, "Runs of gate and up").
+/// Matrices are read from memory faster in long runs (docs/perf/026, "Runs of gate and up").
 pub(super) const RUN: usize = 32;
 const FEW_ROWS_RUN: usize = 4;
 

@@ -26,7 +26,7 @@ pub(super) const ROW_BLOCK: usize = 128;
 pub(super) const FEW_ROWS: usize = 16;
 
 /// Size of outputs in bytes from which they do not stay in the second-level cache until they are read. Their
-/// rows are so far apart that reading each line before it is written cost a tenth of a prompt (PERF.md).
+/// rows are so far apart that reading each line before it is written cost a tenth of a prompt (docs/perf/026).
 const NON_TEMPORAL_BYTES: usize = 2 << 20;
 
 /// Store mode of outputs.

@@ -75,7 +75,7 @@ impl NibbleTables {
     }
 }
 
-/// Prefetches a line into the second-level cache, because the first level has only few fill buffers (PERF.md,
+/// Prefetches a line into the second-level cache, because the first level has only few fill buffers (docs/perf/026,
 /// "Runs of gate and up").
 #[inline]
 #[target_feature(enable = "avx512f")]

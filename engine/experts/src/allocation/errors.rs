@@ -135,7 +135,7 @@ impl Scale {
 
 /// Returns the minimum level of a group's matrices. Dense matrices stay at level 6 although they have
 /// measures: an error in attention costs the model more than its share of the residual stream indicates
-/// (PERF.md, "Planes of dense matrices").
+/// (docs/perf/023, "Planes of dense matrices").
 pub(super) fn floor(group: &Group) -> Level {
     match group.id {
         GroupId::Expert(_) => Level::L2,

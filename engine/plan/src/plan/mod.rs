@@ -15,7 +15,7 @@ pub use usage::{DEFAULT_SKEW, supposed_rates};
 /// Ratio of the bytes missed by a running cache to those missed by the best fixed choice of experts.
 pub const MISSING_OVER_BEST: f64 = 1.15;
 
-/// Share of memory bandwidth that decoding reaches; PERF.md has 66 to 91 %.
+/// Share of memory bandwidth that decoding reaches; docs/perf/025 has 66 to 91 %.
 pub const COMPUTE_SHARE: f64 = 0.75;
 
 /// Share of the shorter of reading and computing that does not overlap with the longer.

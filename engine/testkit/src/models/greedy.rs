@@ -18,7 +18,7 @@ use crate::{ModelsDevice, Test, note, tests};
 const PROMPT: usize = 32;
 
 /// Returns the maximum difference of a logit. For float activations, see `forced.rs`. For int8, the largest
-/// change of a logit by int8 rounding on the CPU (PERF.md).
+/// change of a logit by int8 rounding on the CPU (docs/perf/023).
 fn tolerance(activations: ActivationMode) -> f32 {
     match activations {
         ActivationMode::Float => 0.005,

@@ -1,4 +1,4 @@
-//! Measurements for PERF.md: `cargo test --release -p nestling-formats --test store -- --ignored speed
+//! Measurements for docs/perf/024: `cargo test --release -p nestling-formats --test store -- --ignored speed
 //! --nocapture`.
 
 use std::hint::black_box;
