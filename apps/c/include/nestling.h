@@ -36,25 +36,25 @@
 // All experts in memory.
 #define NESTLING_RESIDENCE_OWNED 1
 
-// As many planes of experts in memory as the budget has room for; others are read when they are wanted.
+// Keeps as many planes of experts in memory as the budget holds, and reads others on demand.
 #define NESTLING_RESIDENCE_STREAMED 2
 
-// As AUTO, but the model is open before its experts are there.
+// Like AUTO, but the model opens before its experts are loaded.
 #define NESTLING_RESIDENCE_LAZY 3
 
-// What became of a call. Anything but NESTLING_STATUS_OK comes with an error, where one was asked for.
+// Status of a call. Each status except NESTLING_STATUS_OK comes with an error, if the caller requested one.
 typedef enum nestling_status {
-    // It did what it is for.
+    // Success.
     NESTLING_STATUS_OK = 0,
-    // What was asked for makes no sense, or is too long: the same again fails again.
+    // Invalid or too long arguments; the same call fails again.
     NESTLING_STATUS_CALLER = 1,
     // Later, it may work.
     NESTLING_STATUS_BUSY = 2,
     // Memory, pages or threads are not enough: less may work, or more of them.
     NESTLING_STATUS_NO_ROOM = 3,
-    // It was cancelled, or its engine was shut down.
+    // Cancelled, or the engine was shut down.
     NESTLING_STATUS_STOPPED = 4,
-    // A file that is damaged, missing or not what it should be, or a disk that fails.
+    // Damaged, missing or unsuitable file, or a failing disk.
     NESTLING_STATUS_SOURCE = 5,
     // The model, its device or the library itself: open the model again, and report it.
     NESTLING_STATUS_BROKEN = 6,
@@ -62,21 +62,21 @@ typedef enum nestling_status {
 
 // How important a line of the log is.
 typedef enum nestling_log_level {
-    // Something failed.
+    // A failure.
     NESTLING_LOG_LEVEL_ERROR = 1,
-    // Something is not as it should be.
+    // A condition that deserves attention.
     NESTLING_LOG_LEVEL_WARN = 2,
-    // What people may want to know.
+    // Information for users.
     NESTLING_LOG_LEVEL_INFO = 3,
-    // What helps to find out why.
+    // Details for debugging.
     NESTLING_LOG_LEVEL_DEBUG = 4,
     // Everything.
     NESTLING_LOG_LEVEL_TRACE = 5,
 } nestling_log_level;
 
-// What an event is.
+// Kind of an event.
 typedef enum nestling_event_kind {
-    // Nothing happened in the time that was given.
+    // No event arrived within the timeout.
     NESTLING_EVENT_KIND_NONE = 0,
     // A token was chosen: `token`, and where asked for `log_prob`. Before the text that it completes.
     NESTLING_EVENT_KIND_TOKEN = 1,
@@ -90,17 +90,17 @@ typedef enum nestling_event_kind {
     NESTLING_EVENT_KIND_TOOL_CALL_ARGUMENTS = 5,
     // The call that began last, whole: `id`, `name`, and its arguments as JSON in `text`.
     NESTLING_EVENT_KIND_TOOL_CALL = 6,
-    // It ended: `finish_reason` and the counts. The last event of a generation that did not fail.
+    // End of the generation, with `finish_reason` and counts. The last event of a generation that did not fail.
     NESTLING_EVENT_KIND_FINISHED = 7,
-    // There is no further event.
+    // End of the events.
     NESTLING_EVENT_KIND_END = 8,
-    // Something that this header does not know.
+    // A value that this header does not know.
     NESTLING_EVENT_KIND_OTHER = 9,
 } nestling_event_kind;
 
-// Why a generation ended.
+// Reason for the end of a generation.
 typedef enum nestling_finish_reason {
-    // It has not ended.
+    // The generation has not ended.
     NESTLING_FINISH_REASON_NONE = 0,
     // The model ended its turn, or wrote a stop string.
     NESTLING_FINISH_REASON_STOP = 1,
@@ -110,27 +110,26 @@ typedef enum nestling_finish_reason {
     NESTLING_FINISH_REASON_CONTEXT_FULL = 3,
     // The model ended its turn with a tool call.
     NESTLING_FINISH_REASON_TOOL_CALLS = 4,
-    // It was cancelled.
+    // The generation was cancelled.
     NESTLING_FINISH_REASON_CANCELLED = 5,
-    // Something that this header does not know.
+    // A value that this header does not know.
     NESTLING_FINISH_REASON_OTHER = 6,
 } nestling_finish_reason;
 
 // Bytes that the library gave; freed with nestling_bytes_free.
 typedef struct nestling_bytes nestling_bytes;
 
-// Stops what it was given to: the opening of a model, a generation. It may be used from any thread and any number of
-// times, and stays cancelled.
+// A cancel token for openings of models and for generations. Any thread may use it, any number of times. It stays
+// cancelled.
 typedef struct nestling_cancel nestling_cancel;
 
-// A conversation and its session: what is sent and what was answered, reasoning and tool calls included. One thread at a
-// time uses it.
+// A conversation and its session: messages, answers, reasoning and tool calls. One thread at a time may use it.
 typedef struct nestling_chat nestling_chat;
 
 // Threads and a memory budget that models share. Any number of threads may use it at once; its models keep it running.
 typedef struct nestling_engine nestling_engine;
 
-// Why a call failed.
+// Reason for the failure of a call.
 typedef struct nestling_error nestling_error;
 
 // A generation under way. Its events are asked for by one thread at a time; any thread may cancel it. Freeing it cancels
@@ -140,7 +139,7 @@ typedef struct nestling_generation nestling_generation;
 // A model, open. Any number of threads may use it at once; its sessions, chats and generations keep it open.
 typedef struct nestling_model nestling_model;
 
-// A history of tokens, and what was computed for them. One thread at a time uses it.
+// A token history and its computed state. One thread at a time may use it.
 typedef struct nestling_session nestling_session;
 
 // Hears of a line of the log, on the thread that it comes from, several at once perhaps. It must return soon and call
@@ -151,8 +150,8 @@ typedef void (*nestling_log_callback)(void *user_data, enum nestling_log_level l
 typedef struct nestling_engine_options {
     // sizeof of this struct.
     size_t size;
-    // Bytes of memory that all its models may take, weights, keys and values and scratch; 0 is what the system says is
-    // free, less a margin; UINT64_MAX is no limit.
+    // Memory budget of all models in bytes: weights, KV cache and scratch. 0 means the free memory that the system
+    // reports, less a margin; UINT64_MAX means no limit.
     uint64_t memory_budget;
     // Threads that compute; 0 is one for each core.
     uint32_t threads;
@@ -160,7 +159,7 @@ typedef struct nestling_engine_options {
     uint32_t waiting_max;
 } nestling_engine_options;
 
-// What an engine does, and what it did since it was started. `size` is set to sizeof by the caller.
+// State and counters of an engine. The caller sets `size` to sizeof.
 typedef struct nestling_engine_status {
     // sizeof of this struct.
     size_t size;
@@ -174,7 +173,7 @@ typedef struct nestling_engine_status {
     uint64_t waiting;
     // Pages of keys and values.
     uint64_t pages_total;
-    // Those that are free.
+    // Free KV pages.
     uint64_t pages_free;
     // Steps that were computed.
     uint64_t steps;
@@ -192,7 +191,7 @@ typedef struct nestling_engine_status {
     uint64_t read_bytes;
     // Tokens of prompts for which beginnings were looked for that others had computed.
     uint64_t prefix_asked_tokens;
-    // Of these, those that were found.
+    // Prompt tokens found in the prefix cache.
     uint64_t prefix_found_tokens;
 } nestling_engine_status;
 
@@ -203,41 +202,41 @@ typedef int32_t (*nestling_progress)(void *user_data, uint64_t parts_done, uint6
 typedef struct nestling_model_options {
     // sizeof of this struct.
     size_t size;
-    // What computes: "auto", "cpu", or where the library was built with them "cuda" or "wgpu", with ":INDEX" or ":NAME";
-    // NULL is "auto".
+    // Compute device: "auto", "cpu", or "cuda" and "wgpu" if the library was built with them, with ":INDEX" or ":NAME".
+    // NULL means "auto".
     const char *device;
-    // Bytes of memory that weights, keys and values and scratch may take; 0 is what the system says is free, less a
-    // margin; UINT64_MAX is no limit. With `engine` it must be 0, and so must `threads`.
+    // Memory budget in bytes for weights, KV cache and scratch. 0 means the free memory that the system reports, less a
+    // margin; UINT64_MAX means no limit. Must be 0 with `engine`, like `threads`.
     uint64_t memory_budget;
-    // Bytes of a GPU's memory; 0 is what it has.
+    // GPU memory budget in bytes; 0 means all of it.
     uint64_t device_budget;
     // Threads that compute; 0 is one for each core.
     uint32_t threads;
-    // Most tokens of one session; 0 is what the model was trained for, at most 8192.
+    // Maximum number of tokens of a session; 0 means the trained context, at most 8192.
     uint32_t context_length;
     // Tokens whose keys and values all sessions may hold together; 0 is twice the context length.
     uint32_t kv_tokens;
     // Bits of every weight to use, 2, 3, 4, 6 or 8; 0 is all that the store holds.
     uint32_t level;
-    // Where the experts are: a NESTLING_RESIDENCE_ constant.
+    // Residence of the experts: a NESTLING_RESIDENCE_ constant.
     uint32_t residence;
     // Keys and values in 8 bits where not 0, else in 16.
     uint32_t kv_int8;
     // Hears of the progress; may be NULL.
     nestling_progress progress;
-    // What progress is called with.
+    // Argument of `progress`.
     void *progress_data;
     // Cancels the opening; may be NULL.
     const struct nestling_cancel *cancel;
-    // The engine whose threads and memory budget the model shares with others; NULL is one of its own.
+    // Engine whose threads and memory budget the model shares; NULL creates an engine for this model.
     const struct nestling_engine *engine;
 } nestling_model_options;
 
-// What a model is and does. `size` is set to sizeof by the caller.
+// Properties and state of a model. The caller sets `size` to sizeof.
 typedef struct nestling_model_status {
     // sizeof of this struct.
     size_t size;
-    // Most tokens of one session.
+    // Maximum number of tokens of a session.
     uint64_t context_length;
     // Bytes of weights that are held.
     uint64_t weight_bytes;
@@ -251,17 +250,17 @@ typedef struct nestling_model_status {
     uint64_t running;
     // Generations that wait for room.
     uint64_t waiting;
-    // Pages of keys and values, and those that are free.
+    // Total number of KV pages; `pages_free` is the number of free ones.
     uint64_t pages_total;
     // See pages_total.
     uint64_t pages_free;
-    // Not 0 where its experts are streamed.
+    // Nonzero if experts are streamed.
     uint32_t is_streamed;
-    // Not 0 where messages are prompts: it has a chat template.
+    // Nonzero if the model has a chat template, so that messages can be prompts.
     uint32_t has_chat;
-    // Not 0 where its chat template has a place for tools.
+    // Nonzero if the chat template supports tools.
     uint32_t has_tools;
-    // Not 0 where its answers may begin with reasoning.
+    // Nonzero if answers may begin with reasoning.
     uint32_t has_reasoning;
 } nestling_model_status;
 
@@ -270,8 +269,8 @@ typedef struct nestling_model_status {
 typedef struct nestling_generate_options {
     // sizeof of this struct.
     size_t size;
-    // Most tokens to generate; negative is until the model ends or the context is full. With 0 the prompt is computed
-    // and kept for what comes after.
+    // Maximum number of tokens to generate; negative means until the model ends or the context is full. With 0, the
+    // prompt is computed and retained.
     int64_t max_tokens;
     // Divides the logits; 0 is the likeliest token always; NAN is the model's own.
     float temperature;
@@ -289,13 +288,13 @@ typedef struct nestling_generate_options {
     int64_t top_k;
     // Makes draws repeatable; NULL is another seed each time.
     const uint64_t *seed;
-    // Log-probabilities with every token, and of so many best ones; negative is none.
+    // Number of most likely tokens whose log-probabilities are computed for each token; negative means none.
     int32_t top_logprobs;
-    // Every token is an event of its own where not 0.
+    // Nonzero requests an event for each token.
     uint32_t token_events;
     // The model's own end tokens are tokens like others where not 0.
     uint32_t ignore_end;
-    // Bits to compute with, at most those that the model was opened with; 0 is those.
+    // Level in bits, at most the one that the model was opened with; 0 means that level.
     uint32_t level;
     // Texts that end the answer and are not part of it.
     const char *const *stop;
@@ -309,13 +308,13 @@ typedef struct nestling_generate_options {
     const char *lark;
     // Whether the model calls a tool: "auto", "none", "required", or the name of one that it calls; NULL is "auto".
     const char *tool_choice;
-    // In how many milliseconds the first token is wanted; 0 is whenever it comes.
+    // Deadline of the first token in milliseconds; 0 means none.
     uint64_t deadline_ms;
     // Generations with a greater number go first; -128 to 127.
     int32_t priority;
-    // Not used.
+    // Unused; must be 0.
     uint32_t reserved;
-    // Whose beginnings of prompts it shares; NULL shares with all others that have NULL.
+    // Salt of the prefix cache: only generations with equal salts share prefixes. NULL is a salt, too.
     const char *cache_salt;
 } nestling_generate_options;
 
@@ -324,15 +323,15 @@ typedef struct nestling_generate_options {
 typedef struct nestling_event {
     // sizeof of this struct.
     size_t size;
-    // What it is; the other fields have a meaning as far as this says.
+    // Kind of the event. It decides which other fields have a meaning.
     enum nestling_event_kind kind;
-    // Why it ended.
+    // Reason for the end.
     enum nestling_finish_reason finish_reason;
     // A text, else NULL.
     const char *text;
-    // Its bytes without the zero.
+    // Length of `text` in bytes, excluding the terminating NUL.
     size_t text_length;
-    // What the tool's result refers to, else NULL.
+    // Identifier of the tool call, to which the tool's result refers; otherwise NULL.
     const char *id;
     // The function's name, else NULL.
     const char *name;
@@ -344,7 +343,7 @@ typedef struct nestling_event {
     float log_prob;
     // Tokens of the whole prompt.
     uint64_t prompt_tokens;
-    // Of these, how many were not computed again.
+    // Prompt tokens that were cached and not computed again.
     uint64_t cached_tokens;
     // Tokens generated.
     uint64_t completion_tokens;
@@ -360,7 +359,7 @@ typedef struct nestling_event {
     uint64_t kv_bytes;
     // Streamed experts that were there when they were wanted, for other generations of the same steps too.
     uint64_t expert_hits;
-    // Those of which something had to be read.
+    // Expert uses that had to read planes.
     uint64_t expert_misses;
     // Bytes of them that were read.
     uint64_t read_bytes;
@@ -377,10 +376,10 @@ extern "C" {
 // The library's version, such as "0.1.0". It belongs to the library.
 const char *nestling_version(void);
 
-// The class of an error; that of NULL is NESTLING_STATUS_OK.
+// Returns the class of an error, or NESTLING_STATUS_OK for NULL.
 enum nestling_status nestling_error_status(const struct nestling_error *error);
 
-// The words of an error, in UTF-8. They belong to it. Those of NULL are "".
+// Returns the text of an error in UTF-8, which lives as long as the error. Returns "" for NULL.
 const char *nestling_error_text(const struct nestling_error *error);
 
 // Frees an error; nothing for NULL.
@@ -395,11 +394,11 @@ struct nestling_cancel *nestling_cancel_new(void);
 // Cancels; returns at once. Nothing for NULL.
 void nestling_cancel_cancel(const struct nestling_cancel *cancel);
 
-// Frees a token; what it was given to can no longer be cancelled by it. Nothing for NULL.
+// Frees a cancel token, which then cancels nothing. NULL is ignored.
 void nestling_cancel_free(struct nestling_cancel *cancel);
 
-// Tells a callback what the library logs, up to `level_max` (1 errors alone, to 5 everything), until the process ends.
-// Only once, and only where no Rust program around this library has a subscriber of its own.
+// Passes log lines up to `level_max` (1: errors only, 5: everything) to a callback until the process ends. Works once,
+// and only if no Rust program around this library has installed a subscriber.
 enum nestling_status nestling_set_log_callback(nestling_log_callback callback,
                                                void *user_data,
                                                int32_t level_max,
@@ -413,14 +412,14 @@ enum nestling_status nestling_engine_new(const struct nestling_engine_options *o
                                          struct nestling_engine **engine,
                                          struct nestling_error **error);
 
-// Lets go of an engine. It ends when its models are freed too. Nothing for NULL.
+// Releases an engine. It ends when its models are freed too. NULL is ignored.
 void nestling_engine_free(struct nestling_engine *engine);
 
 // Ends every generation of an engine, with NESTLING_STATUS_STOPPED, and refuses further ones: for a program that is about
 // to end. Nothing for NULL.
 void nestling_engine_shutdown(const struct nestling_engine *engine);
 
-// Tells what an engine does at this moment. `status->size` must be set.
+// Writes the present state of an engine. `status->size` must be set.
 enum nestling_status nestling_engine_status_now(const struct nestling_engine *engine,
                                                 struct nestling_engine_status *status,
                                                 struct nestling_error **error);
@@ -428,17 +427,17 @@ enum nestling_status nestling_engine_status_now(const struct nestling_engine *en
 // Options with every default. `size` is sizeof(nestling_model_options).
 void nestling_model_options_init(struct nestling_model_options *options, size_t size);
 
-// Opens a model: a .nest store, a GGUF file where it lies, or the folder of a Hugging Face checkpoint. Takes its time:
-// seconds for a store, up to minutes for a checkpoint. `options` may be NULL.
+// Opens a model: a .nest store, a GGUF file in place, or the folder of a Hugging Face checkpoint. Takes seconds for a
+// store, up to minutes for a checkpoint. `options` may be NULL.
 enum nestling_status nestling_model_open(const char *path,
                                          const struct nestling_model_options *options,
                                          struct nestling_model **model,
                                          struct nestling_error **error);
 
-// Lets go of a model. It is closed when its sessions, chats and generations are freed too. Nothing for NULL.
+// Releases a model. It closes when its sessions, chats and generations are freed too. NULL is ignored.
 void nestling_model_free(struct nestling_model *model);
 
-// Gives the engine of a model, to share it with further models or to see what it does.
+// Returns the engine of a model, to share it with further models or to read its status.
 enum nestling_status nestling_model_engine(const struct nestling_model *model,
                                            struct nestling_engine **engine,
                                            struct nestling_error **error);
@@ -450,14 +449,14 @@ enum nestling_status nestling_model_set_memory_budget(const struct nestling_mode
                                                       uint64_t bytes,
                                                       struct nestling_error **error);
 
-// For a system short of memory: lets go of so many bytes of streamed experts, those that are missed least, at the latest
-// before the next layer is computed; UINT64_MAX is as many as there are. Returns at once, so that it may be called in a
-// callback of the system. They come back as they are used: less for good is nestling_model_set_memory_budget.
+// Evicts `bytes` bytes of streamed experts, least valuable first, before the next layer is computed; UINT64_MAX evicts
+// all. Intended for memory pressure: it returns immediately, so a callback of the system may call it. Evicted experts
+// return as they are used; nestling_model_set_memory_budget lowers the budget permanently.
 enum nestling_status nestling_model_relieve_pressure(const struct nestling_model *model,
                                                      uint64_t bytes,
                                                      struct nestling_error **error);
 
-// Tells what a model is and does at this moment. `status->size` must be set.
+// Writes the properties and the present state of a model. `status->size` must be set.
 enum nestling_status nestling_model_status_now(const struct nestling_model *model,
                                                struct nestling_model_status *status,
                                                struct nestling_error **error);
@@ -484,7 +483,7 @@ enum nestling_status nestling_generation_run(const struct nestling_generation *g
 // NULL.
 void nestling_generation_cancel(const struct nestling_generation *generation);
 
-// Cancels and frees a generation; what was computed stays with its session. Nothing for NULL.
+// Cancels and frees a generation. Computed tokens stay in its session. NULL is ignored.
 void nestling_generation_free(struct nestling_generation *generation);
 
 // Begins an empty session of a model. Costs nothing until it computes.
@@ -492,15 +491,15 @@ enum nestling_status nestling_session_new(const struct nestling_model *model,
                                           struct nestling_session **session,
                                           struct nestling_error **error);
 
-// Makes a session that holds the same; it takes no pages of its own until both go on.
+// Forks a session. Both share KV pages until one of them continues.
 enum nestling_status nestling_session_fork(const struct nestling_session *session,
                                            struct nestling_session **fork,
                                            struct nestling_error **error);
 
-// Frees a session; nothing for NULL. A generation of it goes on.
+// Frees a session. A running generation continues. NULL is ignored.
 void nestling_session_free(struct nestling_session *session);
 
-// Tells how many tokens a session holds. After a generation was freed it may wait a layer for its end.
+// Writes the number of tokens of a session. After a generation was freed, the call may wait up to one layer for its end.
 enum nestling_status nestling_session_length(const struct nestling_session *session,
                                              size_t *tokens,
                                              struct nestling_error **error);
@@ -510,14 +509,14 @@ enum nestling_status nestling_session_truncate(const struct nestling_session *se
                                                size_t tokens,
                                                struct nestling_error **error);
 
-// Adds a text to what the session holds and generates what follows, without a chat template. `options` may be NULL.
+// Appends a text to the session and generates a completion, without a chat template. `options` may be NULL.
 enum nestling_status nestling_session_generate_text(const struct nestling_session *session,
                                                     const char *prompt,
                                                     const struct nestling_generate_options *options,
                                                     struct nestling_generation **generation,
                                                     struct nestling_error **error);
 
-// Adds tokens to what the session holds and generates what follows. `options` may be NULL.
+// Appends tokens to the session and generates a completion. `options` may be NULL.
 enum nestling_status nestling_session_generate_tokens(const struct nestling_session *session,
                                                       const uint32_t *tokens,
                                                       size_t count,
@@ -525,8 +524,8 @@ enum nestling_status nestling_session_generate_tokens(const struct nestling_sess
                                                       struct nestling_generation **generation,
                                                       struct nestling_error **error);
 
-// Generates the answer to a whole conversation, which becomes what the session holds; what both begin with is not
-// computed again. `conversation` is JSON: {"messages": [...], "tools": [...], "chat_template_kwargs": {...}} as in the
+// Generates the answer to a whole conversation, which replaces the session's history. A shared prefix is not computed
+// again. `conversation` is JSON: {"messages": [...], "tools": [...], "chat_template_kwargs": {...}} as in the
 // OpenAI API, the last two optional. `options` may be NULL.
 enum nestling_status nestling_session_generate_conversation(const struct nestling_session *session,
                                                             const char *conversation,
@@ -557,14 +556,14 @@ enum nestling_status nestling_model_restore(const struct nestling_model *model,
                                             struct nestling_session **session,
                                             struct nestling_error **error);
 
-// Begins a conversation. `conversation` is JSON as for nestling_session_generate_conversation, with what was said so far
-// and the tools; NULL is an empty one.
+// Starts a conversation. `conversation` is JSON as for nestling_session_generate_conversation, with earlier messages and
+// tools; NULL is an empty conversation.
 enum nestling_status nestling_chat_new(const struct nestling_model *model,
                                        const char *conversation,
                                        struct nestling_chat **chat,
                                        struct nestling_error **error);
 
-// Frees a conversation; nothing for NULL. An answer under way goes on.
+// Frees a conversation. A running generation continues. NULL is ignored.
 void nestling_chat_free(struct nestling_chat *chat);
 
 // Says something as the user, and starts the answer, which is part of the conversation as far as it comes. `options` may
