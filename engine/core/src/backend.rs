@@ -121,13 +121,13 @@ pub trait Backend: Send + Sized + 'static {
     /// Allocates a buffer for activations of up to `rows_max` rows.
     ///
     /// # Errors
-    /// An error if the backend's memory is full.
+    /// Returns an error if the backend's memory is full.
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<Self::Buffer, EngineError>;
 
     /// Allocates the routing of up to `rows_max` rows.
     ///
     /// # Errors
-    /// An error if the backend's memory is full.
+    /// Returns an error if the backend's memory is full.
     fn routing(
         &mut self,
         rows_max: usize,
@@ -138,7 +138,7 @@ pub trait Backend: Send + Sized + 'static {
     /// fails here.
     ///
     /// # Errors
-    /// An error if the model exceeds a memory limit; it states the minimum limit required.
+    /// Returns an error if the model exceeds a memory limit; it states the minimum limit required.
     fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
         let _ = needs;
         Ok(())
@@ -147,13 +147,13 @@ pub trait Backend: Send + Sized + 'static {
     /// Uploads a vector.
     ///
     /// # Errors
-    /// An error if the backend's memory is full.
+    /// Returns an error if the backend's memory is full.
     fn upload_floats(&mut self, values: &[f32]) -> Result<Self::Floats, EngineError>;
 
     /// Uploads a matrix; a CPU uses the bytes in place.
     ///
     /// # Errors
-    /// An error if the backend's memory is full or it does not support the form of the weights.
+    /// Returns an error if the backend's memory is full or it does not support the form of the weights.
     fn upload_matrix(
         &mut self,
         weights: &MatrixWeights,
@@ -171,7 +171,7 @@ pub trait Backend: Send + Sized + 'static {
     /// a form for the host.
     ///
     /// # Errors
-    /// An error if the backend's memory is full.
+    /// Returns an error if the backend's memory is full.
     fn expert_table(
         &mut self,
         experts: &[Arc<FeedForward<Self>>],
@@ -184,7 +184,7 @@ pub trait Backend: Send + Sized + 'static {
     /// memory is full. Returns `None` if planes are used in host memory.
     ///
     /// # Errors
-    /// An error if the memory cannot hold one expert.
+    /// Returns an error if the memory cannot hold one expert.
     fn expert_slots(
         &mut self,
         layers: &[Option<ExpertShape>],
@@ -197,13 +197,13 @@ pub trait Backend: Send + Sized + 'static {
     /// Allocates the KV cache of one layer. Pages may be allocated on first write.
     ///
     /// # Errors
-    /// An error if the backend's memory is full.
+    /// Returns an error if the backend's memory is full.
     fn kv_pool(&mut self, shape: &KvShape) -> Result<Self::KvPool, EngineError>;
 
     /// Copies a page of one layer.
     ///
     /// # Errors
-    /// An error if the pool does not have one of the pages.
+    /// Returns an error if the pool does not have one of the pages.
     fn copy_page(
         &mut self,
         pool: &mut Self::KvPool,
@@ -215,7 +215,7 @@ pub trait Backend: Send + Sized + 'static {
     /// own layout.
     ///
     /// # Errors
-    /// An error if the pool does not have the page.
+    /// Returns an error if the pool does not have the page.
     fn read_page(
         &mut self,
         pool: &Self::KvPool,
@@ -226,7 +226,7 @@ pub trait Backend: Send + Sized + 'static {
     /// Restores a page from the output of [`Backend::read_page`].
     ///
     /// # Errors
-    /// An error if the pool does not have the page or the length is wrong.
+    /// Returns an error if the pool does not have the page or the length is wrong.
     fn write_page(
         &mut self,
         pool: &mut Self::KvPool,
@@ -237,14 +237,14 @@ pub trait Backend: Send + Sized + 'static {
     /// Allocates the recurrent states of one layer. States may be allocated on first write.
     ///
     /// # Errors
-    /// An error if the backend's memory is full.
+    /// Returns an error if the backend's memory is full.
     fn state_pool(&mut self, shape: &StateShape) -> Result<Self::StatePool, EngineError>;
 
     /// Appends the contents of a state to `out` for a snapshot: [`StateShape::state_bytes`] bytes in the
     /// backend's own layout.
     ///
     /// # Errors
-    /// An error if the state was never written.
+    /// Returns an error if the state was never written.
     fn read_state(
         &mut self,
         pool: &Self::StatePool,
@@ -255,7 +255,7 @@ pub trait Backend: Send + Sized + 'static {
     /// Restores a state from the output of [`Backend::read_state`].
     ///
     /// # Errors
-    /// An error if the pool does not have the state or the length is wrong.
+    /// Returns an error if the pool does not have the state or the length is wrong.
     fn write_state(
         &mut self,
         pool: &mut Self::StatePool,

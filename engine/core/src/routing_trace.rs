@@ -89,7 +89,7 @@ impl<W: Write> TraceWriter<W> {
     /// Starts a trace by writing its header.
     ///
     /// # Errors
-    /// An error if the write fails.
+    /// Returns an error if the write fails.
     pub fn new(mut out: W, shape: &TraceShape) -> Result<Self, std::io::Error> {
         let header = Header {
             nestling_routing_trace: VERSION,
@@ -103,7 +103,7 @@ impl<W: Write> TraceWriter<W> {
     /// Writes a step.
     ///
     /// # Errors
-    /// An error if the write fails.
+    /// Returns an error if the write fails.
     pub fn step(&mut self, step: &TraceStep) -> Result<(), std::io::Error> {
         line(&mut self.out, step)
     }
@@ -111,7 +111,7 @@ impl<W: Write> TraceWriter<W> {
     /// Flushes and returns the underlying writer.
     ///
     /// # Errors
-    /// An error if the write fails.
+    /// Returns an error if the write fails.
     pub fn finish(mut self) -> Result<W, std::io::Error> {
         self.out.flush()?;
         Ok(self.out)
@@ -169,7 +169,7 @@ impl RoutingTrace {
     /// Writes the trace in the format of [`RoutingTrace::read`].
     ///
     /// # Errors
-    /// An error if the write fails.
+    /// Returns an error if the write fails.
     pub fn write(&self, out: impl Write) -> Result<(), std::io::Error> {
         let mut writer = TraceWriter::new(out, &self.shape)?;
         for step in &self.steps {

@@ -145,7 +145,7 @@ pub trait ModelRunner: Send {
     /// Applies pending requests of [`ExpertMemory`] immediately; steps apply them too.
     ///
     /// # Errors
-    /// An error if the budget cannot hold one token's experts of one layer; the old budget stays in effect.
+    /// Returns an error if the budget cannot hold one token's experts of one layer; the old budget stays in effect.
     fn change_expert_memory(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -163,25 +163,25 @@ pub trait ModelRunner: Send {
     /// Copies a page in all layers.
     ///
     /// # Errors
-    /// An error if the pool does not have one of the pages.
+    /// Returns an error if the pool does not have one of the pages.
     fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError>;
 
     /// Returns the contents of a page, `page_bytes` bytes, for a snapshot.
     ///
     /// # Errors
-    /// An error if the pool does not have the page.
+    /// Returns an error if the pool does not have the page.
     fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError>;
 
     /// Restores a page from the output of [`ModelRunner::read_page`].
     ///
     /// # Errors
-    /// An error if the pool does not have the page or the length is wrong.
+    /// Returns an error if the pool does not have the page or the length is wrong.
     fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError>;
 
     /// Returns the contents of a recurrent state, `state_bytes` bytes, for a snapshot.
     ///
     /// # Errors
-    /// An error if the state was never written or the model has no recurrent layers.
+    /// Returns an error if the state was never written or the model has no recurrent layers.
     fn read_state(&mut self, state: StateId) -> Result<Vec<u8>, EngineError> {
         Err(no_states(state))
     }
@@ -189,7 +189,7 @@ pub trait ModelRunner: Send {
     /// Restores a state from the output of [`ModelRunner::read_state`].
     ///
     /// # Errors
-    /// An error if the pool does not have the state, the length is wrong, or the model has no recurrent
+    /// Returns an error if the pool does not have the state, the length is wrong, or the model has no recurrent
     /// layers.
     fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), EngineError> {
         let _ = bytes;

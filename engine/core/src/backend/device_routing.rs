@@ -11,7 +11,7 @@ pub trait DeviceRouting<B: Backend>: Send + Sync {
     /// Updates the entry of a streamed expert; `None` if the expert is in no slot.
     ///
     /// # Errors
-    /// An error if the table does not have the expert or the device failed.
+    /// Returns an error if the table does not have the expert or the device failed.
     fn set_expert(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -24,7 +24,7 @@ pub trait DeviceRouting<B: Backend>: Send + Sync {
     /// (level.index() + 1) << 16`.
     ///
     /// # Errors
-    /// An error if the number of weights does not match the table or the device failed.
+    /// Returns an error if the number of weights does not match the table or the device failed.
     fn set_level_weights(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -43,7 +43,7 @@ pub trait DeviceRouting<B: Backend>: Send + Sync {
     /// [`Encoder::finish`]: super::Encoder::finish
     ///
     /// # Errors
-    /// An error if sizes differ, an expert of the table does not hold a level, or the device failed.
+    /// Returns an error if sizes differ, an expert of the table does not hold a level, or the device failed.
     fn routed_experts(
         &self,
         encoder: &mut B::Encoder<'_>,

@@ -28,7 +28,7 @@ pub trait Encoder<B: Backend>: Send {
     /// Computes `out[t] = table[tokens[t]]` at each row's dense level.
     ///
     /// # Errors
-    /// An error if a token is outside the table or the device failed.
+    /// Returns an error if a token is outside the table or the device failed.
     fn embed(
         &mut self,
         table: &B::Matrix,
@@ -39,13 +39,13 @@ pub trait Encoder<B: Backend>: Send {
     /// Copies values from the host, a whole number of rows of `out`.
     ///
     /// # Errors
-    /// An error if the values do not fill whole rows or the device failed.
+    /// Returns an error if the values do not fill whole rows or the device failed.
     fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError>;
 
     /// Copies `out[rows[i]] = values[i]` from the host; other rows are unchanged.
     ///
     /// # Errors
-    /// An error if sizes differ, `out` does not have a row, or the device failed.
+    /// Returns an error if sizes differ, `out` does not have a row, or the device failed.
     fn write_rows(
         &mut self,
         values: &[f32], // [N, D]
@@ -56,7 +56,7 @@ pub trait Encoder<B: Backend>: Send {
     /// Computes `x / sqrt(mean(x²) + eps) * weight` row by row and sets or adds it to `out`.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn rms_norm(
         &mut self,
         x: &B::Buffer,      // [T, D]
@@ -70,7 +70,7 @@ pub trait Encoder<B: Backend>: Send {
     /// `levels` are per row.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn matmul(
         &mut self,
         weights: &[Linear<B>], // N in all
@@ -84,7 +84,7 @@ pub trait Encoder<B: Backend>: Send {
     /// copied after the products: `out[t, h] = [W_h x[t, h, ..K], x[t, h, K..]]`.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn matmul_heads(
         &mut self,
         weights: &HeadMatrices<B>, // [H * N, K]
@@ -101,7 +101,7 @@ pub trait Encoder<B: Backend>: Send {
     /// [`KvValues::KeyPrefix`]: crate::kv_cache::KvValues::KeyPrefix
     ///
     /// # Errors
-    /// An error if sizes differ, the pool does not have a page, or the device failed.
+    /// Returns an error if sizes differ, the pool does not have a page, or the device failed.
     fn rope(
         &mut self,
         heads: &AttentionHeads<B>,
@@ -115,7 +115,7 @@ pub trait Encoder<B: Backend>: Send {
     /// and values are read from the pages.
     ///
     /// # Errors
-    /// An error if sizes differ, the pool does not have a page, or the device failed.
+    /// Returns an error if sizes differ, the pool does not have a page, or the device failed.
     fn attend(
         &mut self,
         heads: &AttentionHeads<B>,
@@ -131,7 +131,7 @@ pub trait Encoder<B: Backend>: Send {
     /// as `rows` specifies.
     ///
     /// # Errors
-    /// An error if sizes differ, states do not match the rows, or the device failed.
+    /// Returns an error if sizes differ, states do not match the rows, or the device failed.
     fn delta_net(
         &mut self,
         net: &DeltaNet<B>,
@@ -144,7 +144,7 @@ pub trait Encoder<B: Backend>: Send {
     /// Computes `out *= sigmoid(gate)`, element by element.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn gate(
         &mut self,
         gate: &B::Buffer,    // [T, N]
@@ -155,7 +155,7 @@ pub trait Encoder<B: Backend>: Send {
     /// lower expert wins.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn route(
         &mut self,
         router: &Router<B>,
@@ -166,7 +166,7 @@ pub trait Encoder<B: Backend>: Send {
     /// Copies the routing to host memory, replacing `out`; waits for the device.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn read_routing_into(
         &mut self,
         routing: &B::Routing,
@@ -176,7 +176,7 @@ pub trait Encoder<B: Backend>: Send {
     /// Replaces the router's choice with a routing from the host.
     ///
     /// # Errors
-    /// An error if the sizes differ or the device failed.
+    /// Returns an error if the sizes differ or the device failed.
     fn write_routing(
         &mut self,
         routing: &Routing,
@@ -186,31 +186,31 @@ pub trait Encoder<B: Backend>: Send {
     /// Submits the recorded operations to the device, before the host waits for something else.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn flush(&mut self) -> Result<(), EngineError>;
 
     /// Computes `x *= factor`, element by element.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn scale(&mut self, factor: f32, x: &mut B::Buffer) -> Result<(), EngineError>;
 
     /// Computes `x = cap * tanh(x / cap)`, element by element.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn softcap(&mut self, cap: f32, x: &mut B::Buffer) -> Result<(), EngineError>;
 
     /// Sets `out` to `rows` rows of zeros.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn clear(&mut self, rows: usize, out: &mut B::Buffer) -> Result<(), EngineError>;
 
     /// Computes `down(activation(gate(x), up(x)))` and sets or adds it to `out`.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn ffn(
         &mut self,
         weights: &FeedForward<B>,
@@ -223,7 +223,7 @@ pub trait Encoder<B: Backend>: Send {
     /// Computes `out[t] += sigmoid(gate[t]) * x[t]`.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn add_gated(
         &mut self,
         gate: &B::Buffer,    // [T, 1]
@@ -235,7 +235,7 @@ pub trait Encoder<B: Backend>: Send {
     /// unchanged. The experts of a layer may be divided over several calls in any order.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn experts(
         &mut self,
         experts: &[PinnedExpert<'_, B>],
@@ -247,14 +247,14 @@ pub trait Encoder<B: Backend>: Send {
     /// Waits until all recorded operations have run.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn finish(&mut self) -> impl Future<Output = Result<(), EngineError>> + Send;
 
     /// Computes `out[t] += Σ expert_weight · expert_rows[t * K + rank]`. For each row, a sum that starts at
     /// zero and accumulates `fma(weight, value, sum)` in ascending rank is added to `out`.
     ///
     /// # Errors
-    /// An error if sizes differ or the device failed.
+    /// Returns an error if sizes differ or the device failed.
     fn experts_sum(
         &mut self,
         routing: &B::Routing,    // [T, K]
@@ -265,7 +265,7 @@ pub trait Encoder<B: Backend>: Send {
     /// Computes `out[i] = x[indices[i]]`.
     ///
     /// # Errors
-    /// An error if an index is outside `x` or the device failed.
+    /// Returns an error if an index is outside `x` or the device failed.
     fn gather_rows(
         &mut self,
         x: &B::Buffer,
@@ -276,7 +276,7 @@ pub trait Encoder<B: Backend>: Send {
     /// Runs all recorded operations and copies the buffer's rows to the host, replacing `out`.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn read_into(
         &mut self,
         buffer: &B::Buffer,
@@ -287,7 +287,7 @@ pub trait Encoder<B: Backend>: Send {
     /// one) in `out`. The lowest column wins ties. The result of a row with a non-finite value is `None`.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn argmax_into(
         &mut self,
         x: &B::Buffer,
@@ -320,7 +320,7 @@ pub trait EncoderExt<B: Backend>: Encoder<B> {
     /// Runs [`Encoder::read_into`] with a new vector.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn read(
         &mut self,
         buffer: &B::Buffer,
@@ -335,7 +335,7 @@ pub trait EncoderExt<B: Backend>: Encoder<B> {
     /// Runs [`Encoder::read_routing_into`] with a new routing.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn read_routing(
         &mut self,
         routing: &B::Routing,

@@ -28,14 +28,14 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// [`SlotMemory::kept`] lose their contents.
     ///
     /// # Errors
-    /// An error if no slot remains and the memory cannot hold a new one.
+    /// Returns an error if no slot remains and the memory cannot hold a new one.
     fn resize(&mut self, encoder: &mut B::Encoder<'_>, bytes: u64) -> Result<(), EngineError>;
 
     /// Creates the expert table of a layer, with no expert in a slot yet. Returns `None` if the host must
     /// know the routing.
     ///
     /// # Errors
-    /// An error if the backend's memory is full.
+    /// Returns an error if the backend's memory is full.
     fn expert_table(
         &self,
         backend: &mut B,
@@ -48,7 +48,7 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// Products use at most the planes present.
     ///
     /// # Errors
-    /// An error if the slot does not exist, a size is wrong, or the device failed.
+    /// Returns an error if the slot does not exist, a size is wrong, or the device failed.
     fn place_matrix(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -60,7 +60,7 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// Copies one more plane of a matrix into its slot.
     ///
     /// # Errors
-    /// An error if the matrix is in no slot or lacks the plane before, the plane has another size, or the
+    /// Returns an error if the matrix is in no slot or lacks the plane before, the plane has another size, or the
     /// device failed.
     fn add_plane(
         &mut self,
@@ -74,7 +74,7 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// `None` if that memory is full or the device keeps no planes there.
     ///
     /// # Errors
-    /// An error if the matrices do not have the parts or the device failed.
+    /// Returns an error if the matrices do not have the parts or the device failed.
     fn fetch_plane(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -88,7 +88,7 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// [`SlotMemory::completed_copies`] reports the copies complete. A device with one queue copies in order.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn begin_async_copies(&mut self, encoder: &mut B::Encoder<'_>) -> Result<(), EngineError> {
         let _ = encoder;
         Ok(())
@@ -97,7 +97,7 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// Makes subsequent copies in-order again and returns the fence of the asynchronous ones.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn end_async_copies(&mut self, encoder: &mut B::Encoder<'_>) -> Result<CopyFence, EngineError> {
         let _ = encoder;
         Ok(CopyFence::default())
@@ -107,7 +107,7 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// on. The device, not the host, waits for copies up to `awaited`.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn completed_copies(
         &mut self,
         encoder: &mut B::Encoder<'_>,
@@ -121,7 +121,7 @@ pub trait SlotMemory<B: Backend>: Send + Sync {
     /// planes are not kept there.
     ///
     /// # Errors
-    /// An error if the device failed.
+    /// Returns an error if the device failed.
     fn host_link(&mut self, backend: &mut B) -> Result<Option<HostLink>, EngineError> {
         let _ = backend;
         Ok(None)

@@ -31,7 +31,7 @@ impl Run {
 /// Computes the runs of a step; the runs of a sequence are consecutive.
 ///
 /// # Errors
-/// An error if the rows of a sequence are not contiguous or the states do not match them.
+/// Returns an error if the rows of a sequence are not contiguous or the states do not match them.
 pub fn runs(rows: &StepRows, out: &mut Vec<Run>) -> Result<(), EngineError> {
     out.clear();
     let mut start = 0;
@@ -87,7 +87,7 @@ pub fn cut_runs(runs: &mut Vec<Run>, rows_max: usize) {
 }
 
 /// # Errors
-/// An error if a state is written twice, or read by one run and written by another.
+/// Returns an error if a state is written twice, or read by one run and written by another.
 fn check_states(runs: &[Run]) -> Result<(), EngineError> {
     for (index, run) in runs.iter().enumerate() {
         let others = || runs.iter().enumerate().filter(move |(other, _)| *other != index);
