@@ -22,6 +22,7 @@ const SLOW: &[&str] = &[
     "streamed::biases_of_experts_are_found_by_the_device",
     "streamed::levels_by_weight_are_the_same_from_the_device_and_the_host",
     "streamed::reads_that_fail_while_a_step_waits_are_errors_of_that_step",
+    "tables::tables_that_do_not_fit_change_no_bit",
     "tiers::what_leaves_the_device_comes_back_from_the_host",
 ];
 
