@@ -25,7 +25,7 @@ use nestling_text::{
 
 /// An open model. Clones refer to the same model.
 ///
-/// Its memory returns to the budget once the last clone, session and generation is dropped.
+/// The memory of a model returns to the budget once its last clone, session and generation is dropped.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) core: Arc<ModelCore>,

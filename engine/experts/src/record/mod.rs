@@ -1,7 +1,7 @@
 //! Recording of a model's activity: compute, waits and reads on a timeline, and a record per step.
 //!
-//! Nothing is collected or measured without a [`Recorder`]. With one, memory is bounded: entries beyond the
-//! limits are dropped and counted.
+//! Collection and measurement require a [`Recorder`]. Its memory is bounded: entries beyond the limits are
+//! dropped and counted.
 
 mod chrome;
 #[cfg(test)]

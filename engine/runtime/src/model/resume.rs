@@ -1,6 +1,6 @@
 //! Execution of a step: layer after layer, resuming at the experts that the device missed.
 //!
-//! Where the device supports it, it looks up a layer's experts itself: the layer is recorded as if all were
+//! A device with expert tables looks up a layer's experts itself: the layer is recorded as if all were
 //! resident, and the host does not wait. If an expert is missing, the device skips it and everything after
 //! it. The host detects the miss at its next wait: at the end, before a layer whose experts need the host,
 //! and every few layers while misses are frequent. The step then resumes at that layer's experts, whose uses

@@ -34,8 +34,8 @@ const FLUSH_SECONDS_MAX: f64 = 30.0;
 pub struct PageStoreOptions {
     /// Directory used only for the store, created if it is missing.
     ///
-    /// Its contents can be turned back into prompts. Anyone who can read it learns them, and anyone who can
-    /// write it can change outputs.
+    /// Pages can be turned back into prompts. A user who can read the directory learns them, and a user who can
+    /// write to it can change outputs.
     pub directory: PathBuf,
     /// Maximum size of the pages in bytes. The least recently used pages are evicted.
     pub bytes_max: u64,
