@@ -105,18 +105,17 @@ struct Begun {
     prompt: Vec<TokenEvent>,
 }
 
-/// Starts all generations of a job. Invalid prompts and options are detected here.
+/// Starts all generations of a job, which occupies the slot of its request until it ends. Invalid prompts and
+/// options are detected here.
 ///
 /// # Errors
-/// [`ApiError::busy`] if too many requests are running; errors of the engine.
+/// Returns the engine's errors.
 pub(crate) async fn start(
     served: &Arc<Served>,
     mut job: Job,
+    slot: OwnedSemaphorePermit,
     caller: &Caller,
 ) -> Result<Answers, ApiError> {
-    let requests = Arc::clone(&served.requests);
-    let permit = requests.try_acquire_owned();
-    let permit = permit.map_err(|_| ApiError::busy("too many requests are under way"))?;
     let stop = StopOnDrop(CancelToken::new());
     job.options.cache_salt = caller.salted(job.options.cache_salt);
     let job = Arc::new(job);
@@ -142,7 +141,7 @@ pub(crate) async fn start(
         begun = blocking(fork).await?.map_err(refused)?;
     }
     let (sender, receiver) = mpsc::channel(CHANNEL_EVENTS);
-    let pump = Pump::new(Arc::clone(served), begun, &job, sender, permit);
+    let pump = Pump::new(Arc::clone(served), begun, &job, sender, slot);
     tokio::spawn(pump.run());
     Ok(Answers { receiver, choices, choices_each, prompt_tokens, open: choices, _stop: stop })
 }
@@ -270,7 +269,7 @@ struct Pump {
     calls_max: Option<usize>,
     param: &'static str,
     sender: mpsc::Sender<Result<Said, ApiError>>,
-    permit: OwnedSemaphorePermit,
+    slot: OwnedSemaphorePermit,
 }
 
 impl Pump {
@@ -279,7 +278,7 @@ impl Pump {
         begun: Vec<Begun>,
         job: &Job,
         sender: mpsc::Sender<Result<Said, ApiError>>,
-        permit: OwnedSemaphorePermit,
+        slot: OwnedSemaphorePermit,
     ) -> Self {
         let (mut choices, mut streams, mut kept) = (Vec::new(), Vec::<ChoiceStream>::new(), vec![]);
         for (index, begun) in begun.into_iter().enumerate() {
@@ -295,18 +294,7 @@ impl Pump {
         }
         let (choices_each, calls_max, param) = (job.choices, job.calls_max, job.param);
         let salt = job.options.cache_salt.clone();
-        Self {
-            served,
-            choices,
-            streams,
-            kept,
-            salt,
-            choices_each,
-            calls_max,
-            param,
-            sender,
-            permit,
-        }
+        Self { served, choices, streams, kept, salt, choices_each, calls_max, param, sender, slot }
     }
 
     async fn run(mut self) {
@@ -337,13 +325,13 @@ impl Pump {
         };
         // Cancels unfinished generations.
         drop(streams);
-        let Self { served, kept, salt, sender, permit, .. } = self;
+        let Self { served, kept, salt, sender, slot, .. } = self;
         let write_time = served.write_time;
         let keep = move || kept.into_iter().for_each(|session| served.keep(session, salt.clone()));
         if let Err(error) = blocking(keep).await {
             tracing::warn!("sessions are lost: {}", error.message);
         }
-        drop(permit);
+        drop(slot);
         if let Some(last) = last
             && sender.send_timeout(last, write_time).await.is_err()
         {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nestling::{EngineError, ErrorClass, Model};
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::blocking::blocking;
 use crate::error::ApiError;
@@ -75,8 +75,10 @@ impl Served {
         }
     }
 
-    /// Parses a request and compiles its schemas on a thread that may block. Parsing occupies a request slot,
-    /// even after the client has disconnected.
+    /// Parses a request and compiles its schemas on a thread that may block. Parsing occupies the request's
+    /// slot, even after the client has disconnected.
+    ///
+    /// Returns the parsed request and its slot, so that the request never ceases to count before it ends.
     ///
     /// # Errors
     /// Returns the error of `read`, or [`ApiError::busy`] if too many requests are in progress or are being
@@ -84,16 +86,16 @@ impl Served {
     pub async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let permit = Arc::clone(&self.requests).try_acquire_owned();
-        let permit = permit.map_err(|_| ApiError::busy("too many requests are under way"))?;
+    ) -> Result<(T, OwnedSemaphorePermit), ApiError> {
+        let slot = Arc::clone(&self.requests).try_acquire_owned();
+        let slot = slot.map_err(|_| ApiError::busy("too many requests are under way"))?;
         let place = Arc::clone(&self.readers).acquire_owned();
         let busy = || ApiError::busy("too many requests are being parsed");
         let place = tokio::time::timeout(READ_WAIT, place).await.map_err(|_| busy())?;
         let served = Arc::clone(self);
         blocking(move || {
-            let _held = (permit, place);
-            read(&served)
+            let _place = place;
+            Ok((read(&served)?, slot))
         })
         .await?
     }

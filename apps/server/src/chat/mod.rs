@@ -26,9 +26,9 @@ pub(crate) async fn complete(
     caller: Caller,
 ) -> Result<Response, ApiError> {
     // Schemas are compiled here, which may take long.
-    let request = served.read(move |served| ChatRequest::read(fields, served)).await?;
+    let (request, slot) = served.read(move |served| ChatRequest::read(fields, served)).await?;
     let ChatRequest { job, stream, include_usage, has_logprobs } = request;
-    let answers = answers::start(&served, job, &caller).await?;
+    let answers = answers::start(&served, job, slot, &caller).await?;
     if stream {
         let form = stream::ChatStream::new(served, &answers, include_usage, has_logprobs);
         return Ok(events::response(answers, form));

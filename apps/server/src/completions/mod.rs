@@ -26,9 +26,10 @@ pub(crate) async fn complete(
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    let request = served.read(move |served| CompletionRequest::read(fields, served)).await?;
+    let (request, slot) =
+        served.read(move |served| CompletionRequest::read(fields, served)).await?;
     let CompletionRequest { job, stream, include_usage, has_logprobs, echoes } = request;
-    let answers = answers::start(&served, job, &caller).await?;
+    let answers = answers::start(&served, job, slot, &caller).await?;
     let choices = Choices { served, has_logprobs, echoes, each: answers.choices_each };
     if stream {
         let form = stream::CompletionStream::new(choices, &answers, include_usage);

@@ -40,10 +40,10 @@ pub(crate) async fn create(
     caller: Caller,
 ) -> Result<Response, ApiError> {
     // Schemas are compiled here, which may take long.
-    let request = served.read(move |served| MessageRequest::read(fields, served)).await?;
+    let (request, slot) = served.read(move |served| MessageRequest::read(fields, served)).await?;
     let MessageRequest { job, stream } = request;
     let head = Head::new(&served, job.options.stop.clone());
-    let answers = answers::start(&served, job, &caller).await?;
+    let answers = answers::start(&served, job, slot, &caller).await?;
     if stream {
         let form = stream::MessageStream::new(head, &answers);
         return Ok(events::response(answers, form));
@@ -67,5 +67,5 @@ pub(crate) async fn count_tokens(
         let tokens = served.model.conversation_tokens(&talk.conversation).map_err(refused)?;
         Ok(json_response(StatusCode::OK, &json!({ "input_tokens": tokens.len() })))
     };
-    served.read(count).await
+    Ok(served.read(count).await?.0)
 }

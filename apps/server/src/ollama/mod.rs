@@ -101,7 +101,7 @@ async fn generate(
     }
     let loaded = started.elapsed();
     // Schemas are compiled here, which may take long.
-    let request = served.read(move |served| Request::read(kind, fields, served)).await?;
+    let (request, slot) = served.read(move |served| Request::read(kind, fields, served)).await?;
     let Request { job, stream, keep } = request;
     match (server.models()?, keep) {
         (_, None) | (Models::One(_), Some(Keep(None))) => {}
@@ -117,7 +117,7 @@ async fn generate(
         let reason = if is_closed { "unload" } else { "load" };
         return Ok(json_response(StatusCode::OK, &writer.without_answer(reason)));
     };
-    let answers = answers::start(&served, job, &caller).await?;
+    let answers = answers::start(&served, job, slot, &caller).await?;
     match stream {
         true => Ok(lines::response(answers, writer)),
         false => writer.whole(answers).await,

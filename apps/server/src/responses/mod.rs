@@ -29,10 +29,10 @@ pub(crate) async fn create(
     caller: Caller,
 ) -> Result<Response, ApiError> {
     // Schemas are compiled here, which may take long.
-    let request = served.read(move |served| ResponseRequest::read(fields, served)).await?;
+    let (request, slot) = served.read(move |served| ResponseRequest::read(fields, served)).await?;
     let ResponseRequest { job, stream, echo, has_logprobs } = request;
     let reply = Reply::new(&served, echo, has_logprobs);
-    let mut answers = answers::start(&served, job, &caller).await?;
+    let mut answers = answers::start(&served, job, slot, &caller).await?;
     if stream {
         let form = stream::ResponseStream::new(served, reply);
         return Ok(events::response(answers, form));
