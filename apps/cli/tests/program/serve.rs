@@ -204,7 +204,7 @@ fn the_models_of_a_folder_are_opened_by_name() {
     assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("model_not_opened"), "{answer}");
     let answer = serving.ask(completion, &body.replace("tiny", bundled()));
     assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("model_not_found"), "{answer}");
-    let end_of_wait = Instant::now() + Duration::from_secs(30);
+    let end_of_wait = Instant::now() + Duration::from_secs(120);
     while !(listed("story", "unloaded") && listed("tiny", "unloaded")) {
         assert!(Instant::now() < end_of_wait, "models stay open");
         std::thread::sleep(Duration::from_millis(50));

@@ -57,7 +57,7 @@ pub fn status(listener: &Listener) -> Value {
 }
 
 pub fn wait_until(listener: &Listener, done: impl Fn(&Value) -> bool) -> Value {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(120);
     loop {
         let now = status(listener);
         if done(&now) || Instant::now() > end {

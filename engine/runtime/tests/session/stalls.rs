@@ -13,7 +13,7 @@ use nestling_runtime::{Conversation, Input};
 use nestling_text::{ChatTemplate, EncodeOptions, Message, Tokenizer};
 
 /// Timeout of the tests.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Stops its thread before a prompt is tokenized, until it is released.
 struct Latch {
