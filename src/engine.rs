@@ -16,9 +16,9 @@ pub use nestling_experts::{
 };
 pub use nestling_runtime::{
     AnswerFuture, Conversation, Driver, Engine, EngineOptions, Event, EventStream, FinishReason,
-    Finished, Fitted, GenerateOptions, Generation, Input, MemoryPlan, Model, ModelIdentity,
-    ModelOptions, ModelParts, ModelSource, OpenProgress, PlannedResidence, Residence, Session,
-    SnapshotContents, Stats, TokenEvent, Usage, model, sample_tokens,
+    FittedConversation, GenerateOptions, Generation, GenerationSummary, Input, MemoryPlan, Model,
+    ModelIdentity, ModelOptions, ModelParts, ModelSource, OpenProgress, PlannedResidence,
+    Residence, Session, SnapshotContents, Stats, TokenEvent, Usage, model, sample_tokens,
 };
 pub use nestling_text as text;
 pub use nestling_text::SamplingParams;

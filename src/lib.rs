@@ -30,11 +30,11 @@ pub use nestling_formats::Level;
 pub use nestling_runtime::{
     AnswerFuture, Capabilities, Chat, Constraint, ConstraintCache, ConstraintContext,
     ConstraintError, ConstraintSource, Conversation, Driver, Engine, EngineOptions, Event,
-    EventStream, ExpertTotals, FinishReason, Finished, Fitted, GenerateOptions, Generation,
-    HiddenRow, HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource, OpenProgress,
-    PageReads, PageStatus, PageStore, PageStoreOptions, PageStoreStatus, PlannedResidence,
-    PrefixStatus, Prefixes, Prompt, Residence, SamplingOptions, ServiceStatus, Session,
-    SnapshotContents, Starts, Stats, StepStatus, TokenEvent, Usage, Writes,
+    EventStream, ExpertTotals, FinishReason, FittedConversation, GenerateOptions, Generation,
+    GenerationSummary, HiddenRow, HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource,
+    OpenProgress, PageReads, PageStatus, PageStore, PageStoreOptions, PageStoreStatus,
+    PlannedResidence, PrefixStatus, Prefixes, Prompt, Residence, SamplingOptions, ServiceStatus,
+    Session, SnapshotContents, Starts, Stats, StepStatus, TokenEvent, Usage, Writes,
 };
 pub use nestling_text::{
     ContentPart, Message, MessageContent, Role, SamplingParams, SpecialText, TemplateTime,

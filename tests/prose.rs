@@ -40,16 +40,18 @@ const OPENINGS: &[&str] = &[
 const OPENINGS_MAX: usize = 25;
 
 /// Type names that are participles or empty nouns. They say nothing of the type.
-const VAGUE_NAMES: &[&str] = &[
-    "Asked", "Begun", "Bell", "Changed", "Computed", "Drawn", "Form", "Found", "Gathered", "Given",
-    "Going", "Gone", "Held", "Joined", "Kept", "Known", "Left", "Lent", "Made", "Noted", "Opened",
-    "Passed", "Place", "Ran", "Read", "Rest", "Room", "Said", "Seen", "Sent", "Served", "Shelf",
-    "Sorted", "Taken", "Told", "Turned", "Use", "Wanted", "Way", "Whole", "Wishes", "Work",
-    "Written",
-];
+const VAGUE_NAMES: &str = "\
+    Allowed Arrived Asked Begun Bell Brought Built Cached Changed Checked Computed Done Drawn Each \
+    Edited Ended Entered Examined Finished Fitted Followed Form Found Gathered Given Going Gone Growing \
+    Hashed Heard Hears Held Holds Home Joined Judging Keep Kept Known Late Left Lent Lone Made Making \
+    Manner Masked Missing Moved Narrowed Noted Now Obtained Older Opened Out Packed Parked Parsed Passed \
+    Place Places Popped Promoted Ran Reach Read Ready Remembered Rendered Rest Room Running Said Scaled \
+    Scored Seen Sent Served Shaped Shared Shelf Sorted Sound Spent Standing Starting State Stopped Taken \
+    Talk Tested Timed Told Took Trouble Turned Two Unsaid Upgraded Use Wakes Wanted Way Whole Wishes \
+    Work Written";
 
 /// Maximum number of types with one of [`VAGUE_NAMES`].
-const VAGUE_NAMES_MAX: usize = 79;
+const VAGUE_NAMES_MAX: usize = 0;
 
 /// Maximum number of lines of a document.
 const LINES_MAX: &[(&str, usize)] = &[
@@ -147,9 +149,10 @@ fn doc_comments_open_with_a_noun_or_a_verb() {
 
 #[test]
 fn types_are_named_by_nouns() {
+    let vague: Vec<&str> = VAGUE_NAMES.split_whitespace().collect();
     let mut found = Vec::new();
     for (path, text) in sources() {
-        let names = type_names(&text).into_iter().filter(|(_, name)| VAGUE_NAMES.contains(name));
+        let names = type_names(&text).into_iter().filter(|(_, name)| vague.contains(name));
         found.extend(names.map(|(line, name)| format!("{path}:{line}: {name}")));
     }
     expect_ceiling("types with names that say nothing", &found, VAGUE_NAMES_MAX);

@@ -40,7 +40,7 @@ const RETURN: &str = "if halted.x != 0u { return; }";
 
 /// Method of skipping a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum SkipMethod {
     /// Early return: each workgroup reads a flag.
     EarlyReturn,
     /// Workgroup counts are read from device memory.
@@ -50,10 +50,10 @@ enum Form {
 }
 
 /// One form on a separate device.
-struct Halted {
+struct SkipBench {
     device: wgpu::Device,
     queue: wgpu::Queue,
-    form: Form,
+    form: SkipMethod,
     pipeline: wgpu::ComputePipeline,
     own: wgpu::BindGroup,
     flag_group: wgpu::BindGroup,
@@ -104,11 +104,11 @@ fn group(
 }
 
 /// Opens the first adapter's device. Returns `None` if there is no adapter.
-fn open(form: Form) -> Option<(wgpu::Device, wgpu::Queue)> {
+fn open(form: SkipMethod) -> Option<(wgpu::Device, wgpu::Queue)> {
     let backends = wgpu::Instance::enabled_backend_features();
     let flags = match form {
-        Form::IndirectChecked => wgpu::InstanceFlags::VALIDATION_INDIRECT_CALL,
-        Form::EarlyReturn | Form::Indirect => wgpu::InstanceFlags::empty(),
+        SkipMethod::IndirectChecked => wgpu::InstanceFlags::VALIDATION_INDIRECT_CALL,
+        SkipMethod::EarlyReturn | SkipMethod::Indirect => wgpu::InstanceFlags::empty(),
     };
     let descriptor = wgpu::InstanceDescriptor {
         backends,
@@ -124,8 +124,8 @@ fn open(form: Form) -> Option<(wgpu::Device, wgpu::Queue)> {
     block_on(adapter.request_device(&descriptor)).ok()
 }
 
-impl Halted {
-    fn new(form: Form) -> Option<Self> {
+impl SkipBench {
+    fn new(form: SkipMethod) -> Option<Self> {
         use wgpu::BufferBindingType::{Storage, Uniform};
         use wgpu::BufferUsages as Usage;
         let (device, queue) = open(form)?;
@@ -142,7 +142,7 @@ impl Halted {
         let own = group(&device, &layouts[0], &own);
         let flag_group = group(&device, &layouts[1], &[(&flag, None)]);
         let both = [Some(&layouts[0]), Some(&layouts[1])];
-        let returns = form == Form::EarlyReturn;
+        let returns = form == SkipMethod::EarlyReturn;
         let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             bind_group_layouts: if returns { &both } else { &both[..1] },
             ..wgpu::PipelineLayoutDescriptor::default()
@@ -184,11 +184,11 @@ impl Halted {
             pass.set_pipeline(&self.pipeline);
             pass.set_bind_group(0, &self.own, &[index * PARAMS as u32]);
             match self.form {
-                Form::EarlyReturn => {
+                SkipMethod::EarlyReturn => {
                     pass.set_bind_group(1, &self.flag_group, &[]);
                     pass.dispatch_workgroups(workgroups, 1, 1);
                 }
-                Form::Indirect | Form::IndirectChecked => {
+                SkipMethod::Indirect | SkipMethod::IndirectChecked => {
                     pass.dispatch_workgroups_indirect(&self.counts, u64::from(index) * COUNTS);
                 }
             }
@@ -208,7 +208,7 @@ fn words(values: &[u32]) -> Vec<u8> {
 }
 
 /// Measures the host's part of a step, then the whole step.
-fn measure(group: &mut BenchmarkGroup<'_, WallTime>, device: &Halted, workgroups: u32) {
+fn measure(group: &mut BenchmarkGroup<'_, WallTime>, device: &SkipBench, workgroups: u32) {
     let form = device.form;
     group.bench_function(format!("{form:?}, {workgroups} workgroups, host"), |b| {
         b.iter_custom(|count| {
@@ -231,8 +231,8 @@ fn measure(group: &mut BenchmarkGroup<'_, WallTime>, device: &Halted, workgroups
 }
 
 fn halted(criterion: &mut Criterion) {
-    let forms = [Form::EarlyReturn, Form::Indirect, Form::IndirectChecked];
-    let devices: Vec<Halted> = forms.into_iter().filter_map(Halted::new).collect();
+    let forms = [SkipMethod::EarlyReturn, SkipMethod::Indirect, SkipMethod::IndirectChecked];
+    let devices: Vec<SkipBench> = forms.into_iter().filter_map(SkipBench::new).collect();
     if devices.is_empty() {
         #[expect(clippy::print_stderr, reason = "what is skipped should be seen")]
         {

@@ -51,14 +51,14 @@ struct Input {
 const PATH: &str = "/model.nest";
 
 /// The whole store, and its complete journal.
-struct Sound {
+struct SoundStore {
     plan: StorePlan,
     store: Vec<u8>,
     journal: Vec<u8>,
 }
 
-fn sound() -> &'static Sound {
-    static SOUND: OnceLock<Sound> = OnceLock::new();
+fn sound() -> &'static SoundStore {
+    static SOUND: OnceLock<SoundStore> = OnceLock::new();
     SOUND.get_or_init(|| {
         let (plan, disk) = (least_plan(), MemoryDisk::default());
         let open = |disk: &MemoryDisk, resume| {
@@ -77,7 +77,7 @@ fn sound() -> &'static Sound {
         }
         drop(writer);
         let journal = disk.contents(&journal_path()).unwrap();
-        Sound { plan, store, journal }
+        SoundStore { plan, store, journal }
     })
 }
 

@@ -35,13 +35,13 @@ const ROUTES: [&str; 12] = [
 /// Context length in tokens, short so that generations end soon.
 const CONTEXT: usize = 96;
 
-struct Tested {
+struct TestServer {
     runtime: Runtime,
     routes: Router,
 }
 
-fn tested() -> &'static Tested {
-    static TESTED: OnceLock<Tested> = OnceLock::new();
+fn tested() -> &'static TestServer {
+    static TESTED: OnceLock<TestServer> = OnceLock::new();
     TESTED.get_or_init(|| {
         let folder =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/runtime/tests/data/tiny-qwen3-moe");
@@ -59,13 +59,13 @@ fn tested() -> &'static Tested {
         let server = Server::new(ServerOptions::default());
         server.set_model(model, "m");
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
-        Tested { runtime, routes: router(&server) }
+        TestServer { runtime, routes: router(&server) }
     })
 }
 
 fuzz_target!(|input: &[u8]| {
     let Some((route, body)) = input.split_first() else { return };
-    let Tested { runtime, routes } = tested();
+    let TestServer { runtime, routes } = tested();
     let path = ROUTES[usize::from(*route) % ROUTES.len()];
     let request = Request::post(path)
         .header("host", "localhost")

@@ -27,7 +27,7 @@ const LEAST: Duration = Duration::from_millis(500);
 
 /// Storage of planes P3 and P4.
 #[derive(Clone, Copy)]
-enum Middle {
+enum MiddlePlanes {
     Merged,
     Apart,
 }
@@ -44,7 +44,7 @@ fn region(bytes: usize, seed: u32) -> ByteRegion {
 }
 
 /// Returns a matrix with random codes and scales of 1.
-fn matrix(seed: u32, middle: Middle) -> Result<MatrixWeights, Box<dyn Error>> {
+fn matrix(seed: u32, middle: MiddlePlanes) -> Result<MatrixWeights, Box<dyn Error>> {
     let layout = Layout::Tile16;
     let bytes = |plane| plane_bytes(layout, ROWS, COLS, plane).ok_or("too large");
     let parts = base_parts(layout, ROWS, COLS).ok_or("too large")?;
@@ -55,8 +55,8 @@ fn matrix(seed: u32, middle: Middle) -> Result<MatrixWeights, Box<dyn Error>> {
     p2[parts.tile_tables].fill(0);
     let [p3, p4] = [bytes(Plane::P3)?, bytes(Plane::P4)?];
     let (p3, p4, p34) = match middle {
-        Middle::Merged => (None, None, Some(region(p3 + p4, seed + 1))),
-        Middle::Apart => (Some(region(p3, seed + 1)), Some(region(p4, seed + 2)), None),
+        MiddlePlanes::Merged => (None, None, Some(region(p3 + p4, seed + 1))),
+        MiddlePlanes::Apart => (Some(region(p3, seed + 1)), Some(region(p4, seed + 2)), None),
     };
     let p6 = Some(region(bytes(Plane::P6)?, seed + 3));
     let p8 = Some(region(bytes(Plane::P8)?, seed + 4));
@@ -108,7 +108,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bandwidth = found.memory_bandwidth as f64;
     println!("{}: {:.0} GB/s by clock and width of its memory", found.name, bandwidth / 1e9);
     println!("{COUNT} matrices [{ROWS}, {COLS}] in one launch, by events around many graphs of it");
-    for (middle, name) in [(Middle::Merged, "merged"), (Middle::Apart, "apart")] {
+    for (middle, name) in [(MiddlePlanes::Merged, "merged"), (MiddlePlanes::Apart, "apart")] {
         let mut weights: Vec<Linear<CudaBackend>> = Vec::new();
         for seed in 0..COUNT as u32 {
             let matrix = matrix(5 * seed, middle)?;

@@ -15,11 +15,11 @@ use crate::error::CudaError;
 pub(crate) struct HostPlanes {
     driver: Arc<Driver>,
     budget: u64,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<PinnedPool>>,
 }
 
 #[derive(Default)]
-struct State {
+struct PinnedPool {
     /// Bytes of all pinned memory, used and free.
     allocated: u64,
     /// Free memory, keyed by size in bytes.
@@ -37,10 +37,10 @@ pub(crate) struct HostBlock {
     written: Event,
     /// True once the host has waited for these copies.
     is_written: AtomicBool,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<PinnedPool>>,
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<PinnedPool>) -> MutexGuard<'_, PinnedPool> {
     whole(state.lock())
 }
 
@@ -93,7 +93,7 @@ impl Drop for HostBlock {
     }
 }
 
-impl State {
+impl PinnedPool {
     /// Returns free or new memory, or `None` if the budget is exhausted.
     fn take(
         &mut self,

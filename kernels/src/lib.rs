@@ -21,7 +21,7 @@ mod host_planes;
 pub mod kernel;
 mod link;
 mod matrix;
-mod matrix_room;
+mod matrix_layout;
 mod needs;
 pub mod params;
 mod record;
@@ -42,11 +42,11 @@ pub use emulated_device::EmulationOptions;
 pub use error::CudaError;
 pub use expert_table::CudaEntries;
 pub use matrix::{CudaMatrix, CudaWeights};
-pub use matrix_room::CudaMatrixRoom;
+pub use matrix_layout::CudaMatrixLayout;
 pub use nestling_gpu::BudgetTooSmall;
 pub use timer::{CudaTimer, TimedAs};
 pub use version::Version;
 
 /// Encoder of one step on the device.
 pub type CudaEncoder<'a> =
-    nestling_core::backend::Checked<nestling_gpu::GpuEncoder<'a, CudaBackend>>;
+    nestling_core::backend::CheckedEncoder<nestling_gpu::GpuEncoder<'a, CudaBackend>>;

@@ -7,12 +7,12 @@ use nestling_core::weights::{FloatMatrix, MatrixWeights, NestedMatrix};
 use nestling_formats::nested::{GROUP, Layout, PlaneForm};
 use nestling_formats::{DType, Invariant, Level, Plane};
 use nestling_gpu::{
-    CommandRecorder, GpuMatrix, HeldLevels, NewMatrix, NewPlanes, PlaneMemory, SlotRoom,
+    CommandRecorder, GpuMatrix, HeldLevels, NewMatrix, NewPlanes, PlaneMemory, SlotRegion,
     base_ranges, word,
 };
 
 use crate::driver::Address;
-use crate::matrix_room::{CODEC_OFFSET, CudaMatrixRoom, SlotAddresses};
+use crate::matrix_layout::{CODEC_OFFSET, CudaMatrixLayout, SlotAddresses};
 use crate::params::Matrix;
 use crate::recorder::Recorder;
 use crate::slabs::{SlabRange, address};
@@ -58,7 +58,7 @@ enum KernelLayout {
 impl PlaneMemory for CudaWeights {
     type Recorder = Recorder;
     type Binding = Address;
-    type Room = CudaMatrixRoom;
+    type MatrixLayout = CudaMatrixLayout;
 
     fn upload(recorder: &mut Recorder, matrix: NewMatrix<'_>) -> Result<Self, EngineError> {
         let NewMatrix { weights, levels } = matrix;
@@ -86,7 +86,7 @@ impl PlaneMemory for CudaWeights {
     /// Writes the codec and the base plane. The descriptor is written by [`PlaneMemory::add`].
     fn in_slot(
         recorder: &mut Recorder,
-        room: &SlotRoom<Address, CudaMatrixRoom>,
+        room: &SlotRegion<Address, CudaMatrixLayout>,
         weights: &MatrixWeights,
     ) -> Result<Self, EngineError> {
         let room = SlotAddresses::in_slot(room.binding, &room.matrix);

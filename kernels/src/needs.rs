@@ -13,7 +13,7 @@ use nestling_import::ModelConfig;
 
 use crate::driver::Driver;
 use crate::error::CudaError;
-use crate::matrix_room::{CODEC_OFFSET, CudaMatrixRoom};
+use crate::matrix_layout::{CODEC_OFFSET, CudaMatrixLayout};
 use crate::params::{ARGMAX_PART_COLS, Block, ExpertEntry, Pair, SPLIT_POSITIONS};
 use crate::record::GATE_UP_BYTES_MAX;
 
@@ -50,7 +50,7 @@ pub(crate) fn reserve(
 struct CudaSizes;
 
 impl MemorySizes for CudaSizes {
-    type Room = CudaMatrixRoom;
+    type MatrixLayout = CudaMatrixLayout;
 
     fn weights(needs: &ModelNeeds<'_>) -> u64 {
         let ranges = needs.weights as u64 * RANGES * (CODEC_OFFSET + ALIGN);

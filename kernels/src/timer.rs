@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nestling_core::EngineError;
-use nestling_core::backend::Checked;
+use nestling_core::backend::CheckedEncoder;
 use nestling_gpu::GpuEncoder;
 
 use crate::backend::CudaBackend;
@@ -23,13 +23,13 @@ pub enum TimedAs {
 /// Recorded work that can be run and timed repeatedly, created by [`CudaBackend::timer`].
 pub struct CudaTimer<'a> {
     backend: &'a mut CudaBackend,
-    work: Work,
+    work: TimedWork,
     launches: usize,
     start: Event,
     end: Event,
 }
 
-enum Work {
+enum TimedWork {
     Commands(Commands),
     Graph(Graph),
 }
@@ -44,20 +44,20 @@ impl CudaBackend {
     pub fn timer(
         &mut self,
         timed_as: TimedAs,
-        record: impl FnOnce(&mut Checked<GpuEncoder<'_, CudaBackend>>) -> Result<(), EngineError>,
+        record: impl FnOnce(&mut CheckedEncoder<GpuEncoder<'_, CudaBackend>>) -> Result<(), EngineError>,
     ) -> Result<CudaTimer<'_>, EngineError> {
         let (start, end) = (self.driver.timed_event()?, self.driver.timed_event()?);
         self.recorder.hold()?;
-        let work = Work::Commands(Commands::default());
+        let work = TimedWork::Commands(Commands::default());
         // On drop, the timer ends holding, even if a later call fails.
         let mut timer = CudaTimer { backend: self, work, launches: 0, start, end };
-        let mut encoder = Checked::new(GpuEncoder::new(timer.backend));
+        let mut encoder = CheckedEncoder::new(GpuEncoder::new(timer.backend));
         record(&mut encoder)?;
         let (commands, stream) = encoder.inner().device.recorder.take_held()?;
         timer.launches = commands.launches();
         timer.work = match timed_as {
-            TimedAs::Commands => Work::Commands(commands),
-            TimedAs::Graph => Work::Graph(stream.capture(&commands)?),
+            TimedAs::Commands => TimedWork::Commands(commands),
+            TimedAs::Graph => TimedWork::Graph(stream.capture(&commands)?),
         };
         drop(encoder);
         Ok(timer)
@@ -84,8 +84,8 @@ impl CudaTimer<'_> {
         stream.record(&self.start)?;
         for _ in 0..runs {
             match &self.work {
-                Work::Commands(commands) => stream.run(commands)?,
-                Work::Graph(graph) => stream.launch(graph)?,
+                TimedWork::Commands(commands) => stream.run(commands)?,
+                TimedWork::Graph(graph) => stream.launch(graph)?,
             }
         }
         stream.record(&self.end)?;

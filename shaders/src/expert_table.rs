@@ -11,7 +11,7 @@ use nestling_gpu::{
 
 use crate::backend::WgpuBackend;
 use crate::device::{Memory, size_of};
-use crate::matrix_room::FIRST_SLAB;
+use crate::matrix_layout::FIRST_SLAB;
 use crate::recorder::Binding;
 
 /// Words of an expert's entry. For each matrix: its slab, its offset, and its prefix at each level.

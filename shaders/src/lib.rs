@@ -13,7 +13,7 @@ mod expert_table;
 mod found_blocks;
 mod matrix;
 mod matrix_image;
-mod matrix_room;
+mod matrix_layout;
 mod needs;
 #[rustfmt::skip]
 mod params;
@@ -36,9 +36,9 @@ pub use backend::{DeviceLimits, Instructions, WgpuBackend, WgpuOptions};
 pub use error::WgpuError;
 pub use expert_table::WgpuEntries;
 pub use matrix::{WgpuMatrix, WgpuWeights};
-pub use matrix_room::WgpuMatrixRoom;
+pub use matrix_layout::WgpuMatrixLayout;
 pub use nestling_gpu::BudgetTooSmall;
 
 /// Encoder of one step on the device.
 pub type WgpuEncoder<'a> =
-    nestling_core::backend::Checked<nestling_gpu::GpuEncoder<'a, WgpuBackend>>;
+    nestling_core::backend::CheckedEncoder<nestling_gpu::GpuEncoder<'a, WgpuBackend>>;

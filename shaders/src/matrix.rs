@@ -2,11 +2,11 @@
 
 use nestling_core::EngineError;
 use nestling_core::weights::MatrixWeights;
-use nestling_gpu::{GpuMatrix, NewMatrix, NewPlanes, PlaneMemory, SlotRoom, WeightRange, word};
+use nestling_gpu::{GpuMatrix, NewMatrix, NewPlanes, PlaneMemory, SlotRegion, WeightRange, word};
 
 use crate::device::Memory;
 use crate::matrix_image::{MatrixImage, PlaneOffsets};
-use crate::matrix_room::{FIRST_SLAB, WgpuMatrixRoom};
+use crate::matrix_layout::{FIRST_SLAB, WgpuMatrixLayout};
 use crate::recorder::{Binding, Recorder};
 
 /// A weight matrix in device memory.
@@ -47,7 +47,7 @@ impl MatrixPart {
 impl PlaneMemory for WgpuWeights {
     type Recorder = Recorder;
     type Binding = Binding;
-    type Room = WgpuMatrixRoom;
+    type MatrixLayout = WgpuMatrixLayout;
 
     /// Splits a matrix into parts if it exceeds a binding.
     fn upload(recorder: &mut Recorder, matrix: NewMatrix<'_>) -> Result<Self, EngineError> {
@@ -70,10 +70,10 @@ impl PlaneMemory for WgpuWeights {
 
     fn in_slot(
         recorder: &mut Recorder,
-        room: &SlotRoom<Binding, WgpuMatrixRoom>,
+        room: &SlotRegion<Binding, WgpuMatrixLayout>,
         weights: &MatrixWeights,
     ) -> Result<Self, EngineError> {
-        let SlotRoom { slot, slab, binding, matrix: room } = room;
+        let SlotRegion { slot, slab, binding, matrix: room } = room;
         let (buffer, offset) = (binding.buffer.clone(), binding.offset + room.offset);
         let image = MatrixImage::base(weights, &room.planes)?;
         let first_plane = room.planes.into_iter().find(|offset| *offset > 0);

@@ -15,7 +15,7 @@ use nestling_import::{ExpertBias, ModelConfig};
 use crate::device::size_of;
 use crate::error::WgpuError;
 use crate::expert_table::table_bytes;
-use crate::matrix_room::WgpuMatrixRoom;
+use crate::matrix_layout::WgpuMatrixLayout;
 use crate::record::{ARGMAX_PART_COLS, GATE_UP_BYTES_MAX, parts_bytes_max};
 use crate::recorder::ARENA_BYTES;
 use crate::storage::pool_bytes;
@@ -60,7 +60,7 @@ pub(crate) fn reserve(
 struct WgpuSizes;
 
 impl MemorySizes for WgpuSizes {
-    type Room = WgpuMatrixRoom;
+    type MatrixLayout = WgpuMatrixLayout;
 
     fn weights(needs: &ModelNeeds<'_>) -> u64 {
         let bytes = needs.weight_bytes + needs.weights as u64 * WEIGHT_BYTES;

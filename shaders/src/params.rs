@@ -309,6 +309,20 @@ const _: () = assert!(size_of::<GatherRowsParams>() == 8);
 
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
+pub(crate) struct HeadTail {
+    pub places: u32,
+    pub inputs: u32,
+    pub outputs: u32,
+    pub rest: u32,
+}
+const _: () = assert!(std::mem::offset_of!(HeadTail, places) == 0);
+const _: () = assert!(std::mem::offset_of!(HeadTail, inputs) == 4);
+const _: () = assert!(std::mem::offset_of!(HeadTail, outputs) == 8);
+const _: () = assert!(std::mem::offset_of!(HeadTail, rest) == 12);
+const _: () = assert!(size_of::<HeadTail>() == 16);
+
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
 pub(crate) struct KvStoreParams {
     pub rows: u32,
     pub heads: u32,
@@ -386,20 +400,6 @@ const _: () = assert!(std::mem::offset_of!(Quantize, stride) == 16);
 const _: () = assert!(std::mem::offset_of!(Quantize, rotated) == 20);
 const _: () = assert!(std::mem::offset_of!(Quantize, padding) == 24);
 const _: () = assert!(size_of::<Quantize>() == 32);
-
-#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C)]
-pub(crate) struct Rest {
-    pub places: u32,
-    pub inputs: u32,
-    pub outputs: u32,
-    pub rest: u32,
-}
-const _: () = assert!(std::mem::offset_of!(Rest, places) == 0);
-const _: () = assert!(std::mem::offset_of!(Rest, inputs) == 4);
-const _: () = assert!(std::mem::offset_of!(Rest, outputs) == 8);
-const _: () = assert!(std::mem::offset_of!(Rest, rest) == 12);
-const _: () = assert!(size_of::<Rest>() == 16);
 
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]

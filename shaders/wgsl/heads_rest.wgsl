@@ -1,7 +1,7 @@
 // What follows the first elements of every head follows their products:
 // `out[t, h, N..] = x[t, h, K..]`. One invocation for each element.
 
-struct Rest {
+struct HeadTail {
     // Heads of all rows.
     places: u32,
     // Elements of a head that were multiplied, K, and their products, N.
@@ -11,7 +11,7 @@ struct Rest {
     rest: u32,
 }
 
-@group(0) @binding(0) var<uniform> params: Rest;
+@group(0) @binding(0) var<uniform> params: HeadTail;
 @group(0) @binding(1) var<storage, read> x: array<f32>; // [rows, heads * (K + rest)]
 @group(0) @binding(2) var<storage, read_write> out: array<f32>; // [rows, heads * (N + rest)]
 

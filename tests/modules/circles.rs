@@ -1,6 +1,6 @@
 //! Dependency cycles among the files of a crate.
 
-use super::names::{Meaning, meaning};
+use super::names::{Resolution, meaning};
 use super::sources::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ fn needs(tree: &Tree) -> Needs {
     let mut needs: Needs = tree.files.iter().map(|_| BTreeMap::new()).collect();
     for (at, module) in tree.modules.iter().enumerate() {
         let mut need = |name: &[String], is_face: bool| {
-            let Some(Meaning::Item(file, item)) = meaning(tree, at, name) else { return };
+            let Some(Resolution::Item(file, item)) = meaning(tree, at, name) else { return };
             let is_near = is_parent(tree, file, module.file) || is_parent(tree, module.file, file);
             let is_handed_on = is_face && is_below(tree, file, module.file);
             if file != module.file && !is_near && !is_handed_on {

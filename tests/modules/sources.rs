@@ -44,10 +44,10 @@ pub struct Tree {
 }
 
 /// Function that returns a file's text, or `None` if the file does not exist.
-type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
+type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 impl Tree {
-    pub fn read(first: &Path, read: Read<'_>) -> Self {
+    pub fn read(first: &Path, read: ReadFile<'_>) -> Self {
         let mut tree = Self::default();
         let folder = first.parent().unwrap().to_owned();
         let text = read(first).unwrap_or_else(|| panic!("{}: is not there", first.display()));
@@ -62,7 +62,7 @@ impl Tree {
         text: &str,
         folder: PathBuf,
         parent: Option<usize>,
-        read: Read<'_>,
+        read: ReadFile<'_>,
     ) -> usize {
         let syntax = syn::parse_file(text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let file = self.files.len();
@@ -82,7 +82,7 @@ struct Reader<'t, 'r> {
     module: usize,
     /// Folder of the files of child modules.
     folder: PathBuf,
-    read: Read<'r>,
+    read: ReadFile<'r>,
 }
 
 impl Reader<'_, '_> {

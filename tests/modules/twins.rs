@@ -12,12 +12,12 @@ const RUN: usize = 3;
 
 /// Number of lines in compared files, and of duplicate lines among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shared {
+pub struct DuplicateCounts {
     pub same: usize,
     pub all: usize,
 }
 
-impl Shared {
+impl DuplicateCounts {
     /// Returns the percentage of duplicate lines, rounded up.
     pub fn percent(self) -> usize {
         (100 * self.same).div_ceil(self.all.max(1))
@@ -45,10 +45,10 @@ fn in_runs(lines: &[String], others: &[String]) -> usize {
 }
 
 /// Returns the duplicate lines of two texts, counted in both.
-pub fn of_texts(one: &str, other: &str) -> Shared {
+pub fn of_texts(one: &str, other: &str) -> DuplicateCounts {
     let (one, other) = (code(one), code(other));
     let same = in_runs(&one, &other) + in_runs(&other, &one);
-    Shared { same, all: one.len() + other.len() }
+    DuplicateCounts { same, all: one.len() + other.len() }
 }
 
 /// Collects the sources below a folder, by relative path.
@@ -67,13 +67,13 @@ fn sources(folder: &Path, below: &Path, found: &mut BTreeMap<String, String>) {
 }
 
 /// Returns the duplicate lines of two folders, in total and per file.
-pub fn of_folders(one: &Path, other: &Path) -> (Shared, Vec<String>) {
+pub fn of_folders(one: &Path, other: &Path) -> (DuplicateCounts, Vec<String>) {
     let [one, other] = [one, other].map(|folder| {
         let mut found = BTreeMap::new();
         sources(folder, folder, &mut found);
         found
     });
-    let (mut sum, mut named) = (Shared::default(), Vec::new());
+    let (mut sum, mut named) = (DuplicateCounts::default(), Vec::new());
     for (name, text) in &one {
         let Some(twin) = other.get(name) else { continue };
         let shared = of_texts(text, twin);
@@ -89,9 +89,9 @@ pub fn of_folders(one: &Path, other: &Path) -> (Shared, Vec<String>) {
 fn lines_that_both_have_are_counted_in_both() {
     let one = "// A comment.\nfn a() {\n    b();\n    c::<WgpuThing>();\n}\nuse x;\n";
     let other = "use y;\nfn a() {\n    b();\n\n    c::<CudaThing>();\n}\n#[cfg(test)]\nuse x;\n";
-    assert_eq!(of_texts(one, other), Shared { same: 8, all: 10 });
+    assert_eq!(of_texts(one, other), DuplicateCounts { same: 8, all: 10 });
     assert_eq!(of_texts(one, other).percent(), 80);
     // Two lines are too few for a run. A repeated run counts at each occurrence.
-    assert_eq!(of_texts("a\nb\nc\n", "a\nb\nd\n"), Shared { same: 0, all: 6 });
-    assert_eq!(of_texts("a\nb\nc\na\nb\nc\n", "a\nb\nc\n"), Shared { same: 9, all: 9 });
+    assert_eq!(of_texts("a\nb\nc\n", "a\nb\nd\n"), DuplicateCounts { same: 0, all: 6 });
+    assert_eq!(of_texts("a\nb\nc\na\nb\nc\n", "a\nb\nc\n"), DuplicateCounts { same: 9, all: 9 });
 }

@@ -16,17 +16,17 @@ use crate::generation::NestlingGeneration;
 use crate::given::{put, there};
 use crate::model::NestlingModel;
 use crate::options::NestlingGenerateOptions;
-use crate::owner::{self, Owned, Owner};
+use crate::owner::{self, HasOwner, Owner};
 use crate::{given, sized, text};
 
 /// A conversation and its session: messages, answers, reasoning and tool calls. One thread at a time may use it.
 #[derive(Debug)]
 pub struct NestlingChat {
-    state: Mutex<State>,
+    state: Mutex<ChatState>,
     pub(crate) owner: Owner,
 }
 
-impl Owned for NestlingChat {
+impl HasOwner for NestlingChat {
     const NAME: &'static str = "chat";
 
     fn owner(&self) -> Owner {
@@ -35,7 +35,7 @@ impl Owned for NestlingChat {
 }
 
 #[derive(Debug)]
-struct State {
+struct ChatState {
     chat: Chat,
     tools: Vec<ToolSchema>,
 }
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn nestling_chat_new(
         };
         let chat = Chat::new(there("model", model)?.model.session(), asked.conversation);
         Ok(NestlingChat {
-            state: Mutex::new(State { chat, tools: asked.tools }),
+            state: Mutex::new(ChatState { chat, tools: asked.tools }),
             owner: Owner::current(),
         })
     };
@@ -72,7 +72,10 @@ pub extern "C" fn nestling_chat_free(chat: Option<Box<NestlingChat>>) {
 }
 
 impl NestlingChat {
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut ChatState) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         match self.state.try_lock() {
             Ok(mut state) => work(&mut state),
             Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
@@ -81,7 +84,7 @@ impl NestlingChat {
     }
 }
 
-impl State {
+impl ChatState {
     /// # Safety
     /// The options are NULL, or valid until this returns.
     unsafe fn options(

@@ -10,8 +10,8 @@ use nestling::{Engine, EngineOptions};
 
 use crate::error::{NestlingError, NestlingStatus, call, quietly};
 use crate::given::{put, there};
-use crate::owner::{self, Owned, Owner};
-use crate::sized::{self, Growing};
+use crate::owner::{self, HasOwner, Owner};
+use crate::sized::{self, SizedStruct};
 
 /// Threads and a memory budget that models share. Any number of threads may use it at once; its models keep it running.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct NestlingEngine {
     pub(crate) owner: Owner,
 }
 
-impl Owned for NestlingEngine {
+impl HasOwner for NestlingEngine {
     const NAME: &'static str = "engine";
 
     fn owner(&self) -> Owner {
@@ -44,7 +44,7 @@ pub struct NestlingEngineOptions {
 }
 
 // SAFETY: `repr(C)`, the size first, and numbers.
-unsafe impl Growing for NestlingEngineOptions {
+unsafe impl SizedStruct for NestlingEngineOptions {
     fn unset() -> Self {
         Self { size: size_of::<Self>(), memory_budget: 0, threads: 0, waiting_max: 0 }
     }
@@ -146,7 +146,7 @@ pub struct NestlingEngineStatus {
 }
 
 // SAFETY: `repr(C)`, the size first, and numbers.
-unsafe impl Growing for NestlingEngineStatus {
+unsafe impl SizedStruct for NestlingEngineStatus {
     fn unset() -> Self {
         Self {
             size: size_of::<Self>(),

@@ -4,9 +4,9 @@
 use std::ffi::{CString, c_char};
 use std::ptr;
 
-use nestling::{Event, FinishReason, Finished};
+use nestling::{Event, FinishReason, GenerationSummary};
 
-use crate::sized::Growing;
+use crate::sized::SizedStruct;
 use crate::text::c_text;
 
 /// Kind of an event.
@@ -105,7 +105,7 @@ pub struct NestlingEvent {
 }
 
 // SAFETY: `repr(C)`, the size first. It is written for C and never read from it.
-unsafe impl Growing for NestlingEvent {
+unsafe impl SizedStruct for NestlingEvent {
     fn unset() -> Self {
         Self {
             size: size_of::<Self>(),
@@ -186,7 +186,7 @@ impl EventTexts {
     }
 }
 
-fn finish(told: &mut NestlingEvent, finished: &Finished) {
+fn finish(told: &mut NestlingEvent, finished: &GenerationSummary) {
     told.kind = NestlingEventKind::Finished;
     told.finish_reason = match finished.reason {
         FinishReason::Stop => NestlingFinishReason::Stop,

@@ -19,19 +19,19 @@ use nestling::{CancelToken, Event, EventStream};
 use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
 use crate::event::{EventTexts, NestlingEvent, NestlingEventKind};
 use crate::given::there;
-use crate::owner::{self, Owned, Owner};
-use crate::sized::{self, Growing};
+use crate::owner::{self, HasOwner, Owner};
+use crate::sized::{self, SizedStruct};
 
 /// A generation under way. Its events are asked for by one thread at a time; any thread may cancel it. Freeing it cancels
 /// it.
 #[derive(Debug)]
 pub struct NestlingGeneration {
     cancel: CancelToken,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     pub(crate) owner: Owner,
 }
 
-impl Owned for NestlingGeneration {
+impl HasOwner for NestlingGeneration {
     const NAME: &'static str = "generation";
 
     fn owner(&self) -> Owner {
@@ -40,7 +40,7 @@ impl Owned for NestlingGeneration {
 }
 
 #[derive(Debug)]
-struct State {
+struct StreamState {
     events: EventStream,
     texts: EventTexts,
     /// Set once the last event or the error was returned.
@@ -50,7 +50,7 @@ struct State {
 impl NestlingGeneration {
     pub(crate) fn new(events: EventStream) -> Self {
         let cancel = events.cancel_token();
-        let state = State { events, texts: EventTexts::default(), ended: false };
+        let state = StreamState { events, texts: EventTexts::default(), ended: false };
         Self { cancel, state: Mutex::new(state), owner: Owner::current() }
     }
 
@@ -64,7 +64,7 @@ impl NestlingGeneration {
     }
 }
 
-impl State {
+impl StreamState {
     fn next(&mut self, timeout: Option<Duration>) -> Result<NestlingEvent, Failure> {
         let only = |kind| Ok(NestlingEvent { kind, ..NestlingEvent::unset() });
         if self.ended {

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char};
 
 use crate::error::Failure;
-use crate::owner::{self, Owned};
+use crate::owner::{self, HasOwner};
 
 /// A text that must be there.
 ///
@@ -69,7 +69,7 @@ pub(crate) unsafe fn slice<'a, T>(
 }
 
 /// A handle that must be there and belong to this process.
-pub(crate) fn there<'a, T: Owned>(name: &str, handle: Option<&'a T>) -> Result<&'a T, Failure> {
+pub(crate) fn there<'a, T: HasOwner>(name: &str, handle: Option<&'a T>) -> Result<&'a T, Failure> {
     let handle = handle.ok_or_else(|| Failure::caller(format!("{name} is NULL")))?;
     owner::check(handle)?;
     Ok(handle)

@@ -17,8 +17,8 @@ use crate::cancel::NestlingCancel;
 use crate::engine::{NestlingEngine, asked};
 use crate::error::{Failure, NestlingError, NestlingStatus, call};
 use crate::given::{self, put, there};
-use crate::owner::{self, Owned, Owner};
-use crate::sized::{self, Growing};
+use crate::owner::{self, HasOwner, Owner};
+use crate::sized::{self, SizedStruct};
 
 /// Experts in memory if all of them fit the budget, streamed otherwise.
 pub const NESTLING_RESIDENCE_AUTO: u32 = 0;
@@ -36,7 +36,7 @@ pub struct NestlingModel {
     pub(crate) owner: Owner,
 }
 
-impl Owned for NestlingModel {
+impl HasOwner for NestlingModel {
     const NAME: &'static str = "model";
 
     fn owner(&self) -> Owner {
@@ -86,7 +86,7 @@ pub struct NestlingModelOptions {
 
 // SAFETY: `repr(C)`, the size first; numbers, pointers and a function that may be absent, for which every pattern that
 // C can write is a value.
-unsafe impl Growing for NestlingModelOptions {
+unsafe impl SizedStruct for NestlingModelOptions {
     fn unset() -> Self {
         Self {
             size: size_of::<Self>(),
@@ -301,7 +301,7 @@ pub struct NestlingModelStatus {
 }
 
 // SAFETY: `repr(C)`, the size first, and numbers.
-unsafe impl Growing for NestlingModelStatus {
+unsafe impl SizedStruct for NestlingModelStatus {
     fn unset() -> Self {
         Self {
             size: size_of::<Self>(),

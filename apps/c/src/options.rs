@@ -13,7 +13,7 @@ use nestling::guide::{Guide, GuideError, ToolChoice, ToolGuide};
 use nestling::{ConstraintSource, GenerateOptions, SamplingOptions, ToolSchema};
 
 use crate::error::Failure;
-use crate::sized::Growing;
+use crate::sized::SizedStruct;
 use crate::{given, model};
 
 /// How one answer is generated. Set by nestling_generate_options_init; change what differs. The same options do for any
@@ -73,7 +73,7 @@ pub struct NestlingGenerateOptions {
 }
 
 // SAFETY: `repr(C)`, the size first, then numbers and pointers.
-unsafe impl Growing for NestlingGenerateOptions {
+unsafe impl SizedStruct for NestlingGenerateOptions {
     fn unset() -> Self {
         let none = std::ptr::null();
         Self {
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn nestling_generate_options_init(
 }
 
 /// Constraint on the answer.
-type Form = Arc<dyn ConstraintSource>;
+type AnswerConstraint = Arc<dyn ConstraintSource>;
 
 impl NestlingGenerateOptions {
     /// The engine's options, and whether the model may call `tools`.
@@ -181,7 +181,7 @@ impl NestlingGenerateOptions {
     ///
     /// # Safety
     /// As [`Self::read`].
-    unsafe fn form(&self) -> Result<Option<Form>, Failure> {
+    unsafe fn form(&self) -> Result<Option<AnswerConstraint>, Failure> {
         // SAFETY: as the caller says.
         let (schema, regex, lark) = unsafe {
             (

@@ -16,14 +16,14 @@ impl Owner {
 }
 
 /// A handle that needs the engine's threads.
-pub(crate) trait Owned {
+pub(crate) trait HasOwner {
     const NAME: &'static str;
 
     fn owner(&self) -> Owner;
 }
 
 /// Refuses a handle that was made before fork().
-pub(crate) fn check<T: Owned>(handle: &T) -> Result<(), Failure> {
+pub(crate) fn check<T: HasOwner>(handle: &T) -> Result<(), Failure> {
     if handle.owner() == Owner::current() {
         return Ok(());
     }
@@ -35,7 +35,7 @@ pub(crate) fn check<T: Owned>(handle: &T) -> Result<(), Failure> {
 }
 
 /// Frees a handle. In a forked child it leaks: freeing it would wait for threads that do not exist there.
-pub(crate) fn free<T: Owned>(handle: Option<Box<T>>) {
+pub(crate) fn free<T: HasOwner>(handle: Option<Box<T>>) {
     match handle {
         Some(handle) if check(&*handle).is_err() => std::mem::forget(handle),
         handle => quietly(|| drop(handle)),

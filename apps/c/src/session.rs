@@ -16,7 +16,7 @@ use crate::generation::NestlingGeneration;
 use crate::given::{put, there};
 use crate::model::NestlingModel;
 use crate::options::NestlingGenerateOptions;
-use crate::owner::{self, Owned, Owner};
+use crate::owner::{self, HasOwner, Owner};
 use crate::{given, sized};
 
 /// A token history and its computed state. One thread at a time may use it.
@@ -26,7 +26,7 @@ pub struct NestlingSession {
     pub(crate) owner: Owner,
 }
 
-impl Owned for NestlingSession {
+impl HasOwner for NestlingSession {
     const NAME: &'static str = "session";
 
     fn owner(&self) -> Owner {
@@ -114,12 +114,12 @@ pub unsafe extern "C" fn nestling_session_truncate(
 }
 
 /// Input and options of a generation.
-struct Asked {
+struct GenerationInput {
     input: Input,
     tools: Vec<ToolSchema>,
 }
 
-impl From<AskedConversation> for Asked {
+impl From<AskedConversation> for GenerationInput {
     fn from(asked: AskedConversation) -> Self {
         Self { input: asked.conversation.into(), tools: asked.tools }
     }
@@ -129,13 +129,13 @@ impl From<AskedConversation> for Asked {
 /// What the pointers point to is valid until this returns.
 unsafe fn generate(
     session: Option<&NestlingSession>,
-    asked: impl FnOnce() -> Result<Asked, Failure>,
+    asked: impl FnOnce() -> Result<GenerationInput, Failure>,
     options: *const NestlingGenerateOptions,
     generation: *mut *mut NestlingGeneration,
 ) -> Result<(), Failure> {
     let make = || {
         let mut session = there("session", session)?.lock()?;
-        let Asked { mut input, tools } = asked()?;
+        let GenerationInput { mut input, tools } = asked()?;
         // SAFETY: as the caller says.
         let (options, choice) = unsafe { sized::read("generate options", options)?.read(&tools)? };
         if let Input::Messages(conversation) = &mut input {
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn nestling_session_generate_text(
     let asked = || {
         // SAFETY: as the caller says.
         let prompt = unsafe { given::text("prompt", prompt) }?;
-        Ok(Asked { input: prompt.into(), tools: Vec::new() })
+        Ok(GenerationInput { input: prompt.into(), tools: Vec::new() })
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || generate(session, asked, options, generation)) }
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn nestling_session_generate_tokens(
     let asked = || {
         // SAFETY: as the caller says.
         let tokens = unsafe { given::slice("tokens", tokens, count) }?;
-        Ok(Asked { input: tokens.into(), tools: Vec::new() })
+        Ok(GenerationInput { input: tokens.into(), tools: Vec::new() })
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || generate(session, asked, options, generation)) }

@@ -8,7 +8,7 @@ use crate::error::Failure;
 /// # Safety
 /// `repr(C)`, with that field first, every bit pattern of the fields after it is a value, and none of them is wider than
 /// the struct's alignment.
-pub(crate) unsafe trait Growing: Copy {
+pub(crate) unsafe trait SizedStruct: Copy {
     /// Returns the values of fields that the caller's header does not have.
     fn unset() -> Self;
 }
@@ -17,7 +17,7 @@ pub(crate) unsafe trait Growing: Copy {
 ///
 /// # Safety
 /// `from` is NULL, or as many bytes can be read there as its first field says.
-pub(crate) unsafe fn read<T: Growing>(name: &str, from: *const T) -> Result<T, Failure> {
+pub(crate) unsafe fn read<T: SizedStruct>(name: &str, from: *const T) -> Result<T, Failure> {
     let mut options = T::unset();
     if from.is_null() {
         return Ok(options);
@@ -44,7 +44,7 @@ pub(crate) unsafe fn read<T: Growing>(name: &str, from: *const T) -> Result<T, F
 ///
 /// # Safety
 /// NULL, or its first field is there.
-pub(crate) unsafe fn room<T: Growing>(name: &str, to: *const T) -> Result<usize, Failure> {
+pub(crate) unsafe fn room<T: SizedStruct>(name: &str, to: *const T) -> Result<usize, Failure> {
     if to.is_null() {
         return Err(Failure::caller(format!("{name} is NULL")));
     }
@@ -61,7 +61,11 @@ pub(crate) unsafe fn room<T: Growing>(name: &str, to: *const T) -> Result<usize,
 ///
 /// # Safety
 /// NULL, or as many bytes can be written there as its first field says.
-pub(crate) unsafe fn write<T: Growing>(name: &str, to: *mut T, value: &T) -> Result<(), Failure> {
+pub(crate) unsafe fn write<T: SizedStruct>(
+    name: &str,
+    to: *mut T,
+    value: &T,
+) -> Result<(), Failure> {
     // SAFETY: as the caller says.
     let size = unsafe { room(name, to) }?;
     let first = size_of::<usize>();
@@ -78,7 +82,7 @@ pub(crate) unsafe fn write<T: Growing>(name: &str, to: *mut T, value: &T) -> Res
 ///
 /// # Safety
 /// `to` is NULL, or `size` bytes can be written there.
-pub(crate) unsafe fn init<T: Growing>(to: *mut T, size: usize) {
+pub(crate) unsafe fn init<T: SizedStruct>(to: *mut T, size: usize) {
     if to.is_null() || size < size_of::<usize>() || !size.is_multiple_of(align_of::<T>()) {
         return;
     }
@@ -106,7 +110,7 @@ mod tests {
     }
 
     // SAFETY: `repr(C)`, the size first, and numbers.
-    unsafe impl Growing for Options {
+    unsafe impl SizedStruct for Options {
         fn unset() -> Self {
             Self { size: size_of::<Self>(), first: 10, second: 20, third: 30 }
         }
@@ -114,23 +118,26 @@ mod tests {
 
     /// Layout of an older header.
     #[repr(C)]
-    struct Older {
+    struct OlderHeader {
         size: usize,
         first: u64,
     }
 
     #[test]
     fn what_an_older_header_lacks_is_unset() {
-        let older = Older { size: size_of::<Older>(), first: 1 };
+        let older = OlderHeader { size: size_of::<OlderHeader>(), first: 1 };
         // SAFETY: as many bytes as the size says can be read.
         let found = unsafe { read("options", (&raw const older).cast::<Options>()) }.unwrap();
         assert_eq!((found.first, found.second, found.third), (1, 20, 30));
-        let mut told = [Older { size: size_of::<Older>(), first: 0 }, Older { size: 7, first: 7 }];
+        let mut told = [
+            OlderHeader { size: size_of::<OlderHeader>(), first: 0 },
+            OlderHeader { size: 7, first: 7 },
+        ];
         let values = Options { size: 0, first: 5, second: 6, third: 8 };
         // SAFETY: as many bytes as the size says can be written.
         unsafe { write("status", told.as_mut_ptr().cast::<Options>(), &values) }.unwrap();
         let [first, after] = &told;
-        assert_eq!((first.size, first.first), (size_of::<Older>(), 5), "the size stays");
+        assert_eq!((first.size, first.first), (size_of::<OlderHeader>(), 5), "the size stays");
         assert_eq!((after.size, after.first), (7, 7), "nothing is written past the size");
     }
 

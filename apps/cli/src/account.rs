@@ -7,13 +7,13 @@ use crate::device::planned;
 use crate::failure::Result;
 use crate::in_place;
 use crate::memory::memory_budget;
-use crate::opened::{Opened, model_options};
+use crate::opened::{LoadedModel, model_options};
 use crate::plan::{Answer, Question, forecast_json};
 use crate::speed::Machine;
 use crate::stores::open_store_with;
 use crate::subject::Subject;
 use nestling::engine::record::StepRecord;
-use nestling::engine::{FinishReason, Finished, StreamStats};
+use nestling::engine::{FinishReason, GenerationSummary, StreamStats};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -106,8 +106,8 @@ pub fn print(console: &Console, expected: &Expected, steps: &[StepRecord]) {
 
 /// Returns forecast, totals and all steps as JSON.
 pub fn as_json(
-    opened: &Opened,
-    finished: &Finished,
+    opened: &LoadedModel,
+    finished: &GenerationSummary,
     expected: &Expected,
     steps: &[StepRecord],
 ) -> Value {

@@ -28,7 +28,7 @@ pub fn made_of(path: &Path) -> Option<PathBuf> {
 
 /// Progress of a conversion, shared with its thread.
 #[derive(Default)]
-struct State {
+struct ConversionProgress {
     phase: AtomicU8,
     done: AtomicU64,
     total: AtomicU64,
@@ -43,7 +43,7 @@ const ENDED: u8 = 3;
 
 /// A running conversion. Dropping it stops the conversion; the next one resumes at the same place.
 pub struct Background {
-    state: Arc<State>,
+    state: Arc<ConversionProgress>,
     cancel: CancelToken,
     thread: Option<JoinHandle<()>>,
     console: Console,
@@ -52,14 +52,14 @@ pub struct Background {
 impl Background {
     /// Starts to convert a file. Prints a warning and returns `None` if the thread cannot be started.
     pub fn begin(path: &Path, console: &Console) -> Option<Self> {
-        let (state, cancel) = (Arc::new(State::default()), CancelToken::new());
+        let (state, cancel) = (Arc::new(ConversionProgress::default()), CancelToken::new());
         let (path, told, stop) = (path.to_owned(), Arc::clone(&state), cancel.clone());
         let work = move || {
             lower_priority();
             let ended = match make(&path, &told, &stop) {
                 Ok(words) => words,
-                Err(Stopped::Cancelled) => None,
-                Err(Stopped::Failed(reason)) => Some(format!("no store is made: {reason}")),
+                Err(EarlyEnd::Cancelled) => None,
+                Err(EarlyEnd::Failed(reason)) => Some(format!("no store is made: {reason}")),
             };
             *told.ended.lock().unwrap_or_else(PoisonError::into_inner) = ended;
             told.phase.store(ENDED, Ordering::Relaxed);
@@ -103,40 +103,44 @@ impl Drop for Background {
 }
 
 /// Reason why a conversion stopped early.
-enum Stopped {
+enum EarlyEnd {
     Cancelled,
     Failed(String),
 }
 
-impl Stopped {
+impl EarlyEnd {
     fn of(error: impl fmt::Display) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-impl From<HubError> for Stopped {
+impl From<HubError> for EarlyEnd {
     fn from(error: HubError) -> Self {
         Self::of(error)
     }
 }
 
 /// Converts the file unless the store exists or another process is converting it. Returns the final message.
-fn make(path: &Path, state: &State, cancel: &CancelToken) -> Result<Option<String>, Stopped> {
-    let failed = |failure: crate::failure::Failure| Stopped::Failed(failure.message);
+fn make(
+    path: &Path,
+    state: &ConversionProgress,
+    cancel: &CancelToken,
+) -> Result<Option<String>, EarlyEnd> {
+    let failed = |failure: crate::failure::Failure| EarlyEnd::Failed(failure.message);
     let cache: StoreCache = hub::store_cache(&CalibrationArgs::default()).map_err(failed)?;
     let made = cache.exact_of_gguf(path)?;
     if made.is_converted() {
         return Ok(Some("Store: made, and used at the next start".into()));
     }
     if let Some(folder) = made.store.parent() {
-        std::fs::create_dir_all(folder).map_err(Stopped::of)?;
+        std::fs::create_dir_all(folder).map_err(EarlyEnd::of)?;
     }
-    let mut work = || -> Result<(), Stopped> {
-        let checkpoint = Checkpoint::open(path).map_err(Stopped::of)?;
+    let mut work = || -> Result<(), EarlyEnd> {
+        let checkpoint = Checkpoint::open(path).map_err(EarlyEnd::of)?;
         let mut options = ConvertOptions::default();
         options.threads = 1;
         options.source_blocks = SourceBlocks::Exact;
-        let planned = estimate_store(&checkpoint, &options).map_err(Stopped::of)?;
+        let planned = estimate_store(&checkpoint, &options).map_err(EarlyEnd::of)?;
         room::check(&made.store, planned.length())?;
         let mut progress = |at: nestling::engine::convert::ConvertProgress| {
             let phase = if at.phase == ConvertPhase::Hashing { READING } else { WRITING };
@@ -146,8 +150,8 @@ fn make(path: &Path, state: &State, cancel: &CancelToken) -> Result<Option<Strin
         };
         match convert(&checkpoint, &made.store, &options, cancel, &mut progress) {
             Ok(_) => Ok(()),
-            Err(ConvertError::Cancelled) => Err(Stopped::Cancelled),
-            Err(error) => Err(Stopped::of(error)),
+            Err(ConvertError::Cancelled) => Err(EarlyEnd::Cancelled),
+            Err(error) => Err(EarlyEnd::of(error)),
         }
     };
     match cache.convert_if_free(&made, &mut work)? {

@@ -8,8 +8,8 @@ use crate::interrupt::Interrupt;
 use crate::words::counted;
 use crate::{convert, hub};
 use nestling_hub::{
-    CachedKind, CachedModel, Inventory, Obtained, Reference, Removal, Source, SourceState, is_gguf,
-    remove, remove_leftover,
+    CachedKind, CachedModel, ConvertedModel, Inventory, Reference, Removal, Source, SourceState,
+    is_gguf, remove, remove_leftover,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -160,7 +160,7 @@ pub fn pull(args: &PullArgs, console: &Console, interrupt: &Interrupt) -> Result
     options.in_place = true;
     let level = args.level.map(|level| level.0);
     let obtained = nestling_hub::obtain(&reference, level, &options, console)?;
-    let Obtained { checkpoint, store } = &obtained;
+    let ConvertedModel { checkpoint, store } = &obtained;
     if obtained.is_converted() {
         return write_out(&format!("{}\n", store.display()));
     }

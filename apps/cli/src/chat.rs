@@ -6,17 +6,17 @@ use crate::console::{Console, write_out};
 use crate::conversation::{Transcript, read_text};
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
-use crate::form::Form;
 use crate::interrupt::Interrupt;
-use crate::opened::{self, Opened};
+use crate::opened::{self, LoadedModel};
+use crate::output_constraint::OutputConstraint;
 use crate::places;
 use crate::prompt::{expect_model, prompt_text};
 use crate::repl::command::{self, SlashCommand, Verbosity};
-use crate::repl::input::{Entered, Lines};
+use crate::repl::input::{InputEvent, Lines};
 use crate::reply::{Reply, write_reply};
 use crate::settings::Settings;
 use crate::single_turn::complete;
-use crate::stats::{self, Took};
+use crate::stats::{self, ReplyTimes};
 use crate::welcome;
 use crate::words::counted;
 use nestling::engine::cancel::CancelToken;
@@ -34,7 +34,7 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
     let prompt = prompt_text(&args.prompt)?;
     // Input from a pipe is a single message.
     let once = args.single_turn || !std::io::stdin().is_terminal();
-    let form = Form::new(&args.form)?;
+    let form = OutputConstraint::new(&args.form)?;
     let mut opened = opened::open(&args.model, &args.resources, console, interrupt)?;
     if args.convert_in_background {
         convert_beside(&mut opened, console);
@@ -71,7 +71,7 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
 }
 
 /// Starts a background conversion if the chat runs a GGUF file in place.
-fn convert_beside(opened: &mut Opened, console: &Console) {
+fn convert_beside(opened: &mut LoadedModel, console: &Console) {
     match opened.file {
         Some(_) => opened.background = Background::begin(&opened.path, console),
         None => console
@@ -88,7 +88,7 @@ fn history(args: &ChatArgs) -> Result<Option<PathBuf>> {
 }
 
 struct Chat<'a> {
-    opened: Opened,
+    opened: LoadedModel,
     session: Session,
     transcript: Transcript,
     settings: Settings,
@@ -107,25 +107,25 @@ impl Chat<'_> {
         let mut interrupted = false;
         loop {
             let entered = self.lines.read(&self.console, self.interrupt)?;
-            if entered == Entered::Interrupt && interrupted {
+            if entered == InputEvent::Interrupt && interrupted {
                 return Err(Failure { message: String::new(), ..Failure::interrupted() });
             }
-            interrupted = entered == Entered::Interrupt;
+            interrupted = entered == InputEvent::Interrupt;
             let result = match entered {
-                Entered::End => return Ok(()),
-                Entered::Interrupt => {
+                InputEvent::End => return Ok(()),
+                InputEvent::Interrupt => {
                     self.console.say("Ctrl-C again or Ctrl-D ends the chat");
                     Ok(())
                 }
-                Entered::Dropped => Ok(()),
-                Entered::Text(text) if text.trim_start().starts_with('/') => {
+                InputEvent::Dropped => Ok(()),
+                InputEvent::Text(text) if text.trim_start().starts_with('/') => {
                     match command::parse(&text) {
                         Ok(SlashCommand::Bye) => return Ok(()),
                         Ok(command) => self.obey(command),
                         Err(sentence) => Err(Failure::new(sentence)),
                     }
                 }
-                Entered::Text(text) => self.turn(&text),
+                InputEvent::Text(text) => self.turn(&text),
             };
             // The error has been printed, and the chat continues unless the output was closed.
             match result {
@@ -193,7 +193,7 @@ impl Chat<'_> {
                 let tokens = counted(finished.usage.completion_tokens, "token");
                 self.console.note(format_args!("stopped after {tokens} (predict is {most})"));
             }
-            let took = Took { load: Duration::ZERO, total: started.elapsed() };
+            let took = ReplyTimes { load: Duration::ZERO, total: started.elapsed() };
             stats::print(&self.console, &self.opened, &finished, took);
         }
         Ok(())
@@ -337,7 +337,7 @@ impl Chat<'_> {
         }
         let model = self.arguments_for(path)?;
         let opened = opened::open(&model, &self.args.resources, &self.console, self.interrupt)?;
-        let mut opened = Opened { on_cpu: None, ..opened };
+        let mut opened = LoadedModel { on_cpu: None, ..opened };
         if self.args.convert_in_background {
             convert_beside(&mut opened, &self.console);
         }

@@ -17,7 +17,7 @@ use nestling::engine::convert::{
 };
 use nestling::formats::MatrixKind;
 use nestling::import::Checkpoint;
-use nestling_hub::{Obtained, StoreCache, is_gguf};
+use nestling_hub::{ConvertedModel, StoreCache, is_gguf};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -141,7 +141,7 @@ fn cut(
 /// Converts a download or a GGUF file into Nestling's cache, unless the store already exists.
 pub fn once(
     cache: &StoreCache,
-    obtained: &Obtained,
+    obtained: &ConvertedModel,
     calibration: &CalibrationArgs,
     console: &Console,
     interrupt: &Interrupt,
@@ -151,7 +151,7 @@ pub fn once(
 }
 
 fn into_cache(
-    obtained: &Obtained,
+    obtained: &ConvertedModel,
     calibration: &CalibrationArgs,
     console: &Console,
     interrupt: &Interrupt,

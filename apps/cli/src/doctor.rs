@@ -24,7 +24,7 @@ const READAHEAD_MUCH: u64 = 1 << 20;
 /// Speed of random reads in bytes per second that a rotating disk does not reach.
 const DISK_THAT_SEEKS: f64 = 250e6;
 
-struct Examined {
+struct Diagnosis {
     path: PathBuf,
     store: Arc<Store>,
     cores: usize,
@@ -49,7 +49,7 @@ pub fn doctor(args: &DoctorArgs, console: &Console, interrupt: &Interrupt) -> Re
     let store = open_store(&path)?;
     let files = SystemFiles::default();
     let machine = Machine::measure(&args.machine, &store, console)?;
-    let examined = Examined {
+    let examined = Diagnosis {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         kernels: Kernels::detect().name(),
         memory: MemoryState::read(&files),
@@ -66,7 +66,7 @@ pub fn doctor(args: &DoctorArgs, console: &Console, interrupt: &Interrupt) -> Re
     })
 }
 
-impl Examined {
+impl Diagnosis {
     fn as_text(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, words: String| {

@@ -186,10 +186,8 @@ pub fn explain_convert(error: &ConvertError) -> Failure {
         ConvertError::Store(error) => explain_store(error),
         ConvertError::Quantize { .. } => Failure::new(error.to_string())
             .advise("download the checkpoint again; it may be damaged"),
-        ConvertError::Destination { reason, .. } if reason.starts_with("it exists") => {
-            Failure::sentence(error)
-                .advise("remove it, give another name, or replace it with --force")
-        }
+        ConvertError::DestinationExists { .. } => Failure::sentence(error)
+            .advise("remove it, give another name, or replace it with --force"),
         ConvertError::Budget { asked, least } => Failure::new(format!(
             "a store of this model needs at least {}, the budget is {}",
             ByteSize(*least),

@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::stores::{OpenedStore, open_store, open_store_for};
 use crate::{calibration, convert, device, hub, in_place, places};
 use nestling::formats::Level;
-use nestling_hub::{Obtained, Reference, is_gguf};
+use nestling_hub::{ConvertedModel, Reference, is_gguf};
 use std::path::{Path, PathBuf};
 
 /// A model as named on the command line.
@@ -51,7 +51,7 @@ impl<'a> NamedModel<'a> {
         let mut options = hub::options(self.hub, &self.calibration)?;
         options.in_place = lighter;
         let obtained = nestling_hub::obtain(&reference, self.level, &options, console)?;
-        let Obtained { checkpoint, store } = &obtained;
+        let ConvertedModel { checkpoint, store } = &obtained;
         if is_gguf(checkpoint) && lighter && !store.is_file() {
             return located(checkpoint.clone());
         }

@@ -24,14 +24,14 @@ use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
 use nestling::{OpenDevice, PageReads, PageStore, PageStoreOptions};
-use nestling_hub::{Use, is_gguf};
+use nestling_hub::{ModelLease, is_gguf};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A model that is ready to generate.
-pub struct Opened {
+pub struct LoadedModel {
     pub model: Model,
     pub path: PathBuf,
     /// True for the bundled storyteller.
@@ -47,7 +47,7 @@ pub struct Opened {
     /// Background conversion of the file into a store.
     pub background: Option<Background>,
     /// Prevents other processes from removing the model's files.
-    pub _in_use: Option<Use>,
+    pub _in_use: Option<ModelLease>,
 }
 
 /// Locates the model named on the command line. Downloads and converts it for `-hf`.
@@ -67,7 +67,7 @@ pub fn open(
     resources: &ResourceArgs,
     console: &Console,
     interrupt: &Interrupt,
-) -> Result<Opened> {
+) -> Result<LoadedModel> {
     let located = locate(model, console, interrupt)?;
     open_at(located, model, resources, None, console, interrupt)
 }
@@ -80,7 +80,7 @@ pub fn open_at(
     recorder: Option<Arc<Recorder>>,
     console: &Console,
     interrupt: &Interrupt,
-) -> Result<Opened> {
+) -> Result<LoadedModel> {
     let LocatedModel { mut path, is_bundled } = located;
     warnings::of_options(model, resources, &path, console);
     let mut device = device::open(&resources.device, console)?;
@@ -125,7 +125,7 @@ pub fn open_at(
         OpenDevice::Cpu { reason } => reason,
         _ => None,
     };
-    Ok(Opened {
+    Ok(LoadedModel {
         allocated_bits: allocated.and_then(|summary| summary.expert_bits),
         model: opened,
         path,
@@ -139,7 +139,7 @@ pub fn open_at(
 }
 
 /// Records that a model is in use. Without a cache, nothing is recorded.
-fn note_use(path: &Path, reads: Option<&Path>) -> Result<Option<Use>> {
+fn note_use(path: &Path, reads: Option<&Path>) -> Result<Option<ModelLease>> {
     match hub::uses() {
         Ok(uses) => Ok(uses.begin(path, reads)?),
         Err(_) => Ok(None),
@@ -255,7 +255,7 @@ pub fn context_length(tokens: Option<u32>) -> Option<usize> {
     tokens.map(|tokens| if tokens == 0 { usize::MAX } else { tokens as usize })
 }
 
-impl Opened {
+impl LoadedModel {
     /// Returns the display name of the model: its file or folder name without the extension.
     pub fn name(&self) -> String {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());

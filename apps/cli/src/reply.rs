@@ -6,7 +6,7 @@ use crate::failure::Result;
 use crate::words::printable;
 use crate::wrap::Wrap;
 use nestling::engine::text::ToolCall;
-use nestling::engine::{Event, FinishReason, Finished, Generation};
+use nestling::engine::{Event, FinishReason, Generation, GenerationSummary};
 use std::io::IsTerminal;
 
 /// Generated output, possibly interrupted.
@@ -15,7 +15,7 @@ pub struct Reply {
     pub text: String,
     pub reasoning: String,
     pub tool_calls: Vec<ToolCall>,
-    pub finished: Option<Finished>,
+    pub finished: Option<GenerationSummary>,
 }
 
 impl Reply {

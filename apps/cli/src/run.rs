@@ -6,10 +6,10 @@ use crate::chat;
 use crate::console::Console;
 use crate::conversation::Transcript;
 use crate::failure::{Exit, Failure, Result};
-use crate::form::Form;
 use crate::interrupt::Interrupt;
 use crate::observe::{self, Observer};
 use crate::opened;
+use crate::output_constraint::OutputConstraint;
 use crate::prompt::{expect_model, prompt_text};
 use crate::settings::Settings;
 use crate::single_turn::complete;
@@ -24,7 +24,7 @@ pub fn run(args: RunArgs, console: &Console, interrupt: &Interrupt) -> Result<()
     if args.prompt.system_prompt.is_some() && !args.chat {
         console.warn("--system-prompt has no effect without --chat");
     }
-    let form = Form::new(&args.form)?;
+    let form = OutputConstraint::new(&args.form)?;
     let files = observe::checked_files(&args.stats)?;
     let located = opened::locate(&args.model, console, interrupt)?;
     let expected = args

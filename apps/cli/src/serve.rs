@@ -6,8 +6,8 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::located::LocatedModel;
 use crate::memory::memory_budget;
-use crate::opened::Opened;
-use crate::shelf::{Shelf, not_opened};
+use crate::model_folder::{ModelFolder, not_opened};
+use crate::opened::LoadedModel;
 use crate::words::counted;
 use crate::{device, opened};
 use nestling::formats::open_regular;
@@ -66,12 +66,12 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
 }
 
 /// Wraps a model together with all resources that must live as long.
-fn held(opened: Opened) -> OpenedModel {
+fn held(opened: LoadedModel) -> OpenedModel {
     OpenedModel { model: opened.model.clone(), hold: Box::new(opened) }
 }
 
 /// Returns a function that opens the same model again after its file has changed.
-fn reopen(opened: &Opened, args: &ServeArgs, console: &Console) -> Reopen {
+fn reopen(opened: &LoadedModel, args: &ServeArgs, console: &Console) -> Reopen {
     let (path, is_bundled) = (opened.path.clone(), opened.is_bundled);
     let (model, resources) = (args.model.clone(), args.resources.clone());
     let console = Console { quiet: console.verbose == 0, ..console.clone() };
@@ -92,7 +92,7 @@ fn several(server: &Server, args: &ServeArgs, console: &Console) -> Result<Strin
         return Err(Failure::usage("--alias names one model, and there are several")
             .advise("leave --alias out; `/v1/models` lists the names"));
     }
-    let shelf = Shelf::new(&args.several, &args.model, &args.resources, console)?;
+    let shelf = ModelFolder::new(&args.several, &args.model, &args.resources, console)?;
     let count = shelf.list().len();
     let device = device::open(&args.resources.device, console)?;
     // Memory of another device is limited by the device, which holds one model at a time.

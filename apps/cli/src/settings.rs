@@ -1,7 +1,7 @@
 //! Generation settings: the model's defaults, changed by flags and by `/set parameter`.
 
 use crate::args::{GenerationArgs, stop_string};
-use crate::form::Form;
+use crate::output_constraint::OutputConstraint;
 use crate::words::printable;
 use nestling::SamplingParams;
 use nestling::engine::GenerateOptions;
@@ -15,7 +15,7 @@ pub struct Settings {
     /// Maximum number of tokens; `None` means until the model ends.
     pub tokens_max: Option<usize>,
     pub stop: Vec<String>,
-    pub form: Form,
+    pub form: OutputConstraint,
 }
 
 impl Settings {
@@ -33,11 +33,11 @@ impl Settings {
         sampling.seed = args.seed.or(sampling.seed);
         sampling.logit_bias.extend(args.logit_bias.iter().map(|bias| (bias.token, bias.bias)));
         let tokens_max = usize::try_from(args.predict).ok();
-        Self { sampling, tokens_max, stop: args.stop.clone(), form: Form::default() }
+        Self { sampling, tokens_max, stop: args.stop.clone(), form: OutputConstraint::default() }
     }
 
     /// Returns the settings with an output constraint.
-    pub fn with_form(self, form: Form) -> Self {
+    pub fn with_form(self, form: OutputConstraint) -> Self {
         Self { form, ..self }
     }
 

@@ -4,21 +4,21 @@ use crate::console::{Console, write_out};
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::opened::Opened;
+use crate::opened::LoadedModel;
 use crate::reply::write_reply;
 use crate::settings::Settings;
-use crate::stats::{self, Took};
-use nestling::engine::{FinishReason, Finished, Input};
+use crate::stats::{self, ReplyTimes};
+use nestling::engine::{FinishReason, GenerationSummary, Input};
 use std::time::Instant;
 
 /// Generates one completion from an empty context.
 pub fn complete(
-    opened: &Opened,
+    opened: &LoadedModel,
     input: Input,
     settings: &Settings,
     console: &Console,
     interrupt: &Interrupt,
-) -> Result<Option<Finished>> {
+) -> Result<Option<GenerationSummary>> {
     let started = Instant::now();
     let reply = interrupt.guard(|cancel| {
         let options = settings.generate_options();
@@ -38,7 +38,7 @@ pub fn complete(
         _ => {}
     }
     settings.form.warn_if_cut(&reply.text, &finished.reason, console);
-    let took = Took { load: opened.load, total: opened.load + started.elapsed() };
+    let took = ReplyTimes { load: opened.load, total: opened.load + started.elapsed() };
     stats::print(console, opened, &finished, took);
     Ok(Some(finished))
 }

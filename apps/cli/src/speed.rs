@@ -10,7 +10,7 @@ use crate::linux;
 use crate::places;
 use nestling::engine::bandwidth::read_bandwidth;
 use nestling::engine::reads::{
-    MeasureOptions, Measured, ReadChoice, ReadOptions, choose, measure, plane_sizes,
+    MeasureOptions, ReadChoice, ReadOptions, ReadSpeed, choose, measure, plane_sizes,
     plane_sizes_of_index,
 };
 use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
@@ -47,14 +47,14 @@ pub struct Machine {
 /// Earlier measurements, stored in the cache folder.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-struct Remembered {
+struct SpeedCache {
     /// Memory bandwidth in bytes per second, by number of threads.
     memory: BTreeMap<usize, f64>,
     /// Disk measurements, by name of the disk.
-    reads: BTreeMap<String, Vec<Measured>>,
+    reads: BTreeMap<String, Vec<ReadSpeed>>,
 }
 
-impl Remembered {
+impl SpeedCache {
     /// Reads the stored measurements. Returns none if the file is missing or unreadable.
     fn load() -> Self {
         let text = places::speeds_file().ok().and_then(|file| std::fs::read_to_string(file).ok());
@@ -85,9 +85,9 @@ impl Machine {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = args.threads.map(|threads| threads as usize);
         let threads = threads.or_else(best_threads).unwrap_or_else(cores);
-        let mut known = Remembered::load();
+        let mut known = SpeedCache::load();
         if args.measure_again {
-            known = Remembered::default();
+            known = SpeedCache::default();
         }
         let memory_bytes_per_s = match (args.memory_speed, known.memory.get(&threads)) {
             (Some(said), _) => said.0 as f64,
@@ -114,7 +114,7 @@ impl Machine {
             let way = ReadChoice { method: one.method, direct: one.direct, depth: one.depth };
             choice.as_ref() == Some(&way)
         });
-        let point = |one: &Measured| DiskSpeed {
+        let point = |one: &ReadSpeed| DiskSpeed {
             read_bytes: one.block_bytes,
             bytes_per_s: one.bytes_per_second,
         };
@@ -185,7 +185,7 @@ impl StoreLocation {
     }
 
     /// Measures reads of each size, from the store or from a trial file.
-    fn measure(&self) -> Result<Vec<Measured>> {
+    fn measure(&self) -> Result<Vec<ReadSpeed>> {
         let read = |store: &Arc<Store>| {
             let options = MeasureOptions {
                 seconds: DISK_SECONDS,
@@ -221,13 +221,17 @@ fn trial_store(path: &Path) -> Option<Arc<Store>> {
 }
 
 /// Returns the measured reads of the location's sizes, from the cache or by measuring them.
-fn disk(place: &StoreLocation, known: &mut Remembered, console: &Console) -> Result<Vec<Measured>> {
+fn disk(
+    place: &StoreLocation,
+    known: &mut SpeedCache,
+    console: &Console,
+) -> Result<Vec<ReadSpeed>> {
     let name = place.disk_name();
     // Default: a new disk has not been measured.
     let held = known.reads.get(&name).map(Vec::as_slice).unwrap_or_default();
     let is_held = |size: &u64| held.iter().any(|one| one.block_bytes == *size);
     if !place.sizes.is_empty() && place.sizes.iter().all(is_held) {
-        let of_store = |one: &&Measured| place.sizes.contains(&one.block_bytes);
+        let of_store = |one: &&ReadSpeed| place.sizes.contains(&one.block_bytes);
         return Ok(held.iter().filter(of_store).cloned().collect());
     }
     console.note(format_args!("measuring how {name} is read best..."));
@@ -243,7 +247,7 @@ fn disk(place: &StoreLocation, known: &mut Remembered, console: &Console) -> Res
 pub fn read_options(store: &Arc<Store>, console: &Console) -> ReadOptions {
     let place = StoreLocation::of_store(store);
     // Default: empty if the measurement failed; the engine's default options are then used.
-    let measured = disk(&place, &mut Remembered::load(), console).unwrap_or_default();
+    let measured = disk(&place, &mut SpeedCache::load(), console).unwrap_or_default();
     match choose(&measured) {
         Some(choice) => ReadOptions::default().chosen(&choice),
         None => ReadOptions::default(),

@@ -3,22 +3,27 @@
 use crate::background::Background;
 use crate::bytes::ByteSize;
 use crate::console::Console;
-use crate::opened::Opened;
+use crate::opened::LoadedModel;
 use crate::words::counted;
-use nestling::Finished;
+use nestling::GenerationSummary;
 use nestling::engine::StreamStats;
 use std::time::Duration;
 
 /// Wall-clock times of a reply.
 #[derive(Clone, Copy, Debug)]
-pub struct Took {
+pub struct ReplyTimes {
     /// Time to open the model, if it belongs to the reply.
     pub load: Duration,
     pub total: Duration,
 }
 
 /// Prints the statistics of a reply: none under `--quiet`, eight lines under `--verbose`.
-pub fn print(console: &Console, opened: &Opened, finished: &Finished, took: Took) {
+pub fn print(
+    console: &Console,
+    opened: &LoadedModel,
+    finished: &GenerationSummary,
+    took: ReplyTimes,
+) {
     if console.quiet {
         return;
     }
@@ -35,7 +40,7 @@ pub fn print(console: &Console, opened: &Opened, finished: &Finished, took: Took
 }
 
 /// Returns the parts of the single-line statistics. Speeds are shown only if tokens were computed.
-fn parts(opened: &Opened, finished: &Finished) -> Vec<String> {
+fn parts(opened: &LoadedModel, finished: &GenerationSummary) -> Vec<String> {
     let stats = &finished.stats;
     let mut parts = Vec::new();
     if stats.prompt_tokens > 0 && stats.prompt_seconds > 0.0 {
@@ -60,7 +65,7 @@ fn parts(opened: &Opened, finished: &Finished) -> Vec<String> {
 }
 
 /// Describes the mean bits that experts were computed with, and the requested ones.
-fn bits(opened: &Opened, finished: &Finished) -> Option<String> {
+fn bits(opened: &LoadedModel, finished: &GenerationSummary) -> Option<String> {
     let (model, stats) = (&opened.model, &finished.stats);
     if let Some(mean) = opened.allocated_bits {
         return Some(format!("mixed, {mean:.2} on average"));
@@ -100,7 +105,7 @@ fn rate(tokens_per_s: f64) -> String {
     if tokens_per_s > 0.0 { format!("{tokens_per_s:.2} tokens/s") } else { "-".into() }
 }
 
-fn table(finished: &Finished, took: Took) -> Vec<(&'static str, String)> {
+fn table(finished: &GenerationSummary, took: ReplyTimes) -> Vec<(&'static str, String)> {
     let (usage, stats) = (&finished.usage, &finished.stats);
     let seconds = |seconds: f64| duration(Duration::from_secs_f64(seconds.max(0.0)));
     let mut rows = vec![

@@ -2,10 +2,10 @@
 
 use crate::bytes::ByteSize;
 use crate::console::Console;
-use crate::opened::Opened;
+use crate::opened::LoadedModel;
 
 /// Prints the model, its device and its settings.
-pub fn print(opened: &Opened, console: &Console) {
+pub fn print(opened: &LoadedModel, console: &Console) {
     if console.quiet {
         return;
     }

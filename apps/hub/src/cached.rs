@@ -7,26 +7,26 @@ use crate::listing::{Listing, RemoteFile};
 use crate::names::is_commit;
 use crate::options::HubOptions;
 use crate::repository::{Reference, Repository, RepositoryCache};
-use crate::store_cache::{Obtained, ending};
+use crate::store_cache::{ConvertedModel, ending};
 use std::path::{Path, PathBuf};
 
 /// A repository and its caches.
-pub struct Cached<'a> {
+pub struct CachedRepository<'a> {
     pub reference: &'a Reference,
     pub cache: &'a RepositoryCache,
     pub options: &'a HubOptions,
 }
 
-impl Cached<'_> {
+impl CachedRepository<'_> {
     /// Returns a cached store or a complete download.
-    pub fn find(&self) -> Option<Obtained> {
+    pub fn find(&self) -> Option<ConvertedModel> {
         self.downloaded().or_else(|| {
             let commit = self.cache.known_commit()?;
             self.converted(&commit).or_else(|| self.complete(&commit))
         })
     }
 
-    fn downloaded(&self) -> Option<Obtained> {
+    fn downloaded(&self) -> Option<ConvertedModel> {
         let commit = known_commit(self.options, self.cache.repository())?;
         let wanted = self.reference.wanted.as_deref();
         let folder = self.options.stores.of_repository(self.cache.repository()).join(&commit);
@@ -38,7 +38,7 @@ impl Cached<'_> {
         Some(self.options.stores.downloaded(self.cache, &commit, &first))
     }
 
-    fn converted(&self, commit: &str) -> Option<Obtained> {
+    fn converted(&self, commit: &str) -> Option<ConvertedModel> {
         let wanted = self.reference.wanted.as_deref();
         let of_checkpoint = self.options.stores.converted(self.cache, commit);
         if wanted.is_none() && of_checkpoint.is_converted() {
@@ -59,11 +59,11 @@ impl Cached<'_> {
         models.dedup();
         let found = choose(models, wanted, self.options.room).ok()?;
         Some(self.options.stores.converted_gguf(self.cache, commit, &found))
-            .filter(Obtained::is_converted)
+            .filter(ConvertedModel::is_converted)
     }
 
     /// Returns a complete download that can be converted.
-    fn complete(&self, commit: &str) -> Option<Obtained> {
+    fn complete(&self, commit: &str) -> Option<ConvertedModel> {
         let snapshot = self.cache.snapshot(commit);
         let listing = Listing::of_snapshot(commit, &snapshot);
         match Choice::of(&listing, self.reference, self.options.room).ok()? {
@@ -108,7 +108,7 @@ fn known_commit(options: &HubOptions, repository: &Repository) -> Option<String>
 /// Returns a downloaded store of a repository, complete or partial.
 pub fn downloaded(reference: &Reference, options: &HubOptions) -> Option<PathBuf> {
     let cache = reference.repository.cache(options.downloads.clone());
-    Cached { reference, cache: &cache, options }.downloaded().map(|found| found.store)
+    CachedRepository { reference, cache: &cache, options }.downloaded().map(|found| found.store)
 }
 
 /// Returns the error for a model that is not cached while the network is disabled.

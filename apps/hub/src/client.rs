@@ -42,7 +42,7 @@ impl Default for Limits {
 
 /// Error of a request, classified by the necessary reaction.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum RequestError {
     /// Error status of the response.
     Status(u16),
     /// Missing response, or interrupted connection.
@@ -87,7 +87,7 @@ impl Client {
         address: &str,
         range: Option<&str>,
         within: Option<Duration>,
-    ) -> Result<Response<Body>, Trouble> {
+    ) -> Result<Response<Body>, RequestError> {
         let started = Instant::now();
         let mut at = absolute(address).ok_or_else(|| senseless(&format!("`{address}`")))?;
         let mut token = self.token.as_deref();
@@ -129,17 +129,17 @@ impl Client {
         Err(senseless(&format!("more than {REDIRECTS_MAX} redirects")))
     }
 
-    fn trouble(&self, error: &ureq::Error) -> Trouble {
+    fn trouble(&self, error: &ureq::Error) -> RequestError {
         match error {
-            ureq::Error::StatusCode(status) => Trouble::Status(*status),
+            ureq::Error::StatusCode(status) => RequestError::Status(*status),
             ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
                 let seconds = self.limits.connect.as_secs_f64();
-                Trouble::Unreachable(format!("no connection within {seconds} s"))
+                RequestError::Unreachable(format!("no connection within {seconds} s"))
             }
             ureq::Error::Timeout(Timeout::Global) => too_long(self.limits.listing),
             ureq::Error::Timeout(_) => silent(self.limits.silence),
-            ureq::Error::Io(error) => Trouble::Unreachable(plain(error)),
-            other => Trouble::Unreachable(other.to_string()),
+            ureq::Error::Io(error) => RequestError::Unreachable(plain(error)),
+            other => RequestError::Unreachable(other.to_string()),
         }
     }
 
@@ -178,26 +178,29 @@ impl<R: Read> Read for Steady<R> {
 }
 
 /// Classifies an error while reading a body.
-pub fn broken(error: &io::Error, limits: &Limits) -> Trouble {
+pub fn broken(error: &io::Error, limits: &Limits) -> RequestError {
     match error.get_ref().and_then(|error| error.downcast_ref()) {
         Some(ureq::Error::Timeout(Timeout::Global)) => too_long(limits.listing),
         Some(ureq::Error::Timeout(_)) => silent(limits.silence),
         _ if error.kind() == io::ErrorKind::TimedOut => silent(limits.silence),
-        _ => Trouble::Unreachable(plain(error)),
+        _ => RequestError::Unreachable(plain(error)),
     }
 }
 
-fn silent(limit: Duration) -> Trouble {
-    Trouble::Unreachable(format!("nothing, or hardly anything, came for {} s", limit.as_secs_f64()))
+fn silent(limit: Duration) -> RequestError {
+    RequestError::Unreachable(format!(
+        "nothing, or hardly anything, came for {} s",
+        limit.as_secs_f64()
+    ))
 }
 
-fn too_long(limit: Duration) -> Trouble {
-    Trouble::Unreachable(format!("the answer took longer than {} s", limit.as_secs_f64()))
+fn too_long(limit: Duration) -> RequestError {
+    RequestError::Unreachable(format!("the answer took longer than {} s", limit.as_secs_f64()))
 }
 
 /// Returns a permanent error for a malformed response.
-fn senseless(what: &str) -> Trouble {
-    Trouble::Failed(unreadable(what))
+fn senseless(what: &str) -> RequestError {
+    RequestError::Failed(unreadable(what))
 }
 
 pub fn unreadable(what: &str) -> HubError {

@@ -4,7 +4,7 @@
 //! and its hash matches. Interrupted downloads resume from the partial file. All file names come from the
 //! checked listing, never from response headers.
 
-use crate::client::{Client, Trouble, broken, unreadable};
+use crate::client::{Client, RequestError, broken, unreadable};
 use crate::digest::Digest;
 use crate::error::{HubError, Result};
 use crate::listing::{Listing, RemoteFile};
@@ -45,7 +45,7 @@ impl<'a> Hub<'a> {
     }
 
     /// Requests the listing of the repository.
-    pub fn listing(&self) -> std::result::Result<Listing, Trouble> {
+    pub fn listing(&self) -> std::result::Result<Listing, RequestError> {
         let Repository { id, revision } = self.repository;
         // The revision must be a single path component.
         let revision = revision.replace('/', "%2F");
@@ -58,11 +58,11 @@ impl<'a> Hub<'a> {
         if reader.get_ref().limit() == 0 {
             let most = LISTING_BYTES_MAX >> 20;
             let what = format!("its list of files is longer than {most} MiB");
-            return Err(Trouble::Failed(unreadable(&what)));
+            return Err(RequestError::Failed(unreadable(&what)));
         }
         listing.map_err(|error| match error.is_io() {
             true => broken(&error.into(), limits),
-            false => Trouble::Failed(unreadable(&error.to_string())),
+            false => RequestError::Failed(unreadable(&error.to_string())),
         })
     }
 
@@ -172,27 +172,27 @@ impl<'a> Hub<'a> {
         )
     }
 
-    pub fn explain(&self, trouble: Trouble) -> HubError {
+    pub fn explain(&self, trouble: RequestError) -> HubError {
         let repository = self.repository;
         match trouble {
-            Trouble::Failed(failure) => failure,
-            Trouble::Unreachable(reason) => self.unreachable(&reason),
-            Trouble::Status(401 | 403) if self.has_token => {
+            RequestError::Failed(failure) => failure,
+            RequestError::Unreachable(reason) => self.unreachable(&reason),
+            RequestError::Status(401 | 403) if self.has_token => {
                 HubError::new(format!("{repository}: the Hub refuses this access token")).advise(
                     "check the name, accept the model's terms on its page, \
                      and use a token that may read it",
                 )
             }
             // The Hub also answers 401 for repositories that do not exist.
-            Trouble::Status(401 | 403) => {
+            RequestError::Status(401 | 403) => {
                 HubError::new(format!("{repository} does not exist, or needs an access token"))
                     .advise("check the name; for a gated model set HF_TOKEN")
             }
-            Trouble::Status(404) => {
+            RequestError::Status(404) => {
                 HubError::new(format!("{repository} does not exist on the Hub"))
                     .advise("check the spelling of owner/repo and of the revision")
             }
-            Trouble::Status(status) => {
+            RequestError::Status(status) => {
                 HubError::new(format!("{} answers with status {status}", self.endpoint))
                     .advise("try again later; the download goes on where it stopped")
             }

@@ -3,7 +3,7 @@
 //! Headers are cached by commit and opened as a checkpoint without weights. Models that a conversion would
 //! refuse are therefore refused before they are downloaded.
 
-use crate::client::Trouble;
+use crate::client::RequestError;
 use crate::digest::Digest;
 use crate::download::Hub;
 use crate::error::{HubError, Result};
@@ -214,7 +214,7 @@ impl<'a> Headers<'a> {
 }
 
 /// Saves the network error, which the import library cannot represent, and returns an I/O error in its place.
-fn unread(file: &RemoteFile, why: Trouble, trouble: &mut Option<Trouble>) -> ImportError {
+fn unread(file: &RemoteFile, why: RequestError, trouble: &mut Option<RequestError>) -> ImportError {
     *trouble = Some(why);
     ImportError::Io {
         file: file.name.clone(),

@@ -54,10 +54,10 @@ pub use options::{DEFAULT_ENDPOINT, HubOptions};
 pub use removal::{Removal, remove, remove_leftover};
 pub use repository::{Reference, Repository};
 pub use sniff::{FileKind, SniffedFile, is_gguf};
-pub use store_cache::{Obtained, StoreCache};
+pub use store_cache::{ConvertedModel, StoreCache};
 pub use survey::{Arrival, Survey, estimated, survey};
-pub use upgrade::{Upgraded, upgrade};
-pub use uses::{KnownUse, Use, Uses};
+pub use upgrade::{SectionCounts, upgrade};
+pub use uses::{KnownUse, ModelLease, Uses};
 
 #[cfg(test)]
 mod tests;

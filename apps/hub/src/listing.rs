@@ -213,8 +213,8 @@ impl Sibling {
 
 impl<'de> Deserialize<'de> for Files {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Each;
-        impl<'de> Visitor<'de> for Each {
+        struct ListVisitor;
+        impl<'de> Visitor<'de> for ListVisitor {
             type Value = Files;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -232,7 +232,7 @@ impl<'de> Deserialize<'de> for Files {
                 Ok(Files(found))
             }
         }
-        deserializer.deserialize_seq(Each)
+        deserializer.deserialize_seq(ListVisitor)
     }
 }
 
@@ -247,8 +247,8 @@ struct Shards(BTreeSet<String>);
 
 impl<'de> Deserialize<'de> for Shards {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Each;
-        impl<'de> Visitor<'de> for Each {
+        struct ListVisitor;
+        impl<'de> Visitor<'de> for ListVisitor {
             type Value = Shards;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -273,7 +273,7 @@ impl<'de> Deserialize<'de> for Shards {
                 Ok(Shards(names))
             }
         }
-        deserializer.deserialize_map(Each)
+        deserializer.deserialize_map(ListVisitor)
     }
 }
 

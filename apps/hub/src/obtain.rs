@@ -5,9 +5,9 @@
 //! named after its commit. A store is downloaded to Nestling's cache directly, with only the sections that
 //! the level needs.
 
-use crate::cached::{self, Cached, not_cached};
+use crate::cached::{self, CachedRepository, not_cached};
 use crate::choice::{Choice, StoreFiles};
-use crate::client::Trouble;
+use crate::client::RequestError;
 use crate::download::Hub;
 use crate::error::{HubError, Result};
 use crate::gguf::GgufFiles;
@@ -21,7 +21,7 @@ use crate::remote_store;
 use crate::repository::{Reference, RepositoryCache};
 use crate::sections::{Sections, sections_of};
 use crate::space::Plan;
-use crate::store_cache::Obtained;
+use crate::store_cache::ConvertedModel;
 use crate::survey::estimated;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
@@ -37,18 +37,18 @@ pub fn obtain(
     level: Option<Level>,
     options: &HubOptions,
     observer: &dyn Observer,
-) -> Result<Obtained> {
+) -> Result<ConvertedModel> {
     let repository = &reference.repository;
     let cache = repository.cache(options.downloads.clone());
-    let cached = Cached { reference, cache: &cache, options };
+    let cached = CachedRepository { reference, cache: &cache, options };
     if options.offline {
         return cached.find().ok_or_else(|| not_cached(reference));
     }
     let hub = Hub::new(repository, &cache, options);
     let listing = match hub.listing() {
         Ok(listing) => listing,
-        Err(Trouble::Unreachable(reason)) => {
-            let found = cached.find().filter(Obtained::is_converted);
+        Err(RequestError::Unreachable(reason)) => {
+            let found = cached.find().filter(ConvertedModel::is_converted);
             let obtained = found.ok_or_else(|| hub.unreachable(&reason))?;
             observer.notice(&Notice::CachedStore(&reason));
             return Ok(obtained);
@@ -73,7 +73,7 @@ struct Transfer<'a> {
 
 impl Transfer<'_> {
     /// Downloads the missing files. The small files come first, because they describe the rest.
-    fn checkpoint(&self) -> Result<Obtained> {
+    fn checkpoint(&self) -> Result<ConvertedModel> {
         let obtained = self.options.stores.converted(self.cache, &self.listing.commit);
         if obtained.is_converted() {
             return Ok(obtained);
@@ -90,7 +90,7 @@ impl Transfer<'_> {
         Ok(obtained)
     }
 
-    fn gguf(&self, files: &GgufFiles) -> Result<Obtained> {
+    fn gguf(&self, files: &GgufFiles) -> Result<ConvertedModel> {
         let obtained = self.options.stores.converted_gguf(self.cache, &self.listing.commit, files);
         if obtained.is_converted() {
             return Ok(obtained);
@@ -114,7 +114,7 @@ impl Transfer<'_> {
 
     /// Downloads the sections of a store up to the level. Without a requested level, an existing partial
     /// store suffices.
-    fn store(&self, files: StoreFiles, level: Option<Level>) -> Result<Obtained> {
+    fn store(&self, files: StoreFiles, level: Option<Level>) -> Result<ConvertedModel> {
         let commit = &self.listing.commit;
         let obtained = self.options.stores.downloaded(self.cache, commit, files.first());
         let held = Store::open(&obtained.store).ok();

@@ -1,6 +1,6 @@
 //! Reads of file parts by range requests.
 
-use crate::client::{Client, Trouble, broken};
+use crate::client::{Client, RequestError, broken};
 use crate::error::HubError;
 use crate::listing::RemoteFile;
 use std::io::Read;
@@ -29,7 +29,7 @@ impl Ranges {
     }
 
     /// Reads a range of a file.
-    pub fn read(&self, file: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>, Trouble> {
+    pub fn read(&self, file: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>, RequestError> {
         let mut bytes = Vec::new();
         self.stream(file, range, &mut |chunk| {
             bytes.extend_from_slice(chunk);
@@ -45,11 +45,11 @@ impl Ranges {
         file: &RemoteFile,
         range: Range<u64>,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HubError>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         if range.end > file.size {
             let (name, size) = (&file.name, file.size);
             let message = format!("{name} has {size} bytes, so no byte {}", range.end - 1);
-            return Err(Trouble::Failed(HubError::new(message)));
+            return Err(RequestError::Failed(HubError::new(message)));
         }
         let (mut at, mut counted_from, mut attempts) = (range.start, range.start, 0);
         while at < range.end {
@@ -59,7 +59,7 @@ impl Ranges {
             }
             attempts += 1;
             match error {
-                Trouble::Unreachable(_) | Trouble::Status(408 | 429 | 500..)
+                RequestError::Unreachable(_) | RequestError::Status(408 | 429 | 500..)
                     if attempts < ATTEMPTS_MAX =>
                 {
                     std::thread::sleep(self.client.limits.pause * (1 << (attempts - 1)));
@@ -77,7 +77,7 @@ impl Ranges {
         at: &mut u64,
         end: u64,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HubError>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         let address = format!("{}/{}", self.base, file.name);
         let range = format!("bytes={at}-{}", end - 1);
         let response = self.client.get(&address, Some(&range), None)?;
@@ -85,7 +85,7 @@ impl Ranges {
         let expected = format!("bytes {at}-{}/{}", end - 1, file.size);
         let whole = *at == 0 && end == file.size && response.status() == 200;
         if !whole && content.and_then(|value| value.to_str().ok()) != Some(expected.as_str()) {
-            return Err(Trouble::Failed(
+            return Err(RequestError::Failed(
                 HubError::new(format!("the server does not give parts of {}", file.name))
                     .advise("check HF_ENDPOINT, or try again later"),
             ));
@@ -96,11 +96,11 @@ impl Ranges {
         while *at < end {
             let wanted = wanted(*at);
             let count = match reader.read(&mut chunk[..wanted]) {
-                Ok(0) => return Err(Trouble::Unreachable("the answer ended early".into())),
+                Ok(0) => return Err(RequestError::Unreachable("the answer ended early".into())),
                 Ok(count) => count,
                 Err(error) => return Err(broken(&error, &self.client.limits)),
             };
-            sink(&chunk[..count]).map_err(Trouble::Failed)?;
+            sink(&chunk[..count]).map_err(RequestError::Failed)?;
             *at += count as u64;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! A store on the Hub, read by range requests.
 
 use crate::choice::StoreFiles;
-use crate::client::Trouble;
+use crate::client::RequestError;
 use crate::download::Hub;
 use crate::error::Result;
 use crate::ranges::Ranges;
@@ -20,7 +20,7 @@ pub struct RemoteStorage {
     files: StoreFiles,
     ranges: Ranges,
     header: Vec<u8>,
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<RequestError>>,
 }
 
 impl RemoteStorage {
@@ -33,7 +33,7 @@ impl RemoteStorage {
     }
 
     /// Reads a range that may span several files.
-    fn read(&self, range: Range<u64>) -> std::result::Result<Vec<u8>, Trouble> {
+    fn read(&self, range: Range<u64>) -> std::result::Result<Vec<u8>, RequestError> {
         let (mut start, mut bytes) = (0, Vec::new());
         for file in &self.files.shards {
             let end = start + file.size;

@@ -6,7 +6,7 @@ use crate::listing::{Listing, RemoteFile};
 use crate::observer::{Notice, Observer};
 use crate::repository::RepositoryCache;
 use crate::room;
-use crate::store_cache::Obtained;
+use crate::store_cache::ConvertedModel;
 use std::path::{Path, PathBuf};
 
 /// Planned disk usage.
@@ -28,7 +28,7 @@ impl Plan {
         cache: &RepositoryCache,
         listing: &Listing,
         weights: &[RemoteFile],
-        obtained: &Obtained,
+        obtained: &ConvertedModel,
         store: Option<u64>,
     ) -> Result<Self> {
         let checkpoint = cache.snapshot(&listing.commit);

@@ -23,14 +23,14 @@ const OLD_IDENTITY_DIGITS: usize = 12;
 
 /// A local checkpoint or GGUF file, and the store converted from it.
 #[derive(Debug)]
-pub struct Obtained {
+pub struct ConvertedModel {
     /// Path of the checkpoint folder or the first GGUF file. It may be missing if the store exists.
     pub checkpoint: PathBuf,
     /// Path of the store, which may not exist yet.
     pub store: PathBuf,
 }
 
-impl Obtained {
+impl ConvertedModel {
     /// Returns true if the store exists.
     pub fn is_converted(&self) -> bool {
         self.store.is_file()
@@ -55,24 +55,24 @@ impl StoreCache {
     ///
     /// # Errors
     /// Returns an error if the file or one of its parts cannot be read.
-    pub fn of_gguf(&self, path: &Path, observer: &dyn Observer) -> Result<Obtained> {
+    pub fn of_gguf(&self, path: &Path, observer: &dyn Observer) -> Result<ConvertedModel> {
         let Identity { stem, hash } = Identity::of(path)?;
         let folder = self.folder.join("gguf");
         let store = self.calibrated(&folder, &format!("{stem}-{hash}"));
         if !store.is_file() {
             tell_of_old(&folder, &stem, observer);
         }
-        Ok(Obtained { checkpoint: path.into(), store })
+        Ok(ConvertedModel { checkpoint: path.into(), store })
     }
 
     /// Returns the exact store of a GGUF file, which background conversions write.
     ///
     /// # Errors
     /// Returns an error if the file or one of its parts cannot be read.
-    pub fn exact_of_gguf(&self, path: &Path) -> Result<Obtained> {
+    pub fn exact_of_gguf(&self, path: &Path) -> Result<ConvertedModel> {
         let Identity { stem, hash } = Identity::of(path)?;
         let store = self.folder.join("gguf").join(format!("{stem}-{hash}-{}", ending(EXACT)));
-        Ok(Obtained { checkpoint: path.into(), store })
+        Ok(ConvertedModel { checkpoint: path.into(), store })
     }
 
     /// Returns true if an exact store of a file with that name exists. This check is much cheaper than
@@ -99,7 +99,7 @@ impl StoreCache {
     /// Returns errors of `convert`, or an error if the lock file cannot be written.
     pub fn convert_if_free<E: From<HubError>>(
         &self,
-        obtained: &Obtained,
+        obtained: &ConvertedModel,
         convert: &mut dyn FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<bool, E> {
         let Some(turn) = Turn::take_if_free(&self.lock(&obtained.store))? else {
@@ -116,7 +116,7 @@ impl StoreCache {
     /// Returns errors of `convert`, or an error if the lock file cannot be written.
     pub fn convert_once<E: From<HubError>>(
         &self,
-        obtained: &Obtained,
+        obtained: &ConvertedModel,
         observer: &dyn Observer,
         convert: &mut dyn FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
@@ -169,12 +169,12 @@ impl StoreCache {
     }
 
     /// Returns a checkpoint and the store that a conversion writes.
-    pub(crate) fn converted(&self, cache: &RepositoryCache, commit: &str) -> Obtained {
+    pub(crate) fn converted(&self, cache: &RepositoryCache, commit: &str) -> ConvertedModel {
         // The name contains quantizer version and calibration, so that other stores are not mistaken for this
         // one.
         let name = format!("{commit}-{}", ending(&self.calibration));
         let store = self.of_repository(cache.repository()).join(name);
-        Obtained { checkpoint: cache.snapshot(commit), store }
+        ConvertedModel { checkpoint: cache.snapshot(commit), store }
     }
 
     /// Returns a model in GGUF files and the store that a conversion writes.
@@ -183,12 +183,12 @@ impl StoreCache {
         cache: &RepositoryCache,
         commit: &str,
         files: &GgufFiles,
-    ) -> Obtained {
+    ) -> ConvertedModel {
         let first = files.parts.first().map_or("", |part| &part.name);
         let file = files.name.rsplit('/').next().unwrap_or(&files.name);
         let start = format!("{commit}-{}", file.trim_end_matches(".gguf"));
         let store = self.calibrated(&self.of_repository(cache.repository()), &start);
-        Obtained { checkpoint: cache.snapshot(commit).join(first), store }
+        ConvertedModel { checkpoint: cache.snapshot(commit).join(first), store }
     }
 
     /// Returns a store that is downloaded.
@@ -197,16 +197,16 @@ impl StoreCache {
         cache: &RepositoryCache,
         commit: &str,
         first: &str,
-    ) -> Obtained {
+    ) -> ConvertedModel {
         let file = first.rsplit('/').next().unwrap_or(first);
         let store = self.of_repository(cache.repository()).join(commit).join(file);
-        Obtained { checkpoint: cache.snapshot(commit), store }
+        ConvertedModel { checkpoint: cache.snapshot(commit), store }
     }
 }
 
 /// Converts a missing store and records its local source file.
 fn make<E: From<HubError>>(
-    obtained: &Obtained,
+    obtained: &ConvertedModel,
     convert: &mut dyn FnMut() -> std::result::Result<(), E>,
 ) -> std::result::Result<(), E> {
     if obtained.is_converted() {
@@ -280,7 +280,7 @@ mod tests {
     fn one_of_several_converts_and_the_others_find_the_store() {
         let root = tempfile::tempdir().unwrap();
         let store = root.path().join("a.nest");
-        let obtained = Obtained { checkpoint: root.path().into(), store: store.clone() };
+        let obtained = ConvertedModel { checkpoint: root.path().into(), store: store.clone() };
         let conversions = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -301,7 +301,8 @@ mod tests {
     #[test]
     fn a_failed_conversion_leaves_the_turn_to_the_next() {
         let root = tempfile::tempdir().unwrap();
-        let obtained = Obtained { checkpoint: root.path().into(), store: root.path().join("a") };
+        let obtained =
+            ConvertedModel { checkpoint: root.path().into(), store: root.path().join("a") };
         let mut fails = || Err(HubError::new("no"));
         for _ in 0..2 {
             cache(root.path()).convert_once(&obtained, &NoObserver, &mut fails).unwrap_err();

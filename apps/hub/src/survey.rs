@@ -1,6 +1,6 @@
 //! Requirements of a model on the Hub, determined without a large download.
 
-use crate::cached::{Cached, not_cached};
+use crate::cached::{CachedRepository, not_cached};
 use crate::choice::{Choice, StoreFiles};
 use crate::disk::Disk;
 use crate::download::Hub;
@@ -15,7 +15,7 @@ use crate::remote_store;
 use crate::repository::{Reference, RepositoryCache};
 use crate::sections::{Sections, sections_of};
 use crate::space::Plan;
-use crate::store_cache::Obtained;
+use crate::store_cache::ConvertedModel;
 use nestling_convert::convert::{ConvertOptions, estimate_store};
 use nestling_convert::in_place::plan_in_place;
 use nestling_formats::Level;
@@ -67,7 +67,7 @@ pub fn survey(
 ) -> Result<Survey> {
     let cache = reference.repository.cache(options.downloads.clone());
     if options.offline {
-        let found = Cached { reference, cache: &cache, options }.find();
+        let found = CachedRepository { reference, cache: &cache, options }.find();
         let found = found.ok_or_else(|| not_cached(reference))?;
         return Ok(match found.is_converted() {
             true => Survey::Here(found.store),
@@ -136,7 +136,7 @@ impl SurveyRequest<'_> {
         checkpoint: Checkpoint,
         index: Index,
         files: &[RemoteFile],
-        obtained: &Obtained,
+        obtained: &ConvertedModel,
         format: String,
     ) -> Result<Survey> {
         let store = Some(index.length());

@@ -107,11 +107,11 @@ fn bench_with(config: Vec<u8>) -> Bench {
 }
 
 impl Bench {
-    fn obtain(&self) -> Result<Obtained> {
+    fn obtain(&self) -> Result<ConvertedModel> {
         obtain(&self.repository, None, &self.options, &NoObserver)
     }
 
-    fn expect_whole(&self, obtained: &Obtained) {
+    fn expect_whole(&self, obtained: &ConvertedModel) {
         for (name, content) in &self.files {
             let found = std::fs::read(obtained.checkpoint.join(name)).ok();
             let wanted = !name.contains('/') && name != "README.md" && name != "extra.safetensors";

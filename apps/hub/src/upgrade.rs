@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Number of sections before and after an upgrade.
 #[derive(Debug)]
-pub struct Upgraded {
+pub struct SectionCounts {
     /// Number of sections before the upgrade.
     pub sections_before: usize,
     /// Number of sections after the upgrade.
@@ -31,7 +31,7 @@ pub fn upgrade(
     level: Option<Level>,
     options: &HubOptions,
     observer: &dyn Observer,
-) -> Result<Upgraded> {
+) -> Result<SectionCounts> {
     let reference = match reference {
         Some(reference) => reference.clone(),
         None => remembered(path)?,
@@ -65,7 +65,7 @@ fn fetch(
     path: &Path,
     level: Option<Level>,
     observer: &dyn Observer,
-) -> Result<Upgraded> {
+) -> Result<SectionCounts> {
     let (storage, source) = remote_store::open(hub, commit, files)?;
     let sections = Sections { hub, storage: &storage, source: &source, path };
     let sections_before = sections.present()?;
@@ -74,7 +74,7 @@ fn fetch(
         sections.announce(wanted, observer)?;
         sections.bring(wanted, observer)?;
     }
-    Ok(Upgraded { sections_before, sections_now: wanted.max(sections_before) })
+    Ok(SectionCounts { sections_before, sections_now: wanted.max(sections_before) })
 }
 
 fn remembered(path: &Path) -> Result<Reference> {

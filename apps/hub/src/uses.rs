@@ -41,7 +41,7 @@ struct Record {
 
 /// A model that this process has open. Other processes cannot remove it until this is dropped.
 #[derive(Debug)]
-pub struct Use {
+pub struct ModelLease {
     _file: File,
 }
 
@@ -76,7 +76,7 @@ impl Uses {
     ///
     /// # Errors
     /// Returns [`HubError::Failed`] while another process removes the model.
-    pub fn begin(&self, path: &Path, reads: Option<&Path>) -> Result<Option<Use>> {
+    pub fn begin(&self, path: &Path, reads: Option<&Path>) -> Result<Option<ModelLease>> {
         let Ok(path) = path.canonicalize() else { return Ok(None) };
         let record = Record { reads: reads.map(Path::to_owned), path };
         let Some(mut file) = self.open(&record.path) else { return Ok(None) };
@@ -86,7 +86,7 @@ impl Uses {
         }
         // A lost record only affects the list of models.
         let _ = write(&mut file, &record);
-        Ok(Some(Use { _file: file }))
+        Ok(Some(ModelLease { _file: file }))
     }
 
     fn open(&self, path: &Path) -> Option<File> {

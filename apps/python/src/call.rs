@@ -49,13 +49,13 @@ impl Owner {
 /// Content of a handle until it is closed. Only one thread at a time may use it. Another thread gets an error
 /// immediately, so that no thread waits for this lock while holding the interpreter lock.
 #[derive(Debug)]
-pub(crate) struct Held<T: Send> {
+pub(crate) struct HandleCell<T: Send> {
     what: &'static str,
     owner: Owner,
     value: Mutex<Option<T>>,
 }
 
-impl<T: Send> Held<T> {
+impl<T: Send> HandleCell<T> {
     pub(crate) fn new(what: &'static str, value: T) -> Self {
         Self { what, owner: Owner::current(), value: Mutex::new(Some(value)) }
     }
@@ -87,7 +87,7 @@ impl<T: Send> Held<T> {
     }
 }
 
-impl<T: Send> Drop for Held<T> {
+impl<T: Send> Drop for HandleCell<T> {
     /// Drops the value without holding the interpreter lock, since drops may wait for threads of the engine.
     /// A forked child leaks the value: it has no such threads.
     fn drop(&mut self) {

@@ -3,7 +3,7 @@
 use nestling::{GenerateOptions, Message, ToolSchema};
 use pyo3::prelude::*;
 
-use crate::call::{Held, call};
+use crate::call::{HandleCell, call};
 use crate::conversation::{self, AskedConversation};
 use crate::error::Failure;
 use crate::generation::Generation;
@@ -12,15 +12,15 @@ use crate::wait::wait_for;
 
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Chat {
-    state: Held<State>,
+    state: HandleCell<ChatState>,
 }
 
-struct State {
+struct ChatState {
     chat: nestling::Chat,
     tools: Vec<ToolSchema>,
 }
 
-impl State {
+impl ChatState {
     fn options(&mut self, json: &str) -> Result<GenerateOptions, Failure> {
         let asked = options::read(json, &self.tools)?;
         self.chat.conversation_mut()?.tools = asked.choice.tools(&self.tools).to_vec();
@@ -39,7 +39,7 @@ impl Chat {
             Some(tokens) => chat.dropping_old_turns(tokens),
             None => chat,
         };
-        Self { state: Held::new("chat", State { chat, tools: asked.tools }) }
+        Self { state: HandleCell::new("chat", ChatState { chat, tools: asked.tools }) }
     }
 }
 

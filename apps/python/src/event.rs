@@ -1,6 +1,6 @@
 //! Events of a generation, as tuples that the Python package converts to classes.
 
-use nestling::{Event, FinishReason, Finished, TokenEvent};
+use nestling::{Event, FinishReason, GenerationSummary, TokenEvent};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use serde_json::json;
@@ -47,7 +47,7 @@ fn reason(reason: FinishReason) -> &'static str {
     }
 }
 
-fn written(finished: &Finished) -> String {
+fn written(finished: &GenerationSummary) -> String {
     let (usage, stats) = (&finished.usage, &finished.stats);
     let told = json!({
         "reason": reason(finished.reason),

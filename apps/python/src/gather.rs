@@ -6,7 +6,7 @@ use crate::arrays::Array;
 use crate::error::Failure;
 
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct TokenRows {
     /// Vocabulary size if the log-probabilities of the whole vocabulary are collected; 0 if they are not.
     width: usize,
     tokens: Vec<u32>,
@@ -16,7 +16,7 @@ pub(crate) struct Gathered {
     hidden: Vec<f32>, // [rows, hidden_size]
 }
 
-impl Gathered {
+impl TokenRows {
     pub(crate) fn new(width: usize) -> Self {
         Self { width, ..Self::default() }
     }

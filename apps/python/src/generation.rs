@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::arrays::Array;
-use crate::call::{Held, Owner, call};
+use crate::call::{HandleCell, Owner, call};
 use crate::error::Failure;
 use crate::event;
-use crate::gather::Gathered;
+use crate::gather::TokenRows;
 use crate::notify::Notifier;
 use crate::wait::{self, wait};
 
@@ -22,10 +22,10 @@ use crate::wait::{self, wait};
 pub(crate) struct Generation {
     owner: Owner,
     cancel: CancelToken,
-    state: Held<State>,
+    state: HandleCell<StreamState>,
 }
 
-pub(crate) struct State {
+pub(crate) struct StreamState {
     events: EventStream,
     notifier: Option<Notifier>,
     ended: bool,
@@ -36,7 +36,7 @@ pub(crate) struct State {
 /// Next event, or `None` if there is none yet.
 type Next = Option<Result<Event, EngineError>>;
 
-impl State {
+impl StreamState {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Next> {
         match self.ended {
             true => Poll::Ready(None),
@@ -87,8 +87,8 @@ impl Generation {
     pub(crate) fn new(generation: nestling::Generation) -> Self {
         let events = generation.into_stream();
         let cancel = events.cancel_token();
-        let state = State { events, notifier: None, ended: false, looked: Instant::now() };
-        Self { owner: Owner::current(), cancel, state: Held::new("generation", state) }
+        let state = StreamState { events, notifier: None, ended: false, looked: Instant::now() };
+        Self { owner: Owner::current(), cancel, state: HandleCell::new("generation", state) }
     }
 
     /// Reads events. A signal that interrupts the read cancels the generation.
@@ -110,7 +110,7 @@ impl Generation {
 impl Generation {
     /// Waits for the next event and returns it as a tuple, or None after the last.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let next = self.reading(py, || self.state.with(State::next))?;
+        let next = self.reading(py, || self.state.with(StreamState::next))?;
         next.map(|event| event::tuple(py, event)).transpose()
     }
 
@@ -151,7 +151,7 @@ impl Generation {
     fn gather(&self, py: Python<'_>, width: usize) -> PyResult<Vec<Array>> {
         let gathered = self.reading(py, || {
             self.state.with(|state| {
-                let mut gathered = Gathered::new(width);
+                let mut gathered = TokenRows::new(width);
                 while let Some(event) = state.next()? {
                     gathered.take(event)?;
                 }

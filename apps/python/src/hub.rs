@@ -13,13 +13,13 @@ use pyo3::prelude::*;
 
 use crate::call::call;
 use crate::error::Failure;
-use crate::progress::{Progress, Told};
+use crate::progress::{ByteCounters, Progress};
 use crate::wait::{SLICE, look};
 
 /// Hub endpoint and local folders, set by the Python package from the environment.
 #[pyclass(frozen, module = "nestling._core")]
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub(crate) struct HubPaths {
     endpoint: String,
     downloads: PathBuf,
     cache: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct Places {
 }
 
 #[pymethods]
-impl Places {
+impl HubPaths {
     #[new]
     fn new(
         endpoint: String,
@@ -44,7 +44,7 @@ impl Places {
 /// Calibration names of the CLI: for converted checkpoints and for GGUF files.
 const CALIBRATIONS: [&str; 2] = ["prose1", "none"];
 
-impl Places {
+impl HubPaths {
     fn options(&self) -> HubOptions {
         HubOptions {
             endpoint: self.endpoint.clone(),
@@ -80,7 +80,7 @@ pub(crate) fn fetch(
     py: Python<'_>,
     name: &str,
     revision: &str,
-    places: &Places,
+    places: &HubPaths,
     level: Option<u8>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<PathBuf> {
@@ -89,7 +89,7 @@ pub(crate) fn fetch(
         let level = level.and_then(Level::from_bits);
         let options = places.options();
         let mut progress = Progress::new(progress);
-        let hears = Hears(progress.told());
+        let hears = DownloadObserver(progress.told());
         let (tell, answer) = mpsc::channel();
         let work = move || {
             let obtained = nestling_hub::obtain(&reference, level, &options, &hears);
@@ -111,9 +111,9 @@ pub(crate) fn fetch(
 }
 
 /// Observer that reports downloads.
-struct Hears(Arc<Told>);
+struct DownloadObserver(Arc<ByteCounters>);
 
-impl Observer for Hears {
+impl Observer for DownloadObserver {
     fn notice(&self, _: &Notice<'_>) {}
 
     fn begin(&self, task: Task, total: u64, done: u64) -> Box<dyn TaskProgress> {
@@ -121,14 +121,14 @@ impl Observer for Hears {
         if let Some(told) = &told {
             told.set(done, total);
         }
-        Box::new(Heard(told))
+        Box::new(DownloadProgress(told))
     }
 }
 
 /// Progress of one task; `None` unless it is a download.
-struct Heard(Option<Arc<Told>>);
+struct DownloadProgress(Option<Arc<ByteCounters>>);
 
-impl TaskProgress for Heard {
+impl TaskProgress for DownloadProgress {
     fn set(&mut self, done: u64) {
         if let Some(told) = &self.0 {
             told.set_done(done);

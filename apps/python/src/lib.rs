@@ -34,7 +34,7 @@ mod _core {
     #[pymodule_export]
     use crate::generation::Generation;
     #[pymodule_export]
-    use crate::hub::{Places, fetch};
+    use crate::hub::{HubPaths, fetch};
     #[pymodule_export]
     use crate::model::Model;
     #[pymodule_export]

@@ -18,13 +18,13 @@ static THREADS: Mutex<Threads> = Mutex::new(Threads { is_stopped: false, running
 #[derive(Debug)]
 struct Threads {
     is_stopped: bool,
-    running: Vec<Running>,
+    running: Vec<NotifierThread>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct NotifierThread {
     owner: Owner,
-    shared: Arc<Shared>,
+    shared: Arc<NotifierState>,
     thread: JoinHandle<()>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn stop_notifiers(py: Python<'_>) {
     let running = std::mem::take(&mut threads.running);
     drop(threads);
     py.detach(|| {
-        for Running { owner, shared, thread } in running {
+        for NotifierThread { owner, shared, thread } in running {
             if !owner.is_this_process() {
                 std::mem::forget(thread);
                 continue;
@@ -55,12 +55,12 @@ pub(crate) fn stop_notifiers(py: Python<'_>) {
 /// The thread ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Notifier {
-    shared: Arc<Shared>,
+    shared: Arc<NotifierState>,
     thread: Thread,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct NotifierState {
     callback: Mutex<Option<Py<PyAny>>>,
     woken: AtomicBool,
     ended: AtomicBool,
@@ -70,7 +70,7 @@ impl Notifier {
     /// # Errors
     /// Returns an error if the thread cannot be created.
     pub(crate) fn start() -> Result<Self, Failure> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(NotifierState::default());
         let seen = Arc::clone(&shared);
         let work = move || {
             while !seen.ended.load(Ordering::Acquire) {
@@ -95,8 +95,11 @@ impl Notifier {
             .partition(|one| one.owner.is_this_process() && one.thread.is_finished());
         threads.running = kept;
         drop(ended);
-        let running =
-            Running { owner: Owner::current(), shared: Arc::clone(&shared), thread: started };
+        let running = NotifierThread {
+            owner: Owner::current(),
+            shared: Arc::clone(&shared),
+            thread: started,
+        };
         threads.running.push(running);
         Ok(Self { shared, thread })
     }
@@ -116,7 +119,7 @@ impl Drop for Notifier {
     }
 }
 
-impl Shared {
+impl NotifierState {
     fn call(&self) {
         let callback = self.callback.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(callback) = callback else { return }; // Default: it was called already.
@@ -126,7 +129,7 @@ impl Shared {
 }
 
 struct Notify {
-    shared: Arc<Shared>,
+    shared: Arc<NotifierState>,
     thread: Thread,
 }
 

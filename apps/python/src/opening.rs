@@ -43,7 +43,7 @@ pub(crate) fn open(
     cancel: Option<&CancelToken>,
 ) -> PyResult<Model> {
     let opened = call(py, || {
-        let options = Asked::read(options)?;
+        let options = OpenOptions::read(options)?;
         let mut progress = Progress::new(progress);
         let told = progress.told();
         let mut builder = options
@@ -62,14 +62,14 @@ pub(crate) fn open(
     opened.map(Model::new)
 }
 
-struct Asked {
+struct OpenOptions {
     device: Option<Device>,
     engine: EngineOptions,
     model: ModelOptions,
     device_budget: Option<u64>,
 }
 
-impl Asked {
+impl OpenOptions {
     fn read(json: &str) -> Result<Self, Failure> {
         let mut fields: Map<String, Value> = serde_json::from_str(json)
             .map_err(|error| Failure::caller(format!("options: {error}")))?;

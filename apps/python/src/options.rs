@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 use crate::error::Failure;
 
 /// Options of the engine, and the tool choice.
-pub(crate) struct Asked {
+pub(crate) struct GenerationOptions {
     pub options: GenerateOptions,
     pub choice: ToolChoice,
 }
 
 /// Parses options: engine options by name, `tool_choice`, and at most one output constraint.
-pub(crate) fn read(json: &str, tools: &[ToolSchema]) -> Result<Asked, Failure> {
+pub(crate) fn read(json: &str, tools: &[ToolSchema]) -> Result<GenerationOptions, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::caller(format!("options: {error}"));
     let mut fields: Map<String, Value> =
         serde_json::from_str(json).map_err(|error| wrong(&error))?;
@@ -32,7 +32,7 @@ pub(crate) fn read(json: &str, tools: &[ToolSchema]) -> Result<Asked, Failure> {
         None if calls => Some(Arc::new(ToolGuide::new(tools, choice.clone()).map_err(refused)?)),
         form => form,
     };
-    Ok(Asked { options, choice })
+    Ok(GenerationOptions { options, choice })
 }
 
 fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Failure> {

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pyo3::prelude::*;
 
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ByteCounters {
     done: AtomicU64,
     total: AtomicU64,
 }
 
-impl Told {
+impl ByteCounters {
     pub(crate) fn set(&self, done: u64, total: u64) {
         self.total.store(total, Ordering::Release);
         self.done.store(done, Ordering::Release);
@@ -23,7 +23,7 @@ impl Told {
 }
 
 pub(crate) struct Progress {
-    told: Arc<Told>,
+    told: Arc<ByteCounters>,
     callback: Option<Py<PyAny>>,
     last: (u64, u64),
 }
@@ -33,7 +33,7 @@ impl Progress {
         Self { told: Arc::default(), callback, last: (0, 0) }
     }
 
-    pub(crate) fn told(&self) -> Arc<Told> {
+    pub(crate) fn told(&self) -> Arc<ByteCounters> {
         Arc::clone(&self.told)
     }
 

@@ -4,7 +4,7 @@ use nestling::{Input, SnapshotContents, ToolSchema};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::call::{Held, call};
+use crate::call::{HandleCell, call};
 use crate::error::Failure;
 use crate::generation::Generation;
 use crate::wait::wait_for;
@@ -13,23 +13,23 @@ use crate::{conversation, options};
 /// A token history with its KV cache.
 #[pyclass(frozen, module = "nestling._core")]
 pub(crate) struct Session {
-    session: Held<nestling::Session>,
+    session: HandleCell<nestling::Session>,
 }
 
 impl Session {
     pub(crate) fn new(session: nestling::Session) -> Self {
-        Self { session: Held::new("session", session) }
+        Self { session: HandleCell::new("session", session) }
     }
 
     fn generate(
         &self,
         py: Python<'_>,
         options: &str,
-        input: impl FnOnce() -> Result<Asked, Failure> + Send,
+        input: impl FnOnce() -> Result<GenerationInput, Failure> + Send,
     ) -> PyResult<Generation> {
         call(py, || {
             self.session.with(|session| {
-                let Asked { mut input, tools } = input()?;
+                let GenerationInput { mut input, tools } = input()?;
                 let asked = options::read(options, &tools)?;
                 if let Input::Messages(conversation) = &mut input {
                     conversation.tools = asked.choice.tools(&tools).to_vec();
@@ -41,12 +41,12 @@ impl Session {
     }
 }
 
-struct Asked {
+struct GenerationInput {
     input: Input,
     tools: Vec<ToolSchema>,
 }
 
-impl<T: Into<Input>> From<T> for Asked {
+impl<T: Into<Input>> From<T> for GenerationInput {
     fn from(input: T) -> Self {
         Self { input: input.into(), tools: Vec::new() }
     }
@@ -76,7 +76,7 @@ impl Session {
     ) -> PyResult<Generation> {
         self.generate(py, options, || {
             let asked = conversation::read(conversation)?;
-            Ok(Asked { input: asked.conversation.into(), tools: asked.tools })
+            Ok(GenerationInput { input: asked.conversation.into(), tools: asked.tools })
         })
     }
 

@@ -14,6 +14,8 @@ BINARY = [b"The ship", bytearray(b"The ship"), memoryview(b"The ship")]
 @pytest.mark.parametrize("prompt", [*BINARY, ["a", "b"], [b"a"], [True], [1.5], 3, None])
 def test_prompts_are_texts_or_token_ids(model: nestling.Model, prompt: Any) -> None:
     session, chat = model.session(), model.chat()
+    # Without a stop, generation is as usual.
+    stop: Any = 3 if prompt is None else prompt
     calls: list[Callable[[], Any]] = [
         lambda: model.generate(prompt, max_tokens=1),
         lambda: session.generate(prompt, max_tokens=1),
@@ -29,8 +31,8 @@ def test_prompts_are_texts_or_token_ids(model: nestling.Model, prompt: Any) -> N
         lambda: chat.ask(prompt),
         lambda: chat.reply_to_tools([prompt]),
         lambda: model.chat(messages=[{"role": "user", "content": b"a"}]),
-        lambda: model.generate("a", stop_tokens=prompt if prompt is not None else 3),
-        lambda: model.generate("a", stop=prompt if prompt is not None else 3),
+        lambda: model.generate("a", stop_tokens=stop),
+        lambda: model.generate("a", stop=stop),
     ]
     for number, call in enumerate(calls):
         # A list of str is a list of stop texts.
@@ -52,7 +54,7 @@ def test_a_system_prompt_is_a_text(model: nestling.Model) -> None:
 
 def test_a_list_of_texts_is_named(model: nestling.Model) -> None:
     with pytest.raises(TypeError, match="found str at index 0; pass one text per call"):
-        model.generate(["a", "b"])  # type: ignore[arg-type]
+        model.generate(["a", "b"])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "seed", "temperature", "top_k", "priority", "level"])

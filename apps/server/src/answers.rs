@@ -18,7 +18,7 @@ use crate::access::Caller;
 use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::prompt::Prompt;
-use crate::server::Served;
+use crate::server::ServedModel;
 
 /// Capacity of the channel between the generations and the response writer. The engine has buffers in
 /// addition.
@@ -39,7 +39,7 @@ pub(crate) struct Job {
 }
 
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct ChoiceEvent {
     /// Index of the choice; the choices of the first prompt come first.
     pub choice: usize,
     pub event: Event,
@@ -49,7 +49,7 @@ pub(crate) struct Said {
 /// generations; computed KV pages stay available.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    receiver: mpsc::Receiver<Result<Said, ApiError>>,
+    receiver: mpsc::Receiver<Result<ChoiceEvent, ApiError>>,
     pub choices: usize,
     /// Number of choices per prompt.
     pub choices_each: usize,
@@ -62,14 +62,17 @@ pub(crate) struct Answers {
 
 impl Answers {
     /// Returns the next event, or `None` after the end. An error ends the stream.
-    pub async fn next(&mut self) -> Option<Result<Said, ApiError>> {
+    pub async fn next(&mut self) -> Option<Result<ChoiceEvent, ApiError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Said, ApiError>>> {
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<ChoiceEvent, ApiError>>> {
         let next = ready!(self.receiver.poll_recv(context));
         match &next {
-            Some(Ok(Said { event: Event::Finished(_), .. })) => self.open -= 1,
+            Some(Ok(ChoiceEvent { event: Event::Finished(_), .. })) => self.open -= 1,
             Some(Err(_)) => self.open = 0,
             None if self.open > 0 => {
                 self.open = 0;
@@ -93,7 +96,7 @@ impl Drop for StopOnDrop {
 }
 
 /// A session whose prompt is being computed.
-struct Begun {
+struct StartedChoice {
     session: Session,
     generation: Generation,
     prompt_tokens: usize,
@@ -111,7 +114,7 @@ struct Begun {
 /// # Errors
 /// Returns the engine's errors.
 pub(crate) async fn start(
-    served: &Arc<Served>,
+    served: &Arc<ServedModel>,
     mut job: Job,
     slot: OwnedSemaphorePermit,
     caller: &Caller,
@@ -130,10 +133,10 @@ pub(crate) async fn start(
     let prompt_tokens = begun.iter().map(|begun| begun.prompt_tokens).sum();
     if !alone {
         let mut computed = Vec::with_capacity(begun.len());
-        for Begun { session, generation, again, .. } in begun {
+        for StartedChoice { session, generation, again, .. } in begun {
             let (told, cached_tokens) = of_prompt(generation).await.map_err(refused)?;
             let again = again.ok_or_else(|| ApiError::internal("a prompt is gone"))?;
-            computed.push(Computed { session, cached_tokens, prompt: again, told });
+            computed.push(SharedPrompt { session, cached_tokens, prompt: again, told });
         }
         let (shared, cancel) = (Arc::clone(served), stop.0.clone());
         let work = Arc::clone(&job);
@@ -147,7 +150,7 @@ pub(crate) async fn start(
 }
 
 /// A computed prompt that several choices share.
-struct Computed {
+struct SharedPrompt {
     session: Session,
     /// Number of prompt tokens that were cached.
     cached_tokens: usize,
@@ -172,7 +175,7 @@ async fn of_prompt(generation: Generation) -> Result<(Vec<TokenEvent>, usize), E
 
 /// Context for starting generations. Its methods may block.
 struct Begin<'a> {
-    served: &'a Served,
+    served: &'a ServedModel,
     job: &'a Job,
     cancel: &'a CancelToken,
 }
@@ -180,11 +183,11 @@ struct Begin<'a> {
 impl Begin<'_> {
     /// Opens a session per prompt and starts it. With `answers` it generates, otherwise it only computes the
     /// prompt.
-    fn prompts(&self, answers: bool) -> Result<Vec<Begun>, EngineError> {
+    fn prompts(&self, answers: bool) -> Result<Vec<StartedChoice>, EngineError> {
         self.job.prompts.iter().map(|prompt| self.prompt(prompt, answers)).collect()
     }
 
-    fn prompt(&self, prompt: &Prompt, answers: bool) -> Result<Begun, EngineError> {
+    fn prompt(&self, prompt: &Prompt, answers: bool) -> Result<StartedChoice, EngineError> {
         let model = &self.served.model;
         let options = GenerateOptions {
             max_tokens: if answers { self.job.options.max_tokens } else { Some(0) },
@@ -202,7 +205,14 @@ impl Begin<'_> {
         match session.generate_with_cancel(prompt, &options, self.cancel) {
             Ok(generation) => {
                 let prompt = Vec::new();
-                Ok(Begun { session, generation, prompt_tokens, again, shared: None, prompt })
+                Ok(StartedChoice {
+                    session,
+                    generation,
+                    prompt_tokens,
+                    again,
+                    shared: None,
+                    prompt,
+                })
             }
             Err(error) => {
                 // The session's KV cache is still useful to later requests.
@@ -215,9 +225,9 @@ impl Begin<'_> {
     }
 
     /// Starts all choices of computed prompts, in forked sessions.
-    fn forks(&self, computed: Vec<Computed>) -> Result<Vec<Begun>, EngineError> {
+    fn forks(&self, computed: Vec<SharedPrompt>) -> Result<Vec<StartedChoice>, EngineError> {
         let mut begun = Vec::with_capacity(self.job.prompts.len() * self.job.choices);
-        for Computed { session, cached_tokens, prompt, told } in computed {
+        for SharedPrompt { session, cached_tokens, prompt, told } in computed {
             let forks = (1..self.job.choices).map(|_| session.fork());
             let mut sessions = forks.collect::<Result<Vec<_>, _>>()?;
             sessions.insert(0, session);
@@ -230,14 +240,21 @@ impl Begin<'_> {
                 let generation = session.generate_with_cancel(asked, &options, self.cancel)?;
                 let (shared, prompt) = (Some(cached_tokens), told.clone());
                 let again = None;
-                begun.push(Begun { session, generation, prompt_tokens, again, shared, prompt });
+                begun.push(StartedChoice {
+                    session,
+                    generation,
+                    prompt_tokens,
+                    again,
+                    shared,
+                    prompt,
+                });
             }
         }
         Ok(begun)
     }
 }
 
-impl Served {
+impl ServedModel {
     /// Keeps a session as an idle session. May block for one layer of a running step.
     fn keep(&self, session: Session, salt: Option<String>) {
         if let Err(error) = self.idle.keep(session, salt) {
@@ -258,7 +275,7 @@ type ChoiceStream =
 
 /// Forwards events from the generations to the response writer, until the writer is dropped.
 struct Pump {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     choices: Vec<Choice>,
     streams: Vec<ChoiceStream>,
     /// Session of each prompt, kept as idle sessions at the end.
@@ -268,21 +285,21 @@ struct Pump {
     choices_each: usize,
     calls_max: Option<usize>,
     param: &'static str,
-    sender: mpsc::Sender<Result<Said, ApiError>>,
+    sender: mpsc::Sender<Result<ChoiceEvent, ApiError>>,
     slot: OwnedSemaphorePermit,
 }
 
 impl Pump {
     fn new(
-        served: Arc<Served>,
-        begun: Vec<Begun>,
+        served: Arc<ServedModel>,
+        begun: Vec<StartedChoice>,
         job: &Job,
-        sender: mpsc::Sender<Result<Said, ApiError>>,
+        sender: mpsc::Sender<Result<ChoiceEvent, ApiError>>,
         slot: OwnedSemaphorePermit,
     ) -> Self {
         let (mut choices, mut streams, mut kept) = (Vec::new(), Vec::<ChoiceStream>::new(), vec![]);
         for (index, begun) in begun.into_iter().enumerate() {
-            let Begun { session, generation, shared, prompt, .. } = begun;
+            let StartedChoice { session, generation, shared, prompt, .. } = begun;
             let stream: EventStream = generation.into_stream();
             let cancel = stream.cancel_token();
             choices.push(Choice { cancel, shared, calls: 0, last_token: None });
@@ -312,7 +329,7 @@ impl Pump {
             let Some((choice, event)) = next else { break None };
             let Some(said) = self.said(choice, event) else { continue };
             match &said {
-                Ok(Said { event: Event::Finished(_), .. }) => open -= 1,
+                Ok(ChoiceEvent { event: Event::Finished(_), .. }) => open -= 1,
                 Ok(_) => {}
                 Err(_) => open = 0,
             }
@@ -344,7 +361,7 @@ impl Pump {
         &mut self,
         index: usize,
         event: Result<Event, EngineError>,
-    ) -> Option<Result<Said, ApiError>> {
+    ) -> Option<Result<ChoiceEvent, ApiError>> {
         let metrics = &self.served.metrics;
         let choice = self.choices.get_mut(index)?;
         let is_cut = self.calls_max.is_some_and(|most| choice.calls >= most);
@@ -381,6 +398,6 @@ impl Pump {
             }
             _ => {}
         }
-        Some(Ok(Said { choice: index, event }))
+        Some(Ok(ChoiceEvent { choice: index, event }))
     }
 }

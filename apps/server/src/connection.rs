@@ -36,7 +36,7 @@ pub(crate) async fn serve(
     let _ = stream.set_nodelay(true);
     let (back, mut returned) = oneshot::channel();
     let phase = Phase::default();
-    let io = TokioIo::new(Timed::new(stream, limits.write_time, phase.clone(), back));
+    let io = TokioIo::new(TimedStream::new(stream, limits.write_time, phase.clone(), back));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -112,19 +112,19 @@ struct Request(Phase);
 
 impl Request {
     /// Attaches the guard to the response, so that it lives until the body is written or dropped.
-    fn followed(self, response: Response<Body>) -> Response<Followed> {
+    fn followed(self, response: Response<Body>) -> Response<GuardedBody> {
         self.0.0.store(Phase::ANSWERED, Ordering::Relaxed);
-        response.map(|body| Followed { body, _request: self })
+        response.map(|body| GuardedBody { body, _request: self })
     }
 }
 
 /// Response body with the guard of its request.
-struct Followed {
+struct GuardedBody {
     body: Body,
     _request: Request,
 }
 
-impl hyper::body::Body for Followed {
+impl hyper::body::Body for GuardedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -158,7 +158,7 @@ pub(crate) async fn wait(stop: &mut watch::Receiver<bool>) {
 /// A stream that enforces time limits. A client that stops reading makes writes fail, which closes the
 /// connection and cancels its request. End of input is reported late during a request, because the client may
 /// have closed only its sending side.
-struct Timed {
+struct TimedStream {
     /// `None` after the stream was returned.
     stream: Option<TcpStream>,
     time: Duration,
@@ -171,7 +171,7 @@ struct Timed {
     back: Option<oneshot::Sender<TcpStream>>,
 }
 
-impl Drop for Timed {
+impl Drop for TimedStream {
     fn drop(&mut self) {
         if let (Some(back), Some(stream)) = (self.back.take(), self.stream.take()) {
             // The receiver is gone if the server's runtime has ended.
@@ -180,7 +180,7 @@ impl Drop for Timed {
     }
 }
 
-impl Timed {
+impl TimedStream {
     fn new(
         stream: TcpStream,
         time: Duration,
@@ -222,7 +222,7 @@ impl Timed {
     }
 }
 
-impl AsyncRead for Timed {
+impl AsyncRead for TimedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -238,7 +238,7 @@ impl AsyncRead for Timed {
     }
 }
 
-impl AsyncWrite for Timed {
+impl AsyncWrite for TimedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -13,7 +13,7 @@ use crate::tools::Tools;
 
 /// Fields of a request that describe a conversation.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ConversationFields {
     pub messages: Vec<Message>,
     pub tools: Tools,
     /// Output constraint.
@@ -24,7 +24,7 @@ pub(crate) struct Asked {
     pub arguments: Map<String, Value>,
 }
 
-impl Asked {
+impl ConversationFields {
     /// Builds the conversation and adds its output constraint to `options`.
     ///
     /// # Errors

@@ -4,10 +4,10 @@ use nestling::{Level, PlannedResidence, ServiceStatus};
 use serde_json::{Value, json};
 
 use crate::pool::{ModelState, OpenState};
-use crate::server::Served;
+use crate::server::ServedModel;
 use crate::source::ListedModel;
 
-pub(crate) fn model(served: &Served) -> Value {
+pub(crate) fn model(served: &ServedModel) -> Value {
     let can = served.model.capabilities();
     json!({
         "id": served.id,
@@ -47,7 +47,7 @@ pub(crate) fn models(models: Vec<Value>) -> Value {
 }
 
 /// `GET /status`.
-pub(crate) fn status(served: &Served) -> Value {
+pub(crate) fn status(served: &ServedModel) -> Value {
     let status = served.model.engine().status();
     let (pages, step, disk) = (status.pages, status.last_step, status.page_store);
     json!({
@@ -101,7 +101,7 @@ fn experts(status: &ServiceStatus) -> Value {
 }
 
 /// Returns the memory budget, the memory in use and the accepted range of budgets.
-pub(crate) fn memory(served: &Served) -> Value {
+pub(crate) fn memory(served: &ServedModel) -> Value {
     let engine = served.model.engine();
     let budget = engine.budget();
     json!({
@@ -112,7 +112,7 @@ pub(crate) fn memory(served: &Served) -> Value {
 }
 
 /// Returns `GET /plan`: the memory plan, or `null` for a model that was not opened from files.
-pub(crate) fn plan(served: &Served) -> Value {
+pub(crate) fn plan(served: &ServedModel) -> Value {
     let Some(plan) = served.model.memory_plan() else { return Value::Null };
     let residence = match plan.residence {
         PlannedResidence::Resident => "resident",

@@ -12,7 +12,7 @@ use futures_util::Stream;
 use serde_json::Value;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use crate::answers::{Answers, Said};
+use crate::answers::{Answers, ChoiceEvent};
 use crate::error::ApiError;
 use crate::limits::PING_TIME;
 
@@ -20,11 +20,11 @@ use crate::limits::PING_TIME;
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Format in which an API streams events.
-pub(crate) trait Form: Send + Unpin + 'static {
+pub(crate) trait StreamFormat: Send + Unpin + 'static {
     /// Writes the events before the first model event.
     fn begin(&mut self, out: &mut Frames);
 
-    fn said(&mut self, said: Said, out: &mut Frames);
+    fn said(&mut self, said: ChoiceEvent, out: &mut Frames);
 
     /// Writes the end of the stream, after all choices have ended.
     fn end(&mut self, out: &mut Frames);
@@ -77,7 +77,7 @@ struct EventBody<F> {
 }
 
 /// Returns a response that streams events in the given format.
-pub(crate) fn response<F: Form>(answers: Answers, mut form: F) -> Response {
+pub(crate) fn response<F: StreamFormat>(answers: Answers, mut form: F) -> Response {
     let mut frames = Frames::default();
     form.begin(&mut frames);
     let mut ping = interval_at(Instant::now() + PING_TIME, PING_TIME);
@@ -92,8 +92,8 @@ pub(crate) fn response<F: Form>(answers: Answers, mut form: F) -> Response {
     response
 }
 
-impl<F: Form> EventBody<F> {
-    fn take(&mut self, said: Option<Result<Said, ApiError>>) {
+impl<F: StreamFormat> EventBody<F> {
+    fn take(&mut self, said: Option<Result<ChoiceEvent, ApiError>>) {
         match said {
             Some(Ok(said)) => self.form.said(said, &mut self.frames),
             Some(Err(error)) => {
@@ -108,7 +108,7 @@ impl<F: Form> EventBody<F> {
     }
 }
 
-impl<F: Form> Stream for EventBody<F> {
+impl<F: StreamFormat> Stream for EventBody<F> {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

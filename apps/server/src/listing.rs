@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::describe;
 use crate::error::{ApiError, json_response, text_response};
 use crate::metrics;
-use crate::server::{Models, Served, Server};
+use crate::server::{Models, ServedModel, Server};
 use crate::source::ListedModel;
 use crate::tokens;
 
@@ -74,7 +74,7 @@ fn unescaped(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Returns the description of the only model, or a list of descriptions of the open models of a pool.
-fn each(server: &Server, tell: impl Fn(&Served) -> Value) -> Result<Value, ApiError> {
+fn each(server: &Server, tell: impl Fn(&ServedModel) -> Value) -> Result<Value, ApiError> {
     Ok(match server.models()? {
         Models::One(lone) => tell(&*lone.current()?),
         Models::Pool(pool) => {
@@ -122,7 +122,7 @@ pub(crate) async fn tokenizer_info(
     State(server): State<Server>,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    let open: Vec<Arc<Served>> = server.open()?;
+    let open: Vec<Arc<ServedModel>> = server.open()?;
     let named = uri.query().map(model_of).transpose()?.flatten();
     let Some(name) = named else {
         return match open.as_slice() {

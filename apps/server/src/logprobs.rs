@@ -7,13 +7,13 @@ use crate::tokens::token_text;
 
 /// Tokens whose text has not been emitted yet.
 #[derive(Debug, Default)]
-pub(crate) struct Unsaid {
+pub(crate) struct PendingTokens {
     tokens: Vec<TokenEvent>,
     /// Number of reasoning tokens so far.
     pub reasoning: usize,
 }
 
-impl Unsaid {
+impl PendingTokens {
     /// Buffers a token event, or returns the buffered tokens that belong to a text event.
     pub fn take(&mut self, event: &Event) -> Vec<TokenEvent> {
         match event {

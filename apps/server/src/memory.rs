@@ -10,7 +10,7 @@ use crate::blocking::blocking;
 use crate::describe;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
-use crate::server::Served;
+use crate::server::ServedModel;
 use crate::tokens::take_model;
 
 const BUDGET: &str = "budget_bytes";
@@ -21,7 +21,7 @@ const BUDGET: &str = "budget_bytes";
 /// Returns an error if the budget exceeds the one at server start, or is below the memory that the model uses
 /// besides streamed experts.
 pub(crate) async fn set_budget(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
     take_model(&mut fields, &served)?;

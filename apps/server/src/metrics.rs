@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nestling::{EngineError, ErrorClass, FinishReason, Finished, Level, Model, StreamStats};
+use nestling::{
+    EngineError, ErrorClass, FinishReason, GenerationSummary, Level, Model, StreamStats,
+};
 
 /// Histogram bounds of the time to the first token, in seconds.
 const FIRST_TOKEN: [f64; 22] = [
@@ -105,7 +107,7 @@ impl Metrics {
     }
 
     /// Counts a finished generation. The prompt is counted once for several choices.
-    pub fn finished(&self, finished: &Finished, counts_prompt: bool) {
+    pub fn finished(&self, finished: &GenerationSummary, counts_prompt: bool) {
         let mut counts = self.lock();
         let (usage, stats) = (&finished.usage, &finished.stats);
         if counts_prompt {

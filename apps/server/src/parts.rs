@@ -1,11 +1,11 @@
 //! A completion as a list of parts: reasoning, text and tool calls, in order.
 
-use nestling::{Event, Finished, TokenEvent};
+use nestling::{Event, GenerationSummary, TokenEvent};
 use serde_json::Value;
 
-use crate::answers::{Answers, Said};
+use crate::answers::{Answers, ChoiceEvent};
 use crate::error::ApiError;
-use crate::logprobs::Unsaid;
+use crate::logprobs::PendingTokens;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
@@ -42,10 +42,10 @@ pub(crate) enum Step {
 pub(crate) struct Parts {
     pub list: Vec<Part>,
     is_open: bool,
-    unsaid: Unsaid,
+    unsaid: PendingTokens,
     /// Index of the part that was still open at the end of the completion.
     pub open_at_end: Option<usize>,
-    pub finished: Option<Finished>,
+    pub finished: Option<GenerationSummary>,
 }
 
 impl Parts {
@@ -132,7 +132,7 @@ impl Parts {
     ///
     /// # Errors
     /// An internal error if the completion has not ended.
-    pub fn end(&self) -> Result<&Finished, ApiError> {
+    pub fn end(&self) -> Result<&GenerationSummary, ApiError> {
         self.finished.as_ref().ok_or_else(|| ApiError::internal("an answer has no end"))
     }
 }
@@ -144,7 +144,7 @@ impl Parts {
 pub(crate) async fn whole(mut answers: Answers) -> Result<Parts, ApiError> {
     let mut parts = Parts::default();
     while let Some(said) = answers.next().await {
-        let Said { event, .. } = said?;
+        let ChoiceEvent { event, .. } = said?;
         parts.take(event, &mut |_, _, _| {});
     }
     Ok(parts)

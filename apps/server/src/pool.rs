@@ -13,7 +13,7 @@ use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::limits::LOAD_TIME;
 use crate::metrics::{Loads, Metrics};
-use crate::served::{Served, ServedOptions};
+use crate::served_model::{ServedModel, ServedOptions};
 use crate::source::{ListedModel, ModelSource, OpenModelError, OpenedModel, PoolOptions};
 
 /// Interval between checks whether a busy model has become idle.
@@ -36,13 +36,13 @@ struct Inner {
     source: Arc<dyn ModelSource>,
     options: PoolOptions,
     served: ServedOptions,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Notified after a load has ended.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     open: Vec<Open>,
     loading: Option<Loading>,
     /// Counters by model name. They are kept after a model is closed.
@@ -53,7 +53,7 @@ struct State {
 
 #[derive(Debug)]
 struct Open {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     last_used: Instant,
     /// Idle time after which the model is closed; `None` means never.
     keep_alive: Option<Duration>,
@@ -97,13 +97,13 @@ impl ModelState {
 
 #[derive(Debug)]
 pub(crate) struct OpenState {
-    pub served: Arc<Served>,
+    pub served: Arc<ServedModel>,
     /// Time until the model is closed if it stays idle; `None` means never.
     pub left: Option<Duration>,
 }
 
 enum Step {
-    Ready(Arc<Served>),
+    Ready(Arc<ServedModel>),
     Joined(Waiter),
     /// Another load or a busy model must end first.
     Wait,
@@ -174,7 +174,7 @@ impl Pool {
     }
 
     /// Returns the counters of each model that was ever open, with the model if it is open.
-    pub fn metrics(&self) -> Vec<(String, Arc<Metrics>, Option<Arc<Served>>)> {
+    pub fn metrics(&self) -> Vec<(String, Arc<Metrics>, Option<Arc<ServedModel>>)> {
         let state = self.inner.lock();
         let all = state.metrics.iter().map(|(name, metrics)| {
             let open = state.open.iter().find(|open| open.served.id == *name);
@@ -192,7 +192,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`ApiError::no_listed_model`], the error of a failed load, or [`ApiError::busy`] after a timeout.
-    pub async fn acquire(&self, name: &str) -> Result<Arc<Served>, ApiError> {
+    pub async fn acquire(&self, name: &str) -> Result<Arc<ServedModel>, ApiError> {
         if let Some(served) = self.inner.lock().ready(name) {
             return Ok(served);
         }
@@ -242,8 +242,8 @@ impl Waiter {
     }
 }
 
-impl State {
-    fn ready(&mut self, name: &str) -> Option<Arc<Served>> {
+impl PoolState {
+    fn ready(&mut self, name: &str) -> Option<Arc<ServedModel>> {
         let open = self.open.iter_mut().find(|open| open.served.id == name);
         let open = open.filter(|open| !open.served.is_stale())?;
         open.last_used = Instant::now();
@@ -256,7 +256,7 @@ impl State {
         &mut self,
         needed: u64,
         total: Option<u64>,
-    ) -> Option<(Vec<Arc<Served>>, Option<u64>)> {
+    ) -> Option<(Vec<Arc<ServedModel>>, Option<u64>)> {
         let Some(total) = total else {
             // Without a memory budget, only one model is open at a time.
             if self.open.iter().any(Open::is_busy) {
@@ -282,7 +282,7 @@ impl State {
 
     /// Removes all idle models, for a load that lacked memory. Returns them and the memory left of `total`,
     /// or `None` if no model was idle.
-    fn all_idle(&mut self, total: Option<u64>) -> Option<(Vec<Arc<Served>>, Option<u64>)> {
+    fn all_idle(&mut self, total: Option<u64>) -> Option<(Vec<Arc<ServedModel>>, Option<u64>)> {
         let (busy, idle): (Vec<_>, Vec<_>) = self.open.drain(..).partition(Open::is_busy);
         self.open = busy;
         let used: u64 = self.open.iter().map(|open| open.served.used_bytes()).sum();
@@ -292,7 +292,7 @@ impl State {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // A panic cannot leave the state in an inconsistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -330,7 +330,12 @@ impl Inner {
         }
     }
 
-    fn begin(self: &Arc<Self>, name: &str, gone: Vec<Arc<Served>>, room: Option<u64>) -> Loading {
+    fn begin(
+        self: &Arc<Self>,
+        name: &str,
+        gone: Vec<Arc<ServedModel>>,
+        room: Option<u64>,
+    ) -> Loading {
         let (sender, outcome) = watch::channel(None);
         let cancel = CancelToken::new();
         let (source, token) = (Arc::clone(&self.source), cancel.clone());
@@ -387,7 +392,7 @@ impl Inner {
         };
         state.loads.opened += 1;
         let metrics = Arc::clone(state.metrics.entry(name.clone()).or_default());
-        let served = Served::new(model, name, &self.served, metrics, Some(hold), true);
+        let served = ServedModel::new(model, name, &self.served, metrics, Some(hold), true);
         let served = Arc::new(served);
         let keep_alive = self.options.keep_alive;
         state.open.push(Open { served, last_used: Instant::now(), keep_alive });
@@ -398,7 +403,7 @@ impl Inner {
     }
 
     /// Removes the models whose idle time has expired. Returns `None` if no model is left.
-    fn reaped(&self) -> Option<Vec<Arc<Served>>> {
+    fn reaped(&self) -> Option<Vec<Arc<ServedModel>>> {
         let now = Instant::now();
         let mut state = self.lock();
         if state.open.is_empty() {

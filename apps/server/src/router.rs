@@ -14,7 +14,7 @@ use crate::access::{Caller, is_preflight, name_origin, preflight};
 use crate::body::check_codings;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::server::{Served, Server};
+use crate::server::{ServedModel, Server};
 use crate::usage::random;
 use crate::{
     chat, completions, listing, memory, messages, ollama, openapi, page, responses, tokens,
@@ -126,7 +126,7 @@ async fn show_page() -> Response {
 }
 
 /// Returns a POST route with a JSON body that uses the model named in the body.
-fn by_model<Answered>(answer: fn(Arc<Served>, Fields) -> Answered) -> MethodRouter<Server>
+fn by_model<Answered>(answer: fn(Arc<ServedModel>, Fields) -> Answered) -> MethodRouter<Server>
 where
     Answered: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
@@ -137,7 +137,9 @@ where
 }
 
 /// Returns a POST route like [`by_model`] for a handler that also needs the caller.
-fn by_caller<Answered>(answer: fn(Arc<Served>, Fields, Caller) -> Answered) -> MethodRouter<Server>
+fn by_caller<Answered>(
+    answer: fn(Arc<ServedModel>, Fields, Caller) -> Answered,
+) -> MethodRouter<Server>
 where
     Answered: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
@@ -160,7 +162,7 @@ async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Re
         true => Some(fields_of(&server, request).await?),
         false => None,
     };
-    let asked = ollama::Asked { caller, started };
+    let asked = ollama::RequestOrigin { caller, started };
     let answer = ollama::answer(&server, &method, uri.path(), fields, asked).await;
     match (answer, ollama::methods(uri.path())) {
         // The `Allow` header, which axum adds only to routes with separate method handlers.
@@ -174,7 +176,7 @@ async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Re
 }
 
 /// Reads a JSON body and returns the model that it names, opened if necessary, and its fields.
-async fn read(server: &Server, request: Request) -> Result<(Arc<Served>, Fields), ApiError> {
+async fn read(server: &Server, request: Request) -> Result<(Arc<ServedModel>, Fields), ApiError> {
     server.models()?;
     let fields = fields_of(server, request).await?;
     let served = server.served_for(fields.peek_text("model")).await?;

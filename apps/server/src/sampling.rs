@@ -11,11 +11,11 @@ use crate::fields::Fields;
 use crate::limits::{
     BIASES_MAX, CHOICES_MAX, EVENTS_MAX, STOP_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX, TOKENS_MAX,
 };
-use crate::server::Served;
+use crate::server::ServedModel;
 use crate::usage::random;
 
 /// Fields common to chats and completions.
-pub(crate) struct Shared {
+pub(crate) struct CommonFields {
     pub options: GenerateOptions,
     pub sampling: SamplingParams,
     /// Number of choices per prompt.
@@ -26,10 +26,10 @@ pub(crate) struct Shared {
     pub include_usage: bool,
 }
 
-impl Shared {
+impl CommonFields {
     /// # Errors
     /// Returns an error for the first invalid field or an unknown model.
-    pub fn take(fields: &mut Fields, served: &Served) -> Result<Self, ApiError> {
+    pub fn take(fields: &mut Fields, served: &ServedModel) -> Result<Self, ApiError> {
         check_model(fields, served)?;
         let sampling = sampling(fields, &served.model)?;
         // Default: one choice, as the API specifies.
@@ -76,7 +76,7 @@ pub(crate) fn group_of(user: &str) -> u64 {
 
 /// # Errors
 /// Returns an error if `model` is missing or is not the served model.
-pub(crate) fn check_model(fields: &mut Fields, served: &Served) -> Result<(), ApiError> {
+pub(crate) fn check_model(fields: &mut Fields, served: &ServedModel) -> Result<(), ApiError> {
     let id = fields.required_text("model", TEXT_BYTES_MAX)?;
     if id == served.id { Ok(()) } else { Err(ApiError::no_model(&id, &served.id)) }
 }
@@ -139,12 +139,7 @@ pub(crate) fn top_k(fields: &mut Fields, sampling: &mut SamplingParams) -> Resul
 /// # Errors
 /// Returns an error for values that the engine rejects.
 pub(crate) fn check_sampling(fields: &Fields, sampling: &SamplingParams) -> Result<(), ApiError> {
-    sampling.validate().map_err(|error| {
-        let name = error.to_string();
-        // Messages of the engine start with the name of the field.
-        let name = name.split(':').next().unwrap_or("temperature");
-        fields.invalid(name, error.to_string())
-    })
+    sampling.validate().map_err(|error| fields.invalid(error.name, error.to_string()))
 }
 
 fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiError> {

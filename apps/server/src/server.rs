@@ -8,13 +8,13 @@ use crate::access::Access;
 use crate::body::BodyBudget;
 use crate::error::ApiError;
 use crate::limits::ConnectionLimits;
-use crate::lone::{Lone, Reopen};
 use crate::metrics::Metrics;
 use crate::pool::Pool;
-use crate::served::ServedOptions;
+use crate::served_model::ServedOptions;
+use crate::single_model::{Reopen, SingleModel};
 use crate::source::{ModelSource, OpenedModel, PoolOptions};
 
-pub(crate) use crate::served::{Served, unix_seconds};
+pub(crate) use crate::served_model::{ServedModel, unix_seconds};
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ struct Inner {
 
 #[derive(Debug)]
 pub(crate) enum Models {
-    One(Lone),
+    One(SingleModel),
     /// Models of a source, opened on demand.
     Pool(Pool),
 }
@@ -74,8 +74,8 @@ impl Server {
     pub fn set_model(&self, model: Model, id: impl Into<String>) {
         let metrics = Arc::new(Metrics::default());
         let options = self.served_options();
-        let served = Served::new(model, id.into(), &options, metrics, None, false);
-        self.set(Models::One(Lone::new(served, options, None)));
+        let served = ServedModel::new(model, id.into(), &options, metrics, None, false);
+        self.set(Models::One(SingleModel::new(served, options, None)));
     }
 
     /// Serves `opened` under the name `id`. If its file changes, the model is closed and the next request
@@ -83,8 +83,8 @@ impl Server {
     pub fn set_reopenable_model(&self, opened: OpenedModel, id: impl Into<String>, reopen: Reopen) {
         let (metrics, options) = (Arc::new(Metrics::default()), self.served_options());
         let OpenedModel { model, hold } = opened;
-        let served = Served::new(model, id.into(), &options, metrics, Some(hold), false);
-        self.set(Models::One(Lone::new(served, options, Some(reopen))));
+        let served = ServedModel::new(model, id.into(), &options, metrics, Some(hold), false);
+        self.set(Models::One(SingleModel::new(served, options, Some(reopen))));
     }
 
     /// Serves the models of `source`, each opened when a request names it. Ignored if the server has a source
@@ -134,7 +134,10 @@ impl Server {
     ///
     /// # Errors
     /// [`ApiError::loading`], the errors of [`Pool::acquire`], and an error if a pool is used without a name.
-    pub(crate) async fn served_for(&self, name: Option<&str>) -> Result<Arc<Served>, ApiError> {
+    pub(crate) async fn served_for(
+        &self,
+        name: Option<&str>,
+    ) -> Result<Arc<ServedModel>, ApiError> {
         match (self.models()?, name) {
             (Models::One(lone), _) => lone.ready().await,
             (Models::Pool(pool), Some(name)) => pool.acquire(name).await,
@@ -146,7 +149,7 @@ impl Server {
     ///
     /// # Errors
     /// [`ApiError::loading`] if no model is set.
-    pub(crate) fn open(&self) -> Result<Vec<Arc<Served>>, ApiError> {
+    pub(crate) fn open(&self) -> Result<Vec<Arc<ServedModel>>, ApiError> {
         Ok(match self.models()? {
             Models::One(lone) => vec![lone.current()?],
             Models::Pool(pool) => pool.open().into_iter().map(|open| open.served).collect(),

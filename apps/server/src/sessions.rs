@@ -12,11 +12,11 @@ const SHARED_MIN: usize = 8;
 pub(crate) struct IdleSessions {
     count_max: usize,
     /// Sessions in order of use, most recent last.
-    idle: Mutex<Vec<Idle>>,
+    idle: Mutex<Vec<IdleSession>>,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleSession {
     session: Session,
     tokens: Vec<u32>,
     /// Salt that a request needs to reuse the session.
@@ -36,7 +36,7 @@ impl IdleSessions {
     /// the prompt extends, a fork of an idle session, or a new one. Sessions with another salt are skipped.
     pub fn session_for(&self, model: &Model, prompt: &[u32], salt: Option<&str>) -> Session {
         let mut idle = self.lock();
-        let shared = |idle: &Idle| match idle.salt.as_deref() == salt {
+        let shared = |idle: &IdleSession| match idle.salt.as_deref() == salt {
             true => shared_start(&idle.tokens, prompt),
             false => 0,
         };
@@ -63,15 +63,15 @@ impl IdleSessions {
         let mut idle = self.lock();
         // Sessions whose history is a prefix of the new one are redundant.
         idle.retain(|idle| idle.salt != salt || !tokens.starts_with(&idle.tokens));
-        idle.push(Idle { session, tokens, salt });
+        idle.push(IdleSession { session, tokens, salt });
         let over = idle.len().saturating_sub(self.count_max);
-        let gone: Vec<Idle> = idle.drain(..over).collect();
+        let gone: Vec<IdleSession> = idle.drain(..over).collect();
         drop(idle);
         drop(gone);
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Idle>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<IdleSession>> {
         // A panic cannot leave the list in an inconsistent state.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

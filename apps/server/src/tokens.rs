@@ -12,7 +12,7 @@ use crate::blocking::blocking;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, TEXT_BYTES_MAX, TOKENS_MAX};
-use crate::server::Served;
+use crate::server::ServedModel;
 
 const TOKENS: usize = TOKENS_MAX as usize;
 
@@ -21,7 +21,7 @@ fn tokenizer(model: &Model) -> Result<&Tokenizer, ApiError> {
     tokenizer.ok_or_else(|| ApiError::engine(EngineError::NoTokenizer, "prompt"))
 }
 
-pub(crate) fn take_model(fields: &mut Fields, served: &Served) -> Result<(), ApiError> {
+pub(crate) fn take_model(fields: &mut Fields, served: &ServedModel) -> Result<(), ApiError> {
     match fields.text("model", TEXT_BYTES_MAX)? {
         Some(id) if id != served.id => Err(ApiError::no_model(&id, &served.id)),
         _ => Ok(()),
@@ -30,7 +30,7 @@ pub(crate) fn take_model(fields: &mut Fields, served: &Served) -> Result<(), Api
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
     take_model(&mut fields, &served)?;
@@ -52,7 +52,7 @@ pub(crate) async fn tokenize(
 
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
     take_model(&mut fields, &served)?;
@@ -85,7 +85,7 @@ pub(crate) fn ids(param: &str, values: &[Value], model: &Model) -> Result<Vec<u3
 }
 
 /// `GET /tokenizer_info`.
-pub(crate) fn info(served: &Served) -> Result<Response, ApiError> {
+pub(crate) fn info(served: &ServedModel) -> Result<Response, ApiError> {
     let model = &served.model;
     let tokenizer = tokenizer(model)?;
     let text = |token: &u32| tokenizer.decode(&[*token], true).ok();

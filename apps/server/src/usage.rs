@@ -2,10 +2,10 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use nestling::{FinishReason, Finished};
+use nestling::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
-use crate::server::{Served, unix_seconds};
+use crate::server::{ServedModel, unix_seconds};
 
 /// Fields common to all chunks of a reply.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct ReplyHead {
 }
 
 impl ReplyHead {
-    pub fn new(prefix: &str, served: &Served) -> Self {
+    pub fn new(prefix: &str, served: &ServedModel) -> Self {
         let id = format!("{prefix}{:016x}{:016x}", random(), random());
         let (model, fingerprint) = (served.id.clone(), served.fingerprint.clone());
         Self { id, created: unix_seconds(), model, fingerprint }
@@ -37,7 +37,7 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-pub(crate) fn finish_reason(finished: &Finished) -> &'static str {
+pub(crate) fn finish_reason(finished: &GenerationSummary) -> &'static str {
     match finished.reason {
         FinishReason::Stop => "stop",
         FinishReason::ToolCalls => "tool_calls",
@@ -56,7 +56,7 @@ pub(crate) struct Totals {
 
 impl Totals {
     /// Adds a choice, and its prompt if it is the prompt's first choice.
-    pub fn add(&mut self, finished: &Finished, reasoning: usize, first: bool) {
+    pub fn add(&mut self, finished: &GenerationSummary, reasoning: usize, first: bool) {
         let usage = &finished.usage;
         if first {
             self.prompt += usage.prompt_tokens;
@@ -78,7 +78,7 @@ impl Totals {
 }
 
 /// Returns the timings of a generation, with the field names of llama.cpp's server.
-pub(crate) fn timings(finished: &Finished) -> Value {
+pub(crate) fn timings(finished: &GenerationSummary) -> Value {
     let (usage, stats) = (&finished.usage, &finished.stats);
     json!({
         "cache_n": usage.cached_tokens,

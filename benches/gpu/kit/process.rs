@@ -23,7 +23,7 @@ const SAID_BYTES_MAX: u64 = 4 << 20;
 
 /// End of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum ProcessEnd {
     /// Exit with this code.
     Exited(i32),
     /// End by a signal that the kit did not send.
@@ -36,7 +36,7 @@ pub enum Ending {
     NotStarted(String),
 }
 
-impl Ending {
+impl ProcessEnd {
     pub fn told(&self) -> String {
         match self {
             Self::Exited(code) => format!("exit code {code}"),
@@ -62,8 +62,8 @@ fn named(signal: i32) -> &'static str {
 
 /// A process that ended, with its output.
 #[derive(Clone, Debug)]
-pub struct Ended {
-    pub ending: Ending,
+pub struct FinishedProcess {
+    pub ending: ProcessEnd,
     pub out: String,
     pub errors: String,
 }
@@ -77,20 +77,20 @@ pub fn run(
     limit: Duration,
     interrupted: &AtomicBool,
     logs: &Path,
-) -> io::Result<Ended> {
+) -> io::Result<FinishedProcess> {
     let files = [logs.join("out.txt"), logs.join("errors.txt")];
     let (out, errors) = (File::create(&files[0])?, File::create(&files[1])?);
     // The process gets a separate process group, so that its children are killed too.
     let started = command.stdin(std::process::Stdio::null()).stdout(out).stderr(errors);
     let ending = match started.process_group(0).spawn() {
         Ok(mut child) => wait(&mut child, limit, interrupted)?,
-        Err(error) => Ending::NotStarted(error.to_string()),
+        Err(error) => ProcessEnd::NotStarted(error.to_string()),
     };
     let [out, errors] = [read(&files[0])?, read(&files[1])?];
-    Ok(Ended { ending, out, errors })
+    Ok(FinishedProcess { ending, out, errors })
 }
 
-fn wait(child: &mut Child, limit: Duration, interrupted: &AtomicBool) -> io::Result<Ending> {
+fn wait(child: &mut Child, limit: Duration, interrupted: &AtomicBool) -> io::Result<ProcessEnd> {
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
@@ -99,16 +99,16 @@ fn wait(child: &mut Child, limit: Duration, interrupted: &AtomicBool) -> io::Res
         let is_interrupted = interrupted.load(Ordering::Relaxed);
         if is_interrupted || started.elapsed() >= limit {
             kill(child)?;
-            return Ok(if is_interrupted { Ending::Interrupted } else { Ending::TimedOut });
+            return Ok(if is_interrupted { ProcessEnd::Interrupted } else { ProcessEnd::TimedOut });
         }
         thread::sleep(POLL);
     }
 }
 
-fn ending_of(status: ExitStatus) -> Ending {
+fn ending_of(status: ExitStatus) -> ProcessEnd {
     match (status.code(), status.signal()) {
-        (Some(code), _) => Ending::Exited(code),
-        (None, signal) => Ending::Signalled(signal.unwrap_or_default()),
+        (Some(code), _) => ProcessEnd::Exited(code),
+        (None, signal) => ProcessEnd::Signalled(signal.unwrap_or_default()),
     }
 }
 
@@ -132,7 +132,7 @@ fn read(path: &Path) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    fn sh(script: &str, seconds: f64) -> Ended {
+    fn sh(script: &str, seconds: f64) -> FinishedProcess {
         let folder = tempfile::tempdir().unwrap();
         let limit = Duration::from_secs_f64(seconds);
         let mut command = Command::new("/bin/sh");
@@ -144,20 +144,20 @@ mod tests {
     fn endings_are_told_apart() {
         let done = sh("echo a; echo b >&2; exit 3", 10.0);
         assert_eq!((done.out.as_str(), done.errors.as_str()), ("a\n", "b\n"));
-        assert_eq!(done.ending, Ending::Exited(3));
-        assert_eq!(sh("kill -SEGV $$", 10.0).ending, Ending::Signalled(11));
+        assert_eq!(done.ending, ProcessEnd::Exited(3));
+        assert_eq!(sh("kill -SEGV $$", 10.0).ending, ProcessEnd::Signalled(11));
         let folder = tempfile::tempdir().unwrap();
         let ready = AtomicBool::new(false);
         let limit = Duration::from_secs(1);
         let none = run(&mut Command::new("/no/such"), limit, &ready, folder.path()).unwrap();
-        assert!(matches!(none.ending, Ending::NotStarted(_)));
+        assert!(matches!(none.ending, ProcessEnd::NotStarted(_)));
     }
 
     #[test]
     fn what_hangs_is_killed_with_all_that_it_started() {
         let started = Instant::now();
         let hung = sh("echo before; (sleep 60; echo after) & wait", 0.2);
-        assert_eq!((hung.ending, hung.out.as_str()), (Ending::TimedOut, "before\n"));
+        assert_eq!((hung.ending, hung.out.as_str()), (ProcessEnd::TimedOut, "before\n"));
         assert!(started.elapsed() < Duration::from_secs(5));
     }
 
@@ -167,6 +167,6 @@ mod tests {
         let mut command = Command::new("/bin/sleep");
         let (limit, interrupted) = (Duration::from_secs(60), AtomicBool::new(true));
         let ended = run(command.arg("60"), limit, &interrupted, folder.path()).unwrap();
-        assert_eq!(ended.ending, Ending::Interrupted);
+        assert_eq!(ended.ending, ProcessEnd::Interrupted);
     }
 }

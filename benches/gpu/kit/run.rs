@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::libtest::{self, Case, Verdict};
 use crate::plan::{Action, Step};
-use crate::process::{self, Ended, Ending};
+use crate::process::{self, FinishedProcess, ProcessEnd};
 use crate::record::{self, Record};
 
 /// Minimum remaining time for starting a step.
@@ -55,13 +55,13 @@ impl Outcome {
         matches!(self, Self::Passed | Self::Absent)
     }
 
-    fn of(ending: &Ending) -> Self {
+    fn of(ending: &ProcessEnd) -> Self {
         match ending {
-            Ending::Exited(0) => Self::Passed,
-            Ending::Exited(_) | Ending::NotStarted(_) => Self::Failed,
-            Ending::Signalled(_) => Self::Crashed,
-            Ending::TimedOut => Self::TimedOut,
-            Ending::Interrupted => Self::Interrupted,
+            ProcessEnd::Exited(0) => Self::Passed,
+            ProcessEnd::Exited(_) | ProcessEnd::NotStarted(_) => Self::Failed,
+            ProcessEnd::Signalled(_) => Self::Crashed,
+            ProcessEnd::TimedOut => Self::TimedOut,
+            ProcessEnd::Interrupted => Self::Interrupted,
         }
     }
 }
@@ -80,7 +80,7 @@ pub struct Runner<'a> {
 }
 
 /// Result of a step with a description.
-struct Found {
+struct StepResult {
     outcome: Outcome,
     told: String,
     /// End of the output, if the step failed.
@@ -120,7 +120,7 @@ impl Runner<'_> {
         Ok((found.outcome, found.told))
     }
 
-    fn act(&mut self, step: &Step, limit: Limit) -> io::Result<Found> {
+    fn act(&mut self, step: &Step, limit: Limit) -> io::Result<StepResult> {
         match step.action {
             Action::Cases(table) => self.cases(step, table, limit),
             Action::Measure => self.measure(step, limit),
@@ -130,7 +130,7 @@ impl Runner<'_> {
         }
     }
 
-    fn start(&self, step: &Step, words: &[&str], limit: Duration) -> io::Result<Ended> {
+    fn start(&self, step: &Step, words: &[&str], limit: Duration) -> io::Result<FinishedProcess> {
         let mut command = Command::new(&step.program[0]);
         command.args(&step.program[1..]).args(words);
         for (name, value) in self.env.iter().chain(&step.env) {
@@ -160,7 +160,7 @@ impl Runner<'_> {
 
     /// Runs all cases in one process. Cases that failed or have no verdict are run again in separate
     /// processes.
-    fn cases(&mut self, step: &Step, table: &str, limit: Limit) -> io::Result<Found> {
+    fn cases(&mut self, step: &Step, table: &str, limit: Limit) -> io::Result<StepResult> {
         let listed = self.start(step, &["--list"], limit.left())?;
         let names = libtest::names(&listed.out);
         if names.is_empty() {
@@ -223,7 +223,7 @@ impl Runner<'_> {
         Ok(alone)
     }
 
-    fn measure(&mut self, step: &Step, limit: Limit) -> io::Result<Found> {
+    fn measure(&mut self, step: &Step, limit: Limit) -> io::Result<StepResult> {
         let ended = self.start(step, &[], limit.left())?;
         let lines = self.take_found(step.under)?;
         let mut outcome = Outcome::of(&ended.ending);
@@ -234,7 +234,7 @@ impl Runner<'_> {
         Ok(found(outcome, format!("{lines} {results}; {}", ended.ending.told()), &ended))
     }
 
-    fn table(&mut self, step: &Step, key: &str, limit: Limit) -> io::Result<Found> {
+    fn table(&mut self, step: &Step, key: &str, limit: Limit) -> io::Result<StepResult> {
         let ended = self.start(step, &[], limit.left())?;
         let rows = table(&ended.out);
         let told = format!("{} rows; {}", rows.len(), ended.ending.told());
@@ -242,7 +242,7 @@ impl Runner<'_> {
         Ok(found(Outcome::of(&ended.ending), told, &ended))
     }
 
-    fn sanitize(&mut self, step: &Step, tool: &str, limit: Limit) -> io::Result<Found> {
+    fn sanitize(&mut self, step: &Step, tool: &str, limit: Limit) -> io::Result<StepResult> {
         const LINES_MAX: usize = 80;
         let ended = self.start(step, &[], limit.left())?;
         let said: Vec<&str> =
@@ -262,7 +262,7 @@ impl Runner<'_> {
         Ok(found(Outcome::of(&ended.ending), told, &ended))
     }
 
-    fn profile(&mut self, step: &Step, limit: Limit) -> io::Result<Found> {
+    fn profile(&mut self, step: &Step, limit: Limit) -> io::Result<StepResult> {
         let ended = self.start(step, &[], limit.left())?;
         // Measurements under a profiler are meaningless.
         let _ = fs::remove_file(self.found());
@@ -295,14 +295,14 @@ impl Limit {
     }
 }
 
-fn not_run(outcome: Outcome, why: &str) -> Found {
-    Found { outcome, told: why.into(), tail: String::new() }
+fn not_run(outcome: Outcome, why: &str) -> StepResult {
+    StepResult { outcome, told: why.into(), tail: String::new() }
 }
 
-fn found(outcome: Outcome, told: String, ended: &Ended) -> Found {
+fn found(outcome: Outcome, told: String, ended: &FinishedProcess) -> StepResult {
     let said = if ended.errors.trim().is_empty() { &ended.out } else { &ended.errors };
     let tail = if outcome.is_fine() { String::new() } else { tail(said) };
-    Found { outcome, told, tail }
+    StepResult { outcome, told, tail }
 }
 
 fn tail(text: &str) -> String {

@@ -391,7 +391,8 @@ fn check_destination(destination: &Path, options: &ConvertOptions) -> Result<(),
         return refuse("it is a directory; give the name of the file to make");
     }
     if destination.exists() && !options.overwrite {
-        return refuse("it exists already; remove it or give another name");
+        let path = destination.display().to_string();
+        return Err(ConvertError::DestinationExists { path });
     }
     match destination.parent() {
         Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {

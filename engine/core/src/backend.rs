@@ -26,7 +26,7 @@ use crate::kv_cache::{KvShape, PageId};
 use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
 
-pub use checked::Checked;
+pub use checked::CheckedEncoder;
 pub use device_routing::{DeviceRouting, NoTable};
 pub use encoder::{BindWeights, Encoder, EncoderExt, Write, argmax};
 pub use expert_biases::ExpertBiases;
@@ -40,7 +40,7 @@ pub use parts::{
     HeldExpert, HostLink, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router,
     Routing, SlotPlace,
 };
-pub use shape::{HoldsLevels, KvPages, RecurrentStates, Shape, Shaped};
+pub use shape::{HasShape, HoldsLevels, KvPages, RecurrentStates, Shape};
 pub use slot_memory::{CopyFence, NoSlots, PlanePart, SlotMemory};
 
 /// Limits of a backend, checked when a model is opened.
@@ -84,13 +84,13 @@ impl AddAssign for BackendCounters {
 /// A device with its memory: allocates, uploads weights, copies pages. It remains usable after an error.
 pub trait Backend: Send + Sized + 'static {
     /// Activations, `[rows, cols]` of f32; the number of rows varies from step to step.
-    type Buffer: Shaped + Send + Sync;
+    type Buffer: HasShape + Send + Sync;
     /// Routing of all rows, `[T, K]`; may stay on the device.
-    type Routing: Shaped + Send + Sync;
+    type Routing: HasShape + Send + Sync;
     /// A vector of floats, such as norm weights or biases.
-    type Floats: Shaped + Send + Sync;
+    type Floats: HasShape + Send + Sync;
     /// A weight matrix at all levels that its planes allow.
-    type Matrix: Shaped + HoldsLevels + Send + Sync;
+    type Matrix: HasShape + HoldsLevels + Send + Sync;
     /// KV cache pages of one layer.
     type KvPool: KvPages + Send + Sync;
     /// Recurrent states of one layer.

@@ -14,17 +14,17 @@ use crate::sync::{Mutex, thread, whole};
 #[derive(Debug)]
 #[must_use = "the work goes on, but nobody hears what comes of it"]
 pub struct Background<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<WorkCell<T>>,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct WorkCell<T> {
     what: &'static str,
-    state: Mutex<State<T>>,
+    state: Mutex<WorkState<T>>,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct WorkState<T> {
     made: Option<T>,
     /// Set when the work has returned or panicked.
     ended: bool,
@@ -41,8 +41,8 @@ impl<T: Send + 'static> Background<T> {
         what: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Self, EngineError> {
-        let state = Mutex::new(State { made: None, ended: false, waker: None });
-        let shared = Arc::new(Shared { what, state });
+        let state = Mutex::new(WorkState { made: None, ended: false, waker: None });
+        let shared = Arc::new(WorkCell { what, state });
         let end = End(Arc::clone(&shared));
         let run = move || {
             let made = work();
@@ -75,7 +75,7 @@ impl<T> Future for Background<T> {
 }
 
 /// Guard that marks the work as ended, including after a panic.
-struct End<T>(Arc<Shared<T>>);
+struct End<T>(Arc<WorkCell<T>>);
 
 impl<T> Drop for End<T> {
     fn drop(&mut self) {

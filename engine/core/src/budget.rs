@@ -93,17 +93,17 @@ impl fmt::Display for Bytes {
 /// A memory budget. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BudgetState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct BudgetState {
     total_bytes: u64,
     /// Reserved bytes by [`Purpose`], in the order of [`Purpose::ALL`].
     held_bytes: [u64; Purpose::ALL.len()],
 }
 
-impl State {
+impl BudgetState {
     fn used(&self) -> u64 {
         self.held_bytes.iter().fold(0, |sum, held| sum.saturating_add(*held))
     }
@@ -114,7 +114,10 @@ impl Budget {
     pub fn new(total_bytes: Option<u64>) -> Self {
         let total_bytes = total_bytes.unwrap_or(u64::MAX);
         Self {
-            state: Arc::new(Mutex::new(State { total_bytes, held_bytes: [0; Purpose::ALL.len()] })),
+            state: Arc::new(Mutex::new(BudgetState {
+                total_bytes,
+                held_bytes: [0; Purpose::ALL.len()],
+            })),
         }
     }
 
@@ -158,7 +161,7 @@ impl Budget {
         self.lock().total_bytes = total_bytes.unwrap_or(u64::MAX);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BudgetState> {
         // All critical sections leave the counters consistent, so a poisoned lock is usable.
         whole(self.state.lock())
     }

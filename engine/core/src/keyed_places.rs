@@ -18,7 +18,7 @@ const NONE: u32 = u32::MAX;
 
 /// Cache state of a place.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct PlaceEntry {
     key: Option<PrefixKey>,
     /// Number of the `keep` call, unique for each.
     since: u64,
@@ -31,7 +31,7 @@ struct Kept {
 #[derive(Debug)]
 pub(crate) struct KeyedPlaces {
     counts: HolderCounts,
-    kept: Vec<Kept>, // [places]
+    kept: Vec<PlaceEntry>, // [places]
     by_key: HashMap<PrefixKey, u32>,
     /// Ends of the list of idle places, oldest first.
     oldest: u32,
@@ -58,7 +58,7 @@ impl<T> KeptPlace<T> {
 impl KeyedPlaces {
     /// Creates a pool of empty places. All memory is allocated here.
     pub fn new(places: u32) -> Self {
-        let kept = Kept { key: None, since: 0, before: NONE, after: NONE };
+        let kept = PlaceEntry { key: None, since: 0, before: NONE, after: NONE };
         Self {
             counts: HolderCounts::new(places),
             kept: vec![kept; places as usize],
@@ -174,7 +174,7 @@ impl KeyedPlaces {
     }
 
     fn unlink(&mut self, place: u32) {
-        let Kept { before, after, .. } = self.kept[place as usize];
+        let PlaceEntry { before, after, .. } = self.kept[place as usize];
         match before {
             NONE => self.oldest = after,
             before => self.kept[before as usize].after = after,

@@ -16,7 +16,7 @@ pub struct RoutingRecorder {
 
 /// Contents of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum RecordedContent {
     /// Experts, weights and levels.
     Routing,
     /// Experts, weights, levels and router inputs.
@@ -27,7 +27,7 @@ pub enum Keep {
 struct Recording {
     shape: TraceShape,
     steps: Vec<TraceStep>,
-    keep: Keep,
+    keep: RecordedContent,
     /// Router inputs of all layers of all steps.
     hidden: Vec<Vec<f32>>, // [steps * layers][T, hidden_size]
     steps_max: usize,
@@ -41,7 +41,7 @@ impl RoutingRecorder {
         let recording = Mutex::new(Recording {
             shape,
             steps: Vec::new(),
-            keep: Keep::Routing,
+            keep: RecordedContent::Routing,
             hidden: Vec::new(),
             steps_max: 0,
         });
@@ -50,11 +50,11 @@ impl RoutingRecorder {
 
     /// Starts recording at the next step, up to `steps_max` steps; discards a recording in progress.
     pub fn start(&self, steps_max: usize) {
-        self.start_keeping(steps_max, Keep::Routing);
+        self.start_keeping(steps_max, RecordedContent::Routing);
     }
 
     /// Starts recording as [`RoutingRecorder::start`] does, with the contents selected by `keep`.
-    pub fn start_keeping(&self, steps_max: usize, keep: Keep) {
+    pub fn start_keeping(&self, steps_max: usize, keep: RecordedContent) {
         let mut recording = self.lock();
         recording.steps.clear();
         recording.hidden.clear();
@@ -84,7 +84,7 @@ impl RoutingRecorder {
 
     /// Returns true if router inputs are recorded.
     pub fn keeps_hidden(&self) -> bool {
-        self.on.load(Ordering::Acquire) && self.lock().keep == Keep::HiddenToo
+        self.on.load(Ordering::Acquire) && self.lock().keep == RecordedContent::HiddenToo
     }
 
     /// Starts a step.
@@ -98,7 +98,7 @@ impl RoutingRecorder {
             return;
         }
         let layers = vec![LayerRouting::default(); recording.shape.experts.len()];
-        if recording.keep == Keep::HiddenToo {
+        if recording.keep == RecordedContent::HiddenToo {
             let hidden = recording.hidden.len() + layers.len();
             recording.hidden.resize(hidden, Vec::new());
         }
@@ -119,7 +119,7 @@ impl RoutingRecorder {
         let mut recording = self.lock();
         let chosen = routing.num_experts_per_tok;
         recording.shape.experts_per_token = u32::try_from(chosen).unwrap_or(u32::MAX);
-        if recording.keep == Keep::HiddenToo {
+        if recording.keep == RecordedContent::HiddenToo {
             let first = recording.hidden.len().saturating_sub(recording.shape.experts.len());
             if let Some(of_layer) = recording.hidden.get_mut(first + layer) {
                 of_layer.extend_from_slice(hidden);

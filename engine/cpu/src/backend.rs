@@ -8,7 +8,7 @@ use super::encoder::CpuEncoder;
 use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
-use nestling_core::backend::{Backend, BackendLimits, Checked, NoSlots, NoTable, Routing};
+use nestling_core::backend::{Backend, BackendLimits, CheckedEncoder, NoSlots, NoTable, Routing};
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvShape, PageId};
 use nestling_core::recurrent::{StateId, StateShape};
@@ -23,7 +23,7 @@ impl Backend for Cpu {
     type StatePool = CpuStates;
     type ExpertTable = NoTable;
     type ExpertSlots = NoSlots;
-    type Encoder<'a> = Checked<CpuEncoder<'a>>;
+    type Encoder<'a> = CheckedEncoder<CpuEncoder<'a>>;
 
     const PAGE_KIND: u8 = 0;
     const WEIGHTS_IN_PLACE: bool = true;
@@ -128,7 +128,7 @@ impl Backend for Cpu {
         pool.write(state, bytes)
     }
 
-    fn encoder(&mut self) -> Checked<CpuEncoder<'_>> {
-        Checked::new(CpuEncoder { cpu: self })
+    fn encoder(&mut self) -> CheckedEncoder<CpuEncoder<'_>> {
+        CheckedEncoder::new(CpuEncoder { cpu: self })
     }
 }

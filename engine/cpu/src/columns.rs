@@ -78,10 +78,10 @@ pub(super) fn fence() {
 }
 
 /// A matrix of which each part of a job uses a different block.
-struct Shared<T>(*mut T);
+struct SharedMatrix<T>(*mut T);
 
 // SAFETY: `for_each_block` gives each block to a single part, and elements may move between threads.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for SharedMatrix<T> {}
 
 /// Division of rows or columns into blocks.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +142,7 @@ pub fn for_each_block<T: Send>(
     // Default: a buffer without columns has no rows.
     let rows = values.len().checked_div(cols).unwrap_or(0);
     let (down, across) = (row_cut.blocks(rows), col_cut.blocks(cols));
-    let shared = &Shared(values.as_mut_ptr());
+    let shared = &SharedMatrix(values.as_mut_ptr());
     let part = |index: usize| {
         let (row, col) = (down - 1 - index / across, index % across);
         let mut block = ColumnsMut {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nestling_formats::nested::Codec;
 
 use super::encoder::inner::Inner;
-use super::encoder::products::{Packed, ProductScratch};
+use super::encoder::products::{PackedProduct, ProductScratch};
 use super::encoder::scratch::{AttentionScratch, DeltaScratch, LeveledRows};
 use super::kernels::Kernels;
 use super::matrix::{CpuBuffer, MatrixTables};
@@ -53,7 +53,7 @@ pub(super) struct FeedForwardScratch {
     pub inners: Vec<Inner<'static>>,
     pub products: ProductScratch,
     /// Packed rows of a feed-forward part's first products.
-    pub packed: Packed,
+    pub packed: PackedProduct,
     /// Rows of one level, in the input and in the output.
     pub level_rows: [Vec<u32>; 2],
     /// Ascending numbers 0, 1, 2, …

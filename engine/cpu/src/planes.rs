@@ -18,7 +18,7 @@ pub(super) mod neon;
 
 /// Planes P3 and P4, as far as a level needs them.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Middle<'a> {
+pub(super) enum MiddlePlanes<'a> {
     None,
     P3(&'a [u8]),
     Split(&'a [u8], &'a [u8]),
@@ -29,7 +29,7 @@ pub(super) enum Middle<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CodePlanes<'a> {
     pub p2: &'a [u8], // [tiles, groups, 128]
-    pub middle: Middle<'a>,
+    pub middle: MiddlePlanes<'a>,
     pub p6: &'a [u8], // [tiles, groups, 128], empty below level 6; a bit each: [tiles, groups, 64]
     pub p8: &'a [u8], // [tiles, groups, 128], empty below level 8
 }
@@ -54,10 +54,10 @@ impl<'a> CodePlanes<'a> {
         }
         let planes = *view.planes();
         let middle = match (planes.p34, planes.p3, planes.p4) {
-            _ if level == Level::L2 => Middle::None,
-            (Some(merged), _, _) => Middle::Merged(merged),
-            (None, Some(p3), Some(p4)) if level > Level::L3 => Middle::Split(p3, p4),
-            (None, p3, _) => Middle::P3(p3.invariant("a view has the planes of its level")?),
+            _ if level == Level::L2 => MiddlePlanes::None,
+            (Some(merged), _, _) => MiddlePlanes::Merged(merged),
+            (None, Some(p3), Some(p4)) if level > Level::L3 => MiddlePlanes::Split(p3, p4),
+            (None, p3, _) => MiddlePlanes::P3(p3.invariant("a view has the planes of its level")?),
         };
         let from = |plane: Option<&'a [u8]>, lowest| -> Result<&'a [u8], NestedError> {
             if level < lowest {
@@ -71,10 +71,10 @@ impl<'a> CodePlanes<'a> {
 
     pub fn bytes(&self) -> usize {
         let middle = match self.middle {
-            Middle::None => 0,
-            Middle::P3(p3) => p3.len(),
-            Middle::Split(p3, p4) => p3.len() + p4.len(),
-            Middle::Merged(merged) => merged.len(),
+            MiddlePlanes::None => 0,
+            MiddlePlanes::P3(p3) => p3.len(),
+            MiddlePlanes::Split(p3, p4) => p3.len() + p4.len(),
+            MiddlePlanes::Merged(merged) => merged.len(),
         };
         self.p2.len() + middle + self.p6.len() + self.p8.len()
     }
@@ -83,13 +83,13 @@ impl<'a> CodePlanes<'a> {
     #[inline(always)]
     pub fn middle_digits(&self, cell: usize, out: &mut GroupCodes, shift: u8) {
         match self.middle {
-            Middle::None => {}
-            Middle::P3(p3) => bits(p3, cell, out, shift + 1),
-            Middle::Split(p3, p4) => {
+            MiddlePlanes::None => {}
+            MiddlePlanes::P3(p3) => bits(p3, cell, out, shift + 1),
+            MiddlePlanes::Split(p3, p4) => {
                 bits(p3, cell, out, shift + 1);
                 bits(p4, cell, out, shift);
             }
-            Middle::Merged(merged) => digits(merged, cell, out, shift),
+            MiddlePlanes::Merged(merged) => digits(merged, cell, out, shift),
         }
     }
 }

@@ -6,31 +6,31 @@ use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::reference::{ReferenceBuffer, ReferenceMatrix, ReferencePool};
 use super::states::CpuStates;
-use nestling_core::backend::{HoldsLevels, KvPages, RecurrentStates, Shape, Shaped};
+use nestling_core::backend::{HasShape, HoldsLevels, KvPages, RecurrentStates, Shape};
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 use nestling_core::weights::MatrixWeights;
 
-impl Shaped for CpuBuffer {
+impl HasShape for CpuBuffer {
     fn shape(&self) -> Shape {
         Shape { rows: self.row_count(), cols: self.cols() }
     }
 }
 
-impl Shaped for ReferenceBuffer {
+impl HasShape for ReferenceBuffer {
     fn shape(&self) -> Shape {
         Shape { rows: self.row_count(), cols: self.cols() }
     }
 }
 
-impl Shaped for CpuMatrix {
+impl HasShape for CpuMatrix {
     fn shape(&self) -> Shape {
         Shape { rows: self.rows(), cols: self.cols() }
     }
 }
 
-impl Shaped for ReferenceMatrix {
+impl HasShape for ReferenceMatrix {
     fn shape(&self) -> Shape {
         Shape { rows: self.rows(), cols: self.cols() }
     }

@@ -26,17 +26,17 @@ type Job = dyn Fn(usize) + Sync;
 
 /// A closure lent to the workers for the duration of one [`ThreadPool::run`].
 #[derive(Clone, Copy)]
-struct Lent(*const Job);
+struct BorrowedJob(*const Job);
 
 // SAFETY: the closure is `Sync`, so shared calls from any thread are sound; `run` returns only after every
 // worker is done with the pointer.
-unsafe impl Send for Lent {}
+unsafe impl Send for BorrowedJob {}
 
 /// State shared by workers and caller.
-struct Shared {
+struct PoolState {
     /// Job counter; a change signals that `job` is new.
     epoch: AtomicUsize,
-    job: Mutex<Option<(Lent, usize)>>,
+    job: Mutex<Option<(BorrowedJob, usize)>>,
     next_part: AtomicUsize,
     /// Number of workers that have not finished the current job.
     busy: AtomicUsize,
@@ -52,7 +52,7 @@ struct Worker {
 
 /// Threads that run the parts of one job at a time. With one thread, everything runs inline.
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<Worker>,
     /// Held during a job, so that jobs of several callers run one at a time.
     running: Mutex<()>,
@@ -75,7 +75,7 @@ impl ThreadPool {
     /// Does the same as [`Self::new`], and places each thread that it starts. The first place is left to the
     /// caller.
     pub fn placed(threads: usize, placement: ThreadPlacement) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             epoch: AtomicUsize::new(0),
             job: Mutex::new(None),
             next_part: AtomicUsize::new(0),
@@ -107,7 +107,7 @@ impl ThreadPool {
         let running = whole(self.running.lock());
         let shared = &*self.shared;
         // SAFETY: only the lifetime is changed; `finish` below waits until no worker uses it.
-        let lent = Lent(unsafe {
+        let lent = BorrowedJob(unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Job>(job)
         });
         *lock(&shared.caller) = Some(std::thread::current());
@@ -196,7 +196,7 @@ fn wait(done: impl Fn() -> bool) {
     }
 }
 
-fn take_parts(shared: &Shared, parts: usize, job: &(dyn Fn(usize) + Sync)) {
+fn take_parts(shared: &PoolState, parts: usize, job: &(dyn Fn(usize) + Sync)) {
     loop {
         let part = shared.next_part.fetch_add(1, Ordering::Relaxed);
         if part >= parts {
@@ -206,7 +206,7 @@ fn take_parts(shared: &Shared, parts: usize, job: &(dyn Fn(usize) + Sync)) {
     }
 }
 
-fn spawn(index: usize, placement: ThreadPlacement, shared: &Arc<Shared>) -> Option<Worker> {
+fn spawn(index: usize, placement: ThreadPlacement, shared: &Arc<PoolState>) -> Option<Worker> {
     let parked = Arc::new(AtomicBool::new(false));
     let (shared, flag) = (Arc::clone(shared), Arc::clone(&parked));
     let builder = std::thread::Builder::new().name(format!("nestling-{index}"));
@@ -218,7 +218,7 @@ fn spawn(index: usize, placement: ThreadPlacement, shared: &Arc<Shared>) -> Opti
     Some(Worker { handle, parked })
 }
 
-fn work(shared: &Shared, parked: &AtomicBool) {
+fn work(shared: &PoolState, parked: &AtomicBool) {
     let mut seen = 0;
     while next_epoch(shared, parked, &mut seen) {
         if let Some((lent, parts)) = *lock(&shared.job) {
@@ -243,7 +243,7 @@ fn work(shared: &Shared, parked: &AtomicBool) {
 }
 
 /// Waits for a job that this worker has not seen. Returns `false` if the pool is being dropped.
-fn next_epoch(shared: &Shared, parked: &AtomicBool, seen: &mut usize) -> bool {
+fn next_epoch(shared: &PoolState, parked: &AtomicBool, seen: &mut usize) -> bool {
     let mut looks = 0;
     loop {
         if shared.stop.load(Ordering::SeqCst) {

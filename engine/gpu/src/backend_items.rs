@@ -15,7 +15,7 @@ macro_rules! backend_items {
         type StatePool = $crate::GpuStates<Self>;
         type ExpertTable = $crate::GpuExpertTable<Self>;
         type ExpertSlots = $crate::GpuSlots<Self>;
-        type Encoder<'a> = nestling_core::backend::Checked<$crate::GpuEncoder<'a, Self>>;
+        type Encoder<'a> = nestling_core::backend::CheckedEncoder<$crate::GpuEncoder<'a, Self>>;
 
         fn limits(&self) -> nestling_core::backend::BackendLimits {
             $crate::LIMITS
@@ -139,7 +139,7 @@ macro_rules! backend_items {
         }
 
         fn encoder(&mut self) -> Self::Encoder<'_> {
-            nestling_core::backend::Checked::new($crate::GpuEncoder::new(self))
+            nestling_core::backend::CheckedEncoder::new($crate::GpuEncoder::new(self))
         }
 
         fn take_counters(&mut self) -> nestling_core::backend::BackendCounters {

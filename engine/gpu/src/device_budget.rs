@@ -16,14 +16,14 @@ pub enum Purpose {
 
 /// Bytes reserved for each purpose.
 #[derive(Debug, Default)]
-struct Taken {
+struct ReservedBytes {
     weights: u64,
     work: u64,
     /// Bytes set aside for work by all models together. Existing work reservations count towards it.
     kept: u64,
 }
 
-impl Taken {
+impl ReservedBytes {
     fn of(&mut self, purpose: Purpose) -> &mut u64 {
         match purpose {
             Purpose::Weights => &mut self.weights,
@@ -42,7 +42,7 @@ impl Taken {
 pub struct DeviceBudget {
     /// Maximum number of bytes. `None` means that only the driver limits allocations.
     budget: Option<u64>,
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<ReservedBytes>>,
 }
 
 /// Reserved bytes, released on drop.
@@ -50,17 +50,17 @@ pub struct DeviceBudget {
 pub struct Reservation {
     bytes: u64,
     purpose: Purpose,
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<ReservedBytes>>,
 }
 
 /// Bytes set aside for work, released on drop.
 #[derive(Debug)]
 pub struct WorkReservation {
     bytes: u64,
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<ReservedBytes>>,
 }
 
-fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
+fn lock(taken: &Mutex<ReservedBytes>) -> MutexGuard<'_, ReservedBytes> {
     whole(taken.lock())
 }
 
@@ -118,7 +118,7 @@ impl DeviceBudget {
     pub fn reserve_work(&self, work: u64, weights: u64) -> Result<WorkReservation, u64> {
         let mut taken = lock(&self.taken);
         let kept = taken.kept.saturating_add(work);
-        let least = Taken { kept, ..*taken }.held().saturating_add(weights);
+        let least = ReservedBytes { kept, ..*taken }.held().saturating_add(weights);
         if self.budget.is_some_and(|budget| least > budget) {
             return Err(least);
         }

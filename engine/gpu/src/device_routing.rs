@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nestling_core::EngineError;
-use nestling_core::backend::Checked;
+use nestling_core::backend::CheckedEncoder;
 use nestling_core::backend::{Backend, DeviceRouting, FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
 
@@ -103,11 +103,11 @@ impl<D: Device> GpuExpertTable<D> {
 
 impl<D: Device> DeviceRouting<D> for GpuExpertTable<D>
 where
-    for<'a> D: Backend<Encoder<'a> = Checked<GpuEncoder<'a, D>>>,
+    for<'a> D: Backend<Encoder<'a> = CheckedEncoder<GpuEncoder<'a, D>>>,
 {
     fn set_expert(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         expert: u32,
         held: Option<HeldExpert<'_, D>>,
     ) -> Result<(), EngineError> {
@@ -130,7 +130,7 @@ where
 
     fn set_level_weights(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         least: Option<&[LevelWeights]>,
     ) -> Result<(), EngineError> {
         self.by_weight = least.is_some();
@@ -142,7 +142,7 @@ where
 
     fn routed_experts(
         &self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         levels: &[Level],
         routing: &GpuRouting<D>,
         x: &GpuBuffer<D>,
@@ -152,7 +152,7 @@ where
     }
 
     fn take_readback(
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         uses: &mut Vec<u32>,
     ) -> Option<usize> {
         encoder.inner().take_readback(uses)

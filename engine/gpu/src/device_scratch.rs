@@ -3,7 +3,7 @@
 use nestling_core::EngineError;
 
 use crate::device::Device;
-use crate::memory::Quantized;
+use crate::memory::QuantizedActivations;
 use crate::scratch::{self, QuantizedRoom, ScratchRoom};
 
 /// Scratch memory of a device. Its contents are valid during one operation.
@@ -27,9 +27,9 @@ pub trait DeviceScratch: Device {
         &mut self,
         room: QuantizedRoom,
         groups: usize,
-    ) -> Result<Quantized<Self::Binding>, EngineError> {
+    ) -> Result<QuantizedActivations<Self::Binding>, EngineError> {
         let values = self.scratch(room.values, 8 * groups)?;
-        Ok(Quantized { values, scales: self.scratch(room.scales, groups)? })
+        Ok(QuantizedActivations { values, scales: self.scratch(room.scales, groups)? })
     }
 }
 

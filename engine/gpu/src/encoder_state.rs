@@ -1,6 +1,6 @@
 //! State of the shared encoder between steps.
 
-use crate::notes::Notes;
+use crate::notes::SelectionNotes;
 use crate::requested_memory::RequestedMemory;
 use crate::scratch::Scratch;
 use crate::storage::Storage;
@@ -10,7 +10,7 @@ pub struct EncoderState<S: Storage> {
     /// Scratch memory of operations.
     pub scratch: Scratch<S>,
     /// Experts that kernels selected in the current step.
-    pub notes: Notes<S>,
+    pub notes: SelectionNotes<S>,
     /// Memory requested since the last model was prepared.
     pub requested: RequestedMemory,
 }
@@ -19,7 +19,7 @@ impl<S: Storage> Default for EncoderState<S> {
     fn default() -> Self {
         Self {
             scratch: Scratch::default(),
-            notes: Notes::default(),
+            notes: SelectionNotes::default(),
             requested: RequestedMemory::default(),
         }
     }

@@ -65,9 +65,9 @@ pub use free_ranges::FreeRanges;
 pub use heads::HeadCounts;
 pub use held_levels::{HeldLevels, SlotPlanes};
 pub use matrix::GpuMatrix;
-pub use memory::{GpuBuffer, GpuFloats, GpuRouting, Quantized};
+pub use memory::{GpuBuffer, GpuFloats, GpuRouting, QuantizedActivations};
 pub use noted_uses::{NOTED_USES_MAX, NotedUses};
-pub use notes::{NOTES_BYTES, Notes};
+pub use notes::{NOTES_BYTES, SelectionNotes};
 pub use operation::{
     AddGated, Argmax, ArgmaxMerge, Attend, DeltaNetRuns, Embed, ExpertsSum, FindExperts,
     FoundExperts, FoundProducts, Gate, Gated, GatedOutput, GatedProducts, GatesAndUps, GatherRows,
@@ -77,14 +77,14 @@ pub use operation::{
 pub use page_layout::{PageLayout, PageWords};
 pub use page_lists::{PageLists, place_of};
 pub use pages::{ChunkPage, GpuPages};
-pub use plane_memory::{NewMatrix, NewPlanes, PlaneMemory, SlotPlane, SlotRoom};
+pub use plane_memory::{NewMatrix, NewPlanes, PlaneMemory, SlotPlane, SlotRegion};
 pub use product_form::{HeadsForm, ProductForm, ProductKind};
 pub use requested_memory::{BufferSize, InnerSize, LayerExperts, MemorySizes, RequestedMemory};
 pub use router::{RouterLimits, check_limit};
 pub use row_pairs::{RowPair, by_way_of, pairs_by_level, push_head, push_uses, within};
 pub use scratch::{QuantizedRoom, Scratch, ScratchRoom};
 pub use sizes::{AttendSizes, RopeSizes, RouteSizes, StoreSizes};
-pub use slot_layout::{MatrixRoom, PlaneSizes, SLOT_ALIGN, SlotLayout};
+pub use slot_layout::{MatrixLayout, PlaneSizes, SLOT_ALIGN, SlotLayout};
 pub use slot_slabs::SlotSlabs;
 pub use slots::{GpuSlots, SlotAllocation, SlotDevice};
 pub use states::GpuStates;

@@ -1,12 +1,12 @@
 //! Weight matrices in device memory.
 
 use nestling_core::EngineError;
-use nestling_core::backend::{HoldsLevels, Shape, Shaped};
+use nestling_core::backend::{HasShape, HoldsLevels, Shape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::{Level, Plane};
 
 use crate::held_levels::{HeldLevels, SlotPlanes};
-use crate::plane_memory::{NewMatrix, NewPlanes, PlaneMemory, SlotPlane, SlotRoom};
+use crate::plane_memory::{NewMatrix, NewPlanes, PlaneMemory, SlotPlane, SlotRegion};
 use crate::product_form::ProductForm;
 
 /// A weight matrix in device memory. `W` is the backend's type of its planes.
@@ -43,7 +43,7 @@ impl<W: PlaneMemory> GpuMatrix<W> {
     /// Returns an error if the matrix does not fit its place or the device is lost.
     pub(crate) fn in_slot(
         recorder: &mut W::Recorder,
-        room: &SlotRoom<W::Binding, W::Room>,
+        room: &SlotRegion<W::Binding, W::MatrixLayout>,
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<Self, EngineError> {
@@ -119,7 +119,7 @@ impl<W> GpuMatrix<W> {
     }
 }
 
-impl<W> Shaped for GpuMatrix<W> {
+impl<W> HasShape for GpuMatrix<W> {
     fn shape(&self) -> Shape {
         Shape { rows: self.form.rows, cols: self.form.cols }
     }

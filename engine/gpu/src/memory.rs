@@ -36,7 +36,7 @@ struct Int8Rows<S: Storage> {
 
 /// Quantized activations: values `[rows, groups, 32]`, one byte each, and scales `[rows, groups]`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Quantized<B> {
+pub struct QuantizedActivations<B> {
     /// Values of the codes.
     pub values: B,
     /// Scales of the groups.
@@ -85,16 +85,19 @@ impl<S: Storage> GpuBuffer<S> {
 
     /// Returns the rows in int8, if available. Otherwise the next kernel that writes the rows also writes
     /// them in int8.
-    pub fn int8(&self, storage: &S) -> Option<Quantized<S::Binding>> {
+    pub fn int8(&self, storage: &S) -> Option<QuantizedActivations<S::Binding>> {
         self.int8.are_wanted.store(true, Ordering::Relaxed);
         let memory = self.int8.memory.as_ref()?;
         (self.int8.made == Some(storage.epoch())).then(|| self.quantized(memory))
     }
 
-    fn quantized(&self, memory: &S::Memory) -> Quantized<S::Binding> {
+    fn quantized(&self, memory: &S::Memory) -> QuantizedActivations<S::Binding> {
         let groups = (self.rows * self.cols.div_ceil(GROUP)) as u64;
         let values = GROUP as u64 * groups;
-        Quantized { values: memory.range(0, values), scales: memory.range(values, 4 * groups) }
+        QuantizedActivations {
+            values: memory.range(0, values),
+            scales: memory.range(values, 4 * groups),
+        }
     }
 
     /// Returns memory for the rows in int8 if a product requested them and the device supports it.
@@ -104,7 +107,7 @@ impl<S: Storage> GpuBuffer<S> {
     pub fn make_int8(
         &mut self,
         storage: &mut S,
-    ) -> Result<Option<Quantized<S::Binding>>, EngineError> {
+    ) -> Result<Option<QuantizedActivations<S::Binding>>, EngineError> {
         if !S::KEEPS_INT8 || !self.int8.are_wanted.load(Ordering::Relaxed) {
             return Ok(None);
         }

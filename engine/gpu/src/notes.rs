@@ -10,19 +10,19 @@ use crate::storage::Storage;
 pub const NOTES_BYTES: u64 = 4 * NOTED_USES_MAX as u64;
 
 /// The experts that kernels selected in a step.
-pub struct Notes<S: Storage> {
+pub struct SelectionNotes<S: Storage> {
     memory: Option<S::Memory>,
     /// Bookkeeping of the uses on the host.
     pub uses: NotedUses,
 }
 
-impl<S: Storage> Default for Notes<S> {
+impl<S: Storage> Default for SelectionNotes<S> {
     fn default() -> Self {
         Self { memory: None, uses: NotedUses::default() }
     }
 }
 
-impl<S: Storage> Notes<S> {
+impl<S: Storage> SelectionNotes<S> {
     /// Reserves space for a call's uses. Returns the memory of all uses and the index of the call's first.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use nestling_formats::Level;
 use nestling_import::Activation;
 
 use crate::expert_table::GpuExpertTable;
-use crate::memory::{GpuBuffer, GpuFloats, GpuRouting, Quantized};
+use crate::memory::{GpuBuffer, GpuFloats, GpuRouting, QuantizedActivations};
 use crate::page_layout::PageWords;
 use crate::pages::GpuPages;
 use crate::product_form::{ProductForm, ProductKind};
@@ -179,7 +179,7 @@ pub struct RmsNorm<B> {
     /// `[rows, cols]`
     pub out: B,
     /// Additional int8 output.
-    pub int8: Option<Quantized<B>>,
+    pub int8: Option<QuantizedActivations<B>>,
     /// Number of rows.
     pub rows: u32,
     /// Columns of a row.
@@ -303,7 +303,7 @@ pub struct Quantize<B> {
     /// `[rows, stride]`
     pub x: B,
     /// Quantized output.
-    pub out: Quantized<B>,
+    pub out: QuantizedActivations<B>,
     /// Number of rows.
     pub rows: u32,
     /// Number of elements quantized at the start of each head.
@@ -343,7 +343,7 @@ impl Joint {
 /// Output of joined gates and ups.
 pub enum GatedOutput<B> {
     /// Output in int8.
-    Int8(Quantized<B>),
+    Int8(QuantizedActivations<B>),
     /// Output in f32.
     Floats(B),
 }
@@ -398,7 +398,7 @@ pub struct Job<'a, D: Storage + Backend> {
 #[derive(Clone)]
 pub struct Input<B> {
     /// Int8 activations, for jobs with [`ProductKind::Int8`].
-    pub quantized: Option<Quantized<B>>,
+    pub quantized: Option<QuantizedActivations<B>>,
     /// f32 activations, for other jobs.
     pub floats: Option<B>,
     /// Elements of a row.

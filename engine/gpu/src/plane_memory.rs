@@ -5,7 +5,7 @@ use nestling_core::weights::MatrixWeights;
 use nestling_formats::Plane;
 
 use crate::held_levels::HeldLevels;
-use crate::slot_layout::MatrixRoom;
+use crate::slot_layout::MatrixLayout;
 
 /// A matrix to upload.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ impl SlotPlane<'_> {
 }
 
 /// The space of one matrix of an expert in a slot.
-pub struct SlotRoom<B, R> {
+pub struct SlotRegion<B, R> {
     /// Index of the slot.
     pub slot: usize,
     /// Index of the slab.
@@ -64,7 +64,7 @@ pub trait PlaneMemory: Sized + Send + Sync {
     /// A kernel argument: a device address, or a range of a buffer.
     type Binding;
     /// Layout of the planes in a slot.
-    type Room: MatrixRoom;
+    type MatrixLayout: MatrixLayout;
 
     /// Uploads a matrix for use by commands recorded later.
     ///
@@ -80,7 +80,7 @@ pub trait PlaneMemory: Sized + Send + Sync {
     /// Returns an error if the matrix does not fit its space or the device is lost.
     fn in_slot(
         recorder: &mut Self::Recorder,
-        room: &SlotRoom<Self::Binding, Self::Room>,
+        room: &SlotRegion<Self::Binding, Self::MatrixLayout>,
         weights: &MatrixWeights,
     ) -> Result<Self, EngineError>;
 

@@ -11,7 +11,7 @@ use nestling_import::{FeedForward, ModelConfig, TokenMixer};
 
 use crate::error::ModelBytes;
 use crate::notes::NOTES_BYTES;
-use crate::slot_layout::{MatrixRoom, SlotLayout};
+use crate::slot_layout::{MatrixLayout, SlotLayout};
 
 /// Number of rows of logits that memory is reserved for. Larger buffers are allocated only if they fit.
 const LOGIT_ROWS: usize = 32;
@@ -130,7 +130,7 @@ impl RequestedMemory {
 /// Memory requirements of a backend. All functions return bytes of device memory unless stated otherwise.
 pub trait MemorySizes {
     /// Layout of streamed experts in slots.
-    type Room: MatrixRoom;
+    type MatrixLayout: MatrixLayout;
 
     /// Returns the size of weights uploaded before the first step.
     fn weights(needs: &ModelNeeds<'_>) -> u64;
@@ -193,7 +193,7 @@ impl ModelBytes {
 /// Returns the size of one streamed expert, or 0 if no expert is streamed.
 fn expert_bytes<S: MemorySizes>(needs: &ModelNeeds<'_>) -> Result<u64, EngineError> {
     match needs.experts.iter().any(Option::is_some) {
-        true => Ok(SlotLayout::<S::Room>::of(&needs.experts)?.slot_bytes()),
+        true => Ok(SlotLayout::<S::MatrixLayout>::of(&needs.experts)?.slot_bytes()),
         false => Ok(0),
     }
 }

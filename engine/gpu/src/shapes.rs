@@ -1,6 +1,6 @@
 //! Shapes of device data, for the checks of operations.
 
-use nestling_core::backend::{KvPages, RecurrentStates, Shape, Shaped};
+use nestling_core::backend::{HasShape, KvPages, RecurrentStates, Shape};
 use nestling_core::kv_cache::KvShape;
 use nestling_core::recurrent::StateShape;
 
@@ -9,19 +9,19 @@ use crate::pages::GpuPages;
 use crate::states::GpuStates;
 use crate::storage::Storage;
 
-impl<S: Storage> Shaped for GpuBuffer<S> {
+impl<S: Storage> HasShape for GpuBuffer<S> {
     fn shape(&self) -> Shape {
         Shape { rows: self.rows, cols: self.cols }
     }
 }
 
-impl<S: Storage> Shaped for GpuFloats<S> {
+impl<S: Storage> HasShape for GpuFloats<S> {
     fn shape(&self) -> Shape {
         Shape { rows: 1, cols: self.count }
     }
 }
 
-impl<S: Storage> Shaped for GpuRouting<S> {
+impl<S: Storage> HasShape for GpuRouting<S> {
     fn shape(&self) -> Shape {
         Shape { rows: self.rows, cols: self.per_token }
     }

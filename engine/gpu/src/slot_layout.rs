@@ -9,7 +9,7 @@ use nestling_formats::Plane;
 pub const SLOT_ALIGN: u64 = 256;
 
 /// Layout of a matrix and its planes in a slot.
-pub trait MatrixRoom: Copy + Send + Sync {
+pub trait MatrixLayout: Copy + Send + Sync {
     /// Places a matrix at byte `start` or after it. Returns `None` if sizes overflow.
     fn of(shape: &MatrixShape, start: u64) -> Option<Self>;
 
@@ -75,7 +75,7 @@ struct LayerRooms<R> {
     rooms: [R; 3],
 }
 
-impl<R: MatrixRoom> LayerRooms<R> {
+impl<R: MatrixLayout> LayerRooms<R> {
     fn of(shape: &ExpertShape) -> Option<Self> {
         let [gate, up, down] = &shape.matrices;
         let gate = R::of(gate, 0)?;
@@ -92,7 +92,7 @@ pub struct SlotLayout<R> {
     slot_bytes: u64,
 }
 
-impl<R: MatrixRoom> SlotLayout<R> {
+impl<R: MatrixLayout> SlotLayout<R> {
     /// Creates a layout. `None` is a layer without streamed experts.
     ///
     /// # Errors

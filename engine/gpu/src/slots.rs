@@ -5,8 +5,8 @@ use std::error::Error;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
-    Backend, Checked, CopyFence, ExpertBiases, ExpertShape, FeedForward, HostLink, HostPlane,
-    MatrixShape, PlanePart, SlotMemory, SlotPlace,
+    Backend, CheckedEncoder, CopyFence, ExpertBiases, ExpertShape, FeedForward, HostLink,
+    HostPlane, MatrixShape, PlanePart, SlotMemory, SlotPlace,
 };
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Plane;
@@ -18,12 +18,12 @@ use crate::error::GpuError;
 use crate::expert_form::ExpertForm;
 use crate::expert_table::{GpuExpertTable, TableEntries, TableExperts};
 use crate::matrix::GpuMatrix;
-use crate::plane_memory::{PlaneMemory, SlotPlane, SlotRoom};
+use crate::plane_memory::{PlaneMemory, SlotPlane, SlotRegion};
 use crate::slot_layout::SlotLayout;
 use crate::slot_slabs::{SlotSlab, SlotSlabs};
 
 /// Layout of a matrix in a slot of a device.
-type Room<D> = <<D as Device>::Weights as PlaneMemory>::Room;
+type MatrixLayout<D> = <<D as Device>::Weights as PlaneMemory>::MatrixLayout;
 
 /// A device that supports slots for streamed experts.
 pub trait SlotDevice: Device {
@@ -132,7 +132,7 @@ impl<M> SlotAllocation<M> {
 
 /// Slots for the streamed experts of a model.
 pub struct GpuSlots<D: SlotDevice> {
-    layout: SlotLayout<Room<D>>,
+    layout: SlotLayout<MatrixLayout<D>>,
     /// Slots of a full-size slab.
     per_slab: usize,
     slabs: SlotSlabs<D::Memory>,
@@ -203,7 +203,10 @@ impl<D: SlotDevice> GpuSlots<D> {
     ///
     /// # Errors
     /// Returns an error if the slot or the layer does not exist.
-    fn room(&self, place: SlotPlace) -> Result<SlotRoom<D::Binding, Room<D>>, EngineError> {
+    fn room(
+        &self,
+        place: SlotPlace,
+    ) -> Result<SlotRegion<D::Binding, MatrixLayout<D>>, EngineError> {
         let SlotPlace { slot, layer, matrix } = place;
         let missing = || EngineError::mismatch("slot of an expert", "one that is there", slot);
         let matrix = *self.layout.room(layer, matrix).ok_or_else(missing)?;
@@ -212,13 +215,13 @@ impl<D: SlotDevice> GpuSlots<D> {
         let slab = slabs.get(at).ok_or_else(missing)?;
         let bytes = self.layout.slot_bytes();
         let binding = slab.memory.range((slot - slab.first) as u64 * bytes, bytes);
-        Ok(SlotRoom { slot, slab: at, binding, matrix })
+        Ok(SlotRegion { slot, slab: at, binding, matrix })
     }
 }
 
 impl<D: SlotDevice> SlotMemory<D> for GpuSlots<D>
 where
-    for<'a> D: Backend<Encoder<'a> = Checked<GpuEncoder<'a, D>>>,
+    for<'a> D: Backend<Encoder<'a> = CheckedEncoder<GpuEncoder<'a, D>>>,
 {
     fn count(&self) -> usize {
         self.slabs.count()
@@ -234,7 +237,7 @@ where
 
     fn resize(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         bytes: u64,
     ) -> Result<(), EngineError> {
         let device = &mut *encoder.inner().device;
@@ -261,7 +264,7 @@ where
 
     fn place_matrix(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         place: SlotPlace,
         weights: &MatrixWeights,
         activations: ActivationMode,
@@ -272,7 +275,7 @@ where
 
     fn add_plane(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         matrix: &mut D::Matrix,
         plane: Plane,
         bytes: &[u8],
@@ -282,7 +285,7 @@ where
 
     fn fetch_plane(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         weights: &FeedForward<D>,
         parts: &[PlanePart],
         bytes: u64,
@@ -292,21 +295,21 @@ where
 
     fn begin_async_copies(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
     ) -> Result<(), EngineError> {
         encoder.inner().device.begin_async_copies()
     }
 
     fn end_async_copies(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
     ) -> Result<CopyFence, EngineError> {
         encoder.inner().device.end_async_copies()
     }
 
     fn completed_copies(
         &mut self,
-        encoder: &mut Checked<GpuEncoder<'_, D>>,
+        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
         awaited: CopyFence,
     ) -> Result<CopyFence, EngineError> {
         encoder.inner().device.completed_copies(awaited)

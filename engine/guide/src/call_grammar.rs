@@ -38,10 +38,10 @@ impl Tool {
 /// Syntax of tool calls for one model.
 pub(crate) struct CallGrammar<'a> {
     tokenizer: Option<&'a Tokenizer>,
-    form: Form<'a>,
+    form: CallSyntax<'a>,
 }
 
-enum Form<'a> {
+enum CallSyntax<'a> {
     Tagged { tags: &'a TagPair, form: CallForm, around: &'a [String] },
     Channels,
 }
@@ -53,7 +53,7 @@ impl<'a> CallGrammar<'a> {
     pub fn of(context: &ConstraintContext<'a>) -> Result<Self, GuideError> {
         let fault = |reason: &str| Err(GuideError::ToolCalls { reason: reason.to_owned() });
         let form = match context.format {
-            OutputFormat::Channels { .. } => Form::Channels,
+            OutputFormat::Channels { .. } => CallSyntax::Channels,
             OutputFormat::Tagged(format) => {
                 let Some(tags) = &format.tool_call else {
                     return fault(
@@ -72,7 +72,7 @@ impl<'a> CallGrammar<'a> {
                 if !is_json {
                     return fault("the model does not write arguments as JSON");
                 }
-                Form::Tagged { tags, form, around: &format.around_calls }
+                CallSyntax::Tagged { tags, form, around: &format.around_calls }
             }
             _ => return fault("the model writes them in a form that is not known here"),
         };
@@ -86,7 +86,7 @@ impl<'a> CallGrammar<'a> {
 
     /// Returns the grammar of the text after the opening marker of a call, including the closing marker.
     pub fn behind_marker(&self, tools: &[Tool]) -> String {
-        let Form::Tagged { tags, .. } = &self.form else {
+        let CallSyntax::Tagged { tags, .. } = &self.form else {
             return self.rules("arguments_0", tools, true);
         };
         self.rules(&format!("inside {}", self.marker(&tags.close)), tools, true)
@@ -96,7 +96,7 @@ impl<'a> CallGrammar<'a> {
     pub fn whole_answer(&self, tools: &[Tool], several: bool) -> String {
         let more = if several { format!(" ({} call)*", literal("\n")) } else { String::new() };
         match &self.form {
-            Form::Tagged { tags, around, form } => {
+            CallSyntax::Tagged { tags, around, form } => {
                 // A list of calls is located between a single pair of tags.
                 let more = if *form == CallForm::JsonList { "" } else { more.as_str() };
                 let around =
@@ -105,7 +105,7 @@ impl<'a> CallGrammar<'a> {
                 let (open, close) = (self.marker(&tags.open), self.marker(&tags.close));
                 self.rules(&start, tools, several) + &format!("call: {open} inside {close}\n")
             }
-            Form::Channels => {
+            CallSyntax::Channels => {
                 let [start, channel, message, end, constrain] =
                     ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
                         .map(|marker| self.marker(marker));
@@ -133,7 +133,7 @@ impl<'a> CallGrammar<'a> {
     /// Returns the grammar: `start`, the rules of a call and the arguments of each tool.
     fn rules(&self, start: &str, tools: &[Tool], several: bool) -> String {
         let mut text = format!("start: {start}\n");
-        if let Form::Tagged { form, .. } = &self.form {
+        if let CallSyntax::Tagged { form, .. } = &self.form {
             let one: Vec<String> = tools
                 .iter()
                 .enumerate()

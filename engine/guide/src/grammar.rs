@@ -9,7 +9,7 @@ use crate::limits::{
 };
 use crate::schema_check::check_schema;
 use crate::schema_conjunctions::check_conjunctions;
-use crate::schema_narrow::{Narrowed, narrowed};
+use crate::schema_narrow::{NarrowedSchema, narrowed};
 
 /// Source of a grammar, quoted in error messages.
 const SCHEMA: &str = "the schema";
@@ -35,7 +35,7 @@ pub(crate) struct CheckedGrammar {
 
 impl CheckedGrammar {
     pub fn json_schema(schema: &Value) -> Result<Self, GuideError> {
-        let Narrowed { schema, is_narrowed } = with_options(schema)?;
+        let NarrowedSchema { schema, is_narrowed } = with_options(schema)?;
         let what = if is_narrowed { NARROWED } else { SCHEMA };
         Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), what })
     }
@@ -74,7 +74,7 @@ impl CheckedGrammar {
 }
 
 /// Returns a checked schema with the options of the grammar engine.
-pub(crate) fn with_options(schema: &Value) -> Result<Narrowed, GuideError> {
+pub(crate) fn with_options(schema: &Value) -> Result<NarrowedSchema, GuideError> {
     check_schema(schema)?;
     let is_of_now = |map: &Map<String, Value>| {
         // Other drafts have other keywords. The grammar engine rejects the ones that it does not support.
@@ -83,7 +83,7 @@ pub(crate) fn with_options(schema: &Value) -> Result<Narrowed, GuideError> {
     };
     let narrowed = match schema {
         Value::Object(map) if is_of_now(map) => narrowed(schema)?,
-        schema => Narrowed { schema: schema.clone(), is_narrowed: false },
+        schema => NarrowedSchema { schema: schema.clone(), is_narrowed: false },
     };
     let mut map = match narrowed.schema {
         Value::Object(map) => map,
@@ -98,7 +98,7 @@ pub(crate) fn with_options(schema: &Value) -> Result<Narrowed, GuideError> {
     map.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE }));
     let schema = Value::Object(map);
     check_conjunctions(&schema)?;
-    Ok(Narrowed { schema, is_narrowed: narrowed.is_narrowed })
+    Ok(NarrowedSchema { schema, is_narrowed: narrowed.is_narrowed })
 }
 
 /// Converts the grammar engine's error for a schema without valid values to [`GuideError::Unsatisfiable`].

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::error::GuideError;
 use crate::grammar::{CheckedGrammar, explained};
 use crate::limits::COMPILED_MAX;
-use crate::matcher::{Compiled, GrammarConstraint, Manner};
+use crate::matcher::{CompiledGrammar, GrammarConstraint, GrammarMode};
 use crate::vocabulary::Vocabulary;
 
 /// A constraint on the form of an answer. It applies after the model's reasoning, if there is any.
@@ -77,7 +77,7 @@ impl Guide {
 
     fn of(grammar: CheckedGrammar) -> Result<Self, GuideError> {
         // Compilation errors are reported here, before there is a model.
-        Compiled::new(&grammar, &Vocabulary::of_bytes()?).map_err(explained)?;
+        CompiledGrammar::new(&grammar, &Vocabulary::of_bytes()?).map_err(explained)?;
         Ok(Self { grammar, compiled: Arc::default() })
     }
 }
@@ -100,7 +100,7 @@ impl ConstraintSource for Guide {
         &self,
         context: &ConstraintContext<'_>,
     ) -> Result<Box<dyn Constraint>, ConstraintError> {
-        let manner = Manner { starts: Starts::AfterReasoning, writes: Writes::Text };
+        let manner = GrammarMode { starts: Starts::AfterReasoning, writes: Writes::Text };
         let vocabulary = Vocabulary::of_model(context).map_err(unavailable)?;
         let compiled = self.compiled.get(&vocabulary, &self.grammar).map_err(unavailable)?;
         Ok(Box::new(GrammarConstraint::new(&compiled, manner)))
@@ -114,12 +114,12 @@ pub(crate) fn unavailable(error: GuideError) -> ConstraintError {
 /// Cache of a grammar compiled for recently used vocabularies.
 #[derive(Default)]
 pub(crate) struct CompiledGrammars {
-    known: Mutex<Vec<Known>>,
+    known: Mutex<Vec<CachedGrammar>>,
 }
 
-struct Known {
+struct CachedGrammar {
     vocabulary: Weak<Vocabulary>,
-    compiled: Compiled,
+    compiled: CompiledGrammar,
 }
 
 impl std::fmt::Debug for CompiledGrammars {
@@ -137,34 +137,38 @@ impl CompiledGrammars {
         &self,
         vocabulary: &Arc<Vocabulary>,
         grammar: &CheckedGrammar,
-    ) -> Result<Compiled, GuideError> {
-        let found = self.lock().iter().find(|known| known.is_of(vocabulary)).map(Known::compiled);
+    ) -> Result<CompiledGrammar, GuideError> {
+        let found =
+            self.lock().iter().find(|known| known.is_of(vocabulary)).map(CachedGrammar::compiled);
         if let Some(compiled) = found {
             return Ok(compiled);
         }
         // The lock is not held during the slow compilation, so that concurrent callers may compile too.
-        let compiled = Compiled::new(grammar, vocabulary)?;
+        let compiled = CompiledGrammar::new(grammar, vocabulary)?;
         let mut known = self.lock();
         known.retain(|known| known.vocabulary.strong_count() > 0);
         if known.len() >= COMPILED_MAX {
             known.remove(0);
         }
-        known.push(Known { vocabulary: Arc::downgrade(vocabulary), compiled: compiled.clone() });
+        known.push(CachedGrammar {
+            vocabulary: Arc::downgrade(vocabulary),
+            compiled: compiled.clone(),
+        });
         Ok(compiled)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<CachedGrammar>> {
         // Entries are added as a whole, so that the list is valid after a panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
+impl CachedGrammar {
     fn is_of(&self, vocabulary: &Arc<Vocabulary>) -> bool {
         std::ptr::eq(self.vocabulary.as_ptr(), Arc::as_ptr(vocabulary))
     }
 
-    fn compiled(&self) -> Compiled {
+    fn compiled(&self) -> CompiledGrammar {
         self.compiled.clone()
     }
 }

@@ -14,9 +14,9 @@ use crate::vocabulary::Vocabulary;
 
 /// A grammar compiled for a vocabulary, in its initial state.
 #[derive(Clone)]
-pub(crate) struct Compiled(Matcher);
+pub(crate) struct CompiledGrammar(Matcher);
 
-impl Compiled {
+impl CompiledGrammar {
     /// # Errors
     /// Fails with [`GuideError::NotCompiled`] and the message of the grammar engine.
     pub fn new(grammar: &CheckedGrammar, vocabulary: &Vocabulary) -> Result<Self, GuideError> {
@@ -64,7 +64,7 @@ fn check_first_transitions(lexer: &LexerSpec) -> Result<(), String> {
 
 /// Start condition and output of a grammar.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
+pub(crate) struct GrammarMode {
     pub starts: Starts,
     pub writes: Writes,
 }
@@ -72,13 +72,13 @@ pub(crate) struct Manner {
 pub(crate) struct GrammarConstraint {
     matcher: Matcher,
     /// Initial state, to which the constraint returns for each call.
-    compiled: Compiled,
-    manner: Manner,
+    compiled: CompiledGrammar,
+    manner: GrammarMode,
     has_begun: bool,
 }
 
 impl GrammarConstraint {
-    pub fn new(compiled: &Compiled, manner: Manner) -> Self {
+    pub fn new(compiled: &CompiledGrammar, manner: GrammarMode) -> Self {
         let (matcher, compiled) = (compiled.begin(), compiled.clone());
         Self { matcher, compiled, manner, has_begun: false }
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::error::GuideError;
 use crate::limits::{CONJOINED_PATTERNS_MAX, MULTIPLE_MAX};
-use crate::schema_work::{Work, list};
+use crate::schema_work::{SchemaRewrite, list};
 
 type Conjunction<'a> = Vec<&'a Value>;
 
@@ -20,7 +20,7 @@ type Conjunction<'a> = Vec<&'a Value>;
 /// Fails with [`GuideError::Limit`] if the multiples or patterns of a value exceed their limits, or if the
 /// schema has too many alternatives to check.
 pub(crate) fn check_conjunctions(schema: &Value) -> Result<(), GuideError> {
-    let mut work = Work::new(schema);
+    let mut work = SchemaRewrite::new(schema);
     let mut seen = BTreeSet::new();
     let mut open = vec![(vec![schema], 0)];
     while let Some((schemas, depth)) = open.pop() {
@@ -47,7 +47,7 @@ fn address(value: &Value) -> usize {
 /// references and conditions merged into it.
 fn alternatives<'a>(
     schemas: Conjunction<'a>,
-    work: &mut Work<'a>,
+    work: &mut SchemaRewrite<'a>,
 ) -> Result<Vec<Conjunction<'a>>, GuideError> {
     let mut done = Vec::new();
     let mut open = vec![Expansion { merged: Vec::new(), rest: schemas, choices: Vec::new() }];
@@ -86,7 +86,7 @@ struct Expansion<'a> {
 }
 
 /// Returns the schemas that apply, or may apply, to the same values as a schema.
-fn merged_into<'a>(map: &'a Map<String, Value>, work: &Work<'a>) -> Vec<&'a Value> {
+fn merged_into<'a>(map: &'a Map<String, Value>, work: &SchemaRewrite<'a>) -> Vec<&'a Value> {
     let mut found: Vec<&'a Value> = Vec::new();
     found.extend(map.get("allOf").into_iter().flat_map(list));
     found.extend(["if", "then", "else", "not"].iter().filter_map(|key| map.get(*key)));

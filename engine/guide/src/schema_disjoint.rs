@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema_work::{Trail, Work, list};
+use crate::schema_work::{ReferencePath, SchemaRewrite, list};
 
 /// Maximum nesting that is inspected.
 const DEPTH_MAX: usize = 8;
 
-impl Work<'_> {
+impl SchemaRewrite<'_> {
     /// Returns true if it is certain that no value is valid for both schemas.
     pub fn are_disjoint(&self, one: &Value, other: &Value) -> bool {
         self.disjoint(one, other, DEPTH_MAX)
@@ -53,7 +53,7 @@ impl Work<'_> {
     fn target<'v>(&'v self, schema: &'v Value) -> Option<&'v Map<String, Value>> {
         let map = schema.as_object()?;
         match map.get("$ref") {
-            Some(reference) => self.follow(reference, &Trail::new())?.0.as_object(),
+            Some(reference) => self.follow(reference, &ReferencePath::new())?.0.as_object(),
             None => Some(map),
         }
     }

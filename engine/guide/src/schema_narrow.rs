@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::GuideError;
 use crate::schema_refs::{add_conjunct, resolved};
-use crate::schema_work::{Trail, Work, all_of, any_of, list, property};
+use crate::schema_work::{ReferencePath, SchemaRewrite, all_of, any_of, list, property};
 
 /// Supported keywords that contain no schemas.
 const PLAIN: [&str; 16] = [
@@ -50,7 +50,7 @@ const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A schema that only uses keywords of the grammar engine.
 #[derive(Debug, Clone)]
-pub(crate) struct Narrowed {
+pub(crate) struct NarrowedSchema {
     pub schema: Value,
     /// True if the schema may admit fewer values than its source.
     pub is_narrowed: bool,
@@ -61,14 +61,14 @@ pub(crate) struct Narrowed {
 /// # Errors
 /// Fails with an error that names the unsupported keyword, or with [`GuideError::Limit`] if the rewriting
 /// grows too large.
-pub(crate) fn narrowed(schema: &Value) -> Result<Narrowed, GuideError> {
+pub(crate) fn narrowed(schema: &Value) -> Result<NarrowedSchema, GuideError> {
     let root = resolved(schema)?;
     let mut narrow =
-        Narrow { work: Work::new(&root), known: BTreeMap::new(), open: VecDeque::new() };
+        Narrow { work: SchemaRewrite::new(&root), known: BTreeMap::new(), open: VecDeque::new() };
     let mut schema = narrow.schema(&root, 0)?;
     let mut definitions = Map::new();
     while let Some((name, target)) = narrow.open.pop_front() {
-        let trail = Trail::new();
+        let trail = ReferencePath::new();
         let Some((target, _)) = narrow.work.follow(&target.into(), &trail) else { continue };
         let definition = narrow.schema(target, 0)?;
         definitions.insert(name, definition);
@@ -76,11 +76,11 @@ pub(crate) fn narrowed(schema: &Value) -> Result<Narrowed, GuideError> {
     if let (Value::Object(map), false) = (&mut schema, definitions.is_empty()) {
         map.insert("$defs".into(), definitions.into());
     }
-    Ok(Narrowed { schema, is_narrowed: narrow.work.is_narrowed })
+    Ok(NarrowedSchema { schema, is_narrowed: narrow.work.is_narrowed })
 }
 
 struct Narrow<'a> {
-    work: Work<'a>,
+    work: SchemaRewrite<'a>,
     /// Names of definitions, keyed by reference.
     known: BTreeMap<String, String>,
     open: VecDeque<(String, String)>,
@@ -100,7 +100,7 @@ impl Narrow<'_> {
         };
         if map.contains_key("unevaluatedProperties") || map.contains_key("unevaluatedItems") {
             self.work.is_narrowed = true;
-            let schema = self.work.evaluated(map, &Trail::new(), depth)?;
+            let schema = self.work.evaluated(map, &ReferencePath::new(), depth)?;
             return self.schema(&schema, depth + 1);
         }
         let mut out = Map::new();
@@ -186,7 +186,7 @@ impl Narrow<'_> {
         more: &mut Vec<Value>,
         depth: usize,
     ) -> Result<(), GuideError> {
-        let trail = Trail::new();
+        let trail = ReferencePath::new();
         match key {
             "not" if value.is_boolean() || *value == json!({}) => {
                 more.push((*value == Value::Bool(false)).into());
@@ -240,7 +240,7 @@ impl Narrow<'_> {
             let mut parts = vec![self.work.copy(schema)?];
             for (other, schema) in schemas.iter().enumerate() {
                 if other != at && !self.work.are_disjoint(&parts[0], schema) {
-                    parts.push(self.work.negate(schema, &Trail::new(), depth + 1)?);
+                    parts.push(self.work.negate(schema, &ReferencePath::new(), depth + 1)?);
                 }
             }
             all.push(all_of(parts));
@@ -260,7 +260,7 @@ impl Narrow<'_> {
         let least = count("minContains").map_or(1, |count| count.ceil() as usize);
         let most = count("maxContains").map(|count| count as usize);
         let other = match most {
-            Some(_) => self.work.negate(schema, &Trail::new(), depth + 1)?,
+            Some(_) => self.work.negate(schema, &ReferencePath::new(), depth + 1)?,
             None => true.into(),
         };
         GuideError::check("repetitions", least, UNIQUE_VALUES_MAX * 16)?;

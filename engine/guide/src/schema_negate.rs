@@ -3,14 +3,14 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::GuideError;
-use crate::schema_work::{Trail, Work, all_of, any_of, items_at, list, property};
+use crate::schema_work::{ReferencePath, SchemaRewrite, all_of, any_of, items_at, list, property};
 
 const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 
 /// Maximum number of alternatives of a `oneOf` whose pairs are considered.
 const PAIRS_MAX: usize = 4;
 
-impl Work<'_> {
+impl SchemaRewrite<'_> {
     /// Returns a schema that admits no value that `schema` admits. The result may exclude other values too.
     ///
     /// # Errors
@@ -18,7 +18,7 @@ impl Work<'_> {
     pub fn negate(
         &mut self,
         schema: &Value,
-        trail: &Trail,
+        trail: &ReferencePath,
         depth: usize,
     ) -> Result<Value, GuideError> {
         self.charge(1, depth)?;
@@ -88,7 +88,7 @@ impl Work<'_> {
     fn negate_all(
         &mut self,
         schemas: &[Value],
-        trail: &Trail,
+        trail: &ReferencePath,
         depth: usize,
     ) -> Result<Value, GuideError> {
         let all = schemas.iter().map(|schema| self.negate(schema, trail, depth + 1));
@@ -99,7 +99,7 @@ impl Work<'_> {
         &mut self,
         map: &Map<String, Value>,
         found: &mut Vec<Value>,
-        trail: &Trail,
+        trail: &ReferencePath,
         depth: usize,
     ) -> Result<(), GuideError> {
         let Some(condition) = map.get("if") else { return Ok(()) };

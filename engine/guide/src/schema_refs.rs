@@ -28,7 +28,7 @@ const REMARKS: [&str; 16] = [
 
 /// Kind of a keyword's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Holds {
+enum KeywordValue {
     Schema,
     List,
     /// A map from names to schemas.
@@ -36,7 +36,7 @@ enum Holds {
     Data,
 }
 
-fn holds(key: &str) -> Holds {
+fn holds(key: &str) -> KeywordValue {
     match key {
         "items"
         | "contains"
@@ -47,18 +47,18 @@ fn holds(key: &str) -> Holds {
         | "propertyNames"
         | "additionalProperties"
         | "unevaluatedItems"
-        | "unevaluatedProperties" => Holds::Schema,
-        "allOf" | "anyOf" | "oneOf" | "prefixItems" => Holds::List,
+        | "unevaluatedProperties" => KeywordValue::Schema,
+        "allOf" | "anyOf" | "oneOf" | "prefixItems" => KeywordValue::List,
         "properties" | "patternProperties" | "dependentSchemas" | "$defs" | "definitions" => {
-            Holds::Map
+            KeywordValue::Map
         }
-        _ => Holds::Data,
+        _ => KeywordValue::Data,
     }
 }
 
 /// JSON pointers of a document's resources and anchors.
 #[derive(Default)]
-struct Places {
+struct ReferenceTargets {
     resources: BTreeMap<String, String>,
     /// Anchors, keyed by the resource's address and the anchor's name.
     anchors: BTreeMap<(String, String), Anchor>,
@@ -76,7 +76,7 @@ struct Anchor {
 /// Fails for references to other documents or to missing targets, and for references whose target depends on
 /// the evaluation path.
 pub(crate) fn resolved(schema: &Value) -> Result<Value, GuideError> {
-    let mut places = Places::default();
+    let mut places = ReferenceTargets::default();
     places.resources.insert(String::new(), String::new());
     places.find(schema, "", "");
     let mut out = places.rewritten(schema, "", "")?;
@@ -85,7 +85,7 @@ pub(crate) fn resolved(schema: &Value) -> Result<Value, GuideError> {
     Ok(out)
 }
 
-impl Places {
+impl ReferenceTargets {
     fn find(&mut self, schema: &Value, base: &str, pointer: &str) {
         // Default: boolean schemas have no names.
         let Value::Object(map) = schema else { return };
@@ -102,13 +102,13 @@ impl Places {
         for (key, value) in map {
             let pointer = child(pointer, key);
             match (holds(key), value) {
-                (Holds::Schema, _) => self.find(value, &base, &pointer),
-                (Holds::List, Value::Array(items)) => {
+                (KeywordValue::Schema, _) => self.find(value, &base, &pointer),
+                (KeywordValue::List, Value::Array(items)) => {
                     for (index, item) in items.iter().enumerate() {
                         self.find(item, &base, &child(&pointer, &index.to_string()));
                     }
                 }
-                (Holds::Map, Value::Object(items)) => {
+                (KeywordValue::Map, Value::Object(items)) => {
                     for (name, item) in items {
                         self.find(item, &base, &child(&pointer, name));
                     }
@@ -125,15 +125,15 @@ impl Places {
         for (key, value) in map {
             let pointer = child(pointer, key);
             let value = match (holds(key), value) {
-                (Holds::Schema, _) => self.rewritten(value, &base, &pointer)?,
-                (Holds::List, Value::Array(items)) => {
+                (KeywordValue::Schema, _) => self.rewritten(value, &base, &pointer)?,
+                (KeywordValue::List, Value::Array(items)) => {
                     let items = items.iter().enumerate();
                     let items = items.map(|(index, item)| {
                         self.rewritten(item, &base, &child(&pointer, &index.to_string()))
                     });
                     Value::Array(items.collect::<Result<_, _>>()?)
                 }
-                (Holds::Map, Value::Object(items)) => {
+                (KeywordValue::Map, Value::Object(items)) => {
                     let items = items.iter().map(|(name, item)| {
                         Ok((name.clone(), self.rewritten(item, &base, &child(&pointer, name))?))
                     });

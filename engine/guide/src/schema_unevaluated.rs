@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::GuideError;
-use crate::schema_work::{Trail, Work, all_of, any_of, list, property};
+use crate::schema_work::{ReferencePath, SchemaRewrite, all_of, any_of, list, property};
 
 /// Maximum number of combinations of a schema's conditional parts.
 const WAYS_MAX: usize = 64;
@@ -11,7 +11,7 @@ const WAYS_MAX: usize = 64;
 /// One combination of a schema's conditional parts: its constraints, and the members and items that it
 /// evaluates.
 #[derive(Debug, Clone, Default)]
-struct Way {
+struct SchemaBranch {
     parts: Vec<Value>,
     names: Vec<String>,
     patterns: Vec<String>,
@@ -21,7 +21,7 @@ struct Way {
     all_items: bool,
 }
 
-impl Way {
+impl SchemaBranch {
     fn and(&self, other: &Self) -> Self {
         let mut both = self.clone();
         both.parts.extend(other.parts.iter().cloned());
@@ -38,7 +38,7 @@ impl Way {
     }
 }
 
-impl Work<'_> {
+impl SchemaRewrite<'_> {
     /// Returns the schema without `unevaluatedProperties` and `unevaluatedItems`. The result admits no more
     /// values.
     ///
@@ -47,7 +47,7 @@ impl Work<'_> {
     pub fn evaluated(
         &mut self,
         map: &Map<String, Value>,
-        trail: &Trail,
+        trail: &ReferencePath,
         depth: usize,
     ) -> Result<Value, GuideError> {
         let mut inner = map.clone();
@@ -76,17 +76,17 @@ impl Work<'_> {
     fn ways(
         &mut self,
         schema: &Value,
-        trail: &Trail,
+        trail: &ReferencePath,
         depth: usize,
-    ) -> Result<Vec<Way>, GuideError> {
+    ) -> Result<Vec<SchemaBranch>, GuideError> {
         self.charge(1, depth)?;
-        let Value::Object(map) = schema else { return Ok(vec![Way::of(schema.clone())]) };
+        let Value::Object(map) = schema else { return Ok(vec![SchemaBranch::of(schema.clone())]) };
         if map.contains_key("unevaluatedProperties") || map.contains_key("unevaluatedItems") {
             let schema = self.evaluated(map, trail, depth + 1)?;
             return self.ways(&schema, trail, depth + 1);
         }
         let mut own = Map::new();
-        let mut ways = vec![Way::default()];
+        let mut ways = vec![SchemaBranch::default()];
         for (key, value) in map {
             let more = match key.as_str() {
                 "allOf" => {
@@ -98,7 +98,7 @@ impl Work<'_> {
                 }
                 "$ref" => match self.follow(value, trail) {
                     Some((target, trail)) => self.ways(target, &trail, depth + 1)?,
-                    None => vec![Way::of(json!({ "$ref": value }))],
+                    None => vec![SchemaBranch::of(json!({ "$ref": value }))],
                 },
                 "anyOf" => self.alternatives(list(value), false, trail, depth)?,
                 "oneOf" => self.alternatives(list(value), true, trail, depth)?,
@@ -106,8 +106,8 @@ impl Work<'_> {
                 "then" | "else" => continue,
                 "dependentSchemas" => {
                     for (name, item) in value.as_object().into_iter().flatten() {
-                        let mut more = vec![Way::of(property(name, false.into()))];
-                        let there = Way::of(json!({"required": [name]}));
+                        let mut more = vec![SchemaBranch::of(property(name, false.into()))];
+                        let there = SchemaBranch::of(json!({"required": [name]}));
                         let item = self.ways(item, trail, depth + 1)?;
                         more.extend(self.both(&[there], &item)?);
                         ways = self.both(&ways, &more)?;
@@ -125,7 +125,11 @@ impl Work<'_> {
         self.both(&[own], &ways)
     }
 
-    fn both(&mut self, one: &[Way], other: &[Way]) -> Result<Vec<Way>, GuideError> {
+    fn both(
+        &mut self,
+        one: &[SchemaBranch],
+        other: &[SchemaBranch],
+    ) -> Result<Vec<SchemaBranch>, GuideError> {
         let what = "ways in which the parts of a schema hold";
         GuideError::check(what, one.len().saturating_mul(other.len()), WAYS_MAX)?;
         let mut all = Vec::new();
@@ -146,12 +150,12 @@ impl Work<'_> {
         &mut self,
         schemas: &[Value],
         only_one: bool,
-        trail: &Trail,
+        trail: &ReferencePath,
         depth: usize,
-    ) -> Result<Vec<Way>, GuideError> {
+    ) -> Result<Vec<SchemaBranch>, GuideError> {
         let mut all = Vec::new();
         for (at, schema) in schemas.iter().enumerate() {
-            let mut others = Way::default();
+            let mut others = SchemaBranch::default();
             for (other, schema) in schemas.iter().enumerate().filter(|_| only_one) {
                 if other != at {
                     others.parts.push(self.negate(schema, trail, depth + 1)?);
@@ -167,29 +171,29 @@ impl Work<'_> {
     fn condition(
         &mut self,
         map: &Map<String, Value>,
-        trail: &Trail,
+        trail: &ReferencePath,
         depth: usize,
-    ) -> Result<Vec<Way>, GuideError> {
+    ) -> Result<Vec<SchemaBranch>, GuideError> {
         let yes = Value::Bool(true);
         let branch = |key: &str| map.get(key).unwrap_or(&yes);
         let condition = branch("if");
         let then = self.ways(branch("then"), trail, depth + 1)?;
         let holds = self.ways(condition, trail, depth + 1)?;
         let mut all = self.both(&holds, &then)?;
-        let fails = Way::of(self.negate(condition, trail, depth + 1)?);
+        let fails = SchemaBranch::of(self.negate(condition, trail, depth + 1)?);
         let other = self.ways(branch("else"), trail, depth + 1)?;
         all.extend(self.both(&[fails], &other)?);
         Ok(all)
     }
 }
 
-fn own_way(own: Map<String, Value>) -> Way {
+fn own_way(own: Map<String, Value>) -> SchemaBranch {
     let names = |key: &str| {
         let map = own.get(key).and_then(Value::as_object);
         map.into_iter().flat_map(|map| map.keys().cloned()).collect()
     };
     let has = |keys: [&str; 2]| keys.iter().any(|key| own.contains_key(*key));
-    Way {
+    SchemaBranch {
         names: names("properties"),
         patterns: names("patternProperties"),
         all_members: has(["additionalProperties", "unevaluatedProperties"]),

@@ -6,7 +6,7 @@ use crate::error::GuideError;
 use crate::limits::{REWRITE_DEPTH_MAX, REWRITE_PARTS_MAX};
 
 /// A schema that is being rewritten. Its references are pointers into it.
-pub(crate) struct Work<'a> {
+pub(crate) struct SchemaRewrite<'a> {
     root: &'a Value,
     parts: u64,
     /// Set if a keyword was replaced by a stricter schema.
@@ -14,9 +14,9 @@ pub(crate) struct Work<'a> {
 }
 
 /// References on the path to a place, innermost last.
-pub(crate) type Trail = Vec<String>;
+pub(crate) type ReferencePath = Vec<String>;
 
-impl<'a> Work<'a> {
+impl<'a> SchemaRewrite<'a> {
     pub fn new(root: &'a Value) -> Self {
         Self { root, parts: 0, is_narrowed: false }
     }
@@ -46,7 +46,11 @@ impl<'a> Work<'a> {
 
     /// Returns the target of a reference. Returns `None` if the reference is already in the trail, which
     /// prevents infinite recursion.
-    pub fn follow(&self, reference: &Value, trail: &Trail) -> Option<(&'a Value, Trail)> {
+    pub fn follow(
+        &self,
+        reference: &Value,
+        trail: &ReferencePath,
+    ) -> Option<(&'a Value, ReferencePath)> {
         let reference = reference.as_str()?;
         if trail.iter().any(|known| known == reference) {
             return None;

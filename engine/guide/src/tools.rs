@@ -14,7 +14,7 @@ use crate::error::GuideError;
 use crate::grammar::CheckedGrammar;
 use crate::guide::{CompiledGrammars, unavailable};
 use crate::limits::{COMPILED_MAX, TOOLS_MAX};
-use crate::matcher::{Compiled, GrammarConstraint, Manner};
+use crate::matcher::{CompiledGrammar, GrammarConstraint, GrammarMode};
 use crate::vocabulary::Vocabulary;
 
 /// Policy for tool calls.
@@ -81,7 +81,7 @@ impl ToolGuide {
         }
         let bytes = Vocabulary::of_bytes()?;
         for tool in &all {
-            Compiled::new(&tool.arguments(), &bytes)?;
+            CompiledGrammar::new(&tool.arguments(), &bytes)?;
         }
         Ok(Self { tools: all, choice, grammars: Arc::default() })
     }
@@ -103,7 +103,7 @@ impl ToolGuide {
         &self,
         text: String,
         vocabulary: &Arc<Vocabulary>,
-    ) -> Result<Compiled, ConstraintError> {
+    ) -> Result<CompiledGrammar, ConstraintError> {
         let grammar = self.grammar(text);
         grammar.compiled.get(vocabulary, &grammar.checked).map_err(unavailable)
     }
@@ -144,13 +144,13 @@ impl ConstraintSource for ToolGuide {
                 let compiled = compiled.collect::<Result<_, ConstraintError>>()?;
                 return Ok(Box::new(NamedCalls { compiled, matcher: None }));
             };
-            let manner = Manner { starts: Starts::AtToolCall, writes: Writes::Calls };
+            let manner = GrammarMode { starts: Starts::AtToolCall, writes: Writes::Calls };
             let compiled = self.compile(calls.behind_marker(&self.tools), &vocabulary)?;
             return Ok(Box::new(GrammarConstraint::new(&compiled, manner)));
         }
         let several = self.choice == ToolChoice::Required;
         let compiled = self.compile(calls.whole_answer(&self.tools, several), &vocabulary)?;
-        let manner = Manner { starts: Starts::AfterReasoning, writes: Writes::Calls };
+        let manner = GrammarMode { starts: Starts::AfterReasoning, writes: Writes::Calls };
         Ok(Box::new(GrammarConstraint::new(&compiled, manner)))
     }
 }
@@ -158,7 +158,7 @@ impl ConstraintSource for ToolGuide {
 /// Constraint on the arguments of calls whose marker contains the tool's name. Calls of other tools are
 /// unconstrained.
 struct NamedCalls {
-    compiled: BTreeMap<String, Compiled>,
+    compiled: BTreeMap<String, CompiledGrammar>,
     matcher: Option<GrammarConstraint>,
 }
 
@@ -179,7 +179,7 @@ impl Constraint for NamedCalls {
 
     fn start(&mut self, call: Option<&str>) -> Result<bool, ConstraintError> {
         let compiled = call.and_then(|name| self.compiled.get(name));
-        let manner = Manner { starts: Starts::AtToolCall, writes: Writes::Calls };
+        let manner = GrammarMode { starts: Starts::AtToolCall, writes: Writes::Calls };
         self.matcher = compiled.map(|compiled| GrammarConstraint::new(compiled, manner));
         Ok(self.matcher.is_some())
     }

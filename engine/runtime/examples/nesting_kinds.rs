@@ -16,7 +16,7 @@ use nestling_convert::calibrate::{CalibrationTokens, Calibrator};
 use nestling_core::CancelToken;
 use nestling_cpu::threads::ThreadPool;
 use nestling_formats::nested::{
-    Calibrated, CodecFitter, DampedMoments, InputTransform, NestedError, QuantizeOptions,
+    CodecFitter, DampedMoments, InputCalibration, InputTransform, NestedError, QuantizeOptions,
     SecondMoments, TableRefit, level_errors, quantize_calibrated,
 };
 use nestling_formats::{Level, MatrixId, MatrixKind};
@@ -121,14 +121,14 @@ fn logs(matrices: &[Matrix], options: &QuantizeOptions) -> Result<Vec<[f64; 5]>,
     let mut codec = fitter.finish()?;
     let mut refit = TableRefit::new(&codec);
     for Matrix { weights, rows, cols, moments, damped } in matrices {
-        let known = Calibrated { moments, damped };
+        let known = InputCalibration { moments, damped };
         let coded = quantize_calibrated(weights, *rows, *cols, &codec, &known, options)?;
         refit.add(weights, &coded, &known)?;
     }
     refit.finish(&mut codec);
     let mut all = Vec::with_capacity(matrices.len());
     for Matrix { weights, rows, cols, moments, damped } in matrices {
-        let known = Calibrated { moments, damped };
+        let known = InputCalibration { moments, damped };
         let coded = quantize_calibrated(weights, *rows, *cols, &codec, &known, options)?;
         let errors = level_errors(weights, *rows, *cols, &coded, &codec, moments)?;
         all.push(errors.map(f64::ln));

@@ -22,9 +22,9 @@ use nestling_runtime::{
     PageStore, PageStoreOptions, Residence,
 };
 
-type Done = Result<(), Box<dyn Error + Send + Sync>>;
+type ServiceResult = Result<(), Box<dyn Error + Send + Sync>>;
 
-fn main() -> Done {
+fn main() -> ServiceResult {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let text = |index: usize| arguments.get(index).map(String::as_str);
     let number = |index: usize, other: usize| text(index).map_or(Ok(other), str::parse);
@@ -45,7 +45,7 @@ fn main() -> Done {
     }
 }
 
-fn synthesize(store: &Path, layers: usize) -> Done {
+fn synthesize(store: &Path, layers: usize) -> ServiceResult {
     let options = SyntheticOptions {
         shape: SyntheticShape::QWEN3_30B_A3B.with_layers(layers),
         top_level: Level::L2,
@@ -100,7 +100,7 @@ fn arrivals(generation: Generation, stop: Instant) -> Vec<Instant> {
 }
 
 /// Measures prefix sharing: in each round, one session computes a new prefix and another one shares it.
-fn prefix(store: &Path, shared: usize, rounds: usize) -> Done {
+fn prefix(store: &Path, shared: usize, rounds: usize) -> ServiceResult {
     let engine = Engine::new(EngineOptions::default())?;
     let options = ModelOptions {
         context_length: Some(shared + 128),
@@ -128,7 +128,7 @@ fn prefix(store: &Path, shared: usize, rounds: usize) -> Done {
 }
 
 /// Measures stored prefixes: in each round, one engine computes a new prefix and another one reads it.
-fn restart(store: &Path, shared: usize, rounds: usize, folder: &Path) -> Done {
+fn restart(store: &Path, shared: usize, rounds: usize, folder: &Path) -> ServiceResult {
     let first_token = |prompt: Vec<u32>| -> Result<_, Box<dyn Error + Send + Sync>> {
         let page_store = PageStore::open(PageStoreOptions {
             directory: folder.to_owned(),
@@ -167,7 +167,7 @@ fn restart(store: &Path, shared: usize, rounds: usize, folder: &Path) -> Done {
     Ok(())
 }
 
-fn gaps(store: &Path, seconds: usize, decoders: usize, prompt: usize) -> Done {
+fn gaps(store: &Path, seconds: usize, decoders: usize, prompt: usize) -> ServiceResult {
     let engine = Engine::new(EngineOptions::default())?;
     let options = ModelOptions {
         context_length: Some(prompt + 1024),
@@ -239,7 +239,7 @@ struct Pool {
     answer: usize,
 }
 
-fn pool(store: &Path, pool: Pool) -> Done {
+fn pool(store: &Path, pool: Pool) -> ServiceResult {
     let engine = Engine::new(EngineOptions::default())?;
     let options = ModelOptions {
         context_length: Some(512),

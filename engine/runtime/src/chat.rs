@@ -49,7 +49,7 @@ struct Prompt {
 }
 
 /// A started generation with the number of messages dropped to fit it.
-struct Begun {
+struct StartedGeneration {
     generation: Generation,
     dropped_messages: usize,
 }
@@ -232,7 +232,7 @@ impl Chat {
         Ok(self.note_begun(messages, begun))
     }
 
-    fn note_begun(&mut self, messages: Vec<Message>, begun: Begun) -> Generation {
+    fn note_begun(&mut self, messages: Vec<Message>, begun: StartedGeneration) -> Generation {
         self.conversation.messages.extend(messages);
         self.answer = Some(Arc::clone(&begun.generation.buffer));
         self.dropped_messages = begun.dropped_messages;
@@ -241,7 +241,11 @@ impl Chat {
 }
 
 impl Prompt {
-    fn begin(self, session: &mut Session, cancel: &CancelToken) -> Result<Begun, EngineError> {
+    fn begin(
+        self,
+        session: &mut Session,
+        cancel: &CancelToken,
+    ) -> Result<StartedGeneration, EngineError> {
         let Self { mut conversation, reserve, options } = self;
         let mut dropped_messages = 0;
         if let Some(reserve) = reserve {
@@ -249,7 +253,7 @@ impl Prompt {
             (conversation, dropped_messages) = (fitted.conversation, fitted.dropped_messages);
         }
         let generation = session.generate_with_cancel(conversation, &options, cancel)?;
-        Ok(Begun { generation, dropped_messages })
+        Ok(StartedGeneration { generation, dropped_messages })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::model_core::ModelCore;
 use crate::options::{Driver, EngineOptions, THREADS_MAX};
 use crate::page_store::PageStore;
 use crate::status::ServiceStatus;
-use crate::step_loop::{LoopInbox, LoopProgress, Place, StepLoop, Task};
+use crate::step_loop::{LoopInbox, LoopProgress, QueuePermit, StepLoop, Task};
 use nestling_core::budget::Budget;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
@@ -168,7 +168,7 @@ impl EngineCore {
         }
     }
 
-    pub(crate) fn send(&self, task: Task, place: Place) {
+    pub(crate) fn send(&self, task: Task, place: QueuePermit) {
         self.inbox.send(task, place);
     }
 
@@ -183,7 +183,7 @@ impl EngineCore {
         tokens: usize,
         tokens_max: usize,
         at_once: bool,
-    ) -> Result<Place, EngineError> {
+    ) -> Result<QueuePermit, EngineError> {
         let status = self.status_of(model);
         let growth = tokens_max.min(model.context_length().saturating_sub(tokens));
         let pages_wanted = pages_for(tokens + growth.clamp(1, ANSWER_TOKENS));

@@ -49,7 +49,7 @@ pub enum Event {
     /// `Value::String` of the text received.
     ToolCall(ToolCall),
     /// The last event of a generation that did not fail.
-    Finished(Finished),
+    Finished(GenerationSummary),
 }
 
 /// A token with its probability.
@@ -97,7 +97,7 @@ pub enum FinishReason {
 /// Result of a completed generation.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Finished {
+pub struct GenerationSummary {
     /// Reason for the end.
     pub reason: FinishReason,
     /// Index in [`crate::GenerateOptions::stop`] of the stop string that ended the output, if one did.
@@ -112,7 +112,7 @@ pub struct Finished {
     pub message: Message,
 }
 
-impl Finished {
+impl GenerationSummary {
     /// Adds the result of a generation that continued this one, with [`Input::History`] after
     /// [`Session::shift`].
     ///
@@ -244,7 +244,7 @@ fn rate(count: usize, seconds: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn part(reason: FinishReason, completion_tokens: usize) -> Finished {
+    fn part(reason: FinishReason, completion_tokens: usize) -> GenerationSummary {
         let usage = Usage { prompt_tokens: 8, cached_tokens: 0, completion_tokens };
         let decode_tokens = completion_tokens.saturating_sub(1);
         let decode_seconds = decode_tokens as f64;
@@ -257,7 +257,7 @@ mod tests {
             ..Stats::default()
         };
         let message = Message::assistant(format!("{completion_tokens} "));
-        Finished { reason, stop: None, usage, stats, seed: 1, message }
+        GenerationSummary { reason, stop: None, usage, stats, seed: 1, message }
     }
 
     #[test]
@@ -276,7 +276,10 @@ mod tests {
     #[test]
     fn a_part_without_tokens_leaves_the_rest() {
         let mut whole = part(FinishReason::ContextFull, 5);
-        whole.go_on(Finished { stats: Stats::default(), ..part(FinishReason::Cancelled, 0) });
+        whole.go_on(GenerationSummary {
+            stats: Stats::default(),
+            ..part(FinishReason::Cancelled, 0)
+        });
         assert_eq!(whole.reason, FinishReason::Cancelled);
         assert_eq!((whole.stats.decode_tokens, whole.stats.decode_seconds), (4, 4.0));
     }

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use crate::event::Event;
-use crate::said::Said;
+use crate::message_builder::MessageBuilder;
 use nestling_core::error::EngineError;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 use nestling_text::Message;
 
-pub(crate) enum Popped {
+pub(crate) enum PopResult {
     Event { event: Box<Result<Event, EngineError>>, was_full: bool },
     Empty,
     End,
@@ -28,7 +28,7 @@ struct BufferState {
     events: VecDeque<Result<Event, EngineError>>,
     waker: Option<Waker>,
     /// Output of all events pushed, read or unread.
-    said: Said,
+    said: MessageBuilder,
     /// Set once the last event was pushed.
     ended: bool,
     /// Set once the handle was dropped. Later events are discarded.
@@ -69,19 +69,19 @@ impl EventBuffer {
         }
     }
 
-    pub(crate) fn pop(&self, waker: Option<&Waker>) -> Popped {
+    pub(crate) fn pop(&self, waker: Option<&Waker>) -> PopResult {
         let mut state = self.lock();
         let was_full = state.events.len() >= self.events_max;
         if let Some(event) = state.events.pop_front() {
-            return Popped::Event { event: Box::new(event), was_full };
+            return PopResult::Event { event: Box::new(event), was_full };
         }
         if state.ended {
-            return Popped::End;
+            return PopResult::End;
         }
         if let Some(waker) = waker {
             state.waker = Some(waker.clone());
         }
-        Popped::Empty
+        PopResult::Empty
     }
 
     /// Waits for an event and returns it with a flag that is true if the buffer was full. Returns `None`

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::engine::EngineCore;
-use crate::event::{Event, Finished};
-use crate::event_buffer::{EventBuffer, Popped};
+use crate::event::{Event, GenerationSummary};
+use crate::event_buffer::{EventBuffer, PopResult};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 
@@ -79,14 +79,14 @@ impl Generation {
 
     fn pop(&self, waker: Option<&Waker>) -> Poll<Option<Result<Event, EngineError>>> {
         match self.buffer.pop(waker) {
-            Popped::Event { event, was_full } => {
+            PopResult::Event { event, was_full } => {
                 if was_full {
                     self.engine.wake();
                 }
                 Poll::Ready(Some(*event))
             }
-            Popped::End => Poll::Ready(None),
-            Popped::Empty => Poll::Pending,
+            PopResult::End => Poll::Ready(None),
+            PopResult::Empty => Poll::Pending,
         }
     }
 
@@ -103,11 +103,11 @@ impl Generation {
         Ok(self.into_answer()?.0)
     }
 
-    /// Waits for the end and returns the text of the answer with the [`Finished`] event.
+    /// Waits for the end and returns the text of the answer with the [`GenerationSummary`] event.
     ///
     /// # Errors
     /// Returns the error that ended the generation.
-    pub fn into_answer(mut self) -> Result<(String, Finished), EngineError> {
+    pub fn into_answer(mut self) -> Result<(String, GenerationSummary), EngineError> {
         let mut answer = String::new();
         for event in self.by_ref() {
             match event? {
@@ -134,16 +134,16 @@ impl Iterator for Generation {
                 return Some(event);
             }
             match self.buffer.pop(None) {
-                Popped::Event { event, .. } => return Some(*event),
-                Popped::End => return None,
-                Popped::Empty => self.engine.drive(),
+                PopResult::Event { event, .. } => return Some(*event),
+                PopResult::End => return None,
+                PopResult::Empty => self.engine.drive(),
             }
         }
     }
 }
 
 impl IntoFuture for Generation {
-    type Output = Result<(String, Finished), EngineError>;
+    type Output = Result<(String, GenerationSummary), EngineError>;
     type IntoFuture = AnswerFuture;
 
     /// Returns a future of the result of [`Generation::into_answer`], which does not block a thread.
@@ -192,7 +192,7 @@ pub struct AnswerFuture {
 }
 
 impl Future for AnswerFuture {
-    type Output = Result<(String, Finished), EngineError>;
+    type Output = Result<(String, GenerationSummary), EngineError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         use futures_core::Stream;

@@ -14,6 +14,7 @@ mod levels;
 pub mod load;
 mod mask_worker;
 pub mod memory_plan;
+mod message_builder;
 pub mod model;
 mod model_core;
 pub mod open;
@@ -21,7 +22,6 @@ pub mod options;
 mod options_wire;
 mod page_store;
 mod prefix;
-mod said;
 pub mod sample_tokens;
 mod sampling_options;
 mod sequence;
@@ -41,7 +41,7 @@ pub use constraint::{
     Writes,
 };
 pub use engine::Engine;
-pub use event::{Event, FinishReason, Finished, HiddenRow, Stats, TokenEvent, Usage};
+pub use event::{Event, FinishReason, GenerationSummary, HiddenRow, Stats, TokenEvent, Usage};
 pub use generate::{AnswerFuture, EventStream, Generation};
 pub use identity::ModelIdentity;
 pub use input::{Conversation, Input, Prompt};
@@ -49,7 +49,7 @@ pub use load::{ModelSource, OpenProgress};
 pub use memory_plan::{MemoryPlan, PlannedResidence};
 pub use model_core::ModelParts;
 pub use nestling_text::{SamplingParams, TokenMask};
-pub use open::{Fitted, Model};
+pub use open::{FittedConversation, Model};
 pub use options::{
     Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Prefixes, Residence,
 };

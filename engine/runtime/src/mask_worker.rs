@@ -14,7 +14,7 @@ use nestling_text::TokenMask;
 /// Maximum number of threads. A mask takes a fraction of a millisecond; all masks of a large step take several.
 const THREADS_MAX: usize = 4;
 
-pub(crate) struct Masked {
+pub(crate) struct MaskResult {
     pub constraint: Box<dyn Constraint>,
     pub mask: TokenMask,
     /// True if the output may end here, or the error of the constraint.
@@ -24,7 +24,7 @@ pub(crate) struct Masked {
 struct Job {
     constraint: Box<dyn Constraint>,
     mask: TokenMask,
-    done: SyncSender<Masked>,
+    done: SyncSender<MaskResult>,
 }
 
 impl Job {
@@ -38,19 +38,19 @@ impl Job {
         }));
         let may_end = computed.unwrap_or(Err(ConstraintError::Panicked));
         // The receiver is gone if the generation has ended.
-        drop(done.send(Masked { constraint, mask, may_end }));
+        drop(done.send(MaskResult { constraint, mask, may_end }));
     }
 }
 
 /// Computes masks for all generations of an engine, on threads started on demand.
 #[derive(Debug, Default)]
 pub(crate) struct MaskWorker {
-    shared: Arc<Shared>,
+    shared: Arc<MaskQueue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct MaskQueue {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -63,13 +63,13 @@ struct Queue {
     closed: bool,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for MaskQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Shared({} jobs)", self.lock().jobs.len())
     }
 }
 
-impl Shared {
+impl MaskQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         whole(self.queue.lock())
     }
@@ -94,7 +94,11 @@ impl Shared {
 
 impl MaskWorker {
     /// Starts computing a mask. Computes it on the caller's thread if no thread can be spawned.
-    pub fn compute(&self, constraint: Box<dyn Constraint>, mask: TokenMask) -> Receiver<Masked> {
+    pub fn compute(
+        &self,
+        constraint: Box<dyn Constraint>,
+        mask: TokenMask,
+    ) -> Receiver<MaskResult> {
         let (done, masked) = sync_channel(1);
         let job = Job { constraint, mask, done };
         if !self.has_threads() {

@@ -180,12 +180,13 @@ impl MemoryPlan {
         let program_bytes = PROGRAM_BYTES_MAX.min(given / PROGRAM_SHARE);
         let available = given - program_bytes;
         let least = table.least_bytes();
-        let rest =
-            |room: &Room| dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes);
-        let mut room = Room::streamed(config, options, available);
+        let rest = |room: &SessionMemory| {
+            dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes)
+        };
+        let mut room = SessionMemory::streamed(config, options, available);
         if available.saturating_sub(rest(&room)) < least {
             // The minimum possible, which an error reports.
-            room = Room::streamed(config, options, 0);
+            room = SessionMemory::streamed(config, options, 0);
         }
         let rest = rest(&room);
         // Planes occupy whole blocks in memory: in a tiny store, the planes of one token may exceed the
@@ -224,7 +225,7 @@ impl MemoryPlan {
         options: &ModelOptions,
         weight_bytes: u64,
     ) -> Self {
-        let room = Room::resident(config, options);
+        let room = SessionMemory::resident(config, options);
         Self {
             residence: PlannedResidence::Resident,
             weight_bytes,
@@ -257,7 +258,7 @@ fn group_bytes(index: &Index, group: &Group, level: Level, allocation: Option<&A
 }
 
 /// Memory required by the sessions of a model.
-struct Room {
+struct SessionMemory {
     context_length: usize,
     kv_pages: usize,
     states: usize,
@@ -266,7 +267,7 @@ struct Room {
     rows_max: usize,
 }
 
-impl Room {
+impl SessionMemory {
     /// Plans sessions beside resident weights: two of the default context length.
     fn resident(config: &ModelConfig, options: &ModelOptions) -> Self {
         let trained = config.max_position_embeddings;

@@ -33,7 +33,7 @@ pub struct Model {
 }
 
 /// A rendered conversation with the format of the expected output.
-struct Rendered {
+struct RenderedPrompt {
     text: RenderedChat,
     format: OutputFormat,
     next_call: usize,
@@ -42,7 +42,7 @@ struct Rendered {
 /// A conversation shortened to fit the context.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Fitted {
+pub struct FittedConversation {
     /// The shortened conversation.
     pub conversation: Conversation,
     /// Number of messages dropped, oldest first.
@@ -241,7 +241,11 @@ impl Model {
     /// # Errors
     /// Fails with [`EngineError::ContextFull`] if the last turn alone is too long, and as
     /// [`Model::conversation_tokens`] does.
-    pub fn fit(&self, conversation: &Conversation, reserve: usize) -> Result<Fitted, EngineError> {
+    pub fn fit(
+        &self,
+        conversation: &Conversation,
+        reserve: usize,
+    ) -> Result<FittedConversation, EngineError> {
         self.fit_with_cancel(conversation, reserve, &CancelToken::new())
     }
 
@@ -254,7 +258,7 @@ impl Model {
         conversation: &Conversation,
         reserve: usize,
         cancel: &CancelToken,
-    ) -> Result<Fitted, EngineError> {
+    ) -> Result<FittedConversation, EngineError> {
         let mut conversation = conversation.clone();
         let before = conversation.messages.len();
         loop {
@@ -262,7 +266,11 @@ impl Model {
             match self.rendered_tokens(&rendered, reserve, cancel).map(|tokens| tokens.len()) {
                 Ok(prompt_tokens) => {
                     let dropped_messages = before - conversation.messages.len();
-                    return Ok(Fitted { conversation, dropped_messages, prompt_tokens });
+                    return Ok(FittedConversation {
+                        conversation,
+                        dropped_messages,
+                        prompt_tokens,
+                    });
                 }
                 Err(EngineError::ContextFull { .. }) if drop_oldest_turn(&mut conversation) => {}
                 Err(error) => return Err(error),
@@ -306,7 +314,7 @@ impl Model {
             Input::Messages(conversation) => {
                 let rendered = self.render(&conversation, cancel)?;
                 let tokens = self.rendered_tokens(&rendered, reserve, cancel)?;
-                let Rendered { format, next_call, .. } = rendered;
+                let RenderedPrompt { format, next_call, .. } = rendered;
                 return Ok(Prompt { tokens, format, next_call });
             }
             Input::Prompt(prompt) => {
@@ -339,7 +347,7 @@ impl Model {
 
     fn rendered_tokens(
         &self,
-        rendered: &Rendered,
+        rendered: &RenderedPrompt,
         reserve: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<u32>, EngineError> {
@@ -364,7 +372,7 @@ impl Model {
         &self,
         conversation: &Conversation,
         cancel: &CancelToken,
-    ) -> Result<Rendered, EngineError> {
+    ) -> Result<RenderedPrompt, EngineError> {
         let tokenizer = self.require_tokenizer()?;
         let no_template = TextError::NoTemplate;
         let template =
@@ -388,7 +396,7 @@ impl Model {
         let text = text.map_err(text_error)?;
         let format = OutputFormat::detect(template.source(), &text.text(), &conversation.tools);
         let next_call = ToolCall::next_number(&conversation.messages);
-        Ok(Rendered { text, format, next_call })
+        Ok(RenderedPrompt { text, format, next_call })
     }
 }
 

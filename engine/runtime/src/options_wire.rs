@@ -57,7 +57,7 @@ pub(crate) mod dual {
 
     #[derive(Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Wire {
+    struct WireOptions {
         #[serde(default)]
         mean_level: Option<f32>,
         lowest: u8,
@@ -80,7 +80,7 @@ pub(crate) mod dual {
                 LevelMode::Strict => Mode::Strict,
                 LevelMode::Elastic => Mode::Elastic,
             };
-            Wire { mean_level, lowest: lowest.bits(), mode }
+            WireOptions { mean_level, lowest: lowest.bits(), mode }
         });
         wire.serialize(serializer)
     }
@@ -89,7 +89,7 @@ pub(crate) mod dual {
         deserializer: D,
     ) -> Result<Option<DualOptions>, D::Error> {
         // Default: the dual routing setting of the opened model.
-        let Some(wire) = Option::<Wire>::deserialize(deserializer)? else { return Ok(None) };
+        let Some(wire) = Option::<WireOptions>::deserialize(deserializer)? else { return Ok(None) };
         let mode = match wire.mode {
             Mode::Strict => LevelMode::Strict,
             Mode::Elastic => LevelMode::Elastic,

@@ -15,14 +15,14 @@ use crate::options::GenerateOptions;
 use crate::prefix::PrefixScope;
 use crate::sequence::Sequence;
 use crate::slot::{SessionSlot, SlotState};
-use crate::starting::Starting;
-use crate::step_loop::{Answer, AnswerText, Guard, GuardParts, Place, PromptRows, Task};
+use crate::starting::PendingStart;
+use crate::step_loop::{Answer, AnswerText, Guard, GuardParts, PromptRows, QueuePermit, Task};
 use crate::stored_pages::bring;
 use nestling_core::batch::LevelPolicy;
 use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
-use nestling_core::schedule::{Standing, Wishes};
+use nestling_core::schedule::{GenerationPhase, SchedulingOptions};
 use nestling_core::sync::MutexGuard;
 use nestling_formats::memory::{try_reserve, try_to_vec};
 use nestling_text::Sampler;
@@ -228,7 +228,7 @@ impl Session {
         let most = engine.options.waiting_max.max(1);
         let mut session = self.handle();
         let start = move |cancel: &CancelToken| begin(&mut session, cancel);
-        Starting::new(&engine.starting, most, start)?.await
+        PendingStart::new(&engine.starting, most, start)?.await
     }
 
     /// Returns a second handle of the same session, for use on a thread while the session is borrowed.
@@ -324,7 +324,8 @@ impl Session {
         core.touch(&self.slot);
         let now = started.seconds_since(engine.epoch());
         let deadline = options.deadline.map(|deadline| now + deadline.as_secs_f64());
-        let wishes = Wishes { priority: options.priority, deadline, group: options.group };
+        let wishes =
+            SchedulingOptions { priority: options.priority, deadline, group: options.group };
         let turn = core.scheduler().turns.arrive(wishes, sequence.pending().len(), now);
         let done = sequence.pending().is_empty().then_some(FinishReason::Length);
         let task = Task {
@@ -342,7 +343,7 @@ impl Session {
             deadline: options.deadline,
             first_token: None,
             turn,
-            standing: Standing::Waiting,
+            standing: GenerationPhase::Waiting,
             alone: false,
             done,
             failed: None,
@@ -467,7 +468,7 @@ struct Start<'a> {
     cancel: CancelToken,
     options: &'a GenerateOptions,
     started: Moment,
-    place: Place,
+    place: QueuePermit,
 }
 
 fn new_seed() -> u64 {

@@ -48,7 +48,7 @@ impl Session {
     /// # Errors
     /// Fails with [`EngineError::SessionBusy`] while a generation runs, or with an error of the device.
     pub fn snapshot(&self, contents: SnapshotContents) -> Result<Vec<u8>, EngineError> {
-        let parked = Parked::of(self, contents)?;
+        let parked = ParkedFork::of(self, contents)?;
         let mut bytes = try_with_capacity("a snapshot", parked.bytes(self.core()))?;
         parked.write(self.core(), &mut bytes)?;
         Ok(bytes)
@@ -66,18 +66,18 @@ impl Session {
         contents: SnapshotContents,
         out: &mut impl Write,
     ) -> Result<(), EngineError> {
-        Parked::of(self, contents)?.write(self.core(), out)
+        ParkedFork::of(self, contents)?.write(self.core(), out)
     }
 }
 
 /// A fork of the session whose pages stay unchanged while the session continues.
-struct Parked {
+struct ParkedFork {
     sequence: Sequence,
     /// Number of leading tokens whose pages are written.
     computed: usize,
 }
 
-impl Parked {
+impl ParkedFork {
     fn of(session: &Session, contents: SnapshotContents) -> Result<Self, EngineError> {
         // The fork holds the pages, so that the session itself is not blocked.
         let sequence = session.with(|sequence| sequence.fork_to_read())??;
@@ -99,7 +99,7 @@ impl Parked {
     /// Writes the snapshot, locking the runner for one page at a time.
     fn write(&self, core: &ModelCore, out: &mut impl Write) -> Result<(), EngineError> {
         let Self { sequence, computed } = self;
-        let mut out = Hashed { out, hash: Xxh3::new() };
+        let mut out = HashingWriter { out, hash: Xxh3::new() };
         let levels = sequence.levels().filter(|_| *computed > 0);
         let (levels, threshold) = levels.map_or(([0; 4], 0), encode_levels);
         out.put(&MAGIC)?;
@@ -128,12 +128,12 @@ impl Parked {
 }
 
 /// Writer that hashes its output.
-struct Hashed<'a, W> {
+struct HashingWriter<'a, W> {
     out: &'a mut W,
     hash: Xxh3,
 }
 
-impl<W: Write> Hashed<'_, W> {
+impl<W: Write> HashingWriter<'_, W> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), EngineError> {
         self.hash.update(bytes);
         self.out.write_all(bytes).map_err(EngineError::SnapshotFile)

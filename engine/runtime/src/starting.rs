@@ -13,13 +13,13 @@ use nestling_core::error::EngineError;
 ///
 /// Polling never blocks. Dropping it cancels the start.
 #[derive(Debug)]
-pub(crate) struct Starting<T> {
+pub(crate) struct PendingStart<T> {
     work: Background<Result<T, EngineError>>,
     cancel: CancelToken,
     has_started: bool,
 }
 
-impl<T: Send + 'static> Starting<T> {
+impl<T: Send + 'static> PendingStart<T> {
     /// Runs `start` on a thread. At most `most` starts run at a time.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl<T: Send + 'static> Starting<T> {
         most: usize,
         start: impl FnOnce(&CancelToken) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<Self, EngineError> {
-        let place = Place::take(starting, most)?;
+        let place = StartPermit::take(starting, most)?;
         let cancel = CancelToken::new();
         let told = cancel.clone();
         let work = Background::start("the start of a generation", move || {
@@ -41,7 +41,7 @@ impl<T: Send + 'static> Starting<T> {
     }
 }
 
-impl<T: Send + 'static> Future for Starting<T> {
+impl<T: Send + 'static> Future for PendingStart<T> {
     type Output = Result<T, EngineError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -51,7 +51,7 @@ impl<T: Send + 'static> Future for Starting<T> {
     }
 }
 
-impl<T> Drop for Starting<T> {
+impl<T> Drop for PendingStart<T> {
     fn drop(&mut self) {
         if !self.has_started {
             self.cancel.cancel();
@@ -60,9 +60,9 @@ impl<T> Drop for Starting<T> {
 }
 
 /// A slot in the count of running starts, released on drop.
-struct Place(Arc<AtomicUsize>);
+struct StartPermit(Arc<AtomicUsize>);
 
-impl Place {
+impl StartPermit {
     fn take(starting: &Arc<AtomicUsize>, most: usize) -> Result<Self, EngineError> {
         let waiting = starting.fetch_add(1, Ordering::Relaxed);
         let place = Self(Arc::clone(starting));
@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StartPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 use crate::page_store::PageStoreStatus;
 use crate::prefix::PrefixStatus;
 use nestling_core::StreamStats;
-use nestling_core::schedule::{Claim, Shortage, Standing};
+use nestling_core::schedule::{Claim, GenerationPhase, Shortage};
 
 /// Recent activity of an engine or of one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -108,13 +108,13 @@ impl ServiceStatus {
     }
 
     fn count(&mut self, claim: &Claim) {
-        if claim.standing == Standing::Running {
+        if claim.standing == GenerationPhase::Running {
             self.pages.promised += claim.pages_wanted().saturating_sub(claim.held);
         }
         let (generations, held) = match claim.standing {
-            Standing::Running => (&mut self.running, &mut self.pages.running),
-            Standing::Waiting => (&mut self.waiting, &mut self.pages.waiting),
-            Standing::Parked => (&mut self.parked, &mut self.pages.waiting),
+            GenerationPhase::Running => (&mut self.running, &mut self.pages.running),
+            GenerationPhase::Waiting => (&mut self.waiting, &mut self.pages.waiting),
+            GenerationPhase::Parked => (&mut self.parked, &mut self.pages.waiting),
         };
         *generations += 1;
         *held += claim.held;

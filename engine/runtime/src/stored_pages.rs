@@ -95,13 +95,13 @@ fn read_kept(core: &ModelCore, key: &PrefixKey, kept: KeptPart) -> Option<Vec<u8
 
 /// Pages and states of a prompt, held in the pool until the generation adopts them.
 #[derive(Debug)]
-pub(crate) struct Brought {
+pub(crate) struct RestoredPrefix {
     pool: SequencePool,
     pages: Vec<PageId>,
     states: Vec<StateId>,
 }
 
-impl Drop for Brought {
+impl Drop for RestoredPrefix {
     fn drop(&mut self) {
         self.pool.with(|pages, states| {
             // The last ones are released first: they are useless without the pages before them.
@@ -111,7 +111,7 @@ impl Drop for Brought {
     }
 }
 
-impl Brought {
+impl RestoredPrefix {
     /// Holds the page or state kept under a key. Returns false if there is none.
     fn hold(&mut self, kind: StoredKind, key: &PrefixKey) -> bool {
         let Self { pool, pages: held_pages, states: held_states } = self;
@@ -138,11 +138,12 @@ pub(crate) fn bring(
     scope: &PrefixScope,
     beginning: &[u32],
     cancel: &CancelToken,
-) -> Option<Brought> {
+) -> Option<RestoredPrefix> {
     let store = core.page_store.as_ref()?;
     let keys = page_keys(scope, beginning, beginning.len() / PAGE_POSITIONS);
-    let mut brought = Brought { pool: core.pool.clone(), pages: Vec::new(), states: Vec::new() };
-    let mut missing = Missing::find(core, store, &keys, &mut brought)?;
+    let mut brought =
+        RestoredPrefix { pool: core.pool.clone(), pages: Vec::new(), states: Vec::new() };
+    let mut missing = MissingKeys::find(core, store, &keys, &mut brought)?;
     let bytes = missing.bytes(core);
     if missing.is_empty() || !store.pays(bytes, seconds_to_compute(core, missing.tokens())) {
         return None;
@@ -169,12 +170,12 @@ fn seconds_to_compute(core: &ModelCore, tokens: usize) -> Option<f64> {
 }
 
 /// Keys found in the store but not in the pool.
-struct Missing {
+struct MissingKeys {
     pages: Vec<PrefixKey>,
     state: Option<PrefixKey>,
 }
 
-impl Missing {
+impl MissingKeys {
     /// Finds the longest known prefix, and holds its pages that are in the pool.
     ///
     /// Returns `None` if loading would save nothing.
@@ -182,7 +183,7 @@ impl Missing {
         core: &ModelCore,
         store: &PageStore,
         keys: &[PrefixKey],
-        brought: &mut Brought,
+        brought: &mut RestoredPrefix,
     ) -> Option<Self> {
         let has = |kind, key: &PrefixKey| find(&core.pool, kind, key).is_some();
         let stored = |kind, key: &PrefixKey| store.holds(&PageName::new(kind, key));
@@ -240,7 +241,7 @@ fn load_batch(
     store: &PageStore,
     kind: StoredKind,
     keys: &[PrefixKey],
-    brought: &mut Brought,
+    brought: &mut RestoredPrefix,
 ) -> bool {
     let bytes = match kind {
         StoredKind::Page => core.limits.page_bytes,
@@ -274,7 +275,7 @@ fn write_to_pool(
     core: &ModelCore,
     kind: StoredKind,
     read: &[StoredPage],
-    brought: &mut Brought,
+    brought: &mut RestoredPrefix,
 ) -> Vec<PoolPlace> {
     let mut places = Vec::new();
     for _ in read {

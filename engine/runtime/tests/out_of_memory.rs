@@ -28,7 +28,7 @@ use nestling_runtime::{
 };
 
 /// The system's allocator, which refuses one large allocation.
-struct Refusing;
+struct RefusingAllocator;
 
 /// Minimum size in bytes of an allocation that may be refused.
 static LARGE_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -44,7 +44,7 @@ fn refuses(bytes: usize) -> bool {
 }
 
 // SAFETY: an allocator may return null when it is out of memory; other calls are forwarded unchanged.
-unsafe impl GlobalAlloc for Refusing {
+unsafe impl GlobalAlloc for RefusingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if refuses(layout.size()) {
             return std::ptr::null_mut();
@@ -76,7 +76,7 @@ unsafe impl GlobalAlloc for Refusing {
 }
 
 #[global_allocator]
-static ALLOCATOR: Refusing = Refusing;
+static ALLOCATOR: RefusingAllocator = RefusingAllocator;
 
 /// Runs [`refuse_each_anew`] without preparation.
 fn refuse_each<T, E: Display>(

@@ -9,7 +9,7 @@ use super::limits::{INSTRUCTIONS_MAX, INSTRUCTIONS_MOVED_MAX};
 use super::program::{CallShape, Constant, Name, Op, Program, function_named};
 
 /// Instructions that were removed for insertion elsewhere.
-pub(crate) struct Moved {
+pub(crate) struct MovedCode {
     code: Vec<Op>,
     lines: Vec<u32>,
 }
@@ -190,16 +190,16 @@ impl<'s> Emitter<'s> {
     }
 
     /// Removes all instructions from `start` on.
-    pub(crate) fn take_from(&mut self, start: usize) -> Result<Moved, TemplateError> {
+    pub(crate) fn take_from(&mut self, start: usize) -> Result<MovedCode, TemplateError> {
         self.moved += self.here() - start;
         if self.moved > INSTRUCTIONS_MOVED_MAX {
             return Err(self.error("conditional expressions are nested too deeply"));
         }
         let program = &mut self.program;
-        Ok(Moved { code: program.code.split_off(start), lines: program.lines.split_off(start) })
+        Ok(MovedCode { code: program.code.split_off(start), lines: program.lines.split_off(start) })
     }
 
-    pub(crate) fn put_back(&mut self, moved: Moved) -> Result<(), TemplateError> {
+    pub(crate) fn put_back(&mut self, moved: MovedCode) -> Result<(), TemplateError> {
         if self.here() + moved.code.len() > INSTRUCTIONS_MAX {
             return Err(self.error(format!("more than {INSTRUCTIONS_MAX} instructions")));
         }

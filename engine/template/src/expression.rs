@@ -1,17 +1,17 @@
 //! Parser of expressions. Operators and brackets wait for their operands on an explicit stack, so that the
 //! nesting of an expression does not use the call stack.
 
-use super::emitter::{Emitter, Moved};
+use super::emitter::{Emitter, MovedCode};
 use super::error::TemplateError;
 use super::lexer::Token;
 use super::limits::EXPRESSION_DEPTH_MAX;
 use super::operators::{COMPARE, Callee, Pending, arithmetic, binding, comparison, precedence};
 use super::program::{Comparison, Constant, Op};
 
-type Parsed<T> = Result<T, TemplateError>;
+type ParseResult<T> = Result<T, TemplateError>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParseState {
     Operand,
     Operator,
     Done,
@@ -19,7 +19,7 @@ enum State {
 
 /// Constructs that an expression may contain in its context.
 #[derive(Clone, Copy)]
-pub(crate) struct Allowed {
+pub(crate) struct AllowedConstructs {
     /// True to allow `a, b` without brackets.
     pub(crate) tuple: bool,
     /// True to allow `a if b else c` without brackets.
@@ -27,13 +27,17 @@ pub(crate) struct Allowed {
 }
 
 /// Parses one expression, up to the first token that is not part of it.
-pub(crate) fn parse_expression(emitter: &mut Emitter<'_>, allowed: Allowed) -> Parsed<()> {
-    Expression::new(emitter, allowed).run(State::Operand)
+pub(crate) fn parse_expression(
+    emitter: &mut Emitter<'_>,
+    allowed: AllowedConstructs,
+) -> ParseResult<()> {
+    Expression::new(emitter, allowed).run(ParseState::Operand)
 }
 
 /// Parses filters for a value that is computed later, as in `{% filter upper | trim %}`.
-pub(crate) fn parse_filters(emitter: &mut Emitter<'_>) -> Parsed<()> {
-    let mut expression = Expression::new(emitter, Allowed { tuple: false, conditional: false });
+pub(crate) fn parse_filters(emitter: &mut Emitter<'_>) -> ParseResult<()> {
+    let mut expression =
+        Expression::new(emitter, AllowedConstructs { tuple: false, conditional: false });
     let state = expression.filter()?;
     expression.run(state)
 }
@@ -41,7 +45,7 @@ pub(crate) fn parse_filters(emitter: &mut Emitter<'_>) -> Parsed<()> {
 struct Expression<'e, 's> {
     emitter: &'e mut Emitter<'s>,
     pending: Vec<Pending>,
-    allowed: Allowed,
+    allowed: AllowedConstructs,
     /// Index of the first instruction of the current item.
     start: usize,
     /// Number of items that a comma ended.
@@ -52,18 +56,18 @@ struct Expression<'e, 's> {
 }
 
 impl<'e, 's> Expression<'e, 's> {
-    fn new(emitter: &'e mut Emitter<'s>, allowed: Allowed) -> Self {
+    fn new(emitter: &'e mut Emitter<'s>, allowed: AllowedConstructs) -> Self {
         let start = emitter.here();
         let (pending, items) = (Vec::new(), 0);
         Self { emitter, pending, allowed, start, items, is_tuple: false, is_open: true }
     }
 
-    fn run(mut self, mut state: State) -> Parsed<()> {
+    fn run(mut self, mut state: ParseState) -> ParseResult<()> {
         loop {
             state = match state {
-                State::Operand => self.operand()?,
-                State::Operator => self.operator()?,
-                State::Done => break,
+                ParseState::Operand => self.operand()?,
+                ParseState::Operator => self.operator()?,
+                ParseState::Done => break,
             };
         }
         self.close()?;
@@ -76,21 +80,21 @@ impl<'e, 's> Expression<'e, 's> {
         Ok(())
     }
 
-    fn push(&mut self, pending: Pending) -> Parsed<State> {
+    fn push(&mut self, pending: Pending) -> ParseResult<ParseState> {
         if self.pending.len() >= EXPRESSION_DEPTH_MAX {
             return Err(self.emitter.error("an expression is nested too deeply"));
         }
         self.pending.push(pending);
-        Ok(State::Operand)
+        Ok(ParseState::Operand)
     }
 
-    fn emit(&mut self, op: Op) -> Parsed<State> {
+    fn emit(&mut self, op: Op) -> ParseResult<ParseState> {
         self.emitter.emit(op)?;
-        Ok(State::Operator)
+        Ok(ParseState::Operator)
     }
 
     /// Parses a value, or a prefix before one.
-    fn operand(&mut self) -> Parsed<State> {
+    fn operand(&mut self) -> ParseResult<ParseState> {
         let token = self.emitter.advance()?;
         let here = self.emitter.here();
         match token {
@@ -136,7 +140,7 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Parses the continuation after a value.
-    fn operator(&mut self) -> Parsed<State> {
+    fn operator(&mut self) -> ParseResult<ParseState> {
         match self.emitter.token {
             Token::Symbol(".") => self.attribute(),
             Token::Symbol("[") => {
@@ -173,11 +177,11 @@ impl<'e, 's> Expression<'e, 's> {
                 self.finish_test_argument()?;
                 self.word(name)
             }
-            _ => Ok(State::Done),
+            _ => Ok(ParseState::Done),
         }
     }
 
-    fn word(&mut self, name: &str) -> Parsed<State> {
+    fn word(&mut self, name: &str) -> ParseResult<ParseState> {
         match name {
             "and" => {
                 self.emitter.advance()?;
@@ -206,25 +210,25 @@ impl<'e, 's> Expression<'e, 's> {
                 let Some(Pending::Condition { value, .. }) =
                     self.pending.pop_if(|top| matches!(top, Pending::Condition { .. }))
                 else {
-                    return Ok(State::Done);
+                    return Ok(ParseState::Done);
                 };
                 self.emitter.advance()?;
                 let jump = self.place_condition(value)?;
                 let start = self.emitter.here();
                 self.push(Pending::Else { jump, start })
             }
-            _ => Ok(State::Done),
+            _ => Ok(ParseState::Done),
         }
     }
 
     /// Parses `value if`. The instructions of the value are moved behind those of the condition.
-    fn condition(&mut self) -> Parsed<State> {
+    fn condition(&mut self) -> ParseResult<ParseState> {
         self.reduce(0)?;
         if matches!(self.pending.last(), Some(Pending::Condition { .. })) {
             self.finish_condition()?;
         }
         let start = match self.pending.last() {
-            None if !self.allowed.conditional => return Ok(State::Done),
+            None if !self.allowed.conditional => return Ok(ParseState::Done),
             None => self.start,
             Some(
                 Pending::Group { start, .. }
@@ -243,7 +247,7 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Places the value after its condition. Returns the jump over the alternative.
-    fn place_condition(&mut self, value: Moved) -> Parsed<usize> {
+    fn place_condition(&mut self, value: MovedCode) -> ParseResult<usize> {
         let otherwise = self.emitter.emit(Op::JumpIfFalse(0))?;
         self.emitter.put_back(value)?;
         let end = self.emitter.emit(Op::Jump(0))?;
@@ -252,7 +256,7 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Ends `value if condition` without `else`. The value is undefined if the condition is false.
-    fn finish_condition(&mut self) -> Parsed<()> {
+    fn finish_condition(&mut self) -> ParseResult<()> {
         if let Some(Pending::Condition { value, .. }) = self.pending.pop() {
             let jump = self.place_condition(value)?;
             self.emitter.emit(Op::Undefined)?;
@@ -261,7 +265,7 @@ impl<'e, 's> Expression<'e, 's> {
         Ok(())
     }
 
-    fn compare(&mut self, comparison: Comparison) -> Parsed<State> {
+    fn compare(&mut self, comparison: Comparison) -> ParseResult<ParseState> {
         self.reduce(COMPARE + 1)?;
         let mut jumps = vec![];
         if let Some(Pending::Compare { comparison, jumps: earlier }) =
@@ -274,12 +278,12 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Applies pending signs first: filters and tests apply to the signed value.
-    fn finish_signs(&mut self) -> Parsed<()> {
+    fn finish_signs(&mut self) -> ParseResult<()> {
         self.finish_test_argument()?;
         self.reduce(9)
     }
 
-    fn finish_test_argument(&mut self) -> Parsed<()> {
+    fn finish_test_argument(&mut self) -> ParseResult<()> {
         if let Some(Pending::TestArgument { name, negated }) =
             self.pending.pop_if(|top| matches!(top, Pending::TestArgument { .. }))
         {
@@ -289,7 +293,7 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Emits all pending operators with a precedence of at least `least`.
-    fn reduce(&mut self, least: u8) -> Parsed<()> {
+    fn reduce(&mut self, least: u8) -> ParseResult<()> {
         self.finish_test_argument()?;
         while let Some(top) = self.pending.pop_if(|top| precedence(top).is_some_and(|p| p >= least))
         {
@@ -300,12 +304,12 @@ impl<'e, 's> Expression<'e, 's> {
                 Pending::Arithmetic(operation) => self.emit(Op::Arithmetic(operation))?,
                 Pending::And(jump) | Pending::Or(jump) => {
                     self.emitter.land(jump);
-                    State::Operator
+                    ParseState::Operator
                 }
                 Pending::Compare { comparison, jumps } => {
                     self.emitter.emit(Op::Compare(comparison))?;
                     jumps.into_iter().for_each(|jump| self.emitter.land(jump));
-                    State::Operator
+                    ParseState::Operator
                 }
                 _ => return Err(self.emitter.expected("an operator")),
             };
@@ -314,7 +318,7 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Ends everything up to the enclosing bracket.
-    fn close(&mut self) -> Parsed<()> {
+    fn close(&mut self) -> ParseResult<()> {
         loop {
             self.reduce(0)?;
             match self.pending.last() {
@@ -329,7 +333,7 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    fn attribute(&mut self) -> Parsed<State> {
+    fn attribute(&mut self) -> ParseResult<ParseState> {
         self.emitter.advance()?;
         match self.emitter.advance()? {
             Token::Name(name) => {
@@ -351,7 +355,7 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Parses a dotted name of a filter or test.
-    fn dotted_name(&mut self) -> Parsed<u32> {
+    fn dotted_name(&mut self) -> ParseResult<u32> {
         let mut name = self.emitter.expect_name()?.to_owned();
         while self.emitter.skip_symbol(".")? {
             name.push('.');
@@ -360,7 +364,7 @@ impl<'e, 's> Expression<'e, 's> {
         Ok(self.emitter.name(&name))
     }
 
-    fn filter(&mut self) -> Parsed<State> {
+    fn filter(&mut self) -> ParseResult<ParseState> {
         let name = self.dotted_name()?;
         if self.emitter.is_symbol("(") {
             return self.call(Callee::Filter(name));
@@ -368,7 +372,7 @@ impl<'e, 's> Expression<'e, 's> {
         self.emit_call(Callee::Filter(name), 0, &[])
     }
 
-    fn test(&mut self) -> Parsed<State> {
+    fn test(&mut self) -> ParseResult<ParseState> {
         let negated = self.emitter.skip_name("not")?;
         let name = self.dotted_name()?;
         match self.emitter.token {
@@ -389,7 +393,7 @@ impl<'e, 's> Expression<'e, 's> {
         }
     }
 
-    fn call(&mut self, callee: Callee) -> Parsed<State> {
+    fn call(&mut self, callee: Callee) -> ParseResult<ParseState> {
         self.emitter.advance()?;
         if self.emitter.skip_symbol(")")? {
             return self.emit_call(callee, 0, &[]);
@@ -400,7 +404,7 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Parses the name of a named argument, if there is one.
-    fn argument_name(&mut self) -> Parsed<State> {
+    fn argument_name(&mut self) -> ParseResult<ParseState> {
         if self.emitter.is_symbol("*") || self.emitter.is_symbol("**") {
             return Err(self.emitter.error("unpacked arguments (`*`, `**`) are not supported"));
         }
@@ -428,10 +432,15 @@ impl<'e, 's> Expression<'e, 's> {
             self.emitter.advance()?;
             self.emitter.advance()?;
         }
-        Ok(State::Operand)
+        Ok(ParseState::Operand)
     }
 
-    fn emit_call(&mut self, callee: Callee, count: usize, names: &[u32]) -> Parsed<State> {
+    fn emit_call(
+        &mut self,
+        callee: Callee,
+        count: usize,
+        names: &[u32],
+    ) -> ParseResult<ParseState> {
         let shape = self.emitter.shape(count, names)?;
         match callee {
             Callee::Value => self.emit(Op::Call(shape)),
@@ -446,7 +455,7 @@ impl<'e, 's> Expression<'e, 's> {
     }
 
     /// Emits `None` for omitted bounds of a slice.
-    fn slice_gap(&mut self) -> Parsed<State> {
+    fn slice_gap(&mut self) -> ParseResult<ParseState> {
         loop {
             let Some(Pending::Subscript { colons, .. }) = self.pending.last_mut() else {
                 return Err(self.emitter.expected("a value"));
@@ -458,13 +467,13 @@ impl<'e, 's> Expression<'e, 's> {
             } else if matches!(self.emitter.token, Token::Symbol("]")) && *colons > 0 {
                 return self.emit(Op::None);
             } else {
-                return Ok(State::Operand);
+                return Ok(ParseState::Operand);
             }
         }
     }
 
     /// Parses a comma, a colon or a closing bracket.
-    fn delimiter(&mut self, symbol: &str) -> Parsed<State> {
+    fn delimiter(&mut self, symbol: &str) -> ParseResult<ParseState> {
         match symbol {
             "," => {
                 self.close()?;
@@ -476,7 +485,7 @@ impl<'e, 's> Expression<'e, 's> {
                     Some(Pending::Dict { in_value, start, .. }) if !*in_value => {
                         (*in_value, *start) = (true, self.emitter.here());
                         self.emitter.advance()?;
-                        Ok(State::Operand)
+                        Ok(ParseState::Operand)
                     }
                     Some(Pending::Subscript { colons, start }) if *colons < 2 => {
                         (*colons, *start) = (*colons + 1, self.emitter.here());
@@ -490,14 +499,14 @@ impl<'e, 's> Expression<'e, 's> {
                 self.close()?;
                 self.close_bracket(symbol, 1)
             }
-            _ => Ok(State::Done),
+            _ => Ok(ParseState::Done),
         }
     }
 
-    fn comma(&mut self) -> Parsed<State> {
+    fn comma(&mut self) -> ParseResult<ParseState> {
         let here = self.emitter.here();
         let closing = match self.pending.last_mut() {
-            None if !self.allowed.tuple => return Ok(State::Done),
+            None if !self.allowed.tuple => return Ok(ParseState::Done),
             None => {
                 (self.items, self.is_tuple, self.start) = (self.items + 1, true, here);
                 self.emitter.advance()?;
@@ -505,7 +514,7 @@ impl<'e, 's> Expression<'e, 's> {
                     self.emitter.token,
                     Token::BlockEnd | Token::VariableEnd | Token::Symbol("=")
                 );
-                return Ok(if self.is_open { State::Operand } else { State::Done });
+                return Ok(if self.is_open { ParseState::Operand } else { ParseState::Done });
             }
             Some(Pending::Group { items, is_tuple, start }) => {
                 (*items, *is_tuple, *start) = (*items + 1, true, here);
@@ -531,13 +540,13 @@ impl<'e, 's> Expression<'e, 's> {
         }
         match self.pending.last() {
             Some(Pending::Arguments { .. }) => self.argument_name(),
-            _ => Ok(State::Operand),
+            _ => Ok(ParseState::Operand),
         }
     }
 
     /// Closes the top bracket. `open` is 1 unless a comma precedes the end.
-    fn close_bracket(&mut self, symbol: &str, open: u32) -> Parsed<State> {
-        let Some(top) = self.pending.pop() else { return Ok(State::Done) };
+    fn close_bracket(&mut self, symbol: &str, open: u32) -> ParseResult<ParseState> {
+        let Some(top) = self.pending.pop() else { return Ok(ParseState::Done) };
         let expected = match &top {
             Pending::List { .. } | Pending::Subscript { .. } => "]",
             Pending::Dict { .. } => "}",
@@ -549,7 +558,7 @@ impl<'e, 's> Expression<'e, 's> {
         self.emitter.advance()?;
         match top {
             Pending::Group { items, is_tuple: true, .. } => self.emit(Op::Tuple(items + open)),
-            Pending::Group { .. } => Ok(State::Operator),
+            Pending::Group { .. } => Ok(ParseState::Operator),
             Pending::List { items, .. } => self.emit(Op::List(items + open)),
             Pending::Dict { items, in_value, .. } if in_value || open == 0 => {
                 self.emit(Op::Dict(items + open))

@@ -11,7 +11,7 @@ use super::text::{Text, TextBuffer, between};
 use super::value::{Entries, Items, Kind, Sequence, Value};
 
 /// A list or object under construction; for an object, with the current key.
-enum Making<'j> {
+enum OpenContainer<'j> {
     List(std::slice::Iter<'j, Json>, Items),
     Map(serde_json::map::Iter<'j>, Value, Entries),
 }
@@ -22,7 +22,7 @@ pub(crate) fn from_json(
     json: &Json,
     known: &dyn Fn(&str) -> Option<Text>,
 ) -> Result<Value, Fault> {
-    let mut making: Vec<Making<'_>> = vec![];
+    let mut making: Vec<OpenContainer<'_>> = vec![];
     let mut next = Some(json);
     loop {
         let mut done = match next.take() {
@@ -38,13 +38,13 @@ pub(crate) fn from_json(
                 return done.ok_or(Fault::failed("no input"));
             };
             match top {
-                Making::List(rest, items) => {
+                OpenContainer::List(rest, items) => {
                     if let Some(value) = done.take() {
                         items.push(meter, value)?;
                     }
                     next = rest.next();
                 }
-                Making::Map(rest, key, entries) => {
+                OpenContainer::Map(rest, key, entries) => {
                     if let Some(value) = done.take() {
                         entries.push(std::mem::replace(key, Value::None), value);
                     }
@@ -61,8 +61,8 @@ pub(crate) fn from_json(
                 break;
             }
             done = match making.pop() {
-                Some(Making::List(_, items)) => Some(items.into_value(Kind::List)?),
-                Some(Making::Map(_, _, entries)) => Some(Value::Map(entries.finish()?)),
+                Some(OpenContainer::List(_, items)) => Some(items.into_value(Kind::List)?),
+                Some(OpenContainer::Map(_, _, entries)) => Some(Value::Map(entries.finish()?)),
                 None => None,
             };
         }
@@ -73,7 +73,7 @@ pub(crate) fn from_json(
 fn begin<'j>(
     meter: &Meter<'_>,
     json: &'j Json,
-    making: &mut Vec<Making<'j>>,
+    making: &mut Vec<OpenContainer<'j>>,
 ) -> Result<Option<Value>, Fault> {
     meter.work(ITEM_WORK)?;
     Ok(Some(match json {
@@ -83,12 +83,12 @@ fn begin<'j>(
         Json::String(text) => Value::text(meter, text)?,
         Json::Array(list) => {
             let items = Items::with_capacity(meter, list.len())?;
-            making.push(Making::List(list.iter(), items));
+            making.push(OpenContainer::List(list.iter(), items));
             return Ok(None);
         }
         Json::Object(map) => {
             let entries = Entries::with_capacity(meter, map.len())?;
-            making.push(Making::Map(map.iter(), Value::None, entries));
+            making.push(OpenContainer::Map(map.iter(), Value::None, entries));
             return Ok(None);
         }
     }))

@@ -21,7 +21,7 @@ use super::scopes::Scopes;
 use super::text::{Text, TextBuffer};
 use super::value::{Items, Kind, LoopState, MacroRef, Map, Sequence, Value};
 
-struct Running {
+struct RunningLoop {
     state: Rc<LoopState>,
     /// Selected items, for a loop that filters.
     chosen: Option<Items>,
@@ -42,7 +42,7 @@ pub(crate) struct Machine<'p, 'h> {
     pub(crate) scopes: Scopes,
     values: Vec<Value>,
     _values_charge: Charge,
-    loops: Vec<Running>,
+    loops: Vec<RunningLoop>,
     frames: Vec<Frame>,
     /// Buffers that receive printed text; the first one is the output.
     captures: Vec<TextBuffer>,
@@ -345,7 +345,7 @@ impl<'p, 'h> Machine<'p, 'h> {
                 let state = LoopState::new(self.meter, items, around)?;
                 self.scopes.push((!chooses).then(|| Rc::clone(&state)))?;
                 let chosen = if chooses { Some(Items::new(self.meter)?) } else { None };
-                self.loops.push(Running { state, chosen });
+                self.loops.push(RunningLoop { state, chosen });
             }
             Op::Next(by) => {
                 self.scopes.clear();

@@ -1,6 +1,6 @@
 //! Operators and brackets of expressions, with their precedence.
 
-use super::emitter::Moved;
+use super::emitter::MovedCode;
 use super::program::{Arithmetic, Comparison};
 
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +53,7 @@ pub(crate) enum Pending {
     },
     /// `value if`, waiting for the condition.
     Condition {
-        value: Moved,
+        value: MovedCode,
         start: usize,
     },
     /// `value if condition else`.

@@ -1,17 +1,17 @@
 //! Parser of tags. A stack of open blocks determines the block that an end tag closes.
 
-use super::emitter::{Emitter, Moved};
+use super::emitter::{Emitter, MovedCode};
 use super::error::{TemplateError, TemplateErrorKind};
-use super::expression::{Allowed, parse_expression, parse_filters};
+use super::expression::{AllowedConstructs, parse_expression, parse_filters};
 use super::lexer::Token;
 use super::limits::{BLOCK_DEPTH_MAX, MACROS_MAX, SOURCE_BYTES_MAX};
 use super::program::{MacroCode, Op, Program};
 
-type Parsed<T> = Result<T, TemplateError>;
+type ParseResult<T> = Result<T, TemplateError>;
 
 /// `ANY` allows `a, b` and `a if b else c` without brackets; `ONE` allows only the latter.
-const ANY: Allowed = Allowed { tuple: true, conditional: true };
-const ONE: Allowed = Allowed { tuple: false, conditional: true };
+const ANY: AllowedConstructs = AllowedConstructs { tuple: true, conditional: true };
+const ONE: AllowedConstructs = AllowedConstructs { tuple: false, conditional: true };
 
 enum Target {
     Name(u32),
@@ -34,10 +34,10 @@ enum Block {
     },
     Set {
         target: Target,
-        filters: Moved,
+        filters: MovedCode,
     },
     Filter {
-        filters: Moved,
+        filters: MovedCode,
     },
     Macro {
         over: usize,
@@ -65,7 +65,7 @@ impl Block {
     }
 }
 
-pub(crate) fn parse(source: &str) -> Parsed<Program> {
+pub(crate) fn parse(source: &str) -> ParseResult<Program> {
     if source.len() > SOURCE_BYTES_MAX {
         let why = format!("{} bytes, at most {SOURCE_BYTES_MAX} are accepted", source.len());
         return Err(TemplateError { line: 0, kind: TemplateErrorKind::Syntax(why) });
@@ -92,7 +92,7 @@ struct Parser<'s> {
 
 impl Parser<'_> {
     /// Parses one text or one tag. Returns `false` at the end.
-    fn statement(&mut self) -> Parsed<bool> {
+    fn statement(&mut self) -> ParseResult<bool> {
         match self.emitter.advance()? {
             Token::Data(text) => {
                 let text = self.emitter.text(text);
@@ -117,10 +117,13 @@ impl Parser<'_> {
         Ok(true)
     }
 
-    fn tag(&mut self, name: &str) -> Parsed<()> {
+    fn tag(&mut self, name: &str) -> ParseResult<()> {
         match name {
             "if" => {
-                parse_expression(&mut self.emitter, Allowed { tuple: true, conditional: false })?;
+                parse_expression(
+                    &mut self.emitter,
+                    AllowedConstructs { tuple: true, conditional: false },
+                )?;
                 let otherwise = Some(self.emitter.emit(Op::JumpIfFalse(0))?);
                 self.open(Block::If { otherwise, ends: vec![] })
             }
@@ -153,7 +156,7 @@ impl Parser<'_> {
         }
     }
 
-    fn open(&mut self, block: Block) -> Parsed<()> {
+    fn open(&mut self, block: Block) -> ParseResult<()> {
         if self.blocks.len() >= BLOCK_DEPTH_MAX {
             let why = format!("blocks are nested more than {BLOCK_DEPTH_MAX} deep");
             return Err(self.emitter.error(why));
@@ -162,7 +165,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn close(&mut self, block: Block) -> Parsed<()> {
+    fn close(&mut self, block: Block) -> ParseResult<()> {
         match block {
             Block::If { otherwise, ends } => {
                 ends.into_iter().chain(otherwise).for_each(|jump| self.emitter.land(jump));
@@ -198,7 +201,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn else_if(&mut self) -> Parsed<()> {
+    fn else_if(&mut self) -> ParseResult<()> {
         let Some(Block::If { otherwise: Some(otherwise), mut ends }) =
             self.blocks.pop_if(|top| matches!(top, Block::If { otherwise: Some(_), .. }))
         else {
@@ -206,12 +209,12 @@ impl Parser<'_> {
         };
         ends.push(self.emitter.emit(Op::Jump(0))?);
         self.emitter.land(otherwise);
-        parse_expression(&mut self.emitter, Allowed { tuple: true, conditional: false })?;
+        parse_expression(&mut self.emitter, AllowedConstructs { tuple: true, conditional: false })?;
         let otherwise = Some(self.emitter.emit(Op::JumpIfFalse(0))?);
         self.open(Block::If { otherwise, ends })
     }
 
-    fn otherwise(&mut self) -> Parsed<()> {
+    fn otherwise(&mut self) -> ParseResult<()> {
         match self.blocks.pop() {
             Some(Block::If { otherwise: Some(otherwise), mut ends }) => {
                 ends.push(self.emitter.emit(Op::Jump(0))?);
@@ -227,19 +230,19 @@ impl Parser<'_> {
     }
 
     /// Ends a loop. Returns the jump that is taken if the loop had items.
-    fn end_loop(&mut self, next: usize, breaks: Vec<usize>) -> Parsed<usize> {
+    fn end_loop(&mut self, next: usize, breaks: Vec<usize>) -> ParseResult<usize> {
         self.emitter.jump_to(next)?;
         self.emitter.land(next);
         breaks.into_iter().for_each(|jump| self.emitter.land(jump));
         self.emitter.emit(Op::EndLoop(1))
     }
 
-    fn for_loop(&mut self) -> Parsed<()> {
+    fn for_loop(&mut self) -> ParseResult<()> {
         let target = self.loop_target()?;
         if !self.emitter.skip_name("in")? {
             return Err(self.emitter.expected("`in`"));
         }
-        parse_expression(&mut self.emitter, Allowed { tuple: true, conditional: false })?;
+        parse_expression(&mut self.emitter, AllowedConstructs { tuple: true, conditional: false })?;
         if self.emitter.skip_name("if")? {
             self.emitter.emit(Op::IterateToChoose)?;
             let next = self.emitter.emit(Op::Next(0))?;
@@ -260,7 +263,7 @@ impl Parser<'_> {
     }
 
     /// Parses one or several names, with optional brackets.
-    fn loop_target(&mut self) -> Parsed<Target> {
+    fn loop_target(&mut self) -> ParseResult<Target> {
         let bracket = self.emitter.skip_symbol("(")?;
         let first = self.name()?;
         let target = self.more_names(first)?;
@@ -270,7 +273,7 @@ impl Parser<'_> {
         Ok(target)
     }
 
-    fn name(&mut self) -> Parsed<u32> {
+    fn name(&mut self) -> ParseResult<u32> {
         let name = self.emitter.expect_name()?;
         if matches!(name, "true" | "false" | "none" | "True" | "False" | "None") {
             return Err(self.emitter.error(format!("cannot assign to `{name}`")));
@@ -278,7 +281,7 @@ impl Parser<'_> {
         Ok(self.emitter.name(name))
     }
 
-    fn more_names(&mut self, first: u32) -> Parsed<Target> {
+    fn more_names(&mut self, first: u32) -> ParseResult<Target> {
         if !self.emitter.is_symbol(",") {
             return Ok(Target::Name(first));
         }
@@ -292,7 +295,7 @@ impl Parser<'_> {
         Ok(Target::Names(names))
     }
 
-    fn set(&mut self) -> Parsed<()> {
+    fn set(&mut self) -> ParseResult<()> {
         let first = self.name()?;
         let target = if self.emitter.skip_symbol(".")? {
             let attribute = self.emitter.expect_name()?;
@@ -314,7 +317,7 @@ impl Parser<'_> {
         self.open(Block::Set { target, filters })
     }
 
-    fn store(&mut self, target: &Target) -> Parsed<()> {
+    fn store(&mut self, target: &Target) -> ParseResult<()> {
         match target {
             Target::Name(name) => {
                 self.emitter.emit(Op::Store(*name))?;
@@ -334,26 +337,26 @@ impl Parser<'_> {
     }
 
     /// Parses filters for a value that is complete at the end of the block.
-    fn filters(&mut self) -> Parsed<Moved> {
+    fn filters(&mut self) -> ParseResult<MovedCode> {
         let start = self.emitter.here();
         parse_filters(&mut self.emitter)?;
         self.emitter.take_from(start)
     }
 
-    fn capture(&mut self) -> Parsed<()> {
+    fn capture(&mut self) -> ParseResult<()> {
         self.emitter.emit(Op::PushScope)?;
         self.emitter.emit(Op::Capture)?;
         Ok(())
     }
 
-    fn end_capture(&mut self, filters: Moved) -> Parsed<()> {
+    fn end_capture(&mut self, filters: MovedCode) -> ParseResult<()> {
         self.emitter.emit(Op::EndCapture)?;
         self.emitter.put_back(filters)?;
         self.emitter.emit(Op::PopScope)?;
         Ok(())
     }
 
-    fn with(&mut self) -> Parsed<()> {
+    fn with(&mut self) -> ParseResult<()> {
         let mut names = vec![];
         while !matches!(self.emitter.token, Token::BlockEnd) {
             if !names.is_empty() {
@@ -370,7 +373,7 @@ impl Parser<'_> {
         self.open(Block::Scope { end: "endwith" })
     }
 
-    fn new_macro(&mut self, name: u32) -> Parsed<u32> {
+    fn new_macro(&mut self, name: u32) -> ParseResult<u32> {
         let macros = &mut self.emitter.program.macros;
         if macros.len() >= MACROS_MAX {
             return Err(self.emitter.error(format!("more than {MACROS_MAX} macros")));
@@ -381,7 +384,7 @@ impl Parser<'_> {
         Ok(number)
     }
 
-    fn macro_block(&mut self) -> Parsed<()> {
+    fn macro_block(&mut self) -> ParseResult<()> {
         let name = self.name()?;
         let number = self.new_macro(name)?;
         self.emitter.emit(Op::MakeMacro(number))?;
@@ -401,7 +404,7 @@ impl Parser<'_> {
     }
 
     /// Parses parameters up to the closing bracket. Defaults are computed at the start of the macro.
-    fn parameters(&mut self, number: u32) -> Parsed<()> {
+    fn parameters(&mut self, number: u32) -> ParseResult<()> {
         let mut first = true;
         while !self.emitter.skip_symbol(")")? {
             if !first {
@@ -429,7 +432,7 @@ impl Parser<'_> {
     }
 
     /// Compiles the block to a macro that the call receives as `caller`.
-    fn call_block(&mut self) -> Parsed<()> {
+    fn call_block(&mut self) -> ParseResult<()> {
         let caller = self.emitter.name("caller");
         let number = self.new_macro(caller)?;
         if self.emitter.skip_symbol("(")? {
@@ -461,7 +464,7 @@ impl Parser<'_> {
     }
 
     /// Compiles `break` and `continue`, which also end the blocks inside the loop.
-    fn leave_loop(&mut self, for_good: bool) -> Parsed<()> {
+    fn leave_loop(&mut self, for_good: bool) -> ParseResult<()> {
         let mut inner = vec![];
         let mut found = None;
         for block in self.blocks.iter().rev() {

@@ -10,7 +10,7 @@ use super::meter::Meter;
 use super::print::{escaped, to_text};
 use super::sort::sorted_places;
 use super::text::{Text, TextBuffer};
-use super::text_methods::{Ends, Replacement, call_text_method, lines_of, replace, strip};
+use super::text_methods::{Replacement, StripEnds, call_text_method, lines_of, replace, strip};
 use super::value::{Items, Value};
 
 /// Maximum indent of JSON in spaces.
@@ -68,7 +68,7 @@ pub(crate) fn trim(
 ) -> Result<Value, Fault> {
     let [characters] = arguments.bind(["chars"])?;
     let text = to_text(meter, value)?;
-    strip(meter, &text, characters, Ends { start: true, end: true }).map(Value::Text)
+    strip(meter, &text, characters, StripEnds { start: true, end: true }).map(Value::Text)
 }
 
 /// Joins the values as text, or a named attribute of each, with a separator.

@@ -62,7 +62,7 @@ pub(crate) fn call_text_method(
         "strip" | "lstrip" | "rstrip" => {
             let [characters] = arguments.bind(["chars"])?;
             let (start, end) = (name != "rstrip", name != "lstrip");
-            strip(meter, text, characters, Ends { start, end }).map(Value::Text)
+            strip(meter, text, characters, StripEnds { start, end }).map(Value::Text)
         }
         "split" | "rsplit" => split(meter, text, arguments, name == "rsplit"),
         "splitlines" => {
@@ -115,7 +115,7 @@ pub(crate) fn call_text_method(
     }
 }
 
-pub(crate) struct Ends {
+pub(crate) struct StripEnds {
     pub(crate) start: bool,
     pub(crate) end: bool,
 }
@@ -125,7 +125,7 @@ pub(crate) fn strip(
     meter: &Meter<'_>,
     text: &Text,
     characters: Option<&Value>,
-    ends: Ends,
+    ends: StripEnds,
 ) -> Result<Text, Fault> {
     let set = match characters {
         None | Some(Value::None) => None,

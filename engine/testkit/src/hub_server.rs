@@ -39,7 +39,7 @@ pub enum HubFault {
 
 /// Faults to produce, and observed requests.
 #[derive(Default)]
-pub struct State {
+pub struct HubState {
     /// Closes the connection after this number of bytes of a file's body, if it has more. Each entry is used
     /// once, in order for each file.
     pub cuts: Vec<(String, usize)>,
@@ -62,7 +62,7 @@ pub struct State {
 
 pub struct Standin {
     pub address: String,
-    pub state: Arc<Mutex<State>>,
+    pub state: Arc<Mutex<HubState>>,
 }
 
 struct Repository {
@@ -97,7 +97,7 @@ impl Standin {
         let address = format!("http://{}", hub.local_addr().unwrap());
         // Differs in host name and port.
         let second = format!("http://localhost:{}", cdn.local_addr().unwrap().port());
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(HubState::default()));
         let repository = Arc::new(Repository { id: id.into(), commit: commit.into(), files });
         let served = (repository.clone(), state.clone());
         serve(hub, move |stream| answer(stream, &served.0, &served.1, &second));
@@ -169,7 +169,7 @@ fn read_request(stream: &TcpStream) -> Option<Request> {
     Some(request)
 }
 
-fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, second: &str) {
+fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<HubState>, second: &str) {
     let Some(request) = read_request(stream) else { return };
     let range = request.range.map_or(String::new(), |range| format!(" {range:?}"));
     let (expected, manner, names, listed) = {
@@ -230,7 +230,7 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<State>, sec
 }
 
 /// Answers as the second host, which serves large files to anyone with the address.
-fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<State>) {
+fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<HubState>) {
     let Some(request) = read_request(stream) else { return };
     let range = request.range.map_or(String::new(), |range| format!(" {range:?}"));
     let credentials = request.authorization.as_ref().or(request.cookie.as_ref());
@@ -297,7 +297,7 @@ fn send_file(
     request: &Request,
     repository: &Repository,
     (name, content): (&String, &Vec<u8>),
-    shared: &Mutex<State>,
+    shared: &Mutex<HubState>,
 ) {
     let start = request.range.map_or(0, |(start, _)| start);
     if start >= content.len() {

@@ -150,7 +150,7 @@ fn gemma_value(rest: &mut &str, depth: usize) -> Option<Value> {
 }
 
 /// A key, or a value that is neither list nor object.
-struct Word {
+struct ScalarText {
     text: String,
     is_quoted: bool,
 }
@@ -177,22 +177,22 @@ fn gemma_items(
 
 /// Reads quoted text, in Gemma's quotes (without escapes) or JSON's. Unquoted text is read up to one of
 /// `ends`, which must occur.
-fn gemma_word(rest: &mut &str, ends: &[char]) -> Option<Word> {
+fn gemma_word(rest: &mut &str, ends: &[char]) -> Option<ScalarText> {
     if take(rest, GEMMA_QUOTE) {
         let (text, after) = rest.split_once(GEMMA_QUOTE)?;
         *rest = after;
-        return Some(Word { text: text.into(), is_quoted: true });
+        return Some(ScalarText { text: text.into(), is_quoted: true });
     }
     if rest.trim_start().starts_with('"') {
         let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<String>();
         let text = stream.next()?.ok()?;
         *rest = rest.get(stream.byte_offset()..)?;
-        return Some(Word { text, is_quoted: true });
+        return Some(ScalarText { text, is_quoted: true });
     }
     let (word, after) = rest.split_at(rest.find(ends)?);
     *rest = after;
     let text = word.trim().to_owned();
-    (!text.is_empty()).then_some(Word { text, is_quoted: false })
+    (!text.is_empty()).then_some(ScalarText { text, is_quoted: false })
 }
 
 /// Removes `mark` and the white space before it from the start of `rest`. Returns whether `mark` was present.

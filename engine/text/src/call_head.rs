@@ -26,11 +26,11 @@ pub(super) enum NoHead {
     Never,
 }
 
-type Found<T> = Result<T, NoHead>;
+type HeadResult<T> = Result<T, NoHead>;
 
 impl CallForm {
     /// Finds the head of the first call of `text`, or the head after another call's arguments.
-    pub(super) fn head(self, text: &str, is_first: bool) -> Found<Head> {
+    pub(super) fn head(self, text: &str, is_first: bool) -> HeadResult<Head> {
         let mut cursor = Cursor { text, at: 0 };
         match self {
             Self::JsonList => cursor.list_head(is_first),
@@ -86,7 +86,7 @@ fn behind_call(text: &str) -> Option<&str> {
     Some(cursor.rest())
 }
 
-fn named(name: &str, at: usize) -> Found<Head> {
+fn named(name: &str, at: usize) -> HeadResult<Head> {
     let name = name.trim();
     if name.is_empty() { Err(NoHead::Never) } else { Ok(Head::Call { name: name.into(), at }) }
 }
@@ -102,19 +102,19 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips white space and returns the next byte.
-    fn peek(&mut self) -> Found<u8> {
+    fn peek(&mut self) -> HeadResult<u8> {
         self.at = self.text.len() - self.rest().trim_start().len();
         self.rest().bytes().next().ok_or(NoHead::More)
     }
 
-    fn take(&mut self, wanted: u8) -> Found<()> {
+    fn take(&mut self, wanted: u8) -> HeadResult<()> {
         let is_wanted = self.peek()? == wanted;
         self.at += usize::from(is_wanted);
         if is_wanted { Ok(()) } else { Err(NoHead::Never) }
     }
 
     /// Consumes `tag` and the white space before it.
-    fn prefix(&mut self, tag: &str) -> Found<()> {
+    fn prefix(&mut self, tag: &str) -> HeadResult<()> {
         self.peek()?;
         if self.rest().starts_with(tag) {
             self.at += tag.len();
@@ -124,24 +124,24 @@ impl<'a> Cursor<'a> {
     }
 
     /// Consumes the text up to and including `mark`, and returns the text before it.
-    fn until(&mut self, mark: &str) -> Found<&'a str> {
+    fn until(&mut self, mark: &str) -> HeadResult<&'a str> {
         let (before, _) = self.rest().split_once(mark).ok_or(NoHead::More)?;
         self.at += before.len() + mark.len();
         Ok(before)
     }
 
     /// Returns the head of a call whose arguments are an object that starts here.
-    fn object(&mut self, name: &str) -> Found<Head> {
+    fn object(&mut self, name: &str) -> HeadResult<Head> {
         if self.peek()? == b'{' { named(name, self.at) } else { Err(NoHead::Never) }
     }
 
-    fn named_head(&mut self, tag: &str) -> Found<Head> {
+    fn named_head(&mut self, tag: &str) -> HeadResult<Head> {
         self.prefix(tag)?;
         let name = self.until(">")?;
         named(if tag == "<function=" { name } else { function_name(name) }, self.at)
     }
 
-    fn deepseek_head(&mut self) -> Found<Head> {
+    fn deepseek_head(&mut self) -> HeadResult<Head> {
         let before = self.until(DEEPSEEK_SEPARATOR)?;
         if self.peek()? == b'{' {
             return named(before, self.at);
@@ -152,7 +152,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads the head of a call in `[{...}, {...}]`, at the start of the list or after the arguments of a
     /// call.
-    fn list_head(&mut self, is_first: bool) -> Found<Head> {
+    fn list_head(&mut self, is_first: bool) -> HeadResult<Head> {
         if is_first {
             self.take(b'[')?;
             return self.json_head();
@@ -166,7 +166,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Consumes the object members after the arguments, and the closing brace.
-    fn end_of_object(&mut self) -> Found<()> {
+    fn end_of_object(&mut self) -> HeadResult<()> {
         while self.peek()? == b',' {
             self.at += 1;
             self.value::<String>()?;
@@ -177,7 +177,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads `{"name": NAME, "arguments": {`, with other members before or between.
-    fn json_head(&mut self) -> Found<Head> {
+    fn json_head(&mut self) -> HeadResult<Head> {
         self.take(b'{')?;
         let mut name = None;
         loop {
@@ -197,14 +197,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// Returns the head of a call whose name must not be trimmed.
-    fn object_of_any(&mut self, name: &str) -> Found<Head> {
+    fn object_of_any(&mut self, name: &str) -> HeadResult<Head> {
         let is_object = self.peek()? == b'{';
         let head = Head::Call { name: name.into(), at: self.at };
         if is_object { Ok(head) } else { Err(NoHead::Never) }
     }
 
     /// Consumes a complete JSON value. Text must follow it, since a number at the end may continue.
-    fn value<T: for<'de> Deserialize<'de>>(&mut self) -> Found<T> {
+    fn value<T: for<'de> Deserialize<'de>>(&mut self) -> HeadResult<T> {
         self.peek()?;
         let mut stream = serde_json::Deserializer::from_str(self.rest()).into_iter::<T>();
         let value = match stream.next() {

@@ -62,7 +62,7 @@ struct OpenCall {
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum StreamState {
     Head,
     /// The rest can only be parsed when it is complete.
     Late,
@@ -76,7 +76,7 @@ enum State {
 #[derive(Debug, Clone)]
 pub(super) struct CallStream {
     form: CallForm,
-    state: State,
+    state: StreamState,
     at: usize,
     /// Number of bytes already searched for the end of an argument.
     searched: usize,
@@ -85,7 +85,7 @@ pub(super) struct CallStream {
 
 impl CallStream {
     pub fn new(form: CallForm) -> Self {
-        Self { form, state: State::Head, at: 0, searched: 0, calls: 0 }
+        Self { form, state: StreamState::Head, at: 0, searched: 0, calls: 0 }
     }
 
     pub fn has_begun(&self) -> bool {
@@ -102,9 +102,9 @@ impl CallStream {
     pub fn read(&mut self, text: &str, teller: &mut CallTeller<'_>) {
         loop {
             let goes_on = match &mut self.state {
-                State::Head => self.read_head(text, teller),
-                State::Arguments(_) => self.read_arguments(text, teller),
-                State::Late | State::Done => false,
+                StreamState::Head => self.read_head(text, teller),
+                StreamState::Arguments(_) => self.read_arguments(text, teller),
+                StreamState::Late | StreamState::Done => false,
             };
             if !goes_on {
                 return;
@@ -121,13 +121,13 @@ impl CallStream {
         teller: &mut CallTeller<'_>,
     ) -> Option<&'a str> {
         self.read(text, teller);
-        let state = std::mem::replace(&mut self.state, State::Done);
+        let state = std::mem::replace(&mut self.state, StreamState::Done);
         match state {
-            State::Arguments(call) => {
+            StreamState::Arguments(call) => {
                 self.end_arguments(*call, text, is_closed, teller);
                 return Some("");
             }
-            State::Head | State::Late if is_closed => {
+            StreamState::Head | StreamState::Late if is_closed => {
                 let calls = self.form.parse_late(&text[self.at..], self.calls == 0);
                 if let Some(calls) = calls {
                     self.calls += calls.len();
@@ -174,7 +174,7 @@ impl CallStream {
             tell_delta(index, &told, teller);
         }
         let call = OpenCall { index, id, name, from: self.at, told, reader };
-        self.state = State::Arguments(Box::new(call));
+        self.state = StreamState::Arguments(Box::new(call));
     }
 
     fn read_head(&mut self, text: &str, teller: &mut CallTeller<'_>) -> bool {
@@ -195,19 +195,19 @@ impl CallStream {
             }
             Ok(Head::End { at }) => {
                 self.at += at;
-                self.state = State::Done;
+                self.state = StreamState::Done;
                 false
             }
             Err(NoHead::More) if rest.len() < HEAD_BYTES_MAX => false,
             Err(_) => {
-                self.state = State::Late;
+                self.state = StreamState::Late;
                 false
             }
         }
     }
 
     fn read_arguments(&mut self, text: &str, teller: &mut CallTeller<'_>) -> bool {
-        let State::Arguments(call) = &mut self.state else { return false };
+        let StreamState::Arguments(call) = &mut self.state else { return false };
         let before = call.told.len();
         let progress = match &mut call.reader {
             Reader::Json(json) => json.read(text, &mut self.at, &mut call.told),
@@ -234,7 +234,9 @@ impl CallStream {
                 true
             }
             Progress::Complete => {
-                let State::Arguments(call) = std::mem::replace(&mut self.state, State::Head) else {
+                let StreamState::Arguments(call) =
+                    std::mem::replace(&mut self.state, StreamState::Head)
+                else {
                     return false;
                 };
                 let value = match call.reader {

@@ -40,7 +40,9 @@ pub use messages::{ContentPart, Message, MessageContent, Role, ToolCall, ToolSch
 pub use output_event::{OutputEvent, OutputPlace};
 pub use output_format::{OutputFormat, TagPair, TaggedFormat};
 pub use output_parser::OutputParser;
-pub use sampler::{SampleError, Sampled, Sampler, SamplingParams, TokenLogprobs, logprobs_of};
+pub use sampler::{
+    InvalidParameter, SampleError, Sampled, Sampler, SamplingParams, TokenLogprobs, logprobs_of,
+};
 pub use stop::{StopMatcher, StopOutput};
 pub use template_time::TemplateTime;
 pub use token_mask::TokenMask;

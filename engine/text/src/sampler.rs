@@ -81,9 +81,9 @@ impl SamplingParams {
     }
 
     /// Returns an error if a parameter is out of range.
-    pub fn validate(&self) -> Result<(), SampleError> {
+    pub fn validate(&self) -> Result<(), InvalidParameter> {
         let in_range = |name, value: f32, expected, good: bool| {
-            if good { Ok(()) } else { Err(SampleError::Parameter { name, expected, value }) }
+            if good { Ok(()) } else { Err(InvalidParameter { name, expected, value }) }
         };
         let t = self.temperature;
         in_range("temperature", t, "a number from 0 on", t.is_finite() && t >= 0.0)?;
@@ -105,20 +105,25 @@ impl SamplingParams {
     }
 }
 
+/// A sampling parameter out of range.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[error("{name}: expected {expected}, found {value}")]
+pub struct InvalidParameter {
+    /// Name of the field of [`SamplingParams`].
+    pub name: &'static str,
+    /// Description of a valid value.
+    pub expected: &'static str,
+    /// The value given.
+    pub value: f32,
+}
+
 /// An error of sampling.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SampleError {
     /// A parameter out of range.
-    #[error("{name}: expected {expected}, found {value}")]
-    Parameter {
-        /// Name of the parameter.
-        name: &'static str,
-        /// Description of a valid value.
-        expected: &'static str,
-        /// The value given.
-        value: f32,
-    },
+    #[error(transparent)]
+    Parameter(#[from] InvalidParameter),
     /// A logit that is NaN or plus infinity.
     #[error("the logit of token {token} is {value}: the model's output is damaged")]
     NotFinite {

@@ -57,7 +57,7 @@ pub struct Asset {
 
 /// Source of the small files.
 #[derive(Debug)]
-enum Small {
+enum SmallFiles {
     /// Files of the directory.
     Files,
     /// Files generated from the metadata of a GGUF file.
@@ -68,7 +68,7 @@ enum Small {
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,
-    small: Small,
+    small: SmallFiles,
     config: ModelConfig,
     generation: GenerationDefaults,
     shape: ModelShape,
@@ -110,7 +110,7 @@ impl Checkpoint {
         let naming = names::in_checkpoint(&config, shape_of);
         let checkpoint = Self {
             directory,
-            small: Small::Files,
+            small: SmallFiles::Files,
             config,
             generation,
             shape,
@@ -349,11 +349,11 @@ impl Checkpoint {
     /// The errors of [`Self::assets`].
     pub fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, ImportError> {
         match &self.small {
-            Small::Files => match read_small(&self.directory.join(name), MAX_ASSET_BYTES)? {
+            SmallFiles::Files => match read_small(&self.directory.join(name), MAX_ASSET_BYTES)? {
                 None if name == TOKENIZER => tiktoken::tokenizer_json(&self.directory),
                 found => Ok(found),
             },
-            Small::Written(assets) => {
+            SmallFiles::Written(assets) => {
                 let asset = assets.iter().find(|asset| asset.name == name);
                 Ok(asset.map(|asset| asset.bytes.clone()))
             }

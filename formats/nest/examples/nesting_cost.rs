@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use nestling_formats::Level;
 use nestling_formats::nested::{
-    Calibrated, CodecFitter, DampedMoments, NestedError, QuantizeOptions, SecondMoments,
+    CodecFitter, DampedMoments, InputCalibration, NestedError, QuantizeOptions, SecondMoments,
     TableRefit, level_errors, quantize_calibrated, quantize_matrix,
 };
 
@@ -77,7 +77,7 @@ fn logs(
     for last in [false, true] {
         let mut refit = TableRefit::new(&codec);
         for Matrix { weights, moments, damped } in matrices {
-            let known = Calibrated { moments, damped };
+            let known = InputCalibration { moments, damped };
             let coded = if calibrated {
                 quantize_calibrated(weights, rows, cols, &codec, &known, options)?
             } else {

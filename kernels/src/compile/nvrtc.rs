@@ -109,10 +109,10 @@ pub(super) fn compile(
 }
 
 type SizeOf = unsafe fn(nvrtcProgram, *mut usize) -> nvrtcResult;
-type Read = unsafe fn(nvrtcProgram, *mut c_char) -> nvrtcResult;
+type ReadInto = unsafe fn(nvrtcProgram, *mut c_char) -> nvrtcResult;
 
 /// Reads data of a program after querying its size.
-fn read(program: &Program, what: &str, size_of: SizeOf, read: Read) -> Result<Vec<u8>, String> {
+fn read(program: &Program, what: &str, size_of: SizeOf, read: ReadInto) -> Result<Vec<u8>, String> {
     let mut bytes = 0;
     // SAFETY: the program is alive; the call writes one number.
     check(what, unsafe { size_of(program.0, &mut bytes) })?;

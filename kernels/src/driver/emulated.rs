@@ -18,7 +18,7 @@ use std::time::Duration;
 use nestling_core::sync::whole;
 
 use self::history::{Access, History, full_name};
-use self::memory::{Found, Memory};
+use self::memory::{AllocationRange, Memory};
 use self::queue::{Operation, Queues, Ticket};
 use super::commands::{Command, Commands};
 use super::cuda::PinnedBytes;
@@ -32,14 +32,14 @@ const EARLY_ONE_IN: u64 = 4;
 const EARLY_MOST: usize = 6;
 
 /// An emulated device.
-pub(crate) struct Emulated {
+pub(crate) struct EmulatedDevice {
     launch: HostLaunch,
-    state: Mutex<State>,
+    state: Mutex<DeviceState>,
     /// Number of kernels that run before the device is lost.
     left: AtomicU64,
 }
 
-struct State {
+struct DeviceState {
     memory: Memory,
     queues: Queues,
     history: History,
@@ -50,7 +50,7 @@ struct State {
     failed: Option<String>,
 }
 
-enum Work {
+enum QueuedWork {
     Copy { name: &'static str, from: Address, to: Address, bytes: u64 },
     Command(Arc<Commands>, usize),
     Record(usize),
@@ -61,9 +61,9 @@ fn lost(reason: String) -> CudaError {
     CudaError::Lost { reason }
 }
 
-impl Emulated {
+impl EmulatedDevice {
     pub fn new(launch: HostLaunch) -> Self {
-        let state = State {
+        let state = DeviceState {
             memory: Memory::default(),
             queues: Queues::new(0),
             history: History::default(),
@@ -74,7 +74,7 @@ impl Emulated {
         Self { launch, state: Mutex::new(state), left: AtomicU64::new(u64::MAX) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DeviceState> {
         whole(self.state.lock())
     }
 
@@ -100,7 +100,7 @@ impl Emulated {
     /// Completes a stream's operations and removes it.
     ///
     /// # Errors
-    /// Fails like [`Emulated::synchronize`].
+    /// Fails like [`EmulatedDevice::synchronize`].
     pub fn destroy_stream(&self, stream: usize) -> Result<(), CudaError> {
         let mut state = self.state();
         let done = self.run_stream(&mut state, stream).map(drop);
@@ -136,7 +136,11 @@ impl Emulated {
         Ok(())
     }
 
-    fn run_stream(&self, state: &mut State, stream: usize) -> Result<Option<Ticket>, CudaError> {
+    fn run_stream(
+        &self,
+        state: &mut DeviceState,
+        stream: usize,
+    ) -> Result<Option<Ticket>, CudaError> {
         let end = state.queues.end_of(stream);
         end.map_or(Ok(()), |end| self.run_to(state, end))?;
         Ok(end)
@@ -183,7 +187,7 @@ impl Emulated {
     pub fn copy_in(&self, stream: usize, source: &[u8], to: Address) -> Result<(), CudaError> {
         let from = source.as_ptr().expose_provenance() as Address;
         let bytes = source.len() as u64;
-        self.give(stream, [Work::Copy { name: "a copy to the device", from, to, bytes }])
+        self.give(stream, [QueuedWork::Copy { name: "a copy to the device", from, to, bytes }])
     }
 
     /// Copies device memory to the host.
@@ -193,7 +197,7 @@ impl Emulated {
     pub fn copy_out(&self, stream: usize, from: Address, to: &mut [u8]) -> Result<(), CudaError> {
         let bytes = to.len() as u64;
         let to = to.as_mut_ptr().expose_provenance() as Address;
-        self.give(stream, [Work::Copy { name: "a copy from the device", from, to, bytes }])
+        self.give(stream, [QueuedWork::Copy { name: "a copy from the device", from, to, bytes }])
     }
 
     /// Submits commands.
@@ -202,10 +206,14 @@ impl Emulated {
     /// Returns any error of the device.
     pub fn run(&self, stream: usize, commands: &Arc<Commands>) -> Result<(), CudaError> {
         let all = 0..commands.len();
-        self.give(stream, all.map(|index| Work::Command(Arc::clone(commands), index)))
+        self.give(stream, all.map(|index| QueuedWork::Command(Arc::clone(commands), index)))
     }
 
-    fn give(&self, stream: usize, all: impl IntoIterator<Item = Work>) -> Result<(), CudaError> {
+    fn give(
+        &self,
+        stream: usize,
+        all: impl IntoIterator<Item = QueuedWork>,
+    ) -> Result<(), CudaError> {
         let mut state = self.state();
         if state.queues.is_late(stream) {
             state.left = state.questions;
@@ -224,7 +232,7 @@ impl Emulated {
     }
 
     /// Runs all operations that a ticket depends on, and often more.
-    fn run_to(&self, state: &mut State, ticket: Ticket) -> Result<(), CudaError> {
+    fn run_to(&self, state: &mut DeviceState, ticket: Ticket) -> Result<(), CudaError> {
         let needed = state.queues.is_drawn(2).then(|| state.queues.needed(ticket));
         while !state.queues.is_done(ticket) {
             let Some(operation) = state.queues.next(needed.as_ref()) else {
@@ -235,21 +243,21 @@ impl Emulated {
         Ok(())
     }
 
-    fn perform(&self, state: &mut State, operation: &Operation) -> Result<(), CudaError> {
+    fn perform(&self, state: &mut DeviceState, operation: &Operation) -> Result<(), CudaError> {
         if let Some(reason) = &state.failed {
             return Err(lost(reason.clone()));
         }
         let done = match &operation.work {
-            Work::Wait(_) => Ok(()),
-            Work::Record(event) => {
+            QueuedWork::Wait(_) => Ok(()),
+            QueuedWork::Record(event) => {
                 state.queues.reach(*event);
                 Ok(())
             }
-            Work::Copy { name, from, to, bytes } => {
+            QueuedWork::Copy { name, from, to, bytes } => {
                 self.launch.note(MemoryNote::Written { address: *to, bytes: *bytes });
                 state.copy(operation, name, *from, *to, *bytes)
             }
-            Work::Command(commands, index) => match commands.list().get(*index) {
+            QueuedWork::Command(commands, index) => match commands.list().get(*index) {
                 Some(Command::Copy { from, to, bytes }) => {
                     let (from, to, bytes) = (*from, *to, *bytes);
                     self.launch.note(MemoryNote::Copied { from, to, bytes });
@@ -269,7 +277,7 @@ impl Emulated {
 
     fn run_kernel(
         &self,
-        state: &mut State,
+        state: &mut DeviceState,
         operation: &Operation,
         launch: &Launch,
         params: &[u8],
@@ -306,7 +314,7 @@ impl Emulated {
         let mut state = self.state();
         let found = state.memory.find(address);
         let used = found.map_or(Ok(()), |found| {
-            let Found { what, start, bytes } = found;
+            let AllocationRange { what, start, bytes } = found;
             state.by_host(&format!("the release of {what}"), Access { start, bytes, writes: true })
         });
         self.launch.note(MemoryNote::Freed { address });
@@ -331,7 +339,7 @@ impl Emulated {
     /// Frees pinned memory.
     ///
     /// # Errors
-    /// Fails like [`Emulated::free`].
+    /// Fails like [`EmulatedDevice::free`].
     pub fn free_pinned(&self, bytes: &mut PinnedBytes) -> Result<(), CudaError> {
         self.free(bytes.take() as Address)
     }
@@ -358,7 +366,7 @@ impl Emulated {
     }
 }
 
-impl State {
+impl DeviceState {
     /// Notes that the host waited for a ticket.
     fn seen(&mut self, ticket: Ticket, event: Option<usize>) {
         self.queues.seen(ticket, event);
@@ -386,7 +394,7 @@ impl State {
         }
         let waiting = || {
             self.queues.waiting().find_map(|operation| match operation.work {
-                Work::Copy { name, from, to, bytes } => {
+                QueuedWork::Copy { name, from, to, bytes } => {
                     let mut uses = reach::of_copy(from, to, bytes).into_iter();
                     let conflicts = uses.any(|one| one.conflict(&access).is_some());
                     conflicts.then(|| full_name(name, operation.ticket))

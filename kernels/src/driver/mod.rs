@@ -18,7 +18,7 @@ use nestling_core::sync::whole;
 
 use self::commands::Commands;
 use self::cuda::Cuda;
-use self::emulated::Emulated;
+use self::emulated::EmulatedDevice;
 use crate::compile::KernelImages;
 use crate::devices::CudaDeviceChoice;
 use crate::error::CudaError;
@@ -59,7 +59,7 @@ pub struct GraphCounts {
 
 enum DriverApi {
     Cuda(Cuda),
-    Emulated(Emulated),
+    Emulated(EmulatedDevice),
 }
 
 /// A stream: its operations run in order.
@@ -115,7 +115,11 @@ impl Driver {
 
     /// Creates an emulated device, whose kernels `launch` runs.
     pub fn emulated(launch: HostLaunch, budget: Option<u64>) -> Arc<Self> {
-        Self::of(DriverApi::Emulated(Emulated::new(launch)), "emulated CUDA device".into(), budget)
+        Self::of(
+            DriverApi::Emulated(EmulatedDevice::new(launch)),
+            "emulated CUDA device".into(),
+            budget,
+        )
     }
 
     fn of(api: DriverApi, name: String, budget: Option<u64>) -> Arc<Self> {

@@ -2,7 +2,7 @@
 
 use nestling_core::EngineError;
 use nestling_core::backend::Write;
-use nestling_gpu::{NormParts, Quantized, RmsNorm};
+use nestling_gpu::{NormParts, QuantizedActivations, RmsNorm};
 
 use crate::driver::Address;
 use crate::params::{NormPartParams, RmsNormParams};
@@ -12,7 +12,8 @@ pub(super) fn rms_norm(
     recorder: &mut Recorder,
     &RmsNorm { x, weight, out, int8, rows, cols, eps, write }: &RmsNorm<Address>,
 ) -> Result<(), EngineError> {
-    let Quantized { values, scales } = int8.unwrap_or(Quantized { values: 0, scales: 0 });
+    let QuantizedActivations { values, scales } =
+        int8.unwrap_or(QuantizedActivations { values: 0, scales: 0 });
     let adds = u32::from(write == Write::Add);
     let params = RmsNormParams { x, weight, out, values, scales, rows, cols, eps, adds };
     Ok(recorder.launch(params.launch(), &params)?)

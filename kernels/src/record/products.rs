@@ -9,8 +9,8 @@ use nestling_core::EngineError;
 use nestling_core::backend::Write;
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_gpu::{
-    CommandRecorder, HeadsRest, Input, Job, Output, ProductKind, Products, Quantized, RowPair,
-    WorkKind, at_once, pieces, word, work_of,
+    CommandRecorder, HeadsRest, Input, Job, Output, ProductKind, Products, QuantizedActivations,
+    RowPair, WorkKind, at_once, pieces, word, work_of,
 };
 
 use crate::backend::CudaBackend;
@@ -24,7 +24,7 @@ use crate::recorder::Recorder;
 
 /// Returns whether a job multiplies one row with a nested matrix in int8.
 pub(super) fn is_one_row(job: &Job<'_, CudaBackend>) -> bool {
-    Way::of(job) == Way::One
+    ProductForm::of(job) == ProductForm::One
 }
 
 /// Number of matrix cells, one tile by one group each, that a thread block processes at once.
@@ -34,7 +34,7 @@ const CELLS_AT_ONCE: usize = 128;
 const MANY_PAIRS: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ProductForm {
     /// Int8, one pair.
     One,
     /// Int8, few pairs.
@@ -48,7 +48,7 @@ enum Way {
     Float,
 }
 
-impl Way {
+impl ProductForm {
     fn of(job: &Job<'_, CudaBackend>) -> Self {
         match (job.kind, job.pairs.len()) {
             (ProductKind::Float, _) => Self::Float,
@@ -164,9 +164,9 @@ pub(super) fn products(
     recorder: &mut Recorder,
     Products { jobs, pairs, input, output }: &Products<'_, CudaBackend>,
 ) -> Result<(), EngineError> {
-    let mut ways: Vec<(Way, Blocks)> = Vec::new();
+    let mut ways: Vec<(ProductForm, Blocks)> = Vec::new();
     for job in *jobs {
-        let way = Way::of(job);
+        let way = ProductForm::of(job);
         let known = ways.iter().position(|(other, _)| *other == way);
         let at = known.unwrap_or_else(|| {
             ways.push((way, Blocks::default()));
@@ -231,7 +231,7 @@ pub(super) fn params_of(
     output: &Output<Address>,
 ) -> Result<ProductParams, EngineError> {
     // Default: a kernel only reads the input of its kind, which is present.
-    let quantized = input.quantized.unwrap_or(Quantized { values: 0, scales: 0 });
+    let quantized = input.quantized.unwrap_or(QuantizedActivations { values: 0, scales: 0 });
     // Default: as above.
     let floats = input.floats.unwrap_or(0);
     Ok(ProductParams {
@@ -252,7 +252,7 @@ pub(super) fn params_of(
 
 fn record(
     recorder: &mut Recorder,
-    way: Way,
+    way: ProductForm,
     blocks: &Blocks,
     pairs: Address,
     input: &Input<Address>,

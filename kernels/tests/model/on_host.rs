@@ -45,7 +45,7 @@ fn runner(
 }
 
 #[derive(Default)]
-struct Seen {
+struct RunResult {
     bits: Vec<u32>,
     stats: StreamStats,
     uses: u64,
@@ -54,7 +54,7 @@ struct Seen {
     promoted_later: u64,
 }
 
-impl Seen {
+impl RunResult {
     fn add(&mut self, output: &StepOutput) {
         self.bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
         self.stats.add(&output.stats.streaming);
@@ -63,8 +63,8 @@ impl Seen {
 }
 
 /// Runs a prompt and the tokens after it, one at a time.
-fn run(runner: &mut dyn ModelRunner, tokens: &[u32]) -> Seen {
-    let mut seen = Seen::default();
+fn run(runner: &mut dyn ModelRunner, tokens: &[u32]) -> RunResult {
+    let mut seen = RunResult::default();
     seen.add(&step(runner, (0, &tokens[..PROMPT]), |at| at + 1 == PROMPT));
     let first = seen.stats.promoted_experts;
     for at in PROMPT..tokens.len() {
@@ -122,7 +122,11 @@ fn experts_that_are_wanted_often_move_to_the_device() {
 
 /// Returns a model that had slots for half of its experts, then for a quarter, then for `bytes` bytes. Its
 /// asynchronous copies complete only after a wait or after `questions` queries.
-fn with_free_slots(parts: &Parts, (questions, bytes): (u64, u64), experts: HostExperts) -> Late {
+fn with_free_slots(
+    parts: &Parts,
+    (questions, bytes): (u64, u64),
+    experts: HostExperts,
+) -> LateRunner {
     let device = Cuda::own_device();
     device.delay_copies(questions);
     let (all, _) = expert_bytes(parts);
@@ -133,10 +137,10 @@ fn with_free_slots(parts: &Parts, (questions, bytes): (u64, u64), experts: HostE
     runner.change_expert_memory().unwrap();
     memory.set_budget(bytes);
     runner.change_expert_memory().unwrap();
-    Late { is_emulated: is_emulated(&device), runner }
+    LateRunner { is_emulated: is_emulated(&device), runner }
 }
 
-struct Late {
+struct LateRunner {
     runner: Runner<CudaBackend>,
     is_emulated: bool,
 }
@@ -151,7 +155,7 @@ fn what_moves_to_the_device_is_there_later() {
     // The slots fit all experts, or promotions require evictions.
     for (questions, bytes) in [(0, 2 * all), (u64::MAX, 2 * all), (3, all / 2)] {
         let late = with_free_slots(&parts, (questions, bytes), HostExperts::Always);
-        let Late { mut runner, is_emulated } = late;
+        let LateRunner { mut runner, is_emulated } = late;
         let seen = run(&mut runner, tokens);
         assert!(seen.bits == expected.bits && seen.uses == expected.uses, "{questions} {bytes}");
         let StreamStats { host_uses, recalled_bytes, promoted_experts, .. } = seen.stats;
@@ -218,7 +222,7 @@ fn levels_by_weight_and_rows_of_several_sequences_are_the_same_on_the_host() {
     let slopes = parts.source.sensitivities().expert(0, 0).unwrap().slopes(Level::L8);
     let policy = DualPolicy::up_to(Level::L8, Threshold::new(slopes[2] / 16.0));
     let both = |runner: &mut dyn ModelRunner| {
-        let mut seen = Seen::default();
+        let mut seen = RunResult::default();
         for (index, tokens) in parts.text[..8].chunks(4).enumerate() {
             let levels = (LevelPolicy::Dual(policy), |_| true);
             seen.add(&try_step_at(runner, (index * 4, tokens), levels).unwrap());

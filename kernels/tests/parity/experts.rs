@@ -23,7 +23,7 @@ struct Case {
     together: u32,
 }
 
-struct Found {
+struct ExpertTables {
     inner: Vec<Block>,
     outer: Vec<Block>,
     pairs: [Vec<Pair>; 2],
@@ -38,7 +38,7 @@ impl Case {
         Self { ids, weights, levels: levels.to_vec(), held: [5; EXPERTS], least: None, together: 2 }
     }
 
-    fn run(&self) -> Found {
+    fn run(&self) -> ExpertTables {
         let entry = |(expert, levels): (u64, &u32)| {
             let matrices = [0, 1, 2].map(|matrix| 1000 * (expert + 1) + matrix);
             ExpertEntry { matrices, levels: *levels, padding: 0 }
@@ -79,7 +79,7 @@ impl Case {
             rest = after;
             part
         });
-        Found {
+        ExpertTables {
             inner: bytemuck::cast_slice(inner).to_vec(),
             outer: bytemuck::cast_slice(outer).to_vec(),
             pairs: [first, second].map(|pairs| bytemuck::cast_slice(pairs).to_vec()),
@@ -90,7 +90,7 @@ impl Case {
 
     /// Checks that each use is in one block of each matrix of its expert. Uses of the same level share
     /// blocks.
-    fn check(&self, levels: &[u32]) -> Found {
+    fn check(&self, levels: &[u32]) -> ExpertTables {
         let found = self.run();
         let per_token = (self.ids.len() / self.levels.len()) as u32;
         let mut alike: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();

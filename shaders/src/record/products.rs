@@ -257,7 +257,8 @@ pub(super) fn heads_rest(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
     HeadsRest { x, out, heads, inputs, outputs, rest }: &HeadsRest<Binding>,
 ) -> Result<(), EngineError> {
-    let params = params::Rest { places: *heads, inputs: *inputs, outputs: *outputs, rest: *rest };
+    let params =
+        params::HeadTail { places: *heads, inputs: *inputs, outputs: *outputs, rest: *rest };
     let elements = u64::from(*heads) * u64::from(*rest);
     if elements == 0 {
         return Ok(());

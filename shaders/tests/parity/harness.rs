@@ -9,11 +9,11 @@ use nestling_wgpu::{
 /// Adapter of all devices: the first one, including software.
 pub const ADAPTER: AdapterChoice = AdapterChoice::Index(0);
 
-type Shared = SharedDevices<WgpuBackend>;
+type DeviceSlot = SharedDevices<WgpuBackend>;
 
-static DEVICES: Shared = Shared::new();
-static PLAIN_DEVICES: Shared = Shared::new();
-static LIMITED_DEVICES: Shared = Shared::new();
+static DEVICES: DeviceSlot = DeviceSlot::new();
+static PLAIN_DEVICES: DeviceSlot = DeviceSlot::new();
+static LIMITED_DEVICES: DeviceSlot = DeviceSlot::new();
 
 fn is_software(device: &WgpuBackend) -> bool {
     device.name().contains("llvmpipe")
@@ -27,7 +27,7 @@ pub fn lacks_device() -> Option<String> {
     Some(error)
 }
 
-fn get(devices: &Shared, options: WgpuOptions) -> Result<WgpuBackend, WgpuError> {
+fn get(devices: &DeviceSlot, options: WgpuOptions) -> Result<WgpuBackend, WgpuError> {
     let open = || WgpuBackend::open(&WgpuOptions { adapter: ADAPTER, ..options });
     devices.get(is_software, open, Vulkan::again)
 }

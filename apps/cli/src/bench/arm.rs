@@ -95,7 +95,7 @@ impl ArmOptions {
 
 /// Cost of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct MeasuredCost {
     pub time: Duration,
     /// Number of tokens computed, summed over all sessions.
     pub tokens: u64,
@@ -107,7 +107,7 @@ pub struct Spent {
     pub device: BackendCounters,
 }
 
-impl AddAssign for Spent {
+impl AddAssign for MeasuredCost {
     fn add_assign(&mut self, other: Self) {
         self.time += other.time;
         self.tokens += other.tokens;
@@ -188,7 +188,7 @@ impl Arm {
     }
 
     /// Computes one token at an empty context, as at the start of a chat.
-    pub fn first_token(&mut self, cancel: &CancelToken) -> Result<Spent, EngineError> {
+    pub fn first_token(&mut self, cancel: &CancelToken) -> Result<MeasuredCost, EngineError> {
         self.step(1, 0..1, true, cancel)
     }
 
@@ -199,9 +199,9 @@ impl Arm {
         start: usize,
         count: usize,
         cancel: &CancelToken,
-    ) -> Result<Spent, EngineError> {
+    ) -> Result<MeasuredCost, EngineError> {
         let rows = (self.runner.limits().rows_max / sessions.max(1)).max(1);
-        let (mut spent, mut done) = (Spent::default(), 0);
+        let (mut spent, mut done) = (MeasuredCost::default(), 0);
         while done < count {
             let now = rows.min(count - done);
             let last = done + now == count;
@@ -218,8 +218,8 @@ impl Arm {
         start: usize,
         count: usize,
         cancel: &CancelToken,
-    ) -> Result<Spent, EngineError> {
-        let mut spent = Spent::default();
+    ) -> Result<MeasuredCost, EngineError> {
+        let mut spent = MeasuredCost::default();
         for position in start..start + count {
             spent += self.step(sessions, position..position + 1, true, cancel)?;
         }
@@ -234,7 +234,7 @@ impl Arm {
         positions: std::ops::Range<usize>,
         last: bool,
         cancel: &CancelToken,
-    ) -> Result<Spent, EngineError> {
+    ) -> Result<MeasuredCost, EngineError> {
         let mut batch = Batch::default();
         let levels = match &self.dual {
             Some(dual) => LevelPolicy::Dual(dual.of_next_step(dual.policy())),
@@ -270,7 +270,7 @@ impl Arm {
         }
         match output.failures.into_iter().next() {
             Some(failure) => Err(failure.error),
-            None => Ok(Spent {
+            None => Ok(MeasuredCost {
                 time,
                 tokens: batch.rows.len() as u64,
                 weight_bytes: output.stats.weight_bytes,

@@ -17,7 +17,7 @@ use crate::interrupt::Interrupt;
 use crate::located::{NamedModel, open_store_on};
 use crate::observe::Observer;
 use crate::speed::read_options;
-use arm::{Arm, ArmOptions, Spent};
+use arm::{Arm, ArmOptions, MeasuredCost};
 use machine::Machine;
 use nestling::engine::dual::LevelMode;
 use nestling::engine::reads::ReadOptions;
@@ -273,14 +273,14 @@ impl Bench<'_> {
         arm: &mut Arm,
         test: Test,
         cancel: &CancelToken,
-    ) -> std::result::Result<Option<Spent>, EngineError> {
+    ) -> std::result::Result<Option<MeasuredCost>, EngineError> {
         let mut left = std::mem::take(&mut self.warmup_tokens);
         if left == 0 || test.generated == 0 {
             self.warmup_tokens = left;
             return Ok(None);
         }
         self.say(&format!("warmup of {left} tokens"));
-        let mut spent = Spent::default();
+        let mut spent = MeasuredCost::default();
         while left > 0 {
             // One context of the test's length at a time.
             let now = left.min(test.generated);
@@ -296,7 +296,7 @@ impl Bench<'_> {
         arm: &mut Arm,
         test: Test,
         cancel: &CancelToken,
-    ) -> std::result::Result<Vec<Spent>, EngineError> {
+    ) -> std::result::Result<Vec<MeasuredCost>, EngineError> {
         let Test { sessions, depth, prompt, generated } = test;
         if !self.args.run.no_warmup {
             if prompt > 0 {
@@ -315,7 +315,7 @@ impl Bench<'_> {
                 self.say(&format!("depth run {run}/{repetitions}"));
                 arm.prompt(sessions, 0, depth, cancel)?;
             }
-            let mut spent = Spent::default();
+            let mut spent = MeasuredCost::default();
             if prompt > 0 {
                 self.say(&format!("prompt run {run}/{repetitions}"));
                 spent += arm.prompt(sessions, depth, prompt, cancel)?;

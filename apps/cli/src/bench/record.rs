@@ -1,6 +1,6 @@
 //! One result: llama-bench's fields, followed by Nestling's.
 
-use super::arm::Spent;
+use super::arm::MeasuredCost;
 use super::machine::Machine;
 use super::{Opening, Test};
 use crate::args::{KvTypeArg, LoadModeArg};
@@ -78,8 +78,8 @@ pub struct Record<'a> {
     /// Name of the compute device; `None` for the CPU.
     pub device: Option<&'a str>,
     /// Cost of the warm-up tokens, which the samples exclude.
-    pub cold: Option<Spent>,
-    pub samples: &'a [Spent],
+    pub cold: Option<MeasuredCost>,
+    pub samples: &'a [MeasuredCost],
 }
 
 /// Mean and sample standard deviation.
@@ -105,7 +105,7 @@ impl Record<'_> {
     }
 
     fn rates(&self) -> Vec<f64> {
-        let rate = |sample: &Spent| sample.tokens as f64 / seconds(sample.time);
+        let rate = |sample: &MeasuredCost| sample.tokens as f64 / seconds(sample.time);
         self.samples.iter().map(rate).collect()
     }
 

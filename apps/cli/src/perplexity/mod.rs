@@ -72,7 +72,7 @@ pub fn perplexity(args: &PerplexityArgs, console: &Console, interrupt: &Interrup
     };
     let open_options = open_options(args, &store, points, sample);
     let open_options = open_options.map_err(|error| explain(&error))?;
-    let judging = Judging {
+    let judging = Evaluation {
         args,
         store: &store,
         tokens: &tokens,
@@ -106,7 +106,7 @@ fn at_one_level(path: &Path, args: &PerplexityArgs, console: &Console) -> Result
     })
 }
 
-struct Judging<'a> {
+struct Evaluation<'a> {
     args: &'a PerplexityArgs,
     store: &'a Arc<Store>,
     tokens: &'a [u32],
@@ -116,7 +116,7 @@ struct Judging<'a> {
     interrupt: &'a Interrupt,
 }
 
-impl Judging<'_> {
+impl Evaluation<'_> {
     /// Evaluates the perplexity of the store without a reference.
     fn alone(&self) -> Result<()> {
         let mut models = self.open(|cancel, bar| plain::Opening {

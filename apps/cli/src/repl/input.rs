@@ -24,7 +24,7 @@ const HISTORY_LINES: usize = 2000;
 
 /// Result of reading input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entered {
+pub enum InputEvent {
     /// A message or a slash command; never empty.
     Text(String),
     /// Ctrl-C on an empty line.
@@ -153,7 +153,7 @@ impl Lines {
     }
 
     /// Waits for a message, a command or the end of input.
-    pub fn read(&mut self, console: &Console, interrupt: &Interrupt) -> Result<Entered> {
+    pub fn read(&mut self, console: &Console, interrupt: &Interrupt) -> Result<InputEvent> {
         let mut assembler = Assembler::default();
         // Lines of the message so far, and the initial content of the next line.
         let (mut typed, mut begun): (Vec<String>, String) = (Vec::new(), String::new());
@@ -165,11 +165,11 @@ impl Lines {
                 Err(ReadlineError::Interrupted) => {
                     let dropped = self.keys.cleared.swap(false, Ordering::Relaxed);
                     return Ok(match dropped || assembler.is_open() {
-                        true => Entered::Dropped,
-                        false => Entered::Interrupt,
+                        true => InputEvent::Dropped,
+                        false => InputEvent::Interrupt,
                     });
                 }
-                Err(ReadlineError::Eof) => return Ok(Entered::End),
+                Err(ReadlineError::Eof) => return Ok(InputEvent::End),
                 Err(error) => {
                     return Err(Failure::new(format!("cannot read the terminal: {error}")));
                 }
@@ -195,7 +195,7 @@ impl Lines {
             }
             if let Some(text) = text.filter(|text| !text.trim().is_empty()) {
                 self.remember(&text);
-                return Ok(Entered::Text(text));
+                return Ok(InputEvent::Text(text));
             }
         }
     }
@@ -263,7 +263,7 @@ fn erase(lines: &[String]) {
     }
 }
 
-enum Edited {
+enum EditResult {
     Changed(String),
     Unchanged,
     /// The editor exited with an error status.
@@ -275,11 +275,11 @@ enum Edited {
 fn edited(text: &str, console: &Console, interrupt: &Interrupt) -> Option<String> {
     // Ctrl-C is for the editor.
     match interrupt.guard(|_| edit_outside(text)) {
-        Ok(Edited::Changed(text)) => return Some(text),
-        Ok(Edited::Unchanged) => {
+        Ok(EditResult::Changed(text)) => return Some(text),
+        Ok(EditResult::Unchanged) => {
             console.say("the message was not changed and not sent; Enter sends it");
         }
-        Ok(Edited::Cancelled(status)) => {
+        Ok(EditResult::Cancelled(status)) => {
             let how = status.code().map_or("a signal".into(), |code| format!("status {code}"));
             console.say(format_args!("the message was not sent: the editor ended with {how}"));
         }
@@ -288,7 +288,7 @@ fn edited(text: &str, console: &Console, interrupt: &Interrupt) -> Option<String
     None
 }
 
-fn edit_outside(text: &str) -> Result<Edited> {
+fn edit_outside(text: &str) -> Result<EditResult> {
     let file = tempfile::Builder::new().prefix("nestling-").suffix(".txt").tempfile();
     let folder = std::env::temp_dir();
     // The file is closed while the editor uses it, and removed at the end.
@@ -305,13 +305,13 @@ fn edit_outside(text: &str) -> Result<Edited> {
             .advise("set VISUAL or EDITOR to an editor that is installed")
     })?;
     if !status.success() {
-        return Ok(Edited::Cancelled(status));
+        return Ok(EditResult::Cancelled(status));
     }
     let edited = std::fs::read_to_string(&path);
     let edited = edited.map_err(|error| Failure::file("read", &path, &error))?;
     match edited.trim_end() == text.trim_end() {
-        true => Ok(Edited::Unchanged),
-        false => Ok(Edited::Changed(edited)),
+        true => Ok(EditResult::Unchanged),
+        false => Ok(EditResult::Changed(edited)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests of `nestling bench`: names and fields compatible with llama-bench, and synthetic stores.
 
-use super::{Ran, bundled, run, scratch, store};
+use super::{ProcessOutput, bundled, run, scratch, store};
 use serde_json::Value;
 use std::sync::OnceLock;
 
@@ -18,7 +18,7 @@ fn synthetic() -> &'static str {
     })
 }
 
-fn bench(store: &str, more: &[&str]) -> Ran {
+fn bench(store: &str, more: &[&str]) -> ProcessOutput {
     let line = ["bench", "-m", store, "-t", "1", "-r", "2", "--no-bandwidth"];
     let sizes: &[&str] = if more.contains(&"-p") { &[] } else { &["-p", "6", "-n", "3"] };
     run(&[&line[..], sizes, more].concat())
@@ -107,7 +107,7 @@ fn what_computes_is_said_once() {
     let script = format!("{} {} 1 2>&1", env!("CARGO_BIN_EXE_nestling"), line.join(" "));
     let mut shell = std::process::Command::new("sh");
     let output = shell.args(["-c", &script]).env("NESTLING_DEVICE", "auto").output().unwrap();
-    let text = Ran::from(output).ok();
+    let text = ProcessOutput::from(output).ok();
     let is_row = |line: &&str| line.starts_with('|');
     let rows = text.lines().filter(is_row).count();
     let table = text.lines().skip_while(|line| !is_row(line));

@@ -1,6 +1,6 @@
 //! Tests of `list`, `pull`, `rm` and `gc` with a local replacement for the Hub.
 
-use super::{Ran, crate_path, program, scratch};
+use super::{ProcessOutput, crate_path, program, scratch};
 use nestling_hub::Uses;
 use nestling_testkit::hub_server::Standin;
 use serde_json::Value;
@@ -15,12 +15,12 @@ fn gguf() -> PathBuf {
     crate_path("../../engine/runtime/tests/data/gguf/qwen3-moe.gguf")
 }
 
-struct Place {
+struct HubFixture {
     home: tempfile::TempDir,
     server: Standin,
 }
 
-impl Place {
+impl HubFixture {
     fn new() -> Self {
         let files = BTreeMap::from([(FILE.to_owned(), std::fs::read(gguf()).unwrap())]);
         let home = tempfile::tempdir_in(scratch()).unwrap();
@@ -31,7 +31,7 @@ impl Place {
         self.home.path().join(path)
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    fn run(&self, arguments: &[&str]) -> ProcessOutput {
         let mut command = program();
         command.env("HF_ENDPOINT", &self.server.address);
         command.env("HF_HOME", self.path("hf")).env("NESTLING_CACHE", self.path("nestling"));
@@ -65,7 +65,7 @@ fn freed(text: &str) -> &str {
 
 #[test]
 fn a_model_is_fetched_listed_used_and_removed() {
-    let place = Place::new();
+    let place = HubFixture::new();
     assert!(place.run(&["list"]).ok().contains("nothing is cached; `nestling pull"));
     let pulled = place.run(&["pull", REPOSITORY]);
     assert!(pulled.err.contains("runs where it lies"), "{}", pulled.err);
@@ -116,7 +116,7 @@ fn a_model_is_fetched_listed_used_and_removed() {
 
 #[test]
 fn what_is_in_use_stays() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.run(&["pull", REPOSITORY]).ok();
     let file = place.path(&format!("hf/hub/models--Nobody--Tiny-Cache/snapshots/{COMMIT}/{FILE}"));
     let uses = Uses::new(place.path("nestling/uses"));
@@ -139,7 +139,7 @@ fn what_is_in_use_stays() {
 
 #[test]
 fn a_file_in_place_is_listed_and_never_removed() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let file = place.path("models/own.gguf");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::copy(gguf(), &file).unwrap();
@@ -161,7 +161,7 @@ fn a_file_in_place_is_listed_and_never_removed() {
 
 #[test]
 fn what_nothing_needs_is_removed_and_nothing_else() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.run(&["pull", REPOSITORY]).ok();
     let blobs = place.path("hf/hub/models--Nobody--Tiny-Cache/blobs");
     let part = blobs.join(format!("{}.part", "a".repeat(64)));
@@ -203,7 +203,7 @@ fn what_nothing_needs_is_removed_and_nothing_else() {
 
 #[test]
 fn stores_that_no_command_finds_go_where_their_source_is_here() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let file = place.path("models/own.gguf");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::copy(gguf(), &file).unwrap();
@@ -233,7 +233,7 @@ fn stores_that_no_command_finds_go_where_their_source_is_here() {
 #[test]
 fn nothing_behind_a_linked_folder_is_listed_or_removed() {
     use std::os::unix::fs::symlink;
-    let place = Place::new();
+    let place = HubFixture::new();
     place.run(&["pull", REPOSITORY]).ok();
     let stores = place.path("nestling/stores");
     let outside = |name: &str| place.path("outside").join(name);
@@ -285,7 +285,7 @@ fn nothing_behind_a_linked_folder_is_listed_or_removed() {
 #[cfg(unix)]
 #[test]
 fn a_cache_that_is_a_link_itself_is_used_as_before() {
-    let place = Place::new();
+    let place = HubFixture::new();
     std::fs::create_dir_all(place.path("disk/hub")).unwrap();
     std::fs::create_dir_all(place.path("disk/stores")).unwrap();
     std::fs::create_dir_all(place.path("hf")).unwrap();
@@ -301,7 +301,7 @@ fn a_cache_that_is_a_link_itself_is_used_as_before() {
 #[cfg(unix)]
 #[test]
 fn pipes_and_links_in_place_of_records_and_locks_hold_nobody_up() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.run(&["pull", REPOSITORY, "--convert"]).ok();
     let pipe = |path: &Path| {
         let _ = std::fs::remove_file(path);

@@ -67,7 +67,7 @@ fn environment_variables_stand_for_flags() {
     let with_env = |arguments: &[&str], n: &str| {
         let mut command = program();
         command.env("NESTLING_MODEL", store()).env("NESTLING_PREDICT", n);
-        super::Ran::from(command.args(arguments).output().unwrap()).ok()
+        super::ProcessOutput::from(command.args(arguments).output().unwrap()).ok()
     };
     let expected = run(&[&flags[..], &["-m", store(), "-n", "8"]].concat()).ok();
     assert_eq!(with_env(&flags, "8"), expected);
@@ -75,7 +75,7 @@ fn environment_variables_stand_for_flags() {
     assert_eq!(with_env(&[&flags[..], &["-n", "8"]].concat(), "3"), expected);
     let mut command = program();
     command.env("NESTLING_MODEL", "/no/such").args([&flags[..], &[store(), "-n", "8"]].concat());
-    assert_eq!(super::Ran::from(command.output().unwrap()).ok(), expected);
+    assert_eq!(super::ProcessOutput::from(command.output().unwrap()).ok(), expected);
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn completions_and_help() {
     // Help texts name environment variables without their values.
     let mut synth = program();
     let synth = synth.args(["bench", "synth", "--help"]).env("NESTLING_SHAPE", "tiny");
-    let synth = super::Ran::from(synth.output().unwrap()).ok();
+    let synth = super::ProcessOutput::from(synth.output().unwrap()).ok();
     assert!(
         synth.contains("[env: NESTLING_SHAPE]") && !synth.contains("NESTLING_SHAPE="),
         "{synth}"

@@ -1,9 +1,9 @@
 //! Tests of device selection. The machine may have any number of adapters.
 
-use super::{Ran, bundled, program, run};
+use super::{ProcessOutput, bundled, program, run};
 use serde_json::Value;
 
-fn without_drivers(arguments: &[&str]) -> Ran {
+fn without_drivers(arguments: &[&str]) -> ProcessOutput {
     let mut command = program();
     command.env("VK_DRIVER_FILES", "/no/such.json").env("VK_ICD_FILENAMES", "/no/such.json");
     command.args(arguments).output().unwrap().into()
@@ -35,7 +35,8 @@ fn everything_that_can_compute_is_listed() {
 fn without_a_gpu_the_cpu_computes_and_only_verbose_says_why() {
     let devices = without_drivers(&["devices"]).ok();
     assert!(devices.contains("no GPU"), "{devices}");
-    let lines = |ran: &Ran| ran.err.lines().filter(|line| line.contains("on the CPU")).count();
+    let lines =
+        |ran: &ProcessOutput| ran.err.lines().filter(|line| line.contains("on the CPU")).count();
     let arguments = with("auto");
     let auto = without_drivers(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(lines(&auto), 0, "{}", auto.err);

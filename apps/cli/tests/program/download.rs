@@ -1,7 +1,7 @@
 //! Tests of `-hf` with a local replacement for the Hub and a checkpoint in the published layout of
 //! Qwen3-30B-A3B.
 
-use super::{Ran, crate_path, program};
+use super::{ProcessOutput, crate_path, program};
 use nestling_testkit::hub_server::{HubFault, Standin};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn files() -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-fn run_at(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
+fn run_at(server: &Standin, home: &Path, arguments: &[&str]) -> ProcessOutput {
     let mut command = program();
     command.env("HF_ENDPOINT", &server.address);
     command.env("HF_HOME", home.join("hf")).env("NESTLING_CACHE", home.join("nestling"));
@@ -68,7 +68,7 @@ fn from_a_name_to_text() {
         .args(["run", "-m", &store.display().to_string(), "-p", "hello", "-n", "8", "--temp", "0"])
         .output()
         .unwrap();
-    assert_eq!(Ran::from(direct).ok(), text);
+    assert_eq!(ProcessOutput::from(direct).ok(), text);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn nobody_at_the_other_end() {
     let mut command = program();
     command.env("HF_ENDPOINT", "http://127.0.0.1:9").env("HF_HOME", home.path());
     let output = command.args(["run", "-hf", REPOSITORY, "-p", "x"]).output().unwrap();
-    Ran::from(output).fails(1, "cannot reach http://127.0.0.1:9", "--offline");
+    ProcessOutput::from(output).fails(1, "cannot reach http://127.0.0.1:9", "--offline");
 }
 
 #[test]
@@ -127,7 +127,8 @@ fn a_hub_that_misbehaves_is_left() {
                 command.env("HF_ENDPOINT", &server.address).env("HF_HUB_DOWNLOAD_TIMEOUT", seconds);
                 command.env("HF_HOME", home.path()).env("NESTLING_CACHE", home.path());
                 command.args(["run", "-hf", REPOSITORY, "-p", "hello", "-n", "8"]);
-                let ran: Ran = command.args(["--calibration", "none"]).output().unwrap().into();
+                let ran: ProcessOutput =
+                    command.args(["--calibration", "none"]).output().unwrap().into();
                 match error {
                     "" => drop(ran.ok()),
                     _ => ran.fails(1, error, advice),

@@ -186,7 +186,7 @@ fn a_full_disk_behind_the_output() {
     let mut command = program();
     command.args(["run", "-m", store(), "-p", "x", "-n", "4"]);
     let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
-    super::Ran::from(output).fails(1, "the disk is full", "free some space");
+    super::ProcessOutput::from(output).fails(1, "the disk is full", "free some space");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_closed_pipe_is_no_error() {
     );
     if cfg!(unix) {
         let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
-        let ran = super::Ran::from(output);
+        let ran = super::ProcessOutput::from(output);
         assert!(!ran.err.contains("error") && !ran.err.contains("panicked"), "{}", ran.err);
     }
 }
@@ -211,7 +211,7 @@ fn a_closed_pipe_ends_with_success_unless_a_file_is_missing_then() {
         drop(reader);
         let mut command = program();
         command.args(["run", "-m", store(), "-p", "x", "-n", "4", "-q"]).args(more);
-        super::Ran::from(command.stdout(writer).stderr(Stdio::piped()).output().unwrap())
+        super::ProcessOutput::from(command.stdout(writer).stderr(Stdio::piped()).output().unwrap())
     };
     let ran = closed(&[]);
     assert_eq!((ran.code, &*ran.err), (Some(0), ""));

@@ -1,6 +1,6 @@
 //! Tests of output constraints: JSON schemas, regular expressions and grammars.
 
-use super::{Ran, bundled, program, run, scratch};
+use super::{ProcessOutput, bundled, program, run, scratch};
 use serde_json::Value;
 
 const SCHEMA: &str = r#"{
@@ -14,7 +14,7 @@ const SCHEMA: &str = r#"{
     "additionalProperties": false
 }"#;
 
-fn tell(more: &[&str]) -> Ran {
+fn tell(more: &[&str]) -> ProcessOutput {
     run(&[&["run", "-m", bundled(), "-p", "The ship left the harbour.", "-q"], more].concat())
 }
 
@@ -50,7 +50,7 @@ fn answers_keep_to_a_json_schema() {
     let chat = ["chat", "-m", bundled(), "-p", "Name a ship.", "-q", "--temp", "1", "-s", "6"];
     assert_is_ship(&run(&[&chat[..], &["--json-schema", &path, "-n", "256"]].concat()).ok());
     // Given by a variable, which an argument overrides.
-    let from_variable = |more: &[&str]| -> Ran {
+    let from_variable = |more: &[&str]| -> ProcessOutput {
         let line = ["run", "-m", bundled(), "-p", "The ship", "-q", "--temp", "0", "-n", "256"];
         let mut program = program();
         program.env("NESTLING_JSON_SCHEMA", &path).args(line).args(more);
@@ -156,6 +156,6 @@ fn one_form_at_a_time() {
     }
     let mut program = program();
     program.env("NESTLING_REGEX", "a").env("NESTLING_JSON_OBJECT", "1").args(["run", "-p", "x"]);
-    let ran: Ran = program.output().unwrap().into();
+    let ran: ProcessOutput = program.output().unwrap().into();
     ran.fails(2, "--json-object cannot be used with --regex", "environment variable");
 }

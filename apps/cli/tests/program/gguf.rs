@@ -1,6 +1,6 @@
 //! Tests of GGUF files as models.
 
-use super::{Ran, program, run, scratch};
+use super::{ProcessOutput, program, run, scratch};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,7 +10,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(data).join(name)
 }
 
-fn with_cache(cache: &Path, arguments: &[&str]) -> Ran {
+fn with_cache(cache: &Path, arguments: &[&str]) -> ProcessOutput {
     program().env("NESTLING_CACHE", cache).args(arguments).output().unwrap().into()
 }
 
@@ -153,13 +153,13 @@ fn several_first_starts_share_one_conversion() {
     let cache = scratch().join("gguf-shared-cache");
     let path = file("qwen3-moe.gguf").display().to_string();
     let children: Vec<Child> = (0..5).map(|_| start(&cache, &slowly(&path))).collect();
-    let ran: Vec<Ran> =
+    let ran: Vec<ProcessOutput> =
         children.into_iter().map(|child| child.wait_with_output().unwrap().into()).collect();
     let told = |words: &str| ran.iter().filter(|ran| ran.err.contains(words)).count();
     let all: Vec<_> = ran.iter().map(|ran| &ran.err).collect();
     assert_eq!(told("converted into"), 1, "{all:?}");
     assert!(told("another process converts this model; waiting for it") > 0, "{all:?}");
-    let texts: Vec<String> = ran.into_iter().map(Ran::ok).collect();
+    let texts: Vec<String> = ran.into_iter().map(ProcessOutput::ok).collect();
     assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
     assert_eq!(stores(&cache).len(), 1);
 }
@@ -175,7 +175,7 @@ fn a_conversion_that_died_holds_up_nobody() {
     let waiting = start(&cache, &slowly(&path));
     dying.kill().unwrap();
     dying.wait().unwrap();
-    let text = Ran::from(waiting.wait_with_output().unwrap()).ok();
+    let text = ProcessOutput::from(waiting.wait_with_output().unwrap()).ok();
     assert_eq!(with_cache(&cache, &slowly(&path)).ok(), text);
     assert_eq!(stores(&cache).len(), 1);
 }

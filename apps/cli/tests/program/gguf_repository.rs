@@ -1,6 +1,6 @@
 //! Tests of `-hf` with GGUF repositories: choice of the file, planning and running.
 
-use super::{Ran, program, scratch};
+use super::{ProcessOutput, program, scratch};
 use nestling_testkit::hub_server::Standin;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,19 +25,19 @@ fn files() -> BTreeMap<String, Vec<u8>> {
     ])
 }
 
-fn nestling(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
+fn nestling(server: &Standin, home: &Path, arguments: &[&str]) -> ProcessOutput {
     let mut command = program();
     command.env("HF_ENDPOINT", &server.address);
     command.env("HF_HOME", home.join("hf")).env("NESTLING_CACHE", home.join("nestling"));
     command.args(arguments).output().unwrap().into()
 }
 
-fn run(server: &Standin, home: &Path, repository: &str, more: &[&str]) -> Ran {
+fn run(server: &Standin, home: &Path, repository: &str, more: &[&str]) -> ProcessOutput {
     let fixed = ["run", "-p", "Once upon", "-n", "8", "--temp", "0", "--calibration", "none"];
     nestling(server, home, &[&fixed[..], &["-hf", repository], more].concat())
 }
 
-fn plan(server: &Standin, home: &Path, more: &[&str]) -> Ran {
+fn plan(server: &Standin, home: &Path, more: &[&str]) -> ProcessOutput {
     let fixed = ["plan", "--memory-speed", "10GB", "--disk-speed", "1GB", "--memory", "64MiB"];
     nestling(server, home, &[&fixed[..], more].concat())
 }

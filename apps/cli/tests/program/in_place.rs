@@ -1,6 +1,6 @@
 //! Tests of GGUF files in place: every command accepts one, and no store is written.
 
-use super::{Ran, program, scratch};
+use super::{ProcessOutput, program, scratch};
 use nestling::engine::in_place::open_in_place;
 use nestling::formats::store::{Digits, Store};
 use nestling::import::Checkpoint;
@@ -15,9 +15,9 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/runtime/tests/data/gguf").join(name)
 }
 
-struct Home(tempfile::TempDir);
+struct HomeFolder(tempfile::TempDir);
 
-impl Home {
+impl HomeFolder {
     fn new() -> Self {
         Self(tempfile::tempdir_in(scratch()).unwrap())
     }
@@ -26,7 +26,7 @@ impl Home {
         self.0.path().join(name)
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    fn run(&self, arguments: &[&str]) -> ProcessOutput {
         let mut command = program();
         command.env("NESTLING_CACHE", self.path("cache")).args(arguments);
         command.output().unwrap().into()
@@ -57,7 +57,7 @@ fn json(text: &str) -> Value {
 
 #[test]
 fn a_file_is_inspected_where_it_lies() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = home.copy("k-quants.gguf");
     let shown = json(&home.run(&["inspect", &path, "--json"]).ok());
     assert_eq!((&shown["path"], &shown["format"]), (&path.clone().into(), &"gguf".into()));
@@ -88,7 +88,7 @@ fn a_file_is_inspected_where_it_lies() {
 
 #[test]
 fn a_file_is_planned_for_where_it_lies() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = home.copy("qwen3-moe.gguf");
     let plan = |more: &[&str]| home.run(&[&["plan", &path], &SPEEDS[..], more].concat());
     let text = plan(&["--memory", "64MiB"]).ok();
@@ -116,7 +116,7 @@ fn a_file_is_planned_for_where_it_lies() {
 
 #[test]
 fn the_doctor_and_bench_take_a_file() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = home.copy("olmoe.gguf");
     let doctor = home.run(&[&["doctor", &path], &SPEEDS[..]].concat()).ok();
     assert!(doctor.contains("fit in memory"), "{doctor}");
@@ -134,13 +134,13 @@ fn the_doctor_and_bench_take_a_file() {
 /// Any requested level uses the whole file. Its perplexity equals that of the exact store.
 #[test]
 fn a_file_is_judged_where_it_lies() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let (path, text) = (home.copy("qwen3-moe.gguf"), text());
     let judge = |model: &str, more: &[&str]| {
         let line = ["perplexity", "-m", model, "-f", &text, "-c", "32", "--tokens", "128"];
         home.run(&[&line[..], more].concat())
     };
-    let rows = |ran: Ran| json(&ran.ok())["rows"].as_array().unwrap().clone();
+    let rows = |ran: ProcessOutput| json(&ran.ok())["rows"].as_array().unwrap().clone();
     let found = rows(judge(&path, &["--json"]));
     assert_eq!(found.len(), 1);
     let streamed = rows(judge(&path, &["--json", "--memory", "3MiB"]));
@@ -262,7 +262,7 @@ impl Header {
 
 #[test]
 fn a_file_in_parts_is_one_model() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let whole = home.copy("qwen3-moe.gguf");
     let first = split(&std::fs::read(&whole).unwrap(), home.0.path()).display().to_string();
     let shown = json(&home.run(&["inspect", &first, "--json"]).ok());
@@ -284,11 +284,11 @@ const COMMIT: &str = "66ac0777bcd18fa416d9da3bd8f70d33ebb85d39";
 
 #[test]
 fn a_file_of_the_hub_is_taken_by_every_command() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let file = std::fs::read(data("qwen3-moe.gguf")).unwrap();
     let files = BTreeMap::from([("Tiny-MoE-Q4_0.gguf".to_owned(), file)]);
     let server = Standin::start("Nobody/Tiny-MoE-GGUF", COMMIT, files);
-    let run = |arguments: &[&str]| -> Ran {
+    let run = |arguments: &[&str]| -> ProcessOutput {
         let mut command = program();
         command.env("HF_ENDPOINT", &server.address).env("HF_HOME", home.path("hf"));
         command.env("NESTLING_CACHE", home.path("cache")).args(arguments);
@@ -328,7 +328,7 @@ fn open(path: &str) -> Store {
 
 #[test]
 fn damage_is_found_by_what_was_read_before() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = home.copy("qwen3-moe.gguf");
     let first = home.run(&["verify", &path]).ok();
     assert!(first.contains("from now on any is found"), "{first}");
@@ -369,7 +369,7 @@ fn damage_is_found_by_what_was_read_before() {
 
 #[test]
 fn what_makes_no_numbers_is_damage_and_what_is_short_is_refused() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = home.copy("qwen3-moe.gguf");
     let checkpoint = Checkpoint::open(&path).unwrap();
     let (name, tensor) = checkpoint.tensors().find(|(name, _)| name.contains("up_exps")).unwrap();
@@ -389,7 +389,7 @@ fn what_makes_no_numbers_is_damage_and_what_is_short_is_refused() {
 
 #[test]
 fn a_cache_that_cannot_be_written_hinders_nothing() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = home.copy("qwen3-moe.gguf");
     let blocked = home.path("blocked");
     std::fs::write(&blocked, "a file").unwrap();
@@ -400,7 +400,7 @@ fn a_cache_that_cannot_be_written_hinders_nothing() {
         &["verify", &path],
     ] {
         let mut command = program();
-        let ran: Ran =
+        let ran: ProcessOutput =
             command.env("NESTLING_CACHE", &blocked).args(arguments).output().unwrap().into();
         ran.ok();
     }
@@ -408,7 +408,7 @@ fn a_cache_that_cannot_be_written_hinders_nothing() {
 
 #[test]
 fn options_of_levels_are_told_of() {
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = home.copy("qwen3-moe.gguf");
     let run = |more: &[&str]| {
         home.run(&[&["run", "-m", &path, "-p", "Once", "-n", "4", "--temp", "0"], more].concat())
@@ -427,7 +427,7 @@ fn options_of_levels_are_told_of() {
 #[test]
 fn a_store_is_made_beside_a_chat_and_used_at_the_next_start() {
     use super::terminal::Terminal;
-    let home = Home::new();
+    let home = HomeFolder::new();
     let path = home.copy("qwen3-moe.gguf");
     let start = |more: &[&str]| {
         let mut command = program();

@@ -1,10 +1,10 @@
 //! Tests of `nestling bench serve` with `nestling serve`.
 
-use super::serve::Serving;
-use super::{Ran, run, scratch};
+use super::serve::ServerProcess;
+use super::{ProcessOutput, run, scratch};
 use serde_json::Value;
 
-fn load(url: &str, options: &[&str]) -> Ran {
+fn load(url: &str, options: &[&str]) -> ProcessOutput {
     run(&[&["bench", "serve", "--url", url], options].concat())
 }
 
@@ -12,7 +12,7 @@ fn load(url: &str, options: &[&str]) -> Ran {
 fn a_server_is_measured_under_several_loads() {
     let keys = scratch().join("load-keys");
     std::fs::write(&keys, "sk-load\n").unwrap();
-    let serving = Serving::start(&["--api-key-file", keys.to_str().unwrap()]);
+    let serving = ServerProcess::start(&["--api-key-file", keys.to_str().unwrap()]);
     let url = format!("http://{}", serving.address);
     let plot = scratch().join("load.svg");
     let same =
@@ -66,7 +66,7 @@ fn a_server_is_measured_under_several_loads() {
 #[test]
 fn a_server_that_cannot_be_asked_is_an_error_with_advice() {
     load("http://127.0.0.1:9", &[]).fails(1, "does not list its models", "--url");
-    let serving = Serving::start(&["--alias", "story"]);
+    let serving = ServerProcess::start(&["--alias", "story"]);
     let url = format!("http://{}", serving.address);
     load(&url, &["--served-model", "other"]).fails(1, "does not serve that model", "story");
     let long = load(&url, &["--input-len", "100000", "--num-prompts", "2"]);

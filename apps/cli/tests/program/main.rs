@@ -32,13 +32,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-struct Ran {
+struct ProcessOutput {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
-impl From<Output> for Ran {
+impl From<Output> for ProcessOutput {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code(),
@@ -48,7 +48,7 @@ impl From<Output> for Ran {
     }
 }
 
-impl Ran {
+impl ProcessOutput {
     #[track_caller]
     fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "stderr: {}", self.err);
@@ -85,11 +85,11 @@ fn program() -> Command {
     command
 }
 
-fn run(arguments: &[&str]) -> Ran {
+fn run(arguments: &[&str]) -> ProcessOutput {
     program().args(arguments).output().unwrap().into()
 }
 
-fn run_with(arguments: &[&str], input: &str) -> Ran {
+fn run_with(arguments: &[&str], input: &str) -> ProcessOutput {
     let mut command = program();
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

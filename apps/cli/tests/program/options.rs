@@ -1,14 +1,14 @@
 //! Tests of options that have no effect, contradict each other, or come from the environment.
 
-use super::{Ran, bundled, checkpoint, program, run, run_with, scratch, store};
+use super::{ProcessOutput, bundled, checkpoint, program, run, run_with, scratch, store};
 use serde_json::Value;
 
-fn complete(model: &str, more: &[&str]) -> Ran {
+fn complete(model: &str, more: &[&str]) -> ProcessOutput {
     let flags = ["run", "-m", model, "-p", "the ship", "-n", "6", "--temp", "0"];
     run(&[&flags[..], more].concat())
 }
 
-fn with_variable(name: &str, value: &str, arguments: &[&str]) -> Ran {
+fn with_variable(name: &str, value: &str, arguments: &[&str]) -> ProcessOutput {
     program().env(name, value).args(arguments).output().unwrap().into()
 }
 
@@ -197,7 +197,7 @@ fn what_was_computed_of_a_prompt_is_on_disk_for_the_next_run() {
     assert!(pages.len() >= 2, "{pages:?}");
     let second = run(&[&flags[..], &kept].concat());
     assert_eq!((second.code, &second.out), (Some(0), &first.out));
-    let reused = |ran: &Ran| {
+    let reused = |ran: &ProcessOutput| {
         let (before, _) = ran.err.split_once(" more from the session").unwrap();
         before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
     };

@@ -1,6 +1,6 @@
 //! Tests of partial stores in repositories: the first sections, and later upgrades.
 
-use super::{Ran, program, store};
+use super::{ProcessOutput, program, store};
 use nestling_testkit::hub_server::Standin;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ fn ends() -> Vec<(u64, u64)> {
     sections.map(|(number, section)| (level(number + 1), section.end)).collect()
 }
 
-fn command(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
+fn command(server: &Standin, home: &Path, arguments: &[&str]) -> ProcessOutput {
     let mut command = program();
     command.env("HF_ENDPOINT", &server.address);
     command.env("HF_HOME", home.join("hf")).env("NESTLING_CACHE", home.join("nestling"));
     command.args(arguments).output().unwrap().into()
 }
 
-fn run_at(server: &Standin, home: &Path, more: &[&str]) -> Ran {
+fn run_at(server: &Standin, home: &Path, more: &[&str]) -> ProcessOutput {
     let fixed = ["run", "-hf", REPOSITORY, "-p", "hello", "-n", "8", "--temp", "0"];
     command(server, home, &[&fixed[..], more].concat())
 }

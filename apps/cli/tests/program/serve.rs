@@ -7,12 +7,12 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// A running server. Its output is read to the end, so that it never blocks.
-pub struct Serving {
+pub struct ServerProcess {
     child: Child,
     pub address: String,
 }
 
-impl Serving {
+impl ServerProcess {
     pub fn start(options: &[&str]) -> Self {
         Self::with(&[&["-m", bundled()], options].concat())
     }
@@ -51,7 +51,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -69,7 +69,7 @@ fn chat(tokens: u32) -> String {
 
 #[test]
 fn a_model_is_served_until_the_system_asks_for_the_end() {
-    let mut serving = Serving::start(&["--alias", "story"]);
+    let mut serving = ServerProcess::start(&["--alias", "story"]);
     assert!(serving.ask("GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200 OK"));
     let answer = serving.ask(CHAT, &chat(4));
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
@@ -89,7 +89,7 @@ fn a_model_is_served_until_the_system_asks_for_the_end() {
 
 #[test]
 fn a_second_request_to_end_is_obeyed_at_once() {
-    let mut serving = Serving::start(&["--alias", "story"]);
+    let mut serving = ServerProcess::start(&["--alias", "story"]);
     let mut stream = serving.send(CHAT, &chat(900));
     let mut start = [0; 16];
     stream.read_exact(&mut start).unwrap();
@@ -113,7 +113,7 @@ fn signal(child: &Child, signal: rustix::process::Signal) {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_terminal_that_closes_ends_the_server_after_its_answers() {
-    let mut serving = Serving::start(&["--alias", "story"]);
+    let mut serving = ServerProcess::start(&["--alias", "story"]);
     let mut stream = serving.send(CHAT, &chat(200));
     let mut start = [0; 16];
     stream.read_exact(&mut start).unwrap();
@@ -144,7 +144,7 @@ fn ignores_hang_up() -> bool {
 fn keys_come_from_a_file() {
     let keys = scratch().join("serve-keys");
     std::fs::write(&keys, "sk-one\nsk-two\n").unwrap();
-    let serving = Serving::start(&["--api-key-file", keys.to_str().unwrap()]);
+    let serving = ServerProcess::start(&["--api-key-file", keys.to_str().unwrap()]);
     assert!(serving.ask("GET /v1/models HTTP/1.1", "").starts_with("HTTP/1.1 401"));
     assert!(serving.ask("GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200"));
     let answer = serving.ask("GET /v1/models HTTP/1.1\r\nAuthorization: Bearer sk-two", "");
@@ -184,7 +184,7 @@ fn the_models_of_a_folder_are_opened_by_name() {
     std::fs::copy(tiny, folder.path().join("tiny.gguf")).unwrap();
     std::fs::write(folder.path().join("broken.nest"), "no store").unwrap();
     let models = folder.path().to_str().unwrap();
-    let mut serving = Serving::with(&["--models", models, "--keep-alive", "1s"]);
+    let mut serving = ServerProcess::with(&["--models", models, "--keep-alive", "1s"]);
     let listed = |name: &str, state: &str| {
         let answer = serving.ask("GET /v1/models HTTP/1.1", "");
         let models =
@@ -237,7 +237,7 @@ fn a_model_whose_file_was_touched_is_served_again() {
     let file = folder.path().join("story.nest");
     std::fs::copy(bundled(), &file).unwrap();
     let options = ["-m", file.to_str().unwrap(), "--load-mode", "mmap", "--alias", "story"];
-    let serving = Serving::with(&options);
+    let serving = ServerProcess::with(&options);
     assert!(serving.ask(CHAT, &chat(4)).contains("data: [DONE]"));
     let open = std::fs::File::options().write(true).open(&file).unwrap();
     open.set_modified(std::time::SystemTime::now() + Duration::from_secs(5)).unwrap();

@@ -1,6 +1,6 @@
 //! Tests of `plan -hf`: plans and refusals from headers only.
 
-use super::{Ran, crate_path, program, store};
+use super::{ProcessOutput, crate_path, program, store};
 use nestling_testkit::hub_server::Standin;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -25,14 +25,14 @@ fn serve(files: Files) -> Standin {
     Standin::start(REPOSITORY, COMMIT, files)
 }
 
-fn nestling(server: &Standin, home: &Path, arguments: &[&str]) -> Ran {
+fn nestling(server: &Standin, home: &Path, arguments: &[&str]) -> ProcessOutput {
     let mut command = program();
     command.env("HF_ENDPOINT", &server.address);
     command.env("HF_HOME", home.join("hf")).env("NESTLING_CACHE", home.join("nestling"));
     command.args(arguments).output().unwrap().into()
 }
 
-fn plan(server: &Standin, home: &Path, more: &[&str]) -> Ran {
+fn plan(server: &Standin, home: &Path, more: &[&str]) -> ProcessOutput {
     let fixed = ["plan", "--memory-speed", "10GB", "--disk-speed", "1GB", "--memory", "64MiB"];
     nestling(server, home, &[&fixed[..], more].concat())
 }

@@ -15,13 +15,13 @@ use crate::answers;
 use crate::error::ApiError;
 use crate::events;
 use crate::fields::Fields;
-use crate::server::Served;
+use crate::server::ServedModel;
 use request::ChatRequest;
 
 /// # Errors
 /// Returns an error if the request is invalid or its generation cannot start.
 pub(crate) async fn complete(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {

@@ -2,13 +2,13 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use nestling::{Event, Finished, TokenEvent, ToolCall};
+use nestling::{Event, GenerationSummary, TokenEvent, ToolCall};
 use serde_json::{Value, json};
 
-use crate::answers::{Answers, Said};
+use crate::answers::{Answers, ChoiceEvent};
 use crate::error::{ApiError, json_response};
-use crate::logprobs::{Unsaid, of_chat};
-use crate::server::Served;
+use crate::logprobs::{PendingTokens, of_chat};
+use crate::server::ServedModel;
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
 #[derive(Debug, Default)]
@@ -16,9 +16,9 @@ struct Answer {
     content: String,
     reasoning: String,
     calls: Vec<ToolCall>,
-    unsaid: Unsaid,
+    unsaid: PendingTokens,
     tokens: Vec<TokenEvent>,
-    finished: Option<Finished>,
+    finished: Option<GenerationSummary>,
 }
 
 impl Answer {
@@ -58,13 +58,13 @@ impl Answer {
 /// # Errors
 /// Returns the first error of a choice.
 pub(super) async fn whole(
-    served: &Served,
+    served: &ServedModel,
     mut answers: Answers,
     has_logprobs: bool,
 ) -> Result<Response, ApiError> {
     let mut all: Vec<Answer> = (0..answers.choices).map(|_| Answer::default()).collect();
     while let Some(said) = answers.next().await {
-        let Said { choice, event } = said?;
+        let ChoiceEvent { choice, event } = said?;
         if let Some(answer) = all.get_mut(choice) {
             answer.take(event);
         }

@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 use super::{messages, tools};
 use crate::answer_form;
 use crate::answers::Job;
-use crate::conversation::Asked;
+use crate::conversation::ConversationFields;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{NAME_BYTES_MAX, TOP_LOGPROBS_MAX};
 use crate::prompt::Prompt;
 use crate::reasoning::{self, EFFORTS};
-use crate::sampling::{Shared, tokens_max};
-use crate::server::Served;
+use crate::sampling::{CommonFields, tokens_max};
+use crate::server::ServedModel;
 
 /// Template variables that are set through other request fields.
 const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
@@ -29,9 +29,9 @@ pub(super) struct ChatRequest {
 impl ChatRequest {
     /// # Errors
     /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
-    pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
+    pub fn read(mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
         let model = &served.model;
-        let mut shared = Shared::take(&mut fields, served)?;
+        let mut shared = CommonFields::take(&mut fields, served)?;
         let messages = messages::take(&mut fields)?;
         let tools = tools::take(&mut fields, model)?;
         let form = answer_form::take(&mut fields)?;
@@ -40,7 +40,8 @@ impl ChatRequest {
         let arguments = template_arguments(&mut fields, model)?;
         fields.end()?;
         let calls_max = tools.calls_max();
-        let asked = Asked { messages, tools, form, form_place: "response_format", arguments };
+        let asked =
+            ConversationFields { messages, tools, form, form_place: "response_format", arguments };
         let conversation = asked.conversation(&mut shared.options)?;
         let (stream, include_usage) = (shared.stream, shared.include_usage);
         let has_logprobs = shared.sampling.top_logprobs.is_some();

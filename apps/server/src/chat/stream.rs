@@ -5,16 +5,16 @@ use std::sync::Arc;
 use nestling::{Event, TokenEvent};
 use serde_json::{Value, json};
 
-use crate::answers::{Answers, Said};
-use crate::events::{Form, Frames};
-use crate::logprobs::{Unsaid, of_chat};
-use crate::server::Served;
+use crate::answers::{Answers, ChoiceEvent};
+use crate::events::{Frames, StreamFormat};
+use crate::logprobs::{PendingTokens, of_chat};
+use crate::server::ServedModel;
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
 const KIND: &str = "chat.completion.chunk";
 
 pub(super) struct ChatStream {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     head: ReplyHead,
     answers: Vec<Answer>,
     choices_each: usize,
@@ -25,12 +25,12 @@ pub(super) struct ChatStream {
 
 #[derive(Debug, Default)]
 struct Answer {
-    unsaid: Unsaid,
+    unsaid: PendingTokens,
 }
 
 impl ChatStream {
     pub fn new(
-        served: Arc<Served>,
+        served: Arc<ServedModel>,
         answers: &Answers,
         include_usage: bool,
         has_logprobs: bool,
@@ -63,15 +63,15 @@ impl ChatStream {
     }
 }
 
-impl Form for ChatStream {
+impl StreamFormat for ChatStream {
     fn begin(&mut self, out: &mut Frames) {
         for index in 0..self.answers.len() {
             out.data(&self.part(index, json!({ "role": "assistant", "content": "" }), &[]));
         }
     }
 
-    fn said(&mut self, said: Said, out: &mut Frames) {
-        let Said { choice, event } = said;
+    fn said(&mut self, said: ChoiceEvent, out: &mut Frames) {
+        let ChoiceEvent { choice, event } = said;
         // Default: each choice has an entry.
         let Some(answer) = self.answers.get_mut(choice) else { return };
         let tokens = answer.unsaid.take(&event);

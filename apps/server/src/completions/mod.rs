@@ -7,7 +7,7 @@ mod stream;
 use std::sync::Arc;
 
 use axum::response::Response;
-use nestling::{Event, Finished, TokenEvent};
+use nestling::{Event, GenerationSummary, TokenEvent};
 use serde_json::Value;
 
 use crate::access::Caller;
@@ -16,13 +16,13 @@ use crate::error::ApiError;
 use crate::events;
 use crate::fields::Fields;
 use crate::logprobs::CompletionLogprobs;
-use crate::server::Served;
+use crate::server::ServedModel;
 use request::CompletionRequest;
 
 /// # Errors
 /// Returns an error if the request is invalid or its generation cannot start.
 pub(crate) async fn complete(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
@@ -40,7 +40,7 @@ pub(crate) async fn complete(
 
 /// Data common to all choices of a request.
 struct Choices {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     has_logprobs: bool,
     /// Prompt texts to be echoed before each completion.
     echoes: Vec<String>,
@@ -60,7 +60,7 @@ struct Progress {
     tokens: Vec<TokenEvent>,
     /// Character offset of the next token's text.
     offset: usize,
-    finished: Option<Finished>,
+    finished: Option<GenerationSummary>,
 }
 
 impl Progress {
@@ -83,7 +83,7 @@ impl Progress {
     }
 
     /// Returns the log-probabilities of the pending tokens and clears them.
-    fn logprobs(&mut self, served: &Served) -> Value {
+    fn logprobs(&mut self, served: &ServedModel) -> Value {
         let mut lists = CompletionLogprobs::default();
         for token in std::mem::take(&mut self.tokens) {
             self.offset += lists.add(&served.model, &token, self.offset);

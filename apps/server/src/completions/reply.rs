@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::{Choices, Progress};
-use crate::answers::{Answers, Said};
+use crate::answers::{Answers, ChoiceEvent};
 use crate::error::{ApiError, json_response};
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
@@ -20,7 +20,7 @@ pub(super) async fn whole(choices: &Choices, mut answers: Answers) -> Result<Res
     };
     let mut all: Vec<(String, Progress)> = (0..answers.choices).map(begin).collect();
     while let Some(said) = answers.next().await {
-        let Said { choice, event } = said?;
+        let ChoiceEvent { choice, event } = said?;
         if let Some((text, progress)) = all.get_mut(choice) {
             text.push_str(&progress.take(event));
         }

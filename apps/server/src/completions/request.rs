@@ -8,8 +8,8 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{LOGPROBS_MAX, PROMPTS_MAX};
 use crate::prompt::Prompt;
-use crate::sampling::{Shared, tokens_max};
-use crate::server::Served;
+use crate::sampling::{CommonFields, tokens_max};
+use crate::server::ServedModel;
 use crate::tokens::ids;
 
 /// Default of `max_tokens` in the API.
@@ -28,8 +28,8 @@ pub(super) struct CompletionRequest {
 impl CompletionRequest {
     /// # Errors
     /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
-    pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
-        let mut shared = Shared::take(&mut fields, served)?;
+    pub fn read(mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
+        let mut shared = CommonFields::take(&mut fields, served)?;
         let prompts = prompts(fields.require("prompt")?, &served.model)?;
         let max = tokens_max(&mut fields, "max_tokens", 0)?;
         // Default: 16 tokens, as the API specifies.

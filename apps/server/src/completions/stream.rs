@@ -1,11 +1,11 @@
 //! Streamed completion responses.
 
-use nestling::Finished;
+use nestling::GenerationSummary;
 use serde_json::{Value, json};
 
 use super::{Choices, Progress};
-use crate::answers::{Answers, Said};
-use crate::events::{Form, Frames};
+use crate::answers::{Answers, ChoiceEvent};
+use crate::events::{Frames, StreamFormat};
 use crate::usage::{ReplyHead, Totals, finish_reason, timings};
 
 pub(super) struct CompletionStream {
@@ -32,7 +32,7 @@ impl CompletionStream {
         object
     }
 
-    fn part(&mut self, index: usize, text: &str, finished: Option<&Finished>) -> Value {
+    fn part(&mut self, index: usize, text: &str, finished: Option<&GenerationSummary>) -> Value {
         let has_logprobs = self.choices.has_logprobs;
         let logprobs = match self.all.get_mut(index) {
             Some(progress) if has_logprobs && !progress.tokens.is_empty() => {
@@ -47,7 +47,7 @@ impl CompletionStream {
     }
 }
 
-impl Form for CompletionStream {
+impl StreamFormat for CompletionStream {
     fn begin(&mut self, out: &mut Frames) {
         for index in 0..self.all.len() {
             let echo = self.choices.echo(index).to_owned();
@@ -57,7 +57,7 @@ impl Form for CompletionStream {
         }
     }
 
-    fn said(&mut self, said: Said, out: &mut Frames) {
+    fn said(&mut self, said: ChoiceEvent, out: &mut Frames) {
         let index = said.choice;
         // Default: each choice has an entry.
         let Some(progress) = self.all.get_mut(index) else { return };

@@ -21,9 +21,9 @@ use crate::error::{ApiError, json_response};
 use crate::events;
 use crate::fields::Fields;
 use crate::parts;
-use crate::server::Served;
+use crate::server::ServedModel;
 use reply::Head;
-use request::{MessageRequest, Talk};
+use request::{MessageRequest, MessagesPrompt};
 
 pub(crate) use error::in_own_form;
 
@@ -35,7 +35,7 @@ pub(crate) fn owns(path: &str) -> bool {
 /// # Errors
 /// Returns an error if the request is invalid or its generation cannot start.
 pub(crate) async fn create(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {
@@ -57,11 +57,11 @@ pub(crate) async fn create(
 /// # Errors
 /// Returns an error if the request is invalid.
 pub(crate) async fn count_tokens(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
-    let count = move |served: &Served| {
-        let talk = Talk::take(&mut fields, served)?;
+    let count = move |served: &ServedModel| {
+        let talk = MessagesPrompt::take(&mut fields, served)?;
         fields.end()?;
         let refused = |error: EngineError| served.refused(error, "messages");
         let tokens = served.model.conversation_tokens(&talk.conversation).map_err(refused)?;

@@ -1,11 +1,11 @@
 //! Reply objects of Anthropic's API.
 
-use nestling::{FinishReason, Finished};
+use nestling::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::parts::{Kind, Part, Parts};
-use crate::server::Served;
+use crate::server::ServedModel;
 use crate::usage::random;
 
 /// Field for arguments that are not a JSON object, as recommended by the API's documentation.
@@ -20,7 +20,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub fn new(served: &Served, stops: Vec<String>) -> Self {
+    pub fn new(served: &ServedModel, stops: Vec<String>) -> Self {
         let id = format!("msg_{:016x}{:016x}", random(), random());
         Self { id, model: served.id.clone(), stops }
     }
@@ -54,7 +54,7 @@ impl Head {
     }
 
     /// Returns the fields that describe why the message ended.
-    pub fn stop(&self, finished: &Finished) -> Value {
+    pub fn stop(&self, finished: &GenerationSummary) -> Value {
         let is_stop = finished.reason == FinishReason::Stop;
         let found = finished.stop.filter(|_| is_stop).and_then(|index| self.stops.get(index));
         let reason = match finished.reason {
@@ -69,7 +69,7 @@ impl Head {
 }
 
 /// Returns the token usage. Cache writes are reported as 0: prompts are always cached, without extra cost.
-pub(super) fn usage(finished: &Finished, reasoning: usize) -> Value {
+pub(super) fn usage(finished: &GenerationSummary, reasoning: usize) -> Value {
     let usage = &finished.usage;
     json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(usage.cached_tokens),

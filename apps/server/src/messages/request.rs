@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{blocks, history, tools};
 use crate::answer_form;
 use crate::answers::Job;
-use crate::conversation::Asked;
+use crate::conversation::ConversationFields;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{NAME_BYTES_MAX, STOP_SEQUENCES_MAX, TEXT_BYTES_MAX, TOKENS_MAX};
@@ -15,23 +15,23 @@ use crate::reasoning;
 use crate::sampling::{
     basic_sampling, check_model, check_sampling, counted, group_of, stop_texts, tokens_max, top_k,
 };
-use crate::server::Served;
+use crate::server::ServedModel;
 
 /// Minimum reasoning budget in the API, in tokens.
 const BUDGET_MIN: u64 = 1024;
 
 /// The conversation part of a request, common to both routes.
-pub(super) struct Talk {
+pub(super) struct MessagesPrompt {
     pub conversation: Conversation,
     /// Options with the output constraint of the conversation.
     options: GenerateOptions,
     calls_max: Option<usize>,
 }
 
-impl Talk {
+impl MessagesPrompt {
     /// # Errors
     /// Returns an error for the first field that is missing, unsupported or invalid.
-    pub fn take(fields: &mut Fields, served: &Served) -> Result<Self, ApiError> {
+    pub fn take(fields: &mut Fields, served: &ServedModel) -> Result<Self, ApiError> {
         let model = &served.model;
         check_model(fields, served)?;
         let messages = history::take(fields)?;
@@ -57,7 +57,7 @@ impl Talk {
         let mut options = counted();
         let calls_max = tools.calls_max();
         let form_place = "output_config.format";
-        let asked = Asked { messages, tools, form, form_place, arguments };
+        let asked = ConversationFields { messages, tools, form, form_place, arguments };
         let conversation = asked.conversation(&mut options)?;
         Ok(Self { conversation, options, calls_max })
     }
@@ -71,8 +71,9 @@ pub(super) struct MessageRequest {
 impl MessageRequest {
     /// # Errors
     /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
-    pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
-        let Talk { conversation, options, calls_max } = Talk::take(&mut fields, served)?;
+    pub fn read(mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
+        let MessagesPrompt { conversation, options, calls_max } =
+            MessagesPrompt::take(&mut fields, served)?;
         let max_tokens = tokens_max(&mut fields, "max_tokens", 0)?;
         let missing = || fields.invalid("max_tokens", "`max_tokens` is missing");
         let max_tokens = max_tokens.ok_or_else(missing)?;

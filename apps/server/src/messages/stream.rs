@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::error::to_json;
 use super::reply::{Head, block, usage};
-use crate::answers::{Answers, Said};
+use crate::answers::{Answers, ChoiceEvent};
 use crate::error::ApiError;
-use crate::events::{Form, Frames};
+use crate::events::{Frames, StreamFormat};
 use crate::parts::{Kind, Part, Parts, Step};
 
 pub(super) struct MessageStream {
@@ -47,13 +47,13 @@ fn tell(out: &mut Frames, part: &Part, index: usize, step: Step) {
     }
 }
 
-impl Form for MessageStream {
+impl StreamFormat for MessageStream {
     fn begin(&mut self, out: &mut Frames) {
         write(out, "message_start", json!({ "message": self.head.empty(self.prompt_tokens) }));
         self.ping(out);
     }
 
-    fn said(&mut self, said: Said, out: &mut Frames) {
+    fn said(&mut self, said: ChoiceEvent, out: &mut Frames) {
         self.parts.take(said.event, &mut |part, index, step| tell(out, part, index, step));
         if let Some(finished) = &self.parts.finished {
             let usage = usage(finished, self.parts.reasoning_tokens());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::reply::Writer;
 use super::words;
-use crate::answers::{Answers, Said};
+use crate::answers::{Answers, ChoiceEvent};
 use crate::error::ApiError;
 
 /// Maximum size of one body frame in bytes, if further lines are pending.
@@ -42,7 +42,7 @@ impl LineBody {
         self.text.push('\n');
     }
 
-    fn take(&mut self, said: Option<Result<Said, ApiError>>) {
+    fn take(&mut self, said: Option<Result<ChoiceEvent, ApiError>>) {
         match said {
             Some(Ok(said)) => {
                 if let Some(object) = self.writer.said(said.event) {

@@ -24,14 +24,14 @@ use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::server::{Models, Server};
 use reply::{Kind, Writer};
-use request::{Keep, Request};
+use request::{KeepAlive, Request};
 
 /// Known API routes that are not supported.
 const NOT_OFFERED: [&str; 8] =
     ["pull", "push", "create", "delete", "copy", "embed", "embeddings", "blobs"];
 
 /// Caller and arrival time of a request.
-pub(crate) struct Asked {
+pub(crate) struct RequestOrigin {
     pub caller: Caller,
     pub started: Instant,
 }
@@ -62,7 +62,7 @@ pub(crate) async fn answer(
     method: &Method,
     path: &str,
     fields: Option<Fields>,
-    asked: Asked,
+    asked: RequestOrigin,
 ) -> Result<Response, ApiError> {
     // Default: an empty name for paths outside this API.
     let name = path.strip_prefix("/api/").unwrap_or_default();
@@ -91,9 +91,9 @@ async fn generate(
     server: &Server,
     kind: Kind,
     mut fields: Fields,
-    asked: Asked,
+    asked: RequestOrigin,
 ) -> Result<Response, ApiError> {
-    let Asked { caller, started } = asked;
+    let RequestOrigin { caller, started } = asked;
     let name = request::model_name(&mut fields)?;
     let served = server.served_for(Some(&name)).await?;
     if served.id != name {
@@ -104,16 +104,16 @@ async fn generate(
     let (request, slot) = served.read(move |served| Request::read(kind, fields, served)).await?;
     let Request { job, stream, keep } = request;
     match (server.models()?, keep) {
-        (_, None) | (Models::One(_), Some(Keep(None))) => {}
+        (_, None) | (Models::One(_), Some(KeepAlive(None))) => {}
         (Models::One(_), Some(_)) => {
             let message = "this server keeps its one model open; -1 says so";
             return Err(ApiError::unsupported("keep_alive", message));
         }
-        (Models::Pool(pool), Some(Keep(keep))) => pool.keep(&name, keep),
+        (Models::Pool(pool), Some(KeepAlive(keep))) => pool.keep(&name, keep),
     }
     let writer = Writer::new(kind, name, started, loaded);
     let Some(job) = job else {
-        let is_closed = keep.is_some_and(|Keep(time)| time.is_some_and(|time| time.is_zero()));
+        let is_closed = keep.is_some_and(|KeepAlive(time)| time.is_some_and(|time| time.is_zero()));
         let reason = if is_closed { "unload" } else { "load" };
         return Ok(json_response(StatusCode::OK, &writer.without_answer(reason)));
     };

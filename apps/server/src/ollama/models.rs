@@ -14,7 +14,7 @@ use super::time::written;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::limits::TEXT_BYTES_MAX;
-use crate::server::{Models, Served, Server};
+use crate::server::{Models, ServedModel, Server};
 use crate::source::ListedModel;
 
 /// Expiry time of a model that is never closed.
@@ -60,7 +60,7 @@ fn details(format: &str, family: &str) -> Value {
     })
 }
 
-fn family(served: &Served) -> String {
+fn family(served: &ServedModel) -> String {
     served.model.config().architecture.model_type().to_owned()
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn tags(server: &Server) -> Result<Response, ApiError> {
 
 pub(super) async fn ps(server: &Server) -> Result<Response, ApiError> {
     let listed = listed(server).await?;
-    let open: Vec<(Arc<Served>, Option<Duration>)> = match server.models()? {
+    let open: Vec<(Arc<ServedModel>, Option<Duration>)> = match server.models()? {
         Models::One(lone) => vec![(lone.current()?, None)],
         Models::Pool(pool) => {
             pool.open().into_iter().map(|open| (open.served, open.left)).collect()

@@ -73,14 +73,11 @@ fn sampling(asked: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErro
         sampling.seed = Some(bits);
     }
     sampling.validate().map_err(|error| {
-        let text = error.to_string();
-        // Messages of the engine start with the name of the field.
-        let name = match text.split(':').next() {
-            Some("repetition_penalty") => "repeat_penalty",
-            Some(name) => name,
-            None => "temperature",
+        let name = match error.name {
+            "repetition_penalty" => "repeat_penalty",
+            name => name,
         };
-        asked.invalid(name, text.clone())
+        asked.invalid(name, error.to_string())
     })?;
     Ok(sampling)
 }

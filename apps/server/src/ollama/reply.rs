@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use nestling::{Event, FinishReason, Finished, ToolCall};
+use nestling::{Event, FinishReason, GenerationSummary, ToolCall};
 use serde_json::{Map, Value, json};
 
 use super::time::{nanoseconds, written};
@@ -98,7 +98,7 @@ impl Writer {
         (!piece.is_empty()).then(|| self.object(piece).into())
     }
 
-    fn end(&self, piece: Piece, finished: &Finished) -> Value {
+    fn end(&self, piece: Piece, finished: &GenerationSummary) -> Value {
         let (usage, stats) = (&finished.usage, &finished.stats);
         let mut map = self.object(piece);
         let reason = match finished.reason {

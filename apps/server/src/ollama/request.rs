@@ -16,19 +16,19 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::prompt::Prompt;
-use crate::server::{Served, unix_seconds};
+use crate::server::{ServedModel, unix_seconds};
 use crate::tools::check_schema;
 
 /// Idle time after which a model is closed; `None` means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Keep(pub Option<Duration>);
+pub(super) struct KeepAlive(pub Option<Duration>);
 
 #[derive(Debug)]
 pub(super) struct Request {
     /// `None` if the model is only to be loaded or unloaded.
     pub job: Option<Job>,
     pub stream: bool,
-    pub keep: Option<Keep>,
+    pub keep: Option<KeepAlive>,
 }
 
 /// # Errors
@@ -42,7 +42,7 @@ pub(super) fn model_name(fields: &mut Fields) -> Result<String, ApiError> {
 impl Request {
     /// # Errors
     /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
-    pub fn read(kind: Kind, mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
+    pub fn read(kind: Kind, mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
         let model = &served.model;
         // Default: streaming, as this API specifies.
         let stream = fields.flag("stream")?.unwrap_or(true);
@@ -86,10 +86,10 @@ fn with_thinking(prompt: Prompt, arguments: Map<String, Value>) -> Prompt {
     }
 }
 
-fn keep(fields: &mut Fields) -> Result<Option<Keep>, ApiError> {
+fn keep(fields: &mut Fields) -> Result<Option<KeepAlive>, ApiError> {
     let name = "keep_alive";
     let Some(value) = fields.take(name) else { return Ok(None) };
-    let kept = time::kept(&value).map(|kept| Some(Keep(kept)));
+    let kept = time::kept(&value).map(|kept| Some(KeepAlive(kept)));
     kept.ok_or_else(|| fields.invalid(name, "seconds, or a duration such as `5m`, was expected"))
 }
 

@@ -40,7 +40,7 @@ impl Errors {
 }
 
 #[derive(Clone, Copy)]
-enum Gives {
+enum ResponseType {
     /// A JSON object, described by a schema.
     Json(&'static str),
     /// A JSON object, or events for a streaming request.
@@ -56,18 +56,23 @@ struct Route {
     what: &'static str,
     /// Schema of the body of a POST; `None` for a GET.
     body: Option<&'static str>,
-    gives: Gives,
+    gives: ResponseType,
 }
 
-const fn get(path: &'static str, what: &'static str, gives: Gives) -> Route {
+const fn get(path: &'static str, what: &'static str, gives: ResponseType) -> Route {
     Route { path, what, body: None, gives }
 }
 
-const fn post(path: &'static str, what: &'static str, body: &'static str, gives: Gives) -> Route {
+const fn post(
+    path: &'static str,
+    what: &'static str,
+    body: &'static str,
+    gives: ResponseType,
+) -> Route {
     Route { path, what, body: Some(body), gives }
 }
 
-use Gives::{Json, JsonOrEvents, JsonOrLines, Text};
+use ResponseType::{Json, JsonOrEvents, JsonOrLines, Text};
 
 const ROUTES: [Route; 25] = [
     get("/", "A page for chats.", Text("text/html")),

@@ -17,14 +17,14 @@ use crate::error::{ApiError, json_response};
 use crate::events;
 use crate::fields::Fields;
 use crate::parts::Parts;
-use crate::server::Served;
+use crate::server::ServedModel;
 use reply::Reply;
 use request::ResponseRequest;
 
 /// # Errors
 /// Returns an error if the request is invalid or its generation cannot start.
 pub(crate) async fn create(
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     fields: Fields,
     caller: Caller,
 ) -> Result<Response, ApiError> {

@@ -1,12 +1,12 @@
 //! Reply objects of the Responses API.
 
-use nestling::{FinishReason, Finished, Model, TokenEvent};
+use nestling::{FinishReason, GenerationSummary, Model, TokenEvent};
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::logprobs::of_response;
 use crate::parts::{Kind, Part, Parts};
-use crate::server::{Served, unix_seconds};
+use crate::server::{ServedModel, unix_seconds};
 use crate::usage::random;
 
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    pub fn new(served: &Served, echo: Map<String, Value>, has_logprobs: bool) -> Self {
+    pub fn new(served: &ServedModel, echo: Map<String, Value>, has_logprobs: bool) -> Self {
         let id = format!("resp_{:016x}{:016x}", random(), random());
         Self { id, created: unix_seconds(), model: served.id.clone(), echo, has_logprobs }
     }
@@ -168,11 +168,11 @@ impl Reply {
 }
 
 /// Returns true if a completion ended before the model ended it.
-pub(super) fn is_cut(finished: &Finished) -> bool {
+pub(super) fn is_cut(finished: &GenerationSummary) -> bool {
     !matches!(finished.reason, FinishReason::Stop | FinishReason::ToolCalls)
 }
 
-fn usage(finished: &Finished, reasoning: usize) -> Value {
+fn usage(finished: &GenerationSummary, reasoning: usize) -> Value {
     let usage = &finished.usage;
     json!({
         "input_tokens": usage.prompt_tokens,

@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 use super::{items, tools};
 use crate::answer_form;
 use crate::answers::Job;
-use crate::conversation::Asked;
+use crate::conversation::ConversationFields;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX, TOOLS_MAX, TOP_LOGPROBS_MAX};
 use crate::prompt::Prompt;
 use crate::reasoning::{self, EFFORTS};
 use crate::sampling::{basic_sampling, check_model, check_sampling, counted, group_of, tokens_max};
-use crate::server::Served;
+use crate::server::ServedModel;
 
 /// Maximum number of entries in `metadata`.
 const METADATA_MAX: usize = 16;
@@ -42,7 +42,7 @@ pub(super) struct ResponseRequest {
 impl ResponseRequest {
     /// # Errors
     /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
-    pub fn read(mut fields: Fields, served: &Served) -> Result<Self, ApiError> {
+    pub fn read(mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
         let model = &served.model;
         refuse(&mut fields)?;
         let mut echo = echo(&fields);
@@ -65,7 +65,8 @@ impl ResponseRequest {
         fields.end()?;
         let mut options = counted();
         let calls_max = tools.calls_max();
-        let asked = Asked { messages, tools, form, form_place: "text.format", arguments };
+        let asked =
+            ConversationFields { messages, tools, form, form_place: "text.format", arguments };
         let conversation = asked.conversation(&mut options)?;
         let sampling = sampling.into();
         let job = Job {

@@ -6,11 +6,11 @@ use nestling::{Event, TokenEvent};
 use serde_json::{Value, json};
 
 use super::reply::{Ids, Reply, Status, is_cut};
-use crate::answers::Said;
+use crate::answers::ChoiceEvent;
 use crate::error::ApiError;
-use crate::events::{Form, Frames};
+use crate::events::{Frames, StreamFormat};
 use crate::parts::{Kind, Part, Parts, Step};
-use crate::server::Served;
+use crate::server::ServedModel;
 
 pub(super) struct ResponseStream {
     parts: Parts,
@@ -18,13 +18,13 @@ pub(super) struct ResponseStream {
 }
 
 impl ResponseStream {
-    pub fn new(served: Arc<Served>, reply: Reply) -> Self {
+    pub fn new(served: Arc<ServedModel>, reply: Reply) -> Self {
         let writer = Writer { served, reply, ids: Ids::default(), number: 0 };
         Self { parts: Parts::default(), writer }
     }
 }
 
-impl Form for ResponseStream {
+impl StreamFormat for ResponseStream {
     fn begin(&mut self, out: &mut Frames) {
         for kind in ["response.created", "response.in_progress"] {
             let event = json!({ "response": self.writer.reply.begun() });
@@ -32,7 +32,7 @@ impl Form for ResponseStream {
         }
     }
 
-    fn said(&mut self, said: Said, out: &mut Frames) {
+    fn said(&mut self, said: ChoiceEvent, out: &mut Frames) {
         let writer = &mut self.writer;
         // Only the end of a truncated response marks the closed item as incomplete.
         let cut = matches!(&said.event, Event::Finished(finished) if is_cut(finished));
@@ -62,7 +62,7 @@ impl Form for ResponseStream {
 }
 
 struct Writer {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     reply: Reply,
     ids: Ids,
     number: u64,

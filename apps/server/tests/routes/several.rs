@@ -17,7 +17,7 @@ use crate::{CHAT, block_on, chat_with, get, post, post_later};
 /// A source of four models: the bundled model as `story` and `large`, a random model as `tools`, and one that
 /// fails to open.
 #[derive(Debug, Default)]
-struct Two {
+struct FourModels {
     opened: Mutex<Vec<(String, Option<u64>)>>,
     open: Arc<AtomicUsize>,
     /// Set while opening must block until it is cancelled or this is cleared.
@@ -25,9 +25,9 @@ struct Two {
     cancelled: AtomicUsize,
 }
 
-struct Held(Arc<AtomicUsize>);
+struct OpenCounter(Arc<AtomicUsize>);
 
-impl Drop for Held {
+impl Drop for OpenCounter {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -42,7 +42,7 @@ fn refused(message: &str) -> OpenModelError {
     OpenModelError { message: message.into(), lacks_memory: false }
 }
 
-impl ModelSource for Two {
+impl ModelSource for FourModels {
     fn list(&self) -> Vec<ListedModel> {
         let listed = |name: &str| ListedModel {
             name: name.into(),
@@ -79,12 +79,12 @@ impl ModelSource for Two {
             _ => return Err(refused("its file is damaged")),
         };
         self.open.fetch_add(1, Ordering::SeqCst);
-        Ok(OpenedModel { model, hold: Box::new(Held(Arc::clone(&self.open))) })
+        Ok(OpenedModel { model, hold: Box::new(OpenCounter(Arc::clone(&self.open))) })
     }
 }
 
-fn serve(options: PoolOptions) -> (Server, Arc<Two>) {
-    let (server, source) = (Server::new(ServerOptions::default()), Arc::new(Two::default()));
+fn serve(options: PoolOptions) -> (Server, Arc<FourModels>) {
+    let (server, source) = (Server::new(ServerOptions::default()), Arc::new(FourModels::default()));
     server.set_source(Arc::clone(&source) as Arc<dyn ModelSource>, options);
     (server, source)
 }
@@ -330,12 +330,12 @@ fn tokenizers_are_told_of_by_the_name_of_an_open_model() {
 
 /// A streamed model whose file changes.
 #[derive(Debug)]
-struct Changing {
+struct ChangingModel {
     file: std::path::PathBuf,
     opened: AtomicUsize,
 }
 
-impl ModelSource for Changing {
+impl ModelSource for ChangingModel {
     fn list(&self) -> Vec<ListedModel> {
         let name = "story".into();
         vec![ListedModel { name, bytes: BYTES, created: 1_700_000_000, format: "nest" }]
@@ -357,7 +357,7 @@ fn a_model_whose_file_changed_is_closed_and_reopened() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("story.nest");
     std::fs::copy(crate::models::at("models/nestling-storyteller.nest"), &file).unwrap();
-    let source = Arc::new(Changing { file: file.clone(), opened: AtomicUsize::new(0) });
+    let source = Arc::new(ChangingModel { file: file.clone(), opened: AtomicUsize::new(0) });
     let server = Server::new(ServerOptions::default());
     let options = PoolOptions { keep_alive: None, memory_bytes: Some(2 << 30) };
     server.set_source(Arc::clone(&source) as Arc<dyn ModelSource>, options);

@@ -7,7 +7,7 @@ use nestling_core::backend::{Backend, Encoder, EncoderExt};
 use nestling_core::driver::block_on;
 use serde_json::json;
 
-use super::device::{Measured, Measurement, buffer, is_dry, median, tell};
+use super::device::{Measurement, TimedBackend, buffer, is_dry, median, tell};
 
 /// Measurement of the argmax at the end of a step.
 pub struct Argmax;
@@ -16,7 +16,7 @@ pub struct Argmax;
 const TOKENS: usize = 151_936;
 
 impl Measurement for Argmax {
-    fn on<B: Measured>(&self, mut device: B) -> Result<(), EngineError> {
+    fn on<B: TimedBackend>(&self, mut device: B) -> Result<(), EngineError> {
         let (tokens, times) = if is_dry() { (1000, 3) } else { (TOKENS, 200) };
         let x = buffer(&mut device, (1, tokens))?;
         let mark = buffer(&mut device, (1, 1))?;

@@ -30,7 +30,7 @@ pub struct Timing {
 }
 
 /// A backend whose work can be timed.
-pub trait Measured: Backend {
+pub trait TimedBackend: Backend {
     /// Description of the clock.
     const CLOCK: &'static str;
 
@@ -44,7 +44,7 @@ pub trait Measured: Backend {
     fn with_host(&self, bytes: u64) -> Result<Self, EngineError>;
 }
 
-impl Measured for CudaBackend {
+impl TimedBackend for CudaBackend {
     const CLOCK: &'static str = "events around launches of one graph";
 
     fn timed(
@@ -60,7 +60,7 @@ impl Measured for CudaBackend {
     }
 }
 
-impl Measured for WgpuBackend {
+impl TimedBackend for WgpuBackend {
     const CLOCK: &'static str = "the host's, of twice as many runs less that of once";
 
     fn timed(
@@ -112,7 +112,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 /// A measurement that runs on any device.
 pub trait Measurement {
     /// Runs the measurement and writes the results.
-    fn on<B: Measured>(&self, device: B) -> Result<(), EngineError>;
+    fn on<B: TimedBackend>(&self, device: B) -> Result<(), EngineError>;
 }
 
 /// Returns the device that the kit requests: `cuda`, `emulated` or `vulkan`.

@@ -15,7 +15,7 @@ use nestling_formats::{DType, Level};
 use nestling_import::{Activation, RopePairs, RouterConfig};
 use serde_json::json;
 
-use super::device::{Measured, Measurement, buffer, is_dry, tell};
+use super::device::{Measurement, TimedBackend, buffer, is_dry, tell};
 
 /// Measurement of consecutive layers with different weights, so that caches do not help.
 pub struct Layers;
@@ -74,7 +74,7 @@ const PARTS: [&str; 8] =
 const CONTEXTS: [usize; 3] = [1, 1024, 4096];
 
 impl Measurement for Layers {
-    fn on<B: Measured>(&self, mut device: B) -> Result<(), EngineError> {
+    fn on<B: TimedBackend>(&self, mut device: B) -> Result<(), EngineError> {
         let sizes = Sizes::asked();
         let mut model = Model::new(&mut device, sizes)?;
         for context in CONTEXTS.into_iter().filter(|context| !is_dry() || *context < 100) {

@@ -9,7 +9,7 @@ use nestling_core::EngineError;
 use nestling_core::backend::Encoder;
 use serde_json::json;
 
-use super::device::{Measured, Measurement, Timing, is_dry, repeated, tell};
+use super::device::{Measurement, TimedBackend, Timing, is_dry, repeated, tell};
 
 /// Bytes of each side of a copy, many times the size of a cache.
 const COPY_BYTES: usize = 512 << 20;
@@ -48,10 +48,10 @@ pub fn copies() -> Result<(), Box<dyn Error>> {
 }
 
 /// Measurement of a kernel that reads and writes every element once.
-pub struct Scaled;
+pub struct ScaleKernel;
 
-impl Measurement for Scaled {
-    fn on<B: Measured>(&self, mut device: B) -> Result<(), EngineError> {
+impl Measurement for ScaleKernel {
+    fn on<B: TimedBackend>(&self, mut device: B) -> Result<(), EngineError> {
         let (rows, cols) = if is_dry() { (4, 256) } else { (4096, 16_384) };
         let mut x = device.buffer(rows, cols)?;
         let mut encoder = device.encoder();

@@ -20,7 +20,7 @@ fn memory() {
     if device::name() == "cuda" {
         memory::copies().unwrap();
     }
-    on_device(&memory::Scaled).unwrap();
+    on_device(&memory::ScaleKernel).unwrap();
 }
 
 fn products() {
@@ -40,7 +40,7 @@ fn resident() {
 }
 
 fn quarter() {
-    on_device(&tokens::Quarter).unwrap();
+    on_device(&tokens::QuarterOnDevice).unwrap();
 }
 
 fn profiled() {

@@ -8,7 +8,7 @@ use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
 use serde_json::json;
 
-use super::device::{Measured, Measurement, buffer, is_dry, name, tell};
+use super::device::{Measurement, TimedBackend, buffer, is_dry, name, tell};
 
 /// Measurement of products in one launch.
 pub struct Products;
@@ -34,7 +34,7 @@ fn kernel(rows: usize) -> &'static str {
 }
 
 impl Measurement for Products {
-    fn on<B: Measured>(&self, mut device: B) -> Result<(), EngineError> {
+    fn on<B: TimedBackend>(&self, mut device: B) -> Result<(), EngineError> {
         let (count, outputs, inputs) = shape();
         let matrix = RandomMatrix::new(outputs, inputs, Level::L8)?;
         for merged in [true, false] {
@@ -62,7 +62,7 @@ impl Measurement for Products {
     }
 }
 
-fn measure<B: Measured>(
+fn measure<B: TimedBackend>(
     device: &mut B,
     linears: &[Linear<B>],
     level: Level,

@@ -8,7 +8,7 @@ use nestling_core::weights::ActivationMode;
 use nestling_formats::Level;
 use serde_json::json;
 
-use super::device::{Measured, Measurement, buffer, is_dry, tell};
+use super::device::{Measurement, TimedBackend, buffer, is_dry, tell};
 use super::layer::{Model, Sizes, rows_of_profile};
 
 /// The profiled kernels: `matvec_nested` and `matmul_nested` with large shapes, `matvec_gated_quantize` and
@@ -16,7 +16,7 @@ use super::layer::{Model, Sizes, rows_of_profile};
 pub struct Kernels;
 
 impl Measurement for Kernels {
-    fn on<B: Measured>(&self, mut device: B) -> Result<(), EngineError> {
+    fn on<B: TimedBackend>(&self, mut device: B) -> Result<(), EngineError> {
         let (outputs, inputs, tokens) =
             if is_dry() { (64, 128, 1000) } else { (14_336, 4096, 151_936) };
         let weights = RandomMatrix::new(outputs, inputs, Level::L4)?.weights(true)?;

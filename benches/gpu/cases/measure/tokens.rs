@@ -21,7 +21,7 @@ use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic
 use nestling_runtime::model::{Runner, RunnerOptions};
 use serde_json::{Value, json};
 
-use super::device::{Measured, Measurement, is_dry, median, name, tell};
+use super::device::{Measurement, TimedBackend, is_dry, median, name, tell};
 
 const LEVEL: Level = Level::L4;
 
@@ -33,7 +33,7 @@ const GENERATED: usize = 64;
 pub struct Resident;
 
 /// Measurement with a quarter of the experts on the device. The others are in host memory or on disk.
-pub struct Quarter;
+pub struct QuarterOnDevice;
 
 fn lengths() -> (usize, usize) {
     if is_dry() { (20, 3) } else { (PROMPT, GENERATED) }
@@ -57,7 +57,7 @@ fn store() -> Result<Arc<Store>, EngineError> {
     Ok(Arc::new(Store::open(&path)?))
 }
 
-fn runner<B: Measured>(
+fn runner<B: TimedBackend>(
     device: B,
     store: &Arc<Store>,
     streaming: Option<StreamOptions>,
@@ -78,13 +78,13 @@ fn runner<B: Measured>(
 }
 
 /// A model whose steps are timed.
-struct Speed<B: Measured> {
+struct Speed<B: TimedBackend> {
     runner: Runner<B>,
     tokens: u64,
     counters: Value,
 }
 
-impl<B: Measured> Speed<B> {
+impl<B: TimedBackend> Speed<B> {
     fn new(runner: Runner<B>) -> Self {
         Self { runner, tokens: 0, counters: Value::Null }
     }
@@ -148,7 +148,7 @@ impl<B: Measured> Speed<B> {
 }
 
 impl Measurement for Resident {
-    fn on<B: Measured>(&self, device: B) -> Result<(), EngineError> {
+    fn on<B: TimedBackend>(&self, device: B) -> Result<(), EngineError> {
         let store = store()?;
         let begun = Instant::now();
         let mut speed = Speed::new(runner(device, &store, None)?);
@@ -180,8 +180,8 @@ impl Measurement for Resident {
     }
 }
 
-impl Measurement for Quarter {
-    fn on<B: Measured>(&self, device: B) -> Result<(), EngineError> {
+impl Measurement for QuarterOnDevice {
+    fn on<B: TimedBackend>(&self, device: B) -> Result<(), EngineError> {
         let store = store()?;
         let all = ExpertTable::of_store(&store, LEVEL)?.total_bytes();
         let generated = lengths().1;

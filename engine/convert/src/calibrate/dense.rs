@@ -55,13 +55,13 @@ impl MixerSample {
 }
 
 /// A checkpoint with replaced weights in one matrix of a layer.
-struct Substituted<'a> {
+struct SubstitutedSource<'a> {
     source: &'a CheckpointSource<&'a Checkpoint>,
     kind: MatrixKind,
     weights: &'a [f32],
 }
 
-impl ExpertSource for Substituted<'_> {
+impl ExpertSource for SubstitutedSource<'_> {
     fn config(&self) -> &ModelConfig {
         self.source.config()
     }
@@ -109,7 +109,7 @@ impl Calibrator<'_> {
         let Some(shape) = config.layers.get(number as usize) else { return Ok(Vec::new()) };
         let mut cpu = Cpu::with(Arc::clone(&self.pool), self.kernels);
         let substituted =
-            other.map(|(kind, weights)| Substituted { source: &self.source, kind, weights });
+            other.map(|(kind, weights)| SubstitutedSource { source: &self.source, kind, weights });
         let source = match &substituted {
             Some(source) => source as &dyn ExpertSource,
             None => &self.source,

@@ -8,7 +8,7 @@ use nestling_import::{Activation, FeedForward as FeedForwardConfig};
 
 use super::mixer::PassedOn;
 use super::moments::{Blend, MomentSum, Panels};
-use super::{Calibrator, Pass, PassOutput, Passed, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS};
+use super::{ByteProgress, Calibrator, Pass, PassOutput, ROUTED_INPUTS, SAMPLE_TOKENS, STEP_ROWS};
 use nestling_core::backend::{Backend, Encoder, EncoderExt, FeedForward, Linear, Routing, Write};
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
@@ -33,13 +33,13 @@ pub struct ExpertStatistics {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Use {
+pub(super) struct RowWeight {
     pub row: u32,
     pub weight: f32,
 }
 
 struct ExpertMoments {
-    uses: Vec<Use>,
+    uses: Vec<RowWeight>,
     /// Mean square of the expert's own inputs, each token weighted by the square of its router weight.
     input_diagonal: Vec<f32>, // [hidden_size]
     /// Moments of the inputs of `down`, blended.
@@ -72,7 +72,7 @@ pub(super) struct FeedForwardMoments {
 
 impl FeedForwardMoments {
     /// Returns the tokens of an expert in ascending order.
-    pub fn uses_of(&self, expert: u32) -> Option<&[Use]> {
+    pub fn uses_of(&self, expert: u32) -> Option<&[RowWeight]> {
         Some(&self.experts.get(expert as usize)?.uses)
     }
 
@@ -147,13 +147,13 @@ impl Calibrator<'_> {
         passed_on: &PassedOn,
         moments: &mut FeedForwardMoments,
         how: &Pass<'_>,
-        passed: Passed<'_>,
+        passed: ByteProgress<'_>,
     ) -> Result<(), EngineError> {
         if let Some(shared) = &weights.shared {
             let weight = |row: usize| passed_on.gates.get(row).copied().unwrap_or(1.0);
             let rows = (0u32..).zip(0..self.token_count());
-            let uses: Vec<Use> =
-                rows.map(|(row, index)| Use { row, weight: weight(index) }).collect();
+            let uses: Vec<RowWeight> =
+                rows.map(|(row, index)| RowWeight { row, weight: weight(index) }).collect();
             let mut sum = MomentSum::new(shared.ffn.down.matrix.cols());
             self.routed(None, &shared.ffn, moments, &uses, &mut sum, how)?;
             moments.dense = Some(sum);
@@ -209,7 +209,7 @@ impl Calibrator<'_> {
     fn expert(
         &mut self,
         expert: u32,
-        uses: Vec<Use>,
+        uses: Vec<RowWeight>,
         moments: &mut FeedForwardMoments,
         how: &Pass<'_>,
     ) -> Result<(), EngineError> {
@@ -258,7 +258,7 @@ impl Calibrator<'_> {
         expert: Option<u32>,
         weights: &FeedForward<Cpu>,
         moments: &mut FeedForwardMoments,
-        uses: &[Use],
+        uses: &[RowWeight],
         sum: &mut MomentSum,
         how: &Pass<'_>,
     ) -> Result<Vec<f32>, EngineError> {
@@ -379,7 +379,7 @@ fn routed_share(routed: usize, inputs: usize) -> f32 {
 }
 
 /// Returns the tokens of each expert in ascending order.
-fn uses(routing: &Routing, experts: usize) -> Vec<Vec<Use>> {
+fn uses(routing: &Routing, experts: usize) -> Vec<Vec<RowWeight>> {
     let mut uses = vec![Vec::new(); experts];
     let chosen = routing.num_experts_per_tok.max(1);
     let rows =
@@ -387,7 +387,7 @@ fn uses(routing: &Routing, experts: usize) -> Vec<Vec<Use>> {
     for (row, (ids, weights)) in (0u32..).zip(rows) {
         for (&expert, &weight) in ids.iter().zip(weights) {
             if let Some(uses) = uses.get_mut(expert as usize) {
-                uses.push(Use { row, weight });
+                uses.push(RowWeight { row, weight });
             }
         }
     }

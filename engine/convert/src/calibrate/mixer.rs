@@ -8,8 +8,8 @@ use nestling_import::ModelConfig;
 
 use super::moments::{MomentSum, Panels};
 use super::{
-    Calibrator, Pass, PassOutput, Passed, STEP_ROWS, pages_max, sequences_per_step, step_rows,
-    steps,
+    ByteProgress, Calibrator, Pass, PassOutput, STEP_ROWS, pages_max, sequences_per_step,
+    step_rows, steps,
 };
 use nestling_core::backend::{Backend, Encoder, EncoderExt, HeadMatrices, Routing, Write};
 use nestling_core::batch::StepRows;
@@ -139,7 +139,7 @@ impl Calibrator<'_> {
         &mut self,
         weights: &LayerWeights<Cpu>,
         how: &Pass<'_>,
-        passed: Passed<'_>,
+        passed: ByteProgress<'_>,
     ) -> Result<(MixerMoments, PassedOn), EngineError> {
         let config = self.source.config().clone();
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);

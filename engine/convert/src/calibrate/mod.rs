@@ -58,7 +58,7 @@ const ROUTED_INPUTS: usize = 6;
 const SAMPLE_TOKENS: usize = 4096;
 
 /// Callback that receives the number of weight bytes that all tokens have passed.
-pub type Passed<'a> = &'a mut dyn FnMut(u64);
+pub type ByteProgress<'a> = &'a mut dyn FnMut(u64);
 
 /// The unquantized model with the activations of the calibration tokens before one layer.
 pub struct Calibrator<'a> {
@@ -198,7 +198,7 @@ impl<'a> Calibrator<'a> {
     pub fn skip_layer(
         &mut self,
         cancel: &CancelToken,
-        passed: Passed<'_>,
+        passed: ByteProgress<'_>,
     ) -> Result<(), EngineError> {
         self.pass_layer(PassOutput::Outputs, cancel, passed)?;
         self.end_layer();
@@ -214,7 +214,7 @@ impl<'a> Calibrator<'a> {
     pub fn begin_layer(
         &mut self,
         cancel: &CancelToken,
-        passed: Passed<'_>,
+        passed: ByteProgress<'_>,
     ) -> Result<(), EngineError> {
         self.pass_layer(PassOutput::Moments, cancel, passed)
     }
@@ -223,7 +223,7 @@ impl<'a> Calibrator<'a> {
         &mut self,
         wanted: PassOutput,
         cancel: &CancelToken,
-        passed: Passed<'_>,
+        passed: ByteProgress<'_>,
     ) -> Result<(), EngineError> {
         self.current = Current::Nothing;
         let layer = self.layers;

@@ -28,7 +28,7 @@ use nestling_experts::allocation::{
 ///
 /// # Errors
 /// Fails with [`ConvertError::Budget`] if the budget is below the smallest possible store,
-/// [`ConvertError::Store`], [`ConvertError::Destination`] if the destination exists, or
+/// [`ConvertError::Store`], [`ConvertError::DestinationExists`], or
 /// [`ConvertError::Cancelled`].
 pub fn cut_store(
     store: &Store,

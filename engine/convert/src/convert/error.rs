@@ -37,6 +37,12 @@ pub enum ConvertError {
         /// Reason, and a remedy.
         reason: String,
     },
+    /// A destination that exists and may not be replaced.
+    #[error("cannot write {path}: it exists already")]
+    DestinationExists {
+        /// Path of the destination.
+        path: String,
+    },
     /// An error of the calibration pass.
     #[error("calibration: {0}")]
     Calibrate(#[source] EngineError),

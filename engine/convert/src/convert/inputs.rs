@@ -1,7 +1,7 @@
 //! Second moments of the inputs of matrices that are coded.
 
 use nestling_formats::nested::{
-    Calibrated, DampedMoments, InputTransform, SecondMoments, reorder_moments,
+    DampedMoments, InputCalibration, InputTransform, SecondMoments, reorder_moments,
 };
 use nestling_formats::{MatrixId, MatrixKind};
 
@@ -27,7 +27,7 @@ impl<'a> Inputs<'a> {
         &mut self,
         id: MatrixId,
         cols: usize,
-    ) -> Result<Option<Calibrated<'_>>, ConvertError> {
+    ) -> Result<Option<InputCalibration<'_>>, ConvertError> {
         let Some(calibrator) = self.calibrator.filter(|_| is_calibrated(id)) else {
             return Ok(None);
         };
@@ -42,7 +42,7 @@ impl<'a> Inputs<'a> {
                 .map_err(|source| ConvertError::Quantize { matrix: id, source })?;
             self.last = Some((first, moments, damped));
         }
-        Ok(self.last.as_ref().map(|(_, moments, damped)| Calibrated { moments, damped }))
+        Ok(self.last.as_ref().map(|(_, moments, damped)| InputCalibration { moments, damped }))
     }
 }
 

@@ -7,7 +7,7 @@ use nestling_core::sync::whole;
 
 use nestling_formats::memory::{OutOfMemory, try_reserve, try_zeroed};
 use nestling_formats::nested::{
-    Calibrated, GROUP, InputTransform, NestedCodec, PlaneForm, QuantizedMatrix, ScaleSteps,
+    GROUP, InputCalibration, InputTransform, NestedCodec, PlaneForm, QuantizedMatrix, ScaleSteps,
     ScaledRows, quantize_calibrated, quantize_matrix, quantize_mxfp4, reorder_columns,
 };
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
@@ -315,7 +315,7 @@ impl Conversion<'_> {
         &self,
         block: &Block,
         codec: &NestedCodec,
-        calibrated: Option<&Calibrated<'_>>,
+        calibrated: Option<&InputCalibration<'_>>,
     ) -> Result<(QuantizedMatrix, Option<MatrixSums>), ConvertError> {
         let weights = self.read(block)?;
         let (rows, cols, options) =

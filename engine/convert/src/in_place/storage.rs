@@ -28,13 +28,13 @@ pub struct InPlaceStorage {
     scratch: Mutex<Vec<ScaledScratch>>,
 }
 
-struct Wanted<'a> {
+struct ReadTarget<'a> {
     /// Byte range in the extent.
     range: Range<usize>,
     out: &'a mut [u8],
 }
 
-impl Wanted<'_> {
+impl ReadTarget<'_> {
     /// Copies the requested part of `bytes`, which are located at `start` of the extent.
     fn take(&mut self, start: usize, bytes: &[u8]) {
         let from = self.range.start.max(start);
@@ -89,7 +89,7 @@ impl InPlaceStorage {
     }
 
     /// Fills the requested part of one extent. Padding after its bytes is zero.
-    fn read_extent(&self, extent: &Extent, mut wanted: Wanted<'_>) -> io::Result<()> {
+    fn read_extent(&self, extent: &Extent, mut wanted: ReadTarget<'_>) -> io::Result<()> {
         let group = self.index.group_of(extent).ok_or_else(inconsistent)?;
         match &group.id {
             GroupId::Asset { name } => {
@@ -103,7 +103,7 @@ impl InPlaceStorage {
         }
     }
 
-    fn read_group(&self, group: &Group, wanted: &mut Wanted<'_>) -> io::Result<()> {
+    fn read_group(&self, group: &Group, wanted: &mut ReadTarget<'_>) -> io::Result<()> {
         let mut parts = group.parts_as(Plane::P2, self.digits).ok_or_else(inconsistent)?;
         parts.retain(|part| !part.range.is_empty());
         let mut end = 0;
@@ -147,7 +147,7 @@ impl InPlaceStorage {
         &self,
         source: &Source<'_>,
         parts: &[Part],
-        wanted: &mut Wanted<'_>,
+        wanted: &mut ReadTarget<'_>,
     ) -> io::Result<()> {
         let start = parts[0].range.start;
         let range = start..parts[parts.len() - 1].range.end;
@@ -210,7 +210,7 @@ impl InPlaceStorage {
         source: &Source<'_>,
         plane: Plane,
         range: Range<usize>,
-        wanted: &mut Wanted<'_>,
+        wanted: &mut ReadTarget<'_>,
     ) -> io::Result<()> {
         let (form, layout) = (&source.form, source.layout);
         let all = source.runs(plane, source.matrix.rows).ok_or_else(inconsistent)?;
@@ -312,7 +312,7 @@ impl Storage for InPlaceStorage {
             let count = left.min(out.len() - done);
             let start = usize::try_from(at - extent.offset).map_err(io::Error::other)?;
             let out = &mut out[done..done + count];
-            self.read_extent(extent, Wanted { range: start..start + count, out })?;
+            self.read_extent(extent, ReadTarget { range: start..start + count, out })?;
             done += count;
         }
         // Checked after the read, so that data read before a change is known to be valid.

@@ -68,18 +68,18 @@ pub struct JudgeSet {
     mode: LevelMode,
 }
 
-struct Held {
+struct RowLimits {
     rows_max: usize,
     streaming: Option<StreamOptions>,
 }
 
-impl Default for Held {
+impl Default for RowLimits {
     fn default() -> Self {
         Self { rows_max: RunnerOptions::default().rows_max, streaming: None }
     }
 }
 
-impl Held {
+impl RowLimits {
     /// Returns the settings for the store as it is run.
     fn shipped(options: &JudgeOpenOptions) -> Self {
         let rows_max = match options.mode {
@@ -105,8 +105,8 @@ impl JudgeSet {
         cancel: &CancelToken,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, EngineError> {
-        let nested = Arc::new(Shared::new(StoreSource::owned(Arc::clone(&store), None)?));
-        let floats = Arc::new(Shared::new(CheckpointSource::new(checkpoint)));
+        let nested = Arc::new(SharedSource::new(StoreSource::owned(Arc::clone(&store), None)?));
+        let floats = Arc::new(SharedSource::new(CheckpointSource::new(checkpoint)));
         let of_checkpoint = || Arc::clone(&floats) as Arc<dyn ExpertSource>;
         let per_point = match options.paths {
             JudgePaths::Both => 2,
@@ -115,20 +115,22 @@ impl JudgeSet {
         let models = 1 + per_point * options.points.len();
 
         let mut loaded = 0;
-        let mut load = |ready: Ready| {
+        let mut load = |ready: RunnerParts| {
             let mut report = |done, total| progress(loaded * total + done, models * total);
             let runner = ready.load(backend()?, cancel, &mut report)?;
             loaded += 1;
             Ok::<_, EngineError>(Box::new(runner))
         };
-        let reference = load(Ready::float(of_checkpoint(), options))?;
+        let reference = load(RunnerParts::float(of_checkpoint(), options))?;
         let mut points = Vec::with_capacity(options.points.len());
         for point in &options.points {
             point.allocation.check(store.id())?;
             let mixed = FloatTables::new(allocated(&nested, point), of_checkpoint())?;
-            let mut weights_only = load(Ready::float(Arc::new(mixed), options))?;
+            let mut weights_only = load(RunnerParts::float(Arc::new(mixed), options))?;
             let mut shipped = match options.paths {
-                JudgePaths::Both => Some(load(Ready::shipped(&store, &nested, point, options)?)?),
+                JudgePaths::Both => {
+                    Some(load(RunnerParts::shipped(&store, &nested, point, options)?)?)
+                }
                 JudgePaths::WeightsOnly => None,
             };
             let calibrated = shipped.as_mut().unwrap_or(&mut weights_only);
@@ -158,25 +160,25 @@ impl JudgeSet {
     }
 }
 
-pub(super) struct Ready {
+pub(super) struct RunnerParts {
     source: Arc<dyn ExpertSource>,
     options: RunnerOptions,
 }
 
-impl Ready {
+impl RunnerParts {
     /// Creates a model with float activations.
     fn float(source: Arc<dyn ExpertSource>, options: &JudgeOpenOptions) -> Self {
-        Self::new(source, options, ActivationMode::Float, KvDtype::F32, Held::default())
+        Self::new(source, options, ActivationMode::Float, KvDtype::F32, RowLimits::default())
     }
 
     /// Creates the model of the store as it is run at a point.
     pub fn shipped(
         store: &Arc<Store>,
-        nested: &Arc<Shared<StoreSource>>,
+        nested: &Arc<SharedSource<StoreSource>>,
         point: &JudgePoint,
         options: &JudgeOpenOptions,
     ) -> Result<Self, EngineError> {
-        let held = Held::shipped(options);
+        let held = RowLimits::shipped(options);
         let source: Arc<dyn ExpertSource> = match held.streaming {
             // Single planes can only be read from a store directly.
             Some(_) => {
@@ -193,7 +195,7 @@ impl Ready {
         options: &JudgeOpenOptions,
         activations: ActivationMode,
         kv_dtype: KvDtype,
-        held: Held,
+        held: RowLimits,
     ) -> Self {
         let context = options.sequence_length.min(source.config().max_position_embeddings);
         let options = RunnerOptions {
@@ -219,7 +221,7 @@ impl Ready {
 }
 
 /// Returns a store's weights, limited to a point's allocation.
-fn allocated(nested: &Arc<Shared<StoreSource>>, point: &JudgePoint) -> Arc<dyn ExpertSource> {
+fn allocated(nested: &Arc<SharedSource<StoreSource>>, point: &JudgePoint) -> Arc<dyn ExpertSource> {
     let allocation = Arc::new(point.allocation.clone());
     Arc::new(Allocated { inner: Arc::clone(nested), allocation })
 }
@@ -323,12 +325,12 @@ impl<S: ExpertSource> ExpertSource for Allocated<S> {
 }
 
 /// A source that reads each group once for several models. Clones share the bytes.
-pub(super) struct Shared<S> {
+pub(super) struct SharedSource<S> {
     source: S,
     read: Mutex<HashMap<GroupId, Matrices>>,
 }
 
-impl<S: ExpertSource> Shared<S> {
+impl<S: ExpertSource> SharedSource<S> {
     pub fn new(source: S) -> Self {
         Self { source, read: Mutex::default() }
     }
@@ -339,7 +341,7 @@ impl<S: ExpertSource> Shared<S> {
     }
 }
 
-impl<S: ExpertSource> ExpertSource for Shared<S> {
+impl<S: ExpertSource> ExpertSource for SharedSource<S> {
     fn config(&self) -> &ModelConfig {
         self.source.config()
     }

@@ -6,7 +6,7 @@ use nestling_formats::Level;
 use nestling_formats::store::Store;
 use serde::Serialize;
 
-use super::open::{JudgeOpenOptions, Ready, Shared};
+use super::open::{JudgeOpenOptions, RunnerParts, SharedSource};
 use super::tally::{ExpertUses, Mean};
 use super::{
     JudgeOptions, JudgePoint, JudgeProgress, level_bits, level_policy, log_sum_exp, run,
@@ -44,13 +44,13 @@ impl PlainSet {
         cancel: &CancelToken,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, EngineError> {
-        let nested = Arc::new(Shared::new(StoreSource::owned(Arc::clone(store), None)?));
+        let nested = Arc::new(SharedSource::new(StoreSource::owned(Arc::clone(store), None)?));
         let models = options.points.len();
         let mut points = Vec::with_capacity(models);
         for (loaded, point) in options.points.iter().enumerate() {
             point.allocation.check(store.id())?;
             let mut report = |done, total| progress(loaded * total + done, models * total);
-            let ready = Ready::shipped(store, &nested, point, options)?;
+            let ready = RunnerParts::shipped(store, &nested, point, options)?;
             let mut model = ready.load(backend()?, cancel, &mut report)?;
             let dual = point.calibrate(&mut model, &options.sample, cancel)?;
             points.push(PlainPoint { point: point.clone(), model: Box::new(model), dual });

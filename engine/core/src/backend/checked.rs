@@ -1,11 +1,11 @@
-//! Operand validation shared by all encoders; an encoder behind [`Checked`] only computes.
+//! Operand validation shared by all encoders; an encoder behind [`CheckedEncoder`] only computes.
 
 use nestling_formats::Level;
 
 use super::checks::Operation;
 use super::{
-    AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, FeedForward, HeadMatrices, KvPages,
-    Linear, PinnedExpert, Router, Routing, Shape, Shaped, Write,
+    AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, FeedForward, HasShape, HeadMatrices,
+    KvPages, Linear, PinnedExpert, Router, Routing, Shape, Write,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -18,9 +18,9 @@ use crate::weights::{ActivationMode, MatrixWeights};
 /// reference encoder does not repeat the checks. An encoder itself checks only what depends on its memory,
 /// such as pages and states that were never written, and its own limits.
 #[derive(Debug)]
-pub struct Checked<E>(E);
+pub struct CheckedEncoder<E>(E);
 
-impl<E> Checked<E> {
+impl<E> CheckedEncoder<E> {
     /// Wraps an encoder with validation.
     pub fn new(encoder: E) -> Self {
         Self(encoder)
@@ -32,7 +32,7 @@ impl<E> Checked<E> {
     }
 }
 
-impl<B: Backend, E: Encoder<B>> Encoder<B> for Checked<E> {
+impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
     fn embed(
         &mut self,
         table: &B::Matrix,
@@ -289,7 +289,7 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for Checked<E> {
     }
 }
 
-impl<B: Backend, E: BindWeights<B>> BindWeights<B> for Checked<E> {
+impl<B: Backend, E: BindWeights<B>> BindWeights<B> for CheckedEncoder<E> {
     fn bind_matrix(
         &mut self,
         weights: &MatrixWeights,

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use nestling_formats::Level;
 
 use super::{
-    AttentionHeads, Backend, DeltaNet, FeedForward, HeadMatrices, HeadNorm, HoldsLevels, Linear,
-    PinnedExpert, RecurrentStates, Router, Shape, Shaped, Write,
+    AttentionHeads, Backend, DeltaNet, FeedForward, HasShape, HeadMatrices, HeadNorm, HoldsLevels,
+    Linear, PinnedExpert, RecurrentStates, Router, Shape, Write,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;

@@ -26,18 +26,18 @@ impl Display for Shape {
 
 /// An operand with a shape: activations `[T, N]`, a matrix `[outputs, inputs]`, a routing `[T, K]`, a vector
 /// `[1, N]`.
-pub trait Shaped {
+pub trait HasShape {
     /// Returns the current shape.
     fn shape(&self) -> Shape;
 }
 
-impl Shaped for Vec<f32> {
+impl HasShape for Vec<f32> {
     fn shape(&self) -> Shape {
         Shape { rows: 1, cols: self.len() }
     }
 }
 
-impl Shaped for Routing {
+impl HasShape for Routing {
     fn shape(&self) -> Shape {
         let cols = self.num_experts_per_tok;
         // Default: a routing that was not read yet has no rows.

@@ -8,7 +8,7 @@ pub const ANSWER_TOKENS: usize = 256;
 
 /// State of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum GenerationPhase {
     /// Not yet started.
     #[default]
     Waiting,
@@ -24,7 +24,7 @@ pub struct Claim {
     /// Priority order of the generation.
     pub turn: Turn,
     /// State of the generation.
-    pub standing: Standing,
+    pub standing: GenerationPhase,
     /// Number of pages held.
     pub held: usize,
     /// Number of tokens so far.
@@ -74,14 +74,16 @@ pub struct Admission {
 /// and at most `running_max` run.
 pub fn admit(claims: &[Claim], free: usize, running_max: usize, now: f64) -> Admission {
     let mut waiting: Vec<usize> = (0..claims.len())
-        .filter(|&index| claims[index].standing != Standing::Running && claims[index].is_read)
+        .filter(|&index| {
+            claims[index].standing != GenerationPhase::Running && claims[index].is_read
+        })
         .collect();
     let mut admission = Admission::default();
     if waiting.is_empty() {
         return admission;
     }
     waiting.sort_by(|&a, &b| claims[a].turn.before(&claims[b].turn, now));
-    let runs = |claim: &&Claim| claim.standing == Standing::Running;
+    let runs = |claim: &&Claim| claim.standing == GenerationPhase::Running;
     let mut running: Vec<Claim> = claims.iter().filter(runs).copied().collect();
     let mut room = free + running.iter().map(|claim| claim.held).sum::<usize>();
     for index in waiting {
@@ -148,7 +150,7 @@ pub fn victim(claims: &[Claim], needs: usize) -> Option<usize> {
     let below = |index: &usize| needing.stays_before(&claims[*index].turn).is_lt();
     let lowest = |a: &usize, b: &usize| claims[*b].turn.stays_before(&claims[*a].turn);
     let all = || (0..claims.len()).filter(holds);
-    let rests = |index: &usize| claims[*index].standing != Standing::Running;
+    let rests = |index: &usize| claims[*index].standing != GenerationPhase::Running;
     let is_unread = |index: &usize| !claims[*index].is_read;
     let resting = all().filter(rests).min_by(lowest);
     let behind = || all().filter(below).min_by(lowest);

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 
 use crate::runner::PromptSteps;
 
-pub use admission::{ANSWER_TOKENS, Admission, Claim, Shortage, Standing, admit, victim};
+pub use admission::{ANSWER_TOKENS, Admission, Claim, GenerationPhase, Shortage, admit, victim};
 pub use costs::StepCosts;
-pub use turn::{AGING_SECONDS, FairTurns, Turn, Wishes};
+pub use turn::{AGING_SECONDS, FairTurns, SchedulingOptions, Turn};
 
 /// Number of prompt rows before the model's speed is known.
 const PROMPT_ROWS_FIRST: usize = 64;

@@ -9,7 +9,7 @@ fn candidate(turn: Turn, pending: usize) -> Candidate {
 }
 
 fn arrive(scheduler: &mut Scheduler, rows: usize) -> Turn {
-    scheduler.turns.arrive(Wishes::default(), rows, 0.0)
+    scheduler.turns.arrive(SchedulingOptions::default(), rows, 0.0)
 }
 
 /// Returns the rows of a step, by order of arrival of their generations.
@@ -76,13 +76,13 @@ fn prompts_are_cut_evenly() {
 fn short_prompts_pass_long_ones_and_groups_share() {
     let mut turns = FairTurns::default();
     let now = 0.0;
-    let long = turns.arrive(Wishes::default(), 10_000, now);
-    let short = turns.arrive(Wishes::default(), 100, now);
+    let long = turns.arrive(SchedulingOptions::default(), 10_000, now);
+    let short = turns.arrive(SchedulingOptions::default(), 100, now);
     assert!(short.before(&long, now).is_lt());
     turns.pass(9_950, 1);
-    let late = turns.arrive(Wishes::default(), 100, now);
+    let late = turns.arrive(SchedulingOptions::default(), 100, now);
     assert!(long.before(&late, now).is_lt(), "it is passed no more");
-    let wishes = |group| Wishes { group: Some(group), ..Wishes::default() };
+    let wishes = |group| SchedulingOptions { group: Some(group), ..SchedulingOptions::default() };
     let of_one = [0; 3].map(|_| turns.arrive(wishes(1), 100, now));
     let of_two = turns.arrive(wishes(2), 150, now);
     assert!(of_one[0].before(&of_two, now).is_lt());
@@ -92,8 +92,9 @@ fn short_prompts_pass_long_ones_and_groups_share() {
 #[test]
 fn priorities_deadlines_and_age_decide() {
     let mut turns = FairTurns::default();
-    let mut come =
-        |priority, deadline| turns.arrive(Wishes { priority, deadline, group: None }, 100, 0.0);
+    let mut come = |priority, deadline| {
+        turns.arrive(SchedulingOptions { priority, deadline, group: None }, 100, 0.0)
+    };
     let (low, plain, high) = (come(-1, None), come(0, None), come(1, None));
     let (soon, later) = (come(0, Some(1.0)), come(0, Some(2.0)));
     let first = |a: &Turn, b: &Turn, now| a.before(b, now).is_lt();
@@ -110,23 +111,23 @@ fn priorities_deadlines_and_age_decide() {
     assert_eq!(preempted.level(), plain.level());
 }
 
-fn claim(turn: Turn, standing: Standing, tokens: usize, growth: usize) -> Claim {
-    let held = if standing == Standing::Running { tokens.div_ceil(64) } else { 0 };
+fn claim(turn: Turn, standing: GenerationPhase, tokens: usize, growth: usize) -> Claim {
+    let held = if standing == GenerationPhase::Running { tokens.div_ceil(64) } else { 0 };
     Claim { turn, standing, held, tokens, growth, is_read: true }
 }
 
 #[test]
 fn a_generation_begins_when_it_fits_to_its_end() {
     let mut turns = FairTurns::default();
-    let mut come = || turns.arrive(Wishes::default(), 60, 0.0);
-    let running = claim(come(), Standing::Running, 60, 60);
-    let waiting = claim(come(), Standing::Waiting, 60, 60);
+    let mut come = || turns.arrive(SchedulingOptions::default(), 60, 0.0);
+    let running = claim(come(), GenerationPhase::Running, 60, 60);
+    let waiting = claim(come(), GenerationPhase::Waiting, 60, 60);
     assert_eq!(admit(&[running, waiting], 3, usize::MAX, 0.0).begin, [1]);
     let admission = admit(&[running, waiting], 2, usize::MAX, 0.0);
     assert!(admission.begin.is_empty());
     assert_eq!(admission.short, Some(Shortage { wanted: 2, free: 2 }));
     // The running generation ends before the other grows.
-    let ends = claim(running.turn, Standing::Running, 119, 1);
+    let ends = claim(running.turn, GenerationPhase::Running, 119, 1);
     assert_eq!(admit(&[ends, waiting], 1, usize::MAX, 0.0).begin, [1]);
     assert_eq!(admit(&[waiting], 0, usize::MAX, 0.0).begin, [0], "alone it may try");
 }
@@ -134,23 +135,26 @@ fn a_generation_begins_when_it_fits_to_its_end() {
 #[test]
 fn the_lowest_priority_leaves_first() {
     let mut turns = FairTurns::default();
-    let mut come = |priority| turns.arrive(Wishes { priority, ..Wishes::default() }, 60, 0.0);
-    let claims: Vec<Claim> =
-        [0, -1, -1, 1].map(|priority| claim(come(priority), Standing::Running, 100, 20)).to_vec();
+    let mut come = |priority| {
+        turns.arrive(SchedulingOptions { priority, ..SchedulingOptions::default() }, 60, 0.0)
+    };
+    let claims: Vec<Claim> = [0, -1, -1, 1]
+        .map(|priority| claim(come(priority), GenerationPhase::Running, 100, 20))
+        .to_vec();
     assert_eq!(victim(&claims, 0), Some(2), "the younger of the lowest");
     assert_eq!(victim(&claims, 1), Some(2));
     assert_eq!(victim(&claims, 2), None);
     let mut unread = claims.clone();
     unread[3].is_read = false;
     assert_eq!(victim(&unread, 2), Some(3), "its reader may wait for this one");
-    let resting = Claim { standing: Standing::Waiting, ..claims[0] };
+    let resting = Claim { standing: GenerationPhase::Waiting, ..claims[0] };
     let with_resting = [resting, claims[1], claims[2]];
     assert_eq!(victim(&with_resting, 2), Some(0), "it does not use its pages yet");
-    let newest = claim(come(1), Standing::Waiting, 200, 20);
+    let newest = claim(come(1), GenerationPhase::Waiting, 200, 20);
     let all = [claims.as_slice(), &[newest]].concat();
     let admission = admit(&all, 0, usize::MAX, 0.0);
     assert_eq!((admission.begin, admission.park), (vec![4], vec![2, 1]));
-    let newest = claim(come(-1), Standing::Waiting, 200, 20);
+    let newest = claim(come(-1), GenerationPhase::Waiting, 200, 20);
     let all = [claims.as_slice(), &[newest]].concat();
     assert!(admit(&all, 0, usize::MAX, 0.0).begin.is_empty());
 }

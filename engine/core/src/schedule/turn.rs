@@ -8,7 +8,7 @@ pub const AGING_SECONDS: f64 = 10.0;
 
 /// Scheduling requests of a caller for a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Wishes {
+pub struct SchedulingOptions {
     /// Priority; greater numbers go first.
     pub priority: i8,
     /// Deadline of the first token, in seconds on the caller's clock.
@@ -23,7 +23,7 @@ pub struct Turn {
     /// Number of generations that arrived earlier.
     pub order: u64,
     /// Requests of the caller.
-    pub wishes: Wishes,
+    pub wishes: SchedulingOptions,
     /// Virtual finish time of the prompt under equal sharing, in rows.
     tag: f64,
     /// Time of the last row, or of arrival.
@@ -94,7 +94,7 @@ pub struct FairTurns {
 
 impl FairTurns {
     /// Registers a generation with `prompt_rows` rows of a prompt.
-    pub fn arrive(&mut self, wishes: Wishes, prompt_rows: usize, now: f64) -> Turn {
+    pub fn arrive(&mut self, wishes: SchedulingOptions, prompt_rows: usize, now: f64) -> Turn {
         // Default: a group without prompts starts at the current virtual time.
         let before = wishes.group.and_then(|group| self.groups.get(&group).copied()).unwrap_or(0.0);
         let tag = before.max(self.now_rows) + prompt_rows as f64;

@@ -22,18 +22,18 @@ use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 
 /// A feed-forward part at one level, for some rows.
-pub(super) type Use<'a> = LeveledRows<'a, FeedForward<Cpu>>;
+pub(super) type FeedForwardRows<'a> = LeveledRows<'a, FeedForward<Cpu>>;
 
 /// Computes all uses. Each row of the output belongs to exactly one of them. `x` is `[rows, D]`.
 pub(super) fn feed_forward(
     team: &Team,
     work: &mut FeedForwardScratch,
-    uses: &[Use],
+    uses: &[FeedForwardRows],
     x: &CpuBuffer,
     mut out: Output,
 ) -> Result<(), EngineError> {
     let width = uses.first().map_or(0, |used| used.weights.gate.matrix.rows());
-    let int8 = |used: &Use| {
+    let int8 = |used: &FeedForwardRows| {
         let FeedForward { gate, up, down, .. } = used.weights;
         gate.matrix.rows() == width
             && [gate, up, down].iter().all(|linear| linear.matrix.takes_int8())
@@ -51,7 +51,7 @@ pub(super) fn feed_forward(
 fn fused(
     team: &Team,
     work: &mut FeedForwardScratch,
-    uses: &[Use],
+    uses: &[FeedForwardRows],
     width: usize,
     out: Output,
 ) -> Result<(), EngineError> {
@@ -119,7 +119,7 @@ pub(super) fn count_to(count: usize, numbers: &mut Vec<u32>) {
 fn separate(
     team: &Team,
     work: &mut FeedForwardScratch,
-    used: &Use,
+    used: &FeedForwardRows,
     x: &CpuBuffer,
     out: Output,
 ) -> Result<(), EngineError> {

@@ -5,7 +5,7 @@ use nestling_formats::Level;
 use nestling_formats::memory::OutOfMemory;
 use nestling_formats::nested::TILE_ROWS;
 
-use super::products::{FEW_ROWS, FloatSource, Packed, ROW_BLOCK, of_level};
+use super::products::{FEW_ROWS, FloatSource, PackedProduct, ROW_BLOCK, of_level};
 use super::tiles::Tiles;
 use crate::aligned::try_resize;
 use crate::columns::{ColumnsMut, Cut, for_each_block};
@@ -45,7 +45,7 @@ impl Sizes {
 
 /// Operands of the product, with one row per head and row, `[T * H, K]`.
 enum Product<'a> {
-    Int8(Tiles<'a>, &'a Packed, &'a QuantizedRows),
+    Int8(Tiles<'a>, &'a PackedProduct, &'a QuantizedRows),
     Float(FloatSource<'a>, &'a [f32]),
 }
 

@@ -29,7 +29,7 @@ use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
 use super::team::ROW_COST;
-use feed_forward::{RowLevels, Use, count_to, feed_forward, linear_rows};
+use feed_forward::{FeedForwardRows, RowLevels, count_to, feed_forward, linear_rows};
 use nestling_core::backend::{
     AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices,
     Linear, PinnedExpert, Router, Routing, Write, argmax,
@@ -44,10 +44,10 @@ use products::{
 };
 use tiles::Tiles;
 
-/// Encoder that runs each operation immediately. It is only used behind [`Checked`], which has checked the
+/// Encoder that runs each operation immediately. It is only used behind [`CheckedEncoder`], which has checked the
 /// operands.
 ///
-/// [`Checked`]: nestling_core::backend::Checked
+/// [`CheckedEncoder`]: nestling_core::backend::CheckedEncoder
 #[derive(Debug)]
 pub struct CpuEncoder<'a> {
     pub(super) cpu: &'a mut Cpu,
@@ -128,10 +128,10 @@ impl CpuEncoder<'_> {
         let Scratch { work, expert_rows: [all, _], uses: spare, .. } = scratch;
         all.clear();
         Level::ALL.iter().for_each(|level| all.extend(of_level(levels, *level)));
-        let mut uses: Vec<Use> = recycle(std::mem::take(spare));
+        let mut uses: Vec<FeedForwardRows> = recycle(std::mem::take(spare));
         for rows in all.chunk_by(|a, b| levels[*a as usize] == levels[*b as usize]) {
             let level = levels[rows[0] as usize];
-            uses.push(Use { weights, level, rows: RowMap::same(rows) });
+            uses.push(FeedForwardRows { weights, level, rows: RowMap::same(rows) });
         }
         feed_forward(team, work, &uses, x, output)?;
         *spare = recycle(uses);
@@ -420,7 +420,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
             x_rows.push(used.row);
             out_rows.push(used.row * per_token as u32 + used.rank);
         }
-        let mut uses: Vec<Use> = recycle(std::mem::take(spare));
+        let mut uses: Vec<FeedForwardRows> = recycle(std::mem::take(spare));
         let mut start = 0;
         for expert in experts {
             for level in Level::ALL {
@@ -428,7 +428,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
                 if count > 0 {
                     let range = start..start + count;
                     let rows = RowMap { x: &x_rows[range.clone()], out: &out_rows[range] };
-                    uses.push(Use { weights: &expert.weights, level, rows });
+                    uses.push(FeedForwardRows { weights: &expert.weights, level, rows });
                     start += count;
                 }
             }

@@ -72,12 +72,12 @@ pub(super) fn of_level(levels: &[Level], level: Level) -> impl Iterator<Item = u
 
 /// Packed rows of a product with many rows, and the first block of each matrix.
 #[derive(Default)]
-pub(crate) struct Packed {
+pub(crate) struct PackedProduct {
     rows: PackedRows,
     firsts: Vec<Option<usize>>,
 }
 
-impl Packed {
+impl PackedProduct {
     /// Packs the rows of `x` that some matrices use. Consecutive matrices with the same rows share blocks.
     pub fn pack<'a>(
         &mut self,
@@ -118,7 +118,7 @@ pub(crate) struct ProductScratch {
     /// First columns of tiles, and the first columns of parts.
     starts: Vec<usize>,
     borders: Vec<usize>,
-    packed: Packed,
+    packed: PackedProduct,
     list: Vec<(Int8Product<'static>, RowMap<'static>)>,
 }
 

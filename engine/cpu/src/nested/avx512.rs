@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 use nestling_formats::Level;
 
-use super::super::planes::Middle;
+use super::super::planes::MiddlePlanes;
 use super::super::planes::avx512::{
     MERGED, NONE, NibbleTables, P3, SELECT, SPLIT, TilePlanes, narrow, nibbles, prefetch_line,
     six_bit_codes, two,
@@ -52,16 +52,16 @@ pub unsafe fn tile(weights: &NestedWeights, tile: usize, rows: RowList, out: &mu
     unsafe {
         match (weights.level, weights.planes.middle) {
             (Level::L2, _) => blocks::<2, NONE>(weights, tile, rows, out),
-            (Level::L3 | Level::L4, Middle::Merged(_)) => {
+            (Level::L3 | Level::L4, MiddlePlanes::Merged(_)) => {
                 blocks::<4, MERGED>(weights, tile, rows, out);
             }
-            (Level::L3 | Level::L4, Middle::Split(..)) => {
+            (Level::L3 | Level::L4, MiddlePlanes::Split(..)) => {
                 blocks::<4, SPLIT>(weights, tile, rows, out);
             }
             (Level::L3 | Level::L4, _) => blocks::<4, P3>(weights, tile, rows, out),
-            (Level::L6, Middle::Merged(_)) => blocks::<6, MERGED>(weights, tile, rows, out),
+            (Level::L6, MiddlePlanes::Merged(_)) => blocks::<6, MERGED>(weights, tile, rows, out),
             (Level::L6, _) => blocks::<6, SPLIT>(weights, tile, rows, out),
-            (Level::L8, Middle::Merged(_)) => blocks::<8, MERGED>(weights, tile, rows, out),
+            (Level::L8, MiddlePlanes::Merged(_)) => blocks::<8, MERGED>(weights, tile, rows, out),
             (Level::L8, _) => blocks::<8, SPLIT>(weights, tile, rows, out),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{CodePlanes, Middle};
+use super::{CodePlanes, MiddlePlanes};
 use crate::rows::QuantizedGroup;
 
 /// Bytes of one group, by chunk of four columns and half of the tile.
@@ -36,13 +36,13 @@ pub unsafe fn middle(planes: &CodePlanes, cell: usize, vector: usize, half: usiz
     // SAFETY: the caller's `cell` is inside the planes.
     unsafe {
         match planes.middle {
-            Middle::None => _mm256_setzero_si256(),
-            Middle::P3(p3) => _mm256_slli_epi16::<1>(spread(load(p3, cell, half), vector)),
-            Middle::Split(p3, p4) => {
+            MiddlePlanes::None => _mm256_setzero_si256(),
+            MiddlePlanes::P3(p3) => _mm256_slli_epi16::<1>(spread(load(p3, cell, half), vector)),
+            MiddlePlanes::Split(p3, p4) => {
                 let upper = _mm256_slli_epi16::<1>(spread(load(p3, cell, half), vector));
                 _mm256_or_si256(upper, spread(load(p4, cell, half), vector))
             }
-            Middle::Merged(merged) => load(merged, cell * 2 + vector, half),
+            MiddlePlanes::Merged(merged) => load(merged, cell * 2 + vector, half),
         }
     }
 }

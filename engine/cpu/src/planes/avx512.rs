@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{CodePlanes, Middle};
+use super::{CodePlanes, MiddlePlanes};
 
 /// Storage of planes P3 and P4: none, P3 only, separate, or merged.
 pub const NONE: u8 = 0;
@@ -36,10 +36,10 @@ impl TilePlanes {
     pub fn new(planes: &CodePlanes, cell: usize, p6_bytes: usize) -> Self {
         let at = |plane: &[u8], bytes: usize| plane.as_ptr().wrapping_add(cell * bytes);
         let (middle, p4) = match planes.middle {
-            Middle::None => (std::ptr::null(), std::ptr::null()),
-            Middle::P3(p3) => (at(p3, 64), std::ptr::null()),
-            Middle::Split(p3, p4) => (at(p3, 64), at(p4, 64)),
-            Middle::Merged(merged) => (at(merged, 128), std::ptr::null()),
+            MiddlePlanes::None => (std::ptr::null(), std::ptr::null()),
+            MiddlePlanes::P3(p3) => (at(p3, 64), std::ptr::null()),
+            MiddlePlanes::Split(p3, p4) => (at(p3, 64), at(p4, 64)),
+            MiddlePlanes::Merged(merged) => (at(merged, 128), std::ptr::null()),
         };
         let (p6, p8) = (at(planes.p6, p6_bytes), at(planes.p8, 128));
         Self { p2: at(planes.p2, 128), middle, p4, p6, p8 }

@@ -3,7 +3,7 @@
 
 use std::arch::aarch64::*;
 
-use super::{CodePlanes, Middle};
+use super::{CodePlanes, MiddlePlanes};
 
 /// Values of one group, by chunk of four columns and quarter of the tile.
 pub type QuarterTiles = [[int8x16_t; 4]; 8];
@@ -72,16 +72,16 @@ pub unsafe fn nibbles(
     unsafe {
         let upper = digits(planes.p2, cell, chunk, quarter);
         let lower = match planes.middle {
-            Middle::None => vdupq_n_u8(0),
-            Middle::P3(p3) => {
+            MiddlePlanes::None => vdupq_n_u8(0),
+            MiddlePlanes::P3(p3) => {
                 vshlq_n_u8::<1>(vandq_u8(shift_right(load(p3, cell, quarter), chunk), bit))
             }
-            Middle::Split(p3, p4) => {
+            MiddlePlanes::Split(p3, p4) => {
                 let p3 = shift_right(load(p3, cell, quarter), chunk);
                 let p4 = vandq_u8(shift_right(load(p4, cell, quarter), chunk), bit);
                 vsliq_n_u8::<1>(p4, p3)
             }
-            Middle::Merged(merged) => digits(merged, cell, chunk, quarter),
+            MiddlePlanes::Merged(merged) => digits(merged, cell, chunk, quarter),
         };
         vandq_u8(vsliq_n_u8::<2>(lower, upper), vdupq_n_u8(15))
     }

@@ -16,8 +16,9 @@ use nestling_formats::Level;
 use super::math;
 use super::states::CpuStates;
 use nestling_core::backend::{
-    AttentionHeads, Backend, BackendLimits, BindWeights, Checked, DeltaNet, Encoder, FeedForward,
-    HeadMatrices, Linear, NoSlots, NoTable, PinnedExpert, Router, Routing, Write, argmax,
+    AttentionHeads, Backend, BackendLimits, BindWeights, CheckedEncoder, DeltaNet, Encoder,
+    FeedForward, HeadMatrices, Linear, NoSlots, NoTable, PinnedExpert, Router, Routing, Write,
+    argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -32,7 +33,7 @@ pub use pages::ReferencePool;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
-/// Encoder that runs each operation immediately. It is only used behind [`Checked`], which has checked the
+/// Encoder that runs each operation immediately. It is only used behind [`CheckedEncoder`], which has checked the
 /// operands.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferenceEncoder;
@@ -80,7 +81,7 @@ impl Backend for Reference {
     type StatePool = CpuStates;
     type ExpertTable = NoTable;
     type ExpertSlots = NoSlots;
-    type Encoder<'a> = Checked<ReferenceEncoder>;
+    type Encoder<'a> = CheckedEncoder<ReferenceEncoder>;
 
     const PAGE_KIND: u8 = 1;
     const WEIGHTS_IN_PLACE: bool = false;
@@ -181,8 +182,8 @@ impl Backend for Reference {
         pool.write(state, bytes)
     }
 
-    fn encoder(&mut self) -> Checked<ReferenceEncoder> {
-        Checked::new(ReferenceEncoder)
+    fn encoder(&mut self) -> CheckedEncoder<ReferenceEncoder> {
+        CheckedEncoder::new(ReferenceEncoder)
     }
 }
 

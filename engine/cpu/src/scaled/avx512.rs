@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 
 use nestling_formats::Level;
 
-use super::super::planes::Middle;
+use super::super::planes::MiddlePlanes;
 use super::super::planes::avx512::{
     MERGED, NONE, NibbleTables, P3, SPLIT, TilePlanes, five_bit_codes, narrow, nibbles,
     six_bit_codes, two, whole_codes,
@@ -31,14 +31,14 @@ macro_rules! for_codes {
     ($weights:expr, $function:ident $arguments:tt) => {
         match ($weights.level, $weights.last_bits(), $weights.planes.middle) {
             (Level::L2, ..) => $function::<2, NONE> $arguments,
-            (Level::L3 | Level::L4, _, Middle::Merged(_)) => $function::<4, MERGED> $arguments,
-            (Level::L3 | Level::L4, _, Middle::Split(..)) => $function::<4, SPLIT> $arguments,
+            (Level::L3 | Level::L4, _, MiddlePlanes::Merged(_)) => $function::<4, MERGED> $arguments,
+            (Level::L3 | Level::L4, _, MiddlePlanes::Split(..)) => $function::<4, SPLIT> $arguments,
             (Level::L3 | Level::L4, ..) => $function::<4, P3> $arguments,
-            (Level::L6, 1, Middle::Merged(_)) => $function::<5, MERGED> $arguments,
+            (Level::L6, 1, MiddlePlanes::Merged(_)) => $function::<5, MERGED> $arguments,
             (Level::L6, 1, _) => $function::<5, SPLIT> $arguments,
-            (Level::L6, _, Middle::Merged(_)) => $function::<6, MERGED> $arguments,
+            (Level::L6, _, MiddlePlanes::Merged(_)) => $function::<6, MERGED> $arguments,
             (Level::L6, ..) => $function::<6, SPLIT> $arguments,
-            (Level::L8, _, Middle::Merged(_)) => $function::<8, MERGED> $arguments,
+            (Level::L8, _, MiddlePlanes::Merged(_)) => $function::<8, MERGED> $arguments,
             (Level::L8, ..) => $function::<8, SPLIT> $arguments,
         }
     };

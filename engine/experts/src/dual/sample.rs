@@ -13,7 +13,7 @@ use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
-use nestling_core::routing_recorder::Keep;
+use nestling_core::routing_recorder::RecordedContent;
 use nestling_core::routing_trace::RoutingTrace;
 use nestling_core::runner::ModelRunner;
 
@@ -73,7 +73,11 @@ impl RouteSample {
             wants_logits: true,
             levels: LevelPolicy::Fixed(level),
         });
-        let keep = if router.reads_hidden() { Keep::HiddenToo } else { Keep::Routing };
+        let keep = if router.reads_hidden() {
+            RecordedContent::HiddenToo
+        } else {
+            RecordedContent::Routing
+        };
         recorder.start_keeping(tokens.len(), keep);
         let mut result = Ok(());
         loop {

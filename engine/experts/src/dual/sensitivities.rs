@@ -66,7 +66,7 @@ impl ExpertSensitivities {
     /// of the store. A store without any measures uses the prior error drops of the nested code for all
     /// experts.
     pub fn of_index(index: &Index) -> Self {
-        let mut means = Means::default();
+        let mut means = MeanDrops::default();
         for group in index.groups() {
             if let (GroupId::Expert(id), Some(drops)) = (&group.id, measured(index, group)) {
                 means.add(id.layer, drops);
@@ -101,12 +101,12 @@ fn measured(index: &Index, group: &Group) -> Option<[f32; 5]> {
 
 /// Mean error drops, by layer and overall.
 #[derive(Default)]
-struct Means {
+struct MeanDrops {
     layers: HashMap<u32, ([f64; 5], f64)>,
     all: ([f64; 5], f64),
 }
 
-impl Means {
+impl MeanDrops {
     fn add(&mut self, layer: u32, drops: [f32; 5]) {
         for (sums, count) in [self.layers.entry(layer).or_default(), &mut self.all] {
             sums.iter_mut().zip(drops).for_each(|(sum, drop)| *sum += f64::from(drop));

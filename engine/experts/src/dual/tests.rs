@@ -86,9 +86,9 @@ fn numbers_that_make_no_sense_ask_for_little() {
 }
 
 /// A mock trained router, whose levels are the first numbers of the hidden state.
-struct Trained;
+struct MockRouter;
 
-impl LevelRouter for Trained {
+impl LevelRouter for MockRouter {
     fn reads_hidden(&self) -> bool {
         true
     }
@@ -117,7 +117,7 @@ fn bounds_hold_whatever_a_router_says() {
         router.plane_scores(token, policy.highest, &mut scores);
         scores.map(|planes| policy.level(&planes))
     };
-    assert_eq!(levels(&[0, 1], &Trained), [Level::L3, Level::L4]);
+    assert_eq!(levels(&[0, 1], &MockRouter), [Level::L3, Level::L4]);
     let rule = ThresholdRule::new(Arc::default());
     let all = [Level::L4; 2];
     assert_eq!(levels(&[0, 1], &rule), all, "of what nobody knows every plane is used");
@@ -132,13 +132,13 @@ fn levels_that_a_router_was_trained_to_give_are_no_matter_of_thresholds() {
         weights: &[0.5; 2],
         hidden,
     });
-    let sample = RouteSample::new(tokens, &Trained);
+    let sample = RouteSample::new(tokens, &MockRouter);
     assert_eq!(sample.len(), 4);
     for threshold in [Threshold::ZERO, Threshold::new(1e30)] {
         assert_eq!(sample.mean_level(DualPolicy::up_to(Level::L8, threshold)), Some(4.5));
         assert_eq!(sample.mean_level(DualPolicy::up_to(Level::L3, threshold)), Some(2.75));
     }
-    assert_eq!((&Trained as &dyn LevelRouter).identity(), 0x7ea1);
+    assert_eq!((&MockRouter as &dyn LevelRouter).identity(), 0x7ea1);
 }
 
 #[test]

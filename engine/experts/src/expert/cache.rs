@@ -11,7 +11,7 @@ use nestling_formats::Level;
 
 #[cfg(not(target_family = "wasm"))]
 use super::mapped_checks::MappedChecks;
-use super::routed::{Routed, RoutedInputs};
+use super::routed::{RoutedInputs, RoutedLayers};
 use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::dual::{LevelRouter, PlaneScores, RoutedToken, ThresholdRule};
@@ -28,7 +28,7 @@ use nestling_core::weights::ActivationMode;
 pub struct ExpertCache<B: Backend> {
     experts: Experts<B>,
     /// Device-side routing and its pending counts.
-    routed: Routed<B>,
+    routed: RoutedLayers<B>,
     levels: Arc<dyn LevelRouter>,
     recorder: Arc<RoutingRecorder>,
     /// Checksums of experts used directly from a mapped file.
@@ -114,7 +114,7 @@ impl<B: Backend> ExpertCache<B> {
     fn new(experts: Experts<B>, recorder: RoutingRecorder) -> Self {
         Self {
             experts,
-            routed: Routed::none(),
+            routed: RoutedLayers::none(),
             levels: Arc::new(ThresholdRule::default()),
             recorder: Arc::new(recorder),
             #[cfg(not(target_family = "wasm"))]
@@ -149,8 +149,10 @@ impl<B: Backend> ExpertCache<B> {
     /// Returns an error if device memory is exhausted.
     pub fn enable_device_slots(&mut self, backend: &mut B) -> Result<(), EngineError> {
         self.routed = match &mut self.experts {
-            Experts::Resident(layers) => Routed::of(layers, backend)?,
-            Experts::Streamed(streamed) => Routed::with(streamed.enable_device_slots(backend)?),
+            Experts::Resident(layers) => RoutedLayers::of(layers, backend)?,
+            Experts::Streamed(streamed) => {
+                RoutedLayers::with(streamed.enable_device_slots(backend)?)
+            }
         };
         Ok(())
     }

@@ -25,11 +25,11 @@ const EXPERT_BITS: u32 = 16;
 type Layers<B> = [Vec<Arc<FeedForward<B>>>];
 
 /// Expert tables of a device, and the layers it was given in this step.
-pub(super) struct Routed<B: Backend> {
+pub(super) struct RoutedLayers<B: Backend> {
     /// Expert tables, `[layers]`; empty if the host must read the routing.
     tables: Vec<Option<B::ExpertTable>>,
     /// Layers given to the device in the current step, in order.
-    asked: Vec<Asked>,
+    asked: Vec<PendingLayer>,
     /// Row levels of all layers in `asked`.
     levels: Vec<Level>,
     /// Number of layers in `asked` that are already counted.
@@ -59,16 +59,16 @@ pub struct RoutedInputs<'a, B: Backend> {
 
 /// A layer that was given to the device.
 #[derive(Clone, Debug)]
-struct Asked {
+struct PendingLayer {
     layer: usize,
     per_token: usize,
-    /// Range of its rows' levels in `Routed::levels`.
+    /// Range of its rows' levels in `RoutedLayers::levels`.
     levels: Range<usize>,
-    /// Range of its uses in `Routed::ids`.
+    /// Range of its uses in `RoutedLayers::ids`.
     uses: Range<usize>,
 }
 
-impl<B: Backend> Routed<B> {
+impl<B: Backend> RoutedLayers<B> {
     /// Creates an instance without tables: the host handles all layers.
     pub fn none() -> Self {
         Self::with(Vec::new())
@@ -189,7 +189,7 @@ impl<B: Backend> Routed<B> {
         self.levels.truncate(levels);
         self.levels.extend_from_slice(&rows.dense_levels);
         let (levels, uses) = (levels..self.levels.len(), uses..uses + rows.len() * per_token);
-        self.asked.push(Asked { layer, per_token, levels, uses });
+        self.asked.push(PendingLayer { layer, per_token, levels, uses });
         Ok(())
     }
 
@@ -232,7 +232,7 @@ impl<B: Backend> Routed<B> {
     }
 
     /// Sorts a layer's uses by expert into `used`.
-    fn sort(&mut self, asked: &Asked) {
+    fn sort(&mut self, asked: &PendingLayer) {
         // Default: a lost device noted nothing, and the next read returns the error.
         let ids = self.ids.get(asked.uses.clone()).unwrap_or_default();
         let levels = &self.levels[asked.levels.clone()];
@@ -249,7 +249,7 @@ impl<B: Backend> Routed<B> {
         self.used.sort_unstable_by_key(|(id, used)| (*id, used.row, used.rank));
     }
 
-    fn count(&mut self, asked: &Asked, stats: &mut StepStats, count: &mut Count<'_, B>) {
+    fn count(&mut self, asked: &PendingLayer, stats: &mut StepStats, count: &mut Count<'_, B>) {
         self.sort(asked);
         for same in self.used.chunk_by(|a, b| a.0 == b.0) {
             let id = ExpertId { layer: asked.layer as u32, expert: same[0].0 };

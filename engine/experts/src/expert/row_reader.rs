@@ -31,7 +31,7 @@ struct Reply {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct RequestCounters {
     /// Number of the current request; older ones are not worth reading.
     wanted: AtomicU64,
     read: AtomicU64,
@@ -39,7 +39,7 @@ struct Shared {
 
 /// A thread that reads rows of one table.
 pub(super) struct RowReader {
-    shared: Arc<Shared>,
+    shared: Arc<RequestCounters>,
     requests: Option<Sender<Request>>,
     replies: Mutex<Receiver<Reply>>,
     timeout: Option<Duration>,
@@ -58,7 +58,7 @@ impl RowReader {
     pub fn start(table: &Arc<RowTable>, timeout: Option<Duration>) -> Result<Self, EngineError> {
         let (requests, asked) = channel();
         let (answers, replies) = channel();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(RequestCounters::default());
         let threads = Threads::default();
         let (theirs, table) = (Arc::clone(&shared), Arc::clone(table));
         threads.spawn("nestling-rows", move || answer(&table, &theirs, &asked, &answers))?;
@@ -120,7 +120,12 @@ impl Drop for RowReader {
 }
 
 /// Answers requests until the channel closes.
-fn answer(table: &RowTable, shared: &Shared, asked: &Receiver<Request>, answers: &Sender<Reply>) {
+fn answer(
+    table: &RowTable,
+    shared: &RequestCounters,
+    asked: &Receiver<Request>,
+    answers: &Sender<Reply>,
+) {
     let mut scratch = RowScratch::default();
     while let Ok(mut request) = asked.recv() {
         let Request { number, wanted, values } = &mut request;

@@ -7,18 +7,18 @@ use nestling_formats::store::Store;
 use super::Reads;
 use super::fetch::fetch;
 use super::options::{Checks, ReadMethod, ReadOptions};
-use super::shared::{QueuedRead, Shared};
+use super::shared::{QueuedRead, SharedReads};
 use nestling_core::error::EngineError;
 
 pub(crate) struct DiskByHand {
-    shared: Arc<Shared>,
+    shared: Arc<SharedReads>,
     running: Vec<QueuedRead>,
 }
 
 impl Reads {
     /// Opens reads that complete when the test calls [`DiskByHand::finish`].
     pub(crate) fn by_hand(store: Arc<Store>, options: &ReadOptions) -> (Self, DiskByHand) {
-        let shared = Arc::new(Shared::new(store, options, Checks::Done));
+        let shared = Arc::new(SharedReads::new(store, options, Checks::Done));
         let disk = DiskByHand { shared: Arc::clone(&shared), running: Vec::new() };
         (Self { shared, method: ReadMethod::Threads, _workers: None }, disk)
     }

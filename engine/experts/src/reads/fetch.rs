@@ -8,12 +8,12 @@ use nestling_formats::store::{Extent, StoreError};
 use super::buffers::ArrivedPlane;
 use super::options::RETRIES_MAX;
 #[cfg(target_os = "linux")]
-use super::plain::{PlainFiles, Transfer, TransferState, Way};
-use super::shared::{QueuedRead, Shared};
+use super::plain::{AccessPath, PlainFiles, Transfer, TransferState};
+use super::shared::{QueuedRead, SharedReads};
 use nestling_core::error::EngineError;
 
 /// Reads and verifies one extent. A panic in the storage becomes an error of this read.
-pub(super) fn fetch(shared: &Shared, job: &QueuedRead) -> Result<ArrivedPlane, EngineError> {
+pub(super) fn fetch(shared: &SharedReads, job: &QueuedRead) -> Result<ArrivedPlane, EngineError> {
     let read = AssertUnwindSafe(|| {
         check_present(shared, &job.extent)?;
         let plane = match read_direct(shared, &job.extent)? {
@@ -28,7 +28,7 @@ pub(super) fn fetch(shared: &Shared, job: &QueuedRead) -> Result<ArrivedPlane, E
 }
 
 /// Checks that an extent is present and its size is addressable, before memory is allocated.
-pub(super) fn check_present(shared: &Shared, extent: &Extent) -> Result<(), EngineError> {
+pub(super) fn check_present(shared: &SharedReads, extent: &Extent) -> Result<(), EngineError> {
     if !shared.store().is_present(extent) {
         // Returns the error of the absent extent; nothing is read.
         shared.store().read_extent_vec(extent)?;
@@ -47,11 +47,12 @@ fn plane_length(extent: &Extent) -> Result<usize, EngineError> {
 
 /// Reads past the page cache. Returns `None` if that is not possible.
 #[cfg(target_os = "linux")]
-fn read_direct(shared: &Shared, extent: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
+fn read_direct(shared: &SharedReads, extent: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
     use std::os::unix::fs::FileExt;
 
     let files = shared.files.as_ref().filter(|files| files.is_direct());
-    let Some(place) = files.and_then(|files: &PlainFiles| files.place(extent, Way::Direct)) else {
+    let Some(place) = files.and_then(|files: &PlainFiles| files.place(extent, AccessPath::Direct))
+    else {
         return Ok(None);
     };
     let mut buffer = place.buffer(&shared.pool)?;
@@ -79,11 +80,14 @@ fn read_direct(shared: &Shared, extent: &Extent) -> Result<Option<ArrivedPlane>,
 
 #[cfg(not(target_os = "linux"))]
 #[expect(clippy::unnecessary_wraps, reason = "the other one has errors")]
-fn read_direct(_: &Shared, _: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
+fn read_direct(_: &SharedReads, _: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
     Ok(None)
 }
 
-fn read_through_storage(shared: &Shared, extent: &Extent) -> Result<ArrivedPlane, EngineError> {
+fn read_through_storage(
+    shared: &SharedReads,
+    extent: &Extent,
+) -> Result<ArrivedPlane, EngineError> {
     let length = plane_length(extent)?;
     let mut buffer = shared.pool.take(length)?;
     let bytes = &mut buffer.bytes_mut()[..length];

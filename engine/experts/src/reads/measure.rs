@@ -60,7 +60,7 @@ impl MeasureOptions {
 
 /// Speed of one combination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct ReadSpeed {
     /// Read method.
     pub method: ReadMethod,
     /// True if the page cache was bypassed.
@@ -128,7 +128,10 @@ fn sizes<'a>(
 ///
 /// # Errors
 /// [`EngineError::Thread`]. Also returns an error if a read fails.
-pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measured>, EngineError> {
+pub fn measure(
+    store: &Arc<Store>,
+    options: &MeasureOptions,
+) -> Result<Vec<ReadSpeed>, EngineError> {
     let mut measured = Vec::new();
     if cfg!(target_family = "wasm") {
         return Ok(measured);
@@ -150,7 +153,7 @@ pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measu
                 }
                 let direct = reads.is_direct();
                 let bytes_per_second = speed(store, &reads, block_bytes, depth, options)?;
-                measured.push(Measured { method, direct, depth, block_bytes, bytes_per_second });
+                measured.push(ReadSpeed { method, direct, depth, block_bytes, bytes_per_second });
             }
         }
     }
@@ -159,7 +162,7 @@ pub fn measure(store: &Arc<Store>, options: &MeasureOptions) -> Result<Vec<Measu
 
 /// Chooses the best settings over all sizes: among nearly equal speeds, those with the lowest depth. Returns
 /// `None` for an empty list.
-pub fn choose(measured: &[Measured]) -> Option<ReadChoice> {
+pub fn choose(measured: &[ReadSpeed]) -> Option<ReadChoice> {
     let mut scores: Vec<(ReadChoice, f64, u32)> = Vec::new();
     for one in measured {
         let same_size = measured.iter().filter(|other| other.block_bytes == one.block_bytes);
@@ -185,14 +188,14 @@ fn present_bytes(store: &Store) -> u64 {
     sections.and_then(|sections| sections.last()).map_or(0, |last| last.end)
 }
 
-enum Places<'a> {
+enum ReadPattern<'a> {
     /// Any range of bytes.
     Anywhere { count: u64, block_bytes: u64 },
     /// Extents of experts, because a derived store builds each as a whole.
     Experts(Vec<&'a Extent>),
 }
 
-impl<'a> Places<'a> {
+impl<'a> ReadPattern<'a> {
     fn new(store: &'a Store, block_bytes: u64) -> Self {
         let is_expert = |extent: &&Extent| {
             store.index().group_of(extent).is_some_and(|group| group.id.expert().is_some())
@@ -226,7 +229,7 @@ fn speed(
     depth: usize,
     options: &MeasureOptions,
 ) -> Result<f64, EngineError> {
-    let places = Places::new(store, block_bytes);
+    let places = ReadPattern::new(store, block_bytes);
     let mut random = SplitMix64::seed_from_u64(block_bytes ^ depth as u64);
     let mut submit = |tag: u64| {
         let extent = places.extent(random.next_u64());
@@ -264,10 +267,10 @@ fn speed(
 
 #[cfg(test)]
 mod tests {
-    use super::{Measured, ReadMethod, choose};
+    use super::{ReadMethod, ReadSpeed, choose};
 
-    fn measured(method: ReadMethod, depth: usize, block_bytes: u64, speed: f64) -> Measured {
-        Measured { method, direct: true, depth, block_bytes, bytes_per_second: speed }
+    fn measured(method: ReadMethod, depth: usize, block_bytes: u64, speed: f64) -> ReadSpeed {
+        ReadSpeed { method, direct: true, depth, block_bytes, bytes_per_second: speed }
     }
 
     #[test]

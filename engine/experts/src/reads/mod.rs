@@ -3,8 +3,6 @@
 //! [`Reads`] accepts requests for extents of one store and reads them in an order that callers control. It
 //! verifies checksums and returns the bytes in reusable buffers. A failed request only affects its own tag.
 
-#[cfg(target_os = "linux")]
-mod bell;
 mod buffers;
 #[cfg(test)]
 mod by_hand;
@@ -26,6 +24,8 @@ mod staging;
 mod tests;
 #[cfg(not(target_family = "wasm"))]
 mod threads;
+#[cfg(target_os = "linux")]
+mod wake_event;
 #[cfg(not(target_family = "wasm"))]
 mod workers;
 
@@ -38,7 +38,7 @@ pub use buffers::{ArrivedPlane, buffer_bytes};
 #[cfg(test)]
 pub(crate) use by_hand::DiskByHand;
 pub use measure::{
-    MeasureOptions, Measured, ReadChoice, choose, measure, plane_sizes, plane_sizes_of_index,
+    MeasureOptions, ReadChoice, ReadSpeed, choose, measure, plane_sizes, plane_sizes_of_index,
 };
 pub use options::{ReadMethod, ReadOptions};
 #[cfg(not(target_family = "wasm"))]
@@ -47,7 +47,7 @@ pub(crate) use threads::Threads;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use options::Checks;
-use shared::Shared;
+use shared::SharedReads;
 
 /// A request to read one extent.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ pub struct ReadCounters {
 /// Drop waits for reads in flight, but only a few seconds: a read that hangs in the system is leaked with its
 /// buffer.
 pub struct Reads {
-    shared: Arc<Shared>,
+    shared: Arc<SharedReads>,
     method: ReadMethod,
     /// Worker threads, joined on drop.
     #[cfg(not(target_family = "wasm"))]
@@ -169,7 +169,7 @@ impl Reads {
         options: &ReadOptions,
         checks: Checks,
     ) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(store, options, checks));
+        let shared = Arc::new(SharedReads::new(store, options, checks));
         #[cfg(not(target_family = "wasm"))]
         if options.method != ReadMethod::Inline {
             let method = match options.method {

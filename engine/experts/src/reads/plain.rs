@@ -56,7 +56,7 @@ pub(super) struct FileRange<'a> {
 
 /// Access path into a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum AccessPath {
     /// Direct if possible, otherwise cached.
     Best,
     /// Direct only.
@@ -98,19 +98,19 @@ impl PlainFiles {
     }
 
     /// Returns the location of an extent, or `None` if it cannot be read this way.
-    pub fn place(&self, extent: &Extent, way: Way) -> Option<FileRange<'_>> {
+    pub fn place(&self, extent: &Extent, way: AccessPath) -> Option<FileRange<'_>> {
         let end = extent.offset.checked_add(extent.length)?;
         let holds = |part: &&PlainPart| part.range.start <= extent.offset && end <= part.range.end;
         let (number, part) = (0..).step_by(2).zip(&self.parts).find(|(_, part)| holds(part))?;
         let offset = part.offset.checked_add(extent.offset - part.range.start)?;
         let length = usize::try_from(extent.length).ok()?;
-        let direct = part.direct.as_ref().filter(|_| way != Way::Cached);
+        let direct = part.direct.as_ref().filter(|_| way != AccessPath::Cached);
         if let Some(place) = direct.and_then(|direct| direct.place(offset, length)) {
             return Some(FileRange { number: number + 1, ..place });
         }
         let plane = 0..length;
         let cached = FileRange { file: &part.cached, number, offset, length, plane, block: 1 };
-        (way != Way::Direct).then_some(cached)
+        (way != AccessPath::Direct).then_some(cached)
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
 
-    use super::{BufferPool, PlainFiles, Way};
+    use super::{AccessPath, BufferPool, PlainFiles};
     use super::{Transfer, TransferState};
     use crate::reads::options::ReadOptions;
     use crate::reads::tests::shared;
@@ -255,7 +255,7 @@ mod tests {
         let pool = Arc::new(BufferPool::new(0));
         let mut shifted = 0;
         for extent in store.index().extents() {
-            let place = files.place(extent, Way::Direct).unwrap();
+            let place = files.place(extent, AccessPath::Direct).unwrap();
             assert!(place.offset.is_multiple_of(4096) && place.length.is_multiple_of(4096));
             shifted += usize::from(place.plane.start > 0);
             let mut buffer = place.buffer(&pool).unwrap();

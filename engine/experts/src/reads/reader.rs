@@ -1,12 +1,12 @@
 //! Reader thread: performs one read at a time.
 
 use super::fetch::fetch;
-use super::shared::Shared;
+use super::shared::SharedReads;
 
 use nestling_core::sync::whole;
 
 /// Performs queued reads until the queue is closed.
-pub(super) fn read_until_closed(shared: &Shared) {
+pub(super) fn read_until_closed(shared: &SharedReads) {
     let mut state = shared.lock();
     while !state.closing {
         let Some(job) = shared.start(&mut state) else {

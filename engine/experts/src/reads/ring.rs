@@ -13,14 +13,14 @@ use io_uring::{IoUring, opcode, squeue};
 use nestling_formats::store::Extent;
 use rustix::event::PollFlags;
 
-use super::bell::Bell;
 use super::buffers::{ArrivedPlane, Buffer};
 use super::fetch::{check_present, fetch};
-use super::plain::{PlainFiles, Transfer, TransferState, Way};
+use super::plain::{AccessPath, PlainFiles, Transfer, TransferState};
 use super::reader::read_until_closed;
-use super::shared::{QueuedRead, Shared, stall};
+use super::shared::{QueuedRead, SharedReads, stall};
 use super::staging::{Staging, StagingBuffer, copy_past_cache};
 use super::threads::Threads;
+use super::wake_event::WakeEvent;
 use nestling_core::error::EngineError;
 
 /// Reads that the kernel may hold per unit of depth, including abandoned ones.
@@ -33,16 +33,17 @@ const BELL: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
 /// Starts the thread. Returns false if the store is not in plain files, or the system refuses.
-pub(super) fn start(shared: &Arc<Shared>, threads: &Threads) -> Result<bool, EngineError> {
+pub(super) fn start(shared: &Arc<SharedReads>, threads: &Threads) -> Result<bool, EngineError> {
     if shared.files.is_none() {
         return Ok(false);
     }
     let (answer, answered) = mpsc::channel();
     let thread_shared = Arc::clone(shared);
     threads.spawn("nestling-ring", move || {
-        let ready = Bell::new().and_then(|bell| Ok((bell, new_ring(thread_shared.depth)?)));
+        let ready = WakeEvent::new().and_then(|bell| Ok((bell, new_ring(thread_shared.depth)?)));
         let ready = ready.ok().filter(|(_, ring)| ring.params().is_feature_ext_arg());
-        let ready = ready.map(|(bell, ring)| (bell, Known::register(&thread_shared, &ring), ring));
+        let ready = ready
+            .map(|(bell, ring)| (bell, RegisteredResources::register(&thread_shared, &ring), ring));
         // The receiver waits below.
         let _ = answer.send(ready.is_some());
         if let Some((bell, known, ring)) = ready {
@@ -60,14 +61,14 @@ fn new_ring(depth: usize) -> io::Result<IoUring> {
 }
 
 /// Resources registered with a ring, which save the kernel a lookup for each read.
-struct Known {
+struct RegisteredResources {
     staging: Option<Staging>,
     files: bool,
 }
 
-impl Known {
+impl RegisteredResources {
     /// Registers as much as the system allows.
-    fn register(shared: &Shared, ring: &IoUring) -> Self {
+    fn register(shared: &SharedReads, ring: &IoUring) -> Self {
         let staging = Staging::register(ring, shared.longest_read(), 2 * shared.depth);
         shared.set_staging_bytes(staging.as_ref().map_or(0, Staging::bytes));
         // Default: storage without files has no descriptors.
@@ -76,7 +77,7 @@ impl Known {
     }
 }
 
-fn run(shared: &Arc<Shared>, bell: &Bell, ring: IoUring, known: Known) {
+fn run(shared: &Arc<SharedReads>, bell: &WakeEvent, ring: IoUring, known: RegisteredResources) {
     let flights = (0..HELD_MAX * shared.depth).map(|_| None).collect();
     let mut ring =
         Ring { ring, shared, bell, flights, known, events: Vec::new(), arrived: Vec::new() };
@@ -125,21 +126,21 @@ enum FileName {
 }
 
 /// A completed read that is not verified yet.
-struct Arrived {
+struct CompletedRead {
     job: QueuedRead,
     result: Result<(Landing, Transfer), io::Error>,
 }
 
 struct Ring<'a> {
     ring: IoUring,
-    shared: &'a Shared,
-    bell: &'a Bell,
+    shared: &'a SharedReads,
+    bell: &'a WakeEvent,
     /// In-flight reads, indexed by io_uring user data.
     flights: Vec<Option<Flight>>,
-    known: Known,
+    known: RegisteredResources,
     /// Completions: user data and result.
     events: Vec<(u64, i32)>,
-    arrived: Vec<Arrived>,
+    arrived: Vec<CompletedRead>,
 }
 
 impl Ring<'_> {
@@ -231,7 +232,7 @@ impl Ring<'_> {
                 break;
             };
             drop(state);
-            match self.prepare(&job, Way::Best) {
+            match self.prepare(&job, AccessPath::Best) {
                 Ok(Some(flight)) => {
                     self.flights[slot] = Some(flight);
                     self.push_flight(slot)?;
@@ -244,7 +245,11 @@ impl Ring<'_> {
     }
 
     /// Prepares a read. Returns `None` if the extent is not in one file.
-    fn prepare(&mut self, job: &QueuedRead, way: Way) -> Result<Option<Flight>, EngineError> {
+    fn prepare(
+        &mut self,
+        job: &QueuedRead,
+        way: AccessPath,
+    ) -> Result<Option<Flight>, EngineError> {
         check_present(self.shared, &job.extent)?;
         let files = self.shared.files.as_ref();
         let Some(place) = files.and_then(|files| files.place(&job.extent, way)) else {
@@ -315,7 +320,7 @@ impl Ring<'_> {
             }
         };
         if self.shared.landed(&flight.job) {
-            self.arrived.push(Arrived { job: flight.job, result });
+            self.arrived.push(CompletedRead { job: flight.job, result });
         } else if let Ok((landing, _)) = result {
             self.release(landing);
         }
@@ -333,7 +338,7 @@ impl Ring<'_> {
     fn read_cached(&mut self, slot: usize, flight: Flight) -> io::Result<()> {
         let job = flight.job;
         self.release(flight.landing);
-        match self.prepare(&job, Way::Cached) {
+        match self.prepare(&job, AccessPath::Cached) {
             Ok(Some(flight)) => {
                 self.flights[slot] = Some(flight);
                 self.push_flight(slot)
@@ -352,7 +357,7 @@ impl Ring<'_> {
     /// Verifies completed reads and returns them.
     fn finish_arrived(&mut self) {
         let store = self.shared.store();
-        for Arrived { job, result } in std::mem::take(&mut self.arrived) {
+        for CompletedRead { job, result } in std::mem::take(&mut self.arrived) {
             let unchanged = store.check_unchanged(&job.extent).map_err(EngineError::from);
             let plane = match result {
                 Ok((landing, transfer)) => self.keep(&job.extent, landing, transfer.plane()),
@@ -467,7 +472,7 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
-    use super::{Bell, Known, new_ring, run};
+    use super::{RegisteredResources, WakeEvent, new_ring, run};
     use crate::reads::options::ReadOptions;
     use crate::reads::tests::{all_arrive, bundled_extents, shared};
 
@@ -476,11 +481,11 @@ mod tests {
         let shared = Arc::new(shared(&ReadOptions::default()));
         let extents = bundled_extents(shared.store(), 12);
         thread::scope(|scope| {
-            let (bell, Ok(ring)) = (Bell::new().unwrap(), new_ring(shared.depth)) else {
+            let (bell, Ok(ring)) = (WakeEvent::new().unwrap(), new_ring(shared.depth)) else {
                 // This system does not support io_uring.
                 return;
             };
-            let known = Known::register(&shared, &ring);
+            let known = RegisteredResources::register(&shared, &ring);
             // Replaces the ring's descriptor, so that each of its calls fails.
             // SAFETY: the ring's file stays open, and only the ring closes it.
             let fd = unsafe { OwnedFd::from_raw_fd(ring.as_raw_fd()) };

@@ -16,19 +16,19 @@ use nestling_formats::store::GroupId;
 use nestling_formats::store::{Extent, Store, StoreError};
 
 #[cfg(target_os = "linux")]
-use super::bell::Bell;
-#[cfg(target_os = "linux")]
 use super::buffers::buffer_bytes;
 use super::buffers::{ArrivedPlane, BufferPool};
 use super::options::Checks;
 #[cfg(target_os = "linux")]
 use super::plain::PlainFiles;
+#[cfg(target_os = "linux")]
+use super::wake_event::WakeEvent;
 use super::{Background, ReadClass, ReadCounters, ReadDone, ReadOptions, ReadRequest, ReadTiming};
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 
-pub(super) struct Shared {
+pub(super) struct SharedReads {
     store: Arc<Store>,
     checks: Checks,
     pub pool: Arc<BufferPool>,
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     #[cfg(not(target_family = "wasm"))]
     pub timeout: Option<Duration>,
     pub opened: Moment,
-    state: Mutex<State>,
+    state: Mutex<ReadState>,
     /// Signals that a read may start, or the end.
     pub work: Condvar,
     /// Signals the first outstanding read after an idle time, or the end.
@@ -48,11 +48,11 @@ pub(super) struct Shared {
     staged: AtomicU64,
     staging_bytes: AtomicU64,
     #[cfg(target_os = "linux")]
-    bell: OnceLock<Bell>,
+    bell: OnceLock<WakeEvent>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ReadState {
     pub queue: Queue,
     pub running: Vec<QueuedRead>,
     /// Reads whose bytes have arrived and are being verified.
@@ -72,7 +72,7 @@ pub(super) struct State {
     background: Background,
 }
 
-impl Shared {
+impl SharedReads {
     pub fn new(store: Arc<Store>, options: &ReadOptions, checks: Checks) -> Self {
         Self {
             #[cfg(target_os = "linux")]
@@ -118,7 +118,7 @@ impl Shared {
         }
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, ReadState> {
         whole(self.state.lock())
     }
 
@@ -136,7 +136,7 @@ impl Shared {
         self.wake_readers(state);
     }
 
-    fn wake_readers(&self, mut state: MutexGuard<'_, State>) {
+    fn wake_readers(&self, mut state: MutexGuard<'_, ReadState>) {
         let wants_bell = std::mem::take(&mut state.wants_bell);
         drop(state);
         if wants_bell {
@@ -158,7 +158,7 @@ impl Shared {
     }
 
     #[cfg(target_os = "linux")]
-    pub fn set_bell(&self, bell: Bell) -> &Bell {
+    pub fn set_bell(&self, bell: WakeEvent) -> &WakeEvent {
         self.bell.get_or_init(|| bell)
     }
 
@@ -270,7 +270,7 @@ impl Shared {
     }
 
     /// Starts the next read, if one may start.
-    pub fn start(&self, state: &mut State) -> Option<QueuedRead> {
+    pub fn start(&self, state: &mut ReadState) -> Option<QueuedRead> {
         if state.closing || state.running.len() >= self.depth {
             return None;
         }
@@ -340,13 +340,13 @@ impl Shared {
 }
 
 /// Releases the lock and wakes all waiters, which may call back immediately.
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, ReadState>) {
     let wakers = std::mem::take(&mut state.wakers);
     drop(state);
     wakers.into_iter().for_each(Waker::wake);
 }
 
-impl State {
+impl ReadState {
     /// Stops a running read and returns whether it was running.
     fn stop(&mut self, ticket: u64, now_ns: u64) -> bool {
         let Some(place) = self.running.iter().position(|job| job.ticket == ticket) else {
@@ -398,7 +398,7 @@ impl State {
 }
 
 #[cfg(not(target_family = "wasm"))]
-pub(super) fn stall(shared: &Shared, job: &QueuedRead, timeout: Duration) -> EngineError {
+pub(super) fn stall(shared: &SharedReads, job: &QueuedRead, timeout: Duration) -> EngineError {
     EngineError::ReadStalled {
         file: shared.store().name().to_owned(),
         offset: job.extent.offset,

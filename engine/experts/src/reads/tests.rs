@@ -10,13 +10,13 @@ use nestling_formats::store::{Extent, GroupId, Store};
 
 use super::buffers::{BufferPool, PAGE_BYTES};
 use super::options::{Checks, ReadOptions};
-use super::shared::{IdleReads, Queue, Shared};
+use super::shared::{IdleReads, Queue, SharedReads};
 use super::{ReadClass, ReadRequest};
 
 /// Returns the read state of the bundled store, without a reader.
-pub(super) fn shared(options: &ReadOptions) -> Shared {
+pub(super) fn shared(options: &ReadOptions) -> SharedReads {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nestling-storyteller.nest");
-    Shared::new(Arc::new(Store::open(path).unwrap()), options, Checks::Done)
+    SharedReads::new(Arc::new(Store::open(path).unwrap()), options, Checks::Done)
 }
 
 pub(super) fn bundled_extents(store: &Store, count: usize) -> Vec<Extent> {
@@ -26,7 +26,7 @@ pub(super) fn bundled_extents(store: &Store, count: usize) -> Vec<Extent> {
 }
 
 /// Submits reads of extents and waits for all of them.
-pub(super) fn all_arrive(shared: &Shared, extents: &[Extent]) {
+pub(super) fn all_arrive(shared: &SharedReads, extents: &[Extent]) {
     for (tag, extent) in (0..).zip(extents) {
         shared.submit(ReadRequest { tag, extent: extent.clone(), class: ReadClass::Urgent });
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ReadMethod;
 use super::reader::read_until_closed;
-use super::shared::{Shared, stall};
+use super::shared::{SharedReads, stall};
 use super::threads::Threads;
 use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
@@ -15,14 +15,14 @@ const REPLACEMENTS_MAX: usize = 2;
 
 /// Threads of one [`super::Reads`].
 pub(super) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<SharedReads>,
     threads: Arc<Threads>,
     method: ReadMethod,
 }
 
 impl Workers {
     /// Starts threads for a method, or for [`ReadMethod::Threads`] if the system refuses the method.
-    pub fn start(shared: &Arc<Shared>, method: ReadMethod) -> Result<Self, EngineError> {
+    pub fn start(shared: &Arc<SharedReads>, method: ReadMethod) -> Result<Self, EngineError> {
         #[cfg(target_os = "linux")]
         return Self::start_with(shared, method, super::ring::start);
         #[cfg(not(target_os = "linux"))]
@@ -31,9 +31,9 @@ impl Workers {
 
     /// Works like [`Workers::start`]. `start_ring` returns whether the system supports a ring.
     fn start_with(
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedReads>,
         method: ReadMethod,
-        start_ring: fn(&Arc<Shared>, &Threads) -> Result<bool, EngineError>,
+        start_ring: fn(&Arc<SharedReads>, &Threads) -> Result<bool, EngineError>,
     ) -> Result<Self, EngineError> {
         let threads = Arc::new(Threads::default());
         let mut workers = Self { shared: Arc::clone(shared), threads, method };
@@ -64,13 +64,13 @@ impl Drop for Workers {
     }
 }
 
-fn spawn_reader(threads: &Threads, shared: &Arc<Shared>) -> Result<(), EngineError> {
+fn spawn_reader(threads: &Threads, shared: &Arc<SharedReads>) -> Result<(), EngineError> {
     let shared = Arc::clone(shared);
     threads.spawn("nestling-read", move || read_until_closed(&shared))
 }
 
 /// Abandons stalled reads and replaces their threads, until the queue is closed.
-fn watch_until_closed(shared: &Arc<Shared>, threads: &Threads, timeout: Duration) {
+fn watch_until_closed(shared: &Arc<SharedReads>, threads: &Threads, timeout: Duration) {
     let limit_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
     let period = (timeout / 4).max(Duration::from_millis(1));
     let mut replacements = shared.depth.saturating_mul(REPLACEMENTS_MAX);

@@ -5,7 +5,7 @@ use nestling_formats::nested::GROUP;
 
 use crate::device::Device;
 use crate::device_scratch::DeviceScratch;
-use crate::memory::{GpuBuffer, Quantized};
+use crate::memory::{GpuBuffer, QuantizedActivations};
 use crate::operation::{Operation, Quantize};
 use crate::scratch::QuantizedRoom;
 use crate::storage::word;
@@ -26,7 +26,7 @@ pub(super) fn quantize<D: Device>(
     device: &mut D,
     x: &GpuBuffer<D>,
     heads: Heads,
-) -> Result<Quantized<D::Binding>, EngineError> {
+) -> Result<QuantizedActivations<D::Binding>, EngineError> {
     let groups = x.rows * heads.count * heads.inputs.div_ceil(GROUP);
     let out = device.quantized_scratch(QuantizedRoom::INPUT, groups)?;
     device.record(Operation::Quantize(Quantize {

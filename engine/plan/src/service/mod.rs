@@ -3,7 +3,8 @@
 
 use nestling_core::kv_cache::pages_for;
 use nestling_core::schedule::{
-    Candidate, Claim, Rows, ScheduleLimits, Scheduler, Standing, Turn, Wishes, admit, victim,
+    Candidate, Claim, GenerationPhase, Rows, ScheduleLimits, Scheduler, SchedulingOptions, Turn,
+    admit, victim,
 };
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -43,12 +44,12 @@ pub struct Request {
     /// Number of output tokens, at least 1.
     pub answer: usize,
     /// Scheduling preferences; the deadline is in simulated time.
-    pub wishes: Wishes,
+    pub wishes: SchedulingOptions,
 }
 
 /// Result of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Served {
+pub struct RequestResult {
     /// Time of the first token.
     pub first_token: f64,
     /// Time of the last token.
@@ -65,7 +66,7 @@ pub struct Served {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServiceReport {
     /// Results by request.
-    pub served: Vec<Served>,
+    pub served: Vec<RequestResult>,
     /// Number of steps.
     pub steps: usize,
     /// Seconds until all generations ended.
@@ -77,7 +78,7 @@ pub struct ServiceReport {
 struct Generation {
     request: usize,
     turn: Turn,
-    standing: Standing,
+    standing: GenerationPhase,
     tokens: usize,
     computed: usize,
     answer_left: usize,
@@ -125,7 +126,7 @@ pub fn serve(
         scheduler: Scheduler::new(limits),
         alive: Vec::new(),
         report: ServiceReport {
-            served: vec![Served::default(); requests.len()],
+            served: vec![RequestResult::default(); requests.len()],
             ..ServiceReport::default()
         },
         random: Xoshiro256PlusPlus::seed_from_u64(seed),
@@ -158,7 +159,7 @@ impl Simulation<'_> {
         self.alive.push(Generation {
             request: index,
             turn,
-            standing: Standing::Waiting,
+            standing: GenerationPhase::Waiting,
             tokens: prompt,
             computed: 0,
             answer_left: answer,
@@ -179,9 +180,9 @@ impl Simulation<'_> {
         let admission = admit(&self.claims(), self.free(), usize::MAX, self.now);
         admission.park.into_iter().for_each(|index| self.park(index));
         for index in admission.begin {
-            self.alive[index].standing = Standing::Running;
+            self.alive[index].standing = GenerationPhase::Running;
         }
-        let runs = |index: &usize| self.alive[*index].standing == Standing::Running;
+        let runs = |index: &usize| self.alive[*index].standing == GenerationPhase::Running;
         let running: Vec<usize> = (0..self.alive.len()).filter(runs).collect();
         let candidates: Vec<Candidate> = running
             .iter()
@@ -216,7 +217,7 @@ impl Simulation<'_> {
     /// Allocates pages for rows, preempting others if needed. Returns false if that is impossible or the
     /// generation itself was preempted.
     fn take(&mut self, Rows { index, rows }: Rows) -> bool {
-        if self.alive[index].standing != Standing::Running {
+        if self.alive[index].standing != GenerationPhase::Running {
             return false;
         }
         let wanted = pages_for(self.alive[index].computed + rows);
@@ -235,7 +236,7 @@ impl Simulation<'_> {
 
     fn park(&mut self, index: usize) {
         let one = &mut self.alive[index];
-        (one.computed, one.standing) = (0, Standing::Parked);
+        (one.computed, one.standing) = (0, GenerationPhase::Parked);
         one.turn.preempt();
         self.report.served[one.request].preemptions += 1;
     }

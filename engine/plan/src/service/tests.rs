@@ -35,7 +35,7 @@ impl Random {
 }
 
 fn request(at: f64, prompt: usize, answer: usize) -> Request {
-    Request { at, prompt, answer, wishes: Wishes::default() }
+    Request { at, prompt, answer, wishes: SchedulingOptions::default() }
 }
 
 /// Returns up to 40 requests within 30 s, some with long prompts, priorities, deadlines and groups.
@@ -46,7 +46,7 @@ fn load(seed: u64) -> Vec<Request> {
             let at = random.below(30_000) as f64 / 1e3;
             let long = if random.below(5) == 0 { 3000 } else { 200 };
             let (prompt, answer) = (1 + random.below(long), 1 + random.below(150));
-            let wishes = Wishes {
+            let wishes = SchedulingOptions {
                 priority: random.below(3) as i8 - 1,
                 deadline: (random.below(3) == 0).then(|| at + random.below(20_000) as f64 / 1e3),
                 group: (random.below(2) == 0).then(|| random.below(3)),
@@ -103,7 +103,7 @@ fn deadlines_that_can_be_kept_are_kept() {
         let mut requests: Vec<Request> = (0..10).map(|_| request(0.0, 500, 20)).collect();
         // Arrives last, and has the only deadline.
         requests.push(Request {
-            wishes: Wishes { deadline: Some(8.0), ..Wishes::default() },
+            wishes: SchedulingOptions { deadline: Some(8.0), ..SchedulingOptions::default() },
             ..request(2.0, 300, 20)
         });
         let report = serve(MACHINE, limits(), &requests, seed);
@@ -118,13 +118,16 @@ fn low_priorities_are_not_starved() {
     // A high-priority load beyond capacity, and one low-priority request.
     let mut requests: Vec<Request> = (0..200)
         .map(|i| Request {
-            wishes: Wishes { priority: 1, ..Wishes::default() },
+            wishes: SchedulingOptions { priority: 1, ..SchedulingOptions::default() },
             ..request(f64::from(i) * 0.5, 400, 20)
         })
         .collect();
     requests.insert(
         1,
-        Request { wishes: Wishes { priority: -1, ..Wishes::default() }, ..request(0.1, 400, 20) },
+        Request {
+            wishes: SchedulingOptions { priority: -1, ..SchedulingOptions::default() },
+            ..request(0.1, 400, 20)
+        },
     );
     let report = serve(ServiceMachine { pages: 64, ..MACHINE }, limits(), &requests, 1);
     let low = &report.served[1];
@@ -136,13 +139,13 @@ fn low_priorities_are_not_starved() {
 #[test]
 fn a_group_with_many_prompts_does_not_hold_up_others() {
     let of = |group, at, prompt| Request {
-        wishes: Wishes { group: Some(group), ..Wishes::default() },
+        wishes: SchedulingOptions { group: Some(group), ..SchedulingOptions::default() },
         ..request(at, prompt, 1)
     };
     let mut requests: Vec<Request> = (0..30).map(|_| of(1, 0.0, 400)).collect();
     requests.push(of(2, 0.5, 400));
     let report = serve(MACHINE, limits(), &requests, 3);
-    let before = |served: &&Served| served.first_token < report.served[30].first_token;
+    let before = |served: &&RequestResult| served.first_token < report.served[30].first_token;
     let passed = report.served.iter().filter(before).count();
     assert!(passed <= 3, "{passed} of the other group went first");
 }

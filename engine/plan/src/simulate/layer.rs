@@ -6,7 +6,7 @@ use nestling_formats::{Level, Plane};
 
 use super::machine::Disk;
 use super::synthetic::Normal;
-use super::uses::{Use, uses_of};
+use super::uses::{ExpertRows, uses_of};
 use super::{CacheUnit, LatePlanes, Outcome, SimulationOptions};
 use nestling_core::routing_trace::{LayerRouting, TraceStep};
 use nestling_experts::residency::order::{ReadJob, order};
@@ -108,7 +108,7 @@ impl Run {
         true
     }
 
-    fn layer(&mut self, layer: u32, uses: &mut Vec<Use>, next: &[Use]) {
+    fn layer(&mut self, layer: u32, uses: &mut Vec<ExpertRows>, next: &[ExpertRows]) {
         for used in uses.iter_mut() {
             used.planes = self.planes(layer, used);
             self.outcome.expert_uses += 1;
@@ -137,14 +137,14 @@ impl Run {
     }
 
     /// Returns the number of requested planes that the expert has.
-    fn planes(&self, layer: u32, used: &Use) -> usize {
+    fn planes(&self, layer: u32, used: &ExpertRows) -> usize {
         let entry = self.books.table().entry(layer, used.expert);
         let held = entry.map_or(0, |entry| entry.plane_bytes.iter().filter(|b| **b > 0).count());
         used.planes.min(held)
     }
 
     /// Discards a copy of a lower level, if whole experts are cached: it cannot serve a higher level.
-    fn replace_copy(&mut self, layer: u32, used: &Use) {
+    fn replace_copy(&mut self, layer: u32, used: &ExpertRows) {
         let resident = self.books.resident(layer, used.expert);
         if self.options.unit == CacheUnit::Experts && resident < used.planes {
             self.books.discard(layer, used.expert, &mut Vec::new());
@@ -152,7 +152,7 @@ impl Run {
     }
 
     /// Starts reads of absent planes. Returns false if some do not fit.
-    fn fetch(&mut self, layer: u32, uses: &[Use]) -> bool {
+    fn fetch(&mut self, layer: u32, uses: &[ExpertRows]) -> bool {
         let mut jobs = std::mem::take(&mut self.jobs);
         jobs.clear();
         uses.iter().for_each(|used| self.add_jobs(layer, used, &mut jobs));
@@ -170,7 +170,7 @@ impl Run {
         all
     }
 
-    fn add_jobs(&self, layer: u32, used: &Use, jobs: &mut Vec<ReadJob>) {
+    fn add_jobs(&self, layer: u32, used: &ExpertRows, jobs: &mut Vec<ReadJob>) {
         // Default: experts outside the table need no reads.
         let Some(entry) = self.books.table().entry(layer, used.expert) else { return };
         let machine = &self.options.machine;
@@ -207,8 +207,8 @@ impl Run {
     }
 
     /// Returns the first expert with all its planes or, if late planes are skipped, with any.
-    fn computable(&self, layer: u32, uses: &[Use]) -> Option<usize> {
-        let resident = |used: &Use| self.books.resident(layer, used.expert);
+    fn computable(&self, layer: u32, uses: &[ExpertRows]) -> Option<usize> {
+        let resident = |used: &ExpertRows| self.books.resident(layer, used.expert);
         let whole = uses.iter().position(|used| resident(used) >= used.planes);
         if whole.is_some() || self.options.late == LatePlanes::Wait {
             return whole;
@@ -216,7 +216,7 @@ impl Run {
         uses.iter().position(|used| resident(used) > 0)
     }
 
-    fn compute(&mut self, layer: u32, used: Use) {
+    fn compute(&mut self, layer: u32, used: ExpertRows) {
         let planes = used.planes.min(self.books.resident(layer, used.expert));
         let entry = self.books.table().entry(layer, used.expert);
         let bytes = entry.map_or(0, |entry| entry.bytes(planes));
@@ -227,7 +227,7 @@ impl Run {
 
     /// Resolves a deadlock in which parts of many experts fill the memory and nothing is being read. Unpins
     /// all but the first expert until that one is complete.
-    fn unblock(&mut self, layer: u32, uses: &[Use]) -> bool {
+    fn unblock(&mut self, layer: u32, uses: &[ExpertRows]) -> bool {
         let Some((first, others)) = uses.split_first() else { return false };
         others.iter().for_each(|used| self.books.unpin(layer, used.expert));
         let all = self.fetch(layer, std::slice::from_ref(first));
@@ -235,7 +235,7 @@ impl Run {
         all
     }
 
-    fn prefetch(&mut self, layer: u32, next: &[Use]) {
+    fn prefetch(&mut self, layer: u32, next: &[ExpertRows]) {
         // Default: prefetching is off unless requested.
         let Some(prefetch) = self.options.prefetch else { return };
         let experts = self.books.table().layers().get(layer as usize).map_or(0, Vec::len);

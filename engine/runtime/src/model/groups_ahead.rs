@@ -21,12 +21,12 @@ pub(super) struct GroupsAhead<'a> {
     groups: Vec<GroupId>,
     /// Maximum number of groups read but not yet taken.
     window: usize,
-    state: Mutex<State>,
+    state: Mutex<ReadAhead>,
     /// Signalled when a group was read or taken, and at the end.
     changed: Condvar,
 }
 
-struct State {
+struct ReadAhead {
     read: Vec<Group>, // [groups]
     /// Index after the last group taken.
     taken: usize,
@@ -52,7 +52,7 @@ impl<'a> GroupsAhead<'a> {
     ) -> Self {
         let window = if B::WEIGHTS_IN_PLACE { groups.len() } else { threads.min(COPIED_AHEAD_MAX) };
         let read = groups.iter().map(|_| Group::Waiting).collect();
-        let state = Mutex::new(State { read, taken: 0, closed: false });
+        let state = Mutex::new(ReadAhead { read, taken: 0, closed: false });
         Self { source, groups, window, state, changed: Condvar::new() }
     }
 
@@ -114,7 +114,7 @@ impl<'a> GroupsAhead<'a> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReadAhead> {
         whole(self.state.lock())
     }
 }
@@ -142,18 +142,18 @@ mod tests {
     use super::{EngineError, ExpertSource, GroupId, GroupsAhead, Matrices};
 
     /// A source of groups without matrices that counts its reads. It can panic at a given layer.
-    struct Counted {
+    struct CountingSource {
         reads: AtomicUsize,
         panics_at: Option<u32>,
     }
 
-    impl Counted {
+    impl CountingSource {
         fn new(panics_at: Option<u32>) -> Self {
             Self { reads: AtomicUsize::new(0), panics_at }
         }
     }
 
-    impl ExpertSource for Counted {
+    impl ExpertSource for CountingSource {
         fn config(&self) -> &ModelConfig {
             unreachable!("groups are read by their names")
         }
@@ -186,7 +186,7 @@ mod tests {
     fn every_group_is_read_once_whatever_the_order_and_the_threads() {
         for threads in [1, 2, 5] {
             for order in [dense(0..20), dense((0..20).rev())] {
-                let source = Counted::new(None);
+                let source = CountingSource::new(None);
                 let ahead = GroupsAhead::new::<Cpu>(&source, dense(0..20), threads);
                 ahead.run(threads, || {
                     for id in &order {
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_loader_that_stops_early_and_groups_that_nobody_listed_are_no_trouble() {
-        let source = Counted::new(None);
+        let source = CountingSource::new(None);
         let ahead = GroupsAhead::new::<Cpu>(&source, dense(0..20), 3);
         ahead.run(3, || assert_eq!(ahead.take(&GroupId::Head).unwrap().group, GroupId::Head));
         assert!(source.reads.into_inner() <= 21);
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_read_that_panics_on_another_thread_is_an_error() {
-        let source = Counted::new(Some(7));
+        let source = CountingSource::new(Some(7));
         let ahead = GroupsAhead::new::<Cpu>(&source, dense(0..8), 2);
         ahead.run(2, || {
             // The other thread reaches it, since the loader takes nothing before all others are read.

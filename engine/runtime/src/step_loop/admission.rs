@@ -5,19 +5,19 @@ use std::sync::Arc;
 use super::Task;
 use crate::model_core::ModelCore;
 use crate::stored_pages::offer_kept;
-use nestling_core::schedule::{Claim, Shortage, Standing, admit, victim};
+use nestling_core::schedule::{Claim, GenerationPhase, Shortage, admit, victim};
 use nestling_core::sync::whole;
 
 /// Model and time of the step being planned, with the number of models that take turns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now<'a> {
+pub(super) struct PlanningContext<'a> {
     pub model: &'a Arc<ModelCore>,
     pub models: usize,
     /// Time of the plan, in seconds on the engine's clock.
     pub seconds: f64,
 }
 
-impl Now<'_> {
+impl PlanningContext<'_> {
     pub fn is_of(&self, task: &Task) -> bool {
         Arc::ptr_eq(&task.model, self.model)
     }
@@ -32,8 +32,8 @@ fn claims(tasks: &[Task], model: &Arc<ModelCore>) -> (Vec<usize>, Vec<Claim>) {
 }
 
 /// Starts or resumes generations that fit. Returns the shortage of the next one that does not, if any.
-pub(super) fn begin(tasks: &mut [Task], now: Now<'_>) -> Option<Shortage> {
-    let waits = |task: &Task| now.is_of(task) && task.standing != Standing::Running;
+pub(super) fn begin(tasks: &mut [Task], now: PlanningContext<'_>) -> Option<Shortage> {
+    let waits = |task: &Task| now.is_of(task) && task.standing != GenerationPhase::Running;
     if !tasks.iter().any(waits) {
         return None;
     }
@@ -46,7 +46,7 @@ pub(super) fn begin(tasks: &mut [Task], now: Now<'_>) -> Option<Shortage> {
     for index in admission.begin {
         let task = &mut tasks[indices[index]];
         task.adopt();
-        task.standing = Standing::Running;
+        task.standing = GenerationPhase::Running;
     }
     admission.short
 }
@@ -67,8 +67,8 @@ fn park(task: &mut Task) {
     offer_kept(&task.model, &task.sequence);
     task.sequence.forget_computed(0);
     // A waiting generation only releases the pages of its session.
-    if task.standing == Standing::Running {
-        task.standing = Standing::Parked;
+    if task.standing == GenerationPhase::Running {
+        task.standing = GenerationPhase::Parked;
         task.turn.preempt();
         task.stats.preemptions += 1;
         whole(task.model.service.lock()).preemptions += 1;

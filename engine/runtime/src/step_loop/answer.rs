@@ -170,7 +170,7 @@ impl Answer {
         };
         let observed = match &mut self.guard {
             Some(guard) => guard.observe(token, &piece).map_err(EngineError::constraint)?,
-            None => super::guard::Observed::default(),
+            None => super::guard::TokenEffect::default(),
         };
         // Default: without a tokenizer there is no text.
         let Some(text) = &mut self.text else { return Ok(observed.done) };

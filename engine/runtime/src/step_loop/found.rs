@@ -18,7 +18,7 @@ use nestling_formats::InternalError;
 /// Minimum number of logits for waking threads to share the work.
 const SHARED_LOGITS_MIN: usize = 1 << 16;
 
-struct Work<'a> {
+struct RowWork<'a> {
     task: &'a mut Task,
     /// Index of its share in the plan.
     share: usize,
@@ -94,7 +94,11 @@ fn for_each<T: Send>(
     }
 }
 
-fn share_out<'a>(tasks: &'a mut [Task], plan: &Plan, output: &'a mut StepOutput) -> Vec<Work<'a>> {
+fn share_out<'a>(
+    tasks: &'a mut [Task],
+    plan: &Plan,
+    output: &'a mut StepOutput,
+) -> Vec<RowWork<'a>> {
     let rows = plan.batch.rows.iter().filter(|row| row.wants_logits).count();
     let hidden_size = output.hidden.len() / rows.max(1);
     let mut found = Rows {
@@ -106,12 +110,12 @@ fn share_out<'a>(tasks: &'a mut [Task], plan: &Plan, output: &'a mut StepOutput)
     let mut works = Vec::new();
     for (index, share) in plan.shares.iter().enumerate() {
         let Some(task) = tasks.get_mut(share.task).and_then(Option::take) else { continue };
-        works.push(Work::new(task, index, share, &mut found));
+        works.push(RowWork::new(task, index, share, &mut found));
     }
     works
 }
 
-impl<'a> Work<'a> {
+impl<'a> RowWork<'a> {
     fn new(task: &'a mut Task, index: usize, share: &Share, found: &mut Rows<'a>) -> Self {
         let (mut rows, mut next, mut is_whole) = (FoundRows::default(), None, true);
         for position in share.computed_before..share.computed_before + share.rows {

@@ -12,20 +12,20 @@ use crate::constraint::{
     Constraint, ConstraintCache, ConstraintContext, ConstraintError, ConstraintSource, Starts,
     Writes,
 };
-use crate::mask_worker::{MaskWorker, Masked};
+use crate::mask_worker::{MaskResult, MaskWorker};
 use nestling_text::TokenMask;
 
-enum Held {
+enum ConstraintSlot {
     Here(Box<dyn Constraint>),
     /// Sent to a worker thread, which computes its mask.
-    Away(Receiver<Masked>),
+    Away(Receiver<MaskResult>),
     /// Dropped after a failure.
     Gone,
 }
 
 /// Progress of the output relative to the constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ConstraintPhase {
     /// Before the start of the constraint.
     Waiting,
     /// Started, unless the next token opens the reasoning.
@@ -34,7 +34,7 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Observed {
+pub(super) struct TokenEffect {
     /// Set if the answer's text starts. Later markers have no meaning.
     pub begins_text: bool,
     /// Set if the output is complete.
@@ -54,12 +54,12 @@ pub(crate) struct GuardParts<'a> {
 }
 
 pub(crate) struct Guard {
-    held: Held,
+    held: ConstraintSlot,
     workers: Arc<MaskWorker>,
     mask: TokenMask,
     starts: Starts,
     writes: Writes,
-    place: Place,
+    place: ConstraintPhase,
     /// Parser of the output, used to find the start of the constraint.
     watcher: OutputParser,
     tokenizer: Option<Tokenizer>,
@@ -99,14 +99,14 @@ impl Guard {
         }
         let in_channels = matches!(format, OutputFormat::Channels { .. });
         let place = match starts {
-            Starts::AtToolCall => Place::Waiting,
-            _ if in_reasoning || in_channels && writes == Writes::Text => Place::Waiting,
-            Starts::AfterReasoning if opens.is_some() => Place::Opening,
-            _ => Place::Active,
+            Starts::AtToolCall => ConstraintPhase::Waiting,
+            _ if in_reasoning || in_channels && writes == Writes::Text => ConstraintPhase::Waiting,
+            Starts::AfterReasoning if opens.is_some() => ConstraintPhase::Opening,
+            _ => ConstraintPhase::Active,
         };
         let early_ends = end_tokens.iter().copied().filter(|token| Some(*token) != closes);
         let mut guard = Self {
-            held: Held::Here(constraint),
+            held: ConstraintSlot::Here(constraint),
             workers: parts.workers,
             mask: TokenMask::none(vocab_size),
             starts,
@@ -120,10 +120,10 @@ impl Guard {
             forced: VecDeque::new(),
             one_by_one: parts.one_by_one,
         };
-        if place != Place::Waiting {
+        if place != ConstraintPhase::Waiting {
             guard.here()?.start(None)?;
             // A forced token here would exclude the token that opens the reasoning.
-            if place == Place::Active {
+            if place == ConstraintPhase::Active {
                 guard.ask_forced()?;
             }
         }
@@ -133,18 +133,18 @@ impl Guard {
 
     /// Returns true if the output starts with the text of the answer.
     pub(crate) fn is_text(&self) -> bool {
-        self.place == Place::Active && self.writes == Writes::Text
+        self.place == ConstraintPhase::Active && self.writes == Writes::Text
     }
 
     /// Starts computing the next mask, in parallel with the model.
     pub(super) fn prepare(&mut self) {
-        if self.place == Place::Waiting || !self.forced.is_empty() {
+        if self.place == ConstraintPhase::Waiting || !self.forced.is_empty() {
             return;
         }
-        match std::mem::replace(&mut self.held, Held::Gone) {
-            Held::Here(constraint) => {
+        match std::mem::replace(&mut self.held, ConstraintSlot::Gone) {
+            ConstraintSlot::Here(constraint) => {
                 let mask = std::mem::replace(&mut self.mask, TokenMask::none(0));
-                self.held = Held::Away(self.workers.compute(constraint, mask));
+                self.held = ConstraintSlot::Away(self.workers.compute(constraint, mask));
             }
             held => self.held = held,
         }
@@ -159,7 +159,7 @@ impl Guard {
         if let Some(token) = self.forced.front() {
             self.mask.forbid_all();
             self.mask.allow(*token);
-        } else if self.place == Place::Waiting {
+        } else if self.place == ConstraintPhase::Waiting {
             if self.starts == Starts::AtToolCall {
                 return Ok(None);
             }
@@ -175,21 +175,22 @@ impl Guard {
     }
 
     fn receive(&mut self) -> Result<(), ConstraintError> {
-        let Held::Away(masked) = std::mem::replace(&mut self.held, Held::Gone) else {
+        let ConstraintSlot::Away(masked) = std::mem::replace(&mut self.held, ConstraintSlot::Gone)
+        else {
             return Err(ConstraintError::failed("a mask was not asked for"));
         };
         // The worker thread is gone if the channel is closed.
         let masked = masked.recv().map_err(|_| ConstraintError::Panicked)?;
         self.mask = masked.mask;
         let may_end = masked.may_end?;
-        self.held = Held::Here(masked.constraint);
+        self.held = ConstraintSlot::Here(masked.constraint);
         for token in &self.ends {
             match may_end {
                 true => self.mask.allow(*token),
                 false => self.mask.forbid(*token),
             }
         }
-        if let Some(token) = self.opens.filter(|_| self.place == Place::Opening) {
+        if let Some(token) = self.opens.filter(|_| self.place == ConstraintPhase::Opening) {
             self.mask.allow(token);
         }
         Ok(())
@@ -200,23 +201,28 @@ impl Guard {
     /// # Errors
     /// Returns the error of the constraint, or [`ConstraintError::Unfinished`] if a marker ended the output
     /// before the constraint started.
-    pub(super) fn observe(&mut self, token: u32, text: &str) -> Result<Observed, ConstraintError> {
+    pub(super) fn observe(
+        &mut self,
+        token: u32,
+        text: &str,
+    ) -> Result<TokenEffect, ConstraintError> {
         match self.place {
-            Place::Opening if self.opens == Some(token) => {
-                self.place = Place::Waiting;
+            ConstraintPhase::Opening if self.opens == Some(token) => {
+                self.place = ConstraintPhase::Waiting;
                 self.watch(text)
             }
-            Place::Waiting => self.watch(text),
-            Place::Opening | Place::Active => {
-                let begins_text = self.place == Place::Opening && self.writes == Writes::Text;
-                self.place = Place::Active;
+            ConstraintPhase::Waiting => self.watch(text),
+            ConstraintPhase::Opening | ConstraintPhase::Active => {
+                let begins_text =
+                    self.place == ConstraintPhase::Opening && self.writes == Writes::Text;
+                self.place = ConstraintPhase::Active;
                 self.here()?.accept(token)?;
                 if self.starts == Starts::AtToolCall {
                     self.watcher.push(text);
                     if !matches!(self.watcher.place(), OutputPlace::Call { .. }) {
-                        self.place = Place::Waiting;
+                        self.place = ConstraintPhase::Waiting;
                         self.forced.clear();
-                        return Ok(Observed::default());
+                        return Ok(TokenEffect::default());
                     }
                 }
                 self.forced.pop_front();
@@ -226,7 +232,7 @@ impl Guard {
     }
 
     /// Checks if the constraint starts after `text`.
-    fn watch(&mut self, text: &str) -> Result<Observed, ConstraintError> {
+    fn watch(&mut self, text: &str) -> Result<TokenEffect, ConstraintError> {
         let events = self.watcher.push(text);
         let place = self.watcher.place();
         match (self.starts, place) {
@@ -234,11 +240,11 @@ impl Guard {
                 let begun = text.to_owned();
                 let name = name.map(str::to_owned);
                 if !self.here()?.start(name.as_deref())? {
-                    return Ok(Observed::default());
+                    return Ok(TokenEffect::default());
                 }
                 self.begin(&begun)
             }
-            (Starts::AtToolCall, _) => Ok(Observed::default()),
+            (Starts::AtToolCall, _) => Ok(TokenEffect::default()),
             (_, OutputPlace::Text { is_final: true }) => {
                 // Text after the marker within the same token belongs to the answer.
                 let events = events.into_iter().chain(self.watcher.finish());
@@ -251,13 +257,13 @@ impl Guard {
                 self.begin(&begun)
             }
             (_, OutputPlace::End) => Err(ConstraintError::Unfinished),
-            _ => Ok(Observed::default()),
+            _ => Ok(TokenEffect::default()),
         }
     }
 
     /// Starts the constraint with text that was already written.
-    fn begin(&mut self, begun: &str) -> Result<Observed, ConstraintError> {
-        self.place = Place::Active;
+    fn begin(&mut self, begun: &str) -> Result<TokenEffect, ConstraintError> {
+        self.place = ConstraintPhase::Active;
         if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !begun.is_empty()) {
             let options =
                 EncodeOptions { add_special_tokens: false, special_text: SpecialText::Plain };
@@ -271,12 +277,12 @@ impl Guard {
         self.after_accepted(self.writes == Writes::Text)
     }
 
-    fn after_accepted(&mut self, begins_text: bool) -> Result<Observed, ConstraintError> {
+    fn after_accepted(&mut self, begins_text: bool) -> Result<TokenEffect, ConstraintError> {
         if self.forced.is_empty() {
             self.ask_forced()?;
         }
         let done = self.starts != Starts::AtToolCall && self.here()?.is_done()?;
-        Ok(Observed { begins_text, done })
+        Ok(TokenEffect { begins_text, done })
     }
 
     fn ask_forced(&mut self) -> Result<(), ConstraintError> {
@@ -302,15 +308,17 @@ impl Guard {
     /// Returns the error of the constraint.
     pub(super) fn may_end(&mut self) -> Result<bool, ConstraintError> {
         match self.place {
-            Place::Waiting => Ok(self.starts == Starts::AtToolCall),
-            Place::Opening | Place::Active => self.here()?.may_end(),
+            ConstraintPhase::Waiting => Ok(self.starts == Starts::AtToolCall),
+            ConstraintPhase::Opening | ConstraintPhase::Active => self.here()?.may_end(),
         }
     }
 
     fn here(&mut self) -> Result<&mut dyn Constraint, ConstraintError> {
         match &mut self.held {
-            Held::Here(constraint) => Ok(constraint.as_mut()),
-            Held::Away(_) | Held::Gone => Err(ConstraintError::failed("it is not there")),
+            ConstraintSlot::Here(constraint) => Ok(constraint.as_mut()),
+            ConstraintSlot::Away(_) | ConstraintSlot::Gone => {
+                Err(ConstraintError::failed("it is not there"))
+            }
         }
     }
 }

@@ -24,11 +24,11 @@ use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::PAGE_POSITIONS;
 use nestling_core::runner::StepOutput;
-use nestling_core::schedule::Standing;
+use nestling_core::schedule::GenerationPhase;
 use nestling_core::sync::{Condvar, Mutex, MutexGuard, whole};
 use nestling_cpu::threads::ThreadPool;
 
-use admission::Now;
+use admission::PlanningContext;
 pub(crate) use answer::{Answer, AnswerText};
 pub(crate) use guard::{Guard, GuardParts};
 use plan::Plan;
@@ -77,14 +77,14 @@ impl LoopInbox {
     }
 
     /// Reserves a place in the queue. Returns the queue length as an error if it is at least `waiting_max`.
-    pub(crate) fn place(self: &Arc<Self>, waiting_max: usize) -> Result<Place, usize> {
+    pub(crate) fn place(self: &Arc<Self>, waiting_max: usize) -> Result<QueuePermit, usize> {
         let mut state = self.lock();
         let waiting = state.places + state.arrivals.len() + state.waiting;
         if waiting >= waiting_max {
             return Err(waiting);
         }
         state.places += 1;
-        Ok(Place { inbox: Arc::clone(self) })
+        Ok(QueuePermit { inbox: Arc::clone(self) })
     }
 
     /// Returns the number of a model's generations that the loop has not taken yet.
@@ -94,7 +94,7 @@ impl LoopInbox {
     }
 
     /// Hands over a generation. It fails immediately if the loop has ended.
-    pub(crate) fn send(&self, task: Task, place: Place) {
+    pub(crate) fn send(&self, task: Task, place: QueuePermit) {
         // Released at return: the generation counts twice for a moment, but never zero times.
         let _place = place;
         let mut state = self.lock();
@@ -158,11 +158,11 @@ impl LoopInbox {
 
 /// A reserved place in the queue, released on drop.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuePermit {
     inbox: Arc<LoopInbox>,
 }
 
-impl Drop for Place {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
         self.inbox.lock().places -= 1;
     }
@@ -268,7 +268,7 @@ impl StepLoop {
     /// Computes one step of a model. Returns true if anything changed.
     fn step(&mut self, model: &Arc<ModelCore>, models: usize) -> bool {
         let started = Moment::now();
-        let now = Now { model, models, seconds: started.seconds_since(self.epoch) };
+        let now = PlanningContext { model, models, seconds: started.seconds_since(self.epoch) };
         let short = admission::begin(&mut self.tasks, now);
         whole(model.service.lock()).short = short;
         let Some(plan) = Plan::make(&mut self.tasks, now) else {
@@ -369,7 +369,7 @@ impl StepLoop {
             let of_model = self.tasks.iter().filter(|task| Arc::ptr_eq(&task.model, model));
             whole(model.service.lock()).recount(of_model.map(Task::claim));
         }
-        let waits = |task: &&Task| task.standing == Standing::Waiting;
+        let waits = |task: &&Task| task.standing == GenerationPhase::Waiting;
         self.inbox.lock().waiting = self.tasks.iter().filter(waits).count();
     }
 

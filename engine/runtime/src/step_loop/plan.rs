@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Task;
-use super::admission::{self, Now};
+use super::admission::{self, PlanningContext};
 use super::prompt_rows::{RowWants, logit_rows_max};
 use crate::sequence::Advance;
 use nestling_core::batch::{Batch, Row, SequenceRef, StepOutputKind};
 use nestling_core::kv_cache::PageCopy;
-use nestling_core::schedule::{Candidate, Standing};
+use nestling_core::schedule::{Candidate, GenerationPhase};
 
 /// One generation's part of a step.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ impl Plan {
     /// priority order.
     ///
     /// Returns `None` if no generation can continue.
-    pub fn make(tasks: &mut [Task], now: Now<'_>) -> Option<Self> {
+    pub fn make(tasks: &mut [Task], now: PlanningContext<'_>) -> Option<Self> {
         let mut plan = Self::default();
         for index in ready(tasks, now, |task| task.alone) {
             let pending = tasks[index].sequence.pending().len();
@@ -53,7 +53,7 @@ impl Plan {
         }
         for (index, rows) in choose(tasks, now) {
             // A generation earlier in this list may just have preempted it.
-            if tasks[index].standing != Standing::Running {
+            if tasks[index].standing != GenerationPhase::Running {
                 continue;
             }
             plan.take(tasks, index, rows, now);
@@ -67,7 +67,7 @@ impl Plan {
     /// Plans the first generation that can run.
     ///
     /// If those chosen by the scheduler lack pages held by others, this prevents a deadlock.
-    fn take_first_that_can(&mut self, tasks: &mut [Task], now: Now<'_>) {
+    fn take_first_that_can(&mut self, tasks: &mut [Task], now: PlanningContext<'_>) {
         let most = now.model.scheduler().prompt_rows(0, now.models).max(1);
         for index in ready(tasks, now, |_| true) {
             let rows = tasks[index].sequence.pending().len().min(most);
@@ -83,7 +83,13 @@ impl Plan {
     }
 
     /// Adds up to `rows` rows of a task. Returns false if there are no pages for them.
-    fn take(&mut self, tasks: &mut [Task], index: usize, rows: usize, now: Now<'_>) -> bool {
+    fn take(
+        &mut self,
+        tasks: &mut [Task],
+        index: usize,
+        rows: usize,
+        now: PlanningContext<'_>,
+    ) -> bool {
         let wants_many = tasks[index].prompt_rows.wants_many();
         let most = match wants_many {
             true => logit_rows_max(now.model.limits.vocab_size).saturating_sub(self.prompt_rows),
@@ -120,7 +126,7 @@ impl Plan {
     }
 
     /// Adds the rows of a task whose pages and states are allocated.
-    fn add(&mut self, index: usize, taken: Taken, task: &Task) {
+    fn add(&mut self, index: usize, taken: AllocatedRows, task: &Task) {
         let sequence = self.batch.sequences.len() as u32;
         let start = taken.computed_before;
         let tokens = task.sequence.tokens();
@@ -145,14 +151,14 @@ impl Plan {
 }
 
 /// Rows with allocated pages and states.
-struct Taken {
+struct AllocatedRows {
     rows: usize,
     computed_before: usize,
     advance: Advance,
 }
 
 /// Returns the tasks of a model that can continue, sorted so that victims of preemption come last.
-fn ready(tasks: &[Task], now: Now<'_>, which: impl Fn(&Task) -> bool) -> Vec<usize> {
+fn ready(tasks: &[Task], now: PlanningContext<'_>, which: impl Fn(&Task) -> bool) -> Vec<usize> {
     let is_ready = |task: &Task| now.is_of(task) && task.is_ready() && which(task);
     let mut all: Vec<usize> = (0..tasks.len()).filter(|&index| is_ready(&tasks[index])).collect();
     all.sort_by(|a, b| tasks[*a].turn.stays_before(&tasks[*b].turn));
@@ -160,7 +166,7 @@ fn ready(tasks: &[Task], now: Now<'_>, which: impl Fn(&Task) -> bool) -> Vec<usi
 }
 
 /// Returns the tasks of the next step with their row counts, sorted so that victims of preemption come last.
-fn choose(tasks: &[Task], now: Now<'_>) -> Vec<(usize, usize)> {
+fn choose(tasks: &[Task], now: PlanningContext<'_>) -> Vec<(usize, usize)> {
     // Tasks that must run alone have just failed to get pages.
     let ready = |task: &Task| now.is_of(task) && !task.alone && task.is_ready();
     let all: Vec<usize> = (0..tasks.len()).filter(|&index| ready(&tasks[index])).collect();
@@ -177,14 +183,14 @@ fn choose(tasks: &[Task], now: Now<'_>) -> Vec<(usize, usize)> {
 ///
 /// If a pool is full, sessions at rest are evicted first, then generations of lower priority or later arrival
 /// are preempted. Their tokens are recomputed when needed.
-fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<Taken> {
+fn take_pages(tasks: &mut [Task], index: usize, rows: usize) -> Option<AllocatedRows> {
     let model = Arc::clone(&tasks.get(index)?.model);
     let mut was_alone = false;
     loop {
         let task = tasks.get_mut(index)?;
         let computed_before = task.sequence.computed();
         let error = match task.sequence.advance(rows) {
-            Ok(advance) => return Some(Taken { rows, computed_before, advance }),
+            Ok(advance) => return Some(AllocatedRows { rows, computed_before, advance }),
             Err(error) => error,
         };
         if model.reclaim_idle() || admission::preempt(tasks, index) {

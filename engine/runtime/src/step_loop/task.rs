@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Answer;
 use super::answer::{Choice, Outcome, RowOutput};
 use super::prompt_rows::{PromptRows, RowWants, Score};
-use crate::event::{Event, FinishReason, Finished, Stats, TokenEvent, Usage};
+use crate::event::{Event, FinishReason, GenerationSummary, Stats, TokenEvent, Usage};
 use crate::event_buffer::EventBuffer;
 use crate::model_core::ModelCore;
 use crate::prefix::PrefixStatus;
@@ -18,7 +18,7 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use nestling_core::runner::StepStats;
-use nestling_core::schedule::{Candidate, Claim, Standing, Turn};
+use nestling_core::schedule::{Candidate, Claim, GenerationPhase, Turn};
 use nestling_core::sync::whole;
 
 /// A generation with the sequence it extends and the buffer of its events.
@@ -41,7 +41,7 @@ pub(crate) struct Task {
     pub first_token: Option<Moment>,
     /// Scheduling order among generations.
     pub turn: Turn,
-    pub standing: Standing,
+    pub standing: GenerationPhase,
     /// Set after a failed step with others: it runs alone, until a step shows which generation is at fault.
     pub alone: bool,
     pub done: Option<FinishReason>,
@@ -51,7 +51,7 @@ pub(crate) struct Task {
 impl Task {
     /// Returns true if its next tokens can be computed.
     pub fn is_ready(&self) -> bool {
-        let runs = self.standing == Standing::Running;
+        let runs = self.standing == GenerationPhase::Running;
         !self.has_ended() && runs && !self.sequence.pending().is_empty() && self.buffer.has_room()
     }
 
@@ -116,7 +116,7 @@ impl Task {
         let last = self.sequence.tokens().len().saturating_sub(1);
         let first_needed = self.prompt_rows.first_needed(last, self.answer.tokens_max > 0);
         let PrefixStatus { found_tokens, .. } = self.sequence.adopt(first_needed);
-        if self.standing == Standing::Waiting {
+        if self.standing == GenerationPhase::Waiting {
             // The lookup itself was counted on arrival.
             self.usage.cached_tokens += found_tokens as usize;
             self.model.pool.note_prefix(PrefixStatus { asked_tokens: 0, found_tokens });
@@ -229,7 +229,7 @@ impl Task {
             self.buffer.push(Ok(event));
         }
         let message = self.buffer.message();
-        let finished = Finished { reason, stop, usage, stats, seed, message };
+        let finished = GenerationSummary { reason, stop, usage, stats, seed, message };
         self.buffer.push(Ok(Event::Finished(finished)));
     }
 

@@ -33,12 +33,12 @@ fn mixed(store: &Store) -> Allocation {
 }
 
 /// Source of all matrices decoded to floats at their levels.
-struct Decoded {
+struct DecodedSource {
     inner: StoreSource,
     allocation: Allocation,
 }
 
-impl ExpertSource for Decoded {
+impl ExpertSource for DecodedSource {
     fn config(&self) -> &ModelConfig {
         self.inner.config()
     }
@@ -92,7 +92,7 @@ fn mixed_levels_are_those_of_every_matrix() {
         let allocation = mixed(&open(&path));
         let source = || StoreSource::owned(open(&path), None).unwrap();
         let allocated = || source().allocated(Arc::new(allocation.clone())).unwrap();
-        let decoded = Decoded { inner: source(), allocation: allocation.clone() };
+        let decoded = DecodedSource { inner: source(), allocation: allocation.clone() };
         let expected = logits(Arc::new(decoded), ActivationMode::Float);
         let found = logits(Arc::new(allocated()), ActivationMode::Float);
         let largest = expected.iter().fold(0f32, |a, b| a.max(b.abs()));
@@ -138,7 +138,7 @@ fn a_cut_store_is_the_whole_one_with_its_allocation() {
         let expected = logits(Arc::new(allocated), ActivationMode::Int8);
         assert!(same(&logits(Arc::new(cut), ActivationMode::Int8), &expected), "{budget}");
     }
-    assert!(matches!(cut(length), Err(ConvertError::Destination { .. })));
+    assert!(matches!(cut(length), Err(ConvertError::DestinationExists { .. })));
 }
 
 #[test]

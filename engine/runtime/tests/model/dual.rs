@@ -23,16 +23,16 @@ use nestling_runtime::sample_tokens::sample_tokens;
 use crate::build::{Recipe, build_store};
 use nestling_testkit::runners::{Sequence, data, runner, runners, some_tokens};
 
-struct Built {
+struct BuiltStore {
     _directory: tempfile::TempDir,
     store: Arc<Store>,
 }
 
-fn built() -> Built {
+fn built() -> BuiltStore {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tiny.nest");
     build_store(&data("tiny-qwen3-moe"), &path, &Recipe::default());
-    Built { store: Arc::new(Store::open(&path).unwrap()), _directory: directory }
+    BuiltStore { store: Arc::new(Store::open(&path).unwrap()), _directory: directory }
 }
 
 fn owned(store: &Arc<Store>) -> Arc<dyn ExpertSource> {

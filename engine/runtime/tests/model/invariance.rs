@@ -162,12 +162,12 @@ fn a_forked_or_restored_page_continues_with_the_same_bits() {
 }
 
 /// A source with a single NaN, in the embedding of one token.
-struct Poisoned {
+struct NanSource {
     inner: Arc<dyn ExpertSource>,
     token: usize,
 }
 
-impl ExpertSource for Poisoned {
+impl ExpertSource for NanSource {
     fn config(&self) -> &ModelConfig {
         self.inner.config()
     }
@@ -205,7 +205,7 @@ impl ExpertSource for Poisoned {
 #[test]
 fn a_nan_fails_its_own_sequence_and_no_other() {
     let inner = checkpoint(&data("tiny-qwen3-moe"));
-    let source: Arc<dyn ExpertSource> = Arc::new(Poisoned { inner, token: 7 });
+    let source: Arc<dyn ExpertSource> = Arc::new(NanSource { inner, token: 7 });
     for (_, mut runner) in runners(&source, &options(KvDtype::F32)) {
         let healthy = all_logits(&mut *runner, &[1, 2, 3], Level::L8, 200);
         let mut allocator = PageAllocator::new(4);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::fake::*;
 use nestling_runtime::{
     Constraint, ConstraintContext, ConstraintError, ConstraintSource, Conversation, Event,
-    FinishReason, Finished, GenerateOptions, SamplingParams, Starts, TokenMask, Writes,
+    FinishReason, GenerateOptions, GenerationSummary, SamplingParams, Starts, TokenMask, Writes,
 };
 use nestling_text::{ChatTemplate, Message, Tokenizer, ToolCall, ToolSchema};
 use serde_json::json;
@@ -114,7 +114,7 @@ fn events(template: &str, wanted: &str, script: Script, max_tokens: usize) -> Ve
     generation.map(Result::unwrap).collect()
 }
 
-fn finished(events: &[Event]) -> &Finished {
+fn finished(events: &[Event]) -> &GenerationSummary {
     let Some(Event::Finished(finished)) = events.last() else { panic!("{events:?}") };
     finished
 }

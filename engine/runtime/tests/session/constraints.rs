@@ -7,7 +7,7 @@ use super::fake::*;
 use nestling_core::EngineError;
 use nestling_runtime::{
     Constraint, ConstraintContext, ConstraintError, ConstraintSource, Event, FinishReason,
-    Finished, GenerateOptions, Generation, Model, SamplingParams, TokenMask,
+    GenerateOptions, Generation, GenerationSummary, Model, SamplingParams, TokenMask,
 };
 
 /// Fault injected at the third token.
@@ -170,7 +170,7 @@ fn all_sampling() -> Vec<SamplingParams> {
 type Tokens = Vec<(u32, Option<f32>)>;
 
 /// Returns the tokens with their log-probabilities, and the end of the generation.
-fn run(generation: Generation) -> Result<(Tokens, Finished), EngineError> {
+fn run(generation: Generation) -> Result<(Tokens, GenerationSummary), EngineError> {
     let mut tokens = vec![];
     for event in generation {
         match event? {

@@ -14,7 +14,7 @@ use nestling_core::runner::{RunnerLimits, SequenceFailure, StepFuture, StepStats
 use nestling_core::{CancelToken, EngineError, ModelRunner, StepOutput};
 use nestling_import::ModelConfig;
 use nestling_runtime::{
-    Driver, Engine, EngineOptions, Event, Finished, GenerateOptions, Generation, Model,
+    Driver, Engine, EngineOptions, Event, GenerateOptions, Generation, GenerationSummary, Model,
     ModelIdentity, ModelParts, Prefixes, SamplingParams,
 };
 use nestling_text::{ChatTemplate, Tokenizer};
@@ -44,7 +44,7 @@ pub const PANICS_WHEN_READ: u32 = 204;
 
 /// Counters of the runner's activity.
 #[derive(Default)]
-pub struct Seen {
+pub struct RunnerCounters {
     pub steps: AtomicUsize,
     pub rows: AtomicUsize,
     pub logit_rows: AtomicUsize,
@@ -61,7 +61,7 @@ pub struct FakeRunner {
     states: Vec<HistoryHash>,
     /// Duration of a step, which checks for cancellation each millisecond, as if at each layer.
     pub step_time: Duration,
-    pub seen: Arc<Seen>,
+    pub seen: Arc<RunnerCounters>,
 }
 
 /// Contents of a recurrent state: a hash of the history and its number of tokens.
@@ -371,7 +371,7 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) -> Duration {
 }
 
 /// Returns the tokens of a generation with its end.
-pub fn finish(generation: Generation) -> (Vec<u32>, Finished) {
+pub fn finish(generation: Generation) -> (Vec<u32>, GenerationSummary) {
     let (mut tokens, mut finished) = (Vec::new(), None);
     for event in generation {
         match event.unwrap() {

@@ -20,9 +20,9 @@ fn finish(generation: Generation) -> FinishReason {
 }
 
 /// A waker that counts wake-ups.
-struct Wakes(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl std::task::Wake for Wakes {
+impl std::task::Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -36,7 +36,7 @@ fn a_stream_wakes_whoever_polls_it() {
         let model = model(&engine, runner);
         let mut stream =
             model.session().generate(prompt(1, 10), &greedy(20)).unwrap().into_stream();
-        let wakes = Arc::new(Wakes(AtomicUsize::new(0)));
+        let wakes = Arc::new(WakeCounter(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&wakes));
         let mut context = Context::from_waker(&waker);
         let mut tokens = Vec::new();

@@ -7,19 +7,19 @@ use nestling_runtime::{
 };
 
 /// Prompt token with its log-probability and the best tokens at its position.
-type Scored = (u32, Option<f32>, Vec<(u32, f32)>);
+type ScoredToken = (u32, Option<f32>, Vec<(u32, f32)>);
 
 #[derive(Debug, Default, PartialEq)]
-struct Told {
-    scored: Vec<Scored>,
+struct RowResults {
+    scored: Vec<ScoredToken>,
     hidden: Vec<(usize, Vec<f32>)>,
     tokens: Vec<u32>,
     reason: Option<FinishReason>,
     cached: usize,
 }
 
-fn told(generation: Generation) -> Told {
-    let mut told = Told::default();
+fn told(generation: Generation) -> RowResults {
+    let mut told = RowResults::default();
     for event in generation {
         match event.unwrap() {
             Event::PromptToken(token) => {
@@ -39,7 +39,7 @@ fn told(generation: Generation) -> Told {
 }
 
 /// Returns log-probabilities computed by the formula in f64.
-fn scored(prompt: &[u32], top: usize) -> Vec<Scored> {
+fn scored(prompt: &[u32], top: usize) -> Vec<ScoredToken> {
     let mut all = vec![(prompt[0], None, vec![])];
     for end in 1..prompt.len() {
         let logits: Vec<f64> = logits(&prompt[..end]).into_iter().map(f64::from).collect();
@@ -57,7 +57,7 @@ fn scored(prompt: &[u32], top: usize) -> Vec<Scored> {
 /// to f32.
 const TOLERANCE: f32 = 2e-6;
 
-fn assert_scored(found: &[Scored], expected: &[Scored]) {
+fn assert_scored(found: &[ScoredToken], expected: &[ScoredToken]) {
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!((found.0, found.1.is_some()), (expected.0, expected.1.is_some()));
@@ -151,9 +151,9 @@ fn those_that_want_other_things_share_steps() {
         ];
         let prompts: Vec<_> = (0..5).map(|seed| prompt(seed, 40 + 9 * seed as usize)).collect();
         let start = |at: usize| model.session().generate(prompts[at].clone(), &all[at]).unwrap();
-        let alone: Vec<Told> = (0..5).map(|at| told(start(at))).collect();
+        let alone: Vec<RowResults> = (0..5).map(|at| told(start(at))).collect();
         let together: Vec<Generation> = (0..5).map(start).collect();
-        let together: Vec<Told> = together.into_iter().map(told).collect();
+        let together: Vec<RowResults> = together.into_iter().map(told).collect();
         assert_eq!(together, alone);
         assert_scored(&alone[2].scored, &scored(&prompts[2], 2));
         assert_eq!(alone[3].hidden.len(), prompts[3].len());

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use super::fake::*;
 use nestling_core::EngineError;
 use nestling_runtime::{
-    Event, FinishReason, Finished, GenerateOptions, Generation, Input, SamplingOptions,
+    Event, FinishReason, GenerateOptions, Generation, GenerationSummary, Input, SamplingOptions,
     SamplingParams, SnapshotContents,
 };
 
-fn finish(generation: Generation) -> Finished {
+fn finish(generation: Generation) -> GenerationSummary {
     for event in generation {
         if let Event::Finished(finished) = event.unwrap() {
             return finished;

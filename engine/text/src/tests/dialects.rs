@@ -41,7 +41,7 @@ fn arguments() -> Value {
 
 /// Parts of a reply that a template renders.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum RenderedParts {
     All,
     Words,
     Reasoning,
@@ -50,23 +50,23 @@ enum Kept {
 
 /// Template, its text that ends the response, and the parts it renders of a reply with reasoning, text and
 /// two calls.
-const TEMPLATES: &[(&str, &str, Kept)] = &[
-    ("GLM-4.6", "", Kept::All),
-    ("GLM-4.7-Flash", "", Kept::All),
-    ("MiniMax-M2", "[e~[\n", Kept::All),
-    ("inclusionai-ling-3.0-flash", "<|role_end|>", Kept::All),
-    ("Qwen-Qwen3-0.6B", "<|im_end|>\n", Kept::All),
-    ("Bielik-11B-v3.0-Instruct", "<|im_end|>\n", Kept::All),
-    ("StepFun3.5-Flash", "<|im_end|>\n", Kept::All),
-    ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "<|im_end|>\n", Kept::All),
-    ("Qwen3-Coder", "<|im_end|>\n", Kept::Words),
-    ("ibm-granite-granite-4.0", "<|end_of_text|>\n", Kept::Words),
-    ("moonshotai-Kimi-K2", "<|im_end|>", Kept::Words),
-    ("deepseek-ai-DeepSeek-V3.1", "<｜end▁of▁sentence｜>", Kept::Words),
-    ("vllm-DeepSeek-R1-tool_use", "<｜end▁of▁sentence｜>", Kept::Words),
-    ("vllm-Hunyuan-A13B-tool_use", "<|eos|>", Kept::Words),
-    ("upstage-Solar-Open-100B", "", Kept::Reasoning),
-    ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "<|im_end|>\n", Kept::Calls),
+const TEMPLATES: &[(&str, &str, RenderedParts)] = &[
+    ("GLM-4.6", "", RenderedParts::All),
+    ("GLM-4.7-Flash", "", RenderedParts::All),
+    ("MiniMax-M2", "[e~[\n", RenderedParts::All),
+    ("inclusionai-ling-3.0-flash", "<|role_end|>", RenderedParts::All),
+    ("Qwen-Qwen3-0.6B", "<|im_end|>\n", RenderedParts::All),
+    ("Bielik-11B-v3.0-Instruct", "<|im_end|>\n", RenderedParts::All),
+    ("StepFun3.5-Flash", "<|im_end|>\n", RenderedParts::All),
+    ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "<|im_end|>\n", RenderedParts::All),
+    ("Qwen3-Coder", "<|im_end|>\n", RenderedParts::Words),
+    ("ibm-granite-granite-4.0", "<|end_of_text|>\n", RenderedParts::Words),
+    ("moonshotai-Kimi-K2", "<|im_end|>", RenderedParts::Words),
+    ("deepseek-ai-DeepSeek-V3.1", "<｜end▁of▁sentence｜>", RenderedParts::Words),
+    ("vllm-DeepSeek-R1-tool_use", "<｜end▁of▁sentence｜>", RenderedParts::Words),
+    ("vllm-Hunyuan-A13B-tool_use", "<|eos|>", RenderedParts::Words),
+    ("upstage-Solar-Open-100B", "", RenderedParts::Reasoning),
+    ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "<|im_end|>\n", RenderedParts::Calls),
 ];
 
 #[test]
@@ -102,8 +102,13 @@ fn what_a_template_writes_is_read_again() {
         let output = output.strip_prefix(&prompt).unwrap_or_else(|| panic!("{name}: {output}"));
         let output = output.strip_suffix(end).unwrap_or_else(|| panic!("{name}: {output}"));
         let mut wanted = vec![];
-        wanted.extend(matches!(kept, Kept::All | Kept::Reasoning).then(|| reasoning("Hm.\n\nSo.")));
-        wanted.extend(matches!(kept, Kept::All | Kept::Words).then(|| text("I look.")));
+        wanted.extend(
+            matches!(kept, RenderedParts::All | RenderedParts::Reasoning)
+                .then(|| reasoning("Hm.\n\nSo.")),
+        );
+        wanted.extend(
+            matches!(kept, RenderedParts::All | RenderedParts::Words).then(|| text("I look.")),
+        );
         wanted.extend(calls);
         check_cuts(&OutputFormat::detect(&source, &prompt, &tools), output, &wanted);
     }
@@ -340,8 +345,8 @@ fn untyped_arguments_are_what_the_schema_says() {
             "</think><minimax:tool_call><invoke name=\"{tool}\"><parameter name=\"{key}\">{value}</parameter></invoke></minimax:tool_call>"
         )
     };
-    type Written<'a> = &'a dyn Fn(&str, &str, &str) -> String;
-    let forms: [(&str, Written<'_>); 3] =
+    type CallWriter<'a> = &'a dyn Fn(&str, &str, &str) -> String;
+    let forms: [(&str, CallWriter<'_>); 3] =
         [("GLM-4.6", &glm), ("Qwen3.5-4B", &coder), ("MiniMax-M2", &minimax)];
     for (name, written) in forms {
         let format = OutputFormat::detect(&published(name), "<think>\n", &tools);

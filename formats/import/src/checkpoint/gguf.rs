@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Asset, Checkpoint, Small, TensorInfo};
+use super::{Asset, Checkpoint, SmallFiles, TensorInfo};
 use crate::config::{AttentionConfig, RopeScaling, TokenMixer};
 use crate::gguf::{GgufHeader, assets, config_json, part_names};
 use crate::names::{self, FREQUENCY_FACTORS};
@@ -89,7 +89,7 @@ fn whole(
     }
     let shape = ModelShape::new(&config);
     let naming = names::in_gguf(config.architecture);
-    let (directory, small) = (path.to_owned(), Small::Written(Vec::new()));
+    let (directory, small) = (path.to_owned(), SmallFiles::Written(Vec::new()));
     let generation = GenerationDefaults::default();
     let headers_hash = None;
     let mut checkpoint = Checkpoint {
@@ -110,7 +110,7 @@ fn whole(
     let generation = small.iter().find(|asset: &&Asset| asset.name == "generation_config.json");
     let generation = generation.invariant("a GGUF file's assets say how text is generated")?;
     checkpoint.generation = GenerationDefaults::from_json(&label, &generation.bytes)?;
-    checkpoint.small = Small::Written(small);
+    checkpoint.small = SmallFiles::Written(small);
     Ok(checkpoint)
 }
 

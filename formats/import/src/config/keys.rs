@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::rope::Turned;
+use super::rope::RotatedPart;
 use super::{
     Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertBias, ExpertFormat,
     FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs,
@@ -300,7 +300,7 @@ pub(super) fn input_bias(fields: &Fields, key: &str) -> Result<AttentionBias, Im
 
 /// Reads RoPE with partial rotation of each head.
 pub(super) fn partial_rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
-    super::rope::rope(fields, head_dim, Turned::Part(head_dim))
+    super::rope::rope(fields, head_dim, RotatedPart::Part(head_dim))
 }
 
 /// Reads [`partial_rope`], where `rotary_dim` may give the number of rotated elements.
@@ -310,7 +310,7 @@ pub(super) fn rope_of_dims(fields: &Fields, head_dim: usize) -> Result<RopeConfi
     if dims > head_dim || !dims.is_multiple_of(2) {
         return Err(fields.wrong(KEY, format!("an even number up to `head_dim` = {head_dim}")));
     }
-    super::rope::rope(fields, head_dim, Turned::Part(dims))
+    super::rope::rope(fields, head_dim, RotatedPart::Part(dims))
 }
 
 /// Returns the sliding window of each layer. Without `layer_types`, `is_windowed` selects the layers.
@@ -339,7 +339,7 @@ pub(super) fn windows(
 }
 
 pub(super) fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
-    super::rope::rope(fields, head_dim, Turned::Whole)
+    super::rope::rope(fields, head_dim, RotatedPart::Whole)
 }
 
 /// Returns layers that differ only in their feed-forward part.

@@ -163,7 +163,7 @@ const LLAMA3_KEYS: &[&str] =
     &["factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Turned {
+pub(super) enum RotatedPart {
     Whole,
     /// The fraction `partial_rotary_factor`, or the given number of elements if the key is absent.
     Part(usize),
@@ -174,7 +174,7 @@ pub(super) enum Turned {
 pub(super) fn rope(
     fields: &Fields,
     head_dim: usize,
-    turned: Turned,
+    turned: RotatedPart,
 ) -> Result<RopeConfig, ImportError> {
     let read = |rope: Option<&Fields>| read_rope(fields, rope, head_dim, turned);
     let scaling = fields.object("rope_scaling")?.filter(|rope| !rope.is_empty());
@@ -199,7 +199,7 @@ fn read_rope(
     fields: &Fields,
     rope: Option<&Fields>,
     head_dim: usize,
-    turned: Turned,
+    turned: RotatedPart,
 ) -> Result<RopeConfig, ImportError> {
     let theta = rope_theta(fields, rope)?;
     let dims = turned_dims(fields, rope, head_dim, turned)?;
@@ -225,11 +225,11 @@ fn turned_dims(
     fields: &Fields,
     rope: Option<&Fields>,
     head_dim: usize,
-    turned: Turned,
+    turned: RotatedPart,
 ) -> Result<usize, ImportError> {
     const KEY: &str = "partial_rotary_factor";
     let (own, beside) = (nested(rope, KEY)?, fields.number(KEY)?);
-    let Turned::Part(default) = turned else {
+    let RotatedPart::Part(default) = turned else {
         for (fields, part) in rope.map(|rope| (rope, own)).into_iter().chain([(fields, beside)]) {
             if !matches!(part, None | Some(1.0)) {
                 return Err(fields.unsupported(KEY, "supported: 1.0"));

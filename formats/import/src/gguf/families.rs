@@ -155,7 +155,7 @@ const LATENT_ABSENT: &[(&str, Fixed)] = &[
 ];
 
 /// A published model whose files lack group keys, because llama.cpp added them in October 2025.
-pub struct Grouped {
+pub struct GroupedModel {
     /// Number of experts, width and number of layers, which identify the model.
     pub sizes: [(&'static str, u64); 3],
     /// Published values of `n_group` and `topk_group`.
@@ -163,12 +163,12 @@ pub struct Grouped {
 }
 
 /// DeepSeek-V3, R1 and V3.1; V2, V2.5 and Coder-V2. Derived models of these sizes have the same groups.
-pub const GROUPED: &[Grouped] = &[
-    Grouped {
+pub const GROUPED: &[GroupedModel] = &[
+    GroupedModel {
         sizes: [("n_routed_experts", 256), ("hidden_size", 7168), ("num_hidden_layers", 61)],
         groups: [8, 4],
     },
-    Grouped {
+    GroupedModel {
         sizes: [("n_routed_experts", 160), ("hidden_size", 5120), ("num_hidden_layers", 60)],
         groups: [8, 3],
     },

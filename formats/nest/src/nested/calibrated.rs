@@ -12,7 +12,7 @@ use crate::Level;
 
 /// Calibration data of a matrix's inputs.
 #[derive(Clone, Copy, Debug)]
-pub struct Calibrated<'a> {
+pub struct InputCalibration<'a> {
     /// Second moments of the inputs.
     pub moments: &'a SecondMoments,
     /// The same moments with damping; must include the factor if codes start from feedback.
@@ -31,7 +31,7 @@ pub fn quantize_calibrated(
     rows: usize,
     cols: usize,
     codec: &NestedCodec,
-    calibrated: &Calibrated<'_>,
+    calibrated: &InputCalibration<'_>,
     options: &QuantizeOptions,
 ) -> Result<QuantizedMatrix, NestedError> {
     check_dim(cols, calibrated.moments.dim())?;

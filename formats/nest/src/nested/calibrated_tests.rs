@@ -46,7 +46,7 @@ fn calibrated(
     options: &QuantizeOptions,
 ) -> QuantizedMatrix {
     let factor = DampedMoments::factored(moments, 0.01).unwrap();
-    let known = Calibrated { moments, damped: &factor };
+    let known = InputCalibration { moments, damped: &factor };
     quantize_calibrated(weights, rows, cols, &codec(), &known, options).unwrap()
 }
 
@@ -129,11 +129,11 @@ fn hostile_moments_are_refused_by_name() {
         ));
     }
     let unfactored = DampedMoments::new(&moments, 0.1).unwrap();
-    let known = Calibrated { moments: &moments, damped: &unfactored };
+    let known = InputCalibration { moments: &moments, damped: &unfactored };
     let found = quantize_calibrated(&[1.0; 2], 1, 2, &codec(), &known, &options(true, 1, 1));
     assert!(matches!(found, Err(NestedError::NotFactored { dim: 2 })));
     let other = DampedMoments::factored(&SecondMoments::new(3).unwrap(), 0.1).unwrap();
-    let known = Calibrated { moments: &moments, damped: &other };
+    let known = InputCalibration { moments: &moments, damped: &other };
     let found = quantize_calibrated(&[1.0; 2], 1, 2, &codec(), &known, &options(true, 1, 1));
     assert!(matches!(found, Err(NestedError::Length { .. })));
 }
@@ -353,7 +353,7 @@ fn refitted_tables_are_the_best_for_their_codes() {
     let weights = bell(61, rows * cols);
     let moments = moments_of(&correlated(62, 3 * cols, cols), cols);
     let factor = DampedMoments::factored(&moments, 0.0).unwrap();
-    let known = Calibrated { moments: &moments, damped: &factor };
+    let known = InputCalibration { moments: &moments, damped: &factor };
     let before = codec();
     let options = QuantizeOptions::default();
     let matrix = quantize_calibrated(&weights, rows, cols, &before, &known, &options).unwrap();

@@ -41,7 +41,7 @@ mod scaled_tests;
 mod tests;
 
 pub use any_codec::{Codec, CodecRef};
-pub use calibrated::{Calibrated, level_errors, quantize_calibrated};
+pub use calibrated::{InputCalibration, level_errors, quantize_calibrated};
 pub use codec::{NestedCodec, NestedTables, TABLE_BYTES, VALUE_LIMIT};
 pub use damped::DampedMoments;
 pub use error::NestedError;

@@ -1,7 +1,8 @@
 //! Least-squares refit of tables to the codes that use them, minimizing the output error.
 
 use super::{
-    Calibrated, GROUP, NestedCodec, NestedError, NestedTables, QuantizedMatrix, STEPS, TILE_ROWS,
+    GROUP, InputCalibration, NestedCodec, NestedError, NestedTables, QuantizedMatrix, STEPS,
+    TILE_ROWS,
 };
 use crate::Level;
 
@@ -43,7 +44,7 @@ impl TableRefit {
         &mut self,
         weights: &[f32],
         matrix: &QuantizedMatrix,
-        calibrated: &Calibrated<'_>,
+        calibrated: &InputCalibration<'_>,
     ) -> Result<(), NestedError> {
         let grid = matrix.check()?;
         let (cols, stride) = (matrix.cols, calibrated.damped.stride());

@@ -6,7 +6,7 @@ use crate::{Level, Plane};
 
 const LAYOUTS: [Layout; 2] = [Layout::Tile16, Layout::RowMajor];
 
-struct Packed {
+struct PackedMatrix {
     layout: Layout,
     rows: usize,
     cols: usize,
@@ -14,7 +14,7 @@ struct Packed {
     merged: Vec<u8>,
 }
 
-impl Packed {
+impl PackedMatrix {
     fn new(matrix: &QuantizedMatrix, layout: Layout) -> Self {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let pack = |plane| {
@@ -134,7 +134,7 @@ proptest! {
     fn every_prefix_decodes_from_its_own_planes((matrix, codec) in any_matrix()) {
         let groups = matrix.cols.div_ceil(GROUP);
         for layout in LAYOUTS {
-            let packed = Packed::new(&matrix, layout);
+            let packed = PackedMatrix::new(&matrix, layout);
             for level in Level::ALL {
                 let mut choices = vec![packed.prefix(level)];
                 if level >= Level::L4 {
@@ -173,7 +173,7 @@ proptest! {
     #[test]
     fn tiles_and_rows_agree((matrix, codec) in any_matrix()) {
         for layout in LAYOUTS {
-            let packed = Packed::new(&matrix, layout);
+            let packed = PackedMatrix::new(&matrix, layout);
             let view = packed.view(&codec, packed.prefix(Level::L8));
             for level in Level::ALL {
                 let weights = weights_of(&view, level);
@@ -286,7 +286,7 @@ proptest! {
         let weights: Vec<f32> = bell(seed, rows * cols).iter().map(|w| w * scale).collect();
         let codec = codec_of(&weights, rows, cols);
         let matrix = quantized(&weights, rows, cols, &codec);
-        let packed = Packed::new(&matrix, Layout::Tile16);
+        let packed = PackedMatrix::new(&matrix, Layout::Tile16);
         let energy = squared_error(&weights, &vec![0.0; weights.len()]);
         let mut last = energy;
         for level in Level::ALL {
@@ -324,7 +324,7 @@ proptest! {
             row[zero_group * GROUP..][..GROUP].fill(0.0);
         }
         let matrix = quantized(&weights, rows, cols, &codec);
-        let packed = Packed::new(&matrix, Layout::Tile16);
+        let packed = PackedMatrix::new(&matrix, Layout::Tile16);
         let view = packed.view(&codec, packed.prefix(Level::L8));
         for level in Level::ALL {
             for (index, decoded) in weights_of(&view, level).into_iter().enumerate() {
@@ -460,7 +460,7 @@ fn wrong_sizes_are_errors() {
     let mut out = vec![0; 1];
     let found = pack_plane(&matrix, Layout::Tile16, Plane::P3, &mut out);
     assert_eq!(found, Err(NestedError::PlaneLength { plane: Plane::P3, expected: 256, found: 1 }));
-    let packed = Packed::new(&matrix, Layout::Tile16);
+    let packed = PackedMatrix::new(&matrix, Layout::Tile16);
     let planes = NestedPlanes { p6: Some(&[0; 3]), ..packed.prefix(Level::L4) };
     let found = NestedView::new(20, 40, Layout::Tile16, &codec, planes);
     assert!(matches!(found, Err(NestedError::PlaneLength { plane: Plane::P6, .. })));
@@ -478,7 +478,7 @@ fn bad_contents_are_errors() {
     let codec = fit::initial_codec(9830);
     let matrix = quantized(&bell(9, 20 * 40), 20, 40, &codec);
     let broken = |layout, at: usize, byte: u8| {
-        let mut packed = Packed::new(&matrix, layout);
+        let mut packed = PackedMatrix::new(&matrix, layout);
         packed.planes[0][at] = byte;
         let planes = packed.prefix(Level::L2);
         NestedView::new(20, 40, layout, &codec, planes).unwrap().check()
@@ -500,7 +500,7 @@ fn extreme_rows() {
     for target in [65504.0f32, 1.0, 1e-4, 6e-7] {
         let weights: Vec<f32> = shape.iter().map(|w| w / peak * target).collect();
         let matrix = quantized(&weights, 1, 32, &codec);
-        let packed = Packed::new(&matrix, Layout::RowMajor);
+        let packed = PackedMatrix::new(&matrix, Layout::RowMajor);
         let view = packed.view(&codec, packed.prefix(Level::L8));
         let error = squared_error(&weights, &weights_of(&view, Level::L8));
         assert!(error < squared_error(&weights, &[0.0; 32]) * 1e-3, "{target}");
@@ -522,7 +522,7 @@ fn importance_moves_the_error() {
         fitter.add(&weights, rows, cols, given).unwrap();
         let codec = fitter.finish().unwrap();
         let matrix = quantize_matrix(&weights, rows, cols, &codec, given, &options).unwrap();
-        let packed = Packed::new(&matrix, Layout::Tile16);
+        let packed = PackedMatrix::new(&matrix, Layout::Tile16);
         let view = packed.view(&codec, packed.prefix(Level::L2));
         let decoded = weights_of(&view, Level::L2);
         let pairs = weights.iter().zip(&decoded).enumerate();

@@ -102,9 +102,9 @@ impl<'a> Fields<'a> {
 }
 
 #[derive(Default)]
-pub(super) struct Out(pub Vec<u8>);
+pub(super) struct ByteWriter(pub Vec<u8>);
 
-impl Out {
+impl ByteWriter {
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }

@@ -15,7 +15,7 @@ use crate::nested::{CodecRef, GROUP, InputTransform, ScaleSteps};
 use crate::{Level, MatrixKind, Plane};
 
 /// Offsets of the index's tables in the store, for error messages.
-struct Places {
+struct TableOffsets {
     shards: u64,
     sections: u64,
     groups: u64,
@@ -23,7 +23,7 @@ struct Places {
     extents: u64,
 }
 
-impl Places {
+impl TableOffsets {
     fn new(index: &Index, base: u64) -> Self {
         let after = |start: u64, count: usize, bytes: usize| start + (count * bytes) as u64;
         let shards = base + INDEX_HEAD_BYTES as u64;
@@ -42,7 +42,7 @@ impl Places {
 impl Index {
     /// Checks all rules that involve several records.
     pub(super) fn check(&self, header: &Header, base: u64) -> Result<(), Fault> {
-        let places = Places::new(self, base);
+        let places = TableOffsets::new(self, base);
         self.check_shards(header, &places)?;
         let mut matrices = 0;
         for (number, group) in self.groups.iter().enumerate() {
@@ -56,7 +56,7 @@ impl Index {
         self.check_sections(header, &places)
     }
 
-    fn check_shards(&self, header: &Header, places: &Places) -> Result<(), Fault> {
+    fn check_shards(&self, header: &Header, places: &TableOffsets) -> Result<(), Fault> {
         let fault = |field, offset, expected: String, found: String| {
             Err(FieldFault { what: "index".into(), field, offset, expected, found }.into())
         };
@@ -92,7 +92,7 @@ impl Index {
         &self,
         number: usize,
         group: &Group,
-        places: &Places,
+        places: &TableOffsets,
     ) -> Result<(), Fault> {
         let group_at = places.groups + (number * GROUP_RECORD_BYTES) as u64;
         let mut before = None;
@@ -189,7 +189,7 @@ impl Index {
     }
 
     /// Checks that the extents are contiguous and fill each shard.
-    fn check_extents(&self, header: &Header, places: &Places) -> Result<(), Fault> {
+    fn check_extents(&self, header: &Header, places: &TableOffsets) -> Result<(), Fault> {
         let mut layout = Cursor::new(header.data_start().unwrap_or(u64::MAX), self.alignment);
         for (number, extent) in self.extents.iter().enumerate() {
             let at = places.extents + (number * EXTENT_RECORD_BYTES) as u64;
@@ -223,7 +223,7 @@ impl Index {
         Ok(())
     }
 
-    fn check_sections(&self, header: &Header, places: &Places) -> Result<(), Fault> {
+    fn check_sections(&self, header: &Header, places: &TableOffsets) -> Result<(), Fault> {
         let mut fault = None;
         let mut names = HashSet::new();
         let reserved = names.try_reserve(self.sections.len());

@@ -334,7 +334,7 @@ fn read_measures(
     fields: &mut Fields<'_>,
     count: usize,
     groups: &[GroupRecord],
-) -> Result<Vec<Vec<Drops>>, Fault> {
+) -> Result<Vec<Vec<ErrorDrops>>, Fault> {
     if count == 0 {
         return Ok(try_filled(INDEX, Vec::new(), groups.len())?);
     }
@@ -357,7 +357,7 @@ fn read_measures(
 }
 
 /// Reduction of the group's error by each plane of a matrix.
-type Drops = [Option<f32>; PLANES];
+type ErrorDrops = [Option<f32>; PLANES];
 
 /// The concatenated names, consumed from the front.
 struct Names<'a> {

@@ -1,6 +1,6 @@
 //! Encoding of the index.
 
-use super::bytes::Out;
+use super::bytes::ByteWriter;
 use super::format::{NONE, PLANES};
 use super::index::{Encoding, Group, GroupId, Index, Matrix};
 use super::{format, hash};
@@ -24,7 +24,7 @@ impl Index {
         let matrices = self.groups.iter().map(|group| group.matrices.len()).sum();
         let tensors = self.groups.iter().map(|group| group.tensors.len()).sum();
         let measures = self.groups.iter().map(|group| group.error_drops.len()).sum();
-        let mut out = Out::default();
+        let mut out = ByteWriter::default();
         for count in [
             self.parameters_json.len(),
             names.len(),
@@ -53,7 +53,7 @@ impl Index {
         out.0
     }
 
-    fn encode_tables(&self, out: &mut Out) {
+    fn encode_tables(&self, out: &mut ByteWriter) {
         for length in &self.shards {
             out.u64(*length);
         }
@@ -123,7 +123,7 @@ impl Index {
     }
 }
 
-fn encode_group(group: &Group, out: &mut Out) {
+fn encode_group(group: &Group, out: &mut ByteWriter) {
     out.u8(group.id.kind());
     out.zeros(3);
     out.u32(group.id.layer().unwrap_or(NONE));
@@ -138,7 +138,7 @@ fn encode_group(group: &Group, out: &mut Out) {
     out.u32(group.weight_square.map_or(0, f32::to_bits));
 }
 
-fn encode_matrix(matrix: &Matrix, out: &mut Out) {
+fn encode_matrix(matrix: &Matrix, out: &mut ByteWriter) {
     let (layout, encoding, codec) = match matrix.encoding {
         Encoding::Nested { layout, codec, .. } => (layout.code(), format::ENCODING_NESTED, codec),
         Encoding::Float(dtype) => (crate::nested::Layout::RowMajor.code(), dtype_code(dtype), NONE),

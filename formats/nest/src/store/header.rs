@@ -1,6 +1,6 @@
 //! The header at the start of each file of a store.
 
-use super::bytes::{Fields, Out, align_up};
+use super::bytes::{ByteWriter, Fields, align_up};
 use super::error::{Fault, StoreError};
 use super::format::{
     ALIGNMENT_MAX, ALIGNMENT_MIN, HEADER_BYTES, INDEX_BYTES_MAX, MAGIC, SHARDS_MAX, VERSION_NESTED,
@@ -33,7 +33,7 @@ pub(super) struct Header {
 
 impl Header {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Out::default();
+        let mut out = ByteWriter::default();
         out.bytes(&MAGIC);
         out.u32(self.version);
         out.u32(HEADER_BYTES as u32);

@@ -8,7 +8,7 @@ use std::io;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::bytes::{Fields, Out};
+use super::bytes::{ByteWriter, Fields};
 use super::disk::DiskFile;
 use super::format::{JOURNAL_MAGIC, PLANES, VERSION_NESTED};
 use super::hash::StoreId;
@@ -67,13 +67,13 @@ impl Record {
                 (KIND_WEIGHT_SQUARE, *group, &value_bytes)
             }
             Self::MatrixDrops { matrix, drops } => {
-                let mut out = Out::default();
+                let mut out = ByteWriter::default();
                 drops.iter().for_each(|drop| out.measure(*drop));
                 drop_bytes = out.0;
                 (KIND_MATRIX_DROPS, *matrix, &drop_bytes)
             }
         };
-        let mut out = Out::default();
+        let mut out = ByteWriter::default();
         out.u32(kind);
         out.u32(number);
         out.count(payload.len());
@@ -158,7 +158,7 @@ pub(super) enum ReadJournal {
 }
 
 fn header(id: StoreId) -> Vec<u8> {
-    let mut out = Out::default();
+    let mut out = ByteWriter::default();
     out.bytes(&JOURNAL_MAGIC);
     out.u32(VERSION_NESTED);
     out.bytes(&id.0);

@@ -32,7 +32,7 @@ impl ShardFile {
 }
 
 /// Results so far for the parts that the plan left open.
-pub(super) struct State {
+pub(super) struct PartialResults {
     pub journal: Journal,
     /// Hash of each extent, `None` until it is written.
     pub hashes: Vec<Option<[u8; 16]>>,

@@ -14,7 +14,7 @@ use super::hash::Hasher;
 use super::header::Header;
 use super::index::{Extent, Index};
 use super::journal::{Journal, ReadJournal, Record};
-use super::partial::{ShardFile, State, journal_path, shard_paths};
+use super::partial::{PartialResults, ShardFile, journal_path, shard_paths};
 use crate::nested::NestedCodec;
 
 /// Maximum bytes per read.
@@ -26,7 +26,7 @@ pub(super) fn open(
     destination: &Path,
     index: &Index,
     resume: bool,
-) -> Result<(Vec<ShardFile>, State), StoreError> {
+) -> Result<(Vec<ShardFile>, PartialResults), StoreError> {
     let path = journal_path(destination);
     let journal_error = |error| StoreError::io(label(&path), "open", 0, 0, error);
     let file = disk.open(&path).map_err(journal_error)?;
@@ -104,8 +104,8 @@ fn replay(
     files: &[ShardFile],
     journal: Journal,
     records: Vec<Record>,
-) -> Result<State, StoreError> {
-    let mut state = State {
+) -> Result<PartialResults, StoreError> {
+    let mut state = PartialResults {
         journal,
         hashes: slots(index.extents.len())?,
         codecs: slots(index.codecs.len())?,

@@ -11,7 +11,7 @@ use super::format::PLANES;
 use super::hash::hash;
 use super::index::{CodecSlot, Extent, GroupId, Index};
 use super::journal::{PAYLOAD_BYTES_MAX, Record};
-use super::partial::{ShardFile, State, journal_path};
+use super::partial::{PartialResults, ShardFile, journal_path};
 use super::plan::StorePlan;
 use super::shards::shard_header;
 use crate::nested::NestedCodec;
@@ -27,7 +27,7 @@ pub struct StoreWriter {
     destination: PathBuf,
     pub(super) index: Index,
     pub(super) files: Vec<ShardFile>,
-    state: Mutex<State>,
+    state: Mutex<PartialResults>,
 }
 
 impl StoreWriter {
@@ -379,13 +379,13 @@ impl StoreWriter {
         }
     }
 
-    fn append(&self, state: &mut State, record: &Record) -> Result<(), StoreError> {
+    fn append(&self, state: &mut PartialResults, record: &Record) -> Result<(), StoreError> {
         state.journal.append(record).map_err(|error| {
             StoreError::io(label(&journal_path(&self.destination)), "write", 0, 0, error)
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PartialResults> {
         // A panic on another thread leaves the state consistent, since each change is a single assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use crate::support::seal::seal;
 use crate::support::{bytes_of, open_bytes, small_plan};
 
 /// A store to be damaged, and the counts of its tables.
-struct Victim {
+struct DamagedStore {
     bytes: Vec<u8>,
     shards: usize,
     sections: usize,
@@ -27,7 +27,7 @@ struct Victim {
     index_end: usize,
 }
 
-impl Victim {
+impl DamagedStore {
     fn new() -> Self {
         let bytes = bytes_of(&small_plan());
         let count = |field: usize| {
@@ -92,8 +92,8 @@ impl Victim {
 }
 
 /// Returns the error of opening a modified store.
-fn refuse(sealed: bool, change: impl FnOnce(&mut Victim)) -> StoreError {
-    let mut victim = Victim::new();
+fn refuse(sealed: bool, change: impl FnOnce(&mut DamagedStore)) -> StoreError {
+    let mut victim = DamagedStore::new();
     change(&mut victim);
     if sealed {
         seal(&mut victim.bytes);

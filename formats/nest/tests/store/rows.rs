@@ -113,9 +113,9 @@ fn rows_are_those_of_the_whole_matrix() {
 }
 
 /// Storage whose bytes change after a store was opened.
-struct Changing(Mutex<Vec<u8>>);
+struct ChangingStorage(Mutex<Vec<u8>>);
 
-impl Storage for Changing {
+impl Storage for ChangingStorage {
     fn name(&self) -> String {
         "changing".into()
     }
@@ -137,8 +137,9 @@ impl Storage for Changing {
 #[test]
 fn rows_that_changed_are_errors() {
     let good = store_bytes(1);
-    let storage = Arc::new(Changing(Mutex::new(good.clone())));
-    let store = Arc::new(Store::from_storage(Arc::<Changing>::clone(&storage), false).unwrap());
+    let storage = Arc::new(ChangingStorage(Mutex::new(good.clone())));
+    let store =
+        Arc::new(Store::from_storage(Arc::<ChangingStorage>::clone(&storage), false).unwrap());
     let stored = rows(&store, Level::L6).unwrap().unwrap();
     let mut scratch = RowScratch::default();
     let mut read = |row: usize| stored.read(Level::L6, row, &mut scratch, &mut [0.0; COLS]);

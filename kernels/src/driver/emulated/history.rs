@@ -23,7 +23,7 @@ impl Access {
     }
 }
 
-struct Done {
+struct FinishedWork {
     ticket: Ticket,
     name: String,
     accesses: Vec<Access>,
@@ -32,7 +32,7 @@ struct Done {
 /// Completed operations that may be unordered with later ones, by stream.
 #[derive(Default)]
 pub(super) struct History {
-    streams: BTreeMap<usize, VecDeque<Done>>,
+    streams: BTreeMap<usize, VecDeque<FinishedWork>>,
 }
 
 /// Returns the name of an operation for error messages.
@@ -59,14 +59,19 @@ impl History {
             ));
         }
         if !accesses.is_empty() {
-            let done = Done { ticket, name, accesses };
+            let done = FinishedWork { ticket, name, accesses };
             self.streams.entry(ticket.stream).or_default().push_back(done);
         }
         Ok(())
     }
 
     /// Returns a completed operation that is not ordered before `clock` and conflicts with `accesses`.
-    fn conflict(&self, clock: &Clock, own: usize, accesses: &[Access]) -> Option<(&Done, Address)> {
+    fn conflict(
+        &self,
+        clock: &Clock,
+        own: usize,
+        accesses: &[Access],
+    ) -> Option<(&FinishedWork, Address)> {
         let others = self.streams.iter().filter(|(stream, _)| **stream != own);
         let mut later = others.flat_map(|(stream, all)| {
             // Default: a clock without the stream precedes all its operations.

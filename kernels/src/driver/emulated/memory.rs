@@ -28,7 +28,7 @@ struct Block {
 
 /// Location of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct AllocationRange {
     pub what: &'static str,
     pub start: Address,
     pub bytes: u64,
@@ -68,9 +68,9 @@ impl Memory {
     }
 
     /// Returns the allocation that contains an address.
-    pub fn find(&self, address: Address) -> Option<Found> {
+    pub fn find(&self, address: Address) -> Option<AllocationRange> {
         let (start, block) = self.live.range(..=address).next_back()?;
-        let found = Found { what: block.what, start: *start, bytes: block.bytes as u64 };
+        let found = AllocationRange { what: block.what, start: *start, bytes: block.bytes as u64 };
         (address - start < found.bytes).then_some(found)
     }
 
@@ -85,7 +85,7 @@ impl Memory {
     /// # Errors
     /// Returns an error if the range is not entirely allocated.
     pub fn pointer(&self, address: Address, bytes: u64) -> Result<*mut u8, String> {
-        if let Some(Found { what, start, bytes: all }) = self.find(address) {
+        if let Some(AllocationRange { what, start, bytes: all }) = self.find(address) {
             if bytes <= all - (address - start) {
                 return Ok(std::ptr::with_exposed_provenance_mut(address as usize));
             }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::Work;
+use super::QueuedWork;
 
 /// Vector clock: the number of operations of each stream that precede something.
 pub(super) type Clock = BTreeMap<usize, u64>;
@@ -26,7 +26,7 @@ pub(super) struct Operation {
     pub ticket: Ticket,
     /// Preceding operations of other streams.
     pub before: Arc<Clock>,
-    pub work: Work,
+    pub work: QueuedWork,
 }
 
 struct Queue {
@@ -40,7 +40,7 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Noted {
+struct EventState {
     /// Position where the event was last recorded, and the operations before it.
     at: Option<(Ticket, Arc<Clock>)>,
     reached: Option<Instant>,
@@ -50,7 +50,7 @@ struct Noted {
 pub(super) struct Queues {
     random: Xoshiro256PlusPlus,
     streams: BTreeMap<usize, Queue>,
-    events: BTreeMap<usize, Noted>,
+    events: BTreeMap<usize, EventState>,
     named: usize,
     /// Operations known to the host to be complete.
     host: Clock,
@@ -111,7 +111,7 @@ impl Queues {
 
     pub fn event(&mut self) -> usize {
         let name = self.name();
-        self.events.insert(name, Noted::default());
+        self.events.insert(name, EventState::default());
         name
     }
 
@@ -120,7 +120,7 @@ impl Queues {
     }
 
     /// Appends an operation to a stream.
-    pub fn give(&mut self, stream: usize, work: Work) {
+    pub fn give(&mut self, stream: usize, work: QueuedWork) {
         // Default: operations of a destroyed stream are ignored.
         let Some(queue) = self.streams.get_mut(&stream) else { return };
         if queue.host_changes != self.host_changes {
@@ -134,11 +134,11 @@ impl Queues {
 
     /// Records an event at the end of a stream.
     pub fn record(&mut self, event: usize, stream: usize) {
-        self.give(stream, Work::Record(event));
+        self.give(stream, QueuedWork::Record(event));
         let last = self.streams.get(&stream).and_then(|queue| queue.waiting.back());
         let at = last.map(|last| (last.ticket, Arc::clone(&last.before)));
         if let Some(noted) = self.events.get_mut(&event) {
-            *noted = Noted { at, reached: None };
+            *noted = EventState { at, reached: None };
         }
     }
 
@@ -152,7 +152,7 @@ impl Queues {
             join(known, &before);
             join(known, &Clock::from([(ticket.stream, ticket.count)]));
         }
-        self.give(stream, Work::Wait(ticket));
+        self.give(stream, QueuedWork::Wait(ticket));
     }
 
     /// Returns the end of a stream.
@@ -198,7 +198,7 @@ impl Queues {
             let more = queue.waiting.iter().skip_while(|one| one.ticket.count <= from);
             let more = more.take_while(|one| one.ticket.count <= count);
             open.extend(more.filter_map(|one| match one.work {
-                Work::Wait(ticket) => Some(ticket),
+                QueuedWork::Wait(ticket) => Some(ticket),
                 _ => None,
             }));
         }
@@ -211,7 +211,7 @@ impl Queues {
             let first = queue.waiting.front()?;
             // Default: a stream without a bound must not run.
             let bound = bounds.map_or(u64::MAX, |bounds| bounds.get(name).copied().unwrap_or(0));
-            let waits = matches!(first.work, Work::Wait(ticket) if !self.is_done(ticket));
+            let waits = matches!(first.work, QueuedWork::Wait(ticket) if !self.is_done(ticket));
             (first.ticket.count <= bound && !waits).then_some(*name)
         };
         let ready: Vec<usize> = self.streams.iter().filter_map(may_run).collect();

@@ -35,7 +35,7 @@ pub(super) fn of_kernel(
     params: &[u8],
     miss_flag: Address,
 ) -> Result<Vec<Access>, String> {
-    let mut reach = Reach { memory, accesses: Vec::new() };
+    let mut reach = AccessRecord { memory, accesses: Vec::new() };
     if miss_flag != 0 {
         reach.reads(miss_flag, 4)?;
         if memory.read::<u32>(miss_flag)? != 0 {
@@ -52,7 +52,7 @@ pub(super) fn of_copy(from: Address, to: Address, bytes: u64) -> [Access; 2] {
     [Access { start: from, bytes, writes: false }, Access { start: to, bytes, writes: true }]
 }
 
-struct Reach<'a> {
+struct AccessRecord<'a> {
     memory: &'a Memory,
     accesses: Vec<Access>,
 }
@@ -66,7 +66,7 @@ fn params_of<T: Pod>(params: &[u8]) -> Result<T, String> {
     Ok(pod_read_unaligned(bytes))
 }
 
-impl Reach<'_> {
+impl AccessRecord<'_> {
     fn reads(&mut self, start: Address, bytes: u64) -> Result<(), String> {
         if start == 0 || bytes == 0 {
             return Ok(());

@@ -18,7 +18,7 @@ const SILENCE: Duration = Duration::from_secs(600);
 
 /// Description of a model, as the server reports it.
 #[derive(Clone, Debug)]
-pub struct Served {
+pub struct ServedModel {
     pub name: String,
     /// Size of the vocabulary, if reported.
     pub vocab_size: Option<u32>,
@@ -85,7 +85,7 @@ impl Client {
     ///
     /// # Errors
     /// Returns an error message if the request fails or the response is malformed.
-    pub fn models(&self) -> Result<Vec<Served>, String> {
+    pub fn models(&self) -> Result<Vec<ServedModel>, String> {
         let request = self.with_key(self.agent.get(format!("{}/v1/models", self.url)));
         let mut response = request.call().map_err(|error| error.to_string())?;
         let text = whole(response.body_mut().as_reader())?;
@@ -98,7 +98,7 @@ impl Client {
             let sizes = ["vocab_size", "n_vocab"].map(|name| model["meta"][name].as_u64());
             let vocab_size = sizes.into_iter().flatten().next();
             let vocab_size = vocab_size.and_then(|size| u32::try_from(size).ok());
-            Some(Served { name: model["id"].as_str()?.to_owned(), vocab_size })
+            Some(ServedModel { name: model["id"].as_str()?.to_owned(), vocab_size })
         };
         list.iter().map(served).collect::<Option<_>>().ok_or_else(|| unexpected(&text))
     }

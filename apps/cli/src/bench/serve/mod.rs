@@ -12,7 +12,7 @@ use crate::console::{Console, write_out};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::serve::keys;
-use client::{Client, Served};
+use client::{Client, ServedModel};
 use report::{Point, Report, Times};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -66,7 +66,7 @@ fn key(path: &Path) -> Result<String> {
 }
 
 /// Selects the model to send requests to.
-fn served(client: &Client, args: &LoadArgs) -> Result<Served> {
+fn served(client: &Client, args: &LoadArgs) -> Result<ServedModel> {
     let failed = |error| {
         let failure = Failure::new(format!("{} does not list its models: {error}", args.url));
         failure.advise("start one with `nestling serve`, or name another with --url")
@@ -108,7 +108,7 @@ fn described(point: &Point) -> String {
     }
 }
 
-fn print(args: &LoadArgs, served: &Served, reports: &[Report]) -> Result<()> {
+fn print(args: &LoadArgs, served: &ServedModel, reports: &[Report]) -> Result<()> {
     let fields = |report: &Report| {
         let mut all = Map::new();
         all.insert("model_id".into(), served.name.as_str().into());

@@ -15,13 +15,13 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next() + next() + next()).collect()
 }
 
-struct Made {
+struct QuantizedFixture {
     weights: Vec<f32>,
     coded: QuantizedMatrix,
     codec: NestedCodec,
 }
 
-impl Made {
+impl QuantizedFixture {
     fn new(rows: usize, cols: usize, seed: u64) -> Self {
         let weights = noise(rows * cols, seed);
         let options = QuantizeOptions::default();
@@ -37,11 +37,11 @@ impl Made {
     }
 }
 
-fn expert() -> [Made; 3] {
+fn expert() -> [QuantizedFixture; 3] {
     [
-        Made::new(INTERMEDIATE, HIDDEN, 1),
-        Made::new(INTERMEDIATE, HIDDEN, 2),
-        Made::new(HIDDEN, INTERMEDIATE, 3),
+        QuantizedFixture::new(INTERMEDIATE, HIDDEN, 1),
+        QuantizedFixture::new(INTERMEDIATE, HIDDEN, 2),
+        QuantizedFixture::new(HIDDEN, INTERMEDIATE, 3),
     ]
 }
 

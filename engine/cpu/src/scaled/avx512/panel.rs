@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::{
-    Level, MERGED, Middle, NONE, P3, PACKED_ROWS, PackedGroup, RUN, SPLIT, ScaledWeights, Tables,
-    TileValues, decode, dots, for_codes, scales, tile_planes,
+    Level, MERGED, MiddlePlanes, NONE, P3, PACKED_ROWS, PackedGroup, RUN, SPLIT, ScaledWeights,
+    Tables, TileValues, decode, dots, for_codes, scales, tile_planes,
 };
 
 /// Number of groups of a panel: 8 KiB of values.

@@ -53,7 +53,7 @@ struct Promotion<B: Backend> {
 }
 
 /// A promoted expert and its number of planes.
-pub(super) struct Promoted {
+pub(super) struct PromotedExpert {
     pub id: ExpertId,
     pub planes: usize,
 }
@@ -352,7 +352,7 @@ impl<B: Backend> DeviceTier<B> {
     pub fn land_promotion(
         &mut self,
         completed: CopyFence,
-    ) -> Result<Option<Promoted>, InternalError> {
+    ) -> Result<Option<PromotedExpert>, InternalError> {
         let Self { experts, memory, .. } = self;
         let Some(memory) = memory else { return Ok(None) };
         let Some(landed) = memory.promotions.pop_front_if(|first| first.fence <= completed) else {
@@ -363,7 +363,7 @@ impl<B: Backend> DeviceTier<B> {
         // Higher planes may have arrived during the copy.
         memory.arrived.push(id);
         memory.changed.push(id);
-        Ok(Some(Promoted { id, planes }))
+        Ok(Some(PromotedExpert { id, planes }))
     }
 }
 

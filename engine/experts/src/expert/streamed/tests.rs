@@ -25,7 +25,7 @@ enum Event {
     Step,
     Request(Request),
     /// A read ends between requests.
-    Finish(Read),
+    Finish(MockRead),
     /// The budget changes to this share of all planes, or the minimum.
     Budget(u8),
     /// This share of all planes is released.
@@ -40,19 +40,19 @@ struct Request {
     is_elastic: bool,
     predicted: BTreeMap<u8, usize>,
     /// Outcomes of reads while the layer waits, repeated cyclically.
-    reads: Vec<Read>,
+    reads: Vec<MockRead>,
     /// Number of calls after which the request ends early.
     ends_after: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Read {
+struct MockRead {
     pick: u8,
     fails: bool,
 }
 
-fn read() -> impl Strategy<Value = Read> {
-    (any::<u8>(), prop::bool::weighted(0.04)).prop_map(|(pick, fails)| Read { pick, fails })
+fn read() -> impl Strategy<Value = MockRead> {
+    (any::<u8>(), prop::bool::weighted(0.04)).prop_map(|(pick, fails)| MockRead { pick, fails })
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -217,7 +217,7 @@ impl Harness {
             .collect()
     }
 
-    fn finish(&mut self, read: Read) -> bool {
+    fn finish(&mut self, read: MockRead) -> bool {
         let Some(tag) = self.disk.finish(usize::from(read.pick), read.fails) else { return false };
         self.model.ended(plane_of(tag), read.fails);
         true
@@ -320,7 +320,7 @@ impl Harness {
             match polled {
                 Poll::Pending => {
                     self.model.check_waits(&self.experts);
-                    let read = reads.next().unwrap_or(Read { pick: 0, fails: false });
+                    let read = reads.next().unwrap_or(MockRead { pick: 0, fails: false });
                     assert!(self.finish(read), "it waits, and nothing is read");
                 }
                 Poll::Ready(Err(error)) => {
@@ -360,7 +360,7 @@ impl Harness {
 
     /// Checks that after the last request nothing is pinned and all counts match the model.
     fn end(&mut self) {
-        while self.finish(Read { pick: 0, fails: false }) {}
+        while self.finish(MockRead { pick: 0, fails: false }) {}
         self.experts.memory().shed(u64::MAX);
         let none = Request {
             layer: 0,
@@ -399,7 +399,7 @@ proptest! {
 
 /// Returns a request of one expert's first plane, with reads that complete in order.
 fn request_of(layer: u8, expert: u8) -> Request {
-    let reads = vec![Read { pick: 0, fails: false }];
+    let reads = vec![MockRead { pick: 0, fails: false }];
     let experts = BTreeMap::from([(expert, 0)]);
     let predicted = BTreeMap::new();
     Request { layer, experts, is_elastic: false, predicted, reads, ends_after: None }
@@ -414,7 +414,7 @@ fn what_a_layer_wants_overtakes_what_is_read_in_the_background() {
     harness.request(&request_of(layer as u8, expert as u8));
     // One plane is requested, and up to the idle depth may have started before it.
     assert!(harness.model.came.len() <= 3, "{} planes came first", harness.model.came.len());
-    while harness.finish(Read { pick: 0, fails: false }) {}
+    while harness.finish(MockRead { pick: 0, fails: false }) {}
     harness.request(&request_of(0, 0));
     assert_eq!(harness.model.came.len(), planes, "and in the end all are there");
     assert!(harness.model.planes.keys().all(|id| harness.experts.device.holds(*id)));
@@ -426,7 +426,7 @@ fn less_memory_ends_reads_in_the_background() {
     let mut harness = Harness::new(Prefetch::All);
     harness.run(&Event::Budget(0));
     harness.request(&request_of(1, 2));
-    while harness.finish(Read { pick: 0, fails: false }) {}
+    while harness.finish(MockRead { pick: 0, fails: false }) {}
     let came = harness.model.came.len();
     assert!(came <= 4, "{came} planes were read");
     harness.end();

@@ -2,7 +2,7 @@
 
 use nestling_formats::{ExpertId, InternalError, Invariant, Plane, invariant};
 
-use super::device_tier::Promoted;
+use super::device_tier::PromotedExpert;
 use super::{StreamedExperts, spare_bytes};
 use crate::residency::{Admission, PlaneId, PlaneState};
 use nestling_core::backend::{Backend, CopyFence, ExpertUse, FeedForward};
@@ -124,7 +124,7 @@ impl<B: Backend> StreamedExperts<B> {
             return Ok(());
         }
         let completed = self.device.completed_copies(awaited, encoder)?;
-        while let Some(Promoted { id, planes }) = self.device.land_promotion(completed)? {
+        while let Some(PromotedExpert { id, planes }) = self.device.land_promotion(completed)? {
             self.host.set_moved(id);
             for id in PlaneId::first(id, planes) {
                 let left = self.host.take(id);

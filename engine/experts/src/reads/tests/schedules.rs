@@ -12,7 +12,7 @@ use super::bundled_extents;
 use crate::reads::buffers::{BufferPool, PAGE_BYTES};
 use crate::reads::options::{Checks, ReadOptions};
 use crate::reads::reader::read_until_closed;
-use crate::reads::shared::{Shared, stall};
+use crate::reads::shared::{SharedReads, stall};
 use crate::reads::{ReadClass, ReadDone, ReadRequest};
 
 fn schedules() -> usize {
@@ -35,27 +35,27 @@ fn stored() -> (Arc<Store>, Vec<Extent>) {
     (store, extents)
 }
 
-fn shared(store: &Arc<Store>, depth: usize) -> Arc<Shared> {
+fn shared(store: &Arc<Store>, depth: usize) -> Arc<SharedReads> {
     let options = ReadOptions { depth, ..ReadOptions::default() };
-    Arc::new(Shared::new(Arc::clone(store), &options, Checks::Done))
+    Arc::new(SharedReads::new(Arc::clone(store), &options, Checks::Done))
 }
 
-fn submit(shared: &Shared, extents: &[Extent], class: ReadClass) {
+fn submit(shared: &SharedReads, extents: &[Extent], class: ReadClass) {
     for (tag, extent) in (0..).zip(extents) {
         shared.submit(ReadRequest { tag, extent: extent.clone(), class });
     }
 }
 
-fn next(shared: &Shared) -> ReadDone {
+fn next(shared: &SharedReads) -> ReadDone {
     shuttle::future::block_on(poll_fn(|context| shared.poll_next(context)))
 }
 
-fn expect(shared: &Shared, done: &ReadDone, extents: &[Extent]) {
+fn expect(shared: &SharedReads, done: &ReadDone, extents: &[Extent]) {
     let expected = shared.store().read_extent_vec(&extents[done.tag as usize]).unwrap();
     assert!(done.result.as_ref().unwrap().as_ref() == expected);
 }
 
-fn readers(shared: &Arc<Shared>, count: usize) -> Vec<thread::JoinHandle<()>> {
+fn readers(shared: &Arc<SharedReads>, count: usize) -> Vec<thread::JoinHandle<()>> {
     let spawn = |_| {
         let shared = Arc::clone(shared);
         thread::spawn(move || read_until_closed(&shared))

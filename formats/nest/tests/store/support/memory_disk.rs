@@ -40,7 +40,7 @@ enum NameChange {
 }
 
 #[derive(Default)]
-struct State {
+struct DiskState {
     files: Vec<FileState>,
     names: HashMap<PathBuf, usize>,
     durable_names: HashMap<PathBuf, usize>,
@@ -52,7 +52,7 @@ struct State {
 
 /// The disk; clones share the same state.
 #[derive(Clone, Default)]
-pub struct MemoryDisk(Arc<Mutex<State>>);
+pub struct MemoryDisk(Arc<Mutex<DiskState>>);
 
 struct MemoryFile {
     disk: MemoryDisk,
@@ -87,12 +87,12 @@ impl NameChange {
 }
 
 impl MemoryDisk {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.0.lock().unwrap()
     }
 
     /// Counts an operation and fails if it is selected.
-    fn operate(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn operate(&self) -> io::Result<MutexGuard<'_, DiskState>> {
         let mut state = self.state();
         let number = state.operations;
         state.operations += 1;
@@ -160,7 +160,7 @@ impl MemoryDisk {
         state.pending_names.clear();
     }
 
-    fn change_name(&self, state: &mut State, change: NameChange) {
+    fn change_name(&self, state: &mut DiskState, change: NameChange) {
         change.apply(&mut state.names);
         state.pending_names.push(change);
     }
@@ -210,7 +210,7 @@ impl Disk for MemoryDisk {
 
 impl MemoryFile {
     fn change(&self, change: Change) -> io::Result<()> {
-        let full = |state: &State| {
+        let full = |state: &DiskState| {
             let used = state.files.iter().map(|file| file.now.len()).sum::<usize>();
             state.bytes_max.is_some_and(|limit| used > limit)
         };

@@ -1,7 +1,7 @@
 //! Layout of streamed experts' matrices in slots.
 
 use nestling_core::backend::{MatrixForm, MatrixShape};
-use nestling_gpu::{MatrixRoom, PlaneSizes, SLOT_ALIGN, base_ranges};
+use nestling_gpu::{MatrixLayout, PlaneSizes, SLOT_ALIGN, base_ranges};
 
 use crate::matrix_image::{ALIGN, HEADER_BYTES, PlaneOffsets};
 
@@ -10,7 +10,7 @@ pub(crate) const FIRST_SLAB: usize = 1 << 24;
 
 /// Layout of a matrix in its slot.
 #[derive(Clone, Copy, Debug)]
-pub struct WgpuMatrixRoom {
+pub struct WgpuMatrixLayout {
     /// Byte offset in the slot, a multiple of 256.
     pub(crate) offset: u64,
     /// Size in bytes.
@@ -19,7 +19,7 @@ pub struct WgpuMatrixRoom {
     end: u64,
 }
 
-impl MatrixRoom for WgpuMatrixRoom {
+impl MatrixLayout for WgpuMatrixLayout {
     fn of(shape: &MatrixShape, start: u64) -> Option<Self> {
         let offset = start.checked_next_multiple_of(SLOT_ALIGN)?;
         let mut bytes = HEADER_BYTES;

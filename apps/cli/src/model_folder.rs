@@ -25,7 +25,7 @@ const NO_MODELS: [&str; 4] = ["mmproj", "imatrix", "lora", "adapter"];
 
 /// Models by name, with the options for opening them.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct ModelFolder {
     /// Folder with the models; `None` means the caches.
     folder: Option<PathBuf>,
     model: ModelArgs,
@@ -41,7 +41,7 @@ struct Entry {
     path: PathBuf,
 }
 
-impl Shelf {
+impl ModelFolder {
     /// Creates a shelf from the command line.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Shelf {
     }
 }
 
-impl ModelSource for Shelf {
+impl ModelSource for ModelFolder {
     fn list(&self) -> Vec<ListedModel> {
         self.entries().into_values().map(|entry| entry.listed).collect()
     }

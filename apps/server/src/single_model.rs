@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::blocking::blocking;
 use crate::error::ApiError;
 use crate::limits::LOAD_TIME;
-use crate::served::{Served, ServedOptions};
+use crate::served_model::{ServedModel, ServedOptions};
 use crate::source::{OpenModelError, OpenedModel};
 
 /// Interval between checks whether the last request of a stale model has ended.
@@ -23,13 +23,13 @@ pub type Reopen =
 
 /// Shared handle of the model. Clones refer to the same model.
 #[derive(Clone)]
-pub(crate) struct Lone {
+pub(crate) struct SingleModel {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     /// `None` while the model is being reopened and after a failed attempt.
-    served: RwLock<Option<Arc<Served>>>,
+    served: RwLock<Option<Arc<ServedModel>>>,
     id: String,
     options: ServedOptions,
     reopen: Option<Reopen>,
@@ -37,8 +37,8 @@ struct Inner {
     turn: Arc<Mutex<()>>,
 }
 
-impl Lone {
-    pub fn new(served: Served, options: ServedOptions, reopen: Option<Reopen>) -> Self {
+impl SingleModel {
+    pub fn new(served: ServedModel, options: ServedOptions, reopen: Option<Reopen>) -> Self {
         let id = served.id.clone();
         let served = RwLock::new(Some(Arc::new(served)));
         Self { inner: Arc::new(Inner { served, id, options, reopen, turn: Arc::default() }) }
@@ -52,7 +52,7 @@ impl Lone {
     ///
     /// # Errors
     /// [`ApiError::loading`] while the model is being reopened and after a failed attempt.
-    pub fn current(&self) -> Result<Arc<Served>, ApiError> {
+    pub fn current(&self) -> Result<Arc<ServedModel>, ApiError> {
         self.inner.current().ok_or_else(ApiError::loading)
     }
 
@@ -73,7 +73,7 @@ impl Lone {
     ///
     /// # Errors
     /// [`ApiError::not_opened`]; [`ApiError::busy`] if requests keep the stale model open for too long.
-    pub async fn ready(&self) -> Result<Arc<Served>, ApiError> {
+    pub async fn ready(&self) -> Result<Arc<ServedModel>, ApiError> {
         if let Some(served) = self.inner.usable() {
             return Ok(served);
         }
@@ -84,28 +84,28 @@ impl Lone {
     }
 }
 
-impl fmt::Debug for Lone {
+impl fmt::Debug for SingleModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lone").field("id", &self.inner.id).finish_non_exhaustive()
     }
 }
 
 impl Inner {
-    fn current(&self) -> Option<Arc<Served>> {
+    fn current(&self) -> Option<Arc<ServedModel>> {
         // A panic cannot leave the option in an inconsistent state.
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn usable(&self) -> Option<Arc<Served>> {
+    fn usable(&self) -> Option<Arc<ServedModel>> {
         self.current().filter(|served| !served.is_stale() || self.reopen.is_none())
     }
 
-    fn set(&self, served: Option<Arc<Served>>) -> Option<Arc<Served>> {
+    fn set(&self, served: Option<Arc<ServedModel>>) -> Option<Arc<ServedModel>> {
         let mut place = self.served.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *place, served)
     }
 
-    async fn reopened(&self) -> Result<Arc<Served>, ApiError> {
+    async fn reopened(&self) -> Result<Arc<ServedModel>, ApiError> {
         let _turn = self.turn.lock().await;
         if let Some(served) = self.usable() {
             return Ok(served);
@@ -133,7 +133,8 @@ impl Inner {
         let opened = opened.map_err(|error| ApiError::not_opened(&self.id, &error.message))?;
         let OpenedModel { model, hold } = opened;
         tracing::info!("the model was reopened");
-        let served = Served::new(model, self.id.clone(), &self.options, metrics, Some(hold), false);
+        let served =
+            ServedModel::new(model, self.id.clone(), &self.options, metrics, Some(hold), false);
         let served = Arc::new(served);
         self.set(Some(Arc::clone(&served)));
         Ok(served)

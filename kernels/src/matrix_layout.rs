@@ -2,7 +2,7 @@
 
 use nestling_core::backend::{MatrixForm, MatrixShape};
 use nestling_formats::Plane;
-use nestling_gpu::{MatrixRoom, PlaneSizes, SLOT_ALIGN};
+use nestling_gpu::{MatrixLayout, PlaneSizes, SLOT_ALIGN};
 
 use crate::driver::Address;
 
@@ -11,7 +11,7 @@ pub(crate) const CODEC_OFFSET: u64 = 256;
 
 /// Layout of a matrix in its slot, in bytes from the slot's start.
 #[derive(Clone, Copy, Debug)]
-pub struct CudaMatrixRoom {
+pub struct CudaMatrixLayout {
     head: u64,
     /// Offsets of the planes. A float matrix uses only the first.
     planes: [Option<u64>; Plane::ALL.len()],
@@ -19,7 +19,7 @@ pub struct CudaMatrixRoom {
     end: u64,
 }
 
-impl MatrixRoom for CudaMatrixRoom {
+impl MatrixLayout for CudaMatrixLayout {
     fn of(shape: &MatrixShape, start: u64) -> Option<Self> {
         let mut end = start;
         let mut take = |bytes: usize| {
@@ -54,7 +54,7 @@ pub(crate) struct SlotAddresses {
 
 impl SlotAddresses {
     /// Returns the addresses of a matrix in the slot at address `start`.
-    pub fn in_slot(start: Address, matrix: &CudaMatrixRoom) -> Self {
+    pub fn in_slot(start: Address, matrix: &CudaMatrixLayout) -> Self {
         Self {
             head: start + matrix.head,
             head_bytes: matrix.head_bytes,

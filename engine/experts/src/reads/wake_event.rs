@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// An eventfd that wakes the thread waiting for its ring.
-pub(super) struct Bell(OwnedFd);
+pub(super) struct WakeEvent(OwnedFd);
 
-impl Bell {
+impl WakeEvent {
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
@@ -23,7 +23,7 @@ impl Bell {
         let _ = rustix::io::read(self.0.as_fd(), &mut [0u8; 8]);
     }
 
-    /// Returns the descriptor, which becomes readable after [`Bell::ring`].
+    /// Returns the descriptor, which becomes readable after [`WakeEvent::ring`].
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

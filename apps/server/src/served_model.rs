@@ -24,7 +24,7 @@ pub(crate) struct ServedOptions {
     pub write_time: Duration,
 }
 
-pub(crate) struct Served {
+pub(crate) struct ServedModel {
     pub model: Model,
     /// Model name used by clients.
     pub id: String,
@@ -49,7 +49,7 @@ pub(crate) struct Served {
     _hold: Option<Box<dyn Any + Send + Sync>>,
 }
 
-impl Served {
+impl ServedModel {
     pub fn new(
         model: Model,
         id: String,
@@ -125,7 +125,7 @@ impl Served {
     }
 }
 
-impl fmt::Debug for Served {
+impl fmt::Debug for ServedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Served").field("id", &self.id).finish_non_exhaustive()
     }

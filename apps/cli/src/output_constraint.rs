@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 /// Constraint given on the command line, if any.
 #[derive(Clone, Debug, Default)]
-pub struct Form(Option<Arc<Asked>>);
+pub struct OutputConstraint(Option<Arc<CompiledConstraint>>);
 
 #[derive(Debug)]
-struct Asked {
+struct CompiledConstraint {
     guide: Arc<Guide>,
     is_json: bool,
     /// Option that requested the constraint, for messages.
@@ -29,7 +29,7 @@ const REGEX_ADVICE: &str =
 const GRAMMAR_ADVICE: &str =
     "write it in Lark's syntax; the rule `start` is the answer, as in `start: \"yes\" | \"no\"`";
 
-impl Form {
+impl OutputConstraint {
     /// Compiles the requested constraint before a model is opened.
     ///
     /// # Errors
@@ -81,7 +81,11 @@ impl Form {
         advice: &str,
     ) -> Result<Self> {
         match guide {
-            Ok(guide) => Ok(Self(Some(Arc::new(Asked { guide: Arc::new(guide), is_json, words })))),
+            Ok(guide) => Ok(Self(Some(Arc::new(CompiledConstraint {
+                guide: Arc::new(guide),
+                is_json,
+                words,
+            })))),
             Err(error) => Err(Failure::usage(format!("{words}: {error}")).advise(advice)),
         }
     }
@@ -120,7 +124,7 @@ impl Form {
     }
 }
 
-impl PartialEq for Form {
+impl PartialEq for OutputConstraint {
     /// Returns true if both come from the same command line.
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {

@@ -6,13 +6,13 @@ use crate::event::Event;
 
 /// Text, reasoning and tool calls collected from the events of a generation.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct MessageBuilder {
     text: String,
     reasoning: String,
     calls: Vec<ToolCall>,
 }
 
-impl Said {
+impl MessageBuilder {
     pub(crate) fn take(&mut self, event: &Event) {
         match event {
             Event::Text(text) => self.text.push_str(text),
