@@ -41,7 +41,7 @@ pub enum Device {
 pub enum DeviceError {
     /// Unknown device name.
     #[error(
-        "`{text}` is no device; the devices are auto, cpu, cuda, wgpu, and both with :INDEX or :NAME"
+        "`{text}` is not a device; the devices are auto, cpu, cuda, wgpu, and both with :INDEX or :NAME"
     )]
     Unknown {
         /// Text that was parsed.
@@ -353,7 +353,7 @@ mod tests {
         let Ok(gpu) = software() else { return };
         let instead = chosen.instead(&gpu, refusal()).unwrap();
         let OpenDevice::Cpu { reason: Some(reason) } = instead else { panic!("no reason") };
-        assert!(reason.contains("head_dim: 2 is over the limit of 1"), "{reason}");
+        assert!(reason.contains("head_dim: 2 exceeds the limit of 1"), "{reason}");
         assert!(matches!(
             chosen.instead(&gpu, EngineError::Cancelled),
             Err(EngineError::Cancelled)

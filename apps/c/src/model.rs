@@ -208,7 +208,9 @@ fn residence(residence: u32) -> Result<Residence, Failure> {
         NESTLING_RESIDENCE_OWNED => Ok(Residence::Owned),
         NESTLING_RESIDENCE_STREAMED => Ok(Residence::Streamed),
         NESTLING_RESIDENCE_LAZY => Ok(Residence::Lazy),
-        other => Err(Failure::caller(format!("residence: {other} is none of its constants"))),
+        other => {
+            Err(Failure::caller(format!("residence: expected one of its constants, found {other}")))
+        }
     }
 }
 

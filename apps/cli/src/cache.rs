@@ -219,7 +219,7 @@ pub fn rm(args: &RmArgs, console: &Console) -> Result<()> {
 /// Asks the user for confirmation. Fails if standard input is not a terminal.
 fn agrees(console: &Console, bytes: u64) -> Result<bool> {
     if !stdin().is_terminal() {
-        return Err(Failure::usage("nobody can be asked whether to remove this")
+        return Err(Failure::usage("confirmation needs a terminal")
             .advise("give --yes to remove it without a question"));
     }
     console.write(format_args!("remove {}? [y/N] ", ByteSize(bytes)));

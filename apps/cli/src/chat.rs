@@ -75,7 +75,7 @@ fn convert_beside(opened: &mut LoadedModel, console: &Console) {
     match opened.file {
         Some(_) => opened.background = Background::begin(&opened.path, console),
         None => console
-            .warn("--convert-in-background has no effect: what runs is no GGUF file where it lies"),
+            .warn("--convert-in-background has no effect: the model is not a GGUF file that runs in place"),
     }
 }
 
@@ -306,7 +306,7 @@ impl Chat<'_> {
                 let shown = file.display();
                 self.console.say(format_args!("what you type is kept in {shown}"));
             }
-            false => self.console.say("what you type is no longer kept"),
+            false => self.console.say("input is no longer saved to the history"),
         }
         self.lines.set_history(on.then_some(file));
         Ok(())
@@ -315,7 +315,7 @@ impl Chat<'_> {
     fn regenerate(&mut self) -> Result<()> {
         let before = self.transcript.clone();
         if !self.transcript.drop_reply() {
-            return Err(Failure::new("there is no reply to write again"));
+            return Err(Failure::new("there is no reply to regenerate"));
         }
         // The same seed would produce the same reply.
         let seed = &mut self.settings.sampling.seed;

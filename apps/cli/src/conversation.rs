@@ -59,12 +59,15 @@ impl Transcript {
     /// file exists and is not a saved conversation, unless `over_anything` is set.
     pub fn save(&self, path: &Path, over_anything: bool) -> Result<()> {
         if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
-            return Err(Failure::new(format!("{} is no file to write over", path.display()))
-                .advise("give the file another name"));
+            return Err(Failure::new(format!(
+                "{} is not a regular file and is not replaced",
+                path.display()
+            ))
+            .advise("give the file another name"));
         }
         if path.exists() && !over_anything && Self::load(path).is_err() {
             return Err(Failure::new(format!(
-                "{} exists already and is no saved conversation",
+                "{} exists and is not a saved conversation",
                 path.display()
             ))
             .advise("give the file another name, or write over it with /save -f FILE"));
@@ -77,7 +80,7 @@ impl Transcript {
 
     pub fn load(path: &Path) -> Result<Self> {
         let wrong = |what: String| {
-            Failure::new(format!("{} is no saved conversation: {what}", path.display()))
+            Failure::new(format!("{} is not a saved conversation: {what}", path.display()))
                 .advise("name a file that /save wrote, or a store")
         };
         let text = read_text(path)?;

@@ -110,7 +110,7 @@ fn within(
     match errors {
         Some(errors) => report.errors = errors.at(&allocation),
         None => console.note(format_args!(
-            "the error against the source is not known: {} is of an earlier attempt",
+            "the error against the source is unknown: {} is from an earlier attempt",
             whole.display(),
         )),
     }

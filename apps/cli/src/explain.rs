@@ -179,7 +179,7 @@ pub fn explain_import(error: &ImportError) -> Failure {
 pub fn explain_convert(error: &ConvertError) -> Failure {
     match error {
         ConvertError::Cancelled => Failure {
-            message: "interrupted; the same command goes on where it stopped".into(),
+            message: "interrupted; run the same command again to resume".into(),
             ..Failure::interrupted()
         },
         ConvertError::Checkpoint(error) => explain_import(error),

@@ -98,7 +98,7 @@ impl ModelSource for ModelFolder {
     ) -> std::result::Result<OpenedModel, OpenModelError> {
         let entry = self.entries().remove(name);
         let entry = entry.ok_or_else(|| OpenModelError {
-            message: "it is not there any more".into(),
+            message: "the model no longer exists".into(),
             lacks_memory: false,
         })?;
         let memory = room.map(ByteSize).or(self.resources.memory);

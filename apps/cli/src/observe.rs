@@ -96,7 +96,7 @@ pub fn checked_files(args: &StatsArgs) -> Result<Vec<PathBuf>> {
 }
 
 fn trace_on_output() -> Failure {
-    Failure::usage("a trace is no text, and standard output has the text of the model")
+    Failure::usage("a trace is binary, and standard output carries the model's text")
         .advise("name a file with --record-trace")
 }
 

@@ -118,7 +118,7 @@ impl OutputConstraint {
             _ => return,
         };
         console.warn(match asked.is_json {
-            true => format!("the answer was cut by {by} and may be no valid JSON"),
+            true => format!("the answer was cut by {by} and may not be valid JSON"),
             false => format!("the answer was cut by {by} and may lack its end"),
         });
     }

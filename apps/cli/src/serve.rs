@@ -90,7 +90,7 @@ fn reopen(opened: &LoadedModel, args: &ServeArgs, console: &Console) -> Reopen {
 fn several(server: &Server, args: &ServeArgs, console: &Console) -> Result<String> {
     if args.listen.alias.is_some() {
         return Err(Failure::usage("--alias names one model, and there are several")
-            .advise("leave --alias out; `/v1/models` lists the names"));
+            .advise("omit --alias; `/v1/models` lists the names"));
     }
     let shelf = ModelFolder::new(&args.several, &args.model, &args.resources, console)?;
     let count = shelf.list().len();
@@ -155,7 +155,7 @@ fn refused(error: ListenError) -> Failure {
     let failure = Failure::sentence(&error);
     match error {
         ListenError::OpenToAll { .. } => Failure::usage(failure.message)
-            .advise("name a file of keys with --api-key-file, or leave --host out"),
+            .advise("name a file of keys with --api-key-file, or omit --host"),
         ListenError::Address { .. } => failure.advise("choose another --port or --host"),
         _ => failure,
     }

@@ -120,7 +120,7 @@ const PARAMETERS: [&[&str]; 10] = [
 const STOPS_MAX: usize = 64;
 
 fn parse<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("`{value}` is no value for {name}"))
+    value.parse().map_err(|_| format!("`{value}` is not a valid value of {name}"))
 }
 
 impl Settings {

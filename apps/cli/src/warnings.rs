@@ -17,7 +17,7 @@ pub fn refuse_contradictions(model: &ModelArgs) -> Result<()> {
     match (model.mean_level, model.level) {
         (Some(mean), Some(level)) if mean > f32::from(level.0.bits()) => {
             Err(Failure::usage(format!("--mean-level {mean} is above --level {}", level.0))
-                .advise("raise --level, which is the highest of any expert, or leave it out"))
+                .advise("raise --level, which is the highest level of any expert, or omit it"))
         }
         _ => Ok(()),
     }

@@ -167,7 +167,7 @@ impl<'a> Hub<'a> {
 
     pub fn unreachable(&self, reason: &str) -> HubError {
         HubError::new(format!("cannot reach {}: {reason}", self.endpoint)).advise(
-            "check the network and run the command again; it goes on where it stopped \
+            "check the network and run the command again; it resumes where it stopped \
              (--offline uses only what is in the cache)",
         )
     }
@@ -194,7 +194,7 @@ impl<'a> Hub<'a> {
             }
             RequestError::Status(status) => {
                 HubError::new(format!("{} answers with status {status}", self.endpoint))
-                    .advise("try again later; the download goes on where it stopped")
+                    .advise("try again later; the download resumes where it stopped")
             }
         }
     }

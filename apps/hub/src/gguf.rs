@@ -137,10 +137,8 @@ pub fn choose(models: Vec<GgufFiles>, wanted: Option<&str>, room: u64) -> Result
     fitting.sort_by_key(|model| model.name.len());
     match fitting.into_iter().next() {
         Some(model) => model.whole(),
-        None => {
-            Err(HubError::new(format!("there is no `{wanted}` among the repository's GGUF files"))
-                .advise(format!("choose one of {}", listed(&models))))
-        }
+        None => Err(HubError::new(format!("no GGUF file of the repository is a `{wanted}`"))
+            .advise(format!("choose one of {}", listed(&models)))),
     }
 }
 

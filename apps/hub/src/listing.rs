@@ -201,7 +201,7 @@ impl Sibling {
             return Ok(None);
         };
         if size > FILE_BYTES_MAX {
-            return Err(format!("{} is said to have {size} bytes", self.rfilename));
+            return Err(format!("{} has an invalid size of {size} bytes", self.rfilename));
         }
         if blob.len() != if is_large { 64 } else { 40 } || !is_hash(&blob) {
             let blob = blob.chars().take(80).collect::<String>();
@@ -262,7 +262,7 @@ impl<'de> Deserialize<'de> for Shards {
                 let mut names = BTreeSet::new();
                 while let Some((_, name)) = map.next_entry::<serde::de::IgnoredAny, String>()? {
                     if !is_file_name(&name) {
-                        return Err(A::Error::custom("weight_map has a name that is no file name"));
+                        return Err(A::Error::custom("weight_map has an invalid file name"));
                     }
                     names.insert(name);
                     if names.len() > MAX_SHARDS {

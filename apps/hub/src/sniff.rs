@@ -83,7 +83,7 @@ impl SniffedFile {
             FileKind::Pdf => "a PDF document".into(),
             FileKind::Zip => "a zip archive, as PyTorch writes them".into(),
             FileKind::Text => format!("a text file of {size}"),
-            FileKind::Other => format!("a file of {size} in a format that is not known here"),
+            FileKind::Other => format!("a file of {size} in an unknown format"),
         }
     }
 }

@@ -398,7 +398,7 @@ fn nobody_is_waited_for_without_end() {
         let failure = bench.refusal(manner);
         let said = "nothing, or hardly anything, came for 2 s";
         assert!(failure.to_string().contains(said), "{manner:?}: {failure}");
-        assert!(failure.advice().unwrap().contains("goes on where it stopped"));
+        assert!(failure.advice().unwrap().contains("resumes where it stopped"));
         // The download resumes after the received bytes.
         bench.options.limits = Limits::default();
         bench.behave(HubFault::Sound);

@@ -79,7 +79,7 @@ fn fetch(
 
 fn remembered(path: &Path) -> Result<Reference> {
     let origin = Origin::of(path).ok_or_else(|| {
-        HubError::usage(format!("nothing says where {} came from", path.display()))
+        HubError::usage(format!("the source of {} is unknown", path.display()))
             .advise("name the repository that holds it with -hf OWNER/REPO[:FILE.nest]")
     })?;
     Reference::parse(&format!("{}:{}", origin.repository, origin.file), &origin.commit)

@@ -72,7 +72,7 @@ def test_errors_have_classes(model: nestling.Model, tmp_path: Path) -> None:
         nestling.open(tmp_path / "absent.nest")
     assert isinstance(absent.value, FileNotFoundError)
     assert absent.value.errno == errno.ENOENT
-    with pytest.raises(ValueError, match="compute threads: 100000 is over the limit of 1024"):
+    with pytest.raises(ValueError, match="compute threads: 100000 exceeds the limit of 1024"):
         nestling.open(BUNDLED, threads=100_000)
     with pytest.raises(OSError):
         (tmp_path / "no.nest").write_bytes(b"no store")

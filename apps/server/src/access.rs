@@ -62,7 +62,7 @@ pub enum AccessError {
         line: usize,
     },
     /// A key list without any key.
-    #[error("there is no key in the list of keys")]
+    #[error("the list of keys is empty")]
     NoKeys,
     /// An invalid host name.
     #[error("{host:?} is not the name or address of a host, without scheme, port and path")]

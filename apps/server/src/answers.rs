@@ -76,7 +76,7 @@ impl Answers {
             Some(Err(_)) => self.open = 0,
             None if self.open > 0 => {
                 self.open = 0;
-                let message = "nobody took the answer, so it was stopped";
+                let message = "the client stopped reading, so the answer was cancelled";
                 return Poll::Ready(Some(Err(ApiError::internal(message))));
             }
             _ => {}
@@ -352,7 +352,7 @@ impl Pump {
         if let Some(last) = last
             && sender.send_timeout(last, write_time).await.is_err()
         {
-            tracing::debug!("nobody heard how an answer ended");
+            tracing::debug!("the client left before the answer ended");
         }
     }
 

@@ -89,7 +89,7 @@ impl WholeBody<'_> {
             let capacity = if length > 0 { doubled.min(length) } else { doubled }.max(needed);
             let more = capacity - self.bytes.len();
             let reserved = self.bytes.try_reserve_exact(more);
-            reserved.map_err(|_| ApiError::busy("there is no memory for the body"))?;
+            reserved.map_err(|_| ApiError::busy("not enough memory for the request body"))?;
         }
         self.bytes.extend_from_slice(data);
         Ok(())

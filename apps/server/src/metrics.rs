@@ -152,7 +152,7 @@ pub(crate) fn write(metrics: &Metrics, open: Option<(&Model, usize)>) -> String 
     let mut out = String::new();
     if let Some((model, idle_sessions)) = open {
         engine(&mut out, model);
-        let help = "Sessions kept for requests that go on from them.";
+        let help = "Idle sessions kept for continuation.";
         gauge(&mut out, "idle_sessions", help, idle_sessions as f64);
     }
     let counts = metrics.lock();
@@ -204,12 +204,7 @@ fn engine(out: &mut String, model: &Model) {
 }
 
 fn experts(out: &mut String, streaming: &StreamStats) {
-    head(
-        out,
-        "expert_hits_total",
-        "counter",
-        "Experts that were in memory when they were asked for.",
-    );
+    head(out, "expert_hits_total", "counter", "Expert requests served from memory.");
     labelled(out, "expert_hits_total", "tier", [("memory", streaming.expert_hits)]);
     head(out, "expert_misses_total", "counter", "Experts that were not.");
     labelled(out, "expert_misses_total", "tier", [("memory", streaming.expert_misses)]);

@@ -152,7 +152,7 @@ where
 
 fn caller_of(request: &Request) -> Result<Caller, ApiError> {
     let caller = request.extensions().get::<Caller>().cloned();
-    caller.ok_or_else(|| ApiError::internal("nobody looked who asks"))
+    caller.ok_or_else(|| ApiError::internal("the caller was not identified"))
 }
 
 async fn ollama_api(State(server): State<Server>, request: Request) -> Result<Response, ApiError> {

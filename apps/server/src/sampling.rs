@@ -97,7 +97,7 @@ pub(crate) fn tokens_max(
 fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
     if !stream {
-        let message = "`stream_options` mean something with `stream` only";
+        let message = "`stream_options` requires `stream`";
         return Err(fields.invalid("stream_options", message));
     }
     // Default: usage is only sent on request, as the API specifies.

@@ -12,7 +12,7 @@ use crate::sync::{Mutex, thread, whole};
 /// The work runs to its end even if the future is dropped; the result is then discarded. Use a
 /// [`crate::CancelToken`] for work that should stop.
 #[derive(Debug)]
-#[must_use = "the work goes on, but nobody hears what comes of it"]
+#[must_use = "the work continues, but its result is lost"]
 pub struct Background<T> {
     shared: Arc<WorkCell<T>>,
 }

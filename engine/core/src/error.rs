@@ -16,7 +16,7 @@ pub enum EngineError {
     #[error("cancelled")]
     Cancelled,
     /// A limit of a backend or of the options was exceeded.
-    #[error("{what}: {found} is over the limit of {limit}")]
+    #[error("{what}: {found} exceeds the limit of {limit}")]
     Limit {
         /// Name of the limited quantity.
         what: &'static str,
@@ -26,7 +26,7 @@ pub enum EngineError {
         found: u64,
     },
     /// The context of a sequence is full.
-    #[error("the context holds {limit} tokens, and at least {wanted} are wanted")]
+    #[error("the context holds {limit} tokens, but at least {wanted} are needed")]
     ContextFull {
         /// Maximum number of tokens.
         limit: u64,
@@ -54,7 +54,7 @@ pub enum EngineError {
         position: u32,
     },
     /// A requested level is not held by the opened weights.
-    #[error("level {asked} was asked for, but only level {held} is loaded")]
+    #[error("level {asked} was requested, but only level {held} is loaded")]
     LevelMissing {
         /// Requested level in bits.
         asked: u8,
@@ -160,7 +160,7 @@ pub enum EngineError {
     #[error("this model has no tokenizer; give token ids instead of text")]
     NoTokenizer,
     /// The prompt has no tokens.
-    #[error("the prompt is empty; the model needs at least one token to go on from")]
+    #[error("the prompt is empty; at least one token is needed")]
     EmptyPrompt,
     /// A session's history was modified while a generation is running.
     #[error("the session is generating; wait for the end or cancel the generation first")]
@@ -187,7 +187,7 @@ pub enum EngineError {
     #[error("session snapshot: {0}")]
     SnapshotFile(#[source] std::io::Error),
     /// A text has too few tokens for its purpose.
-    #[error("the {what} text has {found} tokens, at least {needed} are needed")]
+    #[error("the {what} text has {found} tokens, but at least {needed} are needed")]
     TooFewTokens {
         /// Purpose of the text.
         what: &'static str,
@@ -230,7 +230,7 @@ pub enum EngineError {
         what: &'static str,
     },
     /// A forward pass panicked or a device was lost, so the model cannot compute any more.
-    #[error("a step of the model failed badly; open the model again")]
+    #[error("a step of the model panicked; open the model again")]
     ModelBroken,
     /// A device failed or is out of memory.
     #[error(transparent)]

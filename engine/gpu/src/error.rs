@@ -19,7 +19,7 @@ pub enum GpuError<B> {
         reason: String,
     },
     /// The device is out of memory.
-    #[error("the GPU has no room for {bytes} bytes of {what}")]
+    #[error("the GPU has no memory for {bytes} bytes of {what}")]
     OutOfMemory {
         /// Purpose of the memory.
         what: &'static str,
@@ -28,7 +28,7 @@ pub enum GpuError<B> {
     },
     /// The memory budget is exhausted.
     #[error(
-        "a budget of {} of GPU memory has no room for {} of {what}: the least is {} ({least} bytes)",
+        "a budget of {} of GPU memory does not hold {} of {what}: at least {} are needed ({least} bytes)",
         Bytes(*.budget), Bytes(*.bytes), Bytes(*.least)
     )]
     OverBudget {
@@ -45,7 +45,7 @@ pub enum GpuError<B> {
     #[error(transparent)]
     BudgetTooSmall(Box<BudgetTooSmall>),
     /// A size exceeds a limit of the device or of its kernels.
-    #[error("{what}: {found} is over the device's limit of {limit}")]
+    #[error("{what}: {found} exceeds the device's limit of {limit}")]
     Limit {
         /// Name of the limited quantity.
         what: &'static str,

@@ -74,7 +74,7 @@ impl<'a> CallGrammar<'a> {
                 }
                 CallSyntax::Tagged { tags, form, around: &format.around_calls }
             }
-            _ => return fault("the model writes them in a form that is not known here"),
+            _ => return fault("the syntax of the model's calls is unknown"),
         };
         Ok(Self { tokenizer: context.tokenizer, form })
     }

@@ -9,7 +9,7 @@ use crate::limits::REASON_CHARS_MAX;
 #[non_exhaustive]
 pub enum GuideError {
     /// A limit was exceeded.
-    #[error("{what}: {found} is over the limit of {limit}")]
+    #[error("{what}: {found} exceeds the limit of {limit}")]
     Limit {
         /// Name of the limited quantity.
         what: &'static str,

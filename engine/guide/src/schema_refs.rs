@@ -180,7 +180,7 @@ impl ReferenceTargets {
         }
         let anchor = self.anchors.get(&(address.to_owned(), fragment));
         let anchor =
-            anchor.ok_or_else(|| unknown(format!("{reference}: there is no such anchor")))?;
+            anchor.ok_or_else(|| unknown(format!("{reference}: the anchor does not exist")))?;
         Ok(anchor.pointer.clone())
     }
 

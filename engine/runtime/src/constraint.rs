@@ -178,7 +178,7 @@ impl ConstraintCache {
 #[non_exhaustive]
 pub enum ConstraintError {
     /// The constraint is not available for this model or conversation.
-    #[error("the constraint cannot be had: {reason}")]
+    #[error("the constraint cannot be created: {reason}")]
     Unavailable {
         /// Reason.
         reason: String,
@@ -199,7 +199,7 @@ pub enum ConstraintError {
     #[error("the constraint allows no token")]
     NothingAllowed,
     /// The output ended before the constraint was satisfied.
-    #[error("the answer ended before the constraint was met")]
+    #[error("the answer ended before the constraint was satisfied")]
     Unfinished,
     /// The constraint panicked.
     #[error("the constraint panicked")]

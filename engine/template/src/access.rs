@@ -125,7 +125,7 @@ pub(crate) fn slice(meter: &Meter<'_>, value: &Value, bounds: [&Value; 3]) -> Re
         *number = match bound {
             Value::None => None,
             bound => Some(bound.as_int().ok_or_else(|| {
-                Fault::failed(format!("{} is no bound of a slice", bound.type_name()))
+                Fault::failed(format!("{} is not a valid slice bound", bound.type_name()))
             })?),
         };
     }

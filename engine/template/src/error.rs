@@ -28,7 +28,7 @@ pub enum TemplateErrorKind {
     #[error("refused by the template: {0}")]
     Refused(String),
     /// The work limit was exceeded.
-    #[error("more than {limit} units of work")]
+    #[error("exceeded the limit of {limit} units of work")]
     Work {
         /// The limit in units of work.
         limit: u64,
@@ -78,6 +78,6 @@ impl Fault {
     #[cold]
     pub(crate) fn broken(what: &'static str) -> Self {
         debug_assert!(false, "it does not hold that {what}");
-        Self::Failed(format!("internal error: it does not hold that {what}"))
+        Self::Failed(format!("internal error: violated invariant: {what}"))
     }
 }

@@ -230,7 +230,7 @@ fn int(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
         fits.then_some(Value::Int(number as i64))
     };
     let found = match value {
-        Value::Undefined => return Err(Fault::failed("an undefined value is no number")),
+        Value::Undefined => return Err(Fault::failed("an undefined value is not a number")),
         Value::Text(text) if text.len() > 400 => None,
         Value::Text(text) => match parse_int(text.as_str(), base) {
             Some(number) => Some(Value::Int(number)),
@@ -249,7 +249,7 @@ fn int(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
 fn float(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
     let [default] = arguments.bind(["default"])?;
     let found = match value {
-        Value::Undefined => return Err(Fault::failed("an undefined value is no number")),
+        Value::Undefined => return Err(Fault::failed("an undefined value is not a number")),
         Value::Text(text) if text.len() > 400 => None,
         Value::Text(text) => parse_float(text.as_str()),
         value => value.as_float(),
@@ -279,7 +279,7 @@ fn round(value: &Value, arguments: Arguments<'_>) -> Result<Value, Fault> {
     let method = method.map_or(Ok("common"), |method| text_of(method, "a method"))?;
     let number = value.as_float();
     let number =
-        number.ok_or_else(|| Fault::failed(format!("{} is no number", value.type_name())))?;
+        number.ok_or_else(|| Fault::failed(format!("{} is not a number", value.type_name())))?;
     let factor = 10f64.powi(precision);
     let rounded = match method {
         "ceil" => (number * factor).ceil() / factor,

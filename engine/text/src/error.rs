@@ -29,7 +29,7 @@ pub enum TextError {
         limit: usize,
     },
     /// Tools were given, but the model's chat template does not support tools and would omit them.
-    #[error("{tools} tools were given, and the chat template of this model knows none")]
+    #[error("{tools} tools were given, but the chat template of this model does not support tools")]
     ToolsUnknown {
         /// Number of tools.
         tools: usize,
@@ -41,7 +41,7 @@ pub enum TextError {
         reason: String,
     },
     /// The tokenizer library panicked because of the contents of the model's file.
-    #[error("the tokenizer of this model failed in {what}: it is damaged, or made to fail")]
+    #[error("the tokenizer of this model failed in {what}: it is damaged or malicious")]
     TokenizerPanicked {
         /// Operation during which the panic happened.
         what: &'static str,
@@ -51,7 +51,7 @@ pub enum TextError {
     EncodingCancelled,
     /// Tokenization exceeded its time limit, which no valid tokenizer reaches.
     #[error(
-        "the tokenizer of this model took more than {limit:?} for the text: it is damaged, or made to fail"
+        "the tokenizer of this model took more than {limit:?} for the text: it is damaged or malicious"
     )]
     EncodingDeadline {
         /// Time limit for the text.
@@ -94,7 +94,7 @@ pub enum TextError {
         message: String,
     },
     /// The chat template exceeded its work limit.
-    #[error("the chat template did more than {limit} units of work")]
+    #[error("the chat template did exceeded the limit of {limit} units of work")]
     TemplateFuel {
         /// The limit in units of work, about one per nanosecond.
         limit: u64,

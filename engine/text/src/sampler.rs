@@ -133,7 +133,7 @@ pub enum SampleError {
         value: f32,
     },
     /// All tokens are forbidden.
-    #[error("no token is left to choose: all {tokens} have a logit of minus infinity")]
+    #[error("all {tokens} tokens have a logit of minus infinity")]
     NothingLeft {
         /// Number of tokens.
         tokens: usize,

@@ -66,7 +66,7 @@ pub enum ImportError {
         found: String,
     },
     /// An unknown option, which might change the model.
-    #[error("{file}: `{key}` = {found} is not known and might change the model")]
+    #[error("{file}: `{key}` = {found} is unknown and might change the model's output")]
     UnknownOption {
         /// The file.
         file: String,
@@ -76,7 +76,7 @@ pub enum ImportError {
         found: String,
     },
     /// A size above one of [`crate::limits`].
-    #[error("{file}: {what} is {found}, above the limit of {limit}")]
+    #[error("{file}: {what} is {found}, which exceeds the limit of {limit}")]
     Limit {
         /// The file.
         file: String,

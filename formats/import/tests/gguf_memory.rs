@@ -176,7 +176,7 @@ fn harm_is_refused_within_a_second_and_64_mib() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |what: &str, part: &str, builder| refused(folder.path(), what, part, builder);
     let long = "k".repeat(40 << 20);
-    refused("a text beyond a header", "above the limit", Builder::new().text("k", &long));
+    refused("a text beyond a header", "exceeds the limit", Builder::new().text("k", &long));
     let bytes = [&(20u64 << 20).to_le_bytes()[..], &vec![0xff; 20 << 20]].concat();
     let not_utf8 = Builder::new().key("tokenizer.ggml.model", 8, &bytes);
     refused("a long text that is none", "UTF-8", not_utf8);
@@ -205,9 +205,9 @@ fn harm_is_refused_within_a_second_and_64_mib() {
     refused("merges of nothing", "pairs of tokens", merges);
     let many = texts(600_000, 20);
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    refused("too many tokens", "above the limit", vocabulary(&many, &[]));
+    refused("too many tokens", "exceeds the limit", vocabulary(&many, &[]));
     let control = "\u{1}".repeat(12 << 20);
-    refused("a long token", "above the limit", vocabulary(&[&control], &[]));
+    refused("a long token", "exceeds the limit", vocabulary(&[&control], &[]));
     let control = "\u{1}".repeat(4000);
     let control: Vec<String> = (0..6000).map(|at| format!("{at}{control}")).collect();
     let control: Vec<&str> = control.iter().map(String::as_str).collect();

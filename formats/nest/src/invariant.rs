@@ -8,7 +8,7 @@ use std::panic::Location;
 
 /// A violated invariant of the program itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("internal error at {file}:{line}: it does not hold that {what}")]
+#[error("internal error at {file}:{line}: violated invariant: {what}")]
 pub struct InternalError {
     /// The source file that states the condition.
     pub file: &'static str,

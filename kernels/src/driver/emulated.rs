@@ -405,7 +405,7 @@ impl DeviceState {
         match self.history.unseen(&self.queues, access).or_else(waiting) {
             None => Ok(()),
             Some(other) => Err(format!(
-                "{name} and {other} use the same bytes at {:#x}, and nobody waited",
+                "{name} and {other} use the same bytes at {:#x} without synchronization",
                 access.start
             )),
         }

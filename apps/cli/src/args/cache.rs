@@ -17,7 +17,7 @@ pub struct ListArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "What was fetched is used by every command with -hf and the same name. A download that was \
-interrupted goes on where it stopped.
+interrupted resumes where it stopped.
 
 Examples:
   nestling pull owner/model-GGUF:Q4_K_M         fetch a GGUF file, which runs where it lies

@@ -31,7 +31,7 @@ pub struct HubArgs {
 #[command(
     after_help = "A store whose later sections are missing runs at the level that is complete. What \
 comes is checked against the store's own checksums before anybody can open it; an upgrade that was \
-interrupted goes on where it stopped. It needs room for the whole new store beside the old one.
+interrupted resumes where it stopped. It needs room for the whole new store beside the old one.
 
 Examples:
   nestling run -hf owner/store --level 2 -p hello      download and use the first section alone

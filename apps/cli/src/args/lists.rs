@@ -28,7 +28,7 @@ impl FromStr for Numbers {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("`{text}` is no list of numbers, such as 128,512 or 1-4 or 1-8*2 or 16-64+16")
+            format!("`{text}` is not a list of numbers such as 128,512 or 1-4 or 1-8*2 or 16-64+16")
         };
         let mut numbers = Vec::new();
         for part in text.split(',') {

@@ -123,7 +123,7 @@ impl FromStr for Lengths {
         match (number(least), number(most)) {
             (Some(least), Some(most)) if least <= most => Ok(Self { least, most }),
             _ => Err(format!(
-                "`{text}` is no number of tokens such as 512, and no range such as 200-2000"
+                "`{text}` is neither a number of tokens such as 512 nor a range such as 200-2000"
             )),
         }
     }
@@ -139,7 +139,7 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, String> {
         let rate = text.parse().ok().filter(|rate| (0.0001..=100_000.0).contains(rate));
         rate.map(Self)
-            .ok_or_else(|| format!("`{text}` is no number of requests a second, such as 0.5"))
+            .ok_or_else(|| format!("`{text}` is not a number of requests per second such as 0.5"))
     }
 }
 
@@ -177,8 +177,9 @@ impl FromStr for Objective {
             let most = most.parse::<f64>().ok().filter(|most| most.is_finite() && *most > 0.0)?;
             Some(Self { time, most: most / 1e3 })
         };
-        parse()
-            .ok_or_else(|| format!("`{text}` is no bound such as ttft:500, tpot:50 or e2el:5000"))
+        parse().ok_or_else(|| {
+            format!("`{text}` is not a bound such as ttft:500, tpot:50 or e2el:5000")
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
-#[command(after_help = "A conversion that was interrupted goes on where it stopped when the same \
+#[command(after_help = "An interrupted conversion resumes where it stopped when the same \
 command is given again. The store appears under its name only when it is complete.")]
 pub struct ConvertArgs {
     /// Hugging Face checkpoint folder (config.json, tokenizer.json, *.safetensors) or GGUF file, any part of

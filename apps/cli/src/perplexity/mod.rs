@@ -287,7 +287,7 @@ fn check_flags(args: &PerplexityArgs) -> Result<()> {
     match flags.into_iter().find(|(_, is_given)| *is_given && args.reference.is_none()) {
         None => Ok(()),
         Some((flag, _)) => Err(Failure::usage(format!("{flag} compares, and needs --reference"))
-            .advise("give the checkpoint's folder with --reference, or leave it out")),
+            .advise("give the checkpoint's folder with --reference, or omit it")),
     }
 }
 

@@ -98,7 +98,7 @@ fn a_model_is_fetched_listed_used_and_removed() {
     assert!(place.leftovers().is_empty());
 
     // Standard input is not a terminal, so confirmation requires `--yes`.
-    place.run(&["rm", REPOSITORY]).fails(2, "nobody can be asked", "--yes");
+    place.run(&["rm", REPOSITORY]).fails(2, "confirmation needs a terminal", "--yes");
     place.run(&["rm", "Nobody/Nothing"]).fails(1, "no model called `Nobody/Nothing`", "list");
     assert_eq!(place.models().len(), 2);
     // First the store by its path only, then everything with the model's name.

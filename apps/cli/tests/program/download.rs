@@ -105,11 +105,11 @@ fn nobody_at_the_other_end() {
 fn a_hub_that_misbehaves_is_left() {
     const NO_SENSE: &str = "the Hub's answer makes no sense";
     let cases = [
-        (HubFault::SilentListing, "hardly anything, came for 2 s", "goes on where it stopped"),
+        (HubFault::SilentListing, "hardly anything, came for 2 s", "resumes where it stopped"),
         (HubFault::EndlessListing, NO_SENSE, "HF_ENDPOINT"),
-        (HubFault::SilentFile, "hardly anything, came for 2 s", "goes on where it stopped"),
-        (HubFault::Trickle, "hardly anything, came for 2 s", "goes on where it stopped"),
-        (HubFault::Short(10), "cannot reach", "goes on where it stopped"),
+        (HubFault::SilentFile, "hardly anything, came for 2 s", "resumes where it stopped"),
+        (HubFault::Trickle, "hardly anything, came for 2 s", "resumes where it stopped"),
+        (HubFault::Short(10), "cannot reach", "resumes where it stopped"),
         (HubFault::Loop, NO_SENSE, "HF_ENDPOINT"),
         (HubFault::Nowhere, NO_SENSE, "HF_ENDPOINT"),
         (HubFault::Endless, "", ""),

@@ -221,7 +221,7 @@ fn one_model_and_several_exclude_each_other() {
     run(&["serve", "--models", folder, "--alias", "x", "--port", "0"]).fails(
         2,
         "--alias names one model",
-        "leave --alias out",
+        "omit --alias",
     );
     run(&["serve", "--models", "/nothing/there", "--port", "0"]).fails(
         1,

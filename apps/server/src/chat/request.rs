@@ -75,7 +75,7 @@ fn answer_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let new = tokens_max(fields, "max_completion_tokens", 1)?;
     match (old, new) {
         (Some(old), Some(new)) if old != new => {
-            let message = format!("`max_tokens` says {old}, `max_completion_tokens` says {new}");
+            let message = format!("`max_tokens` is {old}, but `max_completion_tokens` is {new}");
             Err(fields.invalid("max_tokens", message))
         }
         _ => Ok(new.or(old)),
@@ -105,7 +105,7 @@ fn template_arguments(fields: &mut Fields, model: &Model) -> Result<Map<String, 
         return Err(fields.invalid(name, format!("one of {} was expected", EFFORTS.join(", "))));
     }
     if !reasoning::set_effort(&mut arguments, model, &effort) {
-        let message = "the chat template of this model cannot be told how much to reason";
+        let message = "the chat template of this model has no option for the reasoning effort";
         return Err(fields.unsupported(name, message));
     }
     Ok(arguments)

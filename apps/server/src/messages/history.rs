@@ -34,7 +34,8 @@ pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
         history.read(Fields::new(format!("{name}[{index}]"), message)?)?;
     }
     if history.messages.last().is_some_and(|last| last.role == Role::Assistant) {
-        let message = "an answer that goes on from an assistant's message is not supported; the last message must be the user's";
+        let message =
+            "continuing an assistant message is not supported; the last message must be the user's";
         return Err(fields.unsupported(name, message));
     }
     Ok(history.messages)

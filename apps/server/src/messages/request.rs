@@ -135,7 +135,8 @@ fn take_thinking(
     match kind.as_str() {
         "disabled" => {
             if !reasoning::set_switch(arguments, model, false) && can.thinking {
-                let message = "this model always reasons: its chat template cannot be told not to";
+                let message =
+                    "this model always reasons: its chat template has no option to disable it";
                 return Err(thinking.unsupported("type", message));
             }
         }
@@ -167,7 +168,7 @@ fn take_budget(
     let budget = thinking.integer(name, BUDGET_MIN..=TOKENS_MAX)?;
     let budget = budget.ok_or_else(|| thinking.invalid(name, "`budget_tokens` is missing"))?;
     if !reasoning::knows(model, variable) {
-        let message = "the chat template of this model cannot be told how long to reason; with `type` adaptive it reasons as long as it will";
+        let message = "the chat template of this model has no option for the reasoning length; use `type` adaptive";
         return Err(thinking.unsupported(name, message));
     }
     arguments.insert(variable.into(), budget.into());
@@ -186,7 +187,7 @@ fn take_effort(
         return Err(config.invalid(name, format!("one of {} was expected", known.join(", "))));
     }
     if !reasoning::has_efforts(model) || !reasoning::set_effort(arguments, model, &effort) {
-        let message = "the chat template of this model cannot be told how much to reason";
+        let message = "the chat template of this model has no option for the reasoning effort";
         return Err(config.unsupported(name, message));
     }
     Ok(())

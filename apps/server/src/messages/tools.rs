@@ -66,7 +66,7 @@ fn choice(
     let alone = kind != "none" && said.flag("disable_parallel_tool_use")?.unwrap_or(false);
     said.end()?;
     if schemas.is_empty() && choice != ToolChoice::None {
-        return Err(fields.invalid(name, "it means something with `tools` only"));
+        return Err(fields.invalid(name, "it requires `tools`"));
     }
     Ok((choice, alone.then_some(1)))
 }

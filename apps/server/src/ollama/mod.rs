@@ -106,7 +106,7 @@ async fn generate(
     match (server.models()?, keep) {
         (_, None) | (Models::One(_), Some(KeepAlive(None))) => {}
         (Models::One(_), Some(_)) => {
-            let message = "this server keeps its one model open; -1 says so";
+            let message = "this server keeps its only model open; use -1";
             return Err(ApiError::unsupported("keep_alive", message));
         }
         (Models::Pool(pool), Some(KeepAlive(keep))) => pool.keep(&name, keep),

@@ -113,7 +113,7 @@ pub(super) async fn show(server: &Server, mut fields: Fields) -> Result<Response
         Some(name) => name,
         None => model_name(&mut fields)?,
     };
-    fields.refuse("verbose", "there is no more to be said")?;
+    fields.refuse("verbose", "there are no further details")?;
     fields.refuse("system", "a model has its own prompts")?;
     fields.refuse("template", "a model has its own template")?;
     fields.end()?;

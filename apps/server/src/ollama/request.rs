@@ -134,7 +134,8 @@ fn thinking(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, Ap
         // The requested behaviour is the template's only one.
         None if reasons == model.capabilities().thinking => {}
         None => {
-            let message = "the chat template of this model cannot be told whether to reason";
+            let message =
+                "the chat template of this model has no option to switch reasoning on or off";
             return Err(fields.unsupported(name, message));
         }
     }

@@ -204,7 +204,7 @@ fn responses(route: &Route) -> Value {
         let schema = if kind == EVENTS { json!({}) } else { json!({ "type": "string" }) };
         content.insert(kind.into(), json!({ "schema": schema }));
     }
-    let mut responses = json!({ "200": { "description": "As asked for.", "content": content } });
+    let mut responses = json!({ "200": { "description": "Success.", "content": content } });
     let errors = errors_of(route.path);
     let with_body = ["408", "413", "415", "501"].into_iter().filter(|_| route.body.is_some());
     for status in ALWAYS.into_iter().chain([errors.busy()]).chain(with_body) {
@@ -239,7 +239,7 @@ fn words_of(status: &str) -> &'static str {
     match status {
         "400" => "Malformed, or a field that is missing, unknown, not supported or out of range.",
         "401" => "A key is needed.",
-        "403" => "A host or a page that is not known.",
+        "403" => "Unknown host or origin.",
         "404" => "No such route or model.",
         "405" => "No method of this route.",
         "408" => "The body came too slowly.",
@@ -249,6 +249,6 @@ fn words_of(status: &str) -> &'static str {
         "431" => "The head is too long.",
         "500" => "The server's own fault.",
         "501" => "The API has it, this server does not.",
-        _ => "Later, it may work: `Retry-After` says when.",
+        _ => "Temporarily unavailable: retry after `Retry-After` seconds.",
     }
 }

@@ -163,7 +163,9 @@ fn text_form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
         format.end()?;
     }
     if text.text("verbosity", NAME_BYTES_MAX)?.is_some_and(|word| word != "medium") {
-        return Err(text.unsupported("verbosity", "models cannot be told how much to say"));
+        return Err(
+            text.unsupported("verbosity", "the model has no option for the length of its answer")
+        );
     }
     text.end()?;
     Ok(guide)
@@ -177,7 +179,7 @@ fn take_reasoning(
     let Some(mut asked) = fields.object("reasoning")? else { return Ok(()) };
     for name in ["summary", "generate_summary"] {
         if asked.take(name).is_some() {
-            let message = "reasoning is told whole: there is no summary of it";
+            let message = "reasoning is returned in full; summaries are not supported";
             return Err(asked.unsupported(name, message));
         }
     }
@@ -187,7 +189,7 @@ fn take_reasoning(
             return Err(asked.invalid(name, format!("one of {} was expected", EFFORTS.join(", "))));
         }
         if !reasoning::set_effort(arguments, model, &effort) {
-            let message = "the chat template of this model cannot be told how much to reason";
+            let message = "the chat template of this model has no option for the reasoning effort";
             return Err(asked.unsupported(name, message));
         }
     }
@@ -248,7 +250,7 @@ fn take_stream(fields: &mut Fields) -> Result<bool, ApiError> {
     let stream = fields.flag("stream")?.unwrap_or(false);
     if let Some(mut options) = fields.object("stream_options")? {
         if !stream {
-            let message = "`stream_options` mean something with `stream` only";
+            let message = "`stream_options` requires `stream`";
             return Err(fields.invalid("stream_options", message));
         }
         if options.flag("include_obfuscation")? == Some(true) {

@@ -64,7 +64,7 @@ fn choice(fields: &mut Fields, schemas: &[ToolSchema]) -> Result<ToolChoice, Api
         }
     };
     if schemas.is_empty() {
-        return Err(fields.invalid(name, "it means something with `tools` only"));
+        return Err(fields.invalid(name, "it requires `tools`"));
     }
     Ok(choice)
 }

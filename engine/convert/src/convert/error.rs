@@ -47,7 +47,7 @@ pub enum ConvertError {
     #[error("calibration: {0}")]
     Calibrate(#[source] EngineError),
     /// A budget below the size of the smallest possible store.
-    #[error("a store needs at least {least} bytes, the budget is {asked}")]
+    #[error("a store needs at least {least} bytes, but the budget is {asked}")]
     Budget {
         /// The budget in bytes.
         asked: u64,

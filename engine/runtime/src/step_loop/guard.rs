@@ -177,7 +177,7 @@ impl Guard {
     fn receive(&mut self) -> Result<(), ConstraintError> {
         let ConstraintSlot::Away(masked) = std::mem::replace(&mut self.held, ConstraintSlot::Gone)
         else {
-            return Err(ConstraintError::failed("a mask was not asked for"));
+            return Err(ConstraintError::failed("no mask was requested"));
         };
         // The worker thread is gone if the channel is closed.
         let masked = masked.recv().map_err(|_| ConstraintError::Panicked)?;

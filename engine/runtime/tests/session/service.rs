@@ -61,7 +61,7 @@ fn no_threads_are_one_per_core_and_too_many_are_refused() {
         assert!(engine(threads).is_ok(), "{threads:?}");
     }
     let error = engine(Some(100_000)).unwrap_err().to_string();
-    assert_eq!(error, "number of compute threads: 100000 is over the limit of 1024");
+    assert_eq!(error, "number of compute threads: 100000 exceeds the limit of 1024");
 }
 
 #[test]

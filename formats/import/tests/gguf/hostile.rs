@@ -185,6 +185,6 @@ fn tokenizers_and_templates_that_make_no_sense() {
     says(file("qwen2", &["a"], &[]).text("tokenizer.chat_template", &template), "chat_template");
     // A header that exceeds the limit.
     let bytes = model(file("qwen2", &["a"], &[]).text("k", &"k".repeat(50 << 20))).bytes();
-    assert!(parse(&bytes).unwrap_err().to_string().contains("above the limit"));
+    assert!(parse(&bytes).unwrap_err().to_string().contains("exceeds the limit"));
     assert_eq!(text("a"), b"\x01\0\0\0\0\0\0\0a");
 }

@@ -21,7 +21,7 @@ pub enum NestedError {
         value: f32,
     },
     /// A block of weights is not valid MXFP4.
-    #[error("the 32 weights from row {row}, column {col} on are no block of MXFP4")]
+    #[error("the 32 weights from row {row}, column {col} are not an MXFP4 block")]
     NotMxfp4 {
         /// Row of the block.
         row: usize,
@@ -113,7 +113,7 @@ pub enum NestedError {
         found: usize,
     },
     /// A requested level needs planes that are not present.
-    #[error("level {wanted} was asked for, but the planes present reach level {present}")]
+    #[error("level {wanted} was requested, but the planes present reach level {present}")]
     LevelMissing {
         /// Requested level.
         wanted: Level,

@@ -418,7 +418,7 @@ impl<B: Backend> StreamedExperts<B> {
                 if self.request.wants(id) {
                     return Err(error);
                 }
-                tracing::debug!(%error, "a read that nobody waits for failed");
+                tracing::debug!(%error, "a read without a waiter failed");
                 Ok(())
             }
         }
