@@ -341,7 +341,7 @@ mod tests {
             assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
         }
         let unknown = "gpu".parse::<Device>().unwrap_err().to_string();
-        assert!(unknown.contains("`gpu` is no device"), "{unknown}");
+        assert!(unknown.contains("`gpu` is not a device"), "{unknown}");
     }
 
     #[test]

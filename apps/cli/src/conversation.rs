@@ -169,7 +169,7 @@ mod tests {
             ("{\"messages\": 3}", "it has no list of messages"),
             ("[]", "it has no list of messages"),
             ("{ 3: 4 }", "it is not valid JSON (line 1, column 3)"),
-            ("{\"messages\": [3]}", "no saved conversation"),
+            ("{\"messages\": [3]}", "not a saved conversation"),
         ] {
             std::fs::write(&path, text).unwrap();
             let message = Transcript::load(&path).unwrap_err().message;

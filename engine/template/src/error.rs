@@ -77,7 +77,7 @@ impl Fault {
     /// enabled.
     #[cold]
     pub(crate) fn broken(what: &'static str) -> Self {
-        debug_assert!(false, "it does not hold that {what}");
+        debug_assert!(false, "violated invariant: {what}");
         Self::Failed(format!("internal error: violated invariant: {what}"))
     }
 }

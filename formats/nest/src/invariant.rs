@@ -23,7 +23,7 @@ impl InternalError {
     #[cold]
     #[track_caller]
     pub fn new(what: &'static str) -> Self {
-        debug_assert!(false, "it does not hold that {what}");
+        debug_assert!(false, "violated invariant: {what}");
         Self::at(Location::caller(), what)
     }
 
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_broken_invariant_is_told_by_its_condition() {
         assert_eq!(outcome(4), Ok(1));
-        assert!(outcome(3).unwrap_err().ends_with("it does not hold that the number is even"));
+        assert!(outcome(3).unwrap_err().ends_with("violated invariant: the number is even"));
         assert!(outcome(0).unwrap_err().ends_with("that the number is at least two"));
     }
 
@@ -107,6 +107,6 @@ mod tests {
         let error = InternalError::at(Location::caller(), "one is two");
         assert!(error.file.ends_with("invariant.rs") && error.line > 80, "{error:?}");
         let text = format!("internal error at {}:{}: ", error.file, error.line);
-        assert_eq!(error.to_string(), text + "it does not hold that one is two");
+        assert_eq!(error.to_string(), text + "violated invariant: one is two");
     }
 }

@@ -146,5 +146,5 @@ fn what_cannot_be_measured_or_written() {
     let skewed = [&line[..], &["x.nest", "--router-skew", "-1"]].concat();
     assert_eq!(run(&skewed).code, Some(2));
     let ran = run(&["bench", "-p", "many"]);
-    assert!(ran.code == Some(2) && ran.err.contains("no list of numbers"), "{}", ran.err);
+    assert!(ran.code == Some(2) && ran.err.contains("not a list of numbers"), "{}", ran.err);
 }

@@ -166,7 +166,7 @@ fn settings_say_what_they_do() {
         ("/set temp 0", "/set parameter temp 0"),
         ("/set think", "cannot"),
         ("/set verbose", "in full"),
-        ("/set nohistory", "no longer kept"),
+        ("/set nohistory", "no longer saved"),
         ("/set quiet", "no statistics"),
         ("/load /no/such.nest", "check the spelling"),
         ("/read /dev/null", "0 lines go"),

@@ -79,7 +79,7 @@ fn answers_keep_to_regular_expressions_and_grammars() {
 
 #[test]
 fn an_answer_that_was_cut_says_so() {
-    let words = "warning: the answer was cut by its length and may be no valid JSON";
+    let words = "warning: the answer was cut by its length and may not be valid JSON";
     for form in [&["--json"][..], &["--json-object"], &["-j", SCHEMA]] {
         let ran = tell(&[form, &["--temp", "0", "-n", "2"]].concat());
         assert_eq!(ran.err.trim_end(), words, "{form:?}");
@@ -88,7 +88,7 @@ fn an_answer_that_was_cut_says_so() {
     let ran = tell(&["--regex", "[a-z]{40}", "--temp", "0", "-n", "2"]);
     assert!(ran.err.contains("was cut by its length and may lack its end"), "{}", ran.err);
     let ran = tell(&["-j", SCHEMA, "--temp", "0", "-n", "256", "--stop", "crew"]);
-    assert!(ran.err.contains("was cut by a stop string and may be no valid JSON"), "{}", ran.err);
+    assert!(ran.err.contains("was cut by a stop string and may not be valid JSON"), "{}", ran.err);
     // A full context does not restart the constraint.
     let ran = tell(&["--regex", "[a-z ]{4000}", "--temp", "0", "-c", "64"]);
     assert!(ran.err.contains("was cut by its length"), "{}", ran.err);

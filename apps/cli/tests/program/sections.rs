@@ -124,7 +124,7 @@ fn where_it_came_from_must_be_known_and_right() {
     let name = moved.display().to_string();
     let upgrade =
         |more: &[&str]| command(&server, home.path(), &[&["upgrade", &name][..], more].concat());
-    upgrade(&[]).fails(2, "nothing says where", "-hf OWNER/REPO");
+    upgrade(&[]).fails(2, "is unknown", "-hf OWNER/REPO");
     upgrade(&["-hf", "Nobody/Nothing"]).fails(1, "does not exist", "spelling");
     upgrade(&["-hf", "Nobody/Stores:other.nest"]).fails(1, "`other.nest`", FILE);
     upgrade(&["-hf", REPOSITORY, "--offline"]).fails(1, "needs the network", "--offline");

@@ -158,7 +158,7 @@ fn what_would_be_open_to_all_is_refused() {
     let empty = scratch().join("serve-no-keys");
     std::fs::write(&empty, "\n").unwrap();
     let empty = empty.to_str().unwrap();
-    serve(&["--api-key-file", empty]).fails(1, "no key", "one key a line");
+    serve(&["--api-key-file", empty]).fails(1, "list of keys is empty", "one key a line");
     serve(&["--api-key-file", "/nothing/there"]).fails(1, "cannot read", "spelling");
     let pipe = scratch().join("serve-pipe");
     let _ = std::fs::remove_file(&pipe);

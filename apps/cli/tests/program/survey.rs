@@ -151,7 +151,7 @@ fn what_a_repository_holds_instead_is_said() {
     refused(&["config.json", "pytorch_model.bin"], REPOSITORY, "pytorch_model.bin", "safetensors");
     refused(&["a.nest", "b.nest"], REPOSITORY, "2 stores", "a.nest, b.nest");
     let model = "Nobody/Small-MoE:Q4_K_M";
-    refused(&["x-Q8_0.gguf"], model, "no `Q4_K_M`", "Q8_0 (100 B)");
+    refused(&["x-Q8_0.gguf"], model, "is a `Q4_K_M`", "Q8_0 (100 B)");
     refused(&["x-Q9_S.gguf"], REPOSITORY, "none of", "Q4_K_M");
     refused(&["config.json", "model.safetensors"], model, "no GGUF files", "--level");
     refused(&["x-00001-of-00002.gguf"], REPOSITORY, "none of", "Q4_K_M");

@@ -209,7 +209,8 @@ impl<B: Backend> ExpertCache<B> {
     ) -> Option<usize> {
         let Self { experts, routed, .. } = self;
         routed.resolve_misses(encoder, stats, &mut |id, uses| match &mut *experts {
-            Experts::Streamed(streamed) => streamed.count_found(id, uses),
+            // Default: an expert that cannot be counted is missing, and its request returns the error.
+            Experts::Streamed(streamed) => streamed.count_found(id, uses).ok().flatten(),
             Experts::Resident(layers) => {
                 let of_layer = layers.get(id.layer as usize)?;
                 of_layer.get(id.expert as usize).map(Arc::clone)

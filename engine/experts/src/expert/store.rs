@@ -152,9 +152,8 @@ impl StoreSource {
         &self.store
     }
 
-    /// Returns the number of an expert's planes, from the first, that a level needs.
-    pub fn planes_of(&self, expert: ExpertId, level: Level) -> usize {
-        let Some(group) = self.store.group(&GroupId::Expert(expert)) else { return 0 };
+    /// Returns the number of a group's planes, from the first, that a level needs.
+    pub fn planes_of(&self, group: &Group, level: Level) -> usize {
         // Default: a level that the store cannot provide has no planes.
         let planes = self.store.index().planes_at(group, level).unwrap_or(0);
         planes.min(self.planes(group))

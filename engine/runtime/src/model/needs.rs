@@ -36,7 +36,7 @@ pub(super) fn model_needs(
             // In a store without a head, the embedding serves as one too.
             GroupId::Embedding if index.group(&GroupId::Head).is_none() => (2, level),
             // An allocation may choose less than the highest level.
-            GroupId::Expert(id) => (1, planes_level(source.planes_of(*id, level), level)),
+            GroupId::Expert(_) => (1, planes_level(source.planes_of(group, level), level)),
             _ => (1, level),
         };
         needs.weight_bytes += times * group_bytes(index, group, level);

@@ -519,7 +519,7 @@ fn float_kind(code: u8) -> Option<FloatKind> {
 
 fn float_dtype(code: u8) -> Option<DType> {
     let all = [DType::F32, DType::F16, DType::Bf16];
-    all.into_iter().find(|dtype| dtype_code(*dtype) == code)
+    all.into_iter().find(|dtype| dtype_code(*dtype) == Some(code))
 }
 
 const MATRIX_KINDS: [MatrixKind; 19] = [

@@ -6,13 +6,19 @@ use super::index::{Encoding, Group, GroupId, Index, Matrix};
 use super::{format, hash};
 use crate::DType;
 
-/// Returns the number of an element type in the index.
-pub(super) const fn dtype_code(dtype: DType) -> u8 {
+/// Returns the number of an element type in the index, or `None` for a type that stores do not have.
+pub(super) const fn dtype_code(dtype: DType) -> Option<u8> {
     match dtype {
-        DType::F32 => format::ENCODING_F32,
-        DType::F16 => format::ENCODING_F16,
-        DType::Bf16 | DType::U8 => format::ENCODING_BF16,
+        DType::F32 => Some(format::ENCODING_F32),
+        DType::F16 => Some(format::ENCODING_F16),
+        DType::Bf16 => Some(format::ENCODING_BF16),
+        DType::U8 => None,
     }
+}
+
+fn float_code(dtype: DType) -> u8 {
+    // Default: a number that readers refuse. Plans are checked before they are encoded.
+    dtype_code(dtype).unwrap_or(u8::MAX)
 }
 
 impl Index {
@@ -76,7 +82,7 @@ impl Index {
         }
         for tensor in self.groups.iter().flat_map(|group| &group.tensors) {
             out.u8(tensor.kind as u8);
-            out.u8(dtype_code(tensor.dtype));
+            out.u8(float_code(tensor.dtype));
             out.u8(u8::try_from(tensor.shape.len()).unwrap_or(u8::MAX));
             out.zeros(1);
             // Default: 0 marks an absent dimension.
@@ -141,7 +147,7 @@ fn encode_group(group: &Group, out: &mut ByteWriter) {
 fn encode_matrix(matrix: &Matrix, out: &mut ByteWriter) {
     let (layout, encoding, codec) = match matrix.encoding {
         Encoding::Nested { layout, codec, .. } => (layout.code(), format::ENCODING_NESTED, codec),
-        Encoding::Float(dtype) => (crate::nested::Layout::RowMajor.code(), dtype_code(dtype), NONE),
+        Encoding::Float(dtype) => (crate::nested::Layout::RowMajor.code(), float_code(dtype), NONE),
     };
     out.u8(matrix.kind as u8);
     out.u8(layout);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::bytes::align_up;
 use super::check::Cursor;
 use super::decode::check_name;
+use super::encode::dtype_code;
 use super::error::StoreError;
 use super::format::{
     ALIGNMENT_DEFAULT, ALIGNMENT_MAX, ALIGNMENT_MIN, ALIGNMENT_SMALL, HEADER_BYTES,
@@ -15,8 +16,8 @@ use super::header::Header;
 use super::index::{
     CodecSlot, Encoding, Extent, FloatTensor, Group, GroupId, Index, Matrix, Section,
 };
-use crate::Plane;
 use crate::nested::{Codec, MAX_TABLES, NestedCodec, SCALED_CODEC_BYTES, ScaledCodec};
+use crate::{DType, Plane};
 
 /// A planned section: a named set of extents in file order.
 #[derive(Clone, Debug)]
@@ -59,6 +60,14 @@ pub struct StorePlan {
     codecs: Vec<CodecSlot>,
     groups: Vec<Group>,
     asset_bytes: HashMap<String, u64>,
+}
+
+/// Checks that stores have values of this type.
+fn check_dtype(dtype: DType) -> Result<(), String> {
+    match dtype_code(dtype) {
+        Some(_) => Ok(()),
+        None => Err(format!("has values of {dtype}, which no store has")),
+    }
 }
 
 impl StorePlan {
@@ -154,6 +163,8 @@ impl StorePlan {
                 if !(1..=2).contains(&tensor.shape.len()) || !sizes_fit {
                     return Err(error(format!("{:?} has shape {:?}", tensor.kind, tensor.shape)));
                 }
+                check_dtype(tensor.dtype)
+                    .map_err(|reason| error(format!("{:?} {reason}", tensor.kind)))?;
             }
         }
         Ok(())
@@ -174,7 +185,7 @@ impl StorePlan {
                 }
                 Ok(())
             }
-            Encoding::Float(_) => Ok(()),
+            Encoding::Float(dtype) => check_dtype(dtype),
         }
     }
 

@@ -360,6 +360,11 @@ fn plans_that_cannot_be_are_refused() {
         plan.add_group(GroupId::Dense { layer: 9 }, vec![], vec![norm]);
     });
     assert!(misplaced.contains("tensor count"), "{misplaced}");
+    let bytes = refuse(|plan| {
+        let norm = tensor(FloatKind::FinalNorm, DType::U8, &[4]);
+        plan.add_group(GroupId::Floats { layer: Some(7) }, vec![], vec![norm]);
+    });
+    assert!(bytes.contains("FinalNorm has values of U8"), "{bytes}");
     let empty = StorePlan::new(b"", "{}").index();
     assert!(matches!(empty, Err(StoreError::Plan { .. })));
 }

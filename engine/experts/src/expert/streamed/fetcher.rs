@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use nestling_formats::memory::{OutOfMemory, try_with_capacity};
+use nestling_formats::memory::try_with_capacity;
 use nestling_formats::store::{Extent, GroupId, Store};
 use nestling_formats::{ExpertId, InternalError, Invariant, Level, Plane};
 
@@ -227,11 +227,11 @@ impl Fetcher {
         late: LatePlanes,
         residency: &mut Residency,
         evicted: &mut Vec<PlaneId>,
-    ) {
+    ) -> Result<(), InternalError> {
         let of_this_layer = self.later.len();
         for (expert, range) in experts {
             let id = ExpertId { layer, expert };
-            let planes = self.extents.planes_wanted(id, &uses[range]);
+            let planes = self.extents.planes_wanted(id, &uses[range])?;
             residency.expect(layer, expert);
             let awaited = late.awaited(planes);
             for id in PlaneId::first(id, awaited) {
@@ -254,6 +254,7 @@ impl Fetcher {
         self.later.rotate_left(of_this_layer);
         let ahead = self.later.len() - of_this_layer;
         self.later.make_contiguous()[..ahead].sort_by_key(|id| id.plane);
+        Ok(())
     }
 
     /// Returns whether a plane was read for a prediction whose layer has not started yet.
@@ -305,23 +306,26 @@ impl ExtentTable {
     /// Creates the table for this number of experts in each layer.
     ///
     /// # Errors
-    /// [`OutOfMemory`].
+    /// Returns an error if the memory or an expert is missing.
     pub fn new(
         source: &StoreSource,
         experts: impl Iterator<Item = usize>,
-    ) -> Result<Self, OutOfMemory> {
+    ) -> Result<Self, EngineError> {
         let store: &Store = source.store();
         let mut layers = Vec::new();
         for (layer, count) in (0..).zip(experts) {
             let entry = |expert| {
                 let id = ExpertId { layer, expert };
                 let group = store.group(&GroupId::Expert(id));
-                let extent = |plane| store.extent(group?, plane).cloned();
-                let planes = Level::ALL.map(|level| source.planes_of(id, level));
-                ExpertExtents { extents: Plane::ALL.map(extent), planes }
+                let group = group.invariant("a checked store has every expert")?;
+                let extent = |plane| store.extent(group, plane).cloned();
+                let planes = Level::ALL.map(|level| source.planes_of(group, level));
+                Ok::<_, InternalError>(ExpertExtents { extents: Plane::ALL.map(extent), planes })
             };
             let mut entries = try_with_capacity(BOOKS, count)?;
-            entries.extend((0..count as u32).map(entry));
+            for expert in 0..count as u32 {
+                entries.push(entry(expert)?);
+            }
             layers.push(entries);
         }
         Ok(Self { layers })
@@ -365,10 +369,13 @@ impl ExtentTable {
     }
 
     /// Returns the number of an expert's planes, from the first, that its rows need.
-    pub fn planes_wanted(&self, id: ExpertId, rows: &[ExpertUse]) -> usize {
-        let Some(expert) = self.expert(id) else { return 0 };
+    ///
+    /// # Errors
+    /// [`InternalError`] for an expert outside of the table.
+    pub fn planes_wanted(&self, id: ExpertId, rows: &[ExpertUse]) -> Result<usize, InternalError> {
+        let expert = self.expert(id).invariant("routing chooses experts of the model")?;
         // Default: without rows, no planes are needed.
-        rows.iter().map(|used| expert.planes[used.level.index()]).max().unwrap_or(0)
+        Ok(rows.iter().map(|used| expert.planes[used.level.index()]).max().unwrap_or(0))
     }
 }
 

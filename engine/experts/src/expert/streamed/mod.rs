@@ -34,7 +34,7 @@ mod tiers;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nestling_formats::{ExpertId, Level, Plane, invariant};
+use nestling_formats::{ExpertId, InternalError, Level, Plane, invariant};
 use nestling_import::FeedForward as FeedForwardConfig;
 
 pub use cpu_unit::HostOptions;
@@ -201,7 +201,7 @@ impl<B: Backend> StreamedExperts<B> {
                 let what = format!("routing of layer {layer}");
                 return Err(EngineError::mismatch(what, expected, expert));
             }
-            let planes = self.count_use(ExpertId { layer, expert }, &uses[range.clone()]);
+            let planes = self.count_use(ExpertId { layer, expert }, &uses[range.clone()])?;
             self.request.want(expert, planes, range)?;
         }
         let Self { request, fetcher, host, residency, stats, .. } = self;
@@ -212,9 +212,9 @@ impl<B: Backend> StreamedExperts<B> {
     }
 
     /// Counts uses of an expert before its misses are handled. Returns the number of planes its rows need.
-    fn count_use(&mut self, id: ExpertId, rows: &[ExpertUse]) -> usize {
+    fn count_use(&mut self, id: ExpertId, rows: &[ExpertUse]) -> Result<usize, InternalError> {
         let Self { fetcher, residency, stats, .. } = self;
-        let planes = fetcher.extents().planes_wanted(id, rows);
+        let planes = fetcher.extents().planes_wanted(id, rows)?;
         residency.used(id.layer, id.expert, planes, rows.len() as u32);
         let bits: u64 = rows.iter().map(|used| u64::from(used.level.bits())).sum();
         stats.asked_bits += bits;
@@ -233,14 +233,21 @@ impl<B: Backend> StreamedExperts<B> {
         }
         stats.expert_hits += u64::from(is_hit);
         stats.expert_misses += u64::from(!is_hit);
-        planes
+        Ok(planes)
     }
 
     /// Counts uses of an expert that was routed on the device, and returns the expert.
-    pub fn count_found(&mut self, id: ExpertId, rows: &[ExpertUse]) -> Option<Arc<FeedForward<B>>> {
-        self.count_use(id, rows);
+    ///
+    /// # Errors
+    /// [`InternalError`] for an expert that the model does not have.
+    pub fn count_found(
+        &mut self,
+        id: ExpertId,
+        rows: &[ExpertUse],
+    ) -> Result<Option<Arc<FeedForward<B>>>, InternalError> {
+        self.count_use(id, rows)?;
         self.stats.served_bits += rows.iter().map(|used| u64::from(used.level.bits())).sum::<u64>();
-        self.device.bound(id).map(Arc::clone)
+        Ok(self.device.bound(id).map(Arc::clone))
     }
 
     /// Pins experts that fit and plans reads of their missing planes. An expert is admitted with all planes
@@ -349,7 +356,7 @@ impl<B: Backend> StreamedExperts<B> {
         uses: &[ExpertUse],
     ) -> Result<(), EngineError> {
         let Self { request, fetcher, residency, evicted, .. } = self;
-        fetcher.plan_ahead(layer, experts, uses, request.late(), residency, evicted);
+        fetcher.plan_ahead(layer, experts, uses, request.late(), residency, evicted)?;
         self.drop_evicted()?;
         self.submit(ReadClass::Idle)?;
         self.read_later()

@@ -273,11 +273,11 @@ impl Harness {
         self.model.wanted.clear();
         for (expert, used) in &sorted {
             let id = ExpertId { layer, expert: *expert };
-            let planes = self.source.planes_of(id, used.level);
-            self.model.wanted.insert(*expert, planes);
             self.model.stats.asked_bits += u64::from(used.level.bits());
             let store = self.source.store();
             let group = store.group(&GroupId::Expert(id)).unwrap();
+            let planes = self.source.planes_of(group, used.level);
+            self.model.wanted.insert(*expert, planes);
             let extents = Plane::ALL.into_iter().take(planes);
             let bytes = extents.map(|plane| store.extent(group, plane).unwrap().length);
             self.model.stats.wanted_bytes += bytes.sum::<u64>();
