@@ -20,20 +20,18 @@ use crate::{OpenOptions, open_in, open_with};
 /// - The *expert* budget ([`Model::set_expert_budget`]) is the part of the rest that streamed experts may
 ///   use.
 ///
-/// ```no_run
-/// use nestling::{Builder, CancelToken, Device};
+/// ```
+/// use nestling::{Builder, Device};
 ///
-/// # fn main() -> Result<(), nestling::EngineError> {
-/// let cancel = CancelToken::new();
-/// let model = Builder::new("models/nestling-storyteller.nest")
+/// # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");
+/// let model = Builder::new(store)
 ///     .device(Device::Cpu)
 ///     .memory_budget(512 << 20)
-///     .context_length(2048)
+///     .context_length(512)
 ///     .progress(|progress| println!("{progress:?}"))
-///     .cancel(&cancel)
 ///     .open()?;
-/// # Ok(())
-/// # }
+/// assert_eq!(model.engine().budget().total_bytes(), Some(512 << 20));
+/// # Ok::<(), nestling::EngineError>(())
 /// ```
 #[must_use = "nothing is opened before `open`"]
 pub struct Builder {
@@ -46,6 +44,12 @@ pub struct Builder {
 
 impl Builder {
     /// Creates a builder for a model path, as accepted by [`crate::open`].
+    ///
+    /// ```no_run
+    /// let model = nestling::Builder::new("qwen3.nest").context_length(4096).open()?;
+    /// println!("{} on {}", model.context_length(), model.device_name());
+    /// # Ok::<(), nestling::EngineError>(())
+    /// ```
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
@@ -57,6 +61,14 @@ impl Builder {
     }
 
     /// Sets the compute device. The default is the best one available.
+    ///
+    /// ```no_run
+    /// use nestling::{Builder, Device};
+    ///
+    /// let device: Device = "cpu".parse()?;
+    /// let model = Builder::new("qwen3.nest").device(device).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn device(mut self, device: Device) -> Self {
         self.options.device.device = device;
         self
@@ -66,6 +78,14 @@ impl Builder {
     /// ([`EngineOptions::memory_budget`]).
     ///
     /// The default is the memory that the system reports as free, less a margin. `u64::MAX` means no limit.
+    ///
+    /// ```no_run
+    /// let model = nestling::Builder::new("qwen3.nest").memory_budget(12 << 30).open()?;
+    /// if let Some(plan) = model.memory_plan() {
+    ///     println!("{:?}: {} bytes", plan.residence, plan.total_bytes());
+    /// }
+    /// # Ok::<(), nestling::EngineError>(())
+    /// ```
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.options.engine.memory_budget = Some(bytes);
         self
@@ -85,6 +105,14 @@ impl Builder {
     }
 
     /// Sets the level of all weights. The default is the highest level of the model.
+    ///
+    /// ```no_run
+    /// use nestling::{Builder, Level};
+    ///
+    /// let model = Builder::new("qwen3.nest").level(Level::L4).open()?;
+    /// assert_eq!(model.limits().level_max, Some(Level::L4));
+    /// # Ok::<(), nestling::EngineError>(())
+    /// ```
     pub fn level(mut self, level: Level) -> Self {
         self.options.model.level = Some(level);
         self
@@ -106,18 +134,46 @@ impl Builder {
     /// Opens the model in an existing engine, whose models share its threads and memory budget.
     ///
     /// The builder's options for an engine's memory and threads are then ignored.
+    ///
+    /// ```no_run
+    /// use nestling::{Builder, Engine, EngineOptions};
+    ///
+    /// let engine = Engine::new(EngineOptions::default())?;
+    /// let small = Builder::new("small.nest").in_engine(&engine).open()?;
+    /// let large = Builder::new("large.nest").in_engine(&engine).open()?;
+    /// println!("{} bytes", engine.budget().used_bytes());
+    /// # Ok::<(), nestling::EngineError>(())
+    /// ```
     pub fn in_engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
         self
     }
 
     /// Changes any other option of the engine.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let gap = Duration::from_millis(50);
+    /// let builder = nestling::Builder::new("qwen3.nest").engine(|options| options.gap_target = gap);
+    /// let model = builder.open()?;
+    /// assert_eq!(model.engine().options().gap_target, gap);
+    /// # Ok::<(), nestling::EngineError>(())
+    /// ```
     pub fn engine(mut self, change: impl FnOnce(&mut EngineOptions)) -> Self {
         change(&mut self.options.engine);
         self
     }
 
     /// Changes any other option of the model.
+    ///
+    /// ```no_run
+    /// use nestling::{Builder, Residence};
+    ///
+    /// let builder = Builder::new("qwen3.nest").model(|options| options.residence = Residence::Lazy);
+    /// let model = builder.open()?;
+    /// # Ok::<(), nestling::EngineError>(())
+    /// ```
     pub fn model(mut self, change: impl FnOnce(&mut ModelOptions)) -> Self {
         change(&mut self.options.model);
         self
@@ -131,6 +187,16 @@ impl Builder {
 
     /// Cancels the opening between two layers once `cancel` is triggered. Later cancellation does not affect
     /// the model.
+    ///
+    /// ```
+    /// use nestling::{Builder, CancelToken, EngineError};
+    ///
+    /// # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");
+    /// let cancel = CancelToken::new();
+    /// cancel.cancel();
+    /// let opened = Builder::new(store).cancel(&cancel).open();
+    /// assert!(matches!(opened, Err(EngineError::Cancelled)));
+    /// ```
     pub fn cancel(mut self, cancel: &CancelToken) -> Self {
         self.cancel = cancel.child();
         self
@@ -153,6 +219,17 @@ impl Builder {
     ///
     /// Dropping the future stops the opening between two layers. On platforms without threads, its first poll
     /// does the work.
+    ///
+    /// ```no_run
+    /// use nestling::{Builder, EngineError, GenerateOptions};
+    ///
+    /// async fn story(path: &str) -> Result<String, EngineError> {
+    ///     let model = Builder::new(path).open_async().await?;
+    ///     let options = GenerateOptions { max_tokens: Some(100), ..GenerateOptions::default() };
+    ///     let generation = model.session().generate_async("Once upon a time", &options).await?;
+    ///     Ok(generation.await?.0)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// Fails as [`crate::open_with`] does, or with [`EngineError::Thread`].

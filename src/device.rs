@@ -56,6 +56,15 @@ pub enum DeviceError {
 }
 
 /// Parses `auto`, `cpu`, `cuda` or `wgpu`, the last two optionally with `:INDEX` or `:NAME`.
+///
+/// ```
+/// use nestling::{Device, DeviceError};
+///
+/// assert_eq!("auto".parse(), Ok(Device::Auto));
+/// assert_eq!("cpu".parse::<Device>()?.to_string(), "cpu");
+/// assert!(matches!("gpu".parse::<Device>(), Err(DeviceError::Unknown { .. })));
+/// # Ok::<(), DeviceError>(())
+/// ```
 impl FromStr for Device {
     type Err = DeviceError;
 
@@ -130,6 +139,14 @@ pub enum OpenDevice {
 
 impl DeviceOptions {
     /// Opens the device.
+    ///
+    /// ```
+    /// use nestling::{Device, DeviceOptions};
+    ///
+    /// let options = DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() };
+    /// assert!(options.open()?.is_cpu());
+    /// # Ok::<(), nestling::EngineError>(())
+    /// ```
     ///
     /// # Errors
     /// Fails with [`EngineError::Device`] if a device requested by name is unavailable or cannot be opened.
@@ -306,6 +323,18 @@ impl OpenDevice {
     }
 
     /// Opens a model on the device.
+    ///
+    /// ```no_run
+    /// use nestling::{CancelToken, DeviceOptions, Engine, EngineOptions, ModelOptions, ModelSource};
+    ///
+    /// let device = DeviceOptions::default().open()?;
+    /// let engine = Engine::new(EngineOptions::default())?;
+    /// let (source, options) = (ModelSource::at("qwen3.nest")?, ModelOptions::default());
+    /// let cancel = CancelToken::new();
+    /// let model = device.open_model(&engine, source, &options, &mut |_| {}, &cancel)?;
+    /// println!("opened on {}", device.name());
+    /// # Ok::<(), nestling::EngineError>(())
+    /// ```
     ///
     /// # Errors
     /// Fails as [`Model::open_source`] does, or with an error of the device.

@@ -1,7 +1,55 @@
 //! Runs Mixture-of-Experts language models from one bit-nested store.
 //!
-//! This is the crate that applications depend on. It opens models on the best device of the build, and
-//! re-exports the API of [`engine`] and [`nestling_formats`].
+//! Nestling runs models that are larger than memory: experts that do not fit are read from disk while the model
+//! runs. One store contains the model at 2, 3, 4, 6 and 8 bits per weight, and each generation can choose its
+//! level. This is the crate that applications depend on. It opens models on the best device of the build, and
+//! re-exports the API of [`engine`] and [`formats`].
+//!
+//! # Example
+//!
+//! [`open`] accepts the path of a store, here the one that is bundled with the repository:
+//!
+//! ```
+//! use nestling::{Event, GenerateOptions};
+//!
+//! # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");
+//! let model = nestling::open(store)?;
+//! let options = GenerateOptions { max_tokens: Some(4), ..GenerateOptions::greedy() };
+//! let mut text = String::new();
+//! for event in model.session().generate("The captain said", &options)? {
+//!     if let Event::Text(more) = event? {
+//!         text.push_str(&more);
+//!     }
+//! }
+//! assert!(!text.is_empty());
+//! # Ok::<(), nestling::EngineError>(())
+//! ```
+//!
+//! # Types
+//!
+//! | type | purpose |
+//! |---|---|
+//! | [`open`], [`Builder`], [`OpenOptions`] | opening a model: with defaults, step by step, with options in a struct |
+//! | [`Device`], [`DeviceOptions`] | compute device: the CPU or a GPU |
+//! | [`Engine`], [`EngineOptions`] | threads and memory budget, shared by all models of an engine |
+//! | [`Model`], [`ModelOptions`] | an open model: levels, context length, residence of experts, tokenizer |
+//! | [`Session`], [`SnapshotContents`] | token history with its KV cache; can be forked and saved |
+//! | [`Chat`], [`Conversation`], [`Message`] | conversation with a transcript, tools and reasoning |
+//! | [`GenerateOptions`], [`SamplingOptions`] | limits, sampling, stop strings and level of one generation |
+//! | [`Generation`], [`Event`] | running output: a blocking iterator, a stream or a future |
+//! | [`Constraint`], [`ConstraintSource`] | constraints on the output; the feature `guide` implements them |
+//! | [`PageStore`] | computed prefixes on disk, reused by later processes |
+//! | [`CancelToken`] | cancellation of an opening or a generation |
+//! | [`EngineError`], [`ErrorClass`] | errors; the class separates the caller's errors from temporary ones |
+//!
+//! # Features
+//!
+//! | feature | purpose |
+//! |---|---|
+//! | `convert` | conversion of checkpoints, GGUF files in place, calibration, evaluation |
+//! | `guide` | outputs that follow a JSON schema, a regular expression or a grammar |
+//! | `wgpu` | GPUs through Vulkan, Metal and Direct3D 12 |
+//! | `cuda` | NVIDIA GPUs through the CUDA driver, which is loaded at run time |
 
 mod builder;
 mod device;
@@ -46,6 +94,17 @@ use std::path::Path;
 use system::{MemoryState, SystemFiles};
 
 /// Options of [`open_with`].
+///
+/// ```
+/// use nestling::{Device, DeviceOptions, ModelOptions, OpenOptions};
+///
+/// let options = OpenOptions {
+///     device: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
+///     model: ModelOptions { context_length: Some(2048), ..ModelOptions::default() },
+///     ..OpenOptions::default()
+/// };
+/// assert_eq!(options.engine.memory_budget, None);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     /// Options of the device.
@@ -66,6 +125,13 @@ pub struct OpenOptions {
 /// larger store is streamed. There is no limit if the system does not report its free memory, which so far
 /// only Linux does.
 ///
+/// ```
+/// use nestling::ErrorClass;
+///
+/// let error = nestling::open("missing.nest").err();
+/// assert_eq!(error.map(|error| error.class()), Some(ErrorClass::Source));
+/// ```
+///
 /// # Errors
 /// Fails as [`OpenDevice::open_model`] does.
 pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
@@ -74,6 +140,20 @@ pub fn open(path: impl AsRef<Path>) -> Result<Model, EngineError> {
 
 /// Opens a model as [`open`] does, with options. `progress` is called after each layer, and `cancel` takes
 /// effect between two layers.
+///
+/// ```
+/// use nestling::{CancelToken, ModelOptions, OpenOptions};
+///
+/// # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/models/nestling-storyteller.nest");
+/// let model = ModelOptions { context_length: Some(256), ..ModelOptions::default() };
+/// let options = OpenOptions { model, ..OpenOptions::default() };
+/// let mut parts = 0;
+/// let mut progress = |done: nestling::OpenProgress| parts = done.parts_done;
+/// let model = nestling::open_with(store, &options, &mut progress, &CancelToken::new())?;
+/// assert_eq!(model.context_length(), 256);
+/// assert!(parts > 0);
+/// # Ok::<(), nestling::EngineError>(())
+/// ```
 ///
 /// # Errors
 /// Fails as [`OpenDevice::open_model`] does.
@@ -106,6 +186,18 @@ fn open_on(
 /// Opens a model in an existing engine, so that several models share its threads and memory budget.
 ///
 /// [`OpenOptions::engine`] is ignored.
+///
+/// ```no_run
+/// use nestling::{CancelToken, Engine, EngineOptions, OpenOptions};
+///
+/// let options = EngineOptions { memory_budget: Some(8 << 30), ..EngineOptions::default() };
+/// let engine = Engine::new(options)?;
+/// let (options, cancel) = (OpenOptions::default(), CancelToken::new());
+/// let small = nestling::open_in(&engine, "small.nest", &options, &mut |_| {}, &cancel)?;
+/// let large = nestling::open_in(&engine, "large.nest", &options, &mut |_| {}, &cancel)?;
+/// assert!(engine.budget().used_bytes() <= 8 << 30);
+/// # Ok::<(), nestling::EngineError>(())
+/// ```
 ///
 /// # Errors
 /// Fails as [`OpenDevice::open_model`] does.

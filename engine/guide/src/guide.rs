@@ -26,6 +26,17 @@ impl Guide {
     /// Requires JSON that is valid for a schema, draft 2020-12 unless `$schema` names another. Formats in the
     /// schema are enforced.
     ///
+    /// ```
+    /// use nestling_guide::{Guide, GuideError};
+    /// use serde_json::json;
+    ///
+    /// let city = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    /// let guide = Guide::json_schema(&city)?;
+    /// let nothing = Guide::json_schema(&json!(false));
+    /// assert!(matches!(nothing, Err(GuideError::Unsatisfiable { .. })));
+    /// # Ok::<(), GuideError>(())
+    /// ```
+    ///
     /// # Errors
     /// Fails for schemas over the limits in [`crate::limits`], and for schemas with keywords that cannot be
     /// enforced. Such keywords are named in the error; no part of a schema is ignored.
@@ -34,6 +45,13 @@ impl Guide {
     }
 
     /// Does the same as [`Self::json_schema`], for the text of a schema.
+    ///
+    /// ```
+    /// use nestling_guide::Guide;
+    ///
+    /// assert!(Guide::json_schema_text(r#"{"type": "integer", "minimum": 1}"#).is_ok());
+    /// assert!(Guide::json_schema_text("{").is_err());
+    /// ```
     ///
     /// # Errors
     /// Fails like [`Self::json_schema`], and if the text is not JSON.
@@ -52,6 +70,15 @@ impl Guide {
     /// Requires text that a regular expression matches as a whole. The syntax is that of the crate `regex`,
     /// without look-around and anchors.
     ///
+    /// ```
+    /// use nestling_guide::Guide;
+    ///
+    /// let date = Guide::regex("[0-9]{4}-[0-9]{2}-[0-9]{2}")?;
+    /// let error = Guide::regex("a(").err().map(|error| error.to_string());
+    /// assert!(error.is_some_and(|error| error.contains("unclosed group")));
+    /// # Ok::<(), nestling_guide::GuideError>(())
+    /// ```
+    ///
     /// # Errors
     /// Fails if the expression exceeds the limits or cannot be compiled.
     pub fn regex(regex: &str) -> Result<Self, GuideError> {
@@ -61,6 +88,14 @@ impl Guide {
     /// Requires text of a context-free grammar in Lark's syntax, in the dialect of `llguidance`. The rule
     /// `start` is the answer, and `%json` embeds a JSON schema.
     ///
+    /// ```
+    /// use nestling_guide::Guide;
+    ///
+    /// let guide = Guide::lark("start: word (\" \" word)*\nword: \"tick\" | \"tock\"")?;
+    /// assert!(Guide::lark("start: nothing").is_err());
+    /// # Ok::<(), nestling_guide::GuideError>(())
+    /// ```
+    ///
     /// # Errors
     /// Fails if the grammar exceeds the limits or cannot be compiled.
     pub fn lark(grammar: &str) -> Result<Self, GuideError> {
@@ -68,6 +103,14 @@ impl Guide {
     }
 
     /// Requires one of several texts.
+    ///
+    /// ```
+    /// use nestling_guide::Guide;
+    ///
+    /// let guide = Guide::choices(&["yes".into(), "no".into()])?;
+    /// assert!(Guide::choices(&[]).is_err());
+    /// # Ok::<(), nestling_guide::GuideError>(())
+    /// ```
     ///
     /// # Errors
     /// Fails if `choices` is empty or exceeds [`crate::limits`].

@@ -6,6 +6,39 @@
 //! vocabulary when a generation starts, and cached for the next generation with the same model. A schema that
 //! cannot be compiled is an error with a reason; no part of a schema is ignored.
 //!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use nestling_core::CancelToken;
+//! use nestling_guide::Guide;
+//! use nestling_runtime::{Engine, EngineOptions, GenerateOptions, Model, ModelOptions};
+//!
+//! # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+//! let engine = Engine::new(EngineOptions::default())?;
+//! let options = ModelOptions::default();
+//! let model = Model::open(&engine, store, &options, &mut |_| {}, &CancelToken::new())?;
+//!
+//! let guide = Guide::choices(&["calm".into(), "stormy".into()])?;
+//! let options =
+//!     GenerateOptions { constraint: Some(Arc::new(guide)), ..GenerateOptions::greedy() };
+//! let answer = model.session().generate("The sea was", &options)?.into_text()?;
+//! assert!(["calm", "stormy"].contains(&answer.as_str()));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Types
+//!
+//! | type | purpose |
+//! |---|---|
+//! | [`Guide`] | JSON schema, regular expression, grammar or list of choices |
+//! | [`TypedGuide`] | answer that deserializes to a Rust type |
+//! | [`ToolGuide`], [`ToolChoice`] | tool calls with valid arguments |
+//! | [`GuideError`] | reason why a guide cannot be compiled |
+//!
+//! # Schemas
+//!
 //! A schema is rewritten to the keywords of the grammar engine. References are resolved within the same
 //! document. `oneOf`, `not`, `if`, `contains`, `uniqueItems`, `propertyNames`, `dependentRequired`,
 //! `dependentSchemas`, `unevaluatedProperties` and `unevaluatedItems` are replaced by schemas that admit the

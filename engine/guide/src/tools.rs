@@ -61,6 +61,17 @@ struct Grammar {
 impl ToolGuide {
     /// Creates a guide for tool calls.
     ///
+    /// ```
+    /// use nestling_guide::{ToolChoice, ToolGuide};
+    /// use nestling_text::ToolSchema;
+    /// use serde_json::json;
+    ///
+    /// let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    /// let tools = [ToolSchema::function("weather", "Returns the forecast.", parameters)];
+    /// assert!(ToolGuide::new(&tools, ToolChoice::Required).is_ok());
+    /// assert!(ToolGuide::new(&tools, ToolChoice::Named("clock".into())).is_err());
+    /// ```
+    ///
     /// # Errors
     /// Fails if there are no tools or too many, if a tool has no name or its parameters cannot be compiled,
     /// or if `choice` names an unknown tool. Fails for [`ToolChoice::None`], which needs no constraint.

@@ -17,6 +17,22 @@ pub fn schema_for<T: JsonSchema>() -> Value {
 }
 
 /// A guide for answers that are values of a type.
+///
+/// ```
+/// use nestling_guide::TypedGuide;
+///
+/// #[derive(schemars::JsonSchema, serde::Deserialize)]
+/// struct Weather {
+///     city: String,
+///     rain: bool,
+/// }
+///
+/// let guide = TypedGuide::<Weather>::new()?;
+/// // Pass `guide.constraint()` to a generation, then parse its text.
+/// let weather = guide.parse(r#"{"city": "Bergen", "rain": true}"#)?;
+/// assert!(weather.rain && weather.city == "Bergen");
+/// # Ok::<(), nestling_guide::GuideError>(())
+/// ```
 #[derive(Debug)]
 pub struct TypedGuide<T> {
     guide: Guide,

@@ -18,17 +18,19 @@ use crate::session::Session;
 /// An incomplete answer stays in the transcript, whether it was cancelled, its handle dropped, or an error
 /// ended it.
 ///
-/// ```no_run
+/// ```
 /// use nestling_runtime::{Chat, Conversation, GenerateOptions};
 ///
-/// # fn talk(model: &nestling_runtime::Model) -> Result<(), nestling_core::EngineError> {
+/// # use nestling_runtime::{Engine, Model};
+/// # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+/// # let engine = Engine::new(Default::default())?;
+/// # let model = Model::open(&engine, store, &Default::default(), &mut |_| {}, &Default::default())?;
 /// let mut chat = Chat::new(model.session(), Conversation::default());
-/// let options = GenerateOptions { max_tokens: Some(200), ..GenerateOptions::default() };
+/// let options = GenerateOptions { max_tokens: Some(4), ..GenerateOptions::default() };
 /// let answer = chat.send("How deep is the sea?", &options)?.into_text()?;
 /// let more = chat.send("And who measured it?", &options)?.into_text()?;
 /// assert_eq!(chat.transcript().len(), 4);
-/// # Ok(())
-/// # }
+/// # Ok::<(), nestling_core::EngineError>(())
 /// ```
 #[derive(Debug)]
 pub struct Chat {

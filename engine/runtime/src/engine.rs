@@ -33,6 +33,15 @@ pub struct Engine {
 impl Engine {
     /// Starts an engine.
     ///
+    /// ```
+    /// use nestling_runtime::{Engine, EngineOptions};
+    ///
+    /// let options = EngineOptions { memory_budget: Some(1 << 30), ..EngineOptions::default() };
+    /// let engine = Engine::new(options)?;
+    /// assert_eq!(engine.budget().available_bytes(), 1 << 30);
+    /// # Ok::<(), nestling_core::EngineError>(())
+    /// ```
+    ///
     /// # Errors
     /// Fails with [`EngineError::Limit`] for more than [`THREADS_MAX`] threads, and with [`EngineError::Thread`] if the
     /// thread of the step loop cannot be spawned.

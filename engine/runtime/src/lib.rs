@@ -1,4 +1,37 @@
 //! Model graphs, the step loop that batches sessions, sessions and generations.
+//!
+//! An [`Engine`] owns threads and a memory budget. Models are opened in an engine, and each session of a model
+//! is a token history with its KV cache. Generations of all sessions share the steps of one loop.
+//! Applications use these types through the crate `nestling`, which also chooses the device.
+//!
+//! # Example
+//!
+//! ```
+//! use nestling_core::CancelToken;
+//! use nestling_runtime::{Engine, EngineOptions, GenerateOptions, Model, ModelOptions};
+//!
+//! # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+//! let engine = Engine::new(EngineOptions::default())?;
+//! let options = ModelOptions::default();
+//! let model = Model::open(&engine, store, &options, &mut |_| {}, &CancelToken::new())?;
+//! let options = GenerateOptions { max_tokens: Some(4), ..GenerateOptions::greedy() };
+//! let text = model.session().generate("The captain said", &options)?.into_text()?;
+//! assert!(!text.is_empty());
+//! # Ok::<(), nestling_core::EngineError>(())
+//! ```
+//!
+//! # Types
+//!
+//! | type | purpose |
+//! |---|---|
+//! | [`Engine`], [`EngineOptions`] | threads, memory budget and step loop |
+//! | [`Model`], [`ModelOptions`] | weights, tokenizer and chat template |
+//! | [`Session`], [`Chat`] | token history; conversation with a transcript |
+//! | [`Generation`], [`GenerateOptions`] | running output: iterator, stream or future of [`Event`]s |
+//! | [`Input`], [`Conversation`], [`Prompt`] | inputs of a generation |
+//! | [`Constraint`] | interface of constraints on the output |
+//! | [`PageStore`] | computed prefixes on disk |
+//! | [`MemoryPlan`], [`ServiceStatus`] | planned memory; recent activity |
 
 pub mod capabilities;
 pub mod chat;

@@ -207,6 +207,16 @@ impl Model {
     ///
     /// `progress` is called after each layer. `cancel` takes effect between two layers.
     ///
+    /// ```no_run
+    /// # use nestling_runtime::{Engine, Model, ModelOptions, OpenProgress};
+    /// # let (engine, cancel) = (Engine::new(Default::default())?, nestling_core::CancelToken::new());
+    /// let options = ModelOptions { context_length: Some(2048), ..ModelOptions::default() };
+    /// let mut progress = |done: OpenProgress| println!("{} parts", done.parts_done);
+    /// let model = Model::open(&engine, "qwen3.nest", &options, &mut progress, &cancel)?;
+    /// assert_eq!(model.context_length(), 2048);
+    /// # Ok::<(), nestling_core::EngineError>(())
+    /// ```
+    ///
     /// # Errors
     /// Fails with [`EngineError::NotAModel`], with [`EngineError::Budget`] before loading if the memory
     /// budget is exceeded, or with [`EngineError::Cancelled`]. Returns an error if the source is damaged or

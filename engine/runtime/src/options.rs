@@ -39,10 +39,8 @@ pub struct EngineOptions {
     /// Driver of the step loop.
     pub driver: Driver,
     /// Target for the maximum wait between two tokens of a running generation while other prompts are
-    /// computed.
-    ///
-    /// Prompts are split into chunks that meet this target, or the nearest one possible with the model
-    /// ([`crate::ServiceStatus::gap_in_force`]). Never changes a result.
+    /// computed. Prompts are split into chunks that meet this target, or the nearest one possible with the
+    /// model ([`crate::ServiceStatus::gap_in_force`]). Never changes a result.
     #[serde(with = "wire::all_seconds")]
     pub gap_target: Duration,
     /// Maximum number of waiting generations. Further ones fail with [`EngineError::Busy`].
@@ -89,10 +87,8 @@ pub struct ModelOptions {
     #[serde(with = "options_wire::level")]
     pub level: Option<Level>,
     /// Budget for weights in bytes, which gives each matrix a level of at most `level` so that the error is
-    /// minimal.
-    ///
-    /// See [`nestling_experts::allocation`]. `None` means one level for all matrices. Ignored for unquantized
-    /// checkpoints.
+    /// minimal. See [`nestling_experts::allocation`]. `None` means one level for all matrices. Ignored for
+    /// unquantized checkpoints.
     pub weight_budget: Option<u64>,
     /// Dual routing: levels of at most `level` chosen for each token's experts; see
     /// [`nestling_experts::dual`].
@@ -113,18 +109,15 @@ pub struct ModelOptions {
     /// Maximum number of tokens per session. `None` means the trained context length, at most 8192.
     pub context_length: Option<usize>,
     /// Capacity of the KV cache in tokens, for all sessions together. `None` means twice the context length.
-    ///
     /// Sessions beyond it wait, or recompute their history.
     pub kv_tokens: Option<usize>,
-    /// Number of recurrent states for all sessions together, for models with recurrent layers.
-    ///
-    /// `None` means four per context of `kv_tokens`. A running session holds at least two, and retains up to
-    /// two of earlier positions for going back.
+    /// Number of recurrent states for all sessions together, for models with recurrent layers. `None` means
+    /// four per context of `kv_tokens`. A running session holds at least two, and retains up to two of
+    /// earlier positions for going back.
     pub recurrent_states: Option<usize>,
     /// Sharing of computed prefixes among sessions. Never changes a result in strict mode.
     pub prefixes: Prefixes,
     /// Page store on disk for shared prefixes, for later use and for other processes. `None` stores nothing.
-    ///
     /// Ignored with [`Prefixes::Alone`] and under dual routing in elastic mode. Never changes a result.
     #[serde(
         skip_deserializing,
@@ -232,9 +225,8 @@ pub enum Residence {
 pub struct GenerateOptions {
     /// Sampling settings. Unset fields use the model's `generation_config.json`.
     pub sampling: SamplingOptions,
-    /// Maximum number of tokens to generate. `None` means until the model ends or the context is full.
-    ///
-    /// With 0 the prompt is only computed and cached for later generations.
+    /// Maximum number of tokens to generate. `None` means until the model ends or the context is full. With 0
+    /// the prompt is only computed and cached for later generations.
     pub max_tokens: Option<usize>,
     /// Stop strings. They end the output and are not part of it.
     pub stop: Vec<String>,
@@ -261,10 +253,9 @@ pub struct GenerateOptions {
     /// with.
     #[serde(with = "options_wire::dual")]
     pub dual: Option<DualOptions>,
-    /// Constraint on the output. Tokens that it does not allow are never chosen, on any device.
-    ///
-    /// An output cut off by `max_tokens` may be incomplete, as [`crate::FinishReason::Length`] reports; so
-    /// may one ended by a stop string. The field holds code, so serde can neither read nor write it.
+    /// Constraint on the output. Tokens that it does not allow are never chosen, on any device. An output cut
+    /// off by `max_tokens` may be incomplete, as [`crate::FinishReason::Length`] reports; so may one ended by
+    /// a stop string. The field holds code, so serde can neither read nor write it.
     #[serde(
         skip_deserializing,
         skip_serializing_if = "Option::is_none",
@@ -273,9 +264,8 @@ pub struct GenerateOptions {
     pub constraint: Option<Arc<dyn ConstraintSource>>,
     /// Maximum number of unread events before the generation pauses.
     pub events_max: usize,
-    /// Priority: generations with a greater value run first and are preempted last.
-    ///
-    /// The priority of a waiting generation rises with time. Never changes a result.
+    /// Priority: generations with a greater value run first and are preempted last. The priority of a waiting
+    /// generation rises with time. Never changes a result.
     pub priority: i8,
     /// Deadline for the first token, relative to the call. It precedes others of its priority while it can
     /// still be met.
@@ -283,12 +273,10 @@ pub struct GenerateOptions {
     /// [`crate::Stats::is_late`] reports a missed deadline.
     #[serde(with = "wire::seconds")]
     pub deadline: Option<Duration>,
-    /// Salt of the shared prefixes: pages are shared only between generations with the same salt.
-    ///
-    /// Sharing is visible in the time to the first token. Generations without a salt share with each other.
+    /// Salt of the shared prefixes: pages are shared only between generations with the same salt. Sharing is
+    /// visible in the time to the first token. Generations without a salt share with each other.
     pub cache_salt: Option<String>,
     /// Scheduling group, such as a user: prompts of one group together get the share of a single group.
-    ///
     /// `None` makes the generation a group of one.
     pub group: Option<u64>,
 }

@@ -128,6 +128,19 @@ impl Session {
 
     /// Creates a second session with the same history. The KV cache is shared until the histories diverge.
     ///
+    /// ```
+    /// # use nestling_runtime::{Engine, Model};
+    /// # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// # let engine = Engine::new(Default::default())?;
+    /// # let model = Model::open(&engine, store, &Default::default(), &mut |_| {}, &Default::default())?;
+    /// let mut session = model.session();
+    /// session.append(&[3, 1, 4])?;
+    /// let mut fork = session.fork()?;
+    /// fork.append(&[1])?;
+    /// assert_eq!((session.tokens()?.len(), fork.tokens()?.len()), (3, 4));
+    /// # Ok::<(), nestling_core::EngineError>(())
+    /// ```
+    ///
     /// # Errors
     /// Fails with [`EngineError::SessionBusy`] while a generation runs.
     pub fn fork(&self) -> Result<Self, EngineError> {
@@ -136,6 +149,15 @@ impl Session {
     }
 
     /// Starts a generation that continues from `input`. All input errors are detected before any computation.
+    ///
+    /// ```no_run
+    /// # fn tell(mut session: nestling_runtime::Session) -> Result<(), nestling_core::EngineError> {
+    /// for event in session.generate("Once upon a time", &Default::default())? {
+    ///     println!("{:?}", event?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// Rendering and tokenization run within this call, and block for long inputs. Other sessions continue
     /// meanwhile, but the engine tokenizes one long text at a time. Input that is too long by its byte length

@@ -35,10 +35,9 @@ pub struct ServiceStatus {
     pub prefixes: PrefixStatus,
     /// Page stores on disk. Models that share a store count it once.
     pub page_store: PageStoreStatus,
-    /// Gap target in force, in seconds: the maximum wait between two tokens of a running generation.
-    ///
-    /// It is [`crate::EngineOptions::gap_target`], or the duration of the shortest step with a prompt chunk
-    /// if that is longer.
+    /// Gap target in force, in seconds: the maximum wait between two tokens of a running generation. It is
+    /// [`crate::EngineOptions::gap_target`], or the duration of the shortest step with a prompt chunk if that
+    /// is longer.
     pub gap_in_force: f64,
 }
 

@@ -4,6 +4,27 @@
 //! A template is part of a model and is untrusted code. It has no access to files, the clock or the network.
 //! All allocations and steps are charged against [`RenderLimits`] before they happen. The interpreter does
 //! not recurse on its input, so that no template can overflow the stack.
+//!
+//! # Example
+//!
+//! ```
+//! use nestling_template::{RenderOptions, Template};
+//!
+//! let template = Template::parse("Hello, {{ names | join(' and ') }}!")?;
+//! let variables = serde_json::from_str(r#"{"names": ["Ada", "Grace"]}"#)?;
+//! let text = template.render(&variables, &RenderOptions::default())?;
+//! assert_eq!(text, "Hello, Ada and Grace!");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Types
+//!
+//! | type | purpose |
+//! |---|---|
+//! | [`Template`] | parsed template, rendered any number of times |
+//! | [`RenderOptions`] | limits, cancellation and date of one rendering |
+//! | [`RenderLimits`] | maximum memory, output, work and time |
+//! | [`TemplateError`], [`TemplateErrorKind`] | line and cause of a failure |
 
 mod access;
 mod arguments;

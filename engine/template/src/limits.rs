@@ -51,6 +51,18 @@ pub(crate) const CALL_WORK: u64 = 300;
 pub(crate) const CHECK_WORK: u64 = 1_000_000;
 
 /// Resource limits of one rendering.
+///
+/// ```
+/// use nestling_template::{RenderLimits, RenderOptions, Template, TemplateErrorKind};
+///
+/// let limits = RenderLimits { work: 100_000, ..RenderLimits::default() };
+/// let options = RenderOptions { limits, ..RenderOptions::default() };
+/// let template = Template::parse("{% for i in range(90000) %}{{ i }}{% endfor %}")?;
+/// let error = template.render(&serde_json::Map::new(), &options).err();
+/// let kind = error.map(|error| error.kind);
+/// assert_eq!(kind, Some(TemplateErrorKind::Work { limit: 100_000 }));
+/// # Ok::<(), nestling_template::TemplateError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenderLimits {
     /// Maximum memory of values, output and variables in bytes.

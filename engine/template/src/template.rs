@@ -21,6 +21,16 @@ pub struct Template {
 }
 
 /// Options of a rendering.
+///
+/// ```
+/// use nestling_template::{RenderOptions, Template};
+///
+/// let date = |format: &str| Ok::<_, String>(format.replace("%Y", "2026"));
+/// let options = RenderOptions { strftime_now: Some(&date), ..RenderOptions::default() };
+/// let template = Template::parse("It is {{ strftime_now('%Y') }}.")?;
+/// assert_eq!(template.render(&serde_json::Map::new(), &options)?, "It is 2026.");
+/// # Ok::<(), nestling_template::TemplateError>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct RenderOptions<'a> {
     /// Limits on memory, work and time.
@@ -46,17 +56,42 @@ impl fmt::Debug for RenderOptions<'_> {
 
 impl Template {
     /// Parses a template.
+    ///
+    /// ```
+    /// use nestling_template::{Template, TemplateErrorKind};
+    ///
+    /// assert!(Template::parse("{{ 1 + 2 }}").is_ok());
+    /// let kind = Template::parse("{{ 1 + }}").err().map(|error| error.kind);
+    /// assert!(matches!(kind, Some(TemplateErrorKind::Syntax(_))));
+    /// ```
     pub fn parse(source: &str) -> Result<Self, TemplateError> {
         Ok(Self { program: parse(source)? })
     }
 
     /// Returns whether the template mentions a variable, attribute or key. A variable that it does not
     /// mention has no effect.
+    ///
+    /// ```
+    /// # use nestling_template::Template;
+    /// let template = Template::parse("{% if tools %}{{ tools | tojson }}{% endif %}")?;
+    /// assert!(template.names("tools") && !template.names("enable_thinking"));
+    /// # Ok::<(), nestling_template::TemplateError>(())
+    /// ```
     pub fn names(&self, name: &str) -> bool {
         self.program.name_numbers.contains_key(name)
     }
 
     /// Renders the template with the given variables.
+    ///
+    /// ```
+    /// use nestling_template::{RenderOptions, Template, TemplateErrorKind};
+    ///
+    /// let template = Template::parse("{% if not messages %}{{ raise_exception('no messages') }}{% endif %}")?;
+    /// let error = template.render(&serde_json::Map::new(), &RenderOptions::default()).err();
+    /// let kind = error.map(|error| error.kind);
+    /// assert_eq!(kind, Some(TemplateErrorKind::Refused("no messages".into())));
+    /// # Ok::<(), nestling_template::TemplateError>(())
+    /// ```
     pub fn render(
         &self,
         variables: &Map<String, Json>,

@@ -107,6 +107,16 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// Compiles a template.
+    ///
+    /// ```
+    /// use nestling_text::{ChatInput, ChatTemplate, Message};
+    ///
+    /// let template = ChatTemplate::new("{% for m in messages %}[{{ m.role }}] {{ m.content }};{% endfor %}")?;
+    /// let messages = [Message::system("Be brief."), Message::user("Hello")];
+    /// let chat = template.render(&ChatInput { messages: &messages, ..ChatInput::default() })?;
+    /// assert_eq!(chat.text(), "[system] Be brief.;[user] Hello;");
+    /// # Ok::<(), nestling_text::TextError>(())
+    /// ```
     pub fn new(source: &str) -> Result<Self, TextError> {
         if source.len() > TEMPLATE_BYTES_MAX {
             return Err(TextError::TooLarge {

@@ -24,6 +24,19 @@ pub struct DetokenizeStream {
 
 impl Tokenizer {
     /// Creates a stream that converts token ids to text and never splits a character.
+    ///
+    /// ```
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/demo_tokenizer.json");
+    /// # let tokenizer = nestling_text::Tokenizer::from_bytes(file, &std::fs::read(file)?)?;
+    /// let tokens = tokenizer.encode("hen 😀", Default::default())?;
+    /// let mut stream = tokenizer.decode_stream(false);
+    /// let mut text = String::new();
+    /// for token in tokens {
+    ///     text += &stream.push(token)?;
+    /// }
+    /// assert_eq!(text + &stream.finish()?, "hen 😀");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn decode_stream(&self, keep_special: bool) -> DetokenizeStream {
         DetokenizeStream::new(self.clone(), keep_special)
     }

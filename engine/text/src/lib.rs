@@ -1,6 +1,42 @@
 //! Text input and output: tokenization, sampling, messages, chat templates and streamed output.
 //!
-//! This crate is independent of models and devices; sessions combine them.
+//! This crate is independent of models and devices; sessions combine them. All input is untrusted: files of a
+//! model, messages and options are checked, and errors are typed ([`TextError`], [`SampleError`]).
+//!
+//! # Example
+//!
+//! Messages become the text of a prompt, and the output is split into reasoning, text and tool calls:
+//!
+//! ```
+//! use nestling_text::{ChatInput, ChatTemplate, Message, OutputEvent, OutputFormat, OutputParser};
+//!
+//! let source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|><think>";
+//! let messages = [Message::user("How deep is the sea?")];
+//! let input = ChatInput { messages: &messages, ..ChatInput::default() };
+//! let prompt = ChatTemplate::new(source)?.render(&input)?.text();
+//! assert_eq!(prompt, "<|user|>How deep is the sea?<|assistant|><think>");
+//!
+//! let mut parser = OutputParser::new(OutputFormat::detect(source, &prompt, &[]), 0);
+//! let mut events = parser.push("It varies.</think>");
+//! events.extend(parser.push("Up to 11 km."));
+//! events.extend(parser.finish());
+//! assert_eq!(events.first(), Some(&OutputEvent::Reasoning("It varies.".into())));
+//! assert_eq!(events.last(), Some(&OutputEvent::Text("Up to 11 km.".into())));
+//! # Ok::<(), nestling_text::TextError>(())
+//! ```
+//!
+//! # Types
+//!
+//! | type | purpose |
+//! |---|---|
+//! | [`Tokenizer`] | text to token ids and back |
+//! | [`DetokenizeStream`] | text of token ids that arrive one at a time |
+//! | [`Sampler`], [`SamplingParams`] | choice of the next token |
+//! | [`TokenMask`] | set of tokens allowed by a constraint |
+//! | [`Message`], [`ToolCall`], [`ToolSchema`] | conversation, in the JSON form of the OpenAI API |
+//! | [`ChatTemplate`] | conversation to the text of a prompt |
+//! | [`OutputParser`] | output to text, reasoning and tool calls |
+//! | [`StopMatcher`] | stop strings |
 
 mod argument_types;
 mod call_form;

@@ -91,6 +91,14 @@ impl From<String> for MessageContent {
 /// The reader also accepts `null` for absent fields, `reasoning` for `reasoning_content`, and `refusal` in
 /// place of the content. Content that is not text (images, sound, files) and the deprecated `function_call`
 /// are rejected with an error that names them. Other fields are ignored.
+///
+/// ```
+/// use nestling_text::Message;
+///
+/// let message: Message = serde_json::from_str(r#"{"role": "user", "content": "Hello"}"#)?;
+/// assert_eq!(message, Message::user("Hello"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Message {
     /// Author of the message.
@@ -270,6 +278,15 @@ pub struct ToolSchema(pub Value);
 
 impl ToolSchema {
     /// Creates a function tool.
+    ///
+    /// ```
+    /// use nestling_text::ToolSchema;
+    /// use serde_json::json;
+    ///
+    /// let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    /// let tool = ToolSchema::function("weather", "Returns the forecast of a city.", parameters);
+    /// assert_eq!(tool.name(), Some("weather"));
+    /// ```
     pub fn function(name: &str, description: &str, parameters: Value) -> Self {
         Self(json!({
             "type": "function",

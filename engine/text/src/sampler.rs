@@ -32,6 +32,15 @@ const EXPONENT_MIN: f64 = -60.0;
 const SORTED_FIRST: usize = 256;
 
 /// Sampling parameters. The default is the model's unmodified distribution.
+///
+/// ```
+/// use nestling_text::SamplingParams;
+///
+/// let params = SamplingParams { temperature: 0.7, top_p: 0.9, ..SamplingParams::default() };
+/// assert!(params.validate().is_ok());
+/// let error = SamplingParams { top_p: 0.0, ..params }.validate().err();
+/// assert_eq!(error.map(|error| error.name), Some("top_p"));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// Divisor of the logits; 0 is greedy.
@@ -194,6 +203,14 @@ impl Candidate {
 
 impl Sampler {
     /// Creates a sampler over `vocab_size` tokens. `seed` is used if the parameters contain none.
+    ///
+    /// ```
+    /// use nestling_text::{Sampler, SamplingParams};
+    ///
+    /// let sampler = Sampler::new(SamplingParams::greedy(), 3, 0)?;
+    /// assert_eq!(sampler.sample(&mut [0.1, 2.0, 0.3], 0)?.token, 1);
+    /// # Ok::<(), nestling_text::SampleError>(())
+    /// ```
     pub fn new(params: SamplingParams, vocab_size: usize, seed: u64) -> Result<Self, SampleError> {
         params.validate()?;
         let seed = params.seed.unwrap_or(seed);
@@ -263,6 +280,16 @@ impl Sampler {
     }
 
     /// Does the same as [`Self::sample`], but chooses among the tokens that `mask` allows.
+    ///
+    /// ```
+    /// use nestling_text::{Sampler, SamplingParams, TokenMask};
+    ///
+    /// let mut mask = TokenMask::all(3);
+    /// mask.forbid(1);
+    /// let sampler = Sampler::new(SamplingParams::greedy(), 3, 0)?;
+    /// assert_eq!(sampler.sample_masked(&mut [0.1, 2.0, 0.3], 0, Some(&mask))?.token, 2);
+    /// # Ok::<(), nestling_text::SampleError>(())
+    /// ```
     pub fn sample_masked(
         &self,
         logits: &mut [f32],

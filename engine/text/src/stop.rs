@@ -24,6 +24,16 @@ pub struct StopMatcher {
 
 impl StopMatcher {
     /// Creates a matcher for `stops`, which may be empty.
+    ///
+    /// ```
+    /// use nestling_text::StopMatcher;
+    ///
+    /// let mut matcher = StopMatcher::new(vec!["END".into()])?;
+    /// assert_eq!(matcher.push("text E").text, "text ");
+    /// let found = matcher.push("ND more");
+    /// assert_eq!((found.text.as_str(), found.stopped), ("", Some(0)));
+    /// # Ok::<(), nestling_text::TextError>(())
+    /// ```
     pub fn new(stops: Vec<String>) -> Result<Self, TextError> {
         if stops.len() > STOPS_MAX {
             return Err(TextError::InvalidOption {

@@ -27,6 +27,13 @@ pub struct TemplateTime {
 
 impl TemplateTime {
     /// Creates a time from seconds since 1970-01-01 00:00. Add the zone's offset for local time.
+    ///
+    /// ```
+    /// use nestling_text::TemplateTime;
+    ///
+    /// let time = TemplateTime::from_unix_seconds(86_400);
+    /// assert_eq!(time.to_string(), "1970-01-02T00:00:00Z");
+    /// ```
     pub fn from_unix_seconds(seconds: i64) -> Self {
         // Less than a day: it fits.
         let rest = seconds.rem_euclid(86_400) as u32;

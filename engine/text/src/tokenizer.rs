@@ -83,6 +83,16 @@ struct TokenEntry {
 
 impl Tokenizer {
     /// Reads a `tokenizer.json`. `file` is its name in errors.
+    ///
+    /// ```
+    /// use nestling_text::{EncodeOptions, Tokenizer};
+    ///
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/demo_tokenizer.json");
+    /// let tokenizer = Tokenizer::from_bytes("tokenizer.json", &std::fs::read(file)?)?;
+    /// let tokens = tokenizer.encode("Once upon a time", EncodeOptions::default())?;
+    /// assert_eq!(tokenizer.decode(&tokens, false)?, "Once upon a time");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_bytes(file: &str, bytes: &[u8]) -> Result<Self, TextError> {
         if bytes.len() > TOKENIZER_BYTES_MAX {
             let what = "tokenizer.json";
@@ -141,6 +151,18 @@ impl Tokenizer {
     }
 
     /// Encodes a text to token ids.
+    ///
+    /// ```
+    /// use nestling_text::{EncodeOptions, SpecialText};
+    ///
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/demo_tokenizer.json");
+    /// # let tokenizer = nestling_text::Tokenizer::from_bytes(file, &std::fs::read(file)?)?;
+    /// let parse = EncodeOptions::default();
+    /// assert_eq!(tokenizer.encode("<|im_end|>", parse)?, [2]);
+    /// let plain = EncodeOptions { special_text: SpecialText::Plain, ..parse };
+    /// assert!(tokenizer.encode("<|im_end|>", plain)?.len() > 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Fails with [`TextError::TooLarge`] before anything is computed, and with

@@ -32,10 +32,8 @@ const FLUSH_SECONDS_MAX: f64 = 30.0;
 /// Directory and size of a page store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageStoreOptions {
-    /// Directory used only for the store, created if it is missing.
-    ///
-    /// Pages can be turned back into prompts. A user who can read the directory learns them, and a user who can
-    /// write to it can change outputs.
+    /// Directory used only for the store, created if it is missing. Pages can be turned back into prompts. A
+    /// user who can read the directory learns them, and a user who can write to it can change outputs.
     pub directory: PathBuf,
     /// Maximum size of the pages in bytes. The least recently used pages are evicted.
     pub bytes_max: u64,
@@ -112,6 +110,17 @@ impl PageStoreStatus {
 
 impl PageStore {
     /// Opens a store in a directory.
+    ///
+    /// ```
+    /// use nestling_runtime::{ModelOptions, PageReads, PageStore, PageStoreOptions};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// let (directory, reads) = (folder.path().join("pages"), PageReads::WhenFaster);
+    /// let store = PageStore::open(PageStoreOptions { directory, bytes_max: 1 << 30, reads })?;
+    /// assert_eq!(store.status().pages, 0);
+    /// let options = ModelOptions { page_store: Some(store), ..ModelOptions::default() };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Fails with [`EngineError::PageStore`] if the directory cannot be created or read, or with
