@@ -70,7 +70,7 @@ pub enum CudaDeviceError {
     #[error("no CUDA device was found: the NVIDIA driver shows none")]
     NoneFound,
     /// The device is too old for the kernels.
-    #[error("{name} has compute capability {capability}, and 7.5 is the least that works")]
+    #[error("{name} has compute capability {capability}, but 7.5 is the minimum")]
     OldDevice {
         /// Name of the device.
         name: String,

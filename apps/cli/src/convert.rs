@@ -238,9 +238,8 @@ fn told(errors: &SourceErrors) -> Option<String> {
     let plain = 100.0 * errors.overall()?;
     let mut text = match errors.weighted() {
         Some(weighted) => format!(
-            "error of what the matrices compute on the calibration text: {:.2} %{}\n\
-             error of the weights against the source: {plain:.2} %, which calibration lets grow where \
-             that matters little",
+            "output error on the calibration text: {:.2} %{}\n\
+             weight error against the source: {plain:.2} % (calibration trades it for output error)",
             100.0 * weighted,
             kinds(errors.weighted_by_kind()),
         ),

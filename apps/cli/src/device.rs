@@ -200,7 +200,7 @@ fn as_text(kernels: &str, cuda: &CudaDevices, gpus: &[AdapterDescription]) -> St
     if gpus.is_empty() {
         text += "no GPU: the system has no Vulkan, Metal or Direct3D 12 driver\n";
     } else if gpus.iter().all(|gpu| gpu.kind == AdapterKind::Software) {
-        text += "no GPU: software is used only where --device names it\n";
+        text += "no GPU: the software device is slow, and only used if --device names it\n";
     }
     text
 }

@@ -104,7 +104,7 @@ impl Diagnosis {
 
     fn disk_words(&self) -> String {
         let Some(disk) = &self.disk else { return "not a disk of its own".into() };
-        let kind = if self.seeks() { ", with moving parts" } else { "" };
+        let kind = if self.seeks() { ", rotating" } else { "" };
         let block =
             disk.block_bytes.map_or(String::new(), |bytes| format!(", blocks of {bytes} B"));
         let ahead = disk
@@ -143,7 +143,7 @@ impl Diagnosis {
         }
         if let Some(disk) = &self.disk {
             if self.seeks() {
-                find("disk", "has moving parts: keep the store on an SSD".into());
+                find("disk", "rotates, or is a slow virtual disk: keep the store on an SSD".into());
             }
             if disk.readahead_bytes.is_some_and(|bytes| bytes >= READAHEAD_MUCH) {
                 find(

@@ -40,7 +40,7 @@ fn explained(error: &EngineError) -> Failure {
             Failure::new(format!("the weights need at least {needed}, the budget is {given}"))
                 .advise(format!("give {least} bytes or more"))
         }
-        EngineError::EmptyPrompt => failure.advise("give some text with -p"),
+        EngineError::EmptyPrompt => failure.advise("give a prompt with -p or on standard input"),
         EngineError::NotAModel { .. } | EngineError::Unreadable { .. } => failure.advise(
             "name a .nest store, a GGUF file or a Hugging Face checkpoint folder, or leave -m out to \
              use the bundled storyteller",
@@ -95,8 +95,8 @@ fn too_small(refused: &MemoryTooSmall) -> Failure {
         show(refused.program_bytes),
     ))
     .advise(format!(
-        "give --memory {} or more (--vram-budget, if that was given), shorten the context with -c, or \
-         lower --level",
+        "give {} or more as --memory (on a GPU as --vram-budget), shorten the context with -c, or lower \
+         --level",
         refused.least()
     ))
 }

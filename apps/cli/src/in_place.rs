@@ -174,8 +174,8 @@ pub fn tell(
     check(path, &refused, &ignored, console)?;
     if ignored.iter().all(|(_, given)| !given) {
         console.note(format_args!(
-            "{} runs where it lies, exactly; its experts are read whole: `nestling convert` makes a \
-             store whose lower levels read less",
+            "{} runs in place, with its exact weights. Its experts are read whole; a store made by \
+             `nestling convert` has lower levels that read less",
             path.display()
         ));
     }

@@ -39,7 +39,8 @@ pub fn prompt_text(args: &PromptArgs) -> Result<Option<String>> {
     // A final newline in a file is not part of the prompt.
     let text = if args.prompt.is_some() { &text } else { text.trim_end_matches(['\n', '\r']) };
     if text.is_empty() {
-        return Err(Failure::usage("the prompt is empty").advise("give some text with -p"));
+        return Err(Failure::usage("the prompt is empty")
+            .advise("give a prompt with -p or on standard input, or chat at a terminal"));
     }
     Ok(Some(text.into()))
 }

@@ -38,7 +38,7 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
     let name = match args.several.are_given() {
         true => several(&server, &args, console)?,
         false => {
-            console.note(format_args!("http://{address} answers as soon as the model is there"));
+            console.note(format_args!("http://{address} answers when the model is loaded"));
             let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
             let name = args.listen.alias.clone().unwrap_or_else(|| opened.name());
             let reopen = reopen(&opened, &args, console);

@@ -234,7 +234,7 @@ fn disk(
         let of_store = |one: &&ReadSpeed| place.sizes.contains(&one.block_bytes);
         return Ok(held.iter().filter(of_store).cloned().collect());
     }
-    console.note(format_args!("measuring how {name} is read best..."));
+    console.note(format_args!("measuring reads of {name}..."));
     let measured = place.measure()?;
     let all = known.reads.entry(name).or_default();
     all.retain(|one| !place.sizes.contains(&one.block_bytes));

@@ -96,12 +96,12 @@ fn whole_file(path: &Path, file: &InPlaceFile, report: &VerifyReport) -> String 
     let _ = match file.known {
         0 => writeln!(
             text,
-            "a GGUF file has no checksums: damage from before this first reading shows only where it \
-             makes no number; from now on any is found"
+            "a GGUF file has no checksums: damage before this first read is only found where a scale is \
+             not finite; later damage is always found"
         ),
         known => writeln!(
             text,
-            "{known} of {} parts were read on earlier occasions, and are what they were",
+            "{known} of {} extents were read before and are unchanged",
             report.extents,
         ),
     };

@@ -206,7 +206,12 @@ fn engine(out: &mut String, model: &Model) {
 fn experts(out: &mut String, streaming: &StreamStats) {
     head(out, "expert_hits_total", "counter", "Expert requests served from memory.");
     labelled(out, "expert_hits_total", "tier", [("memory", streaming.expert_hits)]);
-    head(out, "expert_misses_total", "counter", "Experts that were not.");
+    head(
+        out,
+        "expert_misses_total",
+        "counter",
+        "Expert requests with a missing or only prefetched plane.",
+    );
     labelled(out, "expert_misses_total", "tier", [("memory", streaming.expert_misses)]);
     head(out, "expert_read_bytes_total", "counter", "Bytes of experts that were read, by level.");
     let levels = Level::ALL.map(|level| level.bits().to_string());

@@ -38,7 +38,7 @@ fn devices_are_chosen_by_number_or_name() {
 #[test]
 fn a_device_that_is_too_old_is_refused_with_its_capability() {
     let old = chosen(&CudaDeviceChoice::Index(0)).unwrap_err().to_string();
-    assert_eq!(old, "Old card has compute capability 6.1, and 7.5 is the least that works");
+    assert_eq!(old, "Old card has compute capability 6.1, but 7.5 is the minimum");
     assert_eq!(CudaDeviceChoice::Auto.among(Vec::new()), Err(CudaDeviceError::NoneFound));
 }
 

@@ -59,9 +59,8 @@ pub struct RmArgs {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Removes downloads and conversions that were interrupted, temporary files, checksums of files that \
-are gone, and stores that no command finds any more though what they were made of, or a newer store of it, is here. \
-Models stay, and so does what a process works on."
+    after_help = "Removes interrupted downloads and conversions, temporary files, checksums of deleted files, and \
+outdated stores whose source or newer store is present. Models and files in use are kept."
 )]
 pub struct GcArgs {
     /// Show what would be removed without removing anything

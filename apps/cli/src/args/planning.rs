@@ -8,10 +8,10 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Nothing is loaded: the plan is computed from the store's index, from how often its \
-experts are used (measured at conversion, supposed otherwise), and from how fast this machine reads \
-memory and disk, which is measured first. `run --stats` shows the forecast beside what came of it.
-With -hf, and for what is not a store yet, configuration and headers are enough: a few range requests \
-say what would be downloaded, what disk and memory it takes, and how fast it would run.
+experts are used (measured at conversion, assumed otherwise), and from how fast this machine reads \
+memory and disk, which is measured first. `run --stats` compares the forecast with the run.
+With -hf, and for a model that is not a store yet, configuration and headers suffice: a few range \
+requests show the download, the disk and memory that it needs, and its speed.
 
 Examples:
   nestling plan -hf Qwen/Qwen3-30B-A3B --memory 12GiB

@@ -20,7 +20,7 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"qwen3\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
-Ctrl-C ends what is under way and then the program; a second one ends it at once.";
+Ctrl-C finishes running requests and then ends the program; a second one ends it at once.";
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]

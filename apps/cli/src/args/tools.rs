@@ -100,9 +100,9 @@ pub struct InspectArgs {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A GGUF file has no checksums: every block of it is read and made into what would \
-be computed with, its scales must be numbers, and what was read on an earlier occasion must be what it \
-was. Exit codes: 0 the file is whole, 3 it is damaged, 1 it cannot be read."
+    after_help = "A GGUF file has no checksums. Every block is read and transcoded, its scales must be \
+finite, and the data must equal that of earlier reads. Exit codes: 0 the file is whole, 3 it is damaged, \
+1 it cannot be opened, for example because it is cut."
 )]
 pub struct VerifyArgs {
     /// Store or GGUF file to check

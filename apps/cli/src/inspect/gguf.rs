@@ -79,7 +79,7 @@ pub fn as_text(path: &Path, file: &InPlaceFile, store: &Store, config: &ModelCon
     let (known, all) = (file.known, store.index().extents().len());
     let _ = writeln!(
         out,
-        "\n  checked   {known} of {all} parts were read on earlier occasions: damage since then is found\n\n  \
+        "\n  checked   checksums of {known} of {all} extents are known from earlier reads\n\n  \
          bits/weight counts attention, feed-forward and expert matrices with scales and padding"
     );
     out

@@ -48,7 +48,7 @@ pub fn print(report: &PlainReport, format: ReportFormat) -> Result<String> {
 
 fn text(report: &PlainReport) -> String {
     let mut out = super::report::judged(report.tokens, report.sequences);
-    out += "; what quantization costs is seen beside the checkpoint alone: --reference HF_DIR\n\n";
+    out += "; for the cost of quantization, compare with the checkpoint: --reference HF_DIR\n\n";
     out += &format!(
         "{:>14} {:>7} {:>9} {:>9} {:>21}\n",
         "", "bits", "bytes", "per token", "perplexity"

@@ -188,11 +188,11 @@ fn forecast_text(answer: &Answer) -> String {
         ByteSize(found.missing_bytes as u64),
     );
     if !answer.demand.is_measured && !found.is_whole() {
-        text += "          how often each expert is used is supposed: the store does not say\n";
+        text += "          the use of each expert is assumed: the store has no measurement\n";
     }
     let _ = writeln!(
         text,
-        "budgets   {} is the least that works; with {} everything is in memory\n",
+        "budgets   {} is the minimum; with {} all experts are in memory\n",
         ByteSize(answer.least_bytes),
         ByteSize(answer.whole_bytes()),
     );

@@ -79,7 +79,7 @@ fn a_plan_adds_up_and_says_what_a_speed_needs() {
     let levels = small["levels"].as_array().unwrap();
     assert_eq!(levels.len(), 5);
     let text = run(&[&["plan", bundled()], &SPEEDS[..], &["--memory", &budget]].concat()).ok();
-    for words in ["experts", "in memory", "tokens/s", "is the least that works"] {
+    for words in ["experts", "in memory", "tokens/s", "is the minimum"] {
         assert!(text.contains(words), "{words}: {text}");
     }
 }
