@@ -85,6 +85,16 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Returns an [`ImportError`] that names the file, key or tensor.
+    ///
+    /// ```
+    /// use nestling_import::Checkpoint;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let directory = Checkpoint::open(format!("{data}/tiny-qwen3-moe"))?;
+    /// let file = Checkpoint::open(format!("{data}/gguf/qwen3-moe.gguf"))?;
+    /// assert_eq!(directory.config().architecture, file.config().architecture);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ImportError> {
         let path = path.as_ref();
         if gguf::is_gguf(path) { gguf::open(path) } else { Self::open_directory(path) }
@@ -201,6 +211,17 @@ impl Checkpoint {
     /// # Errors
     /// [`ImportError::Io`], [`ImportError::Changed`], [`ImportError::NotFinite`] for an infinite or NaN
     /// weight, or [`ImportError::BlockScale`] for a block with such weights.
+    ///
+    /// ```
+    /// use nestling_import::Checkpoint;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let checkpoint = Checkpoint::open(format!("{data}/tiny-qwen3-moe"))?;
+    /// let norm = checkpoint.tensor("model.norm.weight").ok_or("no final norm")?;
+    /// let values = checkpoint.read_f32(norm)?;
+    /// assert_eq!(values.len(), checkpoint.config().hidden_size);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read_f32(&self, tensor: &TensorInfo) -> Result<Vec<f32>, ImportError> {
         let mut values = try_zeroed("a tensor", self.buffer_length(tensor.elements())?)?;
         self.read_f32_from(tensor, 0, &mut values)?;
@@ -332,6 +353,16 @@ impl Checkpoint {
     /// # Errors
     /// [`ImportError::Io`], [`ImportError::Limit`] for a file that is too large, or an [`ImportError`] for an
     /// invalid `tiktoken.model`.
+    ///
+    /// ```
+    /// use nestling_import::Checkpoint;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let checkpoint = Checkpoint::open(format!("{data}/tiny-tied"))?;
+    /// let assets = checkpoint.assets()?;
+    /// assert!(assets.iter().any(|asset| asset.name == "tokenizer.json"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn assets(&self) -> Result<Vec<Asset>, ImportError> {
         let mut assets = Vec::new();
         for name in ASSET_FILES {

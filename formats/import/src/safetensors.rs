@@ -66,6 +66,18 @@ impl SafetensorsHeader {
     /// # Errors
     /// Returns an error if the JSON is invalid, has duplicate names or an unsupported type, or if its tensors
     /// do not cover the rest of the file exactly.
+    ///
+    /// ```
+    /// use nestling_import::safetensors::{PREFIX_BYTES, SafetensorsHeader};
+    ///
+    /// let json = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    /// let file_bytes = PREFIX_BYTES + json.len() as u64 + 8;
+    /// let header = SafetensorsHeader::parse("model.safetensors", json, file_bytes)?;
+    /// let (name, entry) = &header.tensors[0];
+    /// assert_eq!(name, "bias");
+    /// assert_eq!(entry.length, 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn parse(file: &str, json: &[u8], file_bytes: u64) -> Result<Self, ImportError> {
         if json.first() != Some(&b'{') {
             let found = json.first().map_or("the end".into(), |byte| format!("byte {byte:#04x}"));

@@ -31,6 +31,16 @@ impl GenerationDefaults {
     ///
     /// # Errors
     /// Returns an [`ImportError`] that names the key and the problem.
+    ///
+    /// ```
+    /// use nestling_import::GenerationDefaults;
+    ///
+    /// let bytes = br#"{"do_sample": true, "temperature": 0.7, "top_k": 20}"#;
+    /// let defaults = GenerationDefaults::from_json("generation_config.json", bytes)?;
+    /// assert_eq!(defaults.temperature, Some(0.7));
+    /// assert_eq!(defaults.top_p, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let fields = Fields::parse(file, bytes, MAX_CONFIG_BYTES)?;
         let ranged = |key: &str, low: f64, high: f64| match fields.number(key)? {

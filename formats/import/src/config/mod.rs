@@ -507,6 +507,17 @@ impl ModelConfig {
     /// # Errors
     /// Returns an [`ImportError`] that names the key, for invalid JSON and for a missing, invalid,
     /// unsupported or unknown key.
+    ///
+    /// ```
+    /// use nestling_import::ModelConfig;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let bytes = std::fs::read(format!("{data}/tiny-qwen3-moe/config.json"))?;
+    /// let config = ModelConfig::from_json("config.json", &bytes)?;
+    /// assert_eq!(config.architecture.model_type(), "qwen3_moe");
+    /// assert!(config.is_mixture(0) && !config.is_mixture(1)); // layer 1 is dense
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let fields = Fields::parse(file, bytes, MAX_CONFIG_BYTES)?;
         let family = family(&fields)?;

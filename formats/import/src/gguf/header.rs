@@ -68,6 +68,17 @@ impl GgufHeader {
     /// # Errors
     /// The errors of [`Self::read`], and [`ImportError::Malformed`] if `bytes` does not contain the whole
     /// header.
+    ///
+    /// ```
+    /// use nestling_import::gguf::GgufHeader;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let bytes = std::fs::read(format!("{data}/gguf/qwen3-moe.gguf"))?;
+    /// let header = GgufHeader::parse("qwen3-moe.gguf", &bytes, bytes.len() as u64)?;
+    /// assert_eq!(header.metadata.text("general.architecture")?, Some("qwen3moe"));
+    /// assert!(header.tensors.iter().any(|tensor| tensor.name == "token_embd.weight"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn parse(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Self, ImportError> {
         let mut read = |offset: u64, out: &mut [u8]| {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
