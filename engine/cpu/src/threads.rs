@@ -99,6 +99,17 @@ impl ThreadPool {
     ///
     /// # Panics
     /// Panics if a part panicked, after all parts are done or abandoned.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use nestling_cpu::threads::ThreadPool;
+    ///
+    /// let sum = AtomicUsize::new(0);
+    /// ThreadPool::new(2).run(10, &|part| {
+    ///     sum.fetch_add(part, Ordering::Relaxed);
+    /// });
+    /// assert_eq!(sum.into_inner(), 45);
+    /// ```
     pub fn run(&self, parts: usize, job: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() || parts <= 1 {
             (0..parts).for_each(job);
@@ -145,6 +156,14 @@ impl ThreadPool {
     ///
     /// # Panics
     /// Panics like [`Self::run`].
+    ///
+    /// ```
+    /// use nestling_cpu::threads::ThreadPool;
+    ///
+    /// let mut squares = [0; 8];
+    /// ThreadPool::new(2).for_each_mut(&mut squares, &|index, square| *square = index * index);
+    /// assert_eq!(squares[7], 49);
+    /// ```
     pub fn for_each_mut<T: Send>(&self, items: &mut [T], job: &(dyn Fn(usize, &mut T) + Sync)) {
         let (count, items) = (items.len(), Items(items.as_mut_ptr()));
         let items = &items;
