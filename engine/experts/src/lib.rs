@@ -28,7 +28,7 @@
 //! | reads | [`reads::Reads`], [`reads::ReadOptions`], [`reads::ReadRequest`], [`reads::ReadDone`] |
 //! | cache and eviction | [`residency`] |
 //! | experts of a step | [`expert`] |
-//! | one level per matrix, for a budget | [`Allocation`], [`allocation::choose`], [`AllocationHash`] |
+//! | one level per matrix, for a budget | [`Allocation`], [`allocation::choose()`], [`AllocationHash`] |
 //! | one level per token and expert | [`DualOptions`], [`dual::DualRouting`], [`dual::LevelRouter`] |
 //! | configuration of a store | [`config_of`] |
 //! | timeline of reads and steps | [`record`] |

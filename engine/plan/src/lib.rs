@@ -21,7 +21,7 @@
 //!
 //! | question | items |
 //! |---|---|
-//! | speed for a budget of memory | [`plan::forecast`], [`plan::Demand`], [`plan::Forecast`] |
+//! | speed for a budget of memory | [`plan::forecast()`], [`plan::Demand`], [`plan::Forecast`] |
 //! | memory or level for a speed | [`plan::bytes_for`], [`plan::mean_level_for`] |
 //! | effect of a cache policy on a routing trace | [`simulate::simulate`], [`simulate::SimulationOptions`] |
 //! | waiting times of many requests | [`service`] |
