@@ -22,10 +22,6 @@ use crate::convert::ConvertError;
 /// Opens a checkpoint of a GGUF file as a store, without reading weights. The CPU computes with merged
 /// digits; devices need them apart.
 ///
-/// # Errors
-/// Fails with [`ConvertError::Checkpoint`] if files cannot be read, [`ConvertError::Store`] if no store can
-/// hold the model, or [`ConvertError::Refused`] without a tokenizer.
-///
 /// ```no_run
 /// use std::sync::Arc;
 /// use nestling_convert::in_place::open_in_place;
@@ -37,6 +33,10 @@ use crate::convert::ConvertError;
 /// assert!(store.is_derived());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// Fails with [`ConvertError::Checkpoint`] if files cannot be read, [`ConvertError::Store`] if no store can
+/// hold the model, or [`ConvertError::Refused`] without a tokenizer.
 pub fn open_in_place(checkpoint: Arc<Checkpoint>, digits: Digits) -> Result<Store, ConvertError> {
     let planned = plan::plan(&checkpoint, digits)?;
     let assets = planned.assets;

@@ -130,9 +130,6 @@ impl Budget {
 
     /// Reserves `needed_bytes` until the reservation is dropped.
     ///
-    /// # Errors
-    /// [`BudgetExceeded`] if the bytes are not free; nothing is reserved.
-    ///
     /// ```
     /// use nestling_core::Budget;
     /// use nestling_core::budget::Purpose;
@@ -145,6 +142,9 @@ impl Budget {
     /// assert_eq!(budget.available_bytes(), 100);
     /// # Ok::<(), nestling_core::BudgetExceeded>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`BudgetExceeded`] if the bytes are not free; nothing is reserved.
     pub fn reserve(
         &self,
         purpose: Purpose,

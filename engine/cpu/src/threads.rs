@@ -97,9 +97,6 @@ impl ThreadPool {
     ///
     /// A part must not call `run` of the same pool.
     ///
-    /// # Panics
-    /// Panics if a part panicked, after all parts are done or abandoned.
-    ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering};
     /// use nestling_cpu::threads::ThreadPool;
@@ -110,6 +107,9 @@ impl ThreadPool {
     /// });
     /// assert_eq!(sum.into_inner(), 45);
     /// ```
+    ///
+    /// # Panics
+    /// Panics if a part panicked, after all parts are done or abandoned.
     pub fn run(&self, parts: usize, job: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() || parts <= 1 {
             (0..parts).for_each(job);
@@ -154,9 +154,6 @@ unsafe impl<T: Send> Sync for Items<T> {}
 impl ThreadPool {
     /// Calls `job(index, item)` for each item once, and returns when all are done.
     ///
-    /// # Panics
-    /// Panics like [`Self::run`].
-    ///
     /// ```
     /// use nestling_cpu::threads::ThreadPool;
     ///
@@ -164,6 +161,9 @@ impl ThreadPool {
     /// ThreadPool::new(2).for_each_mut(&mut squares, &|index, square| *square = index * index);
     /// assert_eq!(squares[7], 49);
     /// ```
+    ///
+    /// # Panics
+    /// Panics like [`Self::run`].
     pub fn for_each_mut<T: Send>(&self, items: &mut [T], job: &(dyn Fn(usize, &mut T) + Sync)) {
         let (count, items) = (items.len(), Items(items.as_mut_ptr()));
         let items = &items;

@@ -6,9 +6,6 @@ use nestling_import::ModelConfig;
 
 /// Reads the model configuration of a store.
 ///
-/// # Errors
-/// Returns an error if the configuration is missing, damaged or not supported.
-///
 /// ```
 /// use nestling_experts::config_of;
 /// use nestling_formats::store::Store;
@@ -19,6 +16,9 @@ use nestling_import::ModelConfig;
 /// assert_eq!(config.experts_per_token_max(), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the configuration is missing, damaged or not supported.
 pub fn config_of(store: &Store) -> Result<ModelConfig, EngineError> {
     let file = format!("{}: config.json", store.name());
     Ok(ModelConfig::from_json(&file, &store.config_json()?)?)

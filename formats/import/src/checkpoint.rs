@@ -83,9 +83,6 @@ impl Checkpoint {
     /// Opens a directory, or a GGUF file (or any part of one). Reads all headers and checks each tensor
     /// against the configuration.
     ///
-    /// # Errors
-    /// Returns an [`ImportError`] that names the file, key or tensor.
-    ///
     /// ```
     /// use nestling_import::Checkpoint;
     ///
@@ -95,6 +92,9 @@ impl Checkpoint {
     /// assert_eq!(directory.config().architecture, file.config().architecture);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an [`ImportError`] that names the file, key or tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ImportError> {
         let path = path.as_ref();
         if gguf::is_gguf(path) { gguf::open(path) } else { Self::open_directory(path) }
@@ -208,10 +208,6 @@ impl Checkpoint {
 
     /// Reads a tensor's elements as f32, row by row.
     ///
-    /// # Errors
-    /// [`ImportError::Io`], [`ImportError::Changed`], [`ImportError::NotFinite`] for an infinite or NaN
-    /// weight, or [`ImportError::BlockScale`] for a block with such weights.
-    ///
     /// ```
     /// use nestling_import::Checkpoint;
     ///
@@ -222,6 +218,10 @@ impl Checkpoint {
     /// assert_eq!(values.len(), checkpoint.config().hidden_size);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`ImportError::Io`], [`ImportError::Changed`], [`ImportError::NotFinite`] for an infinite or NaN
+    /// weight, or [`ImportError::BlockScale`] for a block with such weights.
     pub fn read_f32(&self, tensor: &TensorInfo) -> Result<Vec<f32>, ImportError> {
         let mut values = try_zeroed("a tensor", self.buffer_length(tensor.elements())?)?;
         self.read_f32_from(tensor, 0, &mut values)?;
@@ -350,10 +350,6 @@ impl Checkpoint {
 
     /// Returns the small files of the model, in the order of [`ASSET_FILES`].
     ///
-    /// # Errors
-    /// [`ImportError::Io`], [`ImportError::Limit`] for a file that is too large, or an [`ImportError`] for an
-    /// invalid `tiktoken.model`.
-    ///
     /// ```
     /// use nestling_import::Checkpoint;
     ///
@@ -363,6 +359,10 @@ impl Checkpoint {
     /// assert!(assets.iter().any(|asset| asset.name == "tokenizer.json"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`ImportError::Io`], [`ImportError::Limit`] for a file that is too large, or an [`ImportError`] for an
+    /// invalid `tiktoken.model`.
     pub fn assets(&self) -> Result<Vec<Asset>, ImportError> {
         let mut assets = Vec::new();
         for name in ASSET_FILES {

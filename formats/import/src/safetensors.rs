@@ -63,10 +63,6 @@ pub fn header_length(file: &str, prefix: [u8; 8], file_bytes: u64) -> Result<u64
 impl SafetensorsHeader {
     /// Parses the JSON header of a file of `file_bytes` bytes.
     ///
-    /// # Errors
-    /// Returns an error if the JSON is invalid, has duplicate names or an unsupported type, or if its tensors
-    /// do not cover the rest of the file exactly.
-    ///
     /// ```
     /// use nestling_import::safetensors::{PREFIX_BYTES, SafetensorsHeader};
     ///
@@ -78,6 +74,10 @@ impl SafetensorsHeader {
     /// assert_eq!(entry.length, 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the JSON is invalid, has duplicate names or an unsupported type, or if its tensors
+    /// do not cover the rest of the file exactly.
     pub fn parse(file: &str, json: &[u8], file_bytes: u64) -> Result<Self, ImportError> {
         if json.first() != Some(&b'{') {
             let found = json.first().map_or("the end".into(), |byte| format!("byte {byte:#04x}"));

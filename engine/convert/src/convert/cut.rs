@@ -26,11 +26,6 @@ use nestling_experts::allocation::{
 ///
 /// The options' level limits all matrices. An interrupted cut is not resumed.
 ///
-/// # Errors
-/// Fails with [`ConvertError::Budget`] if the budget is below the smallest possible store,
-/// [`ConvertError::Store`], [`ConvertError::DestinationExists`], or
-/// [`ConvertError::Cancelled`].
-///
 /// ```no_run
 /// use std::path::Path;
 /// use nestling_convert::convert::{ConvertOptions, cut_store};
@@ -45,6 +40,11 @@ use nestling_experts::allocation::{
 /// println!("{} bytes", report.store_bytes);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// Fails with [`ConvertError::Budget`] if the budget is below the smallest possible store,
+/// [`ConvertError::Store`], [`ConvertError::DestinationExists`], or
+/// [`ConvertError::Cancelled`].
 pub fn cut_store(
     store: &Store,
     destination: &Path,

@@ -47,9 +47,6 @@ pub fn plan_store(
 
 /// Estimates the size in bytes of a model's store from its configuration alone.
 ///
-/// # Errors
-/// Fails with [`ConvertError::Store`] if no store can hold such a model.
-///
 /// ```
 /// use nestling_convert::convert::{ConvertOptions, estimate_store_bytes};
 /// use nestling_formats::Level;
@@ -63,6 +60,9 @@ pub fn plan_store(
 /// assert!(estimate_store_bytes(checkpoint.config(), &options)? < whole);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// Fails with [`ConvertError::Store`] if no store can hold such a model.
 pub fn estimate_store_bytes(
     config: &ModelConfig,
     options: &ConvertOptions,
@@ -84,9 +84,6 @@ pub fn estimate_store_bytes(
 /// so that the headers of the files suffice. A missing tokenizer is replaced by more space than any tokenizer
 /// needs, so that the size is an upper bound.
 ///
-/// # Errors
-/// Fails with [`ConvertError`] if no store can hold such a model, or if a small file cannot be read.
-///
 /// ```
 /// use nestling_convert::convert::{ConvertOptions, estimate_store};
 /// use nestling_formats::store::GroupId;
@@ -98,6 +95,9 @@ pub fn estimate_store_bytes(
 /// assert!(index.group(&GroupId::expert_of(0, 4)).is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// Fails with [`ConvertError`] if no store can hold such a model, or if a small file cannot be read.
 pub fn estimate_store(
     checkpoint: &Checkpoint,
     options: &ConvertOptions,

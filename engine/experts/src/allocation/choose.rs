@@ -36,9 +36,6 @@ pub struct ChooseOptions {
 
 /// Chooses the levels of a store's matrices for a budget in bytes.
 ///
-/// # Errors
-/// [`EngineError::WeightBudget`] if even the smallest allocation exceeds the budget.
-///
 /// ```
 /// use nestling_experts::Allocation;
 /// use nestling_experts::allocation::{ChooseOptions, Counting, choose, weight_bytes};
@@ -54,6 +51,9 @@ pub struct ChooseOptions {
 /// assert!(weight_bytes(index, &allocation, counting) <= budget);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// [`EngineError::WeightBudget`] if even the smallest allocation exceeds the budget.
 pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, EngineError> {
     let ChooseOptions { top, budget, counting, dense } = *options;
     let errors = Errors::of(index);

@@ -64,10 +64,6 @@ pub struct SyntheticReport {
 ///
 /// `progress` receives the bytes written and the total bytes. `cancel` is checked before each extent.
 ///
-/// # Errors
-/// [`EngineError::Cancelled`], or [`EngineError::Store`] if the disk is full or fails. The partial file is
-/// removed.
-///
 /// ```no_run
 /// use std::path::Path;
 /// use nestling_core::CancelToken;
@@ -82,6 +78,10 @@ pub struct SyntheticReport {
 /// println!("{} bytes per token", report.token_bytes);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// [`EngineError::Cancelled`], or [`EngineError::Store`] if the disk is full or fails. The partial file is
+/// removed.
 pub fn write_synthetic_store(
     destination: &Path,
     options: &SyntheticOptions,
@@ -108,9 +108,6 @@ pub fn write_synthetic_store(
 
 /// Returns the size in bytes of the store that [`write_synthetic_store`] would write.
 ///
-/// # Errors
-/// [`EngineError::Store`] if no store can hold such a model.
-///
 /// ```
 /// use nestling_formats::Level;
 /// use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, synthetic_store_bytes};
@@ -122,6 +119,9 @@ pub fn write_synthetic_store(
 /// assert!(synthetic_store_bytes(&options)? < whole);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Errors
+/// [`EngineError::Store`] if no store can hold such a model.
 pub fn synthetic_store_bytes(options: &SyntheticOptions) -> Result<u64, EngineError> {
     let assets = text::assets(&options.shape)?;
     let config = text::config(&assets)?;

@@ -29,9 +29,6 @@ impl GenerationDefaults {
     /// Parses and validates a `generation_config.json`; `file` is its name in errors. Keys without a field in
     /// this struct are ignored, because they do not affect the model.
     ///
-    /// # Errors
-    /// Returns an [`ImportError`] that names the key and the problem.
-    ///
     /// ```
     /// use nestling_import::GenerationDefaults;
     ///
@@ -41,6 +38,9 @@ impl GenerationDefaults {
     /// assert_eq!(defaults.top_p, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an [`ImportError`] that names the key and the problem.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let fields = Fields::parse(file, bytes, MAX_CONFIG_BYTES)?;
         let ranged = |key: &str, low: f64, high: f64| match fields.number(key)? {

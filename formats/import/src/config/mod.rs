@@ -504,10 +504,6 @@ impl ModelConfig {
 
     /// Parses and validates a `config.json`; `file` is its name in errors.
     ///
-    /// # Errors
-    /// Returns an [`ImportError`] that names the key, for invalid JSON and for a missing, invalid,
-    /// unsupported or unknown key.
-    ///
     /// ```
     /// use nestling_import::ModelConfig;
     ///
@@ -518,6 +514,10 @@ impl ModelConfig {
     /// assert!(config.is_mixture(0) && !config.is_mixture(1)); // layer 1 is dense
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an [`ImportError`] that names the key, for invalid JSON and for a missing, invalid,
+    /// unsupported or unknown key.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {
         let fields = Fields::parse(file, bytes, MAX_CONFIG_BYTES)?;
         let family = family(&fields)?;

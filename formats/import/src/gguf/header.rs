@@ -65,10 +65,6 @@ impl GgufHeader {
 
     /// Parses the header from the first bytes of a file of `file_bytes` bytes.
     ///
-    /// # Errors
-    /// The errors of [`Self::read`], and [`ImportError::Malformed`] if `bytes` does not contain the whole
-    /// header.
-    ///
     /// ```
     /// use nestling_import::gguf::GgufHeader;
     ///
@@ -79,6 +75,10 @@ impl GgufHeader {
     /// assert!(header.tensors.iter().any(|tensor| tensor.name == "token_embd.weight"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`], and [`ImportError::Malformed`] if `bytes` does not contain the whole
+    /// header.
     pub fn parse(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Self, ImportError> {
         let mut read = |offset: u64, out: &mut [u8]| {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);

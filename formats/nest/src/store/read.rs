@@ -61,9 +61,6 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// Opens a store; for a sharded store, `path` is the first shard and the others are next to it.
     ///
-    /// # Errors
-    /// A [`StoreError`] with the location and the problem.
-    ///
     /// ```
     /// use nestling_formats::Level;
     /// use nestling_formats::store::Store;
@@ -75,6 +72,9 @@ impl Store {
     /// assert_eq!(present, complete);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// A [`StoreError`] with the location and the problem.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::open_with(path, &OpenOptions::default())
     }
@@ -96,9 +96,6 @@ impl Store {
 
     /// Opens a store in any kind of storage.
     ///
-    /// # Errors
-    /// A [`StoreError`] with the location and the problem.
-    ///
     /// A store truncated after a section is a complete model of a lower level:
     ///
     /// ```
@@ -114,6 +111,9 @@ impl Store {
     /// assert_eq!(cut.level(), Level::L2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// A [`StoreError`] with the location and the problem.
     pub fn from_storage(storage: Arc<dyn Storage>, partial: bool) -> Result<Self, StoreError> {
         let (header, index) = read_index(&*storage)?;
         Self::new(storage, header, index, partial)
@@ -353,9 +353,6 @@ impl Store {
     /// Verifies an extent's bytes against its checksum; in a derived store, against the checksum of the first
     /// read.
     ///
-    /// # Errors
-    /// [`StoreError::Damaged`], or [`StoreError::Differs`] for a derived store.
-    ///
     /// ```
     /// use nestling_formats::Plane;
     /// use nestling_formats::store::{GroupId, Store, StoreError};
@@ -369,6 +366,9 @@ impl Store {
     /// assert!(matches!(store.check(extent, &bytes), Err(StoreError::Damaged { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], or [`StoreError::Differs`] for a derived store.
     pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
         let seed = self.index.seed(extent);
         let seed = seed.invariant("every extent belongs to a group of its index")?;
@@ -420,9 +420,6 @@ impl Store {
 
     /// Reads an asset, or returns `None` if the store does not have it.
     ///
-    /// # Errors
-    /// The errors of [`Self::read_extent`].
-    ///
     /// ```
     /// use nestling_formats::store::Store;
     ///
@@ -432,6 +429,9 @@ impl Store {
     /// assert!(store.asset("missing.json")?.is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Self::read_extent`].
     pub fn asset(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let group = self.index.group(&GroupId::asset(name));
         match group.and_then(|group| self.extent(group, Plane::P2)) {
