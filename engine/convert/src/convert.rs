@@ -105,6 +105,16 @@ pub enum SourceBlocks {
 }
 
 /// Options of a conversion.
+///
+/// ```
+/// use nestling_convert::convert::ConvertOptions;
+/// use nestling_formats::Level;
+///
+/// let mut options = ConvertOptions::default();
+/// options.level = Level::L4; // omit planes P6 and P8
+/// options.threads = 2;
+/// assert!(options.resume && !options.overwrite);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConvertOptions {

@@ -22,6 +22,18 @@ use crate::convert::ConvertError;
 /// Opens a checkpoint of a GGUF file as a store, without reading weights. The CPU computes with merged
 /// digits; devices need them apart.
 ///
+/// ```no_run
+/// use std::sync::Arc;
+/// use nestling_convert::in_place::open_in_place;
+/// use nestling_formats::store::Digits;
+/// use nestling_import::Checkpoint;
+///
+/// let checkpoint = Arc::new(Checkpoint::open("model.gguf")?);
+/// let store = open_in_place(checkpoint, Digits::Merged)?;
+/// assert!(store.is_derived());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Fails with [`ConvertError::Checkpoint`] if files cannot be read, [`ConvertError::Store`] if no store can
 /// hold the model, or [`ConvertError::Refused`] without a tokenizer.

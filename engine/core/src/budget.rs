@@ -76,6 +76,13 @@ impl fmt::Display for BudgetExceeded {
 impl std::error::Error for BudgetExceeded {}
 
 /// A number of bytes, printed in the largest unit with a value of at least 1.
+///
+/// ```
+/// use nestling_core::budget::Bytes;
+///
+/// assert_eq!(Bytes(3 << 20).to_string(), "3.0 MiB");
+/// assert_eq!(Bytes(512).to_string(), "512 bytes");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -122,6 +129,19 @@ impl Budget {
     }
 
     /// Reserves `needed_bytes` until the reservation is dropped.
+    ///
+    /// ```
+    /// use nestling_core::Budget;
+    /// use nestling_core::budget::Purpose;
+    ///
+    /// let budget = Budget::new(Some(100));
+    /// let experts = budget.reserve(Purpose::Experts, 70)?;
+    /// let error = budget.reserve(Purpose::KeyValue, 40).unwrap_err();
+    /// assert_eq!(error.available_bytes, 30);
+    /// drop(experts);
+    /// assert_eq!(budget.available_bytes(), 100);
+    /// # Ok::<(), nestling_core::BudgetExceeded>(())
+    /// ```
     ///
     /// # Errors
     /// [`BudgetExceeded`] if the bytes are not free; nothing is reserved.

@@ -7,6 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// Clones are the same token. Work checks it at least once per layer, per extent read and per tensor
 /// converted; it is not interrupted in between.
+///
+/// ```
+/// use nestling_core::CancelToken;
+///
+/// let engine = CancelToken::new();
+/// let generation = engine.child();
+/// assert!(!generation.is_cancelled());
+/// engine.cancel();
+/// assert!(generation.is_cancelled());
+/// ```
 #[derive(Clone, Debug)]
 pub struct CancelToken {
     /// Flags that cancel the token if any is set; the first is the token's own.
@@ -37,6 +47,15 @@ impl CancelToken {
     }
 
     /// Creates a child token of several parents, which is cancelled when any of `tokens` is.
+    ///
+    /// ```
+    /// use nestling_core::CancelToken;
+    ///
+    /// let (caller, engine) = (CancelToken::new(), CancelToken::new());
+    /// let either = CancelToken::any([&caller, &engine]);
+    /// caller.cancel();
+    /// assert!(either.is_cancelled() && !engine.is_cancelled());
+    /// ```
     pub fn any<'a>(tokens: impl IntoIterator<Item = &'a Self>) -> Self {
         let own = Arc::new(AtomicBool::new(false));
         let others = tokens.into_iter().flat_map(|token| token.flags.iter().cloned());

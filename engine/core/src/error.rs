@@ -287,6 +287,15 @@ pub enum EngineError {
 }
 
 /// Class of an error, by the party that can resolve it.
+///
+/// ```
+/// use nestling_core::{EngineError, ErrorClass};
+///
+/// fn may_retry(error: &EngineError) -> bool {
+///     matches!(error.class(), ErrorClass::Busy | ErrorClass::NoRoom)
+/// }
+/// assert!(!may_retry(&EngineError::Cancelled));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {

@@ -91,6 +91,15 @@ pub enum LevelMode {
 }
 
 /// Parameters of dual routing.
+///
+/// ```
+/// use nestling_core::{DualPolicy, Threshold};
+/// use nestling_formats::Level;
+///
+/// let policy = DualPolicy::up_to(Level::L8, Threshold::new(0.5));
+/// let scores = [f32::INFINITY, 0.9, 0.1, 0.0, 0.0]; // planes P2, P3, P4, P6, P8
+/// assert_eq!(policy.level(&scores), Level::L3);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DualPolicy {
     /// Minimum plane score.

@@ -1,8 +1,35 @@
 //! Types and interfaces shared by all parts of the engine; the crate itself computes nothing.
 //!
-//! Contents: the device interface ([`backend`]), rows of a step and their levels ([`batch`],
-//! [`level_policy`]), KV pages and recurrent states, weights in memory, memory budgets, cancellation, errors,
-//! and records of expert use.
+//! All parts of an engine draw on one memory budget and check one cancellation token, and every failure has a
+//! class by the party that can resolve it:
+//!
+//! ```
+//! use nestling_core::budget::Purpose;
+//! use nestling_core::{Budget, CancelToken};
+//!
+//! let budget = Budget::new(Some(1 << 20));
+//! let weights = budget.reserve(Purpose::Weights, 1 << 19)?;
+//! assert!(budget.reserve(Purpose::KeyValue, 1 << 20).is_err());
+//! drop(weights); // releases the bytes
+//! assert_eq!(budget.used_bytes(), 0);
+//!
+//! let cancel = CancelToken::new();
+//! assert!(!cancel.is_cancelled());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | subject | items |
+//! |---|---|
+//! | memory | [`Budget`], [`BudgetExceeded`], [`MemoryTooSmall`] |
+//! | cancellation | [`CancelToken`] |
+//! | errors | [`EngineError`], [`ErrorClass`] |
+//! | devices | [`Backend`], [`Encoder`], [`BackendCounters`] |
+//! | rows of a step | [`Batch`], [`Row`], [`SequenceRef`], [`ModelRunner`], [`StepOutput`] |
+//! | levels of the rows | [`LevelPolicy`], [`DualPolicy`], [`Threshold`], [`LevelMode`] |
+//! | KV cache and recurrent states | [`kv_cache`], [`KvDtype`], [`recurrent`] |
+//! | weights in memory | [`weights`], [`ActivationMode`], [`arena`] |
+//! | scheduling | [`schedule::Scheduler`], [`schedule::admit`] |
+//! | records of expert use | [`RoutingRecorder`], [`routing_trace::RoutingTrace`], [`StreamStats`] |
 
 pub mod arena;
 pub mod backend;

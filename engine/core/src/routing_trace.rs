@@ -72,6 +72,21 @@ struct Header {
 }
 
 /// Routing of consecutive steps of a model.
+///
+/// ```
+/// use nestling_core::routing_trace::{
+///     LayerRouting, RoutingTrace, TraceShape, TraceStep, TraceWriter,
+/// };
+///
+/// let shape = TraceShape { experts: vec![4], experts_per_token: 1 };
+/// let layer = LayerRouting { ids: vec![2], weights: vec![1.0], levels: vec![8] };
+/// let mut writer = TraceWriter::new(Vec::new(), &shape)?;
+/// writer.step(&TraceStep { layers: vec![layer] })?;
+/// let bytes = writer.finish()?;
+/// let trace = RoutingTrace::read("example", &bytes[..])?;
+/// assert_eq!(trace.steps[0].layers[0].ids, [2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoutingTrace {
     /// Model parameters.

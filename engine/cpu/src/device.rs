@@ -73,6 +73,17 @@ impl Cpu {
     }
 
     /// Creates a CPU with the given threads, which may be shared, and kernels.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use nestling_cpu::Cpu;
+    /// use nestling_cpu::kernels::Kernels;
+    /// use nestling_cpu::threads::ThreadPool;
+    ///
+    /// let pool = Arc::new(ThreadPool::new(2));
+    /// let first = Cpu::with(Arc::clone(&pool), Kernels::detect());
+    /// let second = Cpu::with(pool, Kernels::portable());
+    /// ```
     pub fn with(pool: Arc<ThreadPool>, kernels: &'static Kernels) -> Self {
         Self { team: Team { pool, kernels }, codecs: Vec::new(), scratch: Scratch::default() }
     }

@@ -322,6 +322,13 @@ impl Kernels {
     }
 
     /// Returns all sets that this machine can run, fastest last.
+    ///
+    /// ```
+    /// use nestling_cpu::kernels::Kernels;
+    ///
+    /// let names: Vec<&str> = Kernels::available().iter().map(|kernels| kernels.name()).collect();
+    /// assert_eq!(names.last(), Some(&Kernels::detect().name()));
+    /// ```
     pub fn available() -> Vec<&'static Self> {
         std::iter::once(Self::portable()).chain(Self::native()).collect()
     }

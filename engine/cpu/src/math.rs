@@ -58,6 +58,12 @@ pub fn tree_sum(mut lanes: [f32; LANES]) -> f32 {
 }
 
 /// Returns the dot product of two slices of equal length.
+///
+/// ```
+/// use nestling_cpu::math;
+///
+/// assert_eq!(math::dot(&[0.5f32; 40], &[2.0; 40]), 40.0);
+/// ```
 #[inline(always)]
 pub fn dot<A: Element>(a: &[A], b: &[f32]) -> f32 {
     let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());

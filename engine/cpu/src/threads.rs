@@ -97,6 +97,17 @@ impl ThreadPool {
     ///
     /// A part must not call `run` of the same pool.
     ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use nestling_cpu::threads::ThreadPool;
+    ///
+    /// let sum = AtomicUsize::new(0);
+    /// ThreadPool::new(2).run(10, &|part| {
+    ///     sum.fetch_add(part, Ordering::Relaxed);
+    /// });
+    /// assert_eq!(sum.into_inner(), 45);
+    /// ```
+    ///
     /// # Panics
     /// Panics if a part panicked, after all parts are done or abandoned.
     pub fn run(&self, parts: usize, job: &(dyn Fn(usize) + Sync)) {
@@ -142,6 +153,14 @@ unsafe impl<T: Send> Sync for Items<T> {}
 
 impl ThreadPool {
     /// Calls `job(index, item)` for each item once, and returns when all are done.
+    ///
+    /// ```
+    /// use nestling_cpu::threads::ThreadPool;
+    ///
+    /// let mut squares = [0; 8];
+    /// ThreadPool::new(2).for_each_mut(&mut squares, &|index, square| *square = index * index);
+    /// assert_eq!(squares[7], 49);
+    /// ```
     ///
     /// # Panics
     /// Panics like [`Self::run`].

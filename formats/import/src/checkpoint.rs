@@ -83,6 +83,16 @@ impl Checkpoint {
     /// Opens a directory, or a GGUF file (or any part of one). Reads all headers and checks each tensor
     /// against the configuration.
     ///
+    /// ```
+    /// use nestling_import::Checkpoint;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let directory = Checkpoint::open(format!("{data}/tiny-qwen3-moe"))?;
+    /// let file = Checkpoint::open(format!("{data}/gguf/qwen3-moe.gguf"))?;
+    /// assert_eq!(directory.config().architecture, file.config().architecture);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an [`ImportError`] that names the file, key or tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ImportError> {
@@ -197,6 +207,17 @@ impl Checkpoint {
     }
 
     /// Reads a tensor's elements as f32, row by row.
+    ///
+    /// ```
+    /// use nestling_import::Checkpoint;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let checkpoint = Checkpoint::open(format!("{data}/tiny-qwen3-moe"))?;
+    /// let norm = checkpoint.tensor("model.norm.weight").ok_or("no final norm")?;
+    /// let values = checkpoint.read_f32(norm)?;
+    /// assert_eq!(values.len(), checkpoint.config().hidden_size);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ImportError::Io`], [`ImportError::Changed`], [`ImportError::NotFinite`] for an infinite or NaN
@@ -328,6 +349,16 @@ impl Checkpoint {
     }
 
     /// Returns the small files of the model, in the order of [`ASSET_FILES`].
+    ///
+    /// ```
+    /// use nestling_import::Checkpoint;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let checkpoint = Checkpoint::open(format!("{data}/tiny-tied"))?;
+    /// let assets = checkpoint.assets()?;
+    /// assert!(assets.iter().any(|asset| asset.name == "tokenizer.json"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ImportError::Io`], [`ImportError::Limit`] for a file that is too large, or an [`ImportError`] for an

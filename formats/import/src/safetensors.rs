@@ -63,6 +63,18 @@ pub fn header_length(file: &str, prefix: [u8; 8], file_bytes: u64) -> Result<u64
 impl SafetensorsHeader {
     /// Parses the JSON header of a file of `file_bytes` bytes.
     ///
+    /// ```
+    /// use nestling_import::safetensors::{PREFIX_BYTES, SafetensorsHeader};
+    ///
+    /// let json = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    /// let file_bytes = PREFIX_BYTES + json.len() as u64 + 8;
+    /// let header = SafetensorsHeader::parse("model.safetensors", json, file_bytes)?;
+    /// let (name, entry) = &header.tensors[0];
+    /// assert_eq!(name, "bias");
+    /// assert_eq!(entry.length, 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the JSON is invalid, has duplicate names or an unsupported type, or if its tensors
     /// do not cover the rest of the file exactly.

@@ -56,6 +56,17 @@ pub struct ModelShape {
 
 impl ModelShape {
     /// Lists the weights of a model. A tied head is omitted, because it is the embedding.
+    ///
+    /// ```
+    /// use nestling_import::{Checkpoint, ModelShape};
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let checkpoint = Checkpoint::open(format!("{data}/tiny-qwen3-moe"))?;
+    /// let shape = ModelShape::new(checkpoint.config());
+    /// let experts = shape.matrices.iter().filter(|matrix| matrix.id.expert.is_some());
+    /// assert_eq!(experts.count(), 2 * 5 * 3); // layers, experts, gate with up and down
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(config: &ModelConfig) -> Self {
         let mut shape = Self { matrices: Vec::new(), floats: Vec::new() };
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);

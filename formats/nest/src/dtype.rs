@@ -3,6 +3,18 @@
 use half::{bf16, f16};
 
 /// An element type that weights may have in a checkpoint.
+///
+/// ```
+/// use nestling_formats::DType;
+///
+/// let mut bytes = Vec::new();
+/// DType::Bf16.encode(&[1.0, -2.5], &mut bytes);
+/// assert_eq!(bytes.len(), 2 * DType::Bf16.bytes());
+///
+/// let mut values = [0.0; 2];
+/// DType::Bf16.decode(&bytes, &mut values);
+/// assert_eq!(values, [1.0, -2.5]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DType {

@@ -1,6 +1,15 @@
 //! Levels and planes of the nested code.
 
 /// Number of leading bits used of each 8-bit code. Each level is a complete model.
+///
+/// ```
+/// use nestling_formats::{Level, Plane};
+///
+/// assert_eq!(Level::from_bits(4), Some(Level::L4));
+/// assert_eq!(Level::from_bits(5), None);
+/// assert!(Level::L2 < Level::L8);
+/// assert_eq!(Level::L4.plane(), Plane::P4);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
@@ -60,6 +69,14 @@ impl std::fmt::Display for Level {
 }
 
 /// A slice of all codes of a matrix: the bits that a level adds to the one below.
+///
+/// ```
+/// use nestling_formats::{Level, Plane};
+///
+/// // The planes up to P4 together hold four bits of each code.
+/// let planes = Plane::ALL.into_iter().filter(|plane| plane.level() <= Level::L4);
+/// assert_eq!(planes.map(Plane::bits).sum::<u8>(), 4);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Plane {

@@ -26,6 +26,21 @@ use nestling_experts::allocation::{
 ///
 /// The options' level limits all matrices. An interrupted cut is not resumed.
 ///
+/// ```no_run
+/// use std::path::Path;
+/// use nestling_convert::convert::{ConvertOptions, cut_store};
+/// use nestling_core::CancelToken;
+/// use nestling_formats::store::Store;
+///
+/// let store = Store::open("model.nest")?;
+/// let (options, cancel) = (ConvertOptions::default(), CancelToken::new());
+/// let destination = Path::new("small.nest");
+/// let (report, _allocation) =
+///     cut_store(&store, destination, 4 << 30, &options, &cancel, &mut |_progress| ())?;
+/// println!("{} bytes", report.store_bytes);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Fails with [`ConvertError::Budget`] if the budget is below the smallest possible store,
 /// [`ConvertError::Store`], [`ConvertError::DestinationExists`], or

@@ -47,6 +47,20 @@ pub fn plan_store(
 
 /// Estimates the size in bytes of a model's store from its configuration alone.
 ///
+/// ```
+/// use nestling_convert::convert::{ConvertOptions, estimate_store_bytes};
+/// use nestling_formats::Level;
+/// use nestling_import::Checkpoint;
+///
+/// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime/tests/data");
+/// let checkpoint = Checkpoint::open(format!("{data}/tiny-qwen3-moe"))?;
+/// let mut options = ConvertOptions::default();
+/// let whole = estimate_store_bytes(checkpoint.config(), &options)?;
+/// options.level = Level::L2;
+/// assert!(estimate_store_bytes(checkpoint.config(), &options)? < whole);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Fails with [`ConvertError::Store`] if no store can hold such a model.
 pub fn estimate_store_bytes(
@@ -69,6 +83,18 @@ pub fn estimate_store_bytes(
 /// Estimates the index of the store that [`super::convert`] would make of a checkpoint. No weights are read,
 /// so that the headers of the files suffice. A missing tokenizer is replaced by more space than any tokenizer
 /// needs, so that the size is an upper bound.
+///
+/// ```
+/// use nestling_convert::convert::{ConvertOptions, estimate_store};
+/// use nestling_formats::store::GroupId;
+/// use nestling_import::Checkpoint;
+///
+/// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime/tests/data");
+/// let checkpoint = Checkpoint::open(format!("{data}/tiny-qwen3-moe"))?;
+/// let index = estimate_store(&checkpoint, &ConvertOptions::default())?;
+/// assert!(index.group(&GroupId::expert_of(0, 4)).is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// Fails with [`ConvertError`] if no store can hold such a model, or if a small file cannot be read.

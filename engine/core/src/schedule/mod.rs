@@ -64,6 +64,17 @@ pub struct Rows {
 }
 
 /// Scheduler of the rows of one model.
+///
+/// ```
+/// use nestling_core::runner::PromptSteps;
+/// use nestling_core::schedule::{ScheduleLimits, Scheduler};
+///
+/// let prompt_steps = PromptSteps::Timed;
+/// let limits = ScheduleLimits { rows_max: 512, gap_seconds: 0.1, step_seconds: 1.0, prompt_steps };
+/// let mut scheduler = Scheduler::new(limits);
+/// assert_eq!(scheduler.prompt_rows(0, 1), 64); // before the first measurement
+/// assert!(scheduler.choose(&[], 1, 0.0).is_empty());
+/// ```
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: ScheduleLimits,

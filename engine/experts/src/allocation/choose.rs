@@ -36,6 +36,22 @@ pub struct ChooseOptions {
 
 /// Chooses the levels of a store's matrices for a budget in bytes.
 ///
+/// ```
+/// use nestling_experts::Allocation;
+/// use nestling_experts::allocation::{ChooseOptions, Counting, choose, weight_bytes};
+/// use nestling_formats::Level;
+/// use nestling_formats::store::Store;
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+/// let store = Store::open(path)?;
+/// let (index, counting) = (store.index(), Counting::File);
+/// let budget = weight_bytes(index, &Allocation::of_level(index, Level::L4), counting);
+/// let options = ChooseOptions { top: Level::L8, budget, counting, dense: None };
+/// let allocation = choose(index, &options)?;
+/// assert!(weight_bytes(index, &allocation, counting) <= budget);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`EngineError::WeightBudget`] if even the smallest allocation exceeds the budget.
 pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, EngineError> {

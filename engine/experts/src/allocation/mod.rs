@@ -76,6 +76,19 @@ impl Allocation {
     }
 
     /// Returns the allocation of a model level: each matrix at the level given by the store's sections.
+    ///
+    /// ```
+    /// use nestling_experts::Allocation;
+    /// use nestling_formats::Level;
+    /// use nestling_formats::store::{GroupId, Store};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// let store = Store::open(path)?;
+    /// let allocation = Allocation::of_level(store.index(), Level::L3);
+    /// allocation.check(store.id())?;
+    /// assert_eq!(allocation.levels(&GroupId::expert_of(0, 0)).len(), 3); // gate, up, down
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn of_level(index: &Index, level: Level) -> Self {
         Self::new(index, level, |_, _| Level::L8)
     }

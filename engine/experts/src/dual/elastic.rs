@@ -24,6 +24,21 @@ pub struct StepTimes {
 
 /// Controller that adjusts a threshold so that reads take no longer than computation. Its output depends only
 /// on the observed steps; it reads no clock.
+///
+/// ```
+/// use nestling_experts::dual::{ElasticController, StepTimes, Threshold};
+///
+/// let thresholds = vec![Threshold::ZERO, Threshold::new(0.5), Threshold::new(1.0)];
+/// let mut controller = ElasticController::new(thresholds);
+/// assert_eq!(controller.threshold(), Threshold::ZERO);
+///
+/// // Steps that only wait for the disk raise the threshold.
+/// let step = StepTimes { stall_ns: 1_000_000, compute_ns: 0, read_bytes: 1 << 20 };
+/// for _ in 0..3 {
+///     controller.observe(step);
+/// }
+/// assert_eq!(controller.threshold(), Threshold::new(0.5));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ElasticController {
     /// Allowed thresholds, ascending, starting with the requested one.

@@ -19,6 +19,14 @@ const CONCESSION: f32 = 1.0;
 const CONCESSION_STEPS: usize = 16;
 
 /// Requested settings of dual routing.
+///
+/// ```
+/// use nestling_experts::DualOptions;
+/// use nestling_experts::dual::LevelMode;
+///
+/// let options = DualOptions { mean_level: Some(3.5), ..DualOptions::default() };
+/// assert_eq!(options.mode, LevelMode::Strict); // timing never changes results
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DualOptions {
     /// Target mean bits of experts over (token, expert) pairs. If `None`, uses all planes, except those that

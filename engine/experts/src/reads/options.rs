@@ -8,6 +8,19 @@ use serde::{Deserialize, Serialize};
 pub(super) const RETRIES_MAX: usize = 64;
 
 /// Settings of a [`super::Reads`].
+///
+/// ```
+/// use std::time::Duration;
+/// use nestling_experts::reads::{ReadMethod, ReadOptions};
+///
+/// let options = ReadOptions {
+///     method: ReadMethod::Threads,
+///     depth: 8,
+///     timeout: Some(Duration::from_secs(5)),
+///     ..ReadOptions::default()
+/// };
+/// assert!(options.direct); // bypasses the page cache
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReadOptions {

@@ -66,6 +66,19 @@ pub enum Admission {
 }
 
 /// Settings of residency.
+///
+/// ```
+/// use std::sync::Arc;
+/// use nestling_experts::residency::{ExpertTable, LeastRecentlyUsed, ResidencyOptions};
+///
+/// let table = Arc::new(ExpertTable::new(Vec::new(), 4));
+/// let options = ResidencyOptions {
+///     policy: Box::new(LeastRecentlyUsed::new(Arc::clone(&table))),
+///     ..ResidencyOptions::new(&table, 64 << 20)?
+/// };
+/// assert_eq!(options.budget_bytes, 64 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ResidencyOptions {
     /// Budget for all planes in bytes.
     pub budget_bytes: u64,

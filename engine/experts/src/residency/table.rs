@@ -70,6 +70,19 @@ impl ExpertEntry {
 }
 
 /// All experts of a model, by layer; layers without experts are empty.
+///
+/// ```
+/// use nestling_experts::residency::ExpertTable;
+/// use nestling_formats::Level;
+/// use nestling_formats::store::Store;
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+/// let table = ExpertTable::of_store(&Store::open(path)?, Level::L4)?;
+/// assert_eq!(table.layers().len(), 4);
+/// let expert = &table.layers()[0][0];
+/// assert!(expert.bytes(1) < expert.bytes(3)); // planes P2, and P2 to P4
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertTable {
     layers: Vec<Vec<ExpertEntry>>,

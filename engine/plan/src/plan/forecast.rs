@@ -18,6 +18,14 @@ impl LevelMix {
     }
 
     /// Creates a mix of the two levels around a mean, up to `top`.
+    ///
+    /// ```
+    /// use nestling_formats::Level;
+    /// use nestling_plan::plan::LevelMix;
+    ///
+    /// let mix = LevelMix::of_mean(3.5, Level::L8); // half at level 3, half at level 4
+    /// assert_eq!(mix.mean(), 3.5);
+    /// ```
     pub fn of_mean(mean: f64, top: Level) -> Self {
         let held: Vec<Level> = Level::ALL.into_iter().filter(|level| *level <= top).collect();
         let bits = |level: Level| f64::from(level.bits());

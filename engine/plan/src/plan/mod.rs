@@ -49,6 +49,16 @@ pub struct DiskSpeed {
 impl MachineSpeed {
     /// Returns the bytes per second for reads of a size. Interpolates linearly over the logarithm of the
     /// size; beyond the measured sizes, the nearest applies. Returns 0 without measurements.
+    ///
+    /// ```
+    /// use nestling_plan::plan::{DiskSpeed, MachineSpeed};
+    ///
+    /// let small = DiskSpeed { read_bytes: 4 << 10, bytes_per_s: 0.5e9 };
+    /// let large = DiskSpeed { read_bytes: 1 << 20, bytes_per_s: 3e9 };
+    /// let machine = MachineSpeed { memory_bytes_per_s: 20e9, disk: vec![small, large] };
+    /// assert_eq!(machine.disk_at(512), 0.5e9);
+    /// assert_eq!(machine.disk_at(1 << 30), 3e9);
+    /// ```
     pub fn disk_at(&self, read_bytes: u64) -> f64 {
         let after = self.disk.partition_point(|point| point.read_bytes < read_bytes);
         let (before, at) = (self.disk.get(after.wrapping_sub(1)), self.disk.get(after));

@@ -11,6 +11,14 @@ const HALVINGS: usize = 80;
 
 /// Returns the probability of each expert of a layer, busiest first; they sum to `chosen`. Logits are assumed
 /// to be Gaussian, with a fixed part of standard deviation `skew`.
+///
+/// ```
+/// use nestling_plan::plan::{DEFAULT_SKEW, supposed_rates};
+///
+/// let rates = supposed_rates(32, 4, DEFAULT_SKEW);
+/// assert!(rates[0] >= rates[31]);
+/// assert!((rates.iter().sum::<f64>() - 4.0).abs() < 1e-3);
+/// ```
 pub fn supposed_rates(experts: usize, chosen: usize, skew: f64) -> Vec<f64> {
     let quantile = |rank: usize| normal_quantile(1.0 - (rank as f64 + 0.5) / experts as f64);
     let biases: Vec<f64> = (0..experts).map(|rank| skew * quantile(rank)).collect();

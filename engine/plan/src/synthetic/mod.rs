@@ -64,6 +64,21 @@ pub struct SyntheticReport {
 ///
 /// `progress` receives the bytes written and the total bytes. `cancel` is checked before each extent.
 ///
+/// ```no_run
+/// use std::path::Path;
+/// use nestling_core::CancelToken;
+/// use nestling_formats::Level;
+/// use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, write_synthetic_store};
+///
+/// let shape = SyntheticShape::QWEN3_30B_A3B.with_layers(4);
+/// let options = SyntheticOptions { shape, top_level: Level::L4, router_skew: 0.5, seed: 1 };
+/// let cancel = CancelToken::new();
+/// let path = Path::new("random.nest");
+/// let report = write_synthetic_store(path, &options, &cancel, &mut |_done, _total| ())?;
+/// println!("{} bytes per token", report.token_bytes);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`EngineError::Cancelled`], or [`EngineError::Store`] if the disk is full or fails. The partial file is
 /// removed.
@@ -92,6 +107,18 @@ pub fn write_synthetic_store(
 }
 
 /// Returns the size in bytes of the store that [`write_synthetic_store`] would write.
+///
+/// ```
+/// use nestling_formats::Level;
+/// use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, synthetic_store_bytes};
+///
+/// let shape = SyntheticShape::TINY;
+/// let mut options = SyntheticOptions { shape, top_level: Level::L8, router_skew: 0.0, seed: 1 };
+/// let whole = synthetic_store_bytes(&options)?;
+/// options.top_level = Level::L2;
+/// assert!(synthetic_store_bytes(&options)? < whole);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`EngineError::Store`] if no store can hold such a model.

@@ -29,6 +29,16 @@ impl GenerationDefaults {
     /// Parses and validates a `generation_config.json`; `file` is its name in errors. Keys without a field in
     /// this struct are ignored, because they do not affect the model.
     ///
+    /// ```
+    /// use nestling_import::GenerationDefaults;
+    ///
+    /// let bytes = br#"{"do_sample": true, "temperature": 0.7, "top_k": 20}"#;
+    /// let defaults = GenerationDefaults::from_json("generation_config.json", bytes)?;
+    /// assert_eq!(defaults.temperature, Some(0.7));
+    /// assert_eq!(defaults.top_p, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an [`ImportError`] that names the key and the problem.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, ImportError> {

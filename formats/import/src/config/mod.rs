@@ -504,6 +504,17 @@ impl ModelConfig {
 
     /// Parses and validates a `config.json`; `file` is its name in errors.
     ///
+    /// ```
+    /// use nestling_import::ModelConfig;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let bytes = std::fs::read(format!("{data}/tiny-qwen3-moe/config.json"))?;
+    /// let config = ModelConfig::from_json("config.json", &bytes)?;
+    /// assert_eq!(config.architecture.model_type(), "qwen3_moe");
+    /// assert!(config.is_mixture(0) && !config.is_mixture(1)); // layer 1 is dense
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an [`ImportError`] that names the key, for invalid JSON and for a missing, invalid,
     /// unsupported or unknown key.

@@ -65,6 +65,17 @@ impl GgufHeader {
 
     /// Parses the header from the first bytes of a file of `file_bytes` bytes.
     ///
+    /// ```
+    /// use nestling_import::gguf::GgufHeader;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let bytes = std::fs::read(format!("{data}/gguf/qwen3-moe.gguf"))?;
+    /// let header = GgufHeader::parse("qwen3-moe.gguf", &bytes, bytes.len() as u64)?;
+    /// assert_eq!(header.metadata.text("general.architecture")?, Some("qwen3moe"));
+    /// assert!(header.tensors.iter().any(|tensor| tensor.name == "token_embd.weight"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The errors of [`Self::read`], and [`ImportError::Malformed`] if `bytes` does not contain the whole
     /// header.

@@ -59,6 +59,24 @@ impl NestedTables {
 }
 
 /// Parameters shared by the matrices of one layer and kind.
+///
+/// ```
+/// use nestling_formats::Level;
+/// use nestling_formats::nested::{InputTransform, NestedCodec, NestedTables, ScaleSteps};
+///
+/// let codec = NestedCodec {
+///     alpha_a: 16384, // no companding
+///     alpha_b: 0,
+///     beta_q: 16,
+///     tables: vec![NestedTables { t2: [-96, -32, 32, 96], t3: [0; 8], t4: [0; 16] }],
+///     inputs: InputTransform::None,
+///     steps: ScaleSteps::default(),
+/// };
+/// codec.check()?;
+/// assert_eq!(codec.value(Level::L2, 0, 0b11_000000), 96); // the leading bits alone
+/// assert_eq!(NestedCodec::from_bytes(&codec.to_bytes())?, codec);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NestedCodec {
     /// Slope of the companding at zero, alpha * 2^14; 1..=16384.

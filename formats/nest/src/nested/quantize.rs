@@ -93,6 +93,20 @@ pub(super) const CODES: &str = "codes of a matrix";
 ///
 /// `importance`, `[cols]`, weights the squared error of each column, for example with the mean square of its
 /// activation; `None` weights all columns equally. The result depends only on the arguments.
+///
+/// ```
+/// use nestling_formats::nested::{CodecFitter, QuantizeOptions, quantize_matrix};
+///
+/// let (rows, cols) = (16, 64);
+/// let weights: Vec<f32> = (0u16..16 * 64).map(|n| (f32::from(n) * 0.7).sin()).collect();
+/// let options = QuantizeOptions::default();
+/// let mut fitter = CodecFitter::new(&options);
+/// fitter.add(&weights, rows, cols, None)?;
+/// let codec = fitter.finish()?;
+/// let matrix = quantize_matrix(&weights, rows, cols, &codec, None, &options)?;
+/// assert_eq!(matrix.codes.len(), rows * cols); // one byte per weight
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn quantize_matrix(
     weights: &[f32],
     rows: usize,

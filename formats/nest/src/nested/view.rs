@@ -424,6 +424,30 @@ impl<'a> NestedView<'a> {
     }
 
     /// Decodes the weights of one row into `out` `[cols]`.
+    ///
+    /// The first matrix of an expert, read from a store at level 2:
+    ///
+    /// ```
+    /// use nestling_formats::nested::{NestedPlanes, NestedView};
+    /// use nestling_formats::store::{Encoding, GroupId, Store};
+    /// use nestling_formats::{Level, Plane};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// let store = Store::open(path)?;
+    /// let group = store.group(&GroupId::expert_of(0, 0)).ok_or("no such expert")?;
+    /// let matrix = &group.matrices[0];
+    /// let Encoding::Nested { layout, .. } = matrix.encoding else { return Err("floats".into()) };
+    /// let codec = store.index().codec(matrix).ok_or("no codec")?;
+    ///
+    /// let bytes = store.read_extent_vec(store.extent(group, Plane::P2).ok_or("P2 is absent")?)?;
+    /// let parts = store.parts(group, Plane::P2).ok_or("too large")?;
+    /// let planes = NestedPlanes { p2: &bytes[parts[0].range.clone()], ..NestedPlanes::default() };
+    /// let view = NestedView::new(matrix.rows, matrix.cols, layout, codec, planes)?;
+    /// let mut row = vec![0.0; matrix.cols];
+    /// view.dequantize_row(Level::L2, 0, &mut row)?;
+    /// assert!(row.iter().all(|weight| weight.is_finite()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dequantize_row(
         &self,
         level: Level,

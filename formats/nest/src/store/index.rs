@@ -139,6 +139,14 @@ pub struct Matrix {
 /// Returns the levels of a matrix that is `offset` planes ahead of its group, up to a top level.
 ///
 /// Offset 0 and [`Level::L8`] give 2, 3, 4, 6, 8; offset 1 gives 3, 4, 6, 8, 8.
+///
+/// ```
+/// use nestling_formats::Level;
+/// use nestling_formats::store::levels_with_offset;
+///
+/// let levels = levels_with_offset(1, Level::L8).map(|level| level.map(Level::bits));
+/// assert_eq!(levels, [3, 4, 6, 8, 8].map(Some));
+/// ```
 pub fn levels_with_offset(offset: usize, top: Level) -> [Option<Level>; PLANES] {
     let mut levels = [None; PLANES];
     for (plane, level) in levels.iter_mut().enumerate() {
@@ -295,6 +303,18 @@ impl Index {
     }
 
     /// Returns all sections, in file order.
+    ///
+    /// ```
+    /// use nestling_formats::Level;
+    /// use nestling_formats::store::Store;
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// let store = Store::open(path)?;
+    /// let names: Vec<&str> = store.index().sections().iter().map(|section| &*section.name).collect();
+    /// assert_eq!(names, ["2", "3", "4", "6", "8"]);
+    /// assert_eq!(store.index().sections_for(Level::L3), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sections(&self) -> &[Section] {
         &self.sections
     }

@@ -42,6 +42,21 @@ pub enum Measures {
 ///
 /// Groups keep the order in which they are added. The default sections expect assets, floats, embedding, head
 /// and dense matrices before experts.
+///
+/// ```
+/// use nestling_formats::nested::{Layout, PlaneForm};
+/// use nestling_formats::store::{Encoding, GroupId, Matrix, StorePlan, levels_with_offset};
+/// use nestling_formats::{Level, MatrixKind};
+///
+/// let mut plan = StorePlan::new("source hash", "{}");
+/// let codec = plan.add_codec(1);
+/// let encoding = Encoding::Nested { layout: Layout::Tile16, codec, form: PlaneForm::Nested };
+/// let levels = levels_with_offset(0, Level::L8);
+/// let head = Matrix { kind: MatrixKind::Head, rows: 16, cols: 32, encoding, levels };
+/// plan.add_group(GroupId::Head, vec![head], Vec::new());
+/// assert_eq!(plan.index()?.extents().len(), 5); // one per plane
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct StorePlan {
     /// Identity of the source, such as its hash; part of the store's id.

@@ -61,6 +61,18 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// Opens a store; for a sharded store, `path` is the first shard and the others are next to it.
     ///
+    /// ```
+    /// use nestling_formats::Level;
+    /// use nestling_formats::store::Store;
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// let store = Store::open(path)?;
+    /// assert_eq!(store.level(), Level::L8);
+    /// let (present, complete) = store.lengths();
+    /// assert_eq!(present, complete);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// A [`StoreError`] with the location and the problem.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
@@ -83,6 +95,22 @@ impl Store {
     }
 
     /// Opens a store in any kind of storage.
+    ///
+    /// A store truncated after a section is a complete model of a lower level:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use nestling_formats::Level;
+    /// use nestling_formats::store::{MemoryStorage, Store};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// let mut bytes = std::fs::read(path)?;
+    /// let first_end = Store::open(path)?.index().sections()[0].end;
+    /// bytes.truncate(usize::try_from(first_end)?);
+    /// let cut = Store::from_storage(Arc::new(MemoryStorage::new("first section", bytes)), false)?;
+    /// assert_eq!(cut.level(), Level::L2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// A [`StoreError`] with the location and the problem.
@@ -209,6 +237,16 @@ impl Store {
     }
 
     /// Returns all groups, including those without present extents.
+    ///
+    /// ```
+    /// use nestling_formats::store::Store;
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// let store = Store::open(path)?;
+    /// let experts = store.groups().iter().filter(|group| group.id.expert().is_some());
+    /// assert_eq!(experts.count(), 4 * 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn groups(&self) -> &[Group] {
         &self.index.groups
     }
@@ -315,6 +353,20 @@ impl Store {
     /// Verifies an extent's bytes against its checksum; in a derived store, against the checksum of the first
     /// read.
     ///
+    /// ```
+    /// use nestling_formats::Plane;
+    /// use nestling_formats::store::{GroupId, Store, StoreError};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// let store = Store::open(path)?;
+    /// let expert = store.group(&GroupId::expert_of(0, 0)).ok_or("no such expert")?;
+    /// let extent = store.extent(expert, Plane::P3).ok_or("plane P3 is absent")?;
+    /// let mut bytes = store.read_extent_vec(extent)?;
+    /// bytes[0] ^= 1;
+    /// assert!(matches!(store.check(extent, &bytes), Err(StoreError::Damaged { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`StoreError::Damaged`], or [`StoreError::Differs`] for a derived store.
     pub fn check(&self, extent: &Extent, bytes: &[u8]) -> Result<(), StoreError> {
@@ -367,6 +419,16 @@ impl Store {
     }
 
     /// Reads an asset, or returns `None` if the store does not have it.
+    ///
+    /// ```
+    /// use nestling_formats::store::Store;
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// let store = Store::open(path)?;
+    /// assert!(store.asset("tokenizer.json")?.is_some());
+    /// assert!(store.asset("missing.json")?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The errors of [`Self::read_extent`].

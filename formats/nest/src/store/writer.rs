@@ -22,6 +22,20 @@ use crate::{MatrixKind, Plane};
 /// All data goes to `<destination>.partial` until [`Self::finish`] renames it, so an incomplete store never
 /// has the final name. `<destination>.journal` lists the written parts. After a crash or a full disk,
 /// [`Self::resume`] continues from the journal, and the finished bytes are the same.
+///
+/// ```
+/// use nestling_formats::store::{Store, StorePlan, StoreWriter};
+///
+/// let mut plan = StorePlan::new("source hash", "{}");
+/// plan.add_asset("config.json", 2);
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("tiny.nest");
+/// let writer = StoreWriter::create(&path, &plan)?;
+/// writer.write_asset("config.json", b"{}")?;
+/// writer.finish()?;
+/// assert_eq!(Store::open(&path)?.config_json()?, b"{}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct StoreWriter {
     disk: Arc<dyn Disk>,
     destination: PathBuf,
