@@ -169,7 +169,7 @@ pub fn pull(args: &PullArgs, console: &Console, interrupt: &Interrupt) -> Result
         return write_out(&format!("{}\n", store.display()));
     }
     console.note(match is_gguf(checkpoint) {
-        true => format!("it runs where it lies: `nestling chat -hf {name}`"),
+        true => format!("it runs in place: `nestling chat -hf {name}`"),
         false => format!("its store is made at first use: `nestling chat -hf {name}`"),
     });
     write_out(&format!("{}\n", checkpoint.display()))

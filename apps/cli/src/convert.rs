@@ -244,7 +244,7 @@ fn told(errors: &SourceErrors) -> Option<String> {
             kinds(errors.weighted_by_kind()),
         ),
         None => format!(
-            "error of the weights against the source: {plain:.2} %{}\n\
+            "weight error against the source: {plain:.2} %{}\n\
              which says nothing of what the model loses: compare stores with `nestling perplexity`",
             kinds(errors.by_kind()),
         ),

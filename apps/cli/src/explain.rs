@@ -95,7 +95,7 @@ fn too_small(refused: &MemoryTooSmall) -> Failure {
         show(refused.program_bytes),
     ))
     .advise(format!(
-        "give {} or more as --memory (on a GPU as --vram-budget), shorten the context with -c, or lower \
+        "give --memory {} or more (on a GPU --vram-budget), shorten the context with -c, or lower \
          --level",
         refused.least()
     ))

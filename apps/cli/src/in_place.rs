@@ -142,7 +142,7 @@ pub fn check(
             _ => "its experts are read whole, at one level",
         };
         let file = path.display();
-        return Err(Failure::new(format!("{file} runs where it lies, without {name}: {why}"))
+        return Err(Failure::new(format!("{file} runs in place, without {name}: {why}"))
             .advise(instead(path)));
     }
     for (name, _) in ignored.iter().filter(|(_, given)| *given) {

@@ -136,7 +136,7 @@ impl Subject {
             );
         }
         if self.in_place {
-            text += "file      runs where it lies: no store is made of it\n";
+            text += "file      runs in place: no store is made of it\n";
         } else if self.weights.is_some() {
             let store = ByteSize(self.index.length());
             let limit = if self.is_exact { "" } else { "at most " };

@@ -194,6 +194,6 @@ pub fn estimated(checkpoint: &Checkpoint) -> Result<Index> {
 /// Returns an error if a store cannot represent the model, or if the file has no tokenizer.
 fn in_place(checkpoint: &Checkpoint) -> Result<Index> {
     let planned = plan_in_place(checkpoint)
-        .map_err(|error| HubError::new(format!("this model cannot run where it lies: {error}")));
+        .map_err(|error| HubError::new(format!("this model cannot run in place: {error}")));
     Ok(planned?.0)
 }

@@ -1,4 +1,4 @@
-"""Runs a GGUF file where it lies, and prints the tokens that it chooses: gguf.py FILE."""
+"""Runs a GGUF file in place, and prints the tokens that it chooses: gguf.py FILE."""
 
 import sys
 

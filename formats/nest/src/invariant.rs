@@ -99,7 +99,9 @@ mod tests {
     fn a_broken_invariant_is_told_by_its_condition() {
         assert_eq!(outcome(4), Ok(1));
         assert!(outcome(3).unwrap_err().ends_with("violated invariant: the number is even"));
-        assert!(outcome(0).unwrap_err().ends_with("that the number is at least two"));
+        assert!(
+            outcome(0).unwrap_err().ends_with("violated invariant: the number is at least two")
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub struct ListArgs {
 interrupted resumes where it stopped.
 
 Examples:
-  nestling pull owner/model-GGUF:Q4_K_M         fetch a GGUF file, which runs where it lies
+  nestling pull owner/model-GGUF:Q4_K_M         fetch a GGUF file, which runs in place
   nestling pull Qwen/Qwen3-30B-A3B --convert    fetch a checkpoint and make its store
   nestling pull owner/store --level 2           fetch the first section of a store"
 )]

@@ -52,7 +52,7 @@ pub fn as_text(path: &Path, file: &InPlaceFile, store: &Store, config: &ModelCon
     let mut out = format!("{}\n", path.display());
     let files = counted(file.checkpoint.files().count(), "file");
     let size = ByteSize(file.checkpoint.weight_bytes());
-    let _ = writeln!(out, "  GGUF      {files}, {size}; it runs where it lies");
+    let _ = writeln!(out, "  GGUF      {files}, {size}; it runs in place");
     let _ = writeln!(out, "  model     {}", model_text(config));
     let names: Vec<&str> = store.asset_names().collect();
     let _ = writeln!(out, "  assets    {} (out of its header)", names.join(", "));

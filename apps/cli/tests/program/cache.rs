@@ -68,7 +68,7 @@ fn a_model_is_fetched_listed_used_and_removed() {
     let place = HubFixture::new();
     assert!(place.run(&["list"]).ok().contains("nothing is cached; `nestling pull"));
     let pulled = place.run(&["pull", REPOSITORY]);
-    assert!(pulled.err.contains("runs where it lies"), "{}", pulled.err);
+    assert!(pulled.err.contains("runs in place"), "{}", pulled.err);
     let path = pulled.ok();
     assert!(path.trim_end().ends_with(&format!("snapshots/{COMMIT}/{FILE}")), "{path}");
 

@@ -244,7 +244,7 @@ fn a_conversion_says_what_its_error_is_of() {
         let rest = text.split(of).nth(1).unwrap_or_else(|| panic!("no `{of}` in {text}"));
         rest.trim_start_matches(": ").split(' ').next().unwrap().parse().unwrap()
     };
-    let of_weights = "error of the weights against the source";
+    let of_weights = "weight error against the source";
     let plain = convert("plain.nest", &["--calibration", "none"]);
     assert!(plain.contains("nestling perplexity"), "{plain}");
     let whole = std::fs::metadata(path("plain.nest")).unwrap().len();
@@ -255,7 +255,7 @@ fn a_conversion_says_what_its_error_is_of() {
     let low = convert("low.nest", &["--calibration", "none", "--level", "4"]);
     assert!(percent(&low, of_weights) > 3.0 * percent(&plain, of_weights), "{plain}{low}");
     let calibrated = convert("calibrated.nest", &["--calibration-tokens", "2000"]);
-    let of_outputs = "error of what the matrices compute on the calibration text";
+    let of_outputs = "output error on the calibration text";
     assert!(percent(&calibrated, of_outputs) < percent(&calibrated, of_weights), "{calibrated}");
 }
 

@@ -32,7 +32,7 @@ fn a_file_is_converted_once_and_then_runs_from_the_cache() {
         "256",
     ];
     let first = with_cache(&cache, &arguments);
-    assert!(first.err.contains("error of the weights against the source:"), "{}", first.err);
+    assert!(first.err.contains("weight error against the source:"), "{}", first.err);
     assert!(first.err.contains("experts' down"), "{}", first.err);
     assert!(first.err.contains("converted into"), "{}", first.err);
     let text = first.ok();
@@ -49,7 +49,7 @@ fn a_file_that_is_run_as_it_is_runs_where_it_lies() {
     let arguments = ["run", "-m", &path, "-p", "Once upon", "-n", "4", "--temp", "0"];
     let on_cpu = [&arguments[..], &["--device", "cpu"]].concat();
     let ran = with_cache(&cache, &on_cpu);
-    assert!(ran.err.contains("runs where it lies"), "{}", ran.err);
+    assert!(ran.err.contains("runs in place"), "{}", ran.err);
     let text = ran.ok();
     assert!(!text.is_empty());
     assert!(stores(&cache).is_empty());

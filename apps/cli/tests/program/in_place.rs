@@ -92,7 +92,7 @@ fn a_file_is_planned_for_where_it_lies() {
     let path = home.copy("qwen3-moe.gguf");
     let plan = |more: &[&str]| home.run(&[&["plan", &path], &SPEEDS[..], more].concat());
     let text = plan(&["--memory", "64MiB"]).ok();
-    assert!(text.contains("runs where it lies: no store is made of it"), "{text}");
+    assert!(text.contains("runs in place: no store is made of it"), "{text}");
     assert!(!text.contains("once converted"), "{text}");
     let levels = |text: &str| {
         let table = text.split("read/token\n").nth(1).unwrap();
@@ -297,7 +297,7 @@ fn a_file_of_the_hub_is_taken_by_every_command() {
     };
     let chosen = ["-hf", "Nobody/Tiny-MoE-GGUF:Q4_0"];
     let plan = run(&[&["plan"], &chosen[..], &SPEEDS].concat()).ok();
-    for words in ["in 1 file (GGUF Q4_0)", "runs where it lies", "it would run here"] {
+    for words in ["in 1 file (GGUF Q4_0)", "runs in place", "it would run here"] {
         assert!(plan.contains(words), "{words}: {plan}");
     }
     assert!(!plan.contains("once converted"), "{plan}");
@@ -331,7 +331,7 @@ fn damage_is_found_by_what_was_read_before() {
     let home = HomeFolder::new();
     let path = home.copy("qwen3-moe.gguf");
     let first = home.run(&["verify", &path]).ok();
-    assert!(first.contains("from now on any is found"), "{first}");
+    assert!(first.contains("later damage is always found"), "{first}");
     let second = home.run(&["verify", &path]).ok();
     let store = open(&path);
     let count = store.index().extents().len();
@@ -357,14 +357,14 @@ fn damage_is_found_by_what_was_read_before() {
     let kept = reads.path(&store);
     std::fs::write(&kept, "nonsense").unwrap();
     let again = home.run(&["verify", &path]).ok();
-    assert!(again.contains("from now on any is found"), "{again}");
+    assert!(again.contains("later damage is always found"), "{again}");
     // A modified file counts as another file.
     let mut bytes = std::fs::read(&path).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let changed = home.run(&["verify", &path]).ok();
-    assert!(changed.contains("from now on any is found"), "{changed}");
+    assert!(changed.contains("later damage is always found"), "{changed}");
 }
 
 #[test]
@@ -438,7 +438,7 @@ fn a_store_is_made_beside_a_chat_and_used_at_the_next_start() {
         (terminal, screen)
     };
     let (mut chat, screen) = start(&["--convert-in-background"]);
-    assert!(screen.contains("runs where it lies"), "{screen}");
+    assert!(screen.contains("runs in place"), "{screen}");
     let folder = home.path("cache/stores/gguf");
     let made = || {
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();

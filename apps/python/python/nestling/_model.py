@@ -78,7 +78,7 @@ def open(
     residence: Residence | None = None,
     progress: Progress = None,
 ) -> Model:
-    """Opens a model: a `.nest` store, a GGUF file where it lies, the folder of a Hugging Face checkpoint, or `hf:owner/name`.
+    """Opens a model: a `.nest` store, a GGUF file in place, the folder of a Hugging Face checkpoint, or `hf:owner/name`.
 
     What `hf:owner/name[:file][@revision]` names is downloaded unless it is here: of a store the sections that `level` needs;
     GGUF files and checkpoints run as they are. Without a path it is the small model of the package `nestling-storyteller`. Budgets are bytes; without one for memory
