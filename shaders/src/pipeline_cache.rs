@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::{AdapterChoice, WgpuBackend, WgpuOptions, adapters};
 
-    fn kept(folder: &Path) -> Option<PathBuf> {
+    fn cache_file(folder: &Path) -> Option<PathBuf> {
         let mut files = fs::read_dir(folder).unwrap();
         let file = files.next().map(|file| file.unwrap().path());
         assert!(files.next().is_none());
@@ -102,7 +102,7 @@ mod tests {
                 ..WgpuOptions::default()
             };
             WgpuBackend::open(&options).map(drop).unwrap();
-            let file = kept(&inside).unwrap();
+            let file = cache_file(&inside).unwrap();
             assert!(read(&file).is_some(), "{}", file.display());
             file
         };

@@ -13,7 +13,7 @@ use nestling::{Chat, GenerateOptions, Message, ToolSchema};
 use crate::conversation::{self, AskedConversation};
 use crate::error::{Failure, NestlingError, NestlingStatus, call};
 use crate::generation::NestlingGeneration;
-use crate::given::{put, there};
+use crate::given::{put, require};
 use crate::model::NestlingModel;
 use crate::options::NestlingGenerateOptions;
 use crate::owner::{self, HasOwner, Owner};
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn nestling_chat_new(
             Some(json) => conversation::read(json)?,
             None => AskedConversation::default(),
         };
-        let chat = Chat::new(there("model", model)?.model.session(), asked.conversation);
+        let chat = Chat::new(require("model", model)?.model.session(), asked.conversation);
         Ok(NestlingChat {
             state: Mutex::new(ChatState { chat, tools: asked.tools }),
             owner: Owner::current(),
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn nestling_chat_send(
     let make = || {
         // SAFETY: as the caller says.
         let message = Message::user(unsafe { given::text("message", message) }?);
-        there("chat", chat)?.with(|state| {
+        require("chat", chat)?.with(|state| {
             // SAFETY: as the caller says.
             let options = unsafe { state.options(options) }?;
             Ok(NestlingGeneration::new(state.chat.send(message, &options)?.into_stream()))
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn nestling_chat_reply_to_tools(
     let make = || {
         // SAFETY: as the caller says.
         let results = unsafe { given::texts("results", results, count) }?;
-        there("chat", chat)?.with(|state| {
+        require("chat", chat)?.with(|state| {
             let calls = state.chat.open_calls();
             if calls.len() != results.len() {
                 let (calls, results) = (calls.len(), results.len());
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn nestling_chat_transcript(
         if json.is_null() {
             return Err(Failure::caller("json is NULL"));
         }
-        let messages = there("chat", chat)?.with(|state| Ok(state.chat.transcript()))?;
+        let messages = require("chat", chat)?.with(|state| Ok(state.chat.transcript()))?;
         let made = serde_json::to_string(&messages);
         let made = made.map_err(|error| Failure::caller(format!("transcript: {error}")))?;
         // SAFETY: not NULL, so a pointer can be written there.

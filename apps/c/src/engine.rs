@@ -9,7 +9,7 @@ use nestling::system::{MemoryState, SystemFiles};
 use nestling::{Engine, EngineOptions};
 
 use crate::error::{NestlingError, NestlingStatus, call, quietly};
-use crate::given::{put, there};
+use crate::given::{put, require};
 use crate::owner::{self, HasOwner, Owner};
 use crate::sized::{self, SizedStruct};
 
@@ -51,7 +51,7 @@ unsafe impl SizedStruct for NestlingEngineOptions {
 }
 
 /// Returns a requested number, or `None` for 0.
-pub(crate) fn asked(number: u32) -> Option<usize> {
+pub(crate) fn nonzero(number: u32) -> Option<usize> {
     (number > 0).then_some(number as usize)
 }
 
@@ -79,11 +79,11 @@ pub unsafe extern "C" fn nestling_engine_new(
             || MemoryState::read(&SystemFiles::default()).map(|state| state.default_budget());
         let budget = (options.memory_budget > 0).then_some(options.memory_budget);
         let mut made = EngineOptions {
-            threads: asked(options.threads),
+            threads: nonzero(options.threads),
             memory_budget: budget.or_else(free),
             ..EngineOptions::default()
         };
-        if let Some(waiting_max) = asked(options.waiting_max) {
+        if let Some(waiting_max) = nonzero(options.waiting_max) {
             made.waiting_max = waiting_max;
         }
         Ok(NestlingEngine { engine: Engine::new(made)?, owner: Owner::current() })
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn nestling_engine_status_now(
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
     let work = || {
-        let found = status_of(&there("engine", engine)?.engine);
+        let found = status_of(&require("engine", engine)?.engine);
         // SAFETY: as the caller says of `status`.
         unsafe { sized::write("status", status, &found) }
     };

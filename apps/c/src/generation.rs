@@ -18,7 +18,7 @@ use nestling::{CancelToken, Event, EventStream};
 
 use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
 use crate::event::{EventTexts, NestlingEvent, NestlingEventKind};
-use crate::given::there;
+use crate::given::require;
 use crate::owner::{self, HasOwner, Owner};
 use crate::sized::{self, SizedStruct};
 
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn nestling_generation_next(
         // Before it is asked for, so that no event is lost.
         // SAFETY: as the caller says of `event`.
         unsafe { sized::room("event", event) }?;
-        let told = there("generation", generation)?.next(timeout)?;
+        let told = require("generation", generation)?.next(timeout)?;
         // SAFETY: as the caller says of `event`.
         unsafe { sized::write("event", event, &told) }
     };
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn nestling_generation_run(
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
     let work = || {
-        let generation = there("generation", generation)?;
+        let generation = require("generation", generation)?;
         let callback = callback.ok_or_else(|| Failure::caller("callback is NULL"))?;
         loop {
             let event = generation.next(None)?;

@@ -69,7 +69,10 @@ pub(crate) unsafe fn slice<'a, T>(
 }
 
 /// A handle that must be there and belong to this process.
-pub(crate) fn there<'a, T: HasOwner>(name: &str, handle: Option<&'a T>) -> Result<&'a T, Failure> {
+pub(crate) fn require<'a, T: HasOwner>(
+    name: &str,
+    handle: Option<&'a T>,
+) -> Result<&'a T, Failure> {
     let handle = handle.ok_or_else(|| Failure::caller(format!("{name} is NULL")))?;
     owner::check(handle)?;
     Ok(handle)

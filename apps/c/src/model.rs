@@ -14,9 +14,9 @@ use nestling::{
 };
 
 use crate::cancel::NestlingCancel;
-use crate::engine::{NestlingEngine, asked};
+use crate::engine::{NestlingEngine, nonzero};
 use crate::error::{Failure, NestlingError, NestlingStatus, call};
-use crate::given::{self, put, there};
+use crate::given::{self, put, require};
 use crate::owner::{self, HasOwner, Owner};
 use crate::sized::{self, SizedStruct};
 
@@ -154,14 +154,14 @@ unsafe fn open(path: &str, options: &NestlingModelOptions) -> Result<Model, Fail
             ..DeviceOptions::default()
         },
         engine: EngineOptions {
-            threads: asked(options.threads),
+            threads: nonzero(options.threads),
             memory_budget: bytes(options.memory_budget),
             ..EngineOptions::default()
         },
         model: ModelOptions {
             level: level(options.level)?,
-            context_length: asked(options.context_length),
-            kv_tokens: asked(options.kv_tokens),
+            context_length: nonzero(options.context_length),
+            kv_tokens: nonzero(options.kv_tokens),
             kv_dtype: if options.kv_int8 == 0 { KvDtype::F16 } else { KvDtype::Int8 },
             residence: residence(options.residence)?,
             ..ModelOptions::default()
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn nestling_model_engine(
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
     let make = || {
-        let engine = there("model", model)?.model.engine().clone();
+        let engine = require("model", model)?.model.engine().clone();
         Ok(NestlingEngine { engine, owner: Owner::current() })
     };
     // SAFETY: as the caller says of every pointer.
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn nestling_model_set_memory_budget(
     bytes: u64,
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
-    let work = || Ok(there("model", model)?.model.set_memory_budget(bytes)?);
+    let work = || Ok(require("model", model)?.model.set_memory_budget(bytes)?);
     // SAFETY: as the caller says of `error`.
     unsafe { call(error, work) }
 }
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn nestling_model_relieve_pressure(
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
     let work = || {
-        let model = &there("model", model)?.model;
+        let model = &require("model", model)?.model;
         // Default: nothing is streamed, so nothing can go.
         model.shed_experts(bytes.min(model.expert_bytes().unwrap_or(0)));
         Ok(())
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn nestling_model_status_now(
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
     let work = || {
-        let found = status_of(&there("model", model)?.model);
+        let found = status_of(&require("model", model)?.model);
         // SAFETY: as the caller says of `status`.
         unsafe { sized::write("status", status, &found) }
     };

@@ -13,7 +13,7 @@ use nestling::{Input, Session, SnapshotContents, ToolSchema};
 use crate::conversation::{self, AskedConversation};
 use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
 use crate::generation::NestlingGeneration;
-use crate::given::{put, there};
+use crate::given::{put, require};
 use crate::model::NestlingModel;
 use crate::options::NestlingGenerateOptions;
 use crate::owner::{self, HasOwner, Owner};
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn nestling_session_new(
     session: *mut *mut NestlingSession,
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
-    let make = || Ok(NestlingSession::new(there("model", model)?.model.session()));
+    let make = || Ok(NestlingSession::new(require("model", model)?.model.session()));
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("session", session, make)) }
 }
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn nestling_session_fork(
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
     let make = || {
-        let forked = there("session", session)?.lock()?.fork()?;
+        let forked = require("session", session)?.lock()?.fork()?;
         Ok(NestlingSession::new(forked))
     };
     // SAFETY: as the caller says of every pointer.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn nestling_session_length(
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
     let work = || {
-        let length = there("session", session)?.lock()?.tokens()?.len();
+        let length = require("session", session)?.lock()?.tokens()?.len();
         if tokens.is_null() {
             return Err(Failure::caller("tokens is NULL"));
         }
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn nestling_session_truncate(
     tokens: usize,
     error: *mut *mut NestlingError,
 ) -> NestlingStatus {
-    let work = || Ok(there("session", session)?.lock()?.truncate(tokens)?);
+    let work = || Ok(require("session", session)?.lock()?.truncate(tokens)?);
     // SAFETY: as the caller says of `error`.
     unsafe { call(error, work) }
 }
@@ -134,7 +134,7 @@ unsafe fn generate(
     generation: *mut *mut NestlingGeneration,
 ) -> Result<(), Failure> {
     let make = || {
-        let mut session = there("session", session)?.lock()?;
+        let mut session = require("session", session)?.lock()?;
         let GenerationInput { mut input, tools } = asked()?;
         // SAFETY: as the caller says.
         let (options, choice) = unsafe { sized::read("generate options", options)?.read(&tools)? };
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn nestling_session_snapshot(
         _ => SnapshotContents::TokensAndPages,
     };
     let make =
-        || Ok(NestlingBytes { bytes: there("session", session)?.lock()?.snapshot(contents)? });
+        || Ok(NestlingBytes { bytes: require("session", session)?.lock()?.snapshot(contents)? });
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("bytes", bytes, make)) }
 }
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn nestling_model_restore(
     let make = || {
         // SAFETY: as the caller says.
         let bytes = unsafe { given::slice("data", data, length) }?;
-        let restored = there("model", model)?.model.restore(bytes)?;
+        let restored = require("model", model)?.model.restore(bytes)?;
         Ok(NestlingSession::new(restored))
     };
     // SAFETY: as the caller says of every pointer.

@@ -179,7 +179,7 @@ impl Chat<'_> {
             reply.filled_the_context().filter(|_| !self.settings.form.is_given())
         {
             self.shift(context)?;
-            reply.go_on(self.generate(Input::History, generated, cancel)?);
+            reply.append(self.generate(Input::History, generated, cancel)?);
         }
         write_out("\n\n")?;
         let finished = reply.finished.take();
@@ -263,7 +263,7 @@ impl Chat<'_> {
             }
             SlashCommand::Parameter { name, value } => {
                 self.settings.set(&name, value.as_deref()).map_err(Failure::new)?;
-                self.console.say(self.settings.said(&name, value.as_deref()));
+                self.console.say(self.settings.confirmation(&name, value.as_deref()));
             }
             SlashCommand::Think(think) => self.set_think(think)?,
             SlashCommand::Verbosity(verbosity) => {

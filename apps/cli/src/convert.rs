@@ -43,9 +43,9 @@ pub fn convert(args: &ConvertArgs, console: &Console, interrupt: &Interrupt) -> 
         }
     };
     if args.exact {
-        console.note(kept(&report.errors));
+        console.note(describe_exact(&report.errors));
     }
-    if let Some(told) = told(&report.errors) {
+    if let Some(told) = describe_errors(&report.errors) {
         console.note(told);
     }
     write_out(&format!(
@@ -64,8 +64,8 @@ fn calibrated(args: &ConvertArgs) -> CalibrationArgs {
 }
 
 /// Describes how many matrices were kept exactly.
-fn kept(errors: &SourceErrors) -> String {
-    match errors.known() + errors.unknown() {
+fn describe_exact(errors: &SourceErrors) -> String {
+    match errors.count() + errors.unknown() {
         0 => "every matrix is stored exactly as the file has it".into(),
         count => format!(
             "{count} matrices are floats in the file, or in an order that takes their blocks apart: \
@@ -174,7 +174,7 @@ fn into_cache(
     let (checkpoint, store) = (obtained.checkpoint.as_path(), obtained.store.as_path());
     let files = Files { checkpoint, store, beside_bytes: 0 };
     let report = run(&files, ConvertOptions::default(), &how, None, console, interrupt)?;
-    if let Some(told) = told(&report.errors) {
+    if let Some(told) = describe_errors(&report.errors) {
         console.note(told);
     }
     console.note(format_args!(
@@ -227,14 +227,14 @@ fn run(
     drop(shown);
     let (report, trial) = report.map_err(|error| explain_convert(&error))?;
     if let Some(trial) = trial {
-        console.note(said(&trial));
+        console.note(describe_rotation(&trial));
     }
     Ok(report)
 }
 
 /// Describes the error of the written store against the source, each matrix at its highest level. Errors are
 /// relative root mean squares.
-fn told(errors: &SourceErrors) -> Option<String> {
+fn describe_errors(errors: &SourceErrors) -> Option<String> {
     let plain = 100.0 * errors.overall()?;
     let mut text = match errors.weighted() {
         Some(weighted) => format!(
@@ -250,7 +250,7 @@ fn told(errors: &SourceErrors) -> Option<String> {
         ),
     };
     if errors.unknown() > 0 {
-        let (known, all) = (errors.known(), errors.known() + errors.unknown());
+        let (known, all) = (errors.count(), errors.count() + errors.unknown());
         text += &format!(
             "\n{known} of {all} matrices are counted; the others were coded by an earlier release"
         );
@@ -268,7 +268,7 @@ fn kinds(errors: impl Iterator<Item = (MatrixKind, bool, f64)>) -> String {
 }
 
 /// Describes the result of the rotation trial in one line.
-fn said(trial: &RotationTrial) -> String {
+fn describe_rotation(trial: &RotationTrial) -> String {
     let rows = trial.levels.iter().zip(trial.without.iter().zip(&trial.with));
     let rows: Vec<String> = rows
         .map(|(level, (without, with))| format!("level {level} {without:.5} -> {with:.5}"))

@@ -114,7 +114,7 @@ pub fn explain_store(error: &StoreError) -> Failure {
         StoreError::Io { file, action, source, .. } => {
             Failure::file(action, Path::new(file), source)
         }
-        StoreError::NotAStore { file } => match refused_file::words(Path::new(file)) {
+        StoreError::NotAStore { file } => match refused_file::describe(Path::new(file)) {
             Some(what) => Failure::new(format!("{file} is not a .nest store: it is {what}")),
             None => failure,
         }

@@ -167,7 +167,7 @@ fn text_of(notice: &Notice<'_>) -> String {
             level.map_or(String::new(), |level| format!(" (up to level {level})")),
             folder.display(),
         ),
-        Notice::Disk(disk) => format!("disk:     {}", disk.words()),
+        Notice::Disk(disk) => format!("disk:     {}", disk.describe()),
         Notice::WaitForFile(name) => {
             format!("waiting for another program that downloads {name}")
         }

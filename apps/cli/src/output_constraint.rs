@@ -96,7 +96,7 @@ impl OutputConstraint {
     }
 
     /// Returns the option that requested the constraint.
-    pub fn words(&self) -> Option<&str> {
+    pub fn description(&self) -> Option<&str> {
         self.0.as_deref().map(|asked| &*asked.words)
     }
 

@@ -5,14 +5,14 @@ use nestling_hub::{FileKind, SniffedFile};
 use std::path::Path;
 
 /// Describes the kind of a file in words that follow "is". Returns `None` if it cannot be read.
-pub fn words(path: &Path) -> Option<String> {
-    SniffedFile::at(path).map(SniffedFile::words)
+pub fn describe(path: &Path) -> Option<String> {
+    SniffedFile::at(path).map(SniffedFile::describe)
 }
 
 /// Returns the error for a file that is not a checkpoint. Returns `None` if the path is not a file.
 pub fn no_checkpoint(path: &Path) -> Option<Failure> {
     let file = SniffedFile::at(path)?;
-    let (shown, what) = (path.display(), file.words());
+    let (shown, what) = (path.display(), file.describe());
     Some(match file.kind {
         FileKind::Store => Failure::new(format!("{shown} is a store already"))
             .advise("run it as it is, or give --budget SIZE to make a smaller store of it"),

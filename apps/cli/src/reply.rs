@@ -26,12 +26,12 @@ impl Reply {
     }
 
     /// Appends the output generated after the context was shifted.
-    pub fn go_on(&mut self, more: Self) {
+    pub fn append(&mut self, more: Self) {
         self.text += &more.text;
         self.reasoning += &more.reasoning;
         self.tool_calls.extend(more.tool_calls);
         match (&mut self.finished, more.finished) {
-            (Some(finished), Some(next)) => finished.go_on(next),
+            (Some(finished), Some(next)) => finished.append(next),
             (finished, next) => *finished = next,
         }
     }

@@ -42,7 +42,7 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
             let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
             let name = args.listen.alias.clone().unwrap_or_else(|| opened.name());
             let reopen = reopen(&opened, &args, console);
-            server.set_reopenable_model(held(opened), name.as_str(), reopen);
+            server.set_reopenable_model(hold(opened), name.as_str(), reopen);
             format!("{name} is")
         }
     };
@@ -66,7 +66,7 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
 }
 
 /// Wraps a model together with all resources that must live as long.
-fn held(opened: LoadedModel) -> OpenedModel {
+fn hold(opened: LoadedModel) -> OpenedModel {
     OpenedModel { model: opened.model.clone(), hold: Box::new(opened) }
 }
 
@@ -79,7 +79,7 @@ fn reopen(opened: &LoadedModel, args: &ServeArgs, console: &Console) -> Reopen {
         let located = LocatedModel { path: path.clone(), is_bundled };
         let interrupt = Interrupt::by(cancel);
         let opened = opened::open_at(located, &model, &resources, None, &console, &interrupt);
-        opened.map(held).map_err(|failure| {
+        opened.map(hold).map_err(|failure| {
             console.warn(format_args!("the model was not reopened: {failure}"));
             not_opened(failure, &path)
         })

@@ -125,7 +125,7 @@ fn parse<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
 
 impl Settings {
     /// Returns a message that confirms a changed parameter.
-    pub fn said(&self, name: &str, value: Option<&str>) -> String {
+    pub fn confirmation(&self, name: &str, value: Option<&str>) -> String {
         match (value, self.stop.as_slice()) {
             (Some(value), _) if name != "stop" => format!("{name} is {value}"),
             (_, []) => "stop is nothing: no text ends a reply".into(),
@@ -160,7 +160,7 @@ impl fmt::Display for Settings {
             None => write!(f, ", predict: until the model ends")?,
         }
         self.stop.iter().try_for_each(|stop| write!(f, ", stop {stop:?}"))?;
-        match self.form.words() {
+        match self.form.description() {
             Some(words) => write!(f, "\n{}", printable(words)),
             None => Ok(()),
         }
@@ -242,11 +242,11 @@ mod tests {
         for stop in ["END", "off"] {
             s.set("stop", Some(stop)).unwrap();
         }
-        assert_eq!(s.said("stop", Some("off")), "stop is \"END\", \"off\"");
-        assert_eq!(s.said("temp", Some("0.5")), "temp is 0.5");
+        assert_eq!(s.confirmation("stop", Some("off")), "stop is \"END\", \"off\"");
+        assert_eq!(s.confirmation("temp", Some("0.5")), "temp is 0.5");
         s.set("stop", None).unwrap();
         assert_eq!(s, settings());
-        assert!(s.said("stop", None).starts_with("stop is nothing"));
+        assert!(s.confirmation("stop", None).starts_with("stop is nothing"));
         for n in 0..64 {
             s.set("stop", Some(&n.to_string())).unwrap();
         }

@@ -59,7 +59,7 @@ fn parts(opened: &LoadedModel, finished: &GenerationSummary) -> Vec<String> {
         parts.push(format!("Hits: {:.0} %", 100.0 * hits));
         parts.push(format!("Disk: {}", ByteSize(stats.streaming.read_total())));
         parts.push(format!("Stall: {wait:.1?}"));
-        parts.extend(of_host(&stats.streaming));
+        parts.extend(describe_host(&stats.streaming));
     }
     parts
 }
@@ -79,14 +79,14 @@ fn bits(opened: &LoadedModel, finished: &GenerationSummary) -> Option<String> {
     if let Some(routed) = routed.filter(|routed| *routed != text) {
         text += &format!(" of {routed} routed");
     }
-    if let Some(asked) = dual.asked().mean_level {
+    if let Some(asked) = dual.requested().mean_level {
         text += &format!(" (asked: {asked})");
     }
     Some(text)
 }
 
 /// Describes the expert bytes copied from host memory to the device, and those used by the CPU.
-fn of_host(streaming: &StreamStats) -> Option<String> {
+fn describe_host(streaming: &StreamStats) -> Option<String> {
     let brought = ByteSize(streaming.recalled_bytes);
     match (streaming.recalled_bytes, streaming.host_bytes) {
         (0, 0) => None,

@@ -148,7 +148,7 @@ impl Subject {
                 0 => String::new(),
                 lacking => format!("; {} too little", ByteSize(lacking)),
             };
-            let _ = writeln!(text, "disk      {}{lacking}", disk.words());
+            let _ = writeln!(text, "disk      {}{lacking}", disk.describe());
         }
         text
     }

@@ -25,7 +25,7 @@ impl Disk {
     }
 
     /// Describes required and free space as a clause.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         let (needed, free) = (ByteSize(self.needed), ByteSize(self.free));
         format!("needs {needed} more at its peak, {free} free at {}", self.directory.display())
     }

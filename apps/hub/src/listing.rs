@@ -191,7 +191,7 @@ struct Lfs {
 
 impl Sibling {
     /// Returns `None` for a file with an unsafe name or missing fields, and an error for invalid fields.
-    fn wanted(self) -> std::result::Result<Option<RemoteFile>, String> {
+    fn into_file(self) -> std::result::Result<Option<RemoteFile>, String> {
         if !is_path(&self.rfilename) {
             return Ok(None);
         }
@@ -227,7 +227,7 @@ impl<'de> Deserialize<'de> for Files {
             ) -> std::result::Result<Files, A::Error> {
                 let mut found = Vec::new();
                 while let Some(sibling) = files.next_element::<Sibling>()? {
-                    found.extend(sibling.wanted().map_err(A::Error::custom)?);
+                    found.extend(sibling.into_file().map_err(A::Error::custom)?);
                 }
                 Ok(Files(found))
             }

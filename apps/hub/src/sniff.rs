@@ -73,7 +73,7 @@ impl SniffedFile {
     }
 
     /// Describes the kind in words that follow "is".
-    pub fn words(self) -> String {
+    pub fn describe(self) -> String {
         let size = ByteSize(self.bytes);
         match self.kind {
             _ if self.bytes == 0 => "an empty file".into(),

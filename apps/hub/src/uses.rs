@@ -100,7 +100,7 @@ impl Uses {
     pub fn all(&self) -> Vec<KnownUse> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut uses: Vec<KnownUse> =
-            entries.take(RECORDS_MAX).filter_map(|entry| known(&entry.path())).collect();
+            entries.take(RECORDS_MAX).filter_map(|entry| read_use(&entry.path())).collect();
         uses.sort_by(|one, other| one.path.cmp(&other.path));
         uses
     }
@@ -132,7 +132,7 @@ fn lock_shared(file: &File) -> bool {
     false
 }
 
-fn known(record: &Path) -> Option<KnownUse> {
+fn read_use(record: &Path) -> Option<KnownUse> {
     if record.extension().is_none_or(|ending| ending != "use") {
         return None;
     }

@@ -75,7 +75,7 @@ impl StreamState {
 }
 
 /// Returns False if there is no event yet, a tuple for an event, or None at the end.
-fn told(py: Python<'_>, polled: Poll<Option<Event>>) -> PyResult<Py<PyAny>> {
+fn to_python(py: Python<'_>, polled: Poll<Option<Event>>) -> PyResult<Py<PyAny>> {
     match polled {
         Poll::Pending => Ok(false.into_pyobject(py)?.to_owned().into_any().unbind()),
         Poll::Ready(None) => Ok(py.None()),
@@ -124,7 +124,7 @@ impl Generation {
                 Some(next) => Ok(Poll::Ready(state.note(next)?)),
             })
         });
-        told(py, polled?)
+        to_python(py, polled?)
     }
 
     /// Polls like `poll(0)`. If the result is False, `callback` is called once on another thread when there
@@ -143,7 +143,7 @@ impl Generation {
                 }
             })
         });
-        told(py, polled?)
+        to_python(py, polled?)
     }
 
     /// Reads the remaining events into arrays: tokens and log-probabilities of prompt and output, and hidden

@@ -89,7 +89,7 @@ pub(crate) fn fetch(
         let level = level.and_then(Level::from_bits);
         let options = places.options();
         let mut progress = Progress::new(progress);
-        let hears = DownloadObserver(progress.told());
+        let hears = DownloadObserver(progress.counters());
         let (tell, answer) = mpsc::channel();
         let work = move || {
             let obtained = nestling_hub::obtain(&reference, level, &options, &hears);

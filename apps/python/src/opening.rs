@@ -45,7 +45,7 @@ pub(crate) fn open(
     let opened = call(py, || {
         let options = OpenOptions::read(options)?;
         let mut progress = Progress::new(progress);
-        let told = progress.told();
+        let told = progress.counters();
         let mut builder = options
             .builder(&path)
             .progress(move |at| told.set(at.parts_done as u64, at.parts_total as u64));

@@ -33,7 +33,7 @@ impl Progress {
         Self { told: Arc::default(), callback, last: (0, 0) }
     }
 
-    pub(crate) fn told(&self) -> Arc<ByteCounters> {
+    pub(crate) fn counters(&self) -> Arc<ByteCounters> {
         Arc::clone(&self.told)
     }
 

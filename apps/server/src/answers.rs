@@ -327,7 +327,7 @@ impl Pump {
                 }
             };
             let Some((choice, event)) = next else { break None };
-            let Some(said) = self.said(choice, event) else { continue };
+            let Some(said) = self.convert(choice, event) else { continue };
             match &said {
                 Ok(ChoiceEvent { event: Event::Finished(_), .. }) => open -= 1,
                 Ok(_) => {}
@@ -357,7 +357,7 @@ impl Pump {
     }
 
     /// Converts an event of one choice for the writer and updates the metrics.
-    fn said(
+    fn convert(
         &mut self,
         index: usize,
         event: Result<Event, EngineError>,

@@ -24,7 +24,7 @@ pub(crate) trait StreamFormat: Send + Unpin + 'static {
     /// Writes the events before the first model event.
     fn begin(&mut self, out: &mut Frames);
 
-    fn said(&mut self, said: ChoiceEvent, out: &mut Frames);
+    fn write_event(&mut self, said: ChoiceEvent, out: &mut Frames);
 
     /// Writes the end of the stream, after all choices have ended.
     fn end(&mut self, out: &mut Frames);
@@ -95,7 +95,7 @@ pub(crate) fn response<F: StreamFormat>(answers: Answers, mut form: F) -> Respon
 impl<F: StreamFormat> EventBody<F> {
     fn take(&mut self, said: Option<Result<ChoiceEvent, ApiError>>) {
         match said {
-            Some(Ok(said)) => self.form.said(said, &mut self.frames),
+            Some(Ok(said)) => self.form.write_event(said, &mut self.frames),
             Some(Err(error)) => {
                 self.answers = None;
                 self.form.failed(&error, &mut self.frames);

@@ -36,7 +36,7 @@ pub fn cases(out: &str) -> Vec<Case> {
         } else if let Some((_, text)) = &mut section {
             text.push_str(line);
             text.push('\n');
-        } else if let Some((name, rest)) = begun(line) {
+        } else if let Some((name, rest)) = parse_start(line) {
             cases.push(Case { name, verdict: Verdict::Unfinished, output: String::new() });
             judge(&mut cases, rest);
         } else {
@@ -54,7 +54,7 @@ fn is_end_of_section(line: &str) -> bool {
 }
 
 /// Returns the name of a starting case and the rest of the line.
-fn begun(line: &str) -> Option<(String, &str)> {
+fn parse_start(line: &str) -> Option<(String, &str)> {
     let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
     // Names are padded to the length of the longest.
     let name = name.trim_end();

@@ -82,8 +82,8 @@ fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))?;
-    let machine = Machine::found(cases, options.is_dry);
-    let record = Record::new(out.join("result.json"), known(kit, options.is_dry));
+    let machine = Machine::detect(cases, options.is_dry);
+    let record = Record::new(out.join("result.json"), describe_kit(kit, options.is_dry));
     let mut runner = Runner {
         record,
         work: &work,
@@ -141,7 +141,7 @@ fn environment(kit: &Path, work: &Path) -> Result<Vec<(String, String)>, Box<dyn
 }
 
 /// Returns the record's initial contents: the kit and the host.
-fn known(kit: &Path, is_dry: bool) -> Map<String, Value> {
+fn describe_kit(kit: &Path, is_dry: bool) -> Map<String, Value> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let packed = fs::read_to_string(kit.join("kit.json")).unwrap_or_default();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -49,7 +49,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn found(cases: PathBuf, is_dry: bool) -> Self {
+    pub fn detect(cases: PathBuf, is_dry: bool) -> Self {
         let shown = ["/dev/nvidia0", "/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg"];
         let has_cuda = is_dry || shown.iter().any(|path| Path::new(path).exists());
         let lacks_cuda = (!has_cuda).then(|| "there is no NVIDIA driver".to_owned());

@@ -37,7 +37,7 @@ pub enum ProcessEnd {
 }
 
 impl ProcessEnd {
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Self::Exited(code) => format!("exit code {code}"),
             Self::Signalled(signal) => format!("ended by signal {signal}{}", named(*signal)),

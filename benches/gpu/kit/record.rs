@@ -47,7 +47,7 @@ impl Record {
     pub fn cases(&mut self, table: &str, cases: &[Case], alone: &[Case]) {
         let told = cases.iter().map(|case| {
             let again = alone.iter().find(|one| one.name == case.name);
-            told(case, again)
+            case_json(case, again)
         });
         let told: Vec<Value> = told.collect();
         self.merge(None, json!({ "cases": { table: told } }));
@@ -80,7 +80,7 @@ fn merge(into: &mut Map<String, Value>, found: Map<String, Value>) {
     }
 }
 
-fn told(case: &Case, again: Option<&Case>) -> Value {
+fn case_json(case: &Case, again: Option<&Case>) -> Value {
     let mut told = json!({ "name": case.name, "outcome": outcome(case) });
     if let Some(message) = case.message() {
         told["message"] = message.into();
@@ -136,7 +136,7 @@ mod tests {
         let case =
             |verdict| Case { name: "a".into(), verdict, output: "thread panicked at".into() };
         let (failed, passed) = (case(Verdict::Failed), case(Verdict::Passed));
-        let told = told(&failed, Some(&passed));
+        let told = case_json(&failed, Some(&passed));
         assert_eq!((&told["outcome"], &told["alone"]), (&json!("failed"), &json!("passed")));
     }
 }

@@ -136,18 +136,18 @@ impl Runner<'_> {
         for (name, value) in self.env.iter().chain(&step.env) {
             command.env(name, value);
         }
-        command.env("NESTLING_KIT_OUT", self.found());
+        command.env("NESTLING_KIT_OUT", self.results_file());
         process::run(&mut command, limit, self.interrupted, self.work)
     }
 
     /// Returns the file to which measurements write lines of JSON.
-    fn found(&self) -> PathBuf {
+    fn results_file(&self) -> PathBuf {
         self.work.join("found.jsonl")
     }
 
     /// Merges the results that measurements wrote, even if they failed. Returns the number of lines.
     fn take_found(&mut self, under: Option<&str>) -> io::Result<usize> {
-        let path = self.found();
+        let path = self.results_file();
         let Ok(text) = fs::read_to_string(&path) else { return Ok(0) };
         fs::remove_file(path)?;
         let mut count = 0;
@@ -164,10 +164,10 @@ impl Runner<'_> {
         let listed = self.start(step, &["--list"], limit.left())?;
         let names = libtest::names(&listed.out);
         if names.is_empty() {
-            let told = format!("no cases were listed: {}", listed.ending.told());
+            let told = format!("no cases were listed: {}", listed.ending.describe());
             let outcome = Outcome::of(&listed.ending);
             let outcome = if outcome == Outcome::Passed { Outcome::Failed } else { outcome };
-            return Ok(found(outcome, told, &listed));
+            return Ok(step_result(outcome, told, &listed));
         }
         let together = self.start(step, &["--test-threads=1", "--show-output"], limit.left())?;
         let mut cases = libtest::cases(&together.out);
@@ -176,7 +176,7 @@ impl Runner<'_> {
         cases.extend(missing.into_iter().map(|name| Case {
             name,
             verdict: Verdict::Unfinished,
-            output: format!("it was not begun: {}", together.ending.told()),
+            output: format!("it was not begun: {}", together.ending.describe()),
         }));
         let alone = self.alone(step, &cases, &limit)?;
         let is_settled = |case: &&Case| case.verdict != Verdict::Unfinished;
@@ -193,13 +193,13 @@ impl Runner<'_> {
         self.record.cases(table, &cases, &alone);
         let told = format!(
             "{passed} passed, {failed} failed, {unfinished} unfinished, {skipped} skipped; {}",
-            together.ending.told()
+            together.ending.describe()
         );
         let outcome = match Outcome::of(&together.ending) {
             Outcome::Passed if failed + unfinished > 0 || passed == 0 => Outcome::Failed,
             outcome => outcome,
         };
-        Ok(found(outcome, told, &together))
+        Ok(step_result(outcome, told, &together))
     }
 
     fn alone(&self, step: &Step, cases: &[Case], limit: &Limit) -> io::Result<Vec<Case>> {
@@ -215,7 +215,7 @@ impl Runner<'_> {
             let mut again = libtest::cases(&ended.out);
             if let Some(mut again) = again.pop() {
                 if again.verdict == Verdict::Unfinished {
-                    again.output = format!("{}\n{}", tail(&ended.errors), ended.ending.told());
+                    again.output = format!("{}\n{}", tail(&ended.errors), ended.ending.describe());
                 }
                 alone.push(again);
             }
@@ -231,15 +231,15 @@ impl Runner<'_> {
             outcome = Outcome::Failed;
         }
         let results = if lines == 1 { "result" } else { "results" };
-        Ok(found(outcome, format!("{lines} {results}; {}", ended.ending.told()), &ended))
+        Ok(step_result(outcome, format!("{lines} {results}; {}", ended.ending.describe()), &ended))
     }
 
     fn table(&mut self, step: &Step, key: &str, limit: Limit) -> io::Result<StepResult> {
         let ended = self.start(step, &[], limit.left())?;
         let rows = table(&ended.out);
-        let told = format!("{} rows; {}", rows.len(), ended.ending.told());
+        let told = format!("{} rows; {}", rows.len(), ended.ending.describe());
         self.record.merge(step.under, json!({ key: rows }));
-        Ok(found(Outcome::of(&ended.ending), told, &ended))
+        Ok(step_result(Outcome::of(&ended.ending), told, &ended))
     }
 
     fn sanitize(&mut self, step: &Step, tool: &str, limit: Limit) -> io::Result<StepResult> {
@@ -252,20 +252,20 @@ impl Runner<'_> {
         let begun = cases.len();
         let first: Vec<&str> = said.iter().take(LINES_MAX).copied().collect();
         let summary = summary.map_or("no summary", |line| line.trim_matches(['=', ' ']));
-        let told = format!("{begun} cases begun, {summary}; {}", ended.ending.told());
+        let told = format!("{begun} cases begun, {summary}; {}", ended.ending.describe());
         self.record.merge(
             None,
             json!({ "sanitizer": { tool: {
-                "summary": summary, "cases_begun": begun, "ending": ended.ending.told(), "said": first,
+                "summary": summary, "cases_begun": begun, "ending": ended.ending.describe(), "said": first,
             } } }),
         );
-        Ok(found(Outcome::of(&ended.ending), told, &ended))
+        Ok(step_result(Outcome::of(&ended.ending), told, &ended))
     }
 
     fn profile(&mut self, step: &Step, limit: Limit) -> io::Result<StepResult> {
         let ended = self.start(step, &[], limit.left())?;
         // Measurements under a profiler are meaningless.
-        let _ = fs::remove_file(self.found());
+        let _ = fs::remove_file(self.results_file());
         let mut csv = String::new();
         for line in ended.out.lines().filter(|line| line.starts_with('"')) {
             if csv.len() + line.len() < PROFILE_BYTES {
@@ -273,13 +273,13 @@ impl Runner<'_> {
                 csv.push('\n');
             }
         }
-        let told = format!("{} rows; {}", csv.lines().count(), ended.ending.told());
+        let told = format!("{} rows; {}", csv.lines().count(), ended.ending.describe());
         let mut outcome = Outcome::of(&ended.ending);
         if outcome == Outcome::Passed && csv.is_empty() {
             outcome = Outcome::Failed;
         }
         self.record.merge(None, json!({ "ncu": { "csv": csv } }));
-        Ok(found(outcome, told, &ended))
+        Ok(step_result(outcome, told, &ended))
     }
 }
 
@@ -299,7 +299,7 @@ fn not_run(outcome: Outcome, why: &str) -> StepResult {
     StepResult { outcome, told: why.into(), tail: String::new() }
 }
 
-fn found(outcome: Outcome, told: String, ended: &FinishedProcess) -> StepResult {
+fn step_result(outcome: Outcome, told: String, ended: &FinishedProcess) -> StepResult {
     let said = if ended.errors.trim().is_empty() { &ended.out } else { &ended.errors };
     let tail = if outcome.is_fine() { String::new() } else { tail(said) };
     StepResult { outcome, told, tail }

@@ -303,7 +303,7 @@ impl Conversion<'_> {
             _ => 2 * bytes(id),
         };
         let done = ids().filter(written).map(halves).sum();
-        meter.go_on(ConvertPhase::Quantizing, ids().map(bytes).sum(), done);
+        meter.resume(ConvertPhase::Quantizing, ids().map(bytes).sum(), done);
         self.group(&GroupId::Embedding, None, meter)?;
         self.floats(None)?;
         let mut calibrator = self.calibrator(meter)?;

@@ -228,7 +228,7 @@ impl NestedMatrix {
     ) -> Result<Self, EngineError> {
         let codec = codec.into();
         NestedView::new(rows, cols, layout, &codec, regions.planes())?.check()?;
-        Self::known(rows, cols, layout, codec, regions, levels)
+        Self::new_checked(rows, cols, layout, codec, regions, levels)
     }
 
     /// Creates a matrix as [`NestedMatrix::new`] does, from a plane P2 that was checked before: scales, steps
@@ -236,7 +236,7 @@ impl NestedMatrix {
     ///
     /// # Errors
     /// [`EngineError::Nested`] if the length of a plane does not match the shape.
-    pub fn known(
+    pub fn new_checked(
         rows: usize,
         cols: usize,
         layout: Layout,

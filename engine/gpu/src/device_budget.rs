@@ -32,7 +32,7 @@ impl ReservedBytes {
     }
 
     /// Returns the bytes unavailable to new weights: all weights, and the larger of used and set-aside work.
-    fn held(&self) -> u64 {
+    fn unavailable(&self) -> u64 {
         self.weights.saturating_add(self.work.max(self.kept))
     }
 }
@@ -100,7 +100,7 @@ impl DeviceBudget {
     pub fn reserve(&self, purpose: Purpose, bytes: u64) -> Result<Reservation, u64> {
         let mut taken = lock(&self.taken);
         let held = match purpose {
-            Purpose::Weights => taken.held(),
+            Purpose::Weights => taken.unavailable(),
             Purpose::Work => taken.weights.saturating_add(taken.work),
         };
         let least = held.saturating_add(bytes);
@@ -118,7 +118,7 @@ impl DeviceBudget {
     pub fn reserve_work(&self, work: u64, weights: u64) -> Result<WorkReservation, u64> {
         let mut taken = lock(&self.taken);
         let kept = taken.kept.saturating_add(work);
-        let least = ReservedBytes { kept, ..*taken }.held().saturating_add(weights);
+        let least = ReservedBytes { kept, ..*taken }.unavailable().saturating_add(weights);
         if self.budget.is_some_and(|budget| least > budget) {
             return Err(least);
         }

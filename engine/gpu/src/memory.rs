@@ -74,12 +74,12 @@ impl<S: Storage> GpuBuffer<S> {
             self.capacity = capacity;
         }
         self.rows = rows;
-        self.changed();
+        self.mark_changed();
         Ok(())
     }
 
     /// Marks the rows as changed, which invalidates their int8 form.
-    pub fn changed(&mut self) {
+    pub fn mark_changed(&mut self) {
         self.int8.made = None;
     }
 

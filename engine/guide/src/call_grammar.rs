@@ -31,7 +31,7 @@ impl Tool {
     }
 
     pub fn arguments(&self) -> CheckedGrammar {
-        CheckedGrammar::made(CallGrammar::arguments_alone(self), "a tool's parameters")
+        CheckedGrammar::assembled(CallGrammar::arguments_alone(self), "a tool's parameters")
     }
 }
 

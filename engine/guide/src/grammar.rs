@@ -68,7 +68,7 @@ impl CheckedGrammar {
     }
 
     /// Creates a grammar that was assembled from checked parts.
-    pub fn made(grammar: String, what: &'static str) -> Self {
+    pub fn assembled(grammar: String, what: &'static str) -> Self {
         Self { grammar: TopLevelGrammar::from_lark(grammar), what }
     }
 }

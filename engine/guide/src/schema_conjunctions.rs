@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn found(schema: &Value) -> Option<u64> {
+    fn conjunctions(schema: &Value) -> Option<u64> {
         match check_conjunctions(schema) {
             Ok(()) => None,
             Err(GuideError::Limit { found, .. }) => Some(found),
@@ -214,19 +214,19 @@ mod tests {
             let all: Vec<_> = multiples.iter().map(|n| json!({ "multipleOf": n })).collect();
             json!({ "type": "integer", "allOf": all })
         };
-        assert_eq!(found(&all(&[97, 89])), None);
-        assert_eq!(found(&all(&[97, 89, 83])), Some(97 * 89 * 83));
-        assert_eq!(found(&all(&[99_991, 99_989])), Some(99_991 * 99_989));
-        assert_eq!(found(&all(&[86_400, 43_200, 10])), None);
-        assert_eq!(found(&json!({ "multipleOf": 999_983 })), Some(999_983));
-        assert_eq!(found(&json!({ "multipleOf": 0.01 })), None);
-        assert_eq!(found(&json!({ "multipleOf": 1e-8 })), None);
+        assert_eq!(conjunctions(&all(&[97, 89])), None);
+        assert_eq!(conjunctions(&all(&[97, 89, 83])), Some(97 * 89 * 83));
+        assert_eq!(conjunctions(&all(&[99_991, 99_989])), Some(99_991 * 99_989));
+        assert_eq!(conjunctions(&all(&[86_400, 43_200, 10])), None);
+        assert_eq!(conjunctions(&json!({ "multipleOf": 999_983 })), Some(999_983));
+        assert_eq!(conjunctions(&json!({ "multipleOf": 0.01 })), None);
+        assert_eq!(conjunctions(&json!({ "multipleOf": 1e-8 })), None);
         assert_eq!(
-            found(&json!({ "allOf": [{ "multipleOf": 0.001 }, { "multipleOf": 7 }] })),
+            conjunctions(&json!({ "allOf": [{ "multipleOf": 0.001 }, { "multipleOf": 7 }] })),
             None
         );
         assert_eq!(
-            found(&json!({ "multipleOf": 1e-9, "allOf": [{ "multipleOf": 7 }] })),
+            conjunctions(&json!({ "multipleOf": 1e-9, "allOf": [{ "multipleOf": 7 }] })),
             Some(7_000_000_000)
         );
     }
@@ -245,7 +245,7 @@ mod tests {
             json!({ "multipleOf": 997, "oneOf": [{ "multipleOf": 2 }, b] }),
             json!({ "anyOf": [{ "items": { "allOf": [a, b] } }, true] }),
         ] {
-            assert_eq!(found(&schema), product, "{schema}");
+            assert_eq!(conjunctions(&schema), product, "{schema}");
         }
         for schema in [
             json!({ "anyOf": [a, b] }),
@@ -253,7 +253,7 @@ mod tests {
             json!({ "oneOf": [{ "properties": { "x": a } }, { "properties": { "x": b } }] }),
             json!({ "$defs": { "list": { "properties": { "next": { "$ref": "#/$defs/list" } } } }, "$ref": "#/$defs/list" }),
         ] {
-            assert_eq!(found(&schema), None, "{schema}");
+            assert_eq!(conjunctions(&schema), None, "{schema}");
         }
     }
 
@@ -262,11 +262,14 @@ mod tests {
         let patterns = |count: usize| -> Vec<_> {
             (1..=count).map(|n| json!({ "pattern": format!("a{{{n}}}") })).collect()
         };
-        assert_eq!(found(&json!({ "allOf": patterns(CONJOINED_PATTERNS_MAX) })), None);
-        assert_eq!(found(&json!({ "allOf": patterns(CONJOINED_PATTERNS_MAX + 1) })), Some(9));
-        assert_eq!(found(&json!({ "anyOf": patterns(40) })), None);
+        assert_eq!(conjunctions(&json!({ "allOf": patterns(CONJOINED_PATTERNS_MAX) })), None);
+        assert_eq!(
+            conjunctions(&json!({ "allOf": patterns(CONJOINED_PATTERNS_MAX + 1) })),
+            Some(9)
+        );
+        assert_eq!(conjunctions(&json!({ "anyOf": patterns(40) })), None);
         // 2^24 alternatives are too many to check.
         let choices: Vec<_> = (0..24).map(|_| json!({ "anyOf": patterns(2) })).collect();
-        assert!(found(&json!({ "allOf": choices })).is_some());
+        assert!(conjunctions(&json!({ "allOf": choices })).is_some());
     }
 }

@@ -104,7 +104,7 @@ impl ToolGuide {
             known.clear();
         }
         let made = known.entry(text).or_insert_with_key(|text| {
-            let checked = CheckedGrammar::made(text.clone(), "the tools' grammar");
+            let checked = CheckedGrammar::assembled(text.clone(), "the tools' grammar");
             Arc::new(Grammar { checked, compiled: CompiledGrammars::default() })
         });
         Arc::clone(made)

@@ -47,7 +47,7 @@ impl Vocabulary {
         let no_tokenizer = || GuideError::Vocabulary { reason: "it has no tokenizer".into() };
         let tokenizer = context.tokenizer.ok_or_else(no_tokenizer)?;
         context.cache.get(|| {
-            let words = words(tokenizer, context.vocab_size)?;
+            let words = token_bytes(tokenizer, context.vocab_size)?;
             Self::new(words, Some(tokenizer.clone()))
         })
     }
@@ -101,7 +101,7 @@ pub(crate) fn is_marker(tokenizer: &Tokenizer, id: u32) -> bool {
 }
 
 /// Returns the bytes of all tokens, with a prefix for markers. Tokens that are never chosen are empty.
-fn words(tokenizer: &Tokenizer, tokens: usize) -> Result<Vec<Vec<u8>>, GuideError> {
+fn token_bytes(tokenizer: &Tokenizer, tokens: usize) -> Result<Vec<Vec<u8>>, GuideError> {
     let mut words = Vec::with_capacity(tokens + 1);
     let mut total = 0;
     for id in (0..tokens).map_while(|index| u32::try_from(index).ok()) {

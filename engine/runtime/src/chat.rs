@@ -87,7 +87,7 @@ impl Chat {
     /// Returns all messages, including the current answer as far as it has arrived. Never blocks.
     pub fn transcript(&self) -> Vec<Message> {
         let mut messages = self.conversation.messages.clone();
-        messages.extend(self.said());
+        messages.extend(self.pending_message());
         messages
     }
 
@@ -106,7 +106,7 @@ impl Chat {
     ///
     /// For an answer in progress, the returned calls are complete, but more may follow.
     pub fn open_calls(&self) -> Vec<ToolCall> {
-        match self.said() {
+        match self.pending_message() {
             Some(message) => message.tool_calls,
             None => open_calls(&self.conversation.messages).to_vec(),
         }
@@ -123,7 +123,7 @@ impl Chat {
         options: &GenerateOptions,
     ) -> Result<Generation, EngineError> {
         self.settle()?;
-        self.go_on(vec![message.into()], options)
+        self.continue_with(vec![message.into()], options)
     }
 
     /// Sends the results of the last answer's tool calls, each a [`Message::tool`], and starts the next
@@ -139,7 +139,7 @@ impl Chat {
     ) -> Result<Generation, EngineError> {
         self.settle()?;
         check_replies(open_calls(&self.conversation.messages), &replies)?;
-        self.go_on(replies, options)
+        self.continue_with(replies, options)
     }
 
     /// Works as [`Chat::send`] without blocking: rendering and tokenization run on a thread of the engine.
@@ -172,7 +172,7 @@ impl Chat {
 
     /// Returns the pending answer as a message. Returns `None` if there is no pending answer or it is still
     /// empty.
-    fn said(&self) -> Option<Message> {
+    fn pending_message(&self) -> Option<Message> {
         let answer = self.answer.as_ref()?;
         let ended = answer.has_ended();
         let message = answer.message();
@@ -201,7 +201,7 @@ impl Chat {
     }
 
     fn note_answer(&mut self) {
-        let said = self.said();
+        let said = self.pending_message();
         self.conversation.messages.extend(said);
         self.answer = None;
     }
@@ -212,7 +212,7 @@ impl Chat {
         Prompt { conversation, reserve: self.reserve, options: options.clone() }
     }
 
-    fn go_on(
+    fn continue_with(
         &mut self,
         messages: Vec<Message>,
         options: &GenerateOptions,

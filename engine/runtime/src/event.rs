@@ -120,7 +120,7 @@ impl GenerationSummary {
     ///
     /// [`Input::History`]: crate::Input::History
     /// [`Session::shift`]: crate::Session::shift
-    pub fn go_on(&mut self, next: Self) {
+    pub fn append(&mut self, next: Self) {
         (self.reason, self.stop) = (next.reason, next.stop);
         add(&mut self.message, next.message);
         self.usage.completion_tokens += next.usage.completion_tokens;
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn what_goes_on_is_counted_as_decode() {
         let mut whole = part(FinishReason::ContextFull, 5);
-        whole.go_on(part(FinishReason::Stop, 3));
+        whole.append(part(FinishReason::Stop, 3));
         assert_eq!(whole.reason, FinishReason::Stop);
         assert_eq!(whole.usage.completion_tokens, 8);
         assert_eq!((whole.stats.prompt_tokens, whole.stats.prompt_seconds), (8, 2.0));
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_part_without_tokens_leaves_the_rest() {
         let mut whole = part(FinishReason::ContextFull, 5);
-        whole.go_on(GenerationSummary {
+        whole.append(GenerationSummary {
             stats: Stats::default(),
             ..part(FinishReason::Cancelled, 0)
         });

@@ -105,7 +105,7 @@ impl ModelIdentity {
     /// Returns `None` if all are equal.
     pub(crate) fn difference(&self, other: &Self) -> Option<(String, String)> {
         let mut words = (Vec::new(), Vec::new());
-        for (one, other) in self.words().into_iter().zip(other.words()) {
+        for (one, other) in self.fields().into_iter().zip(other.fields()) {
             if one != other {
                 words.0.push(one);
                 words.1.push(other);
@@ -114,7 +114,7 @@ impl ModelIdentity {
         (!words.0.is_empty()).then(|| (words.0.join(", "), words.1.join(", ")))
     }
 
-    fn words(&self) -> [String; 8] {
+    fn fields(&self) -> [String; 8] {
         let hash = |what: &str, hash: u128| match hash {
             0 => format!("no {what}"),
             _ => format!("{what} {hash:032x}"),

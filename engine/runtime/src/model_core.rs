@@ -309,7 +309,7 @@ impl ModelCore {
         match (&self.dual, dual) {
             (None, None) => Ok(LevelPolicy::Fixed(highest)),
             (Some(routing), dual) => {
-                let dual = dual.unwrap_or(routing.asked());
+                let dual = dual.unwrap_or(routing.requested());
                 routing.calibrate(dual, highest).map(LevelPolicy::Dual)
             }
             (None, Some(_)) => {

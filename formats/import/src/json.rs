@@ -93,8 +93,8 @@ impl Fields {
         aliases: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, ImportError> {
         for (alias, key) in aliases {
-            let has = |name: &str| self.given(name).is_some() || self.is_null(name);
-            if has(alias) && has(key) && self.given(alias) != self.given(key) {
+            let has = |name: &str| self.member(name).is_some() || self.is_null(name);
+            if has(alias) && has(key) && self.member(alias) != self.member(key) {
                 return Err(self.wrong(alias, format!("the same as `{key}`")));
             }
             let is_alone = !has(key);
@@ -148,11 +148,11 @@ impl Fields {
             let default = self.defaults.iter().find(|(name, _)| name == key);
             default.filter(|_| !self.is_null(key)).map(|(_, value)| value)
         };
-        self.given(key).or_else(default)
+        self.member(key).or_else(default)
     }
 
     /// Returns the value of a member in the file, without defaults.
-    pub(crate) fn given(&self, key: &str) -> Option<&Value> {
+    pub(crate) fn member(&self, key: &str) -> Option<&Value> {
         self.members().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
@@ -171,8 +171,8 @@ impl Fields {
     }
 
     /// Describes the value of a member for an error message; `absent` is the text for a missing one.
-    fn found(&self, key: &str, absent: &str) -> String {
-        match (self.given(key), self.get(key)) {
+    fn describe(&self, key: &str, absent: &str) -> String {
+        match (self.member(key), self.get(key)) {
             (Some(value), _) => shown(value),
             (None, Some(default)) => {
                 format!("{absent}, for which the default is {}", shown(default))
@@ -183,7 +183,7 @@ impl Fields {
     }
 
     pub(crate) fn wrong(&self, key: &str, expected: impl Into<String>) -> ImportError {
-        let found = self.found(key, "nothing");
+        let found = self.describe(key, "nothing");
         ImportError::Value {
             file: self.file.clone(),
             key: key.into(),
@@ -197,7 +197,7 @@ impl Fields {
     }
 
     pub(crate) fn unsupported(&self, key: &str, supported: &str) -> ImportError {
-        let found = self.found(key, "absent");
+        let found = self.describe(key, "absent");
         ImportError::Unsupported {
             file: self.file.clone(),
             key: key.into(),

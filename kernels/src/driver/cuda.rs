@@ -117,7 +117,7 @@ impl PrimaryContext {
         match unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) } {
             // Another process uses the device exclusively. Nothing is lost, since no context existed.
             answer @ CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
-                Err(CudaError::Refused { reason: format!("context: {}", told(answer)) })
+                Err(CudaError::Refused { reason: format!("context: {}", error_text(answer)) })
             }
             answer => check("context", answer).map(|()| Self { device, raw: Handle::of(raw) }),
         }
@@ -169,14 +169,14 @@ fn check(what: &'static str, answer: CUresult) -> Result<(), CudaError> {
         | Answer::CUDA_ERROR_INVALID_PC
         | Answer::CUDA_ERROR_LAUNCH_FAILED
         | Answer::CUDA_ERROR_UNKNOWN => {
-            Err(CudaError::Lost { reason: format!("{what}: {}", told(answer)) })
+            Err(CudaError::Lost { reason: format!("{what}: {}", error_text(answer)) })
         }
-        _ => Err(CudaError::Refused { reason: format!("{what}: {}", told(answer)) }),
+        _ => Err(CudaError::Refused { reason: format!("{what}: {}", error_text(answer)) }),
     }
 }
 
 /// Returns the driver's message for a result.
-fn told(answer: CUresult) -> String {
+fn error_text(answer: CUresult) -> String {
     let mut text: *const c_char = ptr::null();
     // SAFETY: the driver writes the address of a static text, or null.
     let known = unsafe { sys::cuGetErrorString(answer, &raw mut text) };
@@ -198,7 +198,7 @@ fn start_driver() -> Result<Version, CudaDeviceError> {
     // SAFETY: the driver writes a number; this call requires no initialization.
     let known = unsafe { sys::cuDriverGetVersion(&raw mut version) };
     if known != CUresult::CUDA_SUCCESS {
-        return Err(CudaDeviceError::Driver { reason: told(known) });
+        return Err(CudaDeviceError::Driver { reason: error_text(known) });
     }
     let found = Version::new((version / 1000).unsigned_abs(), (version % 1000 / 10).unsigned_abs());
     if version < DRIVER_VERSION_MIN {
@@ -208,7 +208,7 @@ fn start_driver() -> Result<Version, CudaDeviceError> {
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_SUCCESS => Ok(found),
         CUresult::CUDA_ERROR_NO_DEVICE => Err(CudaDeviceError::NoneFound),
-        answer => Err(CudaDeviceError::Driver { reason: told(answer) }),
+        answer => Err(CudaDeviceError::Driver { reason: error_text(answer) }),
     }
 }
 

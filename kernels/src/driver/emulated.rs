@@ -131,7 +131,7 @@ impl EmulatedDevice {
     pub fn synchronize(&self, stream: usize) -> Result<(), CudaError> {
         let mut state = self.state();
         if let Some(end) = self.run_stream(&mut state, stream)? {
-            state.seen(end, None);
+            state.note_wait(end, None);
         }
         Ok(())
     }
@@ -152,9 +152,9 @@ impl EmulatedDevice {
     /// Returns any error of the device.
     pub fn synchronize_event(&self, event: usize) -> Result<(), CudaError> {
         let mut state = self.state();
-        let Some((ticket, _)) = state.queues.noted(event) else { return Ok(()) };
+        let Some((ticket, _)) = state.queues.recorded(event) else { return Ok(()) };
         self.run_to(&mut state, ticket)?;
-        state.seen(ticket, Some(event));
+        state.note_wait(ticket, Some(event));
         Ok(())
     }
 
@@ -164,13 +164,13 @@ impl EmulatedDevice {
     /// Returns any error of the device.
     pub fn is_event_done(&self, event: usize) -> Result<bool, CudaError> {
         let mut state = self.state();
-        let Some((ticket, is_late)) = state.queues.noted(event) else { return Ok(true) };
+        let Some((ticket, is_late)) = state.queues.recorded(event) else { return Ok(true) };
         if is_late && !state.queues.is_seen(ticket) && state.left > 0 {
             state.left -= 1;
             return Ok(false);
         }
         self.run_to(&mut state, ticket)?;
-        state.seen(ticket, Some(event));
+        state.note_wait(ticket, Some(event));
         Ok(true)
     }
 
@@ -368,8 +368,8 @@ impl EmulatedDevice {
 
 impl DeviceState {
     /// Notes that the host waited for a ticket.
-    fn seen(&mut self, ticket: Ticket, event: Option<usize>) {
-        self.queues.seen(ticket, event);
+    fn note_wait(&mut self, ticket: Ticket, event: Option<usize>) {
+        self.queues.note_wait(ticket, event);
         self.history.settle(&self.queues);
     }
 

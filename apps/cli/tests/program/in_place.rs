@@ -335,7 +335,7 @@ fn damage_is_found_by_what_was_read_before() {
     let second = home.run(&["verify", &path]).ok();
     let store = open(&path);
     let count = store.index().extents().len();
-    assert!(second.contains(&format!("{count} of {count} parts were read on earlier")), "{second}");
+    assert!(second.contains(&format!("{count} of {count} extents were read before")), "{second}");
     // Simulates a different first read of an expert before its disk failed.
     let reads = FirstReads::new(home.path("cache/reads"));
     assert_eq!(reads.recall(&store), count);

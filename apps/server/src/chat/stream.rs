@@ -70,7 +70,7 @@ impl StreamFormat for ChatStream {
         }
     }
 
-    fn said(&mut self, said: ChoiceEvent, out: &mut Frames) {
+    fn write_event(&mut self, said: ChoiceEvent, out: &mut Frames) {
         let ChoiceEvent { choice, event } = said;
         // Default: each choice has an entry.
         let Some(answer) = self.answers.get_mut(choice) else { return };

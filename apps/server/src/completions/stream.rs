@@ -57,7 +57,7 @@ impl StreamFormat for CompletionStream {
         }
     }
 
-    fn said(&mut self, said: ChoiceEvent, out: &mut Frames) {
+    fn write_event(&mut self, said: ChoiceEvent, out: &mut Frames) {
         let index = said.choice;
         // Default: each choice has an entry.
         let Some(progress) = self.all.get_mut(index) else { return };

@@ -53,7 +53,7 @@ impl StreamFormat for MessageStream {
         self.ping(out);
     }
 
-    fn said(&mut self, said: ChoiceEvent, out: &mut Frames) {
+    fn write_event(&mut self, said: ChoiceEvent, out: &mut Frames) {
         self.parts.take(said.event, &mut |part, index, step| tell(out, part, index, step));
         if let Some(finished) = &self.parts.finished {
             let usage = usage(finished, self.parts.reasoning_tokens());

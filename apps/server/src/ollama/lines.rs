@@ -10,8 +10,8 @@ use axum::response::Response;
 use futures_util::Stream;
 use serde_json::{Value, json};
 
+use super::message_of;
 use super::reply::Writer;
-use super::words;
 use crate::answers::{Answers, ChoiceEvent};
 use crate::error::ApiError;
 
@@ -51,7 +51,7 @@ impl LineBody {
             }
             Some(Err(error)) => {
                 self.answers = None;
-                self.line(&json!({ "error": words(&error) }));
+                self.line(&json!({ "error": message_of(&error) }));
             }
             None => self.answers = None,
         }

@@ -125,7 +125,7 @@ async fn generate(
 }
 
 /// Returns the error message including the name of the invalid field.
-fn words(error: &ApiError) -> String {
+fn message_of(error: &ApiError) -> String {
     match &error.param {
         Some(param) if !error.message.contains(param.as_str()) => {
             format!("{param}: {}", error.message)
@@ -136,7 +136,7 @@ fn words(error: &ApiError) -> String {
 
 pub(crate) fn in_own_form(mut response: Response) -> Response {
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        *response.body_mut() = Body::from(json!({ "error": words(&error) }).to_string());
+        *response.body_mut() = Body::from(json!({ "error": message_of(&error) }).to_string());
     }
     response
 }

@@ -89,7 +89,7 @@ fn with_thinking(prompt: Prompt, arguments: Map<String, Value>) -> Prompt {
 fn keep(fields: &mut Fields) -> Result<Option<KeepAlive>, ApiError> {
     let name = "keep_alive";
     let Some(value) = fields.take(name) else { return Ok(None) };
-    let kept = time::kept(&value).map(|kept| Some(KeepAlive(kept)));
+    let kept = time::parse_keep_alive(&value).map(|kept| Some(KeepAlive(kept)));
     kept.ok_or_else(|| fields.invalid(name, "seconds, or a duration such as `5m`, was expected"))
 }
 

@@ -38,7 +38,7 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
 /// Parses a keep-alive time: seconds as a number, or a duration such as `5m` or `1h30m`. A negative value is
 /// returned as `Some(None)` and means forever. `None` for other values.
 #[expect(clippy::option_option, reason = "for good is a time, too")]
-pub(super) fn kept(value: &serde_json::Value) -> Option<Option<Duration>> {
+pub(super) fn parse_keep_alive(value: &serde_json::Value) -> Option<Option<Duration>> {
     let seconds = match value {
         serde_json::Value::Number(number) => number.as_f64()?,
         serde_json::Value::String(text) => seconds(text)?,
@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn durations_are_numbers_or_texts() {
-        let seconds = |value| kept(&value).map(|kept| kept.map(|time| time.as_secs_f64()));
+        let seconds =
+            |value| parse_keep_alive(&value).map(|kept| kept.map(|time| time.as_secs_f64()));
         for (value, expected) in [
             (json!(0), 0.0),
             (json!(1.5), 1.5),

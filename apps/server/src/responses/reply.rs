@@ -97,7 +97,7 @@ impl Reply {
     }
 
     /// Returns the response before any output.
-    pub fn begun(&self) -> Value {
+    pub fn initial(&self) -> Value {
         self.object("in_progress", Vec::new()).into()
     }
 

@@ -27,12 +27,12 @@ impl ResponseStream {
 impl StreamFormat for ResponseStream {
     fn begin(&mut self, out: &mut Frames) {
         for kind in ["response.created", "response.in_progress"] {
-            let event = json!({ "response": self.writer.reply.begun() });
+            let event = json!({ "response": self.writer.reply.initial() });
             self.writer.write(out, kind, event);
         }
     }
 
-    fn said(&mut self, said: ChoiceEvent, out: &mut Frames) {
+    fn write_event(&mut self, said: ChoiceEvent, out: &mut Frames) {
         let writer = &mut self.writer;
         // Only the end of a truncated response marks the closed item as incomplete.
         let cut = matches!(&said.event, Event::Finished(finished) if is_cut(finished));
@@ -107,7 +107,7 @@ impl Writer {
     ) {
         let event = with(self.place(part, index), "delta", text.into());
         let event = self.with_logprobs(event, part, tokens);
-        self.write(out, &format!("response.{}.delta", words(part)), event);
+        self.write(out, &format!("response.{}.delta", event_prefix(part)), event);
     }
 
     fn close(&mut self, out: &mut Frames, part: &Part, index: usize, cut: bool) {
@@ -118,7 +118,7 @@ impl Writer {
             }
             _ => self.with_logprobs(with(place, "text", text), part, &part.tokens),
         };
-        self.write(out, &format!("response.{}.done", words(part)), event);
+        self.write(out, &format!("response.{}.done", event_prefix(part)), event);
         if !is_call(part) {
             let content = self.reply.content(&self.served.model, part);
             let event = with(self.place(part, index), "part", content);
@@ -148,7 +148,7 @@ fn is_call(part: &Part) -> bool {
 }
 
 /// Returns the event prefix for the text of an item.
-fn words(part: &Part) -> &'static str {
+fn event_prefix(part: &Part) -> &'static str {
     match part.kind {
         Kind::Reasoning => "reasoning_text",
         Kind::Text => "output_text",

@@ -33,7 +33,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    pub fn asked() -> Self {
+    pub fn requested() -> Self {
         let qwen3 = Self {
             hidden: 2048,
             heads: 32,
@@ -75,7 +75,7 @@ const CONTEXTS: [usize; 3] = [1, 1024, 4096];
 
 impl Measurement for Layers {
     fn on<B: TimedBackend>(&self, mut device: B) -> Result<(), EngineError> {
-        let sizes = Sizes::asked();
+        let sizes = Sizes::requested();
         let mut model = Model::new(&mut device, sizes)?;
         for context in CONTEXTS.into_iter().filter(|context| !is_dry() || *context < 100) {
             let rows = rows_at(context);

@@ -37,7 +37,7 @@ impl Measurement for Kernels {
         let mut encoder = device.encoder();
         block_on(encoder.argmax_into(&logits, tokens, &mut best))?;
         drop(encoder);
-        let mut model = Model::new(&mut device, Sizes::asked())?;
+        let mut model = Model::new(&mut device, Sizes::requested())?;
         let mut encoder = device.encoder();
         model.record(&mut encoder, &rows_of_profile(), None)?;
         encoder.flush()?;

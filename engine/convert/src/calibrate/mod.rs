@@ -177,7 +177,7 @@ impl<'a> Calibrator<'a> {
     ///
     /// # Errors
     /// Fails with [`EngineError::Mismatch`] if they belong to another model or to other tokens.
-    pub fn go_on(&mut self, layer: u32, hidden: Vec<f32>) -> Result<(), EngineError> {
+    pub fn resume(&mut self, layer: u32, hidden: Vec<f32>) -> Result<(), EngineError> {
         let layers = self.source.config().num_hidden_layers;
         if layer as usize > layers {
             let expected = format!("at most {layers}");

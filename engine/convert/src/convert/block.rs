@@ -37,12 +37,12 @@ pub(super) fn blocks(
     matrix: &Matrix,
 ) -> impl Iterator<Item = Block> + use<> {
     let (rows, cols) = (matrix.rows, matrix.cols);
-    let made = made(group, matrix);
+    let made = matrix_id(group, matrix);
     let step = (BLOCK_WEIGHTS / cols / TILE_ROWS).max(1) * TILE_ROWS;
     let to = move |from: usize| rows.min(from + step);
     (0..rows).step_by(step).map(move |from| Block { made, id, from, to: to(from), cols })
 }
 
-pub(super) fn made(group: &GroupId, matrix: &Matrix) -> MatrixId {
+pub(super) fn matrix_id(group: &GroupId, matrix: &Matrix) -> MatrixId {
     MatrixId { kind: matrix.kind, layer: group.layer(), expert: group.expert() }
 }

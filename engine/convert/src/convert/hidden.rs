@@ -71,7 +71,7 @@ pub(super) fn load(
 ) -> Result<(), ConvertError> {
     let count = calibrator.hidden().len();
     match read(path, id, count) {
-        Ok(Some((layer, hidden))) if layer <= layer_max => Ok(calibrator.go_on(layer, hidden)?),
+        Ok(Some((layer, hidden))) if layer <= layer_max => Ok(calibrator.resume(layer, hidden)?),
         _ => Ok(()),
     }
 }

@@ -65,11 +65,11 @@ impl<'a> Meter<'a> {
     }
 
     pub fn begin(&mut self, phase: ConvertPhase, total_bytes: u64) {
-        self.go_on(phase, total_bytes, 0);
+        self.resume(phase, total_bytes, 0);
     }
 
     /// Starts a phase that an earlier attempt has partly done. `done_halves` is twice the completed bytes.
-    pub fn go_on(&mut self, phase: ConvertPhase, total_bytes: u64, done_halves: u64) {
+    pub fn resume(&mut self, phase: ConvertPhase, total_bytes: u64, done_halves: u64) {
         self.phase = phase;
         self.begun = Moment::now();
         (self.total_bytes, self.done_halves, self.resumed_halves) =

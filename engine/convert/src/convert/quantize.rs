@@ -13,7 +13,7 @@ use nestling_formats::nested::{
 use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
 use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
 
-use super::block::{Block, blocks, made};
+use super::block::{Block, blocks, matrix_id};
 use super::fitter::Fitter;
 use super::inputs::Inputs;
 use super::plan::source_id;
@@ -293,7 +293,7 @@ impl Conversion<'_> {
                 });
             };
             let calibrated = match codec.steps {
-                ScaleSteps::Eighths => inputs.of(made(&group.id, matrix), matrix.cols)?,
+                ScaleSteps::Eighths => inputs.of(matrix_id(&group.id, matrix), matrix.cols)?,
                 ScaleSteps::Octaves => None,
             };
             let blocks: Vec<Block> = blocks(&group.id, id, matrix).collect();

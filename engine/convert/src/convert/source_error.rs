@@ -171,7 +171,7 @@ pub struct SourceErrors {
 
 impl SourceErrors {
     /// Returns the number of matrices with known errors.
-    pub fn known(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.matrices.len()
     }
 

@@ -183,11 +183,12 @@ pub(super) fn attend(
             for row in range.clone() {
                 let queries = &qkv.values[row * qkv.cols + kv_head * width..][..width];
                 for query in queries.chunks_exact(d) {
-                    slot.push(query, seen(heads, rows.positions[row]));
+                    slot.push(query, visible_positions(heads, rows.positions[row]));
                 }
             }
             slot.start();
-            let first = seen(heads, rows.positions[range.start]).start / PAGE_POSITIONS;
+            let first =
+                visible_positions(heads, rows.positions[range.start]).start / PAGE_POSITIONS;
             let visible = rows.positions[range.end - 1] as usize + 1;
             let pages = &rows.pages[rows.sequences[range.start] as usize];
             let pages = pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate();
@@ -208,7 +209,7 @@ pub(super) fn attend(
 }
 
 /// Returns the positions that are visible to a row at `position`.
-fn seen(heads: &AttentionHeads<Cpu>, position: u32) -> Range<usize> {
+fn visible_positions(heads: &AttentionHeads<Cpu>, position: u32) -> Range<usize> {
     let end = position as usize + 1;
     end.saturating_sub(heads.sliding_window.unwrap_or(end))..end
 }

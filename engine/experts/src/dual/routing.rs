@@ -85,7 +85,7 @@ impl DualRouting {
     }
 
     /// Returns the options requested when the model was opened.
-    pub fn asked(&self) -> DualOptions {
+    pub fn requested(&self) -> DualOptions {
         self.asked
     }
 

@@ -344,7 +344,7 @@ impl StoreSource {
         let levels = self.levels(group, matrix);
         let make = match scan {
             Scan::Check => NestedMatrix::new,
-            Scan::Known => NestedMatrix::known,
+            Scan::Known => NestedMatrix::new_checked,
         };
         Ok(MatrixWeights::Nested(make(rows, cols, layout, codec, regions, levels)?))
     }

@@ -266,8 +266,8 @@ impl Reads {
     }
 
     /// Works like [`Reads::outstanding`], without background requests that have not started.
-    pub fn wanted(&self) -> usize {
-        self.shared.wanted()
+    pub fn outstanding_foreground(&self) -> usize {
+        self.shared.outstanding_foreground()
     }
 
     /// Returns the bytes of buffers that hold planes, and of buffers kept for reuse. Their sum never exceeds

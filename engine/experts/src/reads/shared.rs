@@ -239,7 +239,7 @@ impl SharedReads {
         state.queue.len() + state.running.len() + state.checking.len() + state.done.len()
     }
 
-    pub fn wanted(&self) -> usize {
+    pub fn outstanding_foreground(&self) -> usize {
         let state = self.lock();
         let queued = state.queue.urgent.len() + state.queue.idle.len();
         queued + state.running.len() + state.checking.len() + state.done.len()

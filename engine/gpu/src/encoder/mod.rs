@@ -148,7 +148,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         rows: &[u32],
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        out.changed();
+        out.mark_changed();
         let mut rest = values;
         for run in rows.chunk_by(|one, next| one + 1 == *next) {
             let first = run.first().map_or(0, |row| *row as usize);
@@ -169,7 +169,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         write: Write,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        out.changed();
+        out.mark_changed();
         norms::rms_norm(self.operation()?, x, weight, eps, write, out)
     }
 
@@ -181,7 +181,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         write: Write,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        out.changed();
+        out.mark_changed();
         products::matmul(self.operation()?, weights, levels, x, write, out)
     }
 
@@ -203,7 +203,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         qkv: &mut GpuBuffer<D>,
         kv: Option<&mut GpuPages<D>>,
     ) -> Result<(), EngineError> {
-        qkv.changed();
+        qkv.mark_changed();
         HeadRows { heads, rows }.rope(self.operation()?, angles, qkv, kv)
     }
 
@@ -230,7 +230,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     }
 
     fn gate(&mut self, gate: &GpuBuffer<D>, out: &mut GpuBuffer<D>) -> Result<(), EngineError> {
-        out.changed();
+        out.mark_changed();
         elementwise::gate(self.operation()?, gate, out)
     }
 
@@ -271,12 +271,12 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     }
 
     fn scale(&mut self, factor: f32, x: &mut GpuBuffer<D>) -> Result<(), EngineError> {
-        x.changed();
+        x.mark_changed();
         elementwise::scalar(self.operation()?, ScalarKind::Scale(factor), x)
     }
 
     fn softcap(&mut self, cap: f32, x: &mut GpuBuffer<D>) -> Result<(), EngineError> {
-        x.changed();
+        x.mark_changed();
         elementwise::scalar(self.operation()?, ScalarKind::Softcap(cap), x)
     }
 
@@ -292,7 +292,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         write: Write,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        out.changed();
+        out.mark_changed();
         experts::ffn(self.operation()?, weights, levels, x, write, out)
     }
 
@@ -302,7 +302,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         x: &GpuBuffer<D>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        out.changed();
+        out.mark_changed();
         elementwise::add_gated(self.operation()?, gate, x, out)
     }
 
@@ -330,7 +330,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         expert_rows: &GpuBuffer<D>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        out.changed();
+        out.mark_changed();
         elementwise::experts_sum(self.operation()?, routing, expert_rows, out)
     }
 

@@ -31,13 +31,13 @@ pub(super) fn experts<D: Device>(
     table.form.check(rows, |level| table.check(level))?;
     let uses = x.rows * routing.per_token;
     out.resize(device, uses)?;
-    let noted = noted(device, uses, table.may_miss())?;
+    let noted = reserve_notes(device, uses, table.may_miss())?;
     let found = device.find_experts(&FindExperts { table, levels, routing, uses, noted })?;
     multiply(device, table, &found, x, out)
 }
 
 /// Reserves space for the expert uses of a call.
-fn noted<D: Device>(
+fn reserve_notes<D: Device>(
     device: &mut D,
     uses: usize,
     may_miss: bool,

@@ -86,7 +86,7 @@ struct Generation {
 }
 
 impl Generation {
-    fn held(&self) -> usize {
+    fn pages_in_use(&self) -> usize {
         pages_for(self.computed)
     }
 
@@ -94,7 +94,7 @@ impl Generation {
         Claim {
             turn: self.turn,
             standing: self.standing,
-            held: self.held(),
+            held: self.pages_in_use(),
             tokens: self.tokens,
             growth: self.answer_left,
             is_read: true,
@@ -168,7 +168,7 @@ impl Simulation<'_> {
     }
 
     fn free(&self) -> usize {
-        let held: usize = self.alive.iter().map(Generation::held).sum();
+        let held: usize = self.alive.iter().map(Generation::pages_in_use).sum();
         self.machine.pages.saturating_sub(held)
     }
 
@@ -221,7 +221,7 @@ impl Simulation<'_> {
             return false;
         }
         let wanted = pages_for(self.alive[index].computed + rows);
-        while wanted.saturating_sub(self.alive[index].held()) > self.free() {
+        while wanted.saturating_sub(self.alive[index].pages_in_use()) > self.free() {
             match victim(&self.claims(), index) {
                 Some(victim) => self.park(victim),
                 None => return false,

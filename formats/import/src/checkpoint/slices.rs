@@ -219,7 +219,8 @@ impl Checkpoint {
             transposed: !slice.transposed,
         };
         let found = source.filter(|_| size(*experts).is_some_and(|count| index < count));
-        let found = found.and_then(|(rows, cols)| Some(((rows, cols), taken(&slice, rows, cols)?)));
+        let found =
+            found.and_then(|(rows, cols)| Some(((rows, cols), slice_shape(&slice, rows, cols)?)));
         let Some(((rows, cols), taken)) = found else {
             let expected = format!("more than {index} experts, of which parts can be taken");
             return Err(self.wrong_shape(name, tensor, expected));
@@ -247,7 +248,7 @@ impl Checkpoint {
             (Some(index), 3) if size(0).is_some_and(|count| index < count) => size(1).zip(size(2)),
             _ => None,
         };
-        let taken = source.and_then(|(rows, cols)| taken(&slice, rows, cols));
+        let taken = source.and_then(|(rows, cols)| slice_shape(&slice, rows, cols));
         let (Some((rows, cols)), Some(taken)) = (source, taken) else {
             let expected = match slice.index {
                 None => "two dimensions, of which parts of equal size can be taken".into(),
@@ -487,7 +488,7 @@ impl Checkpoint {
 }
 
 /// Returns the rows and columns that a slice takes from a tensor of `rows` by `cols`.
-fn taken(slice: &TensorSlice, rows: usize, cols: usize) -> Option<[usize; 2]> {
+fn slice_shape(slice: &TensorSlice, rows: usize, cols: usize) -> Option<[usize; 2]> {
     let taken = [slice.rows.count(rows)?, slice.columns.count(cols)?];
     Some(if slice.transposed { [taken[1], taken[0]] } else { taken })
 }

@@ -127,7 +127,7 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
     }
     // RoPE settings are under `rope_parameters`, per layer kind.
     for key in ["rope_scaling", "rope_theta", "partial_rotary_factor"] {
-        if text.given(key).is_some() {
+        if text.member(key).is_some() {
             return Err(text.unsupported(key, "supported: `rope_parameters` alone"));
         }
     }
@@ -290,7 +290,7 @@ fn refuse_other_heads(text: &Fields, found: Heads) -> Result<(), ImportError> {
         ("num_global_key_value_heads", said.num_key_value_heads, found.num_key_value_heads),
     ];
     for (key, said, found) in pairs {
-        if text.given(key).is_some() && said != found {
+        if text.member(key).is_some() && said != found {
             return Err(text.wrong(key, format!("{found}, as `per_layer_config` says")));
         }
     }

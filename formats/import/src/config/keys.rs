@@ -80,7 +80,7 @@ pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), I
         return Err(fields.unsupported("is_causal", "supported: true"));
     }
     let window_is_off = fields.boolean("use_sliding_window")? == Some(false);
-    let has_window = fields.given("sliding_window").is_some() && !window_is_off;
+    let has_window = fields.member("sliding_window").is_some() && !window_is_off;
     if has_window && !read.contains(&"sliding_window") {
         return Err(fields.unsupported("sliding_window", "supported: null"));
     }
@@ -94,7 +94,7 @@ pub(super) fn refuse_unsupported(fields: &Fields, read: &[&str]) -> Result<(), I
 /// Rejects keys outside the text part that belong inside it.
 fn refuse_outside(whole: &Fields) -> Result<(), ImportError> {
     for key in ["rope_parameters", "rope_scaling"] {
-        if whole.given(key).is_some() {
+        if whole.member(key).is_some() {
             return Err(whole.unsupported(key, "supported: within `text_config`"));
         }
     }
@@ -176,8 +176,8 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
 pub(super) fn tied(whole: &Fields, text: &Fields) -> Result<bool, ImportError> {
     const KEY: &str = "tie_word_embeddings";
     let is_tied = whole.boolean(KEY)?.unwrap_or(false);
-    let of_text = text.boolean(KEY)?.filter(|_| text.given(KEY).is_some());
-    if whole.given(KEY).is_none() && of_text.is_some_and(|of_text| of_text != is_tied) {
+    let of_text = text.boolean(KEY)?.filter(|_| text.member(KEY).is_some());
+    if whole.member(KEY).is_none() && of_text.is_some_and(|of_text| of_text != is_tied) {
         return Err(text.wrong(KEY, format!("{is_tied}, or that key beside `text_config`")));
     }
     Ok(is_tied)
@@ -192,7 +192,7 @@ fn tokens(
     vocabulary: usize,
 ) -> Result<Vec<u32>, ImportError> {
     let mut tokens = fields.numbers(key, limit)?;
-    if fields.given(key).is_none() {
+    if fields.member(key).is_none() {
         tokens.retain(|&token| (token as usize) < vocabulary);
     }
     check_tokens(fields, key, &tokens, vocabulary)?;

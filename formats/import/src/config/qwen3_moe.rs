@@ -50,8 +50,8 @@ pub(super) fn read_text(
     attention.sliding_window = sliding_window;
     attention.bias = keys::attention_bias(fields)?;
     // Other versions of transformers write the number of experts under this name.
-    let other = fields.given("num_local_experts");
-    if let (Some(one), Some(other)) = (fields.given("num_experts"), other)
+    let other = fields.member("num_local_experts");
+    if let (Some(one), Some(other)) = (fields.member("num_experts"), other)
         && one != other
     {
         return Err(fields.wrong("num_local_experts", "the same as `num_experts`"));

@@ -179,7 +179,7 @@ pub(super) fn rope(
     let read = |rope: Option<&Fields>| read_rope(fields, rope, head_dim, turned);
     let scaling = fields.object("rope_scaling")?.filter(|rope| !rope.is_empty());
     let parameters = fields.object("rope_parameters")?;
-    let is_given = fields.given("rope_parameters").is_some();
+    let is_given = fields.member("rope_parameters").is_some();
     match (&scaling, &parameters) {
         (Some(scaling), Some(parameters)) if is_given && !parameters.is_empty() => {
             let found = read(Some(scaling))?;
@@ -385,7 +385,7 @@ fn rope_theta(fields: &Fields, rope: Option<&Fields>) -> Result<f64, ImportError
     const KEY: &str = "rope_theta";
     let (own, beside) = (nested(rope, KEY)?, fields.number(KEY)?);
     if let (Some(rope), Some(own)) = (rope, own)
-        && fields.given(KEY).is_some()
+        && fields.member(KEY).is_some()
         && beside != Some(own)
     {
         return Err(rope.wrong(KEY, "the value that is given elsewhere too"));

@@ -161,7 +161,7 @@ impl Queues {
     }
 
     /// Returns the position where an event was last recorded, and whether its stream is asynchronous.
-    pub fn noted(&self, event: usize) -> Option<(Ticket, bool)> {
+    pub fn recorded(&self, event: usize) -> Option<(Ticket, bool)> {
         let (ticket, _) = self.events.get(&event)?.at.as_ref()?;
         let is_late = self.streams.get(&ticket.stream).is_some_and(|queue| queue.is_late);
         Some((*ticket, is_late))
@@ -228,7 +228,7 @@ impl Queues {
     }
 
     /// Notes that the host waited for a position: an event's position, or the end of a stream.
-    pub fn seen(&mut self, ticket: Ticket, event: Option<usize>) {
+    pub fn note_wait(&mut self, ticket: Ticket, event: Option<usize>) {
         let noted = event.and_then(|event| self.events.get(&event)?.at.clone());
         let before = match noted {
             Some((_, before)) => Some(before),

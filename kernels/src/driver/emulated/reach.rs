@@ -42,7 +42,7 @@ pub(super) fn of_kernel(
             return Ok(reach.accesses);
         }
     }
-    reach.words(params)?;
+    reach.add_words(params)?;
     reach.tables(launch, params)?;
     Ok(reach.accesses)
 }
@@ -106,7 +106,7 @@ impl AccessRecord<'_> {
     }
 
     /// Adds accesses to all addresses among the parameters.
-    fn words(&mut self, params: &[u8]) -> Result<(), String> {
+    fn add_words(&mut self, params: &[u8]) -> Result<(), String> {
         params.chunks_exact(8).map(pod_read_unaligned::<u64>).try_for_each(|word| {
             let is_address =
                 self.memory.find(word).is_some() || self.memory.find_released(word).is_some();

@@ -163,7 +163,7 @@ impl Fetcher {
 
     /// Returns the next plane queued by [`Fetcher::plan_later`], if the disk has spare depth.
     pub fn take_later(&mut self) -> Option<PlaneId> {
-        if self.reads.wanted() < self.depth { self.later.pop_front() } else { None }
+        if self.reads.outstanding_foreground() < self.depth { self.later.pop_front() } else { None }
     }
 
     /// Sorts the planned reads to minimize the time until all experts are computed. An expert is computed
@@ -213,7 +213,7 @@ impl Fetcher {
         if distance <= 1 {
             return self.ahead.is_wanted();
         }
-        let is_dry = || self.reads.wanted() < DRY_READS * self.depth;
+        let is_dry = || self.reads.outstanding_foreground() < DRY_READS * self.depth;
         self.ahead.is_wanted_further() && late == LatePlanes::WaitFor && is_dry()
     }
 

@@ -116,7 +116,7 @@ impl<B: Backend> HostTier<B> {
             let one = request.at(at)?;
             let (count, uses) = (one.planes(), one.uses());
             let id = ExpertId { layer: request.layer(), expert: one.expert() };
-            if count == 0 || planes.held(id) < count {
+            if count == 0 || planes.count(id) < count {
                 continue;
             }
             let (bytes, rows) = (extents.prefix_bytes(id, count), uses.len());
@@ -213,7 +213,7 @@ fn bind<B: Backend>(
     pinned: &mut PinnedPlanes<B>,
     cpu: &mut CpuUnit,
 ) -> Result<Arc<FeedForward<Cpu>>, EngineError> {
-    let held = pinned.held(id);
+    let held = pinned.count(id);
     pinned.set_busy(id, held);
     if let Some(weights) = pinned.bound(id, planes) {
         return Ok(weights);

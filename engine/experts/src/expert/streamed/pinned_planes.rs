@@ -64,7 +64,7 @@ impl<B: Backend> PinnedPlanes<B> {
     }
 
     /// Returns the number of an expert's planes that are here, from the first.
-    pub fn held(&self, id: ExpertId) -> usize {
+    pub fn count(&self, id: ExpertId) -> usize {
         PlaneId::first(id, PLANES).take_while(|id| self.planes.contains_key(id)).count()
     }
 
