@@ -15,7 +15,7 @@ BINARY = [b"The ship", bytearray(b"The ship"), memoryview(b"The ship")]
 def test_prompts_are_texts_or_token_ids(model: nestling.Model, prompt: Any) -> None:
     session, chat = model.session(), model.chat()
     # Without a stop, generation is as usual.
-    stop: Any = 3 if prompt is None else prompt
+    stop: Any = prompt or 3
     calls: list[Callable[[], Any]] = [
         lambda: model.generate(prompt, max_tokens=1),
         lambda: session.generate(prompt, max_tokens=1),

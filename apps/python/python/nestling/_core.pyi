@@ -16,7 +16,7 @@ class CancelToken:
     def cancel(self) -> None: ...
 
 @final
-class Places:
+class HubPaths:
     def __new__(
         cls,
         endpoint: str,
@@ -24,7 +24,7 @@ class Places:
         cache: str | PathLike[str],
         token: str | None,
         offline: bool,
-    ) -> Places: ...
+    ) -> HubPaths: ...
 
 @final
 class Generation:
@@ -78,7 +78,7 @@ def open(
 def fetch(
     name: str,
     revision: str,
-    places: Places,
+    places: HubPaths,
     level: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> PathLike[str]: ...

@@ -21,13 +21,13 @@ def fetch(name: str, level: int | None, progress: Callable[[int, int], object] |
     return os.fspath(_core.fetch(reference, revision or "main", places(), level, progress))
 
 
-def places() -> _core.Places:
+def places() -> _core.HubPaths:
     """As the program `nestling` and the Hub's own tools have them."""
     home = _variable("HF_HOME") or _below_cache("XDG_CACHE_HOME", "huggingface")
     downloads = _variable("HF_HUB_CACHE") or _variable("HUGGINGFACE_HUB_CACHE")
     offline = os.environ.get("HF_HUB_OFFLINE", "").strip().lower()
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    return _core.Places(
+    return _core.HubPaths(
         endpoint=endpoint.rstrip("/"),
         downloads=downloads or home / "hub",
         cache=_variable("NESTLING_CACHE") or _system_cache() / "nestling",
