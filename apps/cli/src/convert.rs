@@ -65,7 +65,7 @@ fn calibrated(args: &ConvertArgs) -> CalibrationArgs {
 
 /// Describes how many matrices were kept exactly.
 fn describe_exact(errors: &SourceErrors) -> String {
-    match errors.count() + errors.unknown() {
+    match errors.measured() + errors.unknown() {
         0 => "every matrix is stored exactly as the file has it".into(),
         count => format!(
             "{count} matrices are floats in the file, or in an order that takes their blocks apart: \
@@ -250,7 +250,7 @@ fn describe_errors(errors: &SourceErrors) -> Option<String> {
         ),
     };
     if errors.unknown() > 0 {
-        let (known, all) = (errors.count(), errors.count() + errors.unknown());
+        let (known, all) = (errors.measured(), errors.measured() + errors.unknown());
         text += &format!(
             "\n{known} of {all} matrices are counted; the others were coded by an earlier release"
         );

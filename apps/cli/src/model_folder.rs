@@ -42,7 +42,7 @@ struct Entry {
 }
 
 impl ModelFolder {
-    /// Creates a shelf from the command line.
+    /// Reads the folder from the command line.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be read.

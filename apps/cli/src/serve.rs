@@ -92,13 +92,13 @@ fn several(server: &Server, args: &ServeArgs, console: &Console) -> Result<Strin
         return Err(Failure::usage("--alias names one model, and there are several")
             .advise("omit --alias; `/v1/models` lists the names"));
     }
-    let shelf = ModelFolder::new(&args.several, &args.model, &args.resources, console)?;
-    let count = shelf.list().len();
+    let folder = ModelFolder::new(&args.several, &args.model, &args.resources, console)?;
+    let count = folder.list().len();
     let device = device::open(&args.resources.device, console)?;
     // Memory of another device is limited by the device, which holds one model at a time.
     let memory = Some(memory_budget(args.resources.memory)).filter(|_| device.is_cpu()).flatten();
     let options = PoolOptions { keep_alive: args.several.keep_alive.0, memory_bytes: memory };
-    server.set_source(Arc::new(shelf), options);
+    server.set_source(Arc::new(folder), options);
     let are = if count == 1 { "is" } else { "are" };
     Ok(format!("{} {are}", counted(count, "model")))
 }

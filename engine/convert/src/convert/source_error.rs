@@ -171,7 +171,7 @@ pub struct SourceErrors {
 
 impl SourceErrors {
     /// Returns the number of matrices with known errors.
-    pub fn count(&self) -> usize {
+    pub fn measured(&self) -> usize {
         self.matrices.len()
     }
 

@@ -29,7 +29,7 @@ const HELD_MAX: usize = 4;
 const CALL_BYTES_MAX: usize = 1 << 30;
 
 /// User data of entries that are not reads.
-const BELL: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
 /// Starts the thread. Returns false if the store is not in plain files, or the system refuses.
@@ -40,14 +40,14 @@ pub(super) fn start(shared: &Arc<SharedReads>, threads: &Threads) -> Result<bool
     let (answer, answered) = mpsc::channel();
     let thread_shared = Arc::clone(shared);
     threads.spawn("nestling-ring", move || {
-        let ready = WakeEvent::new().and_then(|bell| Ok((bell, new_ring(thread_shared.depth)?)));
+        let ready = WakeEvent::new().and_then(|wake| Ok((wake, new_ring(thread_shared.depth)?)));
         let ready = ready.ok().filter(|(_, ring)| ring.params().is_feature_ext_arg());
         let ready = ready
-            .map(|(bell, ring)| (bell, RegisteredResources::register(&thread_shared, &ring), ring));
+            .map(|(wake, ring)| (wake, RegisteredResources::register(&thread_shared, &ring), ring));
         // The receiver waits below.
         let _ = answer.send(ready.is_some());
-        if let Some((bell, known, ring)) = ready {
-            run(&thread_shared, thread_shared.set_bell(bell), ring, known);
+        if let Some((wake, known, ring)) = ready {
+            run(&thread_shared, thread_shared.set_wake_event(wake), ring, known);
         }
     })?;
     Ok(answered.recv().unwrap_or(false))
@@ -77,10 +77,10 @@ impl RegisteredResources {
     }
 }
 
-fn run(shared: &Arc<SharedReads>, bell: &WakeEvent, ring: IoUring, known: RegisteredResources) {
+fn run(shared: &Arc<SharedReads>, wake: &WakeEvent, ring: IoUring, known: RegisteredResources) {
     let flights = (0..HELD_MAX * shared.depth).map(|_| None).collect();
     let mut ring =
-        Ring { ring, shared, bell, flights, known, events: Vec::new(), arrived: Vec::new() };
+        Ring { ring, shared, wake, flights, known, events: Vec::new(), arrived: Vec::new() };
     let ended = catch_unwind(AssertUnwindSafe(|| ring.run()));
     if matches!(ended, Ok(Ok(()))) {
         return;
@@ -134,7 +134,7 @@ struct CompletedRead {
 struct Ring<'a> {
     ring: IoUring,
     shared: &'a SharedReads,
-    bell: &'a WakeEvent,
+    wake: &'a WakeEvent,
     /// In-flight reads, indexed by io_uring user data.
     flights: Vec<Option<Flight>>,
     known: RegisteredResources,
@@ -162,12 +162,12 @@ impl Ring<'_> {
         Ok(())
     }
 
-    /// Requests a completion when the bell rings.
+    /// Requests a completion when the event is signalled.
     fn listen(&mut self) -> io::Result<()> {
         let events = u32::from(PollFlags::IN.bits());
-        let poll = opcode::PollAdd::new(Fd(self.bell.fd()), events).build();
-        // SAFETY: the entry names no memory, and the bell outlives the ring, which borrows it.
-        unsafe { self.push(&poll.user_data(BELL)) }
+        let poll = opcode::PollAdd::new(Fd(self.wake.fd()), events).build();
+        // SAFETY: the entry names no memory, and the event outlives the ring, which borrows it.
+        unsafe { self.push(&poll.user_data(WAKE)) }
     }
 
     /// Submits an entry to the kernel. An entry whose submission fails was not submitted.
@@ -228,7 +228,7 @@ impl Ring<'_> {
                 return Ok(false);
             }
             let Some(job) = self.shared.start(&mut state) else {
-                state.wants_bell = true;
+                state.wants_wake = true;
                 break;
             };
             drop(state);
@@ -285,8 +285,8 @@ impl Ring<'_> {
         let mut events = std::mem::take(&mut self.events);
         events.extend(self.ring.completion().map(|event| (event.user_data(), event.result())));
         for (number, result) in events.drain(..) {
-            if number == BELL {
-                self.bell.silence();
+            if number == WAKE {
+                self.wake.silence();
                 self.listen()?;
             } else if number != CANCEL {
                 self.answer(number, result)?;
@@ -481,7 +481,7 @@ mod tests {
         let shared = Arc::new(shared(&ReadOptions::default()));
         let extents = bundled_extents(shared.store(), 12);
         thread::scope(|scope| {
-            let (bell, Ok(ring)) = (WakeEvent::new().unwrap(), new_ring(shared.depth)) else {
+            let (wake, Ok(ring)) = (WakeEvent::new().unwrap(), new_ring(shared.depth)) else {
                 // This system does not support io_uring.
                 return;
             };
@@ -491,8 +491,8 @@ mod tests {
             let fd = unsafe { OwnedFd::from_raw_fd(ring.as_raw_fd()) };
             let mut fd = ManuallyDrop::new(fd);
             rustix::io::dup2(File::open("/dev/null").unwrap(), &mut fd).unwrap();
-            let bell = shared.set_bell(bell);
-            scope.spawn(|| run(&shared, bell, ring, known));
+            let wake = shared.set_wake_event(wake);
+            scope.spawn(|| run(&shared, wake, ring, known));
             all_arrive(&shared, &extents);
             shared.close();
         });

@@ -48,7 +48,7 @@ pub(super) struct SharedReads {
     staged: AtomicU64,
     staging_bytes: AtomicU64,
     #[cfg(target_os = "linux")]
-    bell: OnceLock<WakeEvent>,
+    wake: OnceLock<WakeEvent>,
 }
 
 #[derive(Default)]
@@ -65,8 +65,8 @@ pub(super) struct ReadState {
     pub closing: bool,
     /// True while a watcher checks for stalls periodically and needs no wake-up.
     pub watching: bool,
-    /// True if the bell must ring when a read can start.
-    pub wants_bell: bool,
+    /// True if the event must be signalled when a read can start.
+    pub wants_wake: bool,
     /// Maximum number of reads in flight for idle ones to start; 0 stands for half of the depth.
     idle_depth: usize,
     background: Background,
@@ -91,7 +91,7 @@ impl SharedReads {
             staged: AtomicU64::new(0),
             staging_bytes: AtomicU64::new(0),
             #[cfg(target_os = "linux")]
-            bell: OnceLock::new(),
+            wake: OnceLock::new(),
         }
     }
 
@@ -137,10 +137,10 @@ impl SharedReads {
     }
 
     fn wake_readers(&self, mut state: MutexGuard<'_, ReadState>) {
-        let wants_bell = std::mem::take(&mut state.wants_bell);
+        let wants_wake = std::mem::take(&mut state.wants_wake);
         drop(state);
-        if wants_bell {
-            self.ring_bell();
+        if wants_wake {
+            self.signal_wake();
         }
         self.work.notify_one();
     }
@@ -154,18 +154,18 @@ impl SharedReads {
         drop(state);
         self.work.notify_all();
         self.watch.notify_all();
-        self.ring_bell();
+        self.signal_wake();
     }
 
     #[cfg(target_os = "linux")]
-    pub fn set_bell(&self, bell: WakeEvent) -> &WakeEvent {
-        self.bell.get_or_init(|| bell)
+    pub fn set_wake_event(&self, wake: WakeEvent) -> &WakeEvent {
+        self.wake.get_or_init(|| wake)
     }
 
-    fn ring_bell(&self) {
+    fn signal_wake(&self) {
         #[cfg(target_os = "linux")]
-        if let Some(bell) = self.bell.get() {
-            bell.ring();
+        if let Some(wake) = self.wake.get() {
+            wake.ring();
         }
     }
 
