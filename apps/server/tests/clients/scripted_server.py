@@ -299,6 +299,8 @@ class Handler(BaseHTTPRequestHandler):
         found = next((p for end, p in PROTOCOLS.items() if path.endswith(end)), None)
         if path.endswith("/count_tokens"):
             self.send_json({"input_tokens": 100})
+        elif path == "":
+            self.send_json({})
         elif path.endswith("/models"):
             self.send_json({"object": "list", "data": [MODEL]})
         elif found is None or body is None:
