@@ -13,7 +13,7 @@ use crate::{device, opened};
 use nestling::formats::open_regular;
 use nestling_server::{
     Access, AccessError, ListenError, Listener, ModelSource, OpenedModel, PoolOptions, Reopen,
-    Server, ServerOptions,
+    Server, ServerOptions, UnknownFields,
 };
 use std::io::Read;
 use std::net::IpAddr;
@@ -28,7 +28,11 @@ const LOOK: Duration = Duration::from_millis(50);
 
 pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
     let access = access(&args.listen)?;
-    let server = Server::new(ServerOptions { access, ..ServerOptions::default() });
+    let unknown_fields = match args.listen.strict_fields {
+        true => UnknownFields::Refuse,
+        false => UnknownFields::Report,
+    };
+    let server = Server::new(ServerOptions { access, unknown_fields, ..ServerOptions::default() });
     // The listener starts first, so that an unavailable address is reported before a model is loaded for
     // minutes.
     let listener =

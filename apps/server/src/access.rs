@@ -23,7 +23,7 @@ pub struct Access {
     keys: Vec<[u8; 32]>,
     shares_prefixes: bool,
     hosts: Vec<String>,
-    origins: Vec<HeaderValue>,
+    origins: Vec<String>,
 }
 
 /// Identity of a caller, which determines the shared prefixes available to the request.
@@ -111,14 +111,15 @@ impl Access {
         self.shares_prefixes = shares;
     }
 
-    /// Accepts requests for `host`, besides loopback addresses, `localhost`, `*.local` and `*.internal`.
+    /// Accepts requests for `host`, besides loopback addresses, names without a dot, `*.localhost`, `*.local` and
+    /// `*.internal`. A `*` stands for any characters.
     ///
     /// # Errors
     /// [`AccessError::Host`] if `host` is not a host name or an IP address.
     pub fn allow_host(&mut self, host: &str) -> Result<(), AccessError> {
         let name = host.trim_end_matches('.').to_ascii_lowercase();
         let is_address = name.parse::<IpAddr>().is_ok();
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-._*".contains(c);
         if name.is_empty() || !(is_address || name.chars().all(is_name)) {
             return Err(AccessError::Host { host: host.to_owned() });
         }
@@ -126,7 +127,9 @@ impl Access {
         Ok(())
     }
 
-    /// Allows web pages of `origin`, written as browsers send it: scheme, host and port, or `null`.
+    /// Allows web pages of `origin`, written as browsers send it: scheme, host and port, or `null`. A `*` stands
+    /// for any characters, as in `https://*.example.org`. Pages of this machine are allowed without it, as are
+    /// applications that are no web pages, such as editors.
     ///
     /// # Errors
     /// [`AccessError::Origin`] if `origin` is not an origin.
@@ -134,11 +137,11 @@ impl Access {
         let rest = origin.split_once("://").map(|(_, rest)| rest);
         let is_origin =
             rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['/', '?', '#']));
-        let value = HeaderValue::from_str(origin);
-        match value {
-            Ok(value) if is_origin || origin == "null" => self.origins.push(value),
-            _ => return Err(AccessError::Origin { origin: origin.to_owned() }),
+        let is_visible = origin.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_visible || !(is_origin || origin == "null") {
+            return Err(AccessError::Origin { origin: origin.to_owned() });
         }
+        self.origins.push(origin.to_owned());
         Ok(())
     }
 
@@ -163,12 +166,17 @@ impl Access {
         }
         // Clients other than browsers send no `Origin` header.
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
-        if self.origins.contains(origin) {
-            return Ok(Some(origin.clone()));
-        }
-        let own = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        // Default: an origin that is not ASCII is unknown.
+        let text = origin.to_str().unwrap_or_default();
+        let own = text.split_once("://");
         if own.is_some_and(|(_, own)| own.eq_ignore_ascii_case(host)) {
             return Ok(None);
+        }
+        let has_cookie = headers.contains_key(header::COOKIE);
+        if self.origins.iter().any(|pattern| matches(pattern, text))
+            || (!has_cookie && is_of_this_machine(text))
+        {
+            return Ok(Some(origin.clone()));
         }
         Err(ApiError::forbidden(format!(
             "web pages of {origin:?} may not ask; --cors-origin lets them"
@@ -177,12 +185,15 @@ impl Access {
 
     fn knows(&self, name: &str) -> bool {
         if let Ok(address) = name.parse::<IpAddr>() {
-            return address.is_loopback() || self.hosts.iter().any(|host| host == name);
+            return address.is_loopback() || self.hosts.iter().any(|host| matches(host, name));
         }
         let is_below = |domain: &str| name.ends_with(domain);
-        name == "localhost"
+        let is_label = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        // Names without a dot are those of containers and of a local network. Nobody can register one, so that
+        // DNS rebinding cannot use it.
+        name.chars().all(is_label)
             || [".localhost", ".local", ".internal"].into_iter().any(is_below)
-            || self.hosts.iter().any(|host| host == name)
+            || self.hosts.iter().any(|host| matches(host, name))
     }
 
     /// # Errors
@@ -207,6 +218,39 @@ impl Access {
         }
         let salt = (!self.shares_prefixes).then(|| salt_of(&given));
         Ok(Caller { salt })
+    }
+}
+
+/// Schemes of applications whose pages come with the application, and not from the web.
+const APPLICATIONS: [&str; 4] = ["app", "tauri", "vscode-file", "vscode-webview"];
+
+/// Returns true for the origin of an application, and of a page that this machine serves on any port.
+fn is_of_this_machine(origin: &str) -> bool {
+    let is_loopback = |host: String| {
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    match origin.split_once("://") {
+        Some(("http" | "https", place)) => host_of(place).is_some_and(is_loopback),
+        Some((scheme, _)) => APPLICATIONS.contains(&scheme),
+        None => false,
+    }
+}
+
+/// Returns true if `text` matches `pattern`, in which a `*` stands for any characters.
+fn matches(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((start, end)) => text.strip_prefix(start).is_some_and(|rest| matches_later(end, rest)),
+        None => pattern == text,
+    }
+}
+
+/// Returns true if the end of `text` matches `pattern`. The first place of each part is the best one.
+fn matches_later(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((part, end)) => {
+            text.split_once(part).is_some_and(|(_, rest)| matches_later(end, rest))
+        }
+        None => text.ends_with(pattern),
     }
 }
 
@@ -295,6 +339,7 @@ mod tests {
             "localhost.",
             "box.local:1",
             "ollama.internal",
+            "ollama:11434",
             "nest.example.org:443",
             "192.168.1.7:8080",
         ] {
@@ -304,7 +349,7 @@ mod tests {
             "evil.example",
             "localhost.evil.example",
             "192.168.1.8",
-            "local",
+            "local/x",
             "",
             "[::1",
             "127.0.0.1:80:80",
@@ -325,12 +370,54 @@ mod tests {
         let ask = |origin| place(&access, &[("host", "localhost:8080"), ("origin", origin)]);
         assert_eq!(ask("https://ui.example"), Ok(true));
         assert_eq!(ask("http://localhost:8080"), Ok(false));
-        for origin in ["http://localhost:3000", "null", "https://ui.example.evil", "localhost:8080"]
-        {
+        for origin in [
+            "http://localhost:3000",
+            "https://127.0.0.1:5173",
+            "http://[::1]",
+            "app://obsidian.md",
+            "vscode-file://vscode-app",
+        ] {
+            assert_eq!(ask(origin), Ok(true), "{origin}");
+            let headers = [("host", "localhost:8080"), ("origin", origin), ("cookie", "a=b")];
+            assert_eq!(place(&access, &headers), Err(403), "{origin}");
+        }
+        for origin in [
+            "null",
+            "https://ui.example.evil",
+            "localhost:8080",
+            "https://localhost.evil.example",
+            "http://127.0.0.1.evil.example",
+            "http://user@localhost",
+            "http://localhost:3000:1",
+            "ftp://localhost",
+        ] {
             assert_eq!(ask(origin), Err(403), "{origin}");
         }
-        for wrong in ["*", "ui.example", "https://ui.example/", "https://"] {
+        for wrong in ["ui.example", "https://ui.example/", "https://"] {
             assert!(access.clone().allow_origin(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn patterns_stand_for_several_names() {
+        let mut access = Access::default();
+        access.allow_host("*.example.org").unwrap();
+        access.allow_origin("https://*.example.org").unwrap();
+        let ask = |host, origin| place(&access, &[("host", host), ("origin", origin)]);
+        assert_eq!(ask("nest.example.org", "https://ui.example.org"), Ok(true));
+        assert_eq!(ask("nest.example.org", "https://ui.example.org.evil"), Err(403));
+        assert_eq!(ask("example.org.evil", "https://ui.example.org"), Err(403));
+        for (pattern, text, expected) in [
+            ("", "", true),
+            ("a", "ab", false),
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "ac", true),
+            ("a*a", "a", false),
+            ("*b*", "abc", true),
+            ("a*b*c", "acb", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
         }
     }
 

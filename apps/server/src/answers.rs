@@ -342,6 +342,9 @@ impl Pump {
         };
         // Cancels unfinished generations.
         drop(streams);
+        if last.is_none() {
+            self.served.metrics.left(open);
+        }
         let Self { served, kept, salt, sender, slot, .. } = self;
         let write_time = served.write_time;
         let keep = move || kept.into_iter().for_each(|session| served.keep(session, salt.clone()));

@@ -17,6 +17,14 @@ pub(crate) struct ApiError {
     pub code: Option<&'static str>,
     /// Value of the `Retry-After` header in seconds.
     pub retry_after: Option<u32>,
+    pub overflow: Option<Overflow>,
+}
+
+/// A prompt that does not fit into the context, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overflow {
+    pub wanted: u64,
+    pub limit: u64,
 }
 
 const INVALID: &str = "invalid_request_error";
@@ -24,7 +32,8 @@ const UNAVAILABLE: &str = "unavailable_error";
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), param: None, code: None, retry_after: None }
+        let (message, param, code) = (message.into(), None, None);
+        Self { status, kind, message, param, code, retry_after: None, overflow: None }
     }
 
     /// Creates an error for a field with an invalid value.
@@ -33,10 +42,10 @@ impl ApiError {
         Self { param, ..Self::new(StatusCode::BAD_REQUEST, INVALID, message) }
     }
 
-    /// Creates an error for an unknown field.
+    /// Creates an error for a field without effect.
     pub fn unknown(param: impl Into<String>) -> Self {
         let param = param.into();
-        let message = format!("`{param}` is not a field that this server knows");
+        let message = format!("`{param}` has no effect on this server, which refuses such fields");
         Self { code: Some("unknown_parameter"), ..Self::invalid(param, message) }
     }
 
@@ -54,8 +63,12 @@ impl ApiError {
         Self { code: Some(code), ..Self::new(status, INVALID, message) }
     }
 
-    pub fn no_route(path: &str) -> Self {
-        Self::status(StatusCode::NOT_FOUND, "unknown_url", format!("there is no route {path:?}"))
+    /// Creates a 404 error for an unknown path. `similar` is the route that was probably meant.
+    pub fn no_route(path: &str, similar: Option<&str>) -> Self {
+        let hint = similar.map(|route| format!("; did you mean {route:?}?"));
+        // Default: no hint.
+        let message = format!("there is no route {path:?}{}", hint.unwrap_or_default());
+        Self::status(StatusCode::NOT_FOUND, "unknown_url", message)
     }
 
     pub fn no_model(id: &str, served: &str) -> Self {
@@ -118,9 +131,8 @@ impl ApiError {
         // Clients may see file names, but not the server's folders.
         let error = error.without_folders();
         let message = error.to_string();
-        if let EngineError::ContextFull { .. } = error {
-            let code = Some("context_length_exceeded");
-            return Self { code, ..Self::invalid(param, message) };
+        if let EngineError::ContextFull { limit, wanted } = error {
+            return Self::too_long(param, Overflow { wanted, limit });
         }
         match error.class() {
             // Output constraints come from fields other than `param`.
@@ -132,6 +144,17 @@ impl ApiError {
             ErrorClass::Stopped => Self { code: Some("stopped"), ..Self::busy(message) },
             _ => Self::internal(message),
         }
+    }
+
+    /// Creates an error for a prompt that does not fit. Clients recognize the first sentence and the code, and
+    /// shorten the conversation.
+    fn too_long(param: &str, overflow: Overflow) -> Self {
+        let Overflow { wanted, limit } = overflow;
+        let message = format!(
+            "This model's maximum context length is {limit} tokens. However, the prompt needs {wanted} tokens."
+        );
+        let (code, overflow) = (Some("context_length_exceeded"), Some(overflow));
+        Self { code, overflow, ..Self::invalid(param, message) }
     }
 
     /// Returns the JSON object of an error body or error event.

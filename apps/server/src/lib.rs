@@ -1,8 +1,9 @@
 //! HTTP server for models, compatible with clients of the OpenAI, Anthropic and Ollama APIs.
 //!
 //! [`Server`] holds the state shared by all requests. [`router`] returns its routes, to be mounted in any
-//! axum application. [`Listener`] serves them on its own threads, within the bounds of [`limits`]. Unknown
-//! and unsupported request fields are errors that name the field. No route accepts a file path.
+//! axum application. [`Listener`] serves them on its own threads, within the bounds of [`limits`]. Request
+//! fields that would change the output and are not supported are errors that name the field; fields without
+//! effect are listed in the response header `x-nestling-ignored`. No route accepts a file path.
 
 mod access;
 mod answer_form;
@@ -16,6 +17,8 @@ mod conversation;
 mod describe;
 mod error;
 mod events;
+mod field_path;
+mod field_rules;
 mod fields;
 mod json;
 pub mod limits;
@@ -45,6 +48,7 @@ mod tools;
 mod usage;
 
 pub use access::{Access, AccessError};
+pub use field_path::UnknownFields;
 pub use listen::{ListenError, Listener};
 pub use router::router;
 pub use server::{Server, ServerOptions};

@@ -37,13 +37,10 @@ pub const PROMPTS_MAX: usize = 128;
 pub const TOP_LOGPROBS_MAX: u64 = 20;
 
 /// Maximum number of alternatives per token in the log-probabilities of a completion.
-pub const LOGPROBS_MAX: u64 = 5;
+pub const LOGPROBS_MAX: u64 = 20;
 
 /// Maximum number of stop sequences per request.
-pub const STOPS_MAX: usize = 4;
-
-/// Maximum number of stop sequences per request in Anthropic's API.
-pub const STOP_SEQUENCES_MAX: usize = 64;
+pub const STOPS_MAX: usize = 256;
 
 /// Maximum length of a stop sequence in bytes.
 pub const STOP_BYTES_MAX: usize = 1024;
@@ -55,16 +52,16 @@ pub const MESSAGES_MAX: usize = 4096;
 pub const PARTS_MAX: usize = 1024;
 
 /// Maximum number of tool calls in a message.
-pub const CALLS_MAX: usize = 128;
+pub const CALLS_MAX: usize = 1024;
 
 /// Maximum number of tools in a conversation.
-pub const TOOLS_MAX: usize = 128;
+pub const TOOLS_MAX: usize = 1024;
 
-/// Maximum length of a tool or schema name in bytes.
+/// Maximum length of a type, a role or a schema name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Maximum length of a tool name in bytes, in Anthropic's API.
-pub const TOOL_NAME_BYTES_MAX: usize = 128;
+/// Maximum length of a tool name in bytes.
+pub const TOOL_NAME_BYTES_MAX: usize = 256;
 
 /// Maximum number of tokens with a logit bias.
 pub const BIASES_MAX: usize = 1024;

@@ -38,6 +38,7 @@ struct Counts {
     next_token: Histogram<19>,
     sources_failed: u64,
     devices_lost: u64,
+    ignored_fields: u64,
 }
 
 #[derive(Debug)]
@@ -127,6 +128,16 @@ impl Metrics {
         }
     }
 
+    /// Counts request fields without effect.
+    pub fn ignored(&self, fields: usize) {
+        self.lock().ignored_fields += fields as u64;
+    }
+
+    /// Counts `completions` that were cancelled because their client left.
+    pub fn left(&self, completions: usize) {
+        self.lock().completions[3] += completions as u64;
+    }
+
     /// Counts the time between two tokens.
     pub fn token_after(&self, time: Duration) {
         self.lock().next_token.add(&NEXT_TOKEN, time.as_secs_f64());
@@ -171,6 +182,8 @@ pub(crate) fn write(metrics: &Metrics, open: Option<(&Model, usize)>) -> String 
     counter(out_of, "checksum_failures_total", help, counts.sources_failed);
     let help = "Answers that failed because their device was gone.";
     counter(out_of, "device_lost_total", help, counts.devices_lost);
+    let help = "Fields of requests that had no effect.";
+    counter(out_of, "ignored_fields_total", help, counts.ignored_fields);
     drop(counts);
     out
 }

@@ -7,6 +7,9 @@ use crate::answers::{Answers, ChoiceEvent};
 use crate::error::ApiError;
 use crate::logprobs::PendingTokens;
 
+/// Text in place of an image, document or reference in a repeated message, such as a tool result.
+pub(crate) const OMITTED: &str = "[content that this model cannot read]";
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
     Reasoning,

@@ -13,6 +13,7 @@ use axum::routing::{MethodRouter, any, get, post};
 use crate::access::{Caller, is_preflight, name_origin, preflight};
 use crate::body::check_codings;
 use crate::error::ApiError;
+use crate::field_path::FieldPath;
 use crate::fields::Fields;
 use crate::server::{ServedModel, Server};
 use crate::usage::random;
@@ -58,11 +59,13 @@ pub fn router(server: &Server) -> Router {
     for path in NOT_OFFERED {
         routes = routes.route(path, any(not_offered));
     }
-    routes
+    let routes = routes
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
         .layer(middleware::from_fn_with_state(server.clone(), admit))
-        .with_state(server.clone())
+        .with_state(server.clone());
+    // Outside of the routes, because a layer of theirs runs after one was chosen.
+    Router::new().fallback_service(routes).layer(middleware::from_fn(without_slash))
 }
 
 /// Runs the checks common to all requests. Errors are formatted for the requested API.
@@ -108,10 +111,38 @@ async fn answered(server: Server, mut request: Request, next: Next) -> Response 
 }
 
 async fn no_route(uri: Uri) -> ApiError {
-    ApiError::no_route(uri.path())
+    ApiError::no_route(uri.path(), similar(uri.path()).as_deref())
+}
+
+/// Returns the route that a wrong base URL was meant to reach: without a repeated `/v1`, or with a missing one.
+fn similar(path: &str) -> Option<String> {
+    const BELOW_V1: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/messages"];
+    let rest = path.trim_start_matches("/api").trim_start_matches("/v1");
+    BELOW_V1.contains(&rest).then(|| format!("/v1{rest}"))
+}
+
+/// Removes a trailing slash from the path.
+async fn without_slash(mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if path.len() > 1 && path.ends_with('/') {
+        let path = path.trim_end_matches('/');
+        let query = request.uri().query().map(|query| format!("?{query}"));
+        // Default: no query.
+        let place = format!("{path}{}", query.unwrap_or_default());
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = place.parse().ok();
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+    next.run(request).await
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {
+    if method == Method::OPTIONS {
+        // The header `Allow` has the answer.
+        return StatusCode::NO_CONTENT.into_response();
+    }
     let message = format!("{method} is not a method of {:?}", uri.path());
     ApiError::status(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).into_response()
 }
@@ -132,7 +163,10 @@ where
 {
     post(async move |State(server): State<Server>, request: Request| {
         let (served, fields) = read(&server, request).await?;
-        answer(served, fields).await
+        let ignored = fields.place().ignored().clone();
+        let mut response = answer(Arc::clone(&served), fields).await?;
+        served.report(&ignored, &mut response);
+        Ok::<_, ApiError>(response)
     })
 }
 
@@ -146,7 +180,10 @@ where
     post(async move |State(server): State<Server>, request: Request| {
         let caller = caller_of(&request)?;
         let (served, fields) = read(&server, request).await?;
-        answer(served, fields, caller).await
+        let ignored = fields.place().ignored().clone();
+        let mut response = answer(Arc::clone(&served), fields, caller).await?;
+        served.report(&ignored, &mut response);
+        Ok::<_, ApiError>(response)
     })
 }
 
@@ -185,8 +222,12 @@ async fn read(server: &Server, request: Request) -> Result<(Arc<ServedModel>, Fi
 
 async fn fields_of(server: &Server, request: Request) -> Result<Fields, ApiError> {
     let (head, body) = request.into_parts();
-    check_kind(&head.headers)?;
-    Fields::new("", server.bodies().read(body, server.connection_limits()).await?)
+    // A request with an origin may come from a web page. Ollama's documentation uses curl without a type.
+    if !ollama::owns(head.uri.path()) || head.headers.contains_key(header::ORIGIN) {
+        check_kind(&head.headers)?;
+    }
+    let place = FieldPath::request(server.ignored_fields());
+    Fields::new(place, server.bodies().read(body, server.connection_limits()).await?)
 }
 
 /// Requires `application/json`. Browsers send other content types cross-origin without a preflight request.

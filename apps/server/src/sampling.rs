@@ -7,12 +7,16 @@ use nestling::{GenerateOptions, Model, SamplingParams};
 use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::field_rules::{self, SAMPLERS, SHARED};
+use crate::fields::{Fields, seed_bits};
 use crate::limits::{
     BIASES_MAX, CHOICES_MAX, EVENTS_MAX, STOP_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX, TOKENS_MAX,
 };
 use crate::server::ServedModel;
 use crate::usage::random;
+
+/// Accepted repetition penalties.
+pub(crate) const PENALTIES: RangeInclusive<f64> = 0.01..=100.0;
 
 /// Fields common to chats and completions.
 pub(crate) struct CommonFields {
@@ -31,6 +35,7 @@ impl CommonFields {
     /// Returns an error for the first invalid field or an unknown model.
     pub fn take(fields: &mut Fields, served: &ServedModel) -> Result<Self, ApiError> {
         check_model(fields, served)?;
+        field_rules::apply(fields, SHARED)?;
         let sampling = sampling(fields, &served.model)?;
         // Default: one choice, as the API specifies.
         let choices = fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1);
@@ -43,7 +48,7 @@ impl CommonFields {
         let stream = fields.flag("stream")?.unwrap_or(false);
         let keeps_sessions = fields.flag("cache_prompt")?.unwrap_or(true);
         let include_usage = include_usage(fields, stream)?;
-        let group = fields.text("user", TEXT_BYTES_MAX)?.map(|user| group_of(&user));
+        let group = group(fields)?;
         let options = GenerateOptions {
             stop: stop(fields)?,
             group,
@@ -67,6 +72,16 @@ pub(crate) fn counted() -> GenerateOptions {
     GenerateOptions { token_events: true, events_max: EVENTS_MAX, ..GenerateOptions::default() }
 }
 
+/// Reads the fields that identify a user and returns the fair-share group.
+///
+/// # Errors
+/// Returns an error if one is not a text or is too long.
+pub(crate) fn group(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let user = fields.text("user", TEXT_BYTES_MAX)?;
+    let user = fields.text("safety_identifier", TEXT_BYTES_MAX)?.or(user);
+    Ok(user.map(|user| group_of(&user)))
+}
+
 /// Returns the fair-share group of a user.
 pub(crate) fn group_of(user: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -78,32 +93,69 @@ pub(crate) fn group_of(user: &str) -> u64 {
 /// Returns an error if `model` is missing or is not the served model.
 pub(crate) fn check_model(fields: &mut Fields, served: &ServedModel) -> Result<(), ApiError> {
     let id = fields.required_text("model", TEXT_BYTES_MAX)?;
-    if id == served.id { Ok(()) } else { Err(ApiError::no_model(&id, &served.id)) }
+    check_name(&id, served)
 }
 
-/// Reads a limit on tokens.
+/// Returns a model name without Ollama's tag `:latest`, which stands for the only variant of a model.
+pub(crate) fn without_tag(name: &str) -> &str {
+    name.strip_suffix(":latest").unwrap_or(name)
+}
+
+/// # Errors
+/// Returns an error if `name` is not the name of the served model.
+pub(crate) fn check_name(name: &str, served: &ServedModel) -> Result<(), ApiError> {
+    if name == served.id || without_tag(name) == served.id {
+        Ok(())
+    } else {
+        Err(ApiError::no_model(name, &served.id))
+    }
+}
+
+/// Reads a limit on tokens. The values -1 and -2 mean no limit besides the context, as in llama.cpp and
+/// Ollama.
 ///
 /// # Errors
-/// Returns an error if the value is not an integer of at least `least`.
-pub(crate) fn tokens_max(
-    fields: &mut Fields,
-    name: &str,
-    least: u64,
-) -> Result<Option<usize>, ApiError> {
-    let tokens = fields.integer(name, least..=TOKENS_MAX)?;
+/// Returns an error if the value is not such a number.
+pub(crate) fn tokens_max(fields: &mut Fields, name: &str) -> Result<Option<usize>, ApiError> {
+    if matches!(fields.peek(name).and_then(Value::as_i64), Some(-2 | -1)) {
+        fields.take(name);
+        return Ok(None);
+    }
+    let tokens = fields.integer(name, 0..=TOKENS_MAX)?;
     Ok(tokens.and_then(|tokens| usize::try_from(tokens).ok()))
+}
+
+/// Reads a limit on tokens that has several names.
+///
+/// # Errors
+/// Returns an error if a value is invalid, or if two names have different values.
+pub(crate) fn token_limit<const N: usize>(
+    fields: &mut Fields,
+    names: [&str; N],
+) -> Result<Option<usize>, ApiError> {
+    let mut limit: Option<(usize, &str)> = None;
+    for name in names {
+        let Some(tokens) = tokens_max(fields, name)? else { continue };
+        match limit {
+            Some((other, first)) if other != tokens => {
+                let message = format!("`{first}` is {other}, but `{name}` is {tokens}");
+                return Err(fields.invalid(first, message));
+            }
+            _ => limit = Some((tokens, name)),
+        }
+    }
+    Ok(limit.map(|(tokens, _)| tokens))
 }
 
 fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
-    if !stream {
-        let message = "`stream_options` requires `stream`";
-        return Err(fields.invalid("stream_options", message));
-    }
     // Default: usage is only sent on request, as the API specifies.
     let include_usage = options.flag("include_usage")?.unwrap_or(false);
+    if options.flag("include_obfuscation")? == Some(true) {
+        options.ignore("include_obfuscation")?;
+    }
     options.end()?;
-    Ok(include_usage)
+    Ok(include_usage && stream)
 }
 
 /// Reads `temperature` and `top_p`, which all APIs have. Missing values come from the model's generation
@@ -120,15 +172,30 @@ pub(crate) fn basic_sampling(
     if let Some(temperature) = fields.number("temperature", temperatures)? {
         sampling.temperature = temperature;
     }
-    if let Some(top_p) = fields.number("top_p", 0.0..=1.0)? {
-        sampling.top_p = top_p;
-    }
+    top_p(fields, &mut sampling)?;
     Ok(sampling)
 }
 
+/// Reads `top_p`. The value 0 keeps the most likely token alone, as in llama.cpp.
+///
+/// # Errors
+/// Returns an error if the value is out of range.
+pub(crate) fn top_p(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+    if let Some(top_p) = fields.number("top_p", 0.0..=1.0)? {
+        sampling.top_p = top_p.max(f32::MIN_POSITIVE);
+    }
+    Ok(())
+}
+
+/// Reads `top_k`. Zero and -1 keep all tokens.
+///
 /// # Errors
 /// Returns an error if the value is not an integer in range.
 pub(crate) fn top_k(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+    if fields.peek("top_k").and_then(Value::as_i64) == Some(-1) {
+        fields.take("top_k");
+        sampling.top_k = 0;
+    }
     if let Some(top_k) = fields.integer("top_k", 0..=u64::from(u32::MAX))? {
         // Default: a value that overflows means no limit.
         sampling.top_k = usize::try_from(top_k).unwrap_or(0);
@@ -148,8 +215,10 @@ fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErr
     if let Some(min_p) = fields.number("min_p", 0.0..=1.0)? {
         sampling.min_p = min_p;
     }
-    if let Some(penalty) = fields.number("repetition_penalty", 0.01..=100.0)? {
-        sampling.repetition_penalty = penalty;
+    for name in ["repeat_penalty", "repetition_penalty"] {
+        if let Some(penalty) = fields.number(name, PENALTIES)? {
+            sampling.repetition_penalty = penalty;
+        }
     }
     if let Some(penalty) = fields.number("frequency_penalty", -2.0..=2.0)? {
         sampling.frequency_penalty = penalty;
@@ -157,15 +226,49 @@ fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErr
     if let Some(penalty) = fields.number("presence_penalty", -2.0..=2.0)? {
         sampling.presence_penalty = penalty;
     }
-    if let Some(seed) = fields.take("seed") {
-        // Seeds of the API may be negative. The bits of the number are used.
-        let bits = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
-        let bits = bits.ok_or_else(|| fields.invalid("seed", "a whole number was expected"))?;
-        sampling.seed = Some(bits);
-    }
+    seed(fields, &mut sampling)?;
+    penalty_window(fields, &sampling)?;
+    field_rules::apply(fields, SAMPLERS)?;
     sampling.logit_bias = logit_bias(fields, model)?;
     check_sampling(fields, &sampling)?;
     Ok(sampling)
+}
+
+/// Reads `seed`, which may be negative. The value -1 requests a random seed, as in llama.cpp.
+///
+/// # Errors
+/// Returns an error if the value is not a whole number.
+pub(crate) fn seed(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+    if let Some(seed) = fields.take("seed") {
+        let bits = seed_bits(&seed);
+        let bits = bits.ok_or_else(|| fields.invalid("seed", "a whole number was expected"))?;
+        sampling.seed = Some(bits).filter(|bits| *bits != u64::MAX);
+    }
+    Ok(())
+}
+
+/// Reads `repeat_last_n`, the number of tokens that penalties look back on. Penalties here look back on all
+/// of them, so that other values are refused if a penalty is in force.
+///
+/// # Errors
+/// Returns an error if the value is not a whole number, or would change the output.
+pub(crate) fn penalty_window(
+    fields: &mut Fields,
+    sampling: &SamplingParams,
+) -> Result<(), ApiError> {
+    let name = "repeat_last_n";
+    let Some(value) = fields.take(name) else { return Ok(()) };
+    let tokens = value.as_i64().filter(|tokens| *tokens >= -1);
+    let tokens =
+        tokens.ok_or_else(|| fields.invalid(name, "a whole number of at least -1 was expected"))?;
+    let has_penalty = sampling.repetition_penalty != 1.0
+        || sampling.presence_penalty != 0.0
+        || sampling.frequency_penalty != 0.0;
+    if has_penalty && tokens != -1 {
+        let message = "penalties look back on all tokens here; only -1 is supported with a penalty";
+        return Err(fields.unsupported(name, message));
+    }
+    Ok(())
 }
 
 fn logit_bias(fields: &mut Fields, model: &Model) -> Result<Vec<(u32, f32)>, ApiError> {
@@ -226,12 +329,13 @@ pub(crate) fn stop_texts(
             fields.invalid(name, format!("at most {count_max} texts, found {}", texts.len()))
         );
     }
-    let is_good = |text: &String| !text.is_empty() && text.len() <= STOP_BYTES_MAX;
-    let texts = texts.into_iter().map(|text| match text {
-        Value::String(text) if is_good(&text) => Ok(text),
-        _ => {
-            Err(fields.invalid(name, format!("texts of 1 to {STOP_BYTES_MAX} bytes were expected")))
-        }
-    });
+    // An empty text never stops a generation.
+    let texts = texts.into_iter().filter(|text| text.as_str() != Some(""));
+    let texts =
+        texts.map(|text| match text {
+            Value::String(text) if text.len() <= STOP_BYTES_MAX => Ok(text),
+            _ => Err(fields
+                .invalid(name, format!("texts of at most {STOP_BYTES_MAX} bytes were expected"))),
+        });
     texts.collect()
 }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::response::Response;
 use nestling::{EngineError, ErrorClass, Model};
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::blocking::blocking;
 use crate::error::ApiError;
+use crate::field_path::IgnoredFields;
 use crate::limits::{READ_WAIT, READERS_MAX};
 use crate::metrics::Metrics;
 use crate::sessions::IdleSessions;
@@ -111,6 +113,16 @@ impl ServedModel {
             tracing::warn!("a request to {} failed: {error}", self.id);
         }
         ApiError::engine(error, param)
+    }
+
+    /// Reports the fields of a request that had no effect: to the client, in the log, and in the metrics.
+    pub fn report(&self, ignored: &IgnoredFields, response: &mut Response) {
+        let names = ignored.names();
+        if !names.is_empty() {
+            tracing::debug!("fields without effect: {}", names.join(", "));
+            self.metrics.ignored(names.len());
+            ignored.report(response);
+        }
     }
 
     /// Returns true if no request can succeed before the model is reopened. The reason is a changed file, or

@@ -2,14 +2,17 @@
 
 use std::sync::{Arc, OnceLock};
 
+use axum::http::StatusCode;
 use nestling::Model;
 
 use crate::access::Access;
 use crate::body::BodyBudget;
 use crate::error::ApiError;
+use crate::field_path::{IgnoredFields, UnknownFields};
 use crate::limits::ConnectionLimits;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
+use crate::sampling::without_tag;
 use crate::served_model::ServedOptions;
 use crate::single_model::{Reopen, SingleModel};
 use crate::source::{ModelSource, OpenedModel, PoolOptions};
@@ -29,6 +32,8 @@ pub struct ServerOptions {
     pub idle_sessions_max: usize,
     /// Connection limits.
     pub connections: ConnectionLimits,
+    /// Treatment of request fields without effect.
+    pub unknown_fields: UnknownFields,
 }
 
 impl Default for ServerOptions {
@@ -39,6 +44,7 @@ impl Default for ServerOptions {
             requests_max: 256,
             idle_sessions_max: 16,
             connections: ConnectionLimits::default(),
+            unknown_fields: UnknownFields::default(),
         }
     }
 }
@@ -113,6 +119,11 @@ impl Server {
         &self.inner.options.access
     }
 
+    /// Returns the record for the fields of a new request.
+    pub(crate) fn ignored_fields(&self) -> IgnoredFields {
+        IgnoredFields::new(self.inner.options.unknown_fields)
+    }
+
     pub(crate) fn bodies(&self) -> &BodyBudget {
         &self.inner.bodies
     }
@@ -140,7 +151,14 @@ impl Server {
     ) -> Result<Arc<ServedModel>, ApiError> {
         match (self.models()?, name) {
             (Models::One(lone), _) => lone.ready().await,
-            (Models::Pool(pool), Some(name)) => pool.acquire(name).await,
+            (Models::Pool(pool), Some(name)) => match pool.acquire(name).await {
+                Err(error)
+                    if error.status == StatusCode::NOT_FOUND && without_tag(name) != name =>
+                {
+                    pool.acquire(without_tag(name)).await
+                }
+                acquired => acquired,
+            },
             (Models::Pool(_), None) => Err(ApiError::invalid("model", "`model` is missing")),
         }
     }

@@ -12,6 +12,7 @@ use crate::blocking::blocking;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, TEXT_BYTES_MAX, TOKENS_MAX};
+use crate::sampling::check_name;
 use crate::server::ServedModel;
 
 const TOKENS: usize = TOKENS_MAX as usize;
@@ -23,8 +24,8 @@ fn tokenizer(model: &Model) -> Result<&Tokenizer, ApiError> {
 
 pub(crate) fn take_model(fields: &mut Fields, served: &ServedModel) -> Result<(), ApiError> {
     match fields.text("model", TEXT_BYTES_MAX)? {
-        Some(id) if id != served.id => Err(ApiError::no_model(&id, &served.id)),
-        _ => Ok(()),
+        Some(id) => check_name(&id, served),
+        None => Ok(()),
     }
 }
 
@@ -34,9 +35,12 @@ pub(crate) async fn tokenize(
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
     take_model(&mut fields, &served)?;
-    let text = fields.required_text("prompt", BODY_BYTES_MAX)?;
+    // llama.cpp's server has other names for both fields.
+    let name = if fields.names("content") { "content" } else { "prompt" };
+    let text = fields.required_text(name, BODY_BYTES_MAX)?;
+    let added = fields.flag("add_special_tokens")?.or(fields.flag("add_special")?);
     // Default: special tokens are added as for completions.
-    let add_special_tokens = fields.flag("add_special_tokens")?.unwrap_or(true);
+    let add_special_tokens = added.unwrap_or(true);
     fields.end()?;
     let options = EncodeOptions { add_special_tokens, special_text: SpecialText::Parse };
     let work = move || {
@@ -63,7 +67,7 @@ pub(crate) async fn detokenize(
         let tokens = ids("tokens", &tokens, &served.model)?;
         let text = tokenizer(&served.model)?.decode(&tokens, true);
         let text = text.map_err(|error| ApiError::invalid("tokens", error.to_string()))?;
-        Ok(json_response(StatusCode::OK, &json!({ "prompt": text })))
+        Ok(json_response(StatusCode::OK, &json!({ "prompt": text, "content": text })))
     };
     blocking(work).await?
 }

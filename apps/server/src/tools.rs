@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::limits::{SCHEMA_BYTES_MAX, TOOLS_MAX};
+use crate::limits::{NAME_BYTES_MAX, SCHEMA_BYTES_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX};
 
 #[derive(Debug)]
 pub(crate) struct Tools {
@@ -37,6 +37,16 @@ impl Tools {
     }
 }
 
+/// An entry of `tools`.
+#[derive(Debug)]
+pub(crate) enum ToolEntry {
+    Function(Tool),
+    /// The functions of a namespace.
+    Functions(Vec<Tool>),
+    /// A tool that another server would run itself, such as a web search. Contains its type.
+    Hosted(String),
+}
+
 #[derive(Debug)]
 pub(crate) struct Tool {
     pub schema: ToolSchema,
@@ -46,14 +56,16 @@ pub(crate) struct Tool {
     pub name_place: String,
 }
 
-/// Reads `tools`, parsing each entry with `read`. The flag is true if any tool is strict.
+/// Reads `tools`, parsing each entry with `read`. The flag is true if any tool is strict. Hosted tools beside
+/// functions are dropped and reported.
 ///
 /// # Errors
-/// Returns an error for the first invalid tool, for duplicate names, and for models without tool support.
+/// Returns an error for the first invalid tool, for duplicate names, for hosted tools alone, and for models
+/// without tool support.
 pub(crate) fn take(
     fields: &mut Fields,
     model: &Model,
-    read: fn(Fields) -> Result<Tool, ApiError>,
+    mut read: impl FnMut(Fields) -> Result<ToolEntry, ApiError>,
 ) -> Result<(Vec<ToolSchema>, bool), ApiError> {
     // Default: no tools.
     let tools = fields.list("tools", TOOLS_MAX)?.unwrap_or_default();
@@ -61,15 +73,35 @@ pub(crate) fn take(
         let message = "the chat template of this model has no place for tools";
         return Err(fields.unsupported("tools", message));
     }
-    let (mut schemas, mut any_strict) = (Vec::with_capacity(tools.len()), false);
+    let place = fields.at("tools");
+    let (mut schemas, mut hosted, mut any_strict) = (Vec::new(), Vec::new(), false);
     for (index, tool) in tools.into_iter().enumerate() {
-        let Tool { schema, strict, name_place } =
-            read(Fields::new(format!("tools[{index}]"), tool)?)?;
-        if schemas.iter().any(|known: &ToolSchema| known.name() == schema.name()) {
-            return Err(ApiError::invalid(name_place, "a tool of this name is there already"));
+        let entry = match read(Fields::new(place.item(index), tool)?)? {
+            ToolEntry::Function(tool) => vec![tool],
+            ToolEntry::Functions(tools) => tools,
+            ToolEntry::Hosted(kind) => {
+                hosted.push((place.item(index).field("type"), kind));
+                continue;
+            }
+        };
+        for Tool { schema, strict, name_place } in entry {
+            if schemas.iter().any(|known: &ToolSchema| known.name() == schema.name()) {
+                return Err(ApiError::invalid(name_place, "a tool of this name is there already"));
+            }
+            schemas.push(schema);
+            any_strict |= strict;
         }
-        schemas.push(schema);
-        any_strict |= strict;
+    }
+    if schemas.len() > TOOLS_MAX {
+        let found = schemas.len();
+        return Err(fields.invalid("tools", format!("at most {TOOLS_MAX} tools, found {found}")));
+    }
+    for (place, kind) in hosted {
+        if schemas.is_empty() {
+            let message = format!("a tool of type `{kind}` is not offered, only functions");
+            return Err(place.unsupported(message));
+        }
+        place.ignore()?;
     }
     Ok((schemas, any_strict))
 }
@@ -78,11 +110,12 @@ pub(crate) fn take(
 ///
 /// # Errors
 /// Returns an error if the name is invalid.
-pub(crate) fn function_name(fields: &mut Fields, bytes_max: usize) -> Result<String, ApiError> {
-    let name = fields.required_text("name", bytes_max)?;
-    let is_good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+pub(crate) fn function_name(fields: &mut Fields) -> Result<String, ApiError> {
+    let name = fields.required_text("name", TOOL_NAME_BYTES_MAX)?;
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
     if name.is_empty() || !name.chars().all(is_good) {
-        return Err(fields.invalid("name", "letters, digits, `_` and `-` were expected"));
+        let message = "letters, digits, `_`, `-`, `.`, `:` and `/` were expected";
+        return Err(fields.invalid("name", message));
     }
     Ok(name)
 }
@@ -98,6 +131,37 @@ pub(crate) fn function(
     function.extend(description.map(|text| ("description".to_owned(), text.into())));
     function.extend(parameters.map(|schema| ("parameters".to_owned(), schema)));
     ToolSchema(json!({ "type": "function", "function": function }))
+}
+
+/// Restricts the tools to those of a list: OpenAI's choice of type `allowed_tools`.
+///
+/// # Errors
+/// Returns an error for an unknown mode, or a name that no tool has.
+pub(crate) fn allow(
+    choice: &mut Fields,
+    schemas: &mut Vec<ToolSchema>,
+) -> Result<ToolChoice, ApiError> {
+    let mode = choice.required_text("mode", NAME_BYTES_MAX)?;
+    let place = choice.at("tools");
+    // Default: without a list no tool is allowed, which the check below refuses.
+    let allowed = choice.list("tools", TOOLS_MAX)?.unwrap_or_default();
+    let mut names = Vec::with_capacity(allowed.len());
+    for (index, tool) in allowed.into_iter().enumerate() {
+        let mut tool = Fields::new(place.item(index), tool)?;
+        let mut named = tool.object("function")?.unwrap_or(tool);
+        let name = function_name(&mut named)?;
+        if !has(schemas, &name) {
+            return Err(named.invalid("name", "no tool of the request has this name"));
+        }
+        names.push(name);
+    }
+    schemas.retain(|schema| names.iter().any(|name| schema.name() == Some(name)));
+    match mode.as_str() {
+        "auto" => Ok(ToolChoice::Auto),
+        "required" if !schemas.is_empty() => Ok(ToolChoice::Required),
+        "required" => Err(place.invalid("at least one tool was expected")),
+        _ => Err(choice.invalid("mode", "auto or required was expected")),
+    }
 }
 
 pub(crate) fn has(schemas: &[ToolSchema], name: &str) -> bool {

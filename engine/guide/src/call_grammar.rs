@@ -9,7 +9,7 @@ use crate::grammar::{CheckedGrammar, literal, with_options};
 use crate::vocabulary::is_marker;
 
 /// Maximum length of a tool's name in bytes.
-const NAME_BYTES_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 256;
 
 /// A tool: its name, and its parameters with the options of the grammar engine.
 #[derive(Debug, Clone)]
@@ -20,10 +20,10 @@ pub(crate) struct Tool {
 
 impl Tool {
     pub fn new(name: &str, parameters: &Value) -> Result<Self, GuideError> {
-        // The same rule as in OpenAI's API. Other characters cannot be quoted in markers and headers.
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        // Other characters cannot be quoted in markers and headers.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) {
-            let expected = "1 to 64 letters, digits, `_`, `-` or `.`";
+            let expected = "1 to 256 letters, digits, `_`, `-`, `.`, `:` or `/`";
             let found = name.chars().take(NAME_BYTES_MAX).collect();
             return Err(GuideError::Invalid { what: "a tool's name".into(), expected, found });
         }

@@ -17,7 +17,7 @@ pub const CHOICES_MAX: usize = 1024;
 pub const CHOICE_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum number of tools in a tool guide.
-pub const TOOLS_MAX: usize = 128;
+pub const TOOLS_MAX: usize = 1024;
 
 /// Maximum nesting of a schema, and of the brackets of a grammar or regular expression, which are parsed
 /// recursively.

@@ -59,14 +59,21 @@ pub struct ListenArgs {
     #[arg(value_parser = FalseyValueParser::new())]
     pub share_prefixes: bool,
 
-    /// Accept requests for this host name or address too; may be repeated [default: localhost, loopback
-    /// addresses, this machine's name, *.local and *.internal]
+    /// Accept requests for this host name or address too, in which `*` stands for any characters; may be
+    /// repeated [default: loopback addresses, this machine's name, names without a dot, *.local and *.internal]
     #[arg(long, value_name = "HOST", env = "NESTLING_ALLOW_HOST", value_delimiter = ',')]
     pub allow_host: Vec<String>,
 
-    /// Allow requests from web pages of this origin, such as `https://ui.example.org`; may be repeated
+    /// Allow requests from web pages of this origin, such as `https://*.example.org`; may be repeated
+    /// [default: pages of this machine, and applications such as editors]
     #[arg(long, value_name = "ORIGIN", env = "NESTLING_CORS_ORIGIN", value_delimiter = ',')]
     pub cors_origin: Vec<String>,
+
+    /// Refuse requests with fields that have no effect; by default they are accepted and listed in the
+    /// response header `x-nestling-ignored`
+    #[arg(long, env = "NESTLING_STRICT_FIELDS")]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub strict_fields: bool,
 
     /// Name of the model for clients [default: its file or folder name without the extension]
     #[arg(long, value_name = "NAME", env = "NESTLING_ALIAS")]

@@ -1,11 +1,13 @@
 //! Messages of a chat request.
 
 use nestling::Message;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, PARTS_MAX};
+use crate::field_path::FieldPath;
+use crate::fields::{Fields, says_nothing};
+use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX};
+use crate::parts::OMITTED;
 
 /// Supported fields of a message. The other fields of the API are for audio and legacy function calls.
 const FIELDS: [&str; 8] = [
@@ -28,12 +30,13 @@ pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     if messages.is_empty() {
         return Err(fields.invalid(name, "at least one message was expected"));
     }
-    let read = |(index, message)| read(&format!("{name}[{index}]"), message);
+    let place = fields.at(name);
+    let read = |(index, message)| read(&place.item(index), message);
     messages.into_iter().enumerate().map(read).collect()
 }
 
-fn read(place: &str, message: Value) -> Result<Message, ApiError> {
-    let mut fields = Fields::new(place, message)?;
+fn read(place: &FieldPath, message: Value) -> Result<Message, ApiError> {
+    let mut fields = Fields::new(place.clone(), message)?;
     let mut map = serde_json::Map::new();
     for name in FIELDS {
         if let Some(value) = fields.take(name) {
@@ -41,54 +44,70 @@ fn read(place: &str, message: Value) -> Result<Message, ApiError> {
         }
     }
     // Assistant messages of the API have an empty list here.
-    let notes = fields.list("annotations", 0)?;
-    drop(notes);
+    if fields.take("annotations").is_some_and(|notes| !says_nothing(&notes)) {
+        fields.ignore("annotations")?;
+    }
+    let takes_media = map.get("role").is_some_and(|role| role == "tool" || role == "assistant");
     fields.end()?;
-    if let Some(content) = map.get("content") {
-        check_content(&format!("{place}.content"), content)?;
+    if let Some(content) = map.get_mut("content") {
+        read_content(&place.field("content"), content, takes_media)?;
     }
     if let Some(calls) = map.get("tool_calls") {
-        check_calls(&format!("{place}.tool_calls"), calls)?;
+        check_calls(&place.field("tool_calls"), calls)?;
     }
-    let refused = |error: serde_json::Error| ApiError::invalid(place, error.to_string());
+    let refused = |error: serde_json::Error| place.invalid(error.to_string());
     serde_json::from_value(Value::Object(map)).map_err(refused)
 }
 
-fn check_content(place: &str, content: &Value) -> Result<(), ApiError> {
+/// Checks the content of a message and reduces its parts to the fields that templates read. Parts that are no
+/// text are refused, except in messages that are only repeated: there, a text stands in for them.
+fn read_content(place: &FieldPath, content: &mut Value, is_repeated: bool) -> Result<(), ApiError> {
     let parts = match content {
         Value::String(_) => return Ok(()),
         Value::Array(parts) if parts.len() <= PARTS_MAX => parts,
         Value::Array(parts) => {
             let message = format!("at most {PARTS_MAX} parts, found {}", parts.len());
-            return Err(ApiError::invalid(place, message));
+            return Err(place.invalid(message));
         }
-        _ => return Err(ApiError::invalid(place, "a text or a list of parts was expected")),
+        _ => return Err(place.invalid("a text or a list of parts was expected")),
     };
-    for (index, part) in parts.iter().enumerate() {
-        let mut fields = Fields::new(format!("{place}[{index}]"), part.clone())?;
-        let kind = fields.required_text("type", 64)?;
-        if kind != "text" && kind != "refusal" {
-            let message = format!("content of type `{kind}` is not supported, only `text`");
-            return Err(fields.unsupported("type", message));
-        }
-        fields.required_text(&kind, BODY_BYTES_MAX)?;
-        fields.end()?;
+    for (index, part) in parts.iter_mut().enumerate() {
+        let mut fields = Fields::new(place.item(index), part.take())?;
+        let kind = fields.required_text("type", NAME_BYTES_MAX)?;
+        *part = match kind.as_str() {
+            "text" | "refusal" => {
+                let text = fields.required_text(&kind, BODY_BYTES_MAX)?;
+                fields.object("cache_control")?;
+                fields.end()?;
+                json!({ "type": kind, (kind): text })
+            }
+            _ if is_repeated => {
+                fields.place().ignore()?;
+                json!({ "type": "text", "text": OMITTED })
+            }
+            _ => {
+                let message = format!("content of type `{kind}` is not supported, only `text`");
+                return Err(fields.unsupported("type", message));
+            }
+        };
     }
     Ok(())
 }
 
-fn check_calls(place: &str, calls: &Value) -> Result<(), ApiError> {
+/// Checks the calls of a repeated message.
+fn check_calls(place: &FieldPath, calls: &Value) -> Result<(), ApiError> {
     let Value::Array(calls) = calls else {
-        return Err(ApiError::invalid(place, "a list was expected"));
+        return Err(place.invalid("a list was expected"));
     };
     if calls.len() > CALLS_MAX {
         let message = format!("at most {CALLS_MAX} calls, found {}", calls.len());
-        return Err(ApiError::invalid(place, message));
+        return Err(place.invalid(message));
     }
     for (index, call) in calls.iter().enumerate() {
-        let mut fields = Fields::new(format!("{place}[{index}]"), call.clone())?;
+        let mut fields = Fields::new(place.item(index), call.clone())?;
         fields.text("id", 512)?;
         fields.text("type", 64)?;
+        fields.take("index");
         if let Some(mut function) = fields.object("function")? {
             function.take("name");
             function.take("arguments");

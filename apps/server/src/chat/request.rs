@@ -8,15 +8,16 @@ use crate::answer_form;
 use crate::answers::Job;
 use crate::conversation::ConversationFields;
 use crate::error::ApiError;
+use crate::field_rules::{self, CHAT};
 use crate::fields::Fields;
-use crate::limits::{NAME_BYTES_MAX, TOP_LOGPROBS_MAX};
+use crate::limits::{CHOICES_MAX, TOP_LOGPROBS_MAX};
 use crate::prompt::Prompt;
-use crate::reasoning::{self, EFFORTS};
-use crate::sampling::{CommonFields, tokens_max};
+use crate::reasoning;
+use crate::sampling::{CommonFields, token_limit};
 use crate::server::ServedModel;
 
 /// Template variables that are set through other request fields.
-const OWN_VARIABLES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
+const OWN_VARIABLES: [&str; 3] = ["messages", "tools", "documents"];
 
 #[derive(Debug)]
 pub(super) struct ChatRequest {
@@ -32,11 +33,14 @@ impl ChatRequest {
     pub fn read(mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
         let model = &served.model;
         let mut shared = CommonFields::take(&mut fields, served)?;
+        field_rules::apply(&mut fields, CHAT)?;
+        check_modalities(&mut fields)?;
         let messages = messages::take(&mut fields)?;
         let tools = tools::take(&mut fields, model)?;
         let form = answer_form::take(&mut fields)?;
         shared.sampling.top_logprobs = top_logprobs(&mut fields)?;
-        shared.options.max_tokens = answer_tokens(&mut fields)?;
+        let names = ["max_tokens", "max_completion_tokens", "n_predict"];
+        shared.options.max_tokens = token_limit(&mut fields, names)?;
         let arguments = template_arguments(&mut fields, model)?;
         fields.end()?;
         let calls_max = tools.calls_max();
@@ -61,7 +65,7 @@ fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     // Default: no log-probabilities, as the API specifies.
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)?;
-    if top.is_some() && !wanted {
+    if top.is_some_and(|top| top > 0) && !wanted {
         return Err(fields.invalid("top_logprobs", "`logprobs` must be true with it"));
     }
     // Default: only the log-probability of the sampled token.
@@ -69,44 +73,39 @@ fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     Ok(wanted.then_some(top))
 }
 
-/// Reads the token limit under its deprecated and its current name.
-fn answer_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
-    let old = tokens_max(fields, "max_tokens", 1)?;
-    let new = tokens_max(fields, "max_completion_tokens", 1)?;
-    match (old, new) {
-        (Some(old), Some(new)) if old != new => {
-            let message = format!("`max_tokens` is {old}, but `max_completion_tokens` is {new}");
-            Err(fields.invalid("max_tokens", message))
+/// Checks `modalities`: text is the only kind of output.
+fn check_modalities(fields: &mut Fields) -> Result<(), ApiError> {
+    let name = "modalities";
+    // Default: text.
+    let kinds = fields.list(name, CHOICES_MAX as usize)?.unwrap_or_default();
+    match kinds.iter().find(|kind| kind.as_str() != Some("text")) {
+        Some(other) => {
+            Err(fields.unsupported(name, format!("{other} is not supported, only text")))
         }
-        _ => Ok(new.or(old)),
+        None => Ok(()),
     }
 }
 
 fn template_arguments(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, ApiError> {
-    let knows = |name: &str| reasoning::knows(model, name);
     let mut arguments = Map::new();
-    let name = "chat_template_kwargs";
-    match fields.take(name) {
-        None => {}
-        Some(Value::Object(map)) => {
-            let foreign = |name: &&String| OWN_VARIABLES.contains(&name.as_str()) || !knows(name);
-            if let Some(foreign) = map.keys().find(foreign) {
-                let place = format!("{name}.{foreign}");
-                let message = "the chat template of this model has no such variable to set";
-                return Err(fields.unsupported(&place, message));
-            }
-            arguments = map;
+    if let Some(mut given) = fields.object("chat_template_kwargs")? {
+        for name in OWN_VARIABLES {
+            given.refuse(name, "this variable is set through another field of the request")?;
         }
-        Some(_) => return Err(fields.invalid(name, "an object was expected")),
+        if given.flag("add_generation_prompt")? == Some(false) {
+            let message = "a chat ends with the start of an answer";
+            return Err(given.unsupported("add_generation_prompt", message));
+        }
+        arguments = given.take_where(|name| reasoning::knows(model, name));
+        given.end()?;
     }
-    let name = "reasoning_effort";
-    let Some(effort) = fields.text(name, NAME_BYTES_MAX)? else { return Ok(arguments) };
-    if !EFFORTS.contains(&effort.as_str()) {
-        return Err(fields.invalid(name, format!("one of {} was expected", EFFORTS.join(", "))));
+    if let Some(reasons) = fields.flag("enable_thinking")?
+        && !reasoning::set_switch(&mut arguments, model, reasons)
+    {
+        fields.ignore("enable_thinking")?;
     }
-    if !reasoning::set_effort(&mut arguments, model, &effort) {
-        let message = "the chat template of this model has no option for the reasoning effort";
-        return Err(fields.unsupported(name, message));
-    }
+    reasoning::take_effort(fields, "reasoning_effort", model, &mut arguments)?;
+    reasoning::take_reasoning(fields, model, &mut arguments)?;
+    reasoning::take_thinking(fields, model, &mut arguments)?;
     Ok(arguments)
 }

@@ -6,30 +6,30 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX};
-use crate::tools::{self, Tool, Tools, check_schema, function_name};
+use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX};
+use crate::tools::{self, Tool, ToolEntry, Tools, check_schema, function_name};
 
 /// # Errors
 /// Returns an error for the first invalid tool or a model without tool support.
 pub(crate) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
-    let (schemas, strict) = tools::take(fields, model, read)?;
-    let choice = choice(fields, &schemas)?;
+    let (mut schemas, strict) = tools::take(fields, model, read)?;
+    let choice = choice(fields, &mut schemas)?;
     // Default: several calls are allowed, as the API specifies.
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
     let calls_max = (!parallel).then_some(1);
     Ok(Tools { schemas, choice, strict, calls_max })
 }
 
-fn read(mut fields: Fields) -> Result<Tool, ApiError> {
+fn read(mut fields: Fields) -> Result<ToolEntry, ApiError> {
     let kind = fields.required_text("type", NAME_BYTES_MAX)?;
     if kind != "function" {
-        return Err(fields.unsupported("type", "only tools of type `function` are supported"));
+        return Ok(ToolEntry::Hosted(kind));
     }
     // Templates receive the tool as the request contains it.
     let shown = fields.require("function")?;
-    let mut function = Fields::new(fields.path("function"), shown.clone())?;
+    let mut function = Fields::new(fields.at("function"), shown.clone())?;
     fields.end()?;
-    function_name(&mut function, NAME_BYTES_MAX)?;
+    function_name(&mut function)?;
     function.text("description", BODY_BYTES_MAX)?;
     if let Some(parameters) = function.take("parameters") {
         check_schema(&function.path("parameters"), &parameters)?;
@@ -44,30 +44,40 @@ fn read(mut fields: Fields) -> Result<Tool, ApiError> {
         function.shift_remove("strict");
     }
     let schema = ToolSchema(json!({ "type": kind, "function": shown }));
-    Ok(Tool { schema, strict, name_place })
+    Ok(ToolEntry::Function(Tool { schema, strict, name_place }))
 }
 
-fn choice(fields: &mut Fields, schemas: &[ToolSchema]) -> Result<ToolChoice, ApiError> {
+fn choice(fields: &mut Fields, schemas: &mut Vec<ToolSchema>) -> Result<ToolChoice, ApiError> {
     let name = "tool_choice";
     let choice = match fields.take(name) {
         None => return Ok(ToolChoice::Auto),
         Some(Value::String(word)) => match word.as_str() {
             "none" => return Ok(ToolChoice::None),
-            "auto" => ToolChoice::Auto,
+            // Clients send this value even without tools.
+            "auto" => return Ok(ToolChoice::Auto),
             "required" => ToolChoice::Required,
             _ => {
                 return Err(fields.invalid(name, "none, auto, required or a function was expected"));
             }
         },
         Some(value) => {
-            let mut choice = Fields::new(fields.path(name), value)?;
-            if choice.required_text("type", NAME_BYTES_MAX)? != "function" {
-                return Err(choice.unsupported("type", "only `function` is supported"));
+            let mut choice = Fields::new(fields.at(name), value)?;
+            let kind = choice.required_text("type", NAME_BYTES_MAX)?;
+            if kind == "allowed_tools" {
+                // The list is an object of its own here, unlike in responses.
+                let mut allowed = choice.object("allowed_tools")?.unwrap_or(choice);
+                let choice = tools::allow(&mut allowed, schemas)?;
+                allowed.end()?;
+                return Ok(choice);
+            }
+            if kind != "function" {
+                let message = "only `function` and `allowed_tools` are supported";
+                return Err(choice.unsupported("type", message));
             }
             let function = choice.object("function")?;
             let mut function =
                 function.ok_or_else(|| choice.invalid("function", "`function` is missing"))?;
-            let called = function.required_text("name", NAME_BYTES_MAX)?;
+            let called = function.required_text("name", TOOL_NAME_BYTES_MAX)?;
             if !tools::has(schemas, &called) {
                 return Err(function.invalid("name", "no tool of the request has this name"));
             }

@@ -5,10 +5,11 @@ use serde_json::Value;
 
 use crate::answers::Job;
 use crate::error::ApiError;
+use crate::field_rules::{self, COMPLETION};
 use crate::fields::Fields;
-use crate::limits::{LOGPROBS_MAX, PROMPTS_MAX};
+use crate::limits::{CHOICES_MAX, LOGPROBS_MAX, PROMPTS_MAX};
 use crate::prompt::Prompt;
-use crate::sampling::{CommonFields, tokens_max};
+use crate::sampling::{CommonFields, token_limit};
 use crate::server::ServedModel;
 use crate::tokens::ids;
 
@@ -31,9 +32,15 @@ impl CompletionRequest {
     pub fn read(mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
         let mut shared = CommonFields::take(&mut fields, served)?;
         let prompts = prompts(fields.require("prompt")?, &served.model)?;
-        let max = tokens_max(&mut fields, "max_tokens", 0)?;
+        field_rules::apply(&mut fields, COMPLETION)?;
+        let names = ["max_tokens", "n_predict"];
+        let is_limited = names.into_iter().any(|name| fields.names(name));
+        let max = token_limit(&mut fields, names)?;
         // Default: 16 tokens, as the API specifies.
-        shared.options.max_tokens = Some(max.unwrap_or(TOKENS_UNLESS_TOLD));
+        shared.options.max_tokens = max.or((!is_limited).then_some(TOKENS_UNLESS_TOLD));
+        if fields.peek("logprobs") == Some(&Value::Bool(false)) {
+            fields.take("logprobs");
+        }
         let top = fields.integer("logprobs", 0..=LOGPROBS_MAX)?;
         shared.sampling.top_logprobs = top.and_then(|top| usize::try_from(top).ok());
         // Default: no echo, as the API specifies.
@@ -42,11 +49,9 @@ impl CompletionRequest {
         if echo {
             shared.options.prompt_logprobs = shared.sampling.top_logprobs;
         }
-        for name in ["suffix", "best_of"] {
-            if fields.take(name).is_some() {
-                let message = format!("`{name}` is not supported");
-                return Err(fields.unsupported(name, message));
-            }
+        let drawn = fields.integer("best_of", 1..=CHOICES_MAX)?;
+        if drawn.is_some_and(|drawn| drawn > shared.choices as u64) {
+            return Err(fields.unsupported("best_of", "all answers are returned; use `n`"));
         }
         fields.end()?;
         let echo_of = |prompt: &Prompt| text_of(prompt, &served.model);

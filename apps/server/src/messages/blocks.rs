@@ -3,37 +3,34 @@
 use serde_json::Value;
 
 use crate::error::ApiError;
+use crate::field_path::FieldPath;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, PARTS_MAX};
+use crate::parts::OMITTED;
 
-/// Takes and ignores `cache_control`: prompts are always cached for later requests with the same prefix.
+/// Takes `cache_control`. It asks for what happens anyway: prompts are cached for later requests with the same
+/// prefix.
 ///
 /// # Errors
-/// Returns an error if the value is invalid.
+/// Returns an error if the value is not an object.
 pub(super) fn take_cache_control(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(mut mark) = fields.object("cache_control")? else { return Ok(()) };
-    let kind = mark.required_text("type", NAME_BYTES_MAX)?;
-    if kind != "ephemeral" {
-        return Err(mark.unsupported("type", "only `ephemeral` is supported"));
-    }
-    let time = mark.text("ttl", NAME_BYTES_MAX)?;
-    if !matches!(time.as_deref(), None | Some("5m" | "1h")) {
-        return Err(mark.invalid("ttl", "`5m` or `1h` was expected"));
-    }
-    mark.end()
+    fields.object("cache_control").map(drop)
 }
 
 /// Returns the blocks of a list with their types.
 ///
 /// # Errors
 /// Returns an error if the list is too long, or a block is not an object or has no type.
-pub(super) fn list(place: &str, content: Vec<Value>) -> Result<Vec<(String, Fields)>, ApiError> {
+pub(super) fn list(
+    place: &FieldPath,
+    content: Vec<Value>,
+) -> Result<Vec<(String, Fields)>, ApiError> {
     if content.len() > PARTS_MAX {
         let message = format!("at most {PARTS_MAX} blocks, found {}", content.len());
-        return Err(ApiError::invalid(place, message));
+        return Err(place.invalid(message));
     }
     let read = |(index, block): (usize, Value)| {
-        let mut fields = Fields::new(format!("{place}[{index}]"), block)?;
+        let mut fields = Fields::new(place.item(index), block)?;
         let kind = fields.required_text("type", NAME_BYTES_MAX)?;
         Ok((kind, fields))
     };
@@ -43,11 +40,9 @@ pub(super) fn list(place: &str, content: Vec<Value>) -> Result<Vec<(String, Fiel
 /// Returns the text of a block of type `text`.
 ///
 /// # Errors
-/// Returns an error for unknown fields.
+/// Returns an error if there is no text.
 pub(super) fn text(mut fields: Fields) -> Result<String, ApiError> {
     let text = fields.required_text("text", BODY_BYTES_MAX)?;
-    // Blocks of replies have this field; it is always empty.
-    fields.list("citations", 0)?;
     take_cache_control(&mut fields)?;
     fields.end()?;
     Ok(text)
@@ -57,7 +52,7 @@ pub(super) fn text(mut fields: Fields) -> Result<String, ApiError> {
 ///
 /// # Errors
 /// Returns an error if `content` is neither.
-pub(super) fn texts(place: &str, content: Value) -> Result<String, ApiError> {
+pub(super) fn texts(place: &FieldPath, content: Value) -> Result<String, ApiError> {
     match content {
         Value::String(text) => Ok(text),
         Value::Array(blocks) => {
@@ -67,8 +62,25 @@ pub(super) fn texts(place: &str, content: Value) -> Result<String, ApiError> {
             });
             Ok(blocks.collect::<Result<Vec<_>, _>>()?.join("\n"))
         }
-        _ => Err(ApiError::invalid(place, "a text or a list of blocks was expected")),
+        _ => Err(place.invalid("a text or a list of blocks was expected")),
     }
+}
+
+/// Returns the text of a tool result. Blocks of other types are replaced by [`OMITTED`] and reported: refusing
+/// them would end a conversation in which a tool returned an image once.
+///
+/// # Errors
+/// Returns an error if `content` is neither a text nor a list of blocks.
+pub(super) fn result_text(place: &FieldPath, content: Value) -> Result<String, ApiError> {
+    let Value::Array(blocks) = content else { return texts(place, content) };
+    let blocks = list(place, blocks)?.into_iter().map(|(kind, fields)| {
+        if kind == "text" {
+            return text(fields);
+        }
+        fields.place().ignore()?;
+        Ok(OMITTED.to_owned())
+    });
+    Ok(blocks.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
 /// Returns an error for an unsupported block type.

@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Overflow};
 use crate::usage::random;
 
 /// HTTP status of an overloaded server in this API.
@@ -28,9 +28,15 @@ fn kind(status: StatusCode) -> &'static str {
 /// Returns the JSON object of an error body or error event. The API has no field for the name of a parameter,
 /// so the message includes it.
 pub(super) fn to_json(error: &ApiError, request_id: Option<&str>) -> Value {
-    let message = match &error.param {
-        Some(param) => format!("{param}: {}", error.message),
-        None => error.message.clone(),
+    let message = match (&error.param, error.overflow) {
+        // Clients recognize these words and shorten the conversation.
+        (_, Some(Overflow { wanted, limit })) => {
+            format!("prompt is too long: {wanted} tokens > {limit} maximum")
+        }
+        (Some(param), None) if !error.message.starts_with(&format!("`{param}`")) => {
+            format!("{param}: {}", error.message)
+        }
+        _ => error.message.clone(),
     };
     let inner = json!({ "type": kind(error.status), "message": message });
     json!({ "type": "error", "error": inner, "request_id": request_id })

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::blocks;
 use crate::error::ApiError;
+use crate::field_path::FieldPath;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
@@ -19,7 +20,7 @@ const ERROR_MARK: &str = "Error: ";
 pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     let mut history = History::default();
     if let Some(system) = fields.take("system") {
-        let text = blocks::texts("system", system)?;
+        let text = blocks::texts(&fields.at("system"), system)?;
         if !text.is_empty() {
             history.messages.push(Message::system(text));
         }
@@ -30,8 +31,9 @@ pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     if messages.is_empty() {
         return Err(fields.invalid(name, "at least one message was expected"));
     }
+    let place = fields.at(name);
     for (index, message) in messages.into_iter().enumerate() {
-        history.read(Fields::new(format!("{name}[{index}]"), message)?)?;
+        history.read(Fields::new(place.item(index), message)?)?;
     }
     if history.messages.last().is_some_and(|last| last.role == Role::Assistant) {
         let message =
@@ -50,11 +52,16 @@ impl History {
     fn read(&mut self, mut fields: Fields) -> Result<(), ApiError> {
         let role = fields.required_text("role", NAME_BYTES_MAX)?;
         let content = fields.require("content")?;
-        let place = fields.path("content");
+        let place = fields.at("content");
         match role.as_str() {
             "user" => self.user(&place, content)?,
             "assistant" => self.assistant(&place, content)?,
-            "system" => self.messages.push(Message::system(blocks::texts(&place, content)?)),
+            "system" => {
+                let text = blocks::texts(&place, content)?;
+                // Many templates accept a system message at the start only.
+                let is_first = self.messages.iter().all(|message| message.role == Role::System);
+                self.say(if is_first { Role::System } else { Role::User }, text);
+            }
             _ => {
                 let message = format!("user, assistant or system was expected, found {role:?}");
                 return Err(fields.invalid("role", message));
@@ -64,7 +71,7 @@ impl History {
     }
 
     /// Adds the tool results and texts of a user turn, in order.
-    fn user(&mut self, place: &str, content: Value) -> Result<(), ApiError> {
+    fn user(&mut self, place: &FieldPath, content: Value) -> Result<(), ApiError> {
         let content = match content {
             Value::Array(content) => content,
             other => {
@@ -92,7 +99,7 @@ impl History {
     }
 
     /// Adds the reasoning, texts and calls of an assistant turn.
-    fn assistant(&mut self, place: &str, content: Value) -> Result<(), ApiError> {
+    fn assistant(&mut self, place: &FieldPath, content: Value) -> Result<(), ApiError> {
         if self.messages.last().is_none_or(|last| last.role != Role::Assistant) {
             let empty = Message { content: None, ..Message::assistant("") };
             self.messages.push(empty);
@@ -124,17 +131,15 @@ impl History {
                 }
                 "redacted_thinking" => {
                     // Redacted reasoning is encrypted and is dropped.
-                    fields.required_text("data", BODY_BYTES_MAX)?;
+                    fields.text("data", BODY_BYTES_MAX)?;
                     fields.end()?;
                 }
                 "tool_use" => message.tool_calls.push(tool_use(fields)?),
-                _ => {
-                    let known = "text, thinking, redacted_thinking and tool_use";
-                    return Err(blocks::unsupported(&fields, &kind, known));
-                }
+                // Blocks of a hosted tool in an answer of another server.
+                _ => fields.place().ignore()?,
             }
             if message.tool_calls.len() > CALLS_MAX {
-                return Err(ApiError::invalid(place, format!("at most {CALLS_MAX} calls")));
+                return Err(place.invalid(format!("at most {CALLS_MAX} calls")));
             }
         }
         Ok(())
@@ -156,12 +161,6 @@ fn tool_use(mut fields: Fields) -> Result<ToolCall, ApiError> {
     if !arguments.is_object() {
         return Err(fields.invalid("input", "an object was expected"));
     }
-    if let Some(mut caller) = fields.object("caller")? {
-        if caller.required_text("type", NAME_BYTES_MAX)? != "direct" {
-            return Err(caller.unsupported("type", "only `direct` is supported"));
-        }
-        caller.end()?;
-    }
     blocks::take_cache_control(&mut fields)?;
     fields.end()?;
     Ok(ToolCall { id, name, arguments })
@@ -169,9 +168,9 @@ fn tool_use(mut fields: Fields) -> Result<ToolCall, ApiError> {
 
 fn tool_result(mut fields: Fields) -> Result<Message, ApiError> {
     let id = fields.required_text("tool_use_id", TEXT_BYTES_MAX)?;
-    let place = fields.path("content");
+    let place = fields.at("content");
     let text = match fields.take("content") {
-        Some(content) => blocks::texts(&place, content)?,
+        Some(content) => blocks::result_text(&place, content)?,
         // An empty tool result.
         None => String::new(),
     };

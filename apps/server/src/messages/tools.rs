@@ -7,7 +7,7 @@ use super::blocks;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX};
-use crate::tools::{self, Tool, Tools, check_schema, function, function_name};
+use crate::tools::{self, Tool, ToolEntry, Tools, check_schema, function, function_name};
 
 /// # Errors
 /// Returns an error for the first invalid tool or a model without tool support.
@@ -17,28 +17,26 @@ pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError
     Ok(Tools { schemas, choice, strict, calls_max })
 }
 
-fn read(mut fields: Fields) -> Result<Tool, ApiError> {
+fn read(mut fields: Fields) -> Result<ToolEntry, ApiError> {
     let kind = fields.text("type", NAME_BYTES_MAX)?;
-    if kind.is_some_and(|kind| kind != "custom") {
-        let message = "only tools of the client's own are supported, of type `custom` or none";
-        return Err(fields.unsupported("type", message));
+    if let Some(kind) = kind.filter(|kind| kind != "custom") {
+        return Ok(ToolEntry::Hosted(kind));
     }
-    let name = function_name(&mut fields, TOOL_NAME_BYTES_MAX)?;
+    let name = function_name(&mut fields)?;
     let description = fields.text("description", BODY_BYTES_MAX)?;
     let schema = fields.require("input_schema")?;
     check_schema(&fields.path("input_schema"), &schema)?;
     // Default: schemas are not enforced unless requested.
     let strict = fields.flag("strict")?.unwrap_or(false);
     blocks::take_cache_control(&mut fields)?;
-    // Tool input is always streamed, and all tools are part of the prompt.
-    for (name, only) in [("eager_input_streaming", true), ("defer_loading", false)] {
-        if fields.flag(name)?.is_some_and(|flag| flag != only) {
-            return Err(fields.unsupported(name, format!("only `{only}` is supported")));
-        }
+    // Tool input is always streamed.
+    if fields.flag("eager_input_streaming")? == Some(false) {
+        fields.ignore("eager_input_streaming")?;
     }
     let name_place = fields.path("name");
     fields.end()?;
-    Ok(Tool { schema: function(name, description, Some(schema)), strict, name_place })
+    let schema = function(name, description, Some(schema));
+    Ok(ToolEntry::Function(Tool { schema, strict, name_place }))
 }
 
 /// Returns the tool choice and the number of calls after which the generation ends.

@@ -4,6 +4,7 @@ use nestling::{Message, Role, ToolCall};
 use serde_json::Value;
 
 use crate::error::ApiError;
+use crate::field_path::FieldPath;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
@@ -14,7 +15,8 @@ pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     // Default: a request without messages only loads the model.
     let messages = fields.list(name, MESSAGES_MAX)?.unwrap_or_default();
     let mut reader = Reader::default();
-    let read = |(index, message)| reader.read(&format!("{name}[{index}]"), message);
+    let place = fields.at(name);
+    let read = |(index, message)| reader.read(&place.item(index), message);
     messages.into_iter().enumerate().map(read).collect()
 }
 
@@ -27,8 +29,8 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(&mut self, place: &str, message: Value) -> Result<Message, ApiError> {
-        let mut fields = Fields::new(place, message)?;
+    fn read(&mut self, place: &FieldPath, message: Value) -> Result<Message, ApiError> {
+        let mut fields = Fields::new(place.clone(), message)?;
         let role = fields.required_text("role", NAME_BYTES_MAX)?;
         let role = match role.as_str() {
             "system" => Role::System,
@@ -50,7 +52,7 @@ impl Reader {
         // Default: no calls.
         let calls = fields.list("tool_calls", CALLS_MAX)?.unwrap_or_default();
         for (index, call) in calls.into_iter().enumerate() {
-            let call = self.call(&format!("{place}.tool_calls[{index}]"), call)?;
+            let call = self.call(place.field("tool_calls").item(index), call)?;
             message.tool_calls.push(call);
         }
         let tool = fields.text("tool_name", TEXT_BYTES_MAX)?;
@@ -58,15 +60,12 @@ impl Reader {
         if message.role == Role::Tool {
             message.tool_call_id = id.or_else(|| self.answered(tool.as_deref()));
             message.name = tool;
-        } else if tool.is_some() || id.is_some() {
-            let name = if tool.is_some() { "tool_name" } else { "tool_call_id" };
-            return Err(fields.invalid(name, "only a message of the role `tool` has one"));
         }
         fields.end()?;
         Ok(message)
     }
 
-    fn call(&mut self, place: &str, call: Value) -> Result<ToolCall, ApiError> {
+    fn call(&mut self, place: FieldPath, call: Value) -> Result<ToolCall, ApiError> {
         let mut fields = Fields::new(place, call)?;
         let id = fields.text("id", TEXT_BYTES_MAX)?;
         fields.text("type", NAME_BYTES_MAX)?;
@@ -75,7 +74,7 @@ impl Reader {
             function.ok_or_else(|| fields.invalid("function", "`function` is missing"))?;
         fields.end()?;
         // The index repeats the order of the calls, so it is ignored.
-        function.integer("index", 0..=CALLS_MAX as u64)?;
+        function.take("index");
         let name = function.required_text("name", TEXT_BYTES_MAX)?;
         // Default: empty arguments for tools without parameters.
         let arguments =

@@ -1,7 +1,7 @@
 //! Ollama's API: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
 //!
 //! Responses are lines of JSON unless `stream` is false. Times are in nanoseconds, and an error is `{"error":
-//! "..."}`. Unknown fields and unsupported options are errors that name them.
+//! "..."}`.
 
 mod lines;
 mod messages;
@@ -21,7 +21,9 @@ use serde_json::json;
 use crate::access::Caller;
 use crate::answers;
 use crate::error::{ApiError, json_response};
+use crate::field_path::FieldPath;
 use crate::fields::Fields;
+use crate::sampling::check_name;
 use crate::server::{Models, Server};
 use reply::{Kind, Writer};
 use request::{KeepAlive, Request};
@@ -83,7 +85,7 @@ pub(crate) async fn answer(
             let message = format!("{path:?} is not offered by this server");
             Err(ApiError::status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message))
         }
-        _ => Err(ApiError::no_route(path)),
+        _ => Err(ApiError::no_route(path, None)),
     }
 }
 
@@ -96,18 +98,18 @@ async fn generate(
     let RequestOrigin { caller, started } = asked;
     let name = request::model_name(&mut fields)?;
     let served = server.served_for(Some(&name)).await?;
-    if served.id != name {
-        return Err(ApiError::no_model(&name, &served.id));
-    }
+    check_name(&name, &served)?;
+    let name = served.id.clone();
+    let ignored = fields.place().ignored().clone();
     let loaded = started.elapsed();
     // Schemas are compiled here, which may take long.
     let (request, slot) = served.read(move |served| Request::read(kind, fields, served)).await?;
     let Request { job, stream, keep } = request;
     match (server.models()?, keep) {
         (_, None) | (Models::One(_), Some(KeepAlive(None))) => {}
+        // The only model stays open.
         (Models::One(_), Some(_)) => {
-            let message = "this server keeps its only model open; use -1";
-            return Err(ApiError::unsupported("keep_alive", message));
+            FieldPath::request(ignored.clone()).field("keep_alive").ignore()?
         }
         (Models::Pool(pool), Some(KeepAlive(keep))) => pool.keep(&name, keep),
     }
@@ -118,10 +120,12 @@ async fn generate(
         return Ok(json_response(StatusCode::OK, &writer.without_answer(reason)));
     };
     let answers = answers::start(&served, job, slot, &caller).await?;
-    match stream {
-        true => Ok(lines::response(answers, writer)),
-        false => writer.whole(answers).await,
-    }
+    let mut response = match stream {
+        true => lines::response(answers, writer),
+        false => writer.whole(answers).await?,
+    };
+    served.report(&ignored, &mut response);
+    Ok(response)
 }
 
 /// Returns the error message including the name of the invalid field.

@@ -14,14 +14,23 @@ use super::time::written;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
 use crate::limits::TEXT_BYTES_MAX;
+use crate::sampling::without_tag;
 use crate::server::{Models, ServedModel, Server};
 use crate::source::ListedModel;
+
+/// Version of Ollama whose API is served. Editors require at least this one.
+const OLLAMA_VERSION: &str = "0.6.4";
 
 /// Expiry time of a model that is never closed.
 const NEVER: &str = "9999-12-31T23:59:59Z";
 
 pub(super) fn version() -> Response {
-    json_response(StatusCode::OK, &json!({ "version": env!("CARGO_PKG_VERSION") }))
+    json_response(
+        StatusCode::OK,
+        &json!({
+            "version": OLLAMA_VERSION, "nestling": env!("CARGO_PKG_VERSION"),
+        }),
+    )
 }
 
 /// Returns all models. A single model is returned as a list of one.
@@ -113,10 +122,9 @@ pub(super) async fn show(server: &Server, mut fields: Fields) -> Result<Response
         Some(name) => name,
         None => model_name(&mut fields)?,
     };
-    fields.refuse("verbose", "there are no further details")?;
-    fields.refuse("system", "a model has its own prompts")?;
-    fields.refuse("template", "a model has its own template")?;
+    // Fields of older versions, which do not change the description: `verbose`, `system`, `template`.
     fields.end()?;
+    let name = without_tag(&name).to_owned();
     let all = listed(server).await?;
     let known = all.into_iter().find(|listed| listed.name == name);
     let known = known.ok_or_else(|| ApiError::no_listed_model(&name))?;
@@ -129,7 +137,7 @@ pub(super) async fn show(server: &Server, mut fields: Fields) -> Result<Response
         let can = served.model.capabilities();
         kind = family(served);
         info.insert("general.architecture".into(), kind.as_str().into());
-        info.insert(format!("{kind}.context_length"), can.context_trained.into());
+        info.insert(format!("{kind}.context_length"), can.context_length.into());
         capabilities.extend(can.tools.then_some("tools"));
         capabilities.extend(can.thinking.then_some("thinking"));
         let source = served.model.chat_template().map(|template| template.source().to_owned());

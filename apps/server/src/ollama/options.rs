@@ -3,14 +3,14 @@
 use nestling::{Model, SamplingParams};
 
 use crate::error::ApiError;
+use crate::field_rules::{self, OLLAMA_OPTIONS, SAMPLERS};
 use crate::fields::Fields;
 use crate::limits::{EVENTS_MAX, TOKENS_MAX};
-use crate::sampling::stop;
+use crate::sampling::{PENALTIES, penalty_window, seed, stop, tokens_max, top_k, top_p};
 use nestling::GenerateOptions;
 
 /// # Errors
-/// Returns an error for the first option that is invalid, unsupported, or requests a longer context than
-/// available.
+/// Returns an error for the first option that is invalid or unsupported.
 pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<GenerateOptions, ApiError> {
     let mut options = GenerateOptions {
         token_events: true,
@@ -22,38 +22,24 @@ pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<GenerateOptions
     };
     let sampling = sampling(&mut asked, model)?;
     options.stop = stop(&mut asked)?;
-    options.max_tokens = tokens_max(&mut asked)?;
+    options.max_tokens = tokens_max(&mut asked, "num_predict")?;
+    // The server's start fixed the context. A prompt that needs more is an error, so that no answer changes.
     let context = model.context_length() as u64;
-    if let Some(wanted) = asked.integer("num_ctx", 1..=TOKENS_MAX)?.filter(|n| *n > context) {
-        let message = format!("the model is open with a context of {context} tokens, not {wanted}");
-        return Err(asked.unsupported("num_ctx", message));
+    if asked.integer("num_ctx", 0..=TOKENS_MAX)?.is_some_and(|tokens| tokens > context) {
+        asked.ignore("num_ctx")?;
     }
+    field_rules::apply(&mut asked, OLLAMA_OPTIONS)?;
     asked.end()?;
     options.sampling = sampling.into();
     Ok(options)
-}
-
-/// Reads `num_predict`. The values -1 and -2 mean no limit besides the context.
-fn tokens_max(asked: &mut Fields) -> Result<Option<usize>, ApiError> {
-    let name = "num_predict";
-    let Some(value) = asked.take(name) else { return Ok(None) };
-    if matches!(value.as_i64(), Some(-2 | -1)) {
-        return Ok(None);
-    }
-    let tokens = value.as_u64().filter(|tokens| (1..=TOKENS_MAX).contains(tokens));
-    let tokens = tokens.and_then(|tokens| usize::try_from(tokens).ok());
-    tokens.map(Some).ok_or_else(|| {
-        asked.invalid(name, format!("a whole number from 1 to {TOKENS_MAX}, or -1, was expected"))
-    })
 }
 
 fn sampling(asked: &mut Fields, model: &Model) -> Result<SamplingParams, ApiError> {
     let mut sampling = model.default_sampling().clone();
     let numbers = [
         ("temperature", 0.0..=100.0, &mut sampling.temperature),
-        ("top_p", 0.0..=1.0, &mut sampling.top_p),
         ("min_p", 0.0..=1.0, &mut sampling.min_p),
-        ("repeat_penalty", 0.01..=100.0, &mut sampling.repetition_penalty),
+        ("repeat_penalty", PENALTIES, &mut sampling.repetition_penalty),
         ("presence_penalty", -2.0..=2.0, &mut sampling.presence_penalty),
         ("frequency_penalty", -2.0..=2.0, &mut sampling.frequency_penalty),
     ];
@@ -62,16 +48,11 @@ fn sampling(asked: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErro
             *value = number;
         }
     }
-    if let Some(top_k) = asked.integer("top_k", 0..=u64::from(u32::MAX))? {
-        // Default: a value that overflows means no limit.
-        sampling.top_k = usize::try_from(top_k).unwrap_or(0);
-    }
-    if let Some(seed) = asked.take("seed") {
-        // Seeds may be negative. The bits of the number are used.
-        let bits = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
-        let bits = bits.ok_or_else(|| asked.invalid("seed", "a whole number was expected"))?;
-        sampling.seed = Some(bits);
-    }
+    top_p(asked, &mut sampling)?;
+    top_k(asked, &mut sampling)?;
+    seed(asked, &mut sampling)?;
+    penalty_window(asked, &sampling)?;
+    field_rules::apply(asked, SAMPLERS)?;
     sampling.validate().map_err(|error| {
         let name = match error.name {
             "repetition_penalty" => "repeat_penalty",

@@ -13,9 +13,11 @@ use super::{messages, options, time};
 use crate::answers::Job;
 use crate::chat::tools;
 use crate::error::ApiError;
+use crate::field_rules::{self, OLLAMA, OLLAMA_GENERATE};
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::prompt::Prompt;
+use crate::reasoning;
 use crate::server::{ServedModel, unix_seconds};
 use crate::tools::check_schema;
 
@@ -48,9 +50,7 @@ impl Request {
         let stream = fields.flag("stream")?.unwrap_or(true);
         let keep = keep(&mut fields)?;
         let mut options = options::take(&mut fields, model)?;
-        for name in ["logprobs", "top_logprobs"] {
-            fields.refuse(name, "log-probabilities are to be had of `/v1/chat/completions`")?;
-        }
+        field_rules::apply(&mut fields, OLLAMA)?;
         let form = form(&mut fields)?;
         let thinking = thinking(&mut fields, model)?;
         let prompt = match kind {
@@ -114,41 +114,18 @@ fn form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
 /// Reads `think` and returns the template variables for it.
 fn thinking(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, ApiError> {
     let name = "think";
-    let knows = |name: &str| model.chat_template().is_some_and(|template| template.names(name));
     let mut arguments = Map::new();
-    let (reasons, effort) = match fields.take(name) {
-        None => return Ok(arguments),
-        Some(Value::Bool(reasons)) => (reasons, None),
-        Some(Value::String(word)) if ["low", "medium", "high"].contains(&word.as_str()) => {
-            (true, Some(word))
-        }
-        Some(_) => {
-            return Err(fields.invalid(name, "true, false, low, medium or high was expected"));
-        }
-    };
-    match effort.filter(|_| knows("reasoning_effort")) {
-        Some(effort) => drop(arguments.insert("reasoning_effort".into(), effort.into())),
-        None if knows("enable_thinking") => {
-            arguments.insert("enable_thinking".into(), reasons.into());
-        }
-        // The requested behaviour is the template's only one.
-        None if reasons == model.capabilities().thinking => {}
-        None => {
-            let message =
-                "the chat template of this model has no option to switch reasoning on or off";
-            return Err(fields.unsupported(name, message));
-        }
+    if let Some(Value::Bool(reasons)) = fields.peek(name).cloned() {
+        fields.take(name);
+        reasoning::switch(&fields.at(name), model, &mut arguments, reasons)?;
+    } else {
+        reasoning::take_effort(fields, name, model, &mut arguments)?;
     }
     Ok(arguments)
 }
 
 fn chat(fields: &mut Fields, model: &Model, has_form: bool) -> Result<Option<Prompt>, ApiError> {
     let messages = messages::take(fields)?;
-    if fields.names("tool_choice") || fields.names("parallel_tool_calls") {
-        // These fields belong to another API.
-        let name = if fields.names("tool_choice") { "tool_choice" } else { "parallel_tool_calls" };
-        return Err(ApiError::unknown(name));
-    }
     let tools = tools::take(fields, model)?;
     if has_form && !tools.schemas.is_empty() {
         return Err(fields.unsupported("format", "answers in a form and tools exclude each other"));
@@ -170,10 +147,7 @@ fn conversation(messages: Vec<Message>) -> Conversation {
 }
 
 fn text(fields: &mut Fields, model: &Model) -> Result<Option<Prompt>, ApiError> {
-    fields.refuse("images", "no model here sees images")?;
-    fields.refuse("suffix", "text before a suffix is not supported")?;
-    fields.refuse("template", "a model has its own template")?;
-    fields.refuse("context", "what was computed is found by the prompt itself")?;
+    field_rules::apply(fields, OLLAMA_GENERATE)?;
     // Default: the prompt is rendered as a chat message.
     let raw = fields.flag("raw")?.unwrap_or(false);
     let system = fields.text("system", BODY_BYTES_MAX)?.filter(|text| !text.is_empty());

@@ -2,11 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::parts::{name, named_schema, token};
-use super::schema::{any_of, anything, component, flag, integer, list, number, object, text, word};
+use super::parts::{allowed_tools, hosted_tool, name, named_schema, token};
+use super::schema::{
+    any_of, anything, component, flag, from_minus_one, integer, list, number, object, text,
+    token_limit, with_rules, word,
+};
+use crate::field_rules::{CHAT, COMPLETION, RESPONSE, SAMPLERS, SHARED};
 use crate::limits::{
     BIASES_MAX, BODY_BYTES_MAX, CHOICES_MAX, LOGPROBS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX,
-    PROMPTS_MAX, TEXT_BYTES_MAX, TOKENS_MAX, TOOLS_MAX, TOP_LOGPROBS_MAX,
+    PROMPTS_MAX, TEXT_BYTES_MAX, TOKENS_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX, TOP_LOGPROBS_MAX,
 };
 use crate::reasoning::EFFORTS;
 
@@ -16,8 +20,9 @@ pub(super) fn all() -> Value {
         "Completion": completion(),
         "Response": response(),
         "ResponseItem": response_item(),
-        "Tokenize": object(&["prompt"], json!({
-            "model": text(TEXT_BYTES_MAX), "prompt": text(BODY_BYTES_MAX), "add_special_tokens": flag(),
+        "Tokenize": object(&[], json!({
+            "model": text(TEXT_BYTES_MAX), "prompt": text(BODY_BYTES_MAX), "content": text(BODY_BYTES_MAX),
+            "add_special_tokens": flag(), "add_special": flag(),
         })),
         "Detokenize": object(&["tokens"], json!({
             "model": text(TEXT_BYTES_MAX), "tokens": list(&token(), 0, TOKENS_MAX as usize),
@@ -29,13 +34,15 @@ pub(super) fn all() -> Value {
 }
 
 fn with_shared(fields: Value) -> Value {
-    let mut all = json!({
+    let own = json!({
         "model": text(TEXT_BYTES_MAX),
         "temperature": number(0.0, 2.0),
         "top_p": number(0.0, 1.0),
-        "top_k": integer(0, u64::from(u32::MAX)),
+        "top_k": from_minus_one(u64::from(u32::MAX)),
         "min_p": number(0.0, 1.0),
         "repetition_penalty": number(0.01, 100.0),
+        "repeat_penalty": number(0.01, 100.0),
+        "repeat_last_n": from_minus_one(TOKENS_MAX),
         "frequency_penalty": number(-2.0, 2.0),
         "presence_penalty": number(-2.0, 2.0),
         "seed": { "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX },
@@ -44,13 +51,16 @@ fn with_shared(fields: Value) -> Value {
         },
         "n": integer(1, CHOICES_MAX),
         "stream": flag(),
-        "stream_options": object(&[], json!({ "include_usage": flag() })),
+        "stream_options": object(&[], json!({ "include_usage": flag(), "include_obfuscation": flag() })),
         "stop": component("Stop"),
         "user": text(TEXT_BYTES_MAX),
+        "safety_identifier": text(TEXT_BYTES_MAX),
         "cache_prompt": flag(),
         "ignore_eos": flag(),
-        "max_tokens": integer(0, TOKENS_MAX),
+        "max_tokens": token_limit(),
+        "n_predict": token_limit(),
     });
+    let mut all = with_rules(own, &[SHARED, SAMPLERS]);
     if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
         all.extend::<Map<String, Value>>(fields);
     }
@@ -66,12 +76,15 @@ fn chat() -> Value {
         "response_format": component("Form"),
         "logprobs": flag(),
         "top_logprobs": integer(0, TOP_LOGPROBS_MAX),
-        "max_tokens": integer(1, TOKENS_MAX),
-        "max_completion_tokens": integer(1, TOKENS_MAX),
+        "max_completion_tokens": token_limit(),
         "chat_template_kwargs": { "type": "object" },
+        "enable_thinking": flag(),
+        "thinking": component("Thinking"),
+        "reasoning": object(&[], json!({ "effort": word(&EFFORTS) })),
         "reasoning_effort": word(&EFFORTS),
+        "modalities": list(&word(&["text"]), 0, CHOICES_MAX as usize),
     });
-    object(&["model", "messages"], with_shared(own))
+    object(&["model", "messages"], with_shared(with_rules(own, &[CHAT])))
 }
 
 fn completion() -> Value {
@@ -83,56 +96,58 @@ fn completion() -> Value {
             tokens.clone(),
             list(&tokens, 1, PROMPTS_MAX),
         ]),
-        "logprobs": integer(0, LOGPROBS_MAX),
+        "logprobs": any_of(&[integer(0, LOGPROBS_MAX), json!({ "enum": [false] })]),
+        "best_of": integer(1, CHOICES_MAX),
         "echo": flag(),
     });
-    object(&["model", "prompt"], with_shared(own))
+    object(&["model", "prompt"], with_shared(with_rules(own, &[COMPLETION])))
 }
 
 fn response() -> Value {
-    let tool = object(
+    let function = object(
         &["type", "name"],
         json!({
-            "type": word(&["function"]), "name": name(NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX),
-            "parameters": component("Schema"), "strict": flag(),
+            "type": word(&["function"]), "name": name(TOOL_NAME_BYTES_MAX),
+            "description": text(BODY_BYTES_MAX), "parameters": component("Schema"), "strict": flag(),
         }),
     );
+    let namespace = object(
+        &["type", "name"],
+        json!({
+            "type": word(&["namespace"]), "name": name(TOOL_NAME_BYTES_MAX),
+            "description": text(BODY_BYTES_MAX), "tools": list(&function, 0, TOOLS_MAX),
+        }),
+    );
+    let tool = any_of(&[function, namespace, hosted_tool()]);
     let choice = any_of(&[
         word(&["none", "auto", "required"]),
         object(
             &["type", "name"],
-            json!({ "type": word(&["function"]), "name": text(NAME_BYTES_MAX) }),
+            json!({ "type": word(&["function"]), "name": name(TOOL_NAME_BYTES_MAX) }),
         ),
+        allowed_tools(&["type"], json!({ "type": word(&["allowed_tools"]) })),
     ]);
-    object(
-        &["model", "input"],
-        json!({
-            "model": text(TEXT_BYTES_MAX),
-            "input": any_of(&[text(BODY_BYTES_MAX), list(&component("ResponseItem"), 1, MESSAGES_MAX)]),
-            "instructions": text(BODY_BYTES_MAX),
-            "tools": list(&tool, 0, TOOLS_MAX),
-            "tool_choice": choice,
-            "parallel_tool_calls": flag(),
-            "text": object(&[], json!({ "format": response_form(), "verbosity": word(&["medium"]) })),
-            "reasoning": object(&[], json!({ "effort": word(&EFFORTS) })),
-            "temperature": number(0.0, 2.0),
-            "top_p": number(0.0, 1.0),
-            "top_logprobs": integer(0, TOP_LOGPROBS_MAX),
-            "include": list(&word(&["message.output_text.logprobs"]), 0, TOOLS_MAX),
-            "max_output_tokens": integer(1, TOKENS_MAX),
-            "stream": flag(),
-            "stream_options": object(&[], json!({ "include_obfuscation": { "type": "boolean", "enum": [false] } })),
-            "user": text(TEXT_BYTES_MAX),
-            "safety_identifier": text(TEXT_BYTES_MAX),
-            "prompt_cache_key": text(TEXT_BYTES_MAX),
-            "metadata": { "type": "object", "additionalProperties": text(TEXT_BYTES_MAX) },
-            "store": { "type": "boolean", "enum": [false] },
-            "background": { "type": "boolean", "enum": [false] },
-            "truncation": word(&["disabled"]),
-            "service_tier": word(&["auto", "default"]),
-            "prompt_cache_retention": word(&["in_memory"]),
-        }),
-    )
+    let own = json!({
+        "model": text(TEXT_BYTES_MAX),
+        "input": any_of(&[text(BODY_BYTES_MAX), list(&component("ResponseItem"), 1, MESSAGES_MAX)]),
+        "instructions": text(BODY_BYTES_MAX),
+        "tools": list(&tool, 0, TOOLS_MAX),
+        "tool_choice": choice,
+        "parallel_tool_calls": flag(),
+        "text": object(&[], json!({ "format": response_form(), "verbosity": text(NAME_BYTES_MAX) })),
+        "reasoning": object(&[], json!({ "effort": word(&EFFORTS) })),
+        "temperature": number(0.0, 2.0),
+        "top_p": number(0.0, 1.0),
+        "top_logprobs": integer(0, TOP_LOGPROBS_MAX),
+        "include": list(&anything(), 0, TOOLS_MAX),
+        "max_output_tokens": token_limit(),
+        "stream": flag(),
+        "stream_options": object(&[], json!({ "include_obfuscation": flag() })),
+        "user": text(TEXT_BYTES_MAX),
+        "safety_identifier": text(TEXT_BYTES_MAX),
+        "metadata": { "type": "object", "additionalProperties": text(TEXT_BYTES_MAX) },
+    });
+    object(&["model", "input"], with_rules(own, &[RESPONSE]))
 }
 
 fn response_form() -> Value {
@@ -170,6 +185,8 @@ fn response_item() -> Value {
         object(required, all)
     };
     any_of(&[
+        // Of a hosted tool in an answer of another server.
+        object(&["type"], json!({ "type": text(NAME_BYTES_MAX) })),
         item(
             &["role", "content"],
             "message",
@@ -181,6 +198,7 @@ fn response_item() -> Value {
             &["type"],
             "reasoning",
             json!({
+                "encrypted_content": text(BODY_BYTES_MAX),
                 "content": parts(&[part("reasoning_text", "text")]),
                 "summary": parts(&[part("summary_text", "text")]),
             }),

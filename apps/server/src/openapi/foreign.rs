@@ -2,20 +2,28 @@
 
 use serde_json::{Map, Value, json};
 
-use super::parts::name;
-use super::schema::{any_of, component, flag, integer, list, number, object, text, word};
-use crate::limits::{
-    BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX, STOP_BYTES_MAX,
-    STOP_SEQUENCES_MAX, TEXT_BYTES_MAX, TOKENS_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX,
+use super::parts::{hosted_tool, name};
+use super::schema::{
+    any_of, component, flag, from_minus_one, integer, list, number, object, text, token_limit,
+    with_rules, word,
 };
+use crate::field_rules::{MESSAGES, OLLAMA, OLLAMA_GENERATE, OLLAMA_OPTIONS, SAMPLERS};
+use crate::limits::{
+    BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX, STOP_BYTES_MAX, STOPS_MAX,
+    TEXT_BYTES_MAX, TOKENS_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX,
+};
+use crate::reasoning::EFFORTS;
 
 pub(super) fn all() -> Value {
     json!({
         "Messages": messages(),
         "CountTokens": object(&["model", "messages"], counted()),
-        "CacheControl": object(&["type"], json!({ "type": word(&["ephemeral"]), "ttl": word(&["5m", "1h"]) })),
+        "CacheControl": { "type": "object", "description": "Prompts are always cached." },
+        "Thinking": object(&["type"], json!({
+            "type": word(&["enabled", "adaptive", "auto", "disabled"]), "budget_tokens": integer(0, TOKENS_MAX),
+        })),
         "TextBlock": block("text", &["text"], json!({
-            "text": text(BODY_BYTES_MAX), "citations": list(&json!({}), 0, 0),
+            "text": text(BODY_BYTES_MAX),
         })),
         "MessageBlock": blocks(),
         "AnthropicTool": anthropic_tool(),
@@ -24,9 +32,9 @@ pub(super) fn all() -> Value {
             "messages": list(&ollama_message(), 0, MESSAGES_MAX),
             "tools": list(&component("Tool"), 0, TOOLS_MAX),
         })),
-        "OllamaGenerate": ollama(&["model"], json!({
+        "OllamaGenerate": ollama(&["model"], with_rules(json!({
             "prompt": text(BODY_BYTES_MAX), "system": text(BODY_BYTES_MAX), "raw": flag(),
-        })),
+        }), &[OLLAMA_GENERATE])),
         "OllamaOptions": ollama_options(),
     })
 }
@@ -68,7 +76,6 @@ fn blocks() -> Value {
             &["id", "name", "input"],
             json!({
                 "id": text(TEXT_BYTES_MAX), "name": text(TEXT_BYTES_MAX), "input": { "type": "object" },
-                "caller": object(&["type"], json!({ "type": word(&["direct"]) })),
             }),
         ),
         plain(
@@ -78,20 +85,22 @@ fn blocks() -> Value {
                 "thinking": text(BODY_BYTES_MAX), "signature": text(BODY_BYTES_MAX),
             }),
         ),
-        plain("redacted_thinking", &["data"], json!({ "data": text(BODY_BYTES_MAX) })),
+        plain("redacted_thinking", &[], json!({ "data": text(BODY_BYTES_MAX) })),
+        // Of a hosted tool in an answer of another server, or an image in the result of a tool.
+        object(&["type"], json!({ "type": text(NAME_BYTES_MAX) })),
     ])
 }
 
 fn anthropic_tool() -> Value {
-    object(
+    let own = object(
         &["name", "input_schema"],
         json!({
             "type": word(&["custom"]), "name": name(TOOL_NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX),
             "input_schema": component("Schema"), "strict": flag(), "cache_control": component("CacheControl"),
-            "eager_input_streaming": { "type": "boolean", "enum": [true] },
-            "defer_loading": { "type": "boolean", "enum": [false] },
+            "eager_input_streaming": flag(),
         }),
-    )
+    );
+    any_of(&[own, hosted_tool()])
 }
 
 fn counted() -> Value {
@@ -100,13 +109,6 @@ fn counted() -> Value {
         json!({
             "role": word(&["user", "assistant", "system"]),
             "content": any_of(&[text(BODY_BYTES_MAX), list(&component("MessageBlock"), 0, PARTS_MAX)]),
-        }),
-    );
-    let thinking = object(
-        &["type"],
-        json!({
-            "type": word(&["enabled", "adaptive", "disabled"]), "budget_tokens": integer(1024, TOKENS_MAX),
-            "display": word(&["summarized"]),
         }),
     );
     let choice = object(
@@ -120,31 +122,30 @@ fn counted() -> Value {
         &["type", "schema"],
         json!({ "type": word(&["json_schema"]), "schema": component("Schema") }),
     );
-    let efforts = word(&["low", "medium", "high", "xhigh", "max"]);
-    json!({
+    let efforts = word(&EFFORTS);
+    let own = json!({
         "model": text(TEXT_BYTES_MAX),
         "messages": list(&message, 1, MESSAGES_MAX),
         "system": words(),
         "tools": list(&component("AnthropicTool"), 0, TOOLS_MAX),
         "tool_choice": choice,
-        "thinking": thinking,
+        "thinking": component("Thinking"),
         "output_config": object(&[], json!({ "effort": efforts, "format": format })),
         "cache_control": component("CacheControl"),
-        "speed": word(&["standard"]),
-    })
+    });
+    with_rules(own, &[MESSAGES])
 }
 
 fn messages() -> Value {
-    let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX });
+    let stop = text(STOP_BYTES_MAX);
     let mut all = counted();
     let own = json!({
-        "max_tokens": integer(0, TOKENS_MAX),
+        "max_tokens": token_limit(),
         "temperature": number(0.0, 1.0),
         "top_p": number(0.0, 1.0),
-        "top_k": integer(0, u64::from(u32::MAX)),
-        "stop_sequences": list(&stop, 0, STOP_SEQUENCES_MAX),
+        "top_k": from_minus_one(u64::from(u32::MAX)),
+        "stop_sequences": list(&stop, 0, STOPS_MAX),
         "metadata": object(&[], json!({ "user_id": text(TEXT_BYTES_MAX) })),
-        "service_tier": word(&["auto", "standard_only"]),
         "stream": flag(),
     });
     if let (Value::Object(all), Value::Object(own)) = (&mut all, own) {
@@ -153,39 +154,32 @@ fn messages() -> Value {
     object(&["model", "messages", "max_tokens"], all)
 }
 
-/// Returns the schema of an unsupported field, which accepts empty values only.
-fn nothing() -> Value {
-    json!({ "enum": [false, "", [], null] })
+/// Returns the schema of a list of images, of which only the empty one is supported.
+fn no_images() -> Value {
+    json!({ "enum": [[], null], "description": "Not supported: no model here sees images." })
 }
 
 fn ollama_show() -> Value {
     object(
         &[],
         json!({
-            "model": text(TEXT_BYTES_MAX), "name": text(TEXT_BYTES_MAX), "verbose": nothing(),
-            "system": nothing(), "template": nothing(),
+            "model": text(TEXT_BYTES_MAX), "name": text(TEXT_BYTES_MAX),
         }),
     )
 }
 
 /// Adds the fields common to chats and completions of this API.
 fn ollama(required: &[&str], fields: Value) -> Value {
-    let mut all = json!({
+    let own = json!({
         "model": { "type": "string", "minLength": 1, "maxLength": TEXT_BYTES_MAX },
         "stream": flag(),
         "keep_alive": any_of(&[json!({ "type": "number" }), json!({ "type": "string" })]),
         "options": component("OllamaOptions"),
         "format": any_of(&[word(&["", "json"]), component("Schema")]),
-        "think": any_of(&[flag(), word(&["low", "medium", "high"])]),
-        "logprobs": nothing(),
-        "top_logprobs": nothing(),
+        "think": any_of(&[flag(), word(&EFFORTS)]),
     });
+    let mut all = with_rules(own, &[OLLAMA]);
     if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
-        for empty in ["images", "suffix", "template", "context"] {
-            if fields.contains_key("prompt") {
-                all.insert(empty.into(), nothing());
-            }
-        }
         all.extend::<Map<String, Value>>(fields);
     }
     object(required, all)
@@ -195,7 +189,7 @@ fn ollama_message() -> Value {
     let function = object(
         &["name"],
         json!({
-            "index": integer(0, CALLS_MAX as u64), "name": text(TEXT_BYTES_MAX), "arguments": { "type": "object" },
+            "name": text(TEXT_BYTES_MAX), "arguments": { "type": "object" },
         }),
     );
     let call = object(
@@ -206,7 +200,7 @@ fn ollama_message() -> Value {
         &["role"],
         json!({
             "role": word(&["system", "user", "assistant", "tool"]), "content": text(BODY_BYTES_MAX),
-            "images": nothing(), "thinking": text(BODY_BYTES_MAX),
+            "images": no_images(), "thinking": text(BODY_BYTES_MAX),
             "tool_calls": list(&call, 0, CALLS_MAX), "tool_name": text(TEXT_BYTES_MAX),
             "tool_call_id": text(TEXT_BYTES_MAX),
         }),
@@ -214,20 +208,19 @@ fn ollama_message() -> Value {
 }
 
 fn ollama_options() -> Value {
-    object(
-        &[],
-        json!({
-            "temperature": number(0.0, 100.0),
-            "top_p": number(0.0, 1.0),
-            "min_p": number(0.0, 1.0),
-            "repeat_penalty": number(0.01, 100.0),
-            "presence_penalty": number(-2.0, 2.0),
-            "frequency_penalty": number(-2.0, 2.0),
-            "top_k": integer(0, u64::from(u32::MAX)),
-            "seed": { "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX },
-            "stop": component("Stop"),
-            "num_predict": any_of(&[integer(1, TOKENS_MAX), json!({ "enum": [-1, -2] })]),
-            "num_ctx": integer(1, TOKENS_MAX),
-        }),
-    )
+    let own = json!({
+        "temperature": number(0.0, 100.0),
+        "top_p": number(0.0, 1.0),
+        "min_p": number(0.0, 1.0),
+        "repeat_penalty": number(0.01, 100.0),
+        "presence_penalty": number(-2.0, 2.0),
+        "frequency_penalty": number(-2.0, 2.0),
+        "top_k": from_minus_one(u64::from(u32::MAX)),
+        "repeat_last_n": from_minus_one(TOKENS_MAX),
+        "seed": { "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX },
+        "stop": component("Stop"),
+        "num_predict": token_limit(),
+        "num_ctx": integer(0, TOKENS_MAX),
+    });
+    object(&[], with_rules(own, &[OLLAMA_OPTIONS, SAMPLERS]))
 }

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::schema::{any_of, anything, component, flag, integer, list, object, text, word};
 use crate::limits::{
-    BODY_BYTES_MAX, CALLS_MAX, NAME_BYTES_MAX, PARTS_MAX, STOP_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX,
+    BODY_BYTES_MAX, CALLS_MAX, NAME_BYTES_MAX, PARTS_MAX, STOP_BYTES_MAX, STOPS_MAX,
+    TEXT_BYTES_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX,
 };
 
 pub(super) fn all() -> Value {
@@ -12,14 +13,20 @@ pub(super) fn all() -> Value {
         "Any": { "type": "object" },
         "Schema": { "type": "object", "description": "A JSON schema." },
         "Function": function(),
-        "Tool": object(&["type", "function"], json!({
-            "type": word(&["function"]), "function": component("Function"),
-        })),
+        "Tool": any_of(&[
+            object(&["type", "function"], json!({
+                "type": word(&["function"]), "function": component("Function"),
+            })),
+            hosted_tool(),
+        ]),
         "ToolChoice": any_of(&[
             word(&["none", "auto", "required"]),
             object(&["type", "function"], json!({
                 "type": word(&["function"]),
-                "function": object(&["name"], json!({ "name": text(NAME_BYTES_MAX) })),
+                "function": object(&["name"], json!({ "name": name(TOOL_NAME_BYTES_MAX) })),
+            })),
+            object(&["type", "allowed_tools"], json!({
+                "type": word(&["allowed_tools"]), "allowed_tools": allowed_tools(&[], json!({})),
             })),
         ]),
         "Form": form(),
@@ -27,18 +34,36 @@ pub(super) fn all() -> Value {
         "Stop": any_of(&[stop_text(), list(&stop_text(), 0, STOPS_MAX)]),
         "Message": message(),
         "Part": any_of(&[
+            // Of a repeated message, such as an image in the result of a tool.
+            object(&["type"], json!({ "type": text(NAME_BYTES_MAX) })),
             object(&["type", "text"], json!({ "type": word(&["text"]), "text": text(BODY_BYTES_MAX) })),
             object(&["type", "refusal"], json!({ "type": word(&["refusal"]), "refusal": text(BODY_BYTES_MAX) })),
         ]),
     })
 }
 
+/// Returns the schema of a tool that another server would run itself. Beside functions it is ignored.
+pub(super) fn hosted_tool() -> Value {
+    object(&["type"], json!({ "type": text(NAME_BYTES_MAX) }))
+}
+
+/// Returns the schema of a choice among some of the tools.
+pub(super) fn allowed_tools(required: &[&str], more: Value) -> Value {
+    let mut all = json!({
+        "mode": word(&["auto", "required"]), "tools": list(&component("Any"), 0, TOOLS_MAX),
+    });
+    if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
+        all.extend(more);
+    }
+    object(&[required, &["mode", "tools"]].concat(), all)
+}
+
 fn stop_text() -> Value {
-    json!({ "type": "string", "minLength": 1, "maxLength": STOP_BYTES_MAX })
+    json!({ "type": "string", "maxLength": STOP_BYTES_MAX })
 }
 
 pub(super) fn name(bytes_max: usize) -> Value {
-    json!({ "type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": "^[A-Za-z0-9_-]+$" })
+    json!({ "type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": "^[A-Za-z0-9_.:/-]+$" })
 }
 
 pub(super) fn named_schema() -> Value {
@@ -52,7 +77,7 @@ fn function() -> Value {
     object(
         &["name"],
         json!({
-            "name": name(NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX),
+            "name": name(TOOL_NAME_BYTES_MAX), "description": text(BODY_BYTES_MAX),
             "parameters": component("Schema"), "strict": flag(),
         }),
     )
@@ -89,7 +114,7 @@ fn message() -> Value {
             "reasoning": { "type": "string" },
             "tool_calls": list(&call, 0, CALLS_MAX),
             "tool_call_id": { "type": "string" },
-            "annotations": list(&anything(), 0, 0),
+            "annotations": anything(),
         }),
     )
 }

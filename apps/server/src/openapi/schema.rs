@@ -2,7 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-/// Returns the schema of an object without other fields. Optional fields may be null.
+use crate::field_rules::{Class, FieldRule, Kind, Neutral};
+use crate::limits::TOKENS_MAX;
+
+/// Returns the schema of an object in a request. Optional fields may be null, and fields that are not listed
+/// have no effect.
 pub(super) fn object(required: &[&str], properties: Value) -> Value {
     let Value::Object(properties) = properties else { return Value::Null };
     let each = properties.into_iter().map(|(name, schema)| match required.contains(&&*name) {
@@ -11,8 +15,72 @@ pub(super) fn object(required: &[&str], properties: Value) -> Value {
     });
     let properties: Map<String, Value> = each.collect();
     json!({
-        "type": "object", "required": required, "properties": properties, "additionalProperties": false,
+        "type": "object", "required": required, "properties": properties,
     })
+}
+
+/// Adds the fields of a table to the properties of an object.
+pub(super) fn with_rules(properties: Value, tables: &[&[FieldRule]]) -> Value {
+    let Value::Object(mut all) = properties else { return Value::Null };
+    let rules = tables.iter().copied().flatten();
+    all.extend(rules.map(|rule| (rule.name.to_owned(), of_rule(rule))));
+    all.into()
+}
+
+fn of_rule(rule: &FieldRule) -> Value {
+    match rule.class {
+        Class::Hint => {
+            let mut schema = match type_of(rule.kind) {
+                Some(kind) => json!({ "type": kind }),
+                None => json!({}),
+            };
+            schema["description"] = "Accepted without effect.".into();
+            schema
+        }
+        Class::Refused(why) => {
+            json!({ "enum": neutral(rule), "description": format!("Not supported: {why}.") })
+        }
+    }
+}
+
+fn type_of(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Any => None,
+        Kind::Flag => Some("boolean"),
+        Kind::Number => Some("number"),
+        Kind::Text => Some("string"),
+        Kind::List => Some("array"),
+        Kind::Object => Some("object"),
+    }
+}
+
+/// Returns the values of a field that ask for what happens anyway.
+fn neutral(rule: &FieldRule) -> Vec<Value> {
+    let empty = match rule.kind {
+        Kind::Any => vec![json!(""), json!(false), json!([]), json!({})],
+        Kind::Flag => vec![json!(false)],
+        Kind::Number => vec![],
+        Kind::Text => vec![json!("")],
+        Kind::List => vec![json!([])],
+        Kind::Object => vec![json!({})],
+    };
+    let more: Vec<Value> = match rule.neutral {
+        Neutral::Empty => vec![],
+        Neutral::True => vec![json!(true)],
+        Neutral::Numbers(numbers) => numbers.iter().map(|number| json!(number)).collect(),
+        Neutral::Words(words) => words.iter().map(|word| json!(word)).collect(),
+    };
+    [empty, more, vec![Value::Null]].concat()
+}
+
+/// Returns the schema of a limit on tokens, of which -1 and -2 are none.
+pub(super) fn token_limit() -> Value {
+    json!({ "type": "integer", "minimum": -2, "maximum": TOKENS_MAX })
+}
+
+/// Returns the schema of a whole number of at least -1.
+pub(super) fn from_minus_one(most: u64) -> Value {
+    json!({ "type": "integer", "minimum": -1, "maximum": most })
 }
 
 /// Returns the schema of an object with at least these fields.
@@ -22,9 +90,11 @@ pub(super) fn answer(required: &[&str], properties: Value) -> Value {
 
 fn or_null(mut schema: Value) -> Value {
     let Some(kind @ Value::String(_)) = schema.get("type").cloned() else {
-        return match schema.as_object().is_some_and(Map::is_empty) {
-            true => schema,
-            false => json!({ "anyOf": [schema, { "type": "null" }] }),
+        let is_limited = ["enum", "anyOf", "$ref"].iter().any(|key| schema.get(key).is_some());
+        let has_null = schema["enum"].as_array().is_some_and(|all| all.contains(&Value::Null));
+        return match is_limited && !has_null {
+            true => json!({ "anyOf": [schema, { "type": "null" }] }),
+            false => schema,
         };
     };
     schema["type"] = json!([kind, "null"]);

@@ -2,15 +2,17 @@
 
 use nestling::engine::text::MessageContent;
 use nestling::{Message, Role, ToolCall};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
+use crate::field_path::FieldPath;
 use crate::fields::Fields;
 use crate::limits::{
-    BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX,
+    BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX, TOOLS_MAX,
 };
+use crate::parts::OMITTED;
 
-/// Reads `instructions` and `input` as chat messages.
+/// Reads `instructions` and `input` as chat messages. Tools among the items are added to `tools`.
 ///
 /// # Errors
 /// Returns an error if the input is missing or too long, or for the first invalid item.
@@ -27,16 +29,18 @@ pub(super) fn take(
             let message = format!("at most {MESSAGES_MAX} items, found {}", items.len());
             return Err(fields.invalid(name, message));
         }
-        Value::Array(items) if items.is_empty() => {
+        Value::Array(items) if items.is_empty() && instructions.is_none() => {
             return Err(fields.invalid(name, "at least one item was expected"));
         }
         Value::Array(items) => {
+            let place = fields.at(name);
             for (index, item) in items.into_iter().enumerate() {
-                history.read(Fields::new(format!("{name}[{index}]"), item)?)?;
+                history.read(Fields::new(place.item(index), item)?)?;
             }
         }
         _ => return Err(fields.invalid(name, "a text or a list of items was expected")),
     }
+    fields.append("tools", history.tools);
     Ok(history.messages)
 }
 
@@ -46,6 +50,8 @@ const PARTS: [&str; 3] = ["input_text", "output_text", "refusal"];
 #[derive(Default)]
 struct History {
     messages: Vec<Message>,
+    /// Tools that items list.
+    tools: Vec<Value>,
 }
 
 impl History {
@@ -58,8 +64,8 @@ impl History {
         match kind.as_str() {
             "message" => self.message(&mut fields)?,
             "reasoning" => self.reasoning(&mut fields)?,
-            "function_call" => {
-                let call = call(&mut fields)?;
+            "function_call" | "custom_tool_call" => {
+                let call = call(&mut fields, &kind)?;
                 let message = self.assistant()?;
                 message.tool_calls.push(call);
                 if message.tool_calls.len() > CALLS_MAX {
@@ -68,18 +74,23 @@ impl History {
                     );
                 }
             }
-            "function_call_output" => {
+            "function_call_output" | "custom_tool_call_output" => {
                 let id = fields.required_text("call_id", TEXT_BYTES_MAX)?;
                 let output = fields.require("output")?;
-                let text = texts(&fields.path("output"), output, &["input_text"])?;
+                let text = texts(&fields.at("output"), output, &["input_text"], true)?;
                 self.messages.push(Message::tool(id, text));
             }
-            _ => {
-                let message = format!(
-                    "an item of type `{kind}` is not supported: message, reasoning, function_call or function_call_output"
-                );
+            "additional_tools" => {
+                fields.take("role");
+                // Default: no tools.
+                self.tools.extend(fields.list("tools", TOOLS_MAX)?.unwrap_or_default());
+            }
+            "item_reference" => {
+                let message = "nothing is stored between requests; send the item itself";
                 return Err(fields.unsupported("type", message));
             }
+            // Items of hosted tools in an answer of another server.
+            _ => return fields.place().ignore(),
         }
         fields.end()
     }
@@ -87,7 +98,8 @@ impl History {
     fn message(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
         let role = fields.required_text("role", NAME_BYTES_MAX)?;
         let content = fields.require("content")?;
-        let text = texts(&fields.path("content"), content, &PARTS)?;
+        let repeated = role == "assistant";
+        let text = texts(&fields.at("content"), content, &PARTS, repeated)?;
         let role = match role.as_str() {
             "user" => Role::User,
             "system" => Role::System,
@@ -119,14 +131,12 @@ impl History {
     }
 
     fn reasoning(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
-        if fields.take("encrypted_content").is_some() {
-            let message = "only who encrypted it can read it; `content` was expected";
-            return Err(fields.unsupported("encrypted_content", message));
-        }
+        // Opaque to this server, whose reasoning items have `content`.
+        fields.text("encrypted_content", BODY_BYTES_MAX)?;
         let mut all = Vec::new();
         for (name, kind) in [("content", "reasoning_text"), ("summary", "summary_text")] {
             if let Some(parts) = fields.take(name) {
-                let text = texts(&fields.path(name), parts, &[kind])?;
+                let text = texts(&fields.at(name), parts, &[kind], true)?;
                 // The summary is used if there is no reasoning text.
                 if !text.is_empty() && all.is_empty() {
                     all.push(text);
@@ -143,9 +153,17 @@ impl History {
     }
 }
 
-fn call(fields: &mut Fields) -> Result<ToolCall, ApiError> {
+fn call(fields: &mut Fields, kind: &str) -> Result<ToolCall, ApiError> {
     let id = fields.required_text("call_id", TEXT_BYTES_MAX)?;
     let name = fields.required_text("name", TEXT_BYTES_MAX)?;
+    let name = match fields.text("namespace", TEXT_BYTES_MAX)? {
+        Some(namespace) if !namespace.is_empty() => format!("{namespace}.{name}"),
+        _ => name,
+    };
+    if kind == "custom_tool_call" {
+        let input = fields.required_text("input", BODY_BYTES_MAX)?;
+        return Ok(ToolCall { id, name, arguments: json!({ "input": input }) });
+    }
     let text = fields.required_text("arguments", BODY_BYTES_MAX)?;
     // Templates receive an object; other arguments stay a string.
     let arguments = match serde_json::from_str(&text) {
@@ -156,21 +174,32 @@ fn call(fields: &mut Fields) -> Result<ToolCall, ApiError> {
     Ok(ToolCall { id, name, arguments })
 }
 
-/// Returns a string, or the texts of parts of the known types joined with line breaks.
-fn texts(place: &str, content: Value, known: &[&str]) -> Result<String, ApiError> {
+/// Returns a string, or the texts of parts of the known types joined with line breaks. Other parts are refused,
+/// except in items that are only repeated: there, a text stands in for them.
+fn texts(
+    place: &FieldPath,
+    content: Value,
+    known: &[&str],
+    is_repeated: bool,
+) -> Result<String, ApiError> {
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) if parts.len() <= PARTS_MAX => parts,
         Value::Array(parts) => {
             let message = format!("at most {PARTS_MAX} parts, found {}", parts.len());
-            return Err(ApiError::invalid(place, message));
+            return Err(place.invalid(message));
         }
-        _ => return Err(ApiError::invalid(place, "a text or a list of parts was expected")),
+        _ => return Err(place.invalid("a text or a list of parts was expected")),
     };
     let mut all = Vec::with_capacity(parts.len());
     for (index, part) in parts.into_iter().enumerate() {
-        let mut fields = Fields::new(format!("{place}[{index}]"), part)?;
+        let mut fields = Fields::new(place.item(index), part)?;
         let kind = fields.required_text("type", NAME_BYTES_MAX)?;
+        if !known.contains(&kind.as_str()) && is_repeated {
+            fields.place().ignore()?;
+            all.push(OMITTED.to_owned());
+            continue;
+        }
         if !known.contains(&kind.as_str()) {
             let message = format!("a part of type `{kind}` is not supported: {}", known.join(", "));
             return Err(fields.unsupported("type", message));
@@ -178,7 +207,7 @@ fn texts(place: &str, content: Value, known: &[&str]) -> Result<String, ApiError
         let name = if kind == "refusal" { "refusal" } else { "text" };
         all.push(fields.required_text(name, BODY_BYTES_MAX)?);
         // Parts of replies have both fields.
-        fields.list("annotations", 0)?;
+        fields.take("annotations");
         fields.take("logprobs");
         fields.end()?;
     }

@@ -30,8 +30,8 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     // Schemas are compiled here, which may take long.
     let (request, slot) = served.read(move |served| ResponseRequest::read(fields, served)).await?;
-    let ResponseRequest { job, stream, echo, has_logprobs } = request;
-    let reply = Reply::new(&served, echo, has_logprobs);
+    let ResponseRequest { job, stream, echo, forms, has_logprobs } = request;
+    let reply = Reply::new(&served, echo, forms, has_logprobs);
     let mut answers = answers::start(&served, job, slot, &caller).await?;
     if stream {
         let form = stream::ResponseStream::new(served, reply);

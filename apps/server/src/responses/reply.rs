@@ -3,6 +3,7 @@
 use nestling::{FinishReason, GenerationSummary, Model, TokenEvent};
 use serde_json::{Map, Value, json};
 
+use super::tools::{INPUT, ToolForm, ToolForms};
 use crate::error::ApiError;
 use crate::logprobs::of_response;
 use crate::parts::{Kind, Part, Parts};
@@ -63,13 +64,19 @@ pub(super) struct Reply {
     created: u64,
     model: String,
     echo: Map<String, Value>,
+    forms: ToolForms,
     pub has_logprobs: bool,
 }
 
 impl Reply {
-    pub fn new(served: &ServedModel, echo: Map<String, Value>, has_logprobs: bool) -> Self {
+    pub fn new(
+        served: &ServedModel,
+        echo: Map<String, Value>,
+        forms: ToolForms,
+        has_logprobs: bool,
+    ) -> Self {
         let id = format!("resp_{:016x}{:016x}", random(), random());
-        Self { id, created: unix_seconds(), model: served.id.clone(), echo, has_logprobs }
+        Self { id, created: unix_seconds(), model: served.id.clone(), echo, forms, has_logprobs }
     }
 
     fn object(&self, status: &str, output: Vec<Value>) -> Map<String, Value> {
@@ -126,7 +133,9 @@ impl Reply {
     /// Returns a failed response.
     pub fn failed(&self, error: &ApiError) -> Value {
         let mut object = self.object("failed", Vec::new());
-        let inner = json!({ "code": "server_error", "message": error.message });
+        // Default: errors without a code are the server's own.
+        let code = error.code.unwrap_or("server_error");
+        let inner = json!({ "code": code, "message": error.message });
         object.insert("error".into(), inner);
         object.into()
     }
@@ -143,11 +152,42 @@ impl Reply {
             Kind::Text => json!({
                 "id": id, "type": "message", "role": "assistant", "status": word, "content": content,
             }),
-            Kind::Call { id: call, name, .. } => json!({
-                "id": id, "type": "function_call", "status": word, "call_id": call, "name": name,
-                "arguments": if is_whole { part.text.as_str() } else { "" },
-            }),
+            Kind::Call { id: call, name, .. } => {
+                let mut item = match self.forms.get(name) {
+                    Some(ToolForm::Custom) => json!({
+                        "type": "custom_tool_call", "name": name,
+                        "input": if is_whole { self.custom_input(part) } else { "" },
+                    }),
+                    Some(ToolForm::Namespaced { namespace, name }) => json!({
+                        "type": "function_call", "name": name, "namespace": namespace,
+                    }),
+                    None => json!({ "type": "function_call", "name": name }),
+                };
+                item["id"] = id.into();
+                item["status"] = word.into();
+                item["call_id"] = call.as_str().into();
+                if item["type"] == "function_call" {
+                    item["arguments"] = if is_whole { part.text.as_str() } else { "" }.into();
+                }
+                item
+            }
         }
+    }
+
+    /// Returns true if a part is a call of a tool whose input is a text.
+    pub fn is_custom(&self, part: &Part) -> bool {
+        matches!(&part.kind, Kind::Call { name, .. } if self.forms.get(name) == Some(&ToolForm::Custom))
+    }
+
+    /// Returns the input of a call whose input is a text; the arguments as written if they are cut off.
+    pub fn custom_input<'a>(&self, part: &'a Part) -> &'a str {
+        let arguments = match &part.kind {
+            Kind::Call { arguments, .. } => arguments.as_ref(),
+            _ => None,
+        };
+        let input = arguments.and_then(|arguments| arguments.get(INPUT)?.as_str());
+        // Default: a truncated call has no parsed arguments.
+        input.unwrap_or(&part.text)
     }
 
     /// Returns the content of an item.

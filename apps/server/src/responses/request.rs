@@ -1,41 +1,32 @@
 //! Parsing of response requests.
 
 use nestling::guide::Guide;
-use nestling::{GenerateOptions, Model, SamplingParams};
+use nestling::{GenerateOptions, SamplingParams};
 use serde_json::{Map, Value, json};
 
-use super::{items, tools};
+use super::items;
+use super::tools::{self, ToolForms};
 use crate::answer_form;
 use crate::answers::Job;
 use crate::conversation::ConversationFields;
 use crate::error::ApiError;
+use crate::field_rules::{self, RESPONSE};
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX, TOOLS_MAX, TOP_LOGPROBS_MAX};
 use crate::prompt::Prompt;
-use crate::reasoning::{self, EFFORTS};
-use crate::sampling::{basic_sampling, check_model, check_sampling, counted, group_of, tokens_max};
+use crate::reasoning;
+use crate::sampling::{basic_sampling, check_model, check_sampling, counted, group, tokens_max};
 use crate::server::ServedModel;
 
 /// Maximum number of entries in `metadata`.
 const METADATA_MAX: usize = 16;
-
-/// Unsupported fields of the API. They require stored state, or features that this server does not have.
-const NOT_OFFERED: [&str; 8] = [
-    "previous_response_id",
-    "conversation",
-    "prompt",
-    "context_management",
-    "moderation",
-    "max_tool_calls",
-    "prompt_cache_options",
-    "background_options",
-];
 
 pub(super) struct ResponseRequest {
     pub job: Job,
     pub stream: bool,
     /// Request fields that replies repeat.
     pub echo: Map<String, Value>,
+    pub forms: ToolForms,
     pub has_logprobs: bool,
 }
 
@@ -44,22 +35,22 @@ impl ResponseRequest {
     /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
     pub fn read(mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
         let model = &served.model;
-        refuse(&mut fields)?;
         let mut echo = echo(&fields);
+        field_rules::apply(&mut fields, RESPONSE)?;
         check_model(&mut fields, served)?;
         let instructions = fields.text("instructions", BODY_BYTES_MAX)?;
         let messages = items::take(&mut fields, instructions.as_deref())?;
-        let tools = tools::take(&mut fields, model)?;
+        let (tools, forms) = tools::take(&mut fields, model)?;
         let form = text_form(&mut fields)?;
         let mut arguments = Map::new();
-        take_reasoning(&mut fields, model, &mut arguments)?;
+        reasoning::take_reasoning(&mut fields, model, &mut arguments)?;
         let mut sampling = basic_sampling(&mut fields, model, 0.0..=2.0)?;
         check_sampling(&fields, &sampling)?;
         sampling.top_logprobs = top_logprobs(&mut fields)?;
         let has_logprobs = sampling.top_logprobs.is_some();
         say(&mut echo, &sampling);
-        let max_tokens = tokens_max(&mut fields, "max_output_tokens", 1)?;
-        let group = take_users(&mut fields)?;
+        let max_tokens = tokens_max(&mut fields, "max_output_tokens")?;
+        let group = group(&mut fields)?;
         check_metadata(&mut fields)?;
         let stream = take_stream(&mut fields)?;
         fields.end()?;
@@ -77,37 +68,8 @@ impl ResponseRequest {
             calls_max,
             param: "input",
         };
-        Ok(Self { job, stream, echo, has_logprobs })
+        Ok(Self { job, stream, echo, has_logprobs, forms })
     }
-}
-
-/// Rejects fields that require stored state, and takes those that disable it.
-fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
-    for name in NOT_OFFERED {
-        if fields.take(name).is_some() {
-            let message = format!("`{name}` is not supported: nothing is stored between requests");
-            return Err(fields.unsupported(name, message));
-        }
-    }
-    for name in ["store", "background"] {
-        if fields.flag(name)? == Some(true) {
-            let message = format!("`{name}` can only be false: nothing is stored here");
-            return Err(fields.unsupported(name, message));
-        }
-    }
-    let words: [(&str, &[&str]); 3] = [
-        ("truncation", &["disabled"]),
-        ("service_tier", &["auto", "default"]),
-        ("prompt_cache_retention", &["in_memory"]),
-    ];
-    for (name, known) in words {
-        let word = fields.text(name, NAME_BYTES_MAX)?;
-        if word.is_some_and(|word| !known.contains(&word.as_str())) {
-            let message = format!("only {} is supported", known.join(" and "));
-            return Err(fields.unsupported(name, message));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the fields that replies repeat, with the defaults of missing ones.
@@ -163,37 +125,10 @@ fn text_form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
         format.end()?;
     }
     if text.text("verbosity", NAME_BYTES_MAX)?.is_some_and(|word| word != "medium") {
-        return Err(
-            text.unsupported("verbosity", "the model has no option for the length of its answer")
-        );
+        text.ignore("verbosity")?;
     }
     text.end()?;
     Ok(guide)
-}
-
-fn take_reasoning(
-    fields: &mut Fields,
-    model: &Model,
-    arguments: &mut Map<String, Value>,
-) -> Result<(), ApiError> {
-    let Some(mut asked) = fields.object("reasoning")? else { return Ok(()) };
-    for name in ["summary", "generate_summary"] {
-        if asked.take(name).is_some() {
-            let message = "reasoning is returned in full; summaries are not supported";
-            return Err(asked.unsupported(name, message));
-        }
-    }
-    let name = "effort";
-    if let Some(effort) = asked.text(name, NAME_BYTES_MAX)? {
-        if !EFFORTS.contains(&effort.as_str()) {
-            return Err(asked.invalid(name, format!("one of {} was expected", EFFORTS.join(", "))));
-        }
-        if !reasoning::set_effort(arguments, model, &effort) {
-            let message = "the chat template of this model has no option for the reasoning effort";
-            return Err(asked.unsupported(name, message));
-        }
-    }
-    asked.end()
 }
 
 /// Returns the number of alternatives per token, or `None` without log-probabilities.
@@ -201,30 +136,15 @@ fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let name = "include";
     // Default: no additional output.
     let included = fields.list(name, TOOLS_MAX)?.unwrap_or_default();
-    for item in &included {
-        if item != "message.output_text.logprobs" {
-            let message = format!("{item} is not supported, only message.output_text.logprobs");
-            return Err(fields.unsupported(name, message));
-        }
-    }
+    let is_logprobs = |item: &Value| item == "message.output_text.logprobs";
+    let place = fields.at(name);
+    let others = included.iter().enumerate().filter(|(_, item)| !is_logprobs(item));
+    others.map(|(index, _)| place.item(index)).try_for_each(|item| item.ignore())?;
     let top = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)?;
-    let is_asked = !included.is_empty() || top.is_some_and(|top| top > 0);
+    let is_asked = included.iter().any(is_logprobs) || top.is_some_and(|top| top > 0);
     // Default: only the log-probability of the sampled token.
     let top = usize::try_from(top.unwrap_or(0)).unwrap_or(0);
     Ok(is_asked.then_some(top))
-}
-
-/// Reads the fields that identify a user and returns the fair-share group.
-fn take_users(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
-    let mut group = None;
-    for name in ["user", "safety_identifier"] {
-        if let Some(user) = fields.text(name, TEXT_BYTES_MAX)? {
-            group = Some(group_of(&user));
-        }
-    }
-    // The cache key is ignored: shared prefixes are found by content.
-    fields.text("prompt_cache_key", TEXT_BYTES_MAX)?;
-    Ok(group)
 }
 
 /// Checks `metadata`, which replies repeat.
@@ -249,13 +169,8 @@ fn take_stream(fields: &mut Fields) -> Result<bool, ApiError> {
     // Default: no streaming, as the API specifies.
     let stream = fields.flag("stream")?.unwrap_or(false);
     if let Some(mut options) = fields.object("stream_options")? {
-        if !stream {
-            let message = "`stream_options` requires `stream`";
-            return Err(fields.invalid("stream_options", message));
-        }
         if options.flag("include_obfuscation")? == Some(true) {
-            let message = "events are not padded: only false is supported";
-            return Err(options.unsupported("include_obfuscation", message));
+            options.ignore("include_obfuscation")?;
         }
         options.end()?;
     }

@@ -105,20 +105,17 @@ impl Writer {
         text: &str,
         tokens: &[TokenEvent],
     ) {
+        // The input of a custom tool is known once its JSON is whole.
+        if self.reply.is_custom(part) {
+            return;
+        }
         let event = with(self.place(part, index), "delta", text.into());
         let event = self.with_logprobs(event, part, tokens);
         self.write(out, &format!("response.{}.delta", event_prefix(part)), event);
     }
 
     fn close(&mut self, out: &mut Frames, part: &Part, index: usize, cut: bool) {
-        let (place, text) = (self.place(part, index), part.text.as_str().into());
-        let event = match &part.kind {
-            Kind::Call { name, .. } => {
-                with(with(place, "name", name.as_str().into()), "arguments", text)
-            }
-            _ => self.with_logprobs(with(place, "text", text), part, &part.tokens),
-        };
-        self.write(out, &format!("response.{}.done", event_prefix(part)), event);
+        self.write_text_end(out, part, index);
         if !is_call(part) {
             let content = self.reply.content(&self.served.model, part);
             let event = with(self.place(part, index), "part", content);
@@ -132,6 +129,28 @@ impl Writer {
             "response.output_item.done",
             json!({ "output_index": index, "item": item }),
         );
+    }
+
+    fn write_text_end(&mut self, out: &mut Frames, part: &Part, index: usize) {
+        let (place, text) = (self.place(part, index), part.text.as_str().into());
+        let event = match &part.kind {
+            Kind::Call { .. } if self.reply.is_custom(part) => {
+                let input = Value::from(self.reply.custom_input(part));
+                let kind = "response.custom_tool_call_input";
+                self.write(
+                    out,
+                    &format!("{kind}.delta"),
+                    with(place.clone(), "delta", input.clone()),
+                );
+                self.write(out, &format!("{kind}.done"), with(place, "input", input));
+                return;
+            }
+            Kind::Call { name, .. } => {
+                with(with(place, "name", name.as_str().into()), "arguments", text)
+            }
+            _ => self.with_logprobs(with(place, "text", text), part, &part.tokens),
+        };
+        self.write(out, &format!("response.{}.done", event_prefix(part)), event);
     }
 
     /// Adds the log-probabilities of the tokens to an event about text.

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::models::{server, tool_server};
+use crate::models::{server, strict_server, tool_server};
 use crate::{CHAT, COMPLETIONS, chat_with, completion_with, get, post, post_text, request};
 
 /// Invalid fields of a chat, each with the field that the error names.
@@ -21,25 +21,22 @@ fn bad_chats() -> Vec<(Value, &'static str)> {
         (message(json!("x")), "messages[0]"),
         (message(json!({ "role": "robot", "content": "x" })), "messages[0]"),
         (message(json!({ "role": "user", "content": 1 })), "messages[0].content"),
-        (message(json!({ "role": "user", "content": "x", "colour": 1 })), "messages[0].colour"),
         (part(json!({ "type": "image_url", "image_url": {} })), "messages[0].content[0].type"),
         (part(json!({ "type": "text" })), "messages[0].content[0].text"),
-        (part(json!({ "type": "text", "text": "x", "y": 1 })), "messages[0].content[0].y"),
-        (json!({ "max_tokens": 0 }), "max_tokens"),
-        (json!({ "max_tokens": -1 }), "max_tokens"),
+        (json!({ "max_tokens": -3 }), "max_tokens"),
         (json!({ "max_tokens": 1.5 }), "max_tokens"),
         (json!({ "max_completion_tokens": 9 }), "max_tokens"),
         (json!({ "temperature": 2.1 }), "temperature"),
         (json!({ "temperature": "hot" }), "temperature"),
-        (json!({ "top_p": 0 }), "top_p"),
+        (json!({ "top_p": -0.1 }), "top_p"),
         (json!({ "top_p": 1.1 }), "top_p"),
-        (json!({ "top_k": -1 }), "top_k"),
+        (json!({ "top_k": -2 }), "top_k"),
         (json!({ "min_p": 2 }), "min_p"),
         (json!({ "repetition_penalty": 0 }), "repetition_penalty"),
         (json!({ "frequency_penalty": 2.5 }), "frequency_penalty"),
         (json!({ "presence_penalty": -2.5 }), "presence_penalty"),
-        (json!({ "stop": ["a", "b", "c", "d", "e"] }), "stop"),
-        (json!({ "stop": "" }), "stop"),
+        (json!({ "stop": vec!["a"; 257] }), "stop"),
+        (json!({ "stop": "x".repeat(1025) }), "stop"),
         (json!({ "stop": [1] }), "stop"),
         (json!({ "seed": 1.5 }), "seed"),
         (json!({ "n": 0 }), "n"),
@@ -54,27 +51,29 @@ fn bad_chats() -> Vec<(Value, &'static str)> {
         (json!({ "top_logprobs": 1 }), "top_logprobs"),
         (json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
         (json!({ "stream": "yes" }), "stream"),
-        (json!({ "stream_options": { "include_usage": true } }), "stream_options"),
-        (json!({ "stream": true, "stream_options": { "x": 1 } }), "stream_options.x"),
+        (json!({ "stream_options": { "include_usage": 1 } }), "stream_options.include_usage"),
         (json!({ "tools": [{}] }), "tools"),
         (json!({ "tool_choice": "required" }), "tool_choice"),
         (json!({ "tool_choice": "perhaps" }), "tool_choice"),
         (json!({ "response_format": { "type": "xml" } }), "response_format.type"),
-        (json!({ "response_format": { "type": "text", "x": 1 } }), "response_format.x"),
         (json!({ "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
         (schema(json!({ "type": 7 })), "response_format.json_schema.schema"),
         (schema(json!({ "not": {} })), "response_format.json_schema.schema"),
         (schema(json!("x")), "response_format.json_schema.schema"),
         (schema(json!({ "const": "x".repeat(70_000) })), "response_format.json_schema.schema"),
-        (json!({ "reasoning_effort": "high" }), "reasoning_effort"),
         (json!({ "reasoning_effort": "huge" }), "reasoning_effort"),
-        (json!({ "chat_template_kwargs": { "thinking": 1 } }), "chat_template_kwargs.thinking"),
-        (json!({ "chat_template_kwargs": { "messages": [] } }), "chat_template_kwargs.messages"),
+        (json!({ "chat_template_kwargs": { "messages": [1] } }), "chat_template_kwargs.messages"),
         (json!({ "user": "x".repeat(513) }), "user"),
-        (json!({ "functions": [] }), "functions"),
-        (json!({ "function_call": "auto" }), "function_call"),
-        (json!({ "modalities": ["text"] }), "modalities"),
-        (json!({ "store": true }), "store"),
+        (json!({ "functions": [{ "name": "f" }] }), "functions"),
+        (json!({ "function_call": { "name": "f" } }), "function_call"),
+        (json!({ "modalities": ["text", "audio"] }), "modalities"),
+        (json!({ "store": 1 }), "store"),
+        (json!({ "metadata": "x" }), "metadata"),
+        (json!({ "audio": { "voice": "x" } }), "audio"),
+        (json!({ "web_search_options": { "x": 1 } }), "web_search_options"),
+        (json!({ "mirostat": 2 }), "mirostat"),
+        (json!({ "repeat_penalty": 1.1, "repeat_last_n": 64 }), "repeat_last_n"),
+        (json!({ "thinking": { "type": "perhaps" } }), "thinking.type"),
         (json!({ "suffix": "x" }), "suffix"),
         (json!({ "cache_prompt": 1 }), "cache_prompt"),
     ]
@@ -99,6 +98,32 @@ fn chats_with_wrong_fields_are_refused_by_name() {
 }
 
 #[test]
+fn a_strict_server_names_fields_without_effect() {
+    let message = |message: Value| json!({ "messages": [message] });
+    let text = json!([{ "type": "text", "text": "x", "y": 1 }]);
+    let cases = [
+        (message(json!({ "role": "user", "content": "x", "colour": 1 })), "messages[0].colour"),
+        (message(json!({ "role": "user", "content": text })), "messages[0].content[0].y"),
+        (json!({ "response_format": { "type": "text", "x": 1 } }), "response_format.x"),
+        (json!({ "reasoning_effort": "high" }), "reasoning_effort"),
+        (json!({ "chat_template_kwargs": { "thinking": 1 } }), "chat_template_kwargs.thinking"),
+        (json!({ "store": true }), "store"),
+        (json!({ "metadata": { "a": "b" } }), "metadata"),
+        (json!({ "surely_unknown": 0 }), "surely_unknown"),
+    ];
+    let (strict, server) = (strict_server(), server());
+    for (fields, blamed) in cases {
+        let error = post(&strict, CHAT, &chat_with(&fields)).error(400);
+        assert_eq!(error["param"], blamed, "{fields}: {error}");
+        assert_eq!(error["code"], "unknown_parameter");
+        let answer = post(&server, CHAT, &chat_with(&fields));
+        answer.ok();
+        let ignored = answer.headers["x-nestling-ignored"].to_str().unwrap();
+        assert_eq!(ignored, blamed.replace("[0]", ""), "{fields}");
+    }
+}
+
+#[test]
 fn tools_that_make_no_sense_are_refused_by_name() {
     let tool = |function: Value| json!([{ "type": "function", "function": function }]);
     let good = tool(json!({ "name": "f" }));
@@ -110,13 +135,12 @@ fn tools_that_make_no_sense_are_refused_by_name() {
         (json!({ "tools": [{ "type": "function" }] }), "tools[0].function"),
         (json!({ "tools": tool(json!({})) }), "tools[0].function.name"),
         (json!({ "tools": tool(json!({ "name": "a b" })) }), "tools[0].function.name"),
-        (json!({ "tools": tool(json!({ "name": "f", "x": 1 })) }), "tools[0].function.x"),
         (
             json!({ "tools": tool(json!({ "name": "f", "parameters": [] })) }),
             "tools[0].function.parameters",
         ),
         (json!({ "tools": twice }), "tools[1].function.name"),
-        (json!({ "tools": vec![good[0].clone(); 129] }), "tools"),
+        (json!({ "tools": vec![good[0].clone(); 1025] }), "tools"),
         (json!({ "tools": tool(strict) }), "tools"),
         (json!({ "tools": good, "response_format": form }), "response_format"),
         (
@@ -143,13 +167,12 @@ fn completions_with_wrong_fields_are_refused_by_name() {
         (json!({ "prompt": [[1], [99_999]] }), "prompt[1][0]"),
         (json!({ "prompt": vec!["x"; 129] }), "prompt"),
         (json!({ "prompt": "" }), "prompt"),
-        (json!({ "logprobs": 6 }), "logprobs"),
+        (json!({ "logprobs": 21 }), "logprobs"),
         (json!({ "logprobs": true }), "logprobs"),
         (json!({ "echo": "yes" }), "echo"),
         (json!({ "suffix": "x" }), "suffix"),
         (json!({ "best_of": 2 }), "best_of"),
-        (json!({ "messages": [] }), "messages"),
-        (json!({ "tools": [] }), "tools"),
+        (json!({ "best_of": 0 }), "best_of"),
     ];
     let server = server();
     for (fields, blamed) in cases {

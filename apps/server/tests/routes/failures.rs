@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions as FileOptions;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nestling::{
     CancelToken, Device, DeviceOptions, EngineOptions, Model, ModelOptions, OpenOptions, Residence,
@@ -60,6 +61,19 @@ impl Fragile {
         FileOptions::new().write(true).open(&self.file).unwrap().set_len(4096).unwrap();
     }
 
+    /// Waits until nothing runs. A failed generation tells its client before the engine drops it.
+    fn await_idle(&self) {
+        let is_idle = || {
+            let status = get(&self.server, "/status").ok();
+            (&status["running"], &status["requests_free"]) == (&json!(0), &json!(256))
+        };
+        let end = Instant::now() + Duration::from_secs(120);
+        while !is_idle() {
+            assert!(Instant::now() < end, "a request is still running");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Returns the text of a stream whose model fails after the first output.
     fn failed_stream(&self, path: &str, request: &Value) -> String {
         let text = block_on(async {
@@ -70,8 +84,7 @@ impl Fragile {
             self.cut();
             text + &body.rest().await
         });
-        let status = get(&self.server, "/status").ok();
-        assert_eq!((&status["running"], &status["requests_free"]), (&json!(0), &json!(256)));
+        self.await_idle();
         text
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
 
+mod accepted;
 mod access;
 mod bad_requests;
 mod chat;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use nestling::{
     CancelToken, Device, DeviceOptions, EngineOptions, Model, ModelOptions, OpenOptions, open_with,
 };
-use nestling_server::{Access, Server, ServerOptions};
+use nestling_server::{Access, Server, ServerOptions, UnknownFields};
 
 pub const NAME: &str = "storyteller";
 
@@ -52,6 +52,14 @@ fn bundled_model() -> &'static Model {
 /// Returns a separate server with the bundled model.
 pub fn server_with(access: Access) -> Server {
     let server = Server::new(ServerOptions { access, ..ServerOptions::default() });
+    server.set_model(bundled_model().clone(), NAME);
+    server
+}
+
+/// Returns a separate server with the bundled model that refuses fields without effect.
+pub fn strict_server() -> Server {
+    let unknown_fields = UnknownFields::Refuse;
+    let server = Server::new(ServerOptions { unknown_fields, ..ServerOptions::default() });
     server.set_model(bundled_model().clone(), NAME);
     server
 }

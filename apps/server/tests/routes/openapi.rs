@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::models::{NAME, tool_server};
+use crate::models::{NAME, at, strict_server, tool_server};
 use crate::{get, post};
 
 fn document() -> Value {
@@ -32,6 +32,88 @@ fn the_file_beside_the_sources_is_what_is_served() {
     }
     let kept = std::fs::read_to_string(&path).unwrap();
     assert!(kept == served, "write it again: NESTLING_WRITE=1 cargo test -p nestling-server");
+}
+
+/// Requests whose schemas list fields without effect and refused ones, with the routes that take them.
+const REQUESTS: [(&str, &str); 7] = [
+    ("Chat", "`/v1/chat/completions`"),
+    ("Completion", "`/v1/completions`"),
+    ("Response", "`/v1/responses`"),
+    ("Messages", "`/v1/messages`"),
+    ("OllamaChat", "`/api/chat`"),
+    ("OllamaGenerate", "`/api/generate`"),
+    ("OllamaOptions", "`options` of `/api/chat` and `/api/generate`"),
+];
+
+/// Returns the effect of a field without one, or of a refused one.
+fn effect_of(schema: &Value) -> Option<String> {
+    let described = schema["description"].as_str()?;
+    let is_empty = |value: &Value| {
+        value.is_null() || [json!(""), json!(false), json!([]), json!({})].contains(value)
+    };
+    // Default: a hint has no list of values.
+    let passing = schema["enum"].as_array().into_iter().flatten().filter(|value| !is_empty(value));
+    let passing: Vec<String> = passing.map(|value| format!("`{value}`")).collect();
+    let passing = match passing.is_empty() {
+        true => String::new(),
+        false => format!(" Supported: {}.", passing.join(", ")),
+    };
+    (described == HINT || described.starts_with("Not supported"))
+        .then(|| format!("{described}{passing}"))
+}
+
+/// Returns the page that documents these fields.
+fn page(document: &Value) -> String {
+    let mut fields: Vec<(String, String, Vec<&str>)> = Vec::new();
+    for (name, route) in REQUESTS {
+        let properties = &document["components"]["schemas"][name]["properties"];
+        for (field, schema) in properties.as_object().unwrap() {
+            let Some(effect) = effect_of(schema) else { continue };
+            let known = fields.iter_mut().find(|known| known.0 == *field && known.1 == effect);
+            match known {
+                Some(known) => known.2.push(route),
+                None => fields.push((field.clone(), effect, vec![route])),
+            }
+        }
+    }
+    let rows = fields.iter().map(|(field, effect, routes)| {
+        format!("| `{field}` | {effect} | {} |\n", routes.join(", "))
+    });
+    format!(
+        "{PAGE_HEAD}\n| field | effect | requests |\n|---|---|---|\n{}",
+        rows.collect::<String>()
+    )
+}
+
+const HINT: &str = "Accepted without effect.";
+
+const PAGE_HEAD: &str = "\
+# Request fields without effect, and refused ones
+
+`nestling serve` treats the fields of a request in three ways.
+
+1. Fields that change the output and are supported are honoured. `/openapi.json` lists them with their ranges.
+2. Fields without effect are accepted. The response header `x-nestling-ignored` lists them, and
+   `nestling_ignored_fields_total` in `/metrics` counts them. These are the hints in the table below, and all fields
+   that the server does not know. `nestling serve --strict-fields` refuses them instead.
+3. Fields that would change the output and are not supported are refused by name.
+
+Null, empty values and values that ask for what happens anyway always pass. A value of the wrong type is an error.
+Messages that a client only repeats are never refused for their fields; a text stands in for an image that a tool
+returned. Tools that another server would run, such as a web search, are dropped and reported if the request has
+functions as well.
+";
+
+#[test]
+fn the_page_about_fields_is_that_of_the_schemas() {
+    let path = at("docs/request-fields.md");
+    let page = page(&document());
+    if std::env::var_os("NESTLING_WRITE").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    assert!(page.lines().count() > 60, "{page}");
+    let kept = std::fs::read_to_string(&path).unwrap();
+    assert!(kept == page, "write it again: NESTLING_WRITE=1 cargo test --workspace --test routes");
 }
 
 #[test]
@@ -62,22 +144,24 @@ fn every_route_is_described_and_nothing_else() {
 
 #[test]
 fn every_field_that_is_described_is_known_and_no_other() {
-    let (document, server) = (document(), tool_server());
+    let (document, server) = (document(), strict_server());
     let mut fields = 0;
     for path in paths(&document) {
         let Some(schema) = body_of(&document, &path) else { continue };
-        assert_eq!(schema["additionalProperties"], false, "{path}");
         let is_unknown = |name: &str| {
             let answer = post(&server, &path, &complete(&schema, name));
             assert!(answer.status.is_client_error(), "{path} {name}: {}", answer.status);
-            answer.body.contains(&format!("`{name}` is not a field that this server knows"))
+            answer.body.contains(&format!("`{name}` has no effect on this server"))
         };
-        for name in schema["properties"].as_object().unwrap().keys() {
+        let is_hint = |schema: &Value| schema["description"] == HINT;
+        let properties = schema["properties"].as_object().unwrap().iter();
+        for (name, _) in properties.filter(|(_, schema)| !is_hint(schema)) {
             assert!(!is_unknown(name), "{path} does not know `{name}`");
             fields += 1;
         }
-        // A server without a memory budget rejects the request before checking fields.
-        assert!(is_unknown("surely_unknown") || path == "/memory", "{path}");
+        // These requests are rejected before: without a memory budget, and without one of two texts.
+        let is_earlier = ["/memory", "/tokenize"].contains(&&*path);
+        assert!(is_unknown("surely_unknown") || is_earlier, "{path}");
     }
     assert!(fields > 100, "{fields}");
 }

@@ -258,21 +258,14 @@ fn bad_items() -> Vec<(Value, &'static str)> {
         (json!({ "input": ["x"] }), "input[0]"),
         (item(json!({ "role": "robot", "content": "x" })), "input[0].role"),
         (item(json!({ "role": "user" })), "input[0].content"),
-        (item(json!({ "role": "user", "content": "x", "name": "y" })), "input[0].name"),
         (item(json!({ "type": "item_reference", "id": "x" })), "input[0].type"),
-        (item(json!({ "type": "web_search_call", "id": "x" })), "input[0].type"),
         (
             item(json!({ "type": "function_call", "call_id": "x", "arguments": "{}" })),
             "input[0].name",
         ),
         (item(json!({ "type": "function_call_output", "output": "x" })), "input[0].call_id"),
-        (
-            item(json!({ "type": "reasoning", "summary": [], "encrypted_content": "x" })),
-            "input[0].encrypted_content",
-        ),
         (said(json!({ "type": "input_image", "image_url": "x" })), "input[0].content[0].type"),
         (said(json!({ "type": "input_text" })), "input[0].content[0].text"),
-        (said(json!({ "type": "input_text", "text": "x", "y": 1 })), "input[0].content[0].y"),
     ]
 }
 
@@ -284,36 +277,31 @@ fn bad_options() -> Vec<(Value, &'static str)> {
         (json!({ "previous_response_id": "resp_1" }), "previous_response_id"),
         (json!({ "conversation": "conv_1" }), "conversation"),
         (json!({ "prompt": { "id": "x" } }), "prompt"),
-        (json!({ "store": true }), "store"),
+        (json!({ "store": "x" }), "store"),
         (json!({ "background": true }), "background"),
-        (json!({ "truncation": "auto" }), "truncation"),
-        (json!({ "service_tier": "flex" }), "service_tier"),
-        (json!({ "include": ["reasoning.encrypted_content"] }), "include"),
-        (json!({ "max_output_tokens": 0 }), "max_output_tokens"),
+        (json!({ "include": "x" }), "include"),
+        (json!({ "max_output_tokens": -3 }), "max_output_tokens"),
         (json!({ "temperature": 3 }), "temperature"),
         (json!({ "top_p": 2 }), "top_p"),
         (json!({ "top_logprobs": 21 }), "top_logprobs"),
         (json!({ "metadata": { "a": 1 } }), "metadata"),
         (json!({ "reasoning": { "effort": "huge" } }), "reasoning.effort"),
-        (json!({ "reasoning": { "summary": "auto" } }), "reasoning.summary"),
         (json!({ "text": { "format": { "type": "xml" } } }), "text.format.type"),
         (json!({ "text": { "format": { "type": "json_schema" } } }), "text.format.name"),
         (
             json!({ "text": { "format": { "type": "json_schema", "name": "x", "schema": { "type": 7 } } } }),
             "text.format.schema",
         ),
-        (json!({ "text": { "verbosity": "low" } }), "text.verbosity"),
         (tool(json!({ "type": "web_search" })), "tools[0].type"),
         (tool(json!({ "type": "function" })), "tools[0].name"),
-        (tool(json!({ "type": "function", "name": "f", "x": 1 })), "tools[0].x"),
+        (tool(json!({ "type": "namespace" })), "tools[0].name"),
+        (
+            tool(json!({ "type": "namespace", "name": "n", "tools": [{ "type": "function" }] })),
+            "tools[0].tools[0].name",
+        ),
         (json!({ "tool_choice": "required" }), "tool_choice"),
         (json!({ "tool_choice": { "type": "function", "name": "g" } }), "tool_choice.name"),
-        (json!({ "stream_options": {} }), "stream_options"),
-        (
-            json!({ "stream": true, "stream_options": { "include_obfuscation": true } }),
-            "stream_options.include_obfuscation",
-        ),
-        (json!({ "messages": [] }), "messages"),
+        (json!({ "stream_options": 1 }), "stream_options"),
     ]
 }
 

@@ -1,0 +1,257 @@
+//! Requests as clients send them: fields without effect, values that ask for nothing, and whole requests of
+//! coding agents.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::models::{NAME, at, server, tool_server};
+use crate::{Answer, CHAT, COMPLETIONS, chat_with, completion_with, post};
+
+const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages";
+
+fn ignored(answer: &Answer) -> BTreeSet<String> {
+    let header = answer.headers.get("x-nestling-ignored");
+    let names = header.map_or("", |names| names.to_str().unwrap());
+    names.split(", ").filter(|name| !name.is_empty()).map(String::from).collect()
+}
+
+/// Returns the text of the first choice.
+fn text_of(answer: &Answer) -> Value {
+    answer.ok()["choices"][0]["message"]["content"].take()
+}
+
+/// Hints of a chat, each with the name that is reported.
+fn hints() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!({ "metadata": { "a": "b" } }), "metadata"),
+        (json!({ "store": true }), "store"),
+        (json!({ "service_tier": "flex" }), "service_tier"),
+        (json!({ "prompt_cache_key": "x" }), "prompt_cache_key"),
+        (json!({ "verbosity": "low" }), "verbosity"),
+        (json!({ "prediction": { "type": "content", "content": "x" } }), "prediction"),
+        (json!({ "reasoning_effort": "high" }), "reasoning_effort"),
+        (json!({ "reasoning": { "summary": "auto" } }), "reasoning.summary"),
+        (json!({ "thinking": { "type": "enabled", "budget_tokens": 2048 } }), "thinking"),
+        (json!({ "chat_template_kwargs": { "colour": 1 } }), "chat_template_kwargs.colour"),
+        (json!({ "id_slot": 1 }), "id_slot"),
+        (json!({ "xtc_threshold": 0.1 }), "xtc_threshold"),
+        (json!({ "provider": { "order": [] } }), "provider"),
+    ]
+}
+
+#[test]
+fn hints_change_no_answer_and_are_reported() {
+    let server = server();
+    let plain = text_of(&post(&server, CHAT, &chat_with(&json!({}))));
+    for (fields, name) in hints() {
+        let answer = post(&server, CHAT, &chat_with(&fields));
+        assert_eq!(text_of(&answer), plain, "{fields}");
+        assert!(ignored(&answer).contains(name), "{fields}: {:?}", answer.headers);
+    }
+    let metrics = crate::get(&server, "/metrics").body;
+    let count =
+        metrics.lines().find_map(|line| line.strip_prefix("nestling_ignored_fields_total "));
+    assert!(count.unwrap().parse::<usize>().unwrap() >= hints().len(), "{metrics}");
+}
+
+/// Values of a chat that ask for nothing, or for what happens anyway.
+fn neutral() -> Vec<Value> {
+    vec![
+        json!({ "stop": "" }),
+        json!({ "stop": [""] }),
+        json!({ "top_logprobs": 0 }),
+        json!({ "modalities": ["text"] }),
+        json!({ "n": 1.0 }),
+        json!({ "tools": [], "tool_choice": "auto", "parallel_tool_calls": true }),
+        json!({ "functions": [], "function_call": "none" }),
+        json!({ "stream_options": { "include_usage": true } }),
+        json!({ "store": false, "service_tier": "auto", "metadata": {} }),
+        json!({ "logit_bias": null, "seed": 1.0, "user": "" }),
+        json!({ "mirostat": 0, "typical_p": 1, "dry_multiplier": 0, "repeat_last_n": 64 }),
+        json!({ "min_tokens": 0, "use_beam_search": false, "length_penalty": 1.0 }),
+        json!({ "repeat_penalty": 1.0, "top_k": -1 }),
+        json!({ "reasoning_effort": "none", "thinking": { "type": "disabled" } }),
+    ]
+}
+
+#[test]
+fn values_that_ask_for_nothing_pass_in_silence() {
+    let server = server();
+    let plain = text_of(&post(&server, CHAT, &chat_with(&json!({}))));
+    for fields in neutral() {
+        let answer = post(&server, CHAT, &chat_with(&fields));
+        assert_eq!(text_of(&answer), plain, "{fields}");
+        assert_eq!(ignored(&answer), BTreeSet::new(), "{fields}");
+    }
+    let plain = post(&server, COMPLETIONS, &completion_with(&json!({}))).ok();
+    let fields = json!({ "best_of": 1, "suffix": "", "logprobs": false, "echo": false });
+    let same = post(&server, COMPLETIONS, &completion_with(&fields)).ok();
+    assert_eq!(same["choices"], plain["choices"]);
+}
+
+#[test]
+fn limits_have_the_names_and_values_of_other_servers() {
+    let server = server();
+    let count = |fields: Value| {
+        let mut request = chat_with(&json!({ "max_tokens": null, "stop": "." }));
+        crate::join(&mut request, &fields);
+        post(&server, CHAT, &request).ok()["usage"]["completion_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(count(json!({ "max_tokens": 0 })), 0);
+    assert_eq!(count(json!({ "n_predict": 3 })), 3);
+    assert_eq!(count(json!({ "max_completion_tokens": 3, "max_tokens": 3 })), 3);
+    assert!(count(json!({ "max_tokens": -1 })) > 8);
+    // Top-p 0 keeps the most likely token alone.
+    let ask = |fields: Value| text_of(&post(&server, CHAT, &chat_with(&fields)));
+    assert_eq!(ask(json!({ "temperature": 1, "top_p": 0 })), ask(json!({ "temperature": 0 })));
+    let penalized = |name: &str| ask(json!({ (name): 1.3 }));
+    assert_eq!(penalized("repeat_penalty"), penalized("repetition_penalty"));
+}
+
+#[test]
+fn repeated_messages_are_not_refused_for_their_fields() {
+    let server = tool_server();
+    let image = json!([{ "type": "image_url", "image_url": { "url": "x" } }]);
+    let call = json!({
+        "id": "c", "type": "function", "index": 0, "function": { "name": "f", "arguments": "{}" },
+    });
+    let messages = json!([
+        { "role": "user", "content": [{ "type": "text", "text": "x", "cache_control": { "type": "ephemeral" } }] },
+        {
+            "role": "assistant", "content": null, "tool_calls": [call], "id": "m", "phase": "final",
+            "reasoning_details": [], "provider_specific_fields": { "a": 1 }, "thinking_blocks": [1],
+            "annotations": [{ "type": "url_citation" }], "audio": null,
+        },
+        { "role": "tool", "tool_call_id": "c", "content": image },
+    ]);
+    let answer = post(&server, CHAT, &chat_with(&json!({ "messages": messages })));
+    answer.ok();
+    assert!(ignored(&answer).contains("messages.phase"), "{:?}", answer.headers);
+    let messages = json!([
+        { "role": "user", "content": "x" },
+        { "role": "assistant", "content": [
+            { "type": "tool_use", "id": "c", "name": "f", "input": {}, "caller": { "type": "other" } },
+            { "type": "server_tool_use", "id": "s", "name": "web_search", "input": {} },
+            { "type": "text", "text": "x", "citations": [{ "a": 1 }] },
+        ] },
+        { "role": "user", "content": [
+            { "type": "tool_result", "tool_use_id": "c", "content": [{ "type": "image", "source": {} }] },
+        ] },
+        { "role": "system", "content": "Be brief." },
+    ]);
+    post(&server, MESSAGES, &chat_with(&json!({ "messages": messages }))).ok();
+    let input = json!([
+        { "role": "user", "content": "x" },
+        { "type": "reasoning", "summary": [], "encrypted_content": "x" },
+        { "type": "web_search_call", "id": "w", "status": "completed" },
+        { "type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x" },
+        { "type": "custom_tool_call_output", "call_id": "c", "output": [{ "type": "input_image" }] },
+        { "type": "message", "role": "assistant", "content": "x", "phase": "final_answer" },
+        { "role": "user", "content": "y" },
+    ]);
+    let request = json!({ "model": NAME, "input": input, "max_output_tokens": 2 });
+    post(&server, RESPONSES, &request).ok();
+}
+
+#[test]
+fn hosted_tools_beside_functions_are_dropped_and_reported() {
+    let server = tool_server();
+    let function = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
+    let search = json!({ "type": "web_search", "external_web_access": true });
+    let request = |tools: Value| json!({ "model": NAME, "input": "x", "tools": tools, "max_output_tokens": 2 });
+    let answer = post(&server, RESPONSES, &request(json!([function, search])));
+    answer.ok();
+    assert!(ignored(&answer).contains("tools.type"));
+    let error = post(&server, RESPONSES, &request(json!([search]))).error(400);
+    assert_eq!(error["param"], "tools[0].type");
+    let chosen = json!({ "tools": [function, search], "tool_choice": { "type": "web_search" } });
+    let mut request = request(json!([]));
+    crate::join(&mut request, &chosen);
+    assert_eq!(post(&server, RESPONSES, &request).error(400)["param"], "tool_choice.type");
+}
+
+#[test]
+fn calls_of_namespaces_and_custom_tools_have_their_own_form() {
+    let server = tool_server();
+    let function = |name: &str| {
+        json!({
+            "type": "function", "name": name,
+            "parameters": { "type": "object", "properties": {}, "additionalProperties": false },
+        })
+    };
+    let namespace = json!({ "type": "namespace", "name": "agents", "tools": [function("close")] });
+    let custom = json!({
+        "type": "custom", "name": "patch", "description": "d",
+        "format": { "type": "grammar", "syntax": "lark", "definition": "start: /a+/" },
+    });
+    let ask = |tool: &Value| {
+        let request = json!({
+            "model": NAME, "input": "x", "tools": [tool], "tool_choice": "required",
+            "parallel_tool_calls": false, "max_output_tokens": 200, "temperature": 0,
+        });
+        post(&server, RESPONSES, &request).ok()["output"].take()
+    };
+    let call = ask(&namespace)[0].take();
+    let found = (&call["type"], &call["namespace"], &call["name"], &call["arguments"]);
+    assert_eq!(found, (&json!("function_call"), &json!("agents"), &json!("close"), &json!("{}")));
+    let call = ask(&custom)[0].take();
+    assert_eq!((&call["type"], &call["name"]), (&json!("custom_tool_call"), &json!("patch")));
+    assert!(call["input"].is_string() && call.get("arguments").is_none(), "{call}");
+}
+
+#[test]
+fn some_tools_may_be_allowed() {
+    let server = tool_server();
+    let tool = |name: &str| {
+        json!({ "type": "function", "function": {
+            "name": name, "parameters": { "type": "object", "properties": {}, "additionalProperties": false },
+        }})
+    };
+    let allowed = json!({ "type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{ "type": "function", "function": { "name": "b.c:d" } }],
+    }});
+    let fields = json!({
+        "tools": [tool("a"), tool("b.c:d")], "tool_choice": allowed, "max_tokens": 100,
+    });
+    let answer = post(&server, CHAT, &chat_with(&fields)).ok();
+    let calls = answer["choices"][0]["message"]["tool_calls"].as_array().unwrap();
+    assert!(calls.iter().all(|call| call["function"]["name"] == "b.c:d"), "{calls:?}");
+    assert!(!calls.is_empty());
+}
+
+#[test]
+fn requests_of_coding_agents_are_accepted() {
+    let server = tool_server();
+    let folder = at("apps/server/tests/agents");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() > 20);
+    for file in files {
+        let fixture: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let path = fixture["path"].as_str().unwrap();
+        let mut body = fixture["body"].clone();
+        if fixture["method"] != "POST" {
+            continue;
+        }
+        body["model"] = NAME.into();
+        let limit = if path == RESPONSES { "max_output_tokens" } else { "max_tokens" };
+        if !path.contains("count_tokens") {
+            body[limit] = 2.into();
+        }
+        let answer = post(&server, path, &body);
+        let is_long = answer.status == 400
+            && ["prompt is too long: ", "maximum context length is"]
+                .iter()
+                .any(|text| answer.body.contains(text));
+        let name = file.file_name().unwrap().to_str().unwrap();
+        // Only a hosted search is beyond this server.
+        if name == "claude_code_web_search.json" {
+            assert!(answer.body.contains("tools[0].type"), "{}", answer.body);
+            continue;
+        }
+        assert!(answer.status == 200 || is_long, "{name}: {}", answer.body);
+    }
+}
