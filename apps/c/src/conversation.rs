@@ -56,14 +56,13 @@ fn list<T>(
 #[cfg(test)]
 mod tests {
     #[test]
-    fn errors_name_the_message_and_the_tool() {
+    fn errors_name_the_message() {
         let user = r#"{"role": "user", "content": "a"}"#;
         for (json, place) in [
             (
                 format!(r#"{{"messages": [{user}, {{"role": "user", "content": 7}}]}}"#),
                 "messages[1]: ",
             ),
-            (format!(r#"{{"messages": [{user}], "tools": [7]}}"#), "tools[0]: "),
             (r#"{"messages": 7}"#.to_owned(), "messages: expected a list"),
         ] {
             let failure = format!("{:?}", super::read(&json).unwrap_err());
