@@ -151,7 +151,7 @@ typedef struct nestling_engine_options {
     // sizeof of this struct.
     size_t size;
     // Memory budget of all models in bytes: weights, KV cache and scratch. 0 means the free memory that the system
-    // reports, less a margin; UINT64_MAX means no limit.
+    // reports, less a margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit.
     uint64_t memory_budget;
     // Threads that compute; 0 is one for each core.
     uint32_t threads;
@@ -206,7 +206,8 @@ typedef struct nestling_model_options {
     // NULL means "auto".
     const char *device;
     // Memory budget in bytes for weights, KV cache and scratch. 0 means the free memory that the system reports, less a
-    // margin; UINT64_MAX means no limit. Must be 0 with `engine`, like `threads`.
+    // margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit. Must be 0 with
+    // `engine`, like `threads`.
     uint64_t memory_budget;
     // GPU memory budget in bytes; 0 means all of it.
     uint64_t device_budget;

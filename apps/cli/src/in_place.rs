@@ -91,9 +91,10 @@ impl InPlaceFile {
         let mut used = BTreeSet::new();
         for matrix in &shape.matrices {
             let place = self.checkpoint.matrix(matrix.id);
-            used.extend(
-                place.iter().flat_map(|place| place.tensors()).map(|(name, _)| name.to_owned()),
-            );
+            for place in &place {
+                used.extend(place.tensors().map(|(name, _)| name.to_owned()));
+                used.extend(place.scale_tensors().map(str::to_owned));
+            }
         }
         let floats = shape.floats.iter().map(|float| self.checkpoint.float(float.id));
         used.extend(floats.flatten().map(|place| place.name().to_owned()));

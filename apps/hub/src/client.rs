@@ -13,6 +13,9 @@ use ureq::{Agent, Body, Timeout};
 
 const REDIRECTS_MAX: usize = 10;
 
+/// Maximum size of a response's head in bytes.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
 /// Minimum number of bytes that must arrive within [`Limits::silence`].
 const LEAST_BYTES: u64 = 16 << 10;
 
@@ -71,6 +74,7 @@ impl Client {
         let config = Agent::config_builder()
             .user_agent(concat!("nestling/", env!("CARGO_PKG_VERSION")))
             .max_redirects(0)
+            .max_response_header_size(HEAD_BYTES_MAX)
             .timeout_resolve(Some(limits.connect))
             .timeout_connect(Some(limits.connect))
             .timeout_send_request(Some(limits.silence))
@@ -264,6 +268,60 @@ mod tests {
 
     fn uri(text: &str) -> Uri {
         text.parse().unwrap()
+    }
+
+    /// Starts a server that answers one request with `head` and then repeats `rest` until the client closes
+    /// the connection. Returns its address, and the number of bytes sent.
+    fn endless(
+        head: &'static str,
+        rest: &'static [u8],
+        pause: Duration,
+    ) -> (String, std::thread::JoinHandle<usize>) {
+        use std::io::Write as _;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/x", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            let mut sent = 0;
+            while sent < 1 << 30 && stream.write_all(rest).is_ok() {
+                sent += rest.len();
+                std::thread::sleep(pause);
+            }
+            sent
+        });
+        (address, server)
+    }
+
+    #[test]
+    fn response_heads_are_limited() {
+        for line in [&b"X: 0123456789\r\n"[..], b"0123456789abcdef"] {
+            let (address, server) =
+                endless("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nY: ", line, Duration::ZERO);
+            let client = Client::new(None, Limits::default());
+            let error = client.get(&address, None, None).unwrap_err();
+            assert!(matches!(error, RequestError::Unreachable(_)), "{error:?}");
+            drop(client);
+            // What the system buffers between the two was sent too.
+            let sent = server.join().unwrap();
+            assert!(sent < 32 << 20, "{sent} bytes of a head");
+        }
+    }
+
+    /// Each byte of a head arrives within the silence, but the head as a whole does not.
+    #[test]
+    fn slow_response_heads_are_not_waited_for_without_end() {
+        let (address, server) = endless("HTTP/1.1 200 OK\r\nY: ", b"x", Duration::from_millis(20));
+        let limits = Limits { silence: Duration::from_millis(500), ..Limits::default() };
+        let client = Client::new(None, limits);
+        let started = Instant::now();
+        let error = client.get(&address, None, None).unwrap_err();
+        assert!(matches!(error, RequestError::Unreachable(_)), "{error:?}");
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+        drop(client);
+        server.join().unwrap();
     }
 
     #[test]

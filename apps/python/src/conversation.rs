@@ -20,12 +20,11 @@ pub(crate) fn read(json: &str) -> Result<AskedConversation, Failure> {
     let mut fields: Map<String, Value> =
         serde_json::from_str(json).map_err(|error| wrong("JSON", &error))?;
     let messages = fields.remove("messages").ok_or_else(|| wrong("messages", &"absent"))?;
-    let messages: Vec<Message> =
-        serde_json::from_value(messages).map_err(|error| wrong("messages", &error))?;
+    let messages: Vec<Message> = list("messages", messages, serde_json::from_value)?;
     let mut conversation = Conversation::new(messages);
     let tools = match fields.remove("tools") {
         None | Some(Value::Null) => Vec::new(),
-        Some(tools) => serde_json::from_value(tools).map_err(|error| wrong("tools", &error))?,
+        Some(tools) => list("tools", tools, serde_json::from_value)?,
     };
     match fields.remove("template_arguments") {
         None | Some(Value::Null) => {}
@@ -48,4 +47,20 @@ pub(crate) fn read(json: &str) -> Result<AskedConversation, Failure> {
 /// Returns messages as JSON in the format of the OpenAI API.
 pub(crate) fn written(messages: &[Message]) -> Result<String, Failure> {
     serde_json::to_string(messages).map_err(|error| Failure::caller(format!("messages: {error}")))
+}
+
+/// Reads a list. Errors name the invalid item, because errors of serde do not contain its index.
+fn list<T>(
+    name: &str,
+    items: Value,
+    read: fn(Value) -> serde_json::Result<T>,
+) -> Result<Vec<T>, Failure> {
+    let wrong = |place: String, error: &dyn std::fmt::Display| {
+        Failure::caller(format!("conversation: {place}: {error}"))
+    };
+    let Value::Array(items) = items else { return Err(wrong(name.into(), &"expected a list")) };
+    let item = |(index, item): (usize, Value)| {
+        read(item).map_err(|error| wrong(format!("{name}[{index}]"), &error))
+    };
+    items.into_iter().enumerate().map(item).collect()
 }

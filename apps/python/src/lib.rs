@@ -9,6 +9,7 @@ mod arrays;
 mod call;
 mod chat;
 mod conversation;
+mod engine;
 mod error;
 mod event;
 mod gather;
@@ -31,6 +32,8 @@ mod _core {
     use crate::arrays::Array;
     #[pymodule_export]
     use crate::chat::Chat;
+    #[pymodule_export]
+    use crate::engine::Engine;
     #[pymodule_export]
     use crate::generation::Generation;
     #[pymodule_export]

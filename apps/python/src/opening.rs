@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::call::call;
+use crate::engine::Engine;
 use crate::error::Failure;
 use crate::model::Model;
 use crate::progress::Progress;
@@ -34,23 +35,29 @@ impl CancelToken {
 /// Opens a model. `options` is JSON. `progress` is called on this thread with the number of finished parts
 /// and the total.
 #[pyfunction]
-#[pyo3(signature = (path, options, progress=None, cancel=None))]
+#[pyo3(signature = (path, options, progress=None, cancel=None, engine=None))]
 pub(crate) fn open(
     py: Python<'_>,
     path: std::path::PathBuf,
     options: &str,
     progress: Option<Py<PyAny>>,
     cancel: Option<&CancelToken>,
+    engine: Option<&Engine>,
 ) -> PyResult<Model> {
     let opened = call(py, || {
         let options = OpenOptions::read(options)?;
         let mut progress = Progress::new(progress);
         let told = progress.counters();
+        let engine = engine.map(Engine::get).transpose()?;
+        options.check_shared(engine.is_some())?;
         let mut builder = options
             .builder(&path)
             .progress(move |at| told.set(at.parts_done as u64, at.parts_total as u64));
         if let Some(cancel) = cancel {
             builder = builder.cancel(&cancel.token);
+        }
+        if let Some(engine) = engine {
+            builder = builder.in_engine(engine);
         }
         let mut opening = std::pin::pin!(builder.open_async());
         let mut meanwhile = |py: Python<'_>| progress.tell(py);
@@ -98,6 +105,15 @@ impl OpenOptions {
             Some(unknown) => Err(Failure::caller(format!("options: {unknown}: unknown"))),
             None => Ok(asked),
         }
+    }
+
+    /// Refuses options of an engine for a model that shares one.
+    fn check_shared(&self, is_shared: bool) -> Result<(), Failure> {
+        let EngineOptions { threads, memory_budget, .. } = &self.engine;
+        if is_shared && (threads.is_some() || memory_budget.is_some()) {
+            return Err(Failure::caller("memory_budget and threads are options of the engine"));
+        }
+        Ok(())
     }
 
     fn builder(self, path: &std::path::Path) -> Builder {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nestling::guide::{Guide, GuideError, ToolChoice, ToolGuide};
 use nestling::{ConstraintSource, GenerateOptions, ToolSchema};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::Failure;
 
@@ -21,8 +21,8 @@ pub(crate) fn read(json: &str, tools: &[ToolSchema]) -> Result<GenerationOptions
         serde_json::from_str(json).map_err(|error| wrong(&error))?;
     let form = form(&mut fields)?;
     let choice = choice(text(&mut fields, "tool_choice")?, tools)?;
-    let mut options: GenerateOptions =
-        serde_json::from_value(Value::Object(fields)).map_err(|error| wrong(&error))?;
+    let mut options: GenerateOptions = serde_json::from_value(Value::Object(fields.clone()))
+        .map_err(|error| wrong(&named(&fields, &error.to_string())))?;
     let calls = !choice.tools(tools).is_empty();
     options.constraint = match form {
         Some(_) if calls => {
@@ -33,6 +33,26 @@ pub(crate) fn read(json: &str, tools: &[ToolSchema]) -> Result<GenerationOptions
         form => form,
     };
     Ok(GenerationOptions { options, choice })
+}
+
+/// Adds the name of the first invalid field to an error, because errors of serde do not contain it. The fields
+/// are read one at a time; those that are missing have defaults.
+fn named(fields: &Map<String, Value>, error: &str) -> String {
+    let alone = |options| serde_json::from_value::<GenerateOptions>(options).err();
+    for (name, value) in fields {
+        if name == "sampling"
+            && let Value::Object(sampling) = value
+        {
+            for (name, value) in sampling {
+                if let Some(error) = alone(json!({ "sampling": { name: value } })) {
+                    return format!("{name}: {error}");
+                }
+            }
+        } else if let Some(error) = alone(json!({ name: value })) {
+            return format!("{name}: {error}");
+        }
+    }
+    error.to_owned()
 }
 
 fn text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Failure> {

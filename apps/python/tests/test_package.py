@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 import numpy as np
 import pytest
-from conftest import BUNDLED
+from conftest import BUNDLED, GGUF
 
 import nestling
 
@@ -290,6 +290,58 @@ def test_loglikelihood_is_what_the_rows_say(model: nestling.Model) -> None:
     assert not model.loglikelihood(tokens, [(chosen[0] + 1) % 4096]).is_greedy
     with pytest.raises(nestling.CallerError):
         model.loglikelihood("", "The")
+
+
+def test_continuations_share_their_context(model: nestling.Model) -> None:
+    context = model.encode("The ship and the storm went on and on. " * 24, add_special=True)
+    model.loglikelihood(context, [5, 6])
+
+    def seconds(shares: bool) -> float:
+        start = time.perf_counter()
+        for token in range(6):
+            others = context if shares else [*context[:1], 100 + token, *context[2:]]
+            likelihood = model.loglikelihood(others, [token + 7, 6])
+            assert likelihood.tokens == [token + 7, 6] and len(likelihood.logprobs) == 2
+        return time.perf_counter() - start
+
+    # Fewer than 64 tokens of a shared context are computed again, and all of another one.
+    assert len(context) > 200
+    assert seconds(shares=True) < 0.7 * seconds(shares=False)
+
+
+def test_models_of_an_engine_share_its_budget() -> None:
+    engine = nestling.Engine(memory_budget=400 << 20, threads=1)
+    assert engine.memory_budget == 400 << 20 and engine.memory_used == 0
+    first = nestling.open(BUNDLED, device="cpu", engine=engine)
+    used = engine.memory_used
+    assert used > 0
+    second = nestling.open(GGUF, device="cpu", engine=engine)
+    assert engine.memory_used > used
+    for model in (first, second):
+        status = model.status()
+        assert status.memory_budget == 400 << 20 and status.memory_used == engine.memory_used
+    with pytest.raises(nestling.CallerError, match="options of the engine"):
+        nestling.open(BUNDLED, engine=engine, threads=2)
+    with pytest.raises(TypeError, match="engine: expected an Engine"):
+        nestling.open(BUNDLED, engine=first)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="threads"):
+        nestling.Engine(threads=True)
+    # The models keep the engine running.
+    del engine
+    assert first.generate("The ship", **GREEDY).text()
+
+
+@pytest.mark.parametrize("name", ["seed", "top_k", "max_tokens", "priority"])
+def test_errors_of_options_name_the_field(model: nestling.Model, name: str) -> None:
+    value = 1000 if name == "priority" else -1
+    with pytest.raises(nestling.CallerError, match=rf"options: {name}: .*{value}"):
+        model.generate("The ship", **{name: value})  # type: ignore[arg-type]
+
+
+def test_errors_of_conversations_name_the_message(model: nestling.Model) -> None:
+    messages = [{"role": "user", "content": "Hello"}, {"role": "user", "content": 7}]
+    with pytest.raises(nestling.CallerError, match=r"messages\[1\]: "):
+        model.chat(messages=messages)
 
 
 def test_arrays_lie_where_the_engine_wrote_them(model: nestling.Model) -> None:

@@ -241,8 +241,10 @@ pub struct GenerateOptions {
     /// Number of likeliest tokens to report with the log-probability of each prompt token, as
     /// [`crate::Event::PromptToken`].
     ///
-    /// If set, the whole prompt is computed, even if the session has it cached.
+    /// If set, the prompt is computed from `prompt_logprobs_from` on, even if the session has it cached.
     pub prompt_logprobs: Option<usize>,
+    /// Index of the first prompt token that `prompt_logprobs` reports. Ignored if `hidden` is set.
+    pub prompt_logprobs_from: usize,
     /// Hidden rows of the prompt to report as [`crate::Event::Hidden`]. With `max_tokens` 0 they serve as
     /// embeddings.
     pub hidden: Option<HiddenRows>,
@@ -303,6 +305,7 @@ impl Default for GenerateOptions {
             show_special: false,
             token_events: false,
             prompt_logprobs: None,
+            prompt_logprobs_from: 0,
             hidden: None,
             level: None,
             dual: None,

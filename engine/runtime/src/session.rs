@@ -293,7 +293,8 @@ impl Session {
             self.model.engine.place(core, prompt.tokens.len(), answer.tokens_max, at_once)?;
         let (logprobs, hidden) = (options.prompt_logprobs, options.hidden);
         let length = prompt.tokens.len();
-        let prompt_rows = PromptRows { logprobs, hidden, length, done: 0 };
+        let done = hidden.map_or(options.prompt_logprobs_from.saturating_sub(1), |_| 0);
+        let prompt_rows = PromptRows { logprobs, hidden, length, done };
         let first_needed = prompt_rows.first_needed(length - 1, answer.tokens_max > 0);
         let scope = core.prefix_scope(levels, options.cache_salt.clone());
         let beginning = &prompt.tokens[..first_needed];

@@ -130,9 +130,7 @@ impl RestoredPrefix {
     }
 }
 
-/// Loads the stored prefix of a prompt into the pool, if loading is faster than computing.
-///
-/// Only pages and states missing from the pool are read.
+/// Loads the parts of a stored prefix that the pool lacks, if loading is faster than computing.
 pub(crate) fn bring(
     core: &ModelCore,
     scope: &PrefixScope,
@@ -143,22 +141,22 @@ pub(crate) fn bring(
     let keys = page_keys(scope, beginning, beginning.len() / PAGE_POSITIONS);
     let mut brought =
         RestoredPrefix { pool: core.pool.clone(), pages: Vec::new(), states: Vec::new() };
-    let mut missing = MissingKeys::find(core, store, &keys, &mut brought)?;
+    let missing = MissingKeys::find(core, store, &keys, &mut brought)?;
     let bytes = missing.bytes(core);
     if missing.is_empty() || !store.pays(bytes, seconds_to_compute(core, missing.tokens())) {
         return None;
     }
-    if let Some(key) = missing.state.take() {
-        load_batch(core, store, StoredKind::State, &[key], &mut brought).then_some(())?;
+    let mut load = |kind, keys: &[PrefixKey]| load_batch(core, store, kind, keys, &mut brought);
+    let has_state = missing.state.is_none_or(|key| load(StoredKind::State, &[key]));
+    let mut batches = missing.pages.chunks((BATCH_BYTES / core.limits.page_bytes.max(1)).max(1));
+    let is_loaded =
+        has_state && batches.all(|batch| !cancel.is_cancelled() && load(StoredKind::Page, batch));
+    // What follows an unreadable page is recomputed. It may be unreadable too, so it is also written again.
+    let is_read = |key: &&PrefixKey| has_state && is_known(core, store, StoredKind::Page, key);
+    for key in keys.iter().filter(|_| !is_loaded).skip_while(is_read) {
+        store.forget(&[StoredKind::Page, StoredKind::State].map(|kind| PageName::new(kind, key)));
     }
-    let page_bytes = core.limits.page_bytes;
-    for batch in missing.pages.chunks((BATCH_BYTES / page_bytes.max(1)).max(1)) {
-        if cancel.is_cancelled() || !load_batch(core, store, StoredKind::Page, batch, &mut brought)
-        {
-            break;
-        }
-    }
-    Some(brought)
+    has_state.then_some(brought)
 }
 
 /// Estimates the seconds for computing `tokens` prompt tokens from measured steps.
@@ -167,6 +165,10 @@ fn seconds_to_compute(core: &ModelCore, tokens: usize) -> Option<f64> {
     let rows = core.limits.rows_max.clamp(1, tokens.max(1));
     let step = scheduler.costs.seconds(rows)?;
     Some(step * tokens as f64 / rows as f64)
+}
+
+fn is_known(core: &ModelCore, store: &PageStore, kind: StoredKind, key: &PrefixKey) -> bool {
+    find(&core.pool, kind, key).is_some() || store.holds(&PageName::new(kind, key))
 }
 
 /// Keys found in the store but not in the pool.
@@ -185,9 +187,7 @@ impl MissingKeys {
         keys: &[PrefixKey],
         brought: &mut RestoredPrefix,
     ) -> Option<Self> {
-        let has = |kind, key: &PrefixKey| find(&core.pool, kind, key).is_some();
-        let stored = |kind, key: &PrefixKey| store.holds(&PageName::new(kind, key));
-        let known = |kind, key: &PrefixKey| has(kind, key) || stored(kind, key);
+        let known = |kind, key: &PrefixKey| is_known(core, store, kind, key);
         let count = keys.iter().take_while(|key| known(StoredKind::Page, key)).count();
         let mut keys = &keys[..count];
         let mut state = None;

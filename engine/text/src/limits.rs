@@ -59,6 +59,9 @@ pub(super) const AUTOMATA_MAX: usize = 96;
 /// Maximum size in bytes of one automaton of a regular expression.
 pub(super) const AUTOMATON_BYTES_MAX: usize = 4 << 20;
 
+/// Maximum number of backtracking steps per match. Matches of published tokenizers take a few.
+pub(super) const BACKTRACKS_MAX: usize = 1_000_000;
+
 /// Maximum length in bytes of a text that a part searches for or inserts.
 pub(super) const WORD_BYTES_MAX: usize = 256;
 

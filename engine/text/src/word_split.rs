@@ -12,7 +12,7 @@ use tokenizers::{
 };
 
 use super::encode_stop::EncodeStop;
-use super::limits::{AUTOMATON_BYTES_MAX, BYTES_PER_SPLIT};
+use super::limits::{AUTOMATON_BYTES_MAX, BACKTRACKS_MAX, BYTES_PER_SPLIT};
 use super::tokenizer_parts::Fault;
 
 /// Normalization steps, applied before a text is split.
@@ -251,6 +251,40 @@ fn regex(kind: &'static str, part: &Value) -> Result<Regex, Fault> {
         _ => return Err((kind, "one pattern", "none, or two".into())),
     };
     let mut builder = RegexBuilder::new(&source);
-    let built = builder.delegate_size_limit(AUTOMATON_BYTES_MAX).build();
+    builder.delegate_size_limit(AUTOMATON_BYTES_MAX).backtrack_limit(BACKTRACKS_MAX);
+    let built = builder.build();
     built.map_err(|error| (kind, "a regular expression of moderate size", error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fancy_regex::{Error, RuntimeError};
+
+    /// Without the limit, the search takes 2^40 steps. Inner parts without look-around are matched in linear
+    /// time, so the look-ahead must follow the repetition.
+    #[test]
+    fn backtracking_is_limited() {
+        let part = serde_json::json!({"pattern": {"Regex": "(a+)+(?!a)b"}});
+        let regex = regex("pre_tokenizer", &part).unwrap();
+        let text = "a".repeat(40);
+        let found = regex.find_iter(&text).next().unwrap();
+        let is_limited =
+            matches!(found, Err(Error::RuntimeError(RuntimeError::BacktrackLimitExceeded)));
+        assert!(is_limited, "{found:?}");
+        // The rest of a text becomes one piece, and what was found before it is kept.
+        let text = format!("ab{text}");
+        let found = Matches { regex: &regex, stop: None }.find_matches(&text).unwrap();
+        assert_eq!(found, [((0, 2), true), ((2, text.len()), false)]);
+    }
+
+    #[test]
+    fn automata_are_limited() {
+        let compile = |source: &str| {
+            let part = serde_json::json!({ "pattern": { "Regex": source } });
+            regex("pre_tokenizer", &part)
+        };
+        assert!(compile("((a{2}){2}){2}").is_ok());
+        assert!(compile("((a{100}){100}){100}").is_err());
+    }
 }

@@ -15,11 +15,14 @@ use crate::tiktoken;
 use crate::weight_files::{not_a_checkpoint, open_weights, read_error, read_small, read_source};
 use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
+mod companions;
 mod gguf;
 mod scaled;
 mod slices;
 mod tensor_checks;
 mod unknown;
+
+use companions::Companion;
 
 pub use crate::weight_files::TensorInfo;
 pub use scaled::ScaledScratch;
@@ -77,6 +80,8 @@ pub struct Checkpoint {
     tensors: BTreeMap<String, TensorInfo>,
     /// Hash of the headers of GGUF files.
     headers_hash: Option<u128>,
+    /// Scale tensors of NVFP4 tensors, keyed by the name of the scaled tensor.
+    companions: BTreeMap<String, Companion>,
 }
 
 impl Checkpoint {
@@ -128,6 +133,7 @@ impl Checkpoint {
             files,
             tensors,
             headers_hash: None,
+            companions: BTreeMap::new(),
         };
         checkpoint.check_tensors()?;
         Ok(checkpoint)
@@ -238,6 +244,18 @@ impl Checkpoint {
         first: u64,
         out: &mut [f32],
     ) -> Result<(), ImportError> {
+        let decode = |bytes: &[u8], out: &mut [f32]| tensor.element.decode(bytes, out);
+        self.read_decoded(tensor, first, out, &decode)
+    }
+
+    /// Reads like [`Self::read_f32_from`], with another function that decodes whole blocks.
+    fn read_decoded(
+        &self,
+        tensor: &TensorInfo,
+        first: u64,
+        out: &mut [f32],
+        decode: &dyn Fn(&[u8], &mut [f32]),
+    ) -> Result<(), ImportError> {
         let end = first.checked_add(out.len() as u64);
         if end.is_none_or(|end| end > tensor.elements()) {
             return Err(ImportError::Limit {
@@ -263,9 +281,9 @@ impl Checkpoint {
             let count = if whole > 0 { whole * size } else { rest.len().min(size - skipped) };
             let (part, later) = rest.split_at_mut(count);
             if whole > 0 {
-                tensor.element.decode(bytes, part);
+                decode(bytes, part);
             } else {
-                tensor.element.decode(bytes, &mut cut[..size]);
+                decode(bytes, &mut cut[..size]);
                 part.copy_from_slice(&cut[skipped..skipped + count]);
             }
             if let Some(index) = part.iter().position(|value| !value.is_finite()) {

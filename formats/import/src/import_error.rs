@@ -133,10 +133,10 @@ pub enum ImportError {
         /// Number of such tensors.
         count: usize,
     },
-    /// Block scales in a separate tensor, as llama.cpp writes them for NVFP4. Ignoring the tensor would give
+    /// Scales in a separate tensor beside a tensor of a type other than NVFP4. Ignoring the scales would give
     /// wrong weights.
     #[error(
-        "{file}: {count} tensors scale the blocks of others, which is not supported, the first is \
+        "{file}: {count} tensors scale others that are not NVFP4, which is not supported, the first is \
          `{tensor}`"
     )]
     CompanionScale {

@@ -208,6 +208,9 @@ fn text_that_is_no_configuration_is_refused() {
         let short = &text[..text.len().min(20)];
         assert!(ModelConfig::from_json("config.json", text.as_bytes()).is_err(), "{short}");
     }
+    let deep = format!("{{\"a\": {deep}");
+    let error = ModelConfig::from_json("config.json", deep.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("recursion limit"), "{error}");
     let twice = published().to_string().replacen('{', "{\"hidden_size\": 1,", 1);
     let error = ModelConfig::from_json("config.json", twice.as_bytes()).unwrap_err().to_string();
     assert!(error.contains("duplicate key `hidden_size`"), "{error}");

@@ -36,7 +36,7 @@ from ._events import (
     ToolCallStart,
     Usage,
 )
-from ._model import Chat, Message, Model, Session, Status, ToolLike, open, open_async
+from ._model import Chat, Engine, Message, Model, Session, Status, ToolLike, open, open_async
 from ._numbers import Likelihood
 from ._options import Options
 from ._schema import Tool, schema_of, tool
@@ -48,6 +48,7 @@ __all__ = [
     "BusyError",
     "CallerError",
     "Chat",
+    "Engine",
     "Event",
     "Events",
     "FinishReason",

@@ -16,6 +16,12 @@ class CancelToken:
     def cancel(self) -> None: ...
 
 @final
+class Engine:
+    def __new__(cls, memory_budget: int | None = None, threads: int | None = None) -> Engine: ...
+    def memory_budget(self) -> int | None: ...
+    def memory_used(self) -> int: ...
+
+@final
 class HubPaths:
     def __new__(
         cls,
@@ -74,6 +80,7 @@ def open(
     options: str,
     progress: Callable[[int, int], object] | None = None,
     cancel: CancelToken | None = None,
+    engine: Engine | None = None,
 ) -> Model: ...
 def fetch(
     name: str,

@@ -76,14 +76,16 @@ def open(
     kv_dtype: Literal["f16", "f32", "int8"] | None = None,
     level: Literal[2, 3, 4, 6, 8] | None = None,
     residence: Residence | None = None,
+    engine: Engine | None = None,
     progress: Progress = None,
 ) -> Model:
     """Opens a model: a `.nest` store, a GGUF file in place, the folder of a Hugging Face checkpoint, or `hf:owner/name`.
 
     What `hf:owner/name[:file][@revision]` names is downloaded unless it is here: of a store the sections that `level` needs;
     GGUF files and checkpoints run as they are. Without a path it is the small model of the package `nestling-storyteller`. Budgets are bytes; without one for memory
-    the model stays within what the system says is free, and `math.inf` is no limit. `progress` is a function of parts
-    done and parts in all, or True for a bar. Ctrl-C stops it.
+    the model stays within the free memory that the system reports, which only Linux does; `math.inf` is no limit. `progress` is a function of parts
+    done and parts in all, or True for a bar. Ctrl-C stops it. Models opened in one `engine` share its threads and memory
+    budget.
     """
     told = dict(locals())
     del told["path"], told["progress"]
@@ -109,12 +111,13 @@ def _open(
     cancel: _core.CancelToken,
 ) -> Model:
     told = dict(options)
+    engine = told.pop("engine", None)
+    if engine is not None and not isinstance(engine, Engine):
+        raise TypeError(f"engine: expected an Engine, found {type(engine).__name__}")
     for name, value in told.items():
         if isinstance(value, bool):
             raise TypeError(f"{name}: expected a number or a str, found {value!r}")
-    budget = told.get("memory_budget")
-    if budget is not None:
-        told["memory_budget"] = 2**64 - 1 if budget == math.inf else int(budget)
+    told["memory_budget"] = _bytes(told.get("memory_budget"))
     if isinstance(path, str) and path.startswith(PREFIX):
         show, end = hears(progress, "fetching", "B")
         try:
@@ -123,9 +126,15 @@ def _open(
             end()
     show, end = hears(progress, "opening", "part")
     try:
-        return Model(_core.open(_bundled() if path is None else path, dumps(told), show, cancel))
+        shared = None if engine is None else engine._engine
+        return Model(_core.open(_bundled() if path is None else path, dumps(told), show, cancel, shared))
     finally:
         end()
+
+
+def _bytes(budget: float | None) -> int | None:
+    """A budget in bytes as the extension module reads it."""
+    return 2**64 - 1 if budget == math.inf else None if budget is None else int(budget)
 
 
 def _bundled() -> str:
@@ -135,6 +144,30 @@ def _bundled() -> str:
         words = "without a path it is the bundled model: pip install nestling-storyteller"
         raise CallerError(words) from error
     return str(nestling_storyteller.path())
+
+
+class Engine:
+    """Threads and a memory budget that several models share: `nestling.open(path, engine=engine)`.
+
+    The budget is in bytes. By default it is the free memory that the system reports, less a margin. Only Linux reports it;
+    on other systems there is no limit. `math.inf` means no limit, too.
+    """
+
+    def __init__(self, *, memory_budget: float | None = None, threads: int | None = None) -> None:
+        for name, value in (("memory_budget", memory_budget), ("threads", threads)):
+            if isinstance(value, bool):
+                raise TypeError(f"{name}: expected a number, found {value!r}")
+        self._engine = _core.Engine(_bytes(memory_budget), threads)
+
+    @property
+    def memory_budget(self) -> int | None:
+        """The budget in bytes; None means no limit."""
+        return self._engine.memory_budget()
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes of the budget that the models use."""
+        return self._engine.memory_used()
 
 
 class Model:
@@ -228,15 +261,17 @@ class Model:
             raise CallerError("a context without tokens: nothing is before the continuation's first one")
         if len(before) == len(tokens):
             raise CallerError("a continuation without tokens")
-        told = written({"max_tokens": 0, "prompt_logprobs": 1})
+        first = len(before)
+        # Continuations of one context share its computed pages.
+        told = written({"max_tokens": 0, "prompt_logprobs": 1}, prompt_logprobs_from=first)
         generation = self._model.session().generate_tokens(tokens, told)
         _, logprobs, best, _, _ = generation.gather(0)
-        start = len(before)
+        start = len(logprobs) - (len(tokens) - first)
         likeliest = best.tolist()[start:]
         return Likelihood(
             logprob=math.fsum(logprobs.tolist()[start:]),
-            is_greedy=likeliest == tokens[start:],
-            tokens=tokens[start:],
+            is_greedy=likeliest == tokens[first:],
+            tokens=tokens[first:],
             _logprobs=logprobs,
             _start=start,
         )

@@ -208,8 +208,8 @@ struct Weights<'a> {
     dense_top: Level,
     /// Codec of each layer's matrix kind; experts of a layer share it.
     codecs: BTreeMap<(Option<u32>, u8, [bool; 2]), u32>,
-    /// Codec of exactly stored blocks, by type number and span.
-    exact_codecs: BTreeMap<(u32, u8), u32>,
+    /// Codec of exactly stored blocks, by type number, span and presence of a scale tensor.
+    exact_codecs: BTreeMap<(u32, u8, bool), u32>,
 }
 
 impl<'a> Weights<'a> {
@@ -338,8 +338,8 @@ impl Weights<'_> {
         let MatrixShape { id, rows, cols } = *matrix;
         let scaled = blocks.codec();
         let add = || plan.add_scaled_codec(scaled);
-        let codec =
-            *self.exact_codecs.entry((blocks.kind.number(), blocks.span)).or_insert_with(add);
+        let key = (blocks.kind.number(), blocks.span, blocks.companion);
+        let codec = *self.exact_codecs.entry(key).or_insert_with(add);
         let form = PlaneForm::Scaled(scaled.form);
         let encoding = Encoding::Nested { layout: layout(id.kind), codec, form };
         let levels = levels_with_offset(0, self.options.level.min(scaled.form.top()));

@@ -120,9 +120,9 @@ fn groups(checkpoint: &Checkpoint) -> Vec<(GroupId, Vec<MatrixShape>)> {
     groups
 }
 
-/// Codecs keyed by block type and span.
+/// Codecs keyed by block type, span and presence of a scale tensor.
 #[derive(Default)]
-struct Codecs(BTreeMap<(u32, u8), u32>);
+struct Codecs(BTreeMap<(u32, u8, bool), u32>);
 
 impl Codecs {
     fn matrix(
@@ -137,10 +137,10 @@ impl Codecs {
             let levels = [Some(Level::L8); Plane::ALL.len()];
             return Matrix { kind: id.kind, rows, cols, encoding, levels };
         };
-        let ScaledBlocks { kind, span } = blocks;
+        let ScaledBlocks { kind, span, companion } = blocks;
         let codec = blocks.codec();
         let add = || plan.add_scaled_codec(codec);
-        let number = *self.0.entry((kind.number(), span)).or_insert_with(add);
+        let number = *self.0.entry((kind.number(), span, companion)).or_insert_with(add);
         let layout = layout(id.kind);
         let form = PlaneForm::Scaled(codec.form);
         let encoding = Encoding::Nested { layout, codec: number, form };

@@ -7,6 +7,8 @@ mod guides;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod library_limits;
+#[cfg(test)]
 mod narrowed;
 #[cfg(test)]
 mod walker;

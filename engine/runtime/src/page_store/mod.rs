@@ -1,10 +1,9 @@
 //! Page store: KV pages and recurrent states on disk, keyed by shared prefixes.
 //!
 //! Stored prefixes are read back if that is faster than recomputing them, also by a later process. Each page
-//! is a separate file, with a name that hashes everything it depends on, and a checksum. Damaged or missing
-//! pages count as misses and are recomputed. A thread of the store writes in the background. It drops pages
-//! that it cannot keep up with, and evicts the least recently used ones beyond the budget. A disk failure
-//! pauses only the writing.
+//! is a file with a checksum; its name hashes everything it depends on. Damaged or missing pages count as
+//! misses and are recomputed. A thread of the store writes in the background. It drops pages that it cannot
+//! keep up with, and evicts the least recently used ones beyond the budget. A disk failure pauses only writes.
 
 mod files;
 mod index;
@@ -82,15 +81,13 @@ pub struct PageStoreStatus {
     pub hits: u64,
     /// Pages written.
     pub writes: u64,
-    /// Pages dropped instead of written, because the queue was full, their memory was reused, or writing is
-    /// disabled.
+    /// Pages not written, because the queue was full, their memory was reused, or writing is disabled.
     pub dropped: u64,
     /// Damaged pages, which were removed.
     pub damaged: u64,
     /// Failed reads and writes.
     pub failed: u64,
-    /// True if pages are written. False while another store owns the directory, and for a while after a
-    /// failed write.
+    /// False while another store owns the directory, and for a while after a failed write.
     pub is_writing: bool,
 }
 
@@ -243,9 +240,7 @@ impl PageStore {
         names.iter().rev().for_each(|name| shared.files.touch(name));
     }
 
-    /// Queues a page for writing.
-    ///
-    /// The writer thread calls `contents` later. It returns `None` if the contents are gone by then.
+    /// Queues a page for writing. The writer thread calls `contents`, which returns `None` if they are gone.
     pub(crate) fn offer(
         &self,
         kind: StoredKind,
@@ -258,6 +253,12 @@ impl PageStore {
     /// Removes a page, so that it is never read again.
     pub(crate) fn remove(&self, name: PageName) {
         self.inner.shared.remove(name);
+    }
+
+    /// Removes pages from the index, so that they are written when they are offered again.
+    pub(crate) fn forget(&self, names: &[PageName]) {
+        let mut state = self.inner.shared.lock();
+        names.iter().for_each(|name| state.index.remove(name));
     }
 
     pub(crate) fn is(&self, other: &Self) -> bool {

@@ -309,8 +309,7 @@ impl SharedStore {
     /// Records a failed write or removal.
     ///
     /// If only this name is unusable, for example because a directory has it, other pages are still written.
-    /// Otherwise the storage is full, missing or broken: pages are still read, and writing is suspended for a
-    /// while.
+    /// Otherwise the storage is full, missing or broken: writing is suspended for a while.
     fn fail(&self, name: &PageName, error: &io::Error) {
         let mut state = self.lock();
         state.counts.failed += 1;

@@ -41,16 +41,12 @@ pub(crate) struct PromptRows {
     pub hidden: Option<HiddenRows>,
     /// Number of prompt tokens.
     pub length: usize,
-    /// Number of leading rows whose outputs were delivered. After a preemption they are recomputed, but not
-    /// delivered again.
+    /// Number of leading rows whose outputs are not requested, or were delivered before a preemption.
     pub done: usize,
 }
 
 impl PromptRows {
-    /// Returns the first position up to `last` whose row must be computed, for prompt outputs or for choosing
-    /// the next token.
-    ///
-    /// Returns `last + 1` if no row is needed.
+    /// Returns the first position up to `last` whose row must be computed, or `last + 1` if none is needed.
     pub fn first_needed(&self, last: usize, chooses: bool) -> usize {
         match self.first() {
             Some(first) if self.done < self.length => first.max(self.done).min(last),

@@ -17,7 +17,7 @@ use nestling_formats::{ExpertId, Level, MatrixId, MatrixKind};
 use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 
-use super::{MODELS, data, json};
+use super::{MODELS, NVFP4, data, json};
 use crate::logits::tolerance;
 use nestling_testkit::runners::{all_logits, golden_tensors, runner, token_list};
 
@@ -44,7 +44,7 @@ fn group(id: MatrixId) -> GroupId {
 
 #[test]
 fn every_weight_of_a_block_is_that_of_the_file() {
-    for name in MODELS {
+    for name in MODELS.iter().chain([&NVFP4]) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("exact.nest");
         let report = made(name, &path);

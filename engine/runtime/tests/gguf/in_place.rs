@@ -17,7 +17,7 @@ use nestling_formats::{Level, Plane};
 use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 
-use super::{MODELS, PUBLISHED, data, json};
+use super::{MODELS, NVFP4, PUBLISHED, data, json};
 use nestling_testkit::runners::{all_logits, runner, token_list};
 
 fn checkpoint(name: &str) -> Arc<Checkpoint> {
@@ -32,8 +32,8 @@ fn store(name: &str, digits: Digits) -> Arc<Store> {
 #[test]
 fn a_file_in_place_has_the_logits_of_its_weights() {
     let options = RunnerOptions { activations: ActivationMode::Float, ..RunnerOptions::default() };
-    for name in MODELS.iter().chain(PUBLISHED) {
-        let tokens_of = if PUBLISHED.contains(name) { "qwen3-moe" } else { name };
+    for name in MODELS.iter().chain(PUBLISHED).chain([&NVFP4]) {
+        let tokens_of = if PUBLISHED.contains(name) || *name == NVFP4 { "qwen3-moe" } else { name };
         let tokens = token_list(&json(&format!("{tokens_of}.json"))["tokens"]);
         let tokens = &tokens[..tokens.len().min(24)];
         let path = data(&format!("{name}.gguf"));

@@ -5,6 +5,7 @@ mod convert;
 mod exact;
 mod in_place;
 mod logits;
+mod nvfp4;
 mod tokens;
 
 use std::path::PathBuf;
@@ -40,6 +41,9 @@ const PUBLISHED: &[&str] = &[
     "granite-moe-shared",
     "qwen3-vl-moe",
 ];
+
+/// A file with scale tensors, written by scripts/make_nvfp4_golden.py.
+const NVFP4: &str = "qwen3-moe-nvfp4";
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf")).join(name)

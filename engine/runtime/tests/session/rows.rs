@@ -102,6 +102,32 @@ fn every_token_of_a_prompt_has_its_log_probability() {
     }
 }
 
+/// Continuations of one context: only rows from the last token of the context on are computed.
+#[test]
+fn log_probabilities_from_a_token_on_reuse_the_tokens_before() {
+    for engine in [engine(), caller_engine()] {
+        let model = model(&engine, FakeRunner::new(512, 16, 16));
+        let whole = prompt(1, 200);
+        let all = scored(&whole, 2);
+        let from =
+            |from| GenerateOptions { prompt_logprobs_from: from, ..options(0, Some(2), None) };
+        for (first, cached) in [(150, 0), (150, 128), (2, 0), (1, 0), (199, 192), (200, 192)] {
+            let found = told(model.session().generate(whole.clone(), &from(first)).unwrap());
+            // The first token of a prompt has no row before it.
+            let reported = if first == 1 { 0 } else { first };
+            assert_scored(&found.scored, &all[reported..]);
+            assert_eq!(found.cached, cached, "{first}");
+        }
+        // A session that holds the context.
+        let mut session = model.session();
+        drop(told(session.generate(whole[..150].to_vec(), &greedy(0)).unwrap()));
+        session.replace(whole.clone()).unwrap();
+        let found = told(session.generate(Input::History, &from(150)).unwrap());
+        assert_scored(&found.scored, &all[150..]);
+        assert_eq!(found.cached, 149);
+    }
+}
+
 #[test]
 fn a_prompt_of_one_token_has_nothing_before_it() {
     let engine = engine();

@@ -228,6 +228,45 @@ fn damaged_pages_are_computed() {
     }
 }
 
+/// All pages and states of a prefix are written again by the first engine that finds one of them damaged.
+#[test]
+fn damaged_runs_are_written_again_at_once() {
+    let history = prompt(4, 260);
+    let (page, state): (fn(usize) -> bool, fn(usize) -> bool) =
+        (|bytes| bytes == 336, |bytes| bytes != 336);
+    let all: fn(usize) -> bool = |_| true;
+    for (make, damaged) in [
+        (plain as fn() -> FakeRunner, all),
+        (|| FakeRunner::recurrent(1024, 48, 40, 12), all),
+        (|| FakeRunner::recurrent(1024, 48, 40, 12), page),
+        (|| FakeRunner::recurrent(1024, 48, 40, 12), state),
+    ] {
+        let files = MemoryFiles::default();
+        let start = || {
+            let (engine, store) = (caller_engine(), files.store(ROOMY));
+            let (answer, cached) = fresh(&stored(&engine, make(), &store), &history, &greedy(2));
+            assert_eq!(answer, expected(&history, 2));
+            assert!(store.flush());
+            cached
+        };
+        assert_eq!(start(), 0);
+        let found = start();
+        assert!(found > 128, "{found}");
+        let whole = files.files.lock().unwrap().clone();
+        let mut count = 0;
+        for record in files.files.lock().unwrap().values_mut() {
+            if damaged(record.len()) {
+                record[70] ^= 1;
+                count += 1;
+            }
+        }
+        assert!(count > 0);
+        assert_eq!(start(), 0, "the first page or the only state is damaged");
+        assert!(*files.files.lock().unwrap() == whole);
+        assert_eq!(start(), found);
+    }
+}
+
 /// A page stored under the name of another page is rejected.
 #[test]
 fn pages_that_change_places_are_not_read() {

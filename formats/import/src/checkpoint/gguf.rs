@@ -102,7 +102,9 @@ fn whole(
         files,
         tensors,
         headers_hash,
+        companions: BTreeMap::new(),
     };
+    checkpoint.companions = checkpoint.read_companions()?;
     checkpoint.check_tensors()?;
     checkpoint.check_frequency_factors()?;
     // Tokenizers are large, so they are generated after all other checks.

@@ -60,7 +60,8 @@ impl MatrixPlace<'_> {
         let ElementType::Block(kind) = self.parts.first()?.tensor.element else { return None };
         let spans = self.parts.iter().map(|part| span_of(part, kind));
         let span = spans.reduce(|a, b| Some(a?.min(b?)))??;
-        Some(ScaledBlocks { kind, span })
+        let companion = self.parts.iter().any(|part| part.companion.is_some());
+        Some(ScaledBlocks { kind, span, companion })
     }
 }
 
@@ -114,7 +115,7 @@ fn taken_units(
 ) -> Result<Option<Vec<usize>>, ImportError> {
     let span = blocks.span;
     Ok(match columns(part).invariant("every part has blocks")? {
-        Columns::All if blocks == ScaledBlocks::whole(blocks.kind) => None,
+        Columns::All if span == ScaledBlocks::whole(blocks.kind).span => None,
         Columns::All => Some((0..part.source[1] / (32 * usize::from(span))).collect()),
         Columns::Places(places) => Some(units(&places, span).invariant("spans stay together")?),
     })
@@ -265,6 +266,13 @@ impl Checkpoint {
                 moved
             }
         };
+        if blocks.companion {
+            let spans = part.taken[1].div_ceil(32 * usize::from(blocks.span));
+            // Default: a part without a scale tensor is not scaled.
+            let scale = part.companion.map_or(1.0, |(_, scale)| scale).to_le_bytes();
+            let scales = run.scales.as_chunks_mut::<4>().0.iter_mut();
+            scales.take(read.rows * spans).for_each(|out| *out = scale);
+        }
         moved.map_err(|WrongBlock { block, scale }| {
             let (name, block) = (part.slice.name.clone(), read.first + block as u64);
             self.wrong_scale(name, part.tensor, block, scale)

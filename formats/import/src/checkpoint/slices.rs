@@ -2,7 +2,7 @@
 //! one, or a concatenation of several.
 
 use super::{Checkpoint, TensorInfo};
-use crate::gguf::BlockType;
+use crate::gguf::{BlockType, decode_nvfp4};
 use crate::names::{FloatChange, FloatSource, Order, Runs, TensorSlice};
 use crate::{ElementType, ImportError};
 use nestling_formats::Invariant;
@@ -34,6 +34,8 @@ pub(super) struct RowSlice<'a> {
     pub taken: [usize; 2],
     /// Scale tensor with its name, if the tensor is MXFP4.
     pub scales: Option<(String, &'a TensorInfo)>,
+    /// Scale tensor beside an NVFP4 tensor, and its factor for all weights of the part.
+    pub companion: Option<(&'a str, f32)>,
 }
 
 impl MatrixPlace<'_> {
@@ -76,6 +78,11 @@ impl MatrixPlace<'_> {
             let before = blocks.saturating_mul(element.block_bytes() as u64);
             (part.slice.name.as_str(), part.tensor.offset.saturating_add(before))
         })
+    }
+
+    /// Returns the names of the scale tensors of GGUF files that multiply the matrix.
+    pub fn scale_tensors(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| part.companion).map(|(name, _)| name)
     }
 
     /// Returns the contiguous run that holds the matrix unchanged, if there is one: tensor, first element and
@@ -231,6 +238,7 @@ impl Checkpoint {
             source: [rows, cols],
             taken,
             scales: Some((scales_name, scales)),
+            companion: None,
         })
     }
 
@@ -256,7 +264,8 @@ impl Checkpoint {
             };
             return Err(self.wrong_shape(&slice.name, tensor, expected));
         };
-        Ok(RowSlice { tensor, slice, source: [rows, cols], taken, scales: None })
+        let companion = self.companion(&slice);
+        Ok(RowSlice { tensor, slice, source: [rows, cols], taken, scales: None, companion })
     }
 
     /// Reads a matrix as f32, `[rows, cols]`.
@@ -329,6 +338,10 @@ impl Checkpoint {
         first: u64,
         out: &mut [f32],
     ) -> Result<(), ImportError> {
+        if let Some((_, factor)) = part.companion {
+            let decode = |bytes: &[u8], out: &mut [f32]| decode_nvfp4(bytes, factor, out);
+            return self.read_decoded(part.tensor, first, out, &decode);
+        }
         let Some((_, scales)) = &part.scales else {
             return self.read_f32_from(part.tensor, first, out);
         };

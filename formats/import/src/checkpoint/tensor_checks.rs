@@ -17,6 +17,7 @@ impl Checkpoint {
             let place = self.matrix(matrix.id).map_err(|error| wanting(error, matrix))?;
             self.check_matrix(matrix, &place)?;
             for part in place.parts {
+                used.extend(part.companion.map(|(name, _)| name.to_owned()));
                 used.insert(part.slice.name);
                 used.extend(part.scales.map(|(name, _)| name));
             }

@@ -173,7 +173,7 @@ impl BlockType {
             Self::Iq4Nl => each(bytes, out, iq4_nl),
             Self::Iq4Xs => each(bytes, out, iq4_xs),
             Self::Mxfp4 => each(bytes, out, mxfp4),
-            Self::Nvfp4 => each(bytes, out, nvfp4),
+            Self::Nvfp4 => decode_nvfp4(bytes, 1.0, out),
             Self::Iq2Xxs => each_integer(bytes, out, i_quants::IQ2_UNIT, i_quants::iq2_xxs),
             Self::Iq2Xs => each_integer(bytes, out, i_quants::IQ2_UNIT, i_quants::iq2_xs),
             Self::Iq2S => each_integer(bytes, out, i_quants::IQ2_UNIT, i_quants::iq2_s),
@@ -329,12 +329,21 @@ fn half_e4m3(byte: u8) -> f32 {
     }
 }
 
-fn nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
+/// Decodes whole NVFP4 blocks, multiplied by `factor`.
+///
+/// The order of the products is that of scaled integers, so that the weights have the same bits: scale of the
+/// tensor times scale of the sub-block, halved, times the doubled value.
+pub(crate) fn decode_nvfp4(bytes: &[u8], factor: f32, out: &mut [f32]) {
+    each(bytes, out, |block, out| nvfp4(block, factor, out));
+}
+
+fn nvfp4(block: &[u8; 36], factor: f32, out: &mut [f32; 64]) {
     let (scales, codes) = (&block[..4], &block[4..]);
     let groups = scales.iter().zip(codes.as_chunks::<8>().0);
     for ((scale, codes), out) in groups.zip(out.as_chunks_mut::<16>().0) {
+        let scale = factor * (2.0 * half_e4m3(*scale)) * 0.5;
         for (out, code) in out.iter_mut().zip(nibbles(codes)) {
-            *out = half_e4m3(*scale) * f32::from(FP4_DOUBLED[usize::from(code)]);
+            *out = scale * f32::from(FP4_DOUBLED[usize::from(code)]);
         }
     }
 }

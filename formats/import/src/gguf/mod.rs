@@ -25,6 +25,7 @@ mod windows;
 
 pub use assets::assets;
 pub use block::BlockType;
+pub(crate) use block::decode_nvfp4;
 pub use config::config_json;
 pub use header::{GgufHeader, GgufTensor};
 pub use metadata::{GgufArray, GgufMetadata, GgufText, GgufValue};

@@ -14,7 +14,7 @@
 //! | IQ4_NL | 4 | f16 / 32 | | table | |
 //! | IQ4_XS | 4 | f16 / 256 | i6 / 32 | table | |
 //! | MXFP4 | 4 | | 2^(e - 127) / 32 | 1/2 * twice the value of E2M1 | |
-//! | NVFP4 | 4 | | E4M3 / 16 | 1/2 * twice the value of E2M1 | |
+//! | NVFP4 | 4 | f32 of the scale tensor, if any | E4M3 / 16 | 1/2 * twice the value of E2M1 | |
 //! | IQ2_XXS, IQ2_XS, IQ2_S | 3 | f16 / 256 | 2 * u4 + 1 / 32, 16, 16 | 1/8 * {8, 25, 43} and a sign | |
 //! | IQ3_XXS | 4 | f16 / 256 | 2 * u4 + 1 / 32 | 1/4 * {4, 12, 20, 28, 36, 44, 52, 62} and a sign | |
 //! | IQ3_S | 4 | f16 / 256 | 2 * u4 + 1 / 32 | {1, 3, .. 15} and a sign | |
@@ -36,7 +36,7 @@ mod columns;
 mod parts;
 
 use nestling_formats::memory::{OutOfMemory, try_reserve};
-use nestling_formats::nested::{ScaledCodec, ScaledForm, ScaledRows, SubScale};
+use nestling_formats::nested::{ScaleType, ScaledCodec, ScaledForm, ScaledRows, SubScale};
 
 use super::BlockType;
 use codec::{codec, form};
@@ -66,23 +66,27 @@ pub struct ScaledBlocks {
     /// Number of 32-column groups that share a scale in the matrix. It is that of a block, or smaller if a
     /// column permutation splits blocks.
     pub span: u8,
+    /// True if a scale tensor multiplies the blocks. The matrix then has a scale per row and span.
+    pub companion: bool,
 }
 
 impl ScaledBlocks {
     /// Returns the blocks in file order.
     pub fn whole(kind: BlockType) -> Self {
-        Self { kind, span: form(kind).span }
+        Self { kind, span: form(kind).span, companion: false }
     }
 
     /// Returns the layout of the matrix's parts.
     pub fn form(self) -> ScaledForm {
-        ScaledForm { span: self.span, ..form(self.kind) }
+        let form = form(self.kind);
+        let scale = if self.companion { ScaleType::F32 } else { form.scale };
+        ScaledForm { span: self.span, scale, ..form }
     }
 
     /// Returns the codec of scaled integers that represents the weights exactly.
     pub fn codec(self) -> ScaledCodec {
         let mut codec = codec(self.kind);
-        codec.form.span = self.span;
+        codec.form = self.form();
         codec
     }
 

@@ -34,6 +34,7 @@ pub const MODELS: &[&str] = &[
     "solar-open",
     "granite-moe-shared",
     "qwen3-vl-moe",
+    "qwen3-moe-nvfp4",
 ];
 
 fn matrix(kind: MatrixKind, layer: u32, expert: Option<u32>) -> MatrixId {
@@ -147,35 +148,82 @@ fn part(keys: (u64, &[u8]), number: u16, count: u16, tensors: &[(Vec<u8>, Vec<u8
     out
 }
 
-/// Tensors next to NVFP4 blocks, as written by llama.cpp's converter. Scales per expert change the weights;
-/// activation scales do not.
-#[test]
-fn scales_beside_blocks_are_refused_by_name() {
-    let bytes = fs::read(data("qwen3-moe.gguf")).unwrap();
+/// Opens a copy of a file with other tensors of type F32 and one dimension. Tensors of the same name are
+/// replaced.
+fn open_with(name: &str, tensors: &[(&str, &[f32])]) -> Result<Checkpoint, ImportError> {
+    let bytes = fs::read(data(name)).unwrap();
     let header = GgufHeader::parse("whole", &bytes, bytes.len() as u64).unwrap();
     let count = header.metadata.iter().count() as u64;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("m.gguf");
-    let open_with = |names: &[&str]| {
-        let (keys, mut entries) = pieces(&bytes, &header);
-        for name in names {
-            let entry = [&text(name)[..], &1u32.to_le_bytes(), &8u64.to_le_bytes(), &[0; 4]];
-            entries
-                .push((entry.concat(), [1.5f32; 8].iter().flat_map(|x| x.to_le_bytes()).collect()));
-        }
-        fs::write(&path, part((count, &keys), 0, 1, &entries)).unwrap();
-        Checkpoint::open(&path)
-    };
-    open_with(&["blk.0.ffn_down_exps.input_scale"]).unwrap();
+    let (keys, mut entries) = pieces(&bytes, &header);
+    for (name, values) in tensors {
+        entries.retain(|(entry, _)| !entry.starts_with(&text(name)));
+        entries.push(floats(name, &[values.len() as u64], values));
+    }
+    fs::write(&path, part((count, &keys), 0, 1, &entries)).unwrap();
+    Checkpoint::open(&path)
+}
+
+/// Scales of other types than NVFP4 change the weights; activation scales do not.
+#[test]
+fn scales_beside_other_blocks_are_refused_by_name() {
+    let eight = [1.5; 8];
+    open_with("qwen3-moe.gguf", &[("blk.0.ffn_down_exps.input_scale", &eight)]).unwrap();
     let names = ["blk.0.ffn_up_exps.scale", "blk.0.attn_q.scale", "blk.0.attn_q.input_scale"];
-    let error = open_with(&names).unwrap_err();
+    let error = open_with("qwen3-moe.gguf", &names.map(|name| (name, &eight[..]))).unwrap_err();
     let first = "blk.0.attn_q.scale";
     assert!(
         matches!(&error, ImportError::CompanionScale { tensor, count: 2, .. } if tensor == first),
         "{error}"
     );
-    let error = open_with(&["blk.0.other.scale"]).unwrap_err();
+    let error = open_with("qwen3-moe.gguf", &[("blk.0.other.scale", &eight)]).unwrap_err();
     assert!(matches!(error, ImportError::UnexpectedTensor { .. }), "{error}");
+}
+
+#[test]
+fn a_scale_tensor_multiplies_the_weights_of_its_tensor_alone() {
+    let query = matrix(MatrixKind::Query, 0, None);
+    let up = |expert| matrix(MatrixKind::Up, 0, Some(expert));
+    let scales = [1.0, 2.0, -0.5, 0.0, 4.0];
+    let read = |factor: f32| {
+        let scales = scales.map(|scale| scale * factor);
+        let tensors = [("blk.0.ffn_up_exps.scale", &scales[..]), ("blk.0.attn_q.scale", &[factor])];
+        let checkpoint = open_with("qwen3-moe-nvfp4.gguf", &tensors).unwrap();
+        let ids = [query].into_iter().chain((0..5).map(up));
+        ids.map(|id| checkpoint.read_matrix(id).unwrap()).collect::<Vec<_>>()
+    };
+    let (one, eight) = (read(1.0), read(8.0));
+    for (one, eight) in one.iter().zip(&eight) {
+        assert!(one.iter().zip(eight).all(|(one, eight)| 8.0 * one == *eight));
+    }
+    assert!(
+        one[0].iter().any(|weight| *weight != 0.0) && one[4].iter().all(|weight| *weight == 0.0)
+    );
+    // A single scale belongs to all experts.
+    let single = [("blk.0.ffn_up_exps.scale", &[2.0f32][..])];
+    let checkpoint = open_with("qwen3-moe-nvfp4.gguf", &single).unwrap();
+    assert!(checkpoint.read_matrix(up(1)).unwrap() == one[2]);
+    let doubled = one[1].iter().map(|weight| 2.0 * weight);
+    assert!(checkpoint.read_matrix(up(0)).unwrap().into_iter().eq(doubled));
+}
+
+#[test]
+fn scale_tensors_that_fit_no_tensor_are_refused() {
+    for (name, values, expected) in [
+        ("blk.0.attn_q.scale", &[1.0f32; 2][..], "[1] elements"),
+        ("blk.0.ffn_up_exps.scale", &[1.0; 4], "[1, 5] elements"),
+        ("blk.0.attn_q.scale", &[2e30], "at most 1e30"),
+        ("blk.0.attn_q.scale", &[f32::NAN], "not a finite number"),
+        ("blk.0.attn_q.scale", &[f32::NEG_INFINITY], "not a finite number"),
+    ] {
+        let error = open_with("qwen3-moe-nvfp4.gguf", &[(name, values)]).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(expected), "{error}");
+    }
+    // The largest scale gives finite weights.
+    let checkpoint = open_with("qwen3-moe-nvfp4.gguf", &[("blk.0.attn_q.scale", &[1e30])]).unwrap();
+    let weights = checkpoint.read_matrix(matrix(MatrixKind::Query, 0, None)).unwrap();
+    assert!(weights.iter().any(|weight| weight.abs() > 1e30));
 }
 
 /// Writes a file in three parts, the first without tensors, as some writers do.

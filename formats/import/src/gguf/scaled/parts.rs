@@ -46,7 +46,7 @@ pub(super) struct PartSizes {
 
 impl PartSizes {
     pub fn new(form: &ScaledForm, columns: usize) -> Self {
-        let scales = columns / (32 * usize::from(form.span)) * form.scale.bytes();
+        let scales = columns.div_ceil(32 * usize::from(form.span)) * form.scale.bytes();
         let subs = columns / usize::from(form.sub_block);
         let has = |there: bool, bytes: usize| if there { bytes } else { 0 };
         Self {
