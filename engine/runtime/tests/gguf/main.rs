@@ -39,6 +39,10 @@ const PUBLISHED: &[&str] = &[
     "solar-open",
     "granite-moe-shared",
     "qwen3-vl-moe",
+    "llama",
+    "llama-bias",
+    "qwen2",
+    "qwen3",
 ];
 
 fn data(name: &str) -> PathBuf {
