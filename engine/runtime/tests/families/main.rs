@@ -3,6 +3,8 @@
 //! The checkpoints are tiny and have the published layout.
 
 #[cfg(test)]
+mod dense;
+#[cfg(test)]
 mod gpt_oss;
 #[cfg(test)]
 mod harness;

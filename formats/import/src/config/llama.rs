@@ -4,7 +4,7 @@ use super::keys;
 use super::{Architecture, Family, ModelConfig};
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::MAX_POSITIONS;
+use crate::limits::{MAX_POSITIONS, MAX_WIDTH};
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::Llama,
@@ -39,6 +39,13 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         }
     }
     let mut attention = keys::attention(fields)?;
+    // transformers requires it even if `head_dim` is given.
+    let (hidden, heads) =
+        (fields.required_size("hidden_size", MAX_WIDTH)?, attention.num_attention_heads);
+    if !hidden.is_multiple_of(heads) {
+        let expected = format!("a divisor of `hidden_size` = {hidden}");
+        return Err(fields.wrong("num_attention_heads", expected));
+    }
     attention.bias = keys::attention_bias(fields)?;
     keys::dense_model(fields, FAMILY.architecture, attention)
 }

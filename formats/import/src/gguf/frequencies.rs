@@ -1,5 +1,6 @@
 //! Scaling of RoPE frequencies in files that store one divisor per frequency (Llama 3).
 
+use nestling_formats::Invariant;
 use serde_json::{Map, Value, json};
 
 use super::GgufHeader;
@@ -31,12 +32,12 @@ pub(super) fn rope_scaling(
     dims: u64,
 ) -> Result<Option<Value>, ImportError> {
     if divisors.len() as u64 != dims / 2 {
-        // Default: the tensor that the divisors are from is in the header.
-        let offset = header.tensors.iter().find(|tensor| tensor.name == FREQUENCY_FACTORS);
+        let tensor = header.tensors.iter().find(|tensor| tensor.name == FREQUENCY_FACTORS);
+        let tensor = tensor.invariant("divisors are read from a tensor")?;
         return Err(ImportError::Tensor {
             file: header.metadata.file().into(),
             tensor: FREQUENCY_FACTORS.into(),
-            offset: offset.map_or(0, |tensor| tensor.offset),
+            offset: tensor.offset,
             expected: format!("{} divisors, for {dims} rotated elements of a head", dims / 2),
             found: divisors.len().to_string(),
         });
@@ -69,6 +70,7 @@ pub(super) fn rope_scaling(
 
 /// Returns true if Llama 3's formula with an original context of `length` positions gives the divisors.
 fn is_llama3(divisors: &[f32], theta: f64, dims: u64, length: f64) -> bool {
+    // Default: without divisors, there is nothing to scale.
     let Some(factor) = divisors.last().copied().map(f64::from) else { return false };
     (0u32..).zip(divisors).all(|(pair, divisor)| {
         let wavelength =
