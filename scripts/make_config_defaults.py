@@ -33,8 +33,8 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
 # Families in scripts/families whose configurations are tried.
 FAMILIES = [
     "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
-    "granite_moe", "granite_moe_shared", "minimax_m2", "mixtral", "olmoe", "qwen2_moe", "qwen3_5_moe", "qwen3_moe",
-    "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
+    "granite_moe", "granite_moe_shared", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "olmoe", "qwen2",
+    "qwen2_moe", "qwen3", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
 ]
 # Keys that change nothing at inference.
 IGNORED = {
@@ -43,7 +43,7 @@ IGNORED = {
     "vocab_size_per_layer_input",
 }
 # Families whose windows one of these keys is about.
-WINDOWED = {"dots1", "qwen2_moe"}
+WINDOWED = {"dots1", "qwen2", "qwen2_moe", "qwen3"}
 # Classes of text parts that AutoModel does not find.
 CLASSES = {"qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel"}
 # Models that transformers has no class of, with the one that theirs is a copy of.

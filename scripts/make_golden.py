@@ -79,11 +79,12 @@ def watch_routers(model) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def run(model, gaps: list[torch.Tensor], tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [T, V] and least router gaps [T] of one sequence."""
+    """Logits [T, V] and least router gaps [T] of one sequence; infinite gaps without routers."""
     gaps.clear()
     logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
     assert logits.dtype == torch.float32
-    return logits, torch.stack(gaps).min(dim=0).values
+    none = torch.full(logits.shape[:1], float("inf"))
+    return logits, torch.stack([none, *gaps]).min(dim=0).values
 
 
 def greedy(model, gaps: list[torch.Tensor], prompt: list[int], count: int) -> dict:
@@ -99,7 +100,7 @@ def greedy(model, gaps: list[torch.Tensor], prompt: list[int], count: int) -> di
         "prompt": prompt,
         "continuation": tokens[len(prompt):],
         "margins": margins,
-        "least_router_gap": round(least_gap, 8),
+        "least_router_gap": round(least_gap, 8) if least_gap < float("inf") else None,
     }
 
 

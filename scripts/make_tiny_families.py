@@ -11,7 +11,7 @@ A family is a file in scripts/families/ with
     LENGTHS     optional, lengths of the golden sequences
     build(config) -> model                         optional: from CONFIG by transformers' AutoModel
     weight(name, parameter, generator) -> tensor   optional: None for the default of that name
-    routers(model) -> [(module, logits)]           optional: see watch_routers
+    routers(model) -> [(module, logits)]           optional: see watch_routers; none in a dense family
     publish(directory)                             optional: edits the files that were saved
     load(directory, **options) -> model            optional: loads what was published
 
@@ -22,7 +22,8 @@ golden.json         sequences: token ids of each; greedy: prompts with their con
                     by step, the margin between the best and the second logit
 golden.safetensors  all F32, P = positions of all sequences, one after the other
     columns     [P, C]  logits of the tokens (p + 4 c) mod V
-    router_gap  [P]     least gap between the last chosen and the next router score, over layers
+    router_gap  [P]     least gap between the last chosen and the next router score, over layers; infinite
+                        without routers
 
 Needs torch, transformers, safetensors and tokenizers.
 """
@@ -106,7 +107,7 @@ def watch_routers(family, model) -> list[torch.Tensor]:
     else:
         modules = [m for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
         routers = [(m, lambda _, output: (output[0], output[-1].shape[-1])) for m in modules]
-    assert routers, "no router was found"
+    assert routers or hasattr(family, "routers"), "no router was found"
     for module, of in routers:
         def hook(_module, inputs, output, of=of) -> None:
             scores, chosen = of(inputs, output)

@@ -77,18 +77,21 @@ fn least_of_device(error: &(dyn std::error::Error + 'static)) -> Option<u64> {
     }
 }
 
-/// Explains a memory budget that is too small even with streamed experts.
+/// Explains a memory budget that is too small, with streamed experts or for a dense model.
 fn too_small(refused: &MemoryTooSmall) -> Failure {
     let units = Units::of_typed(refused.given);
     let show = |bytes| units.show(bytes);
+    let experts = match refused.expert_bytes {
+        0 => String::new(),
+        bytes => format!("one token's experts of one layer {}, ", show(bytes)),
+    };
     Failure::new(format!(
         "{} of memory is too little for this model: the least is {}, of which weights of every \
-         token take {}, one token's experts of one layer {}, keys and values of {} tokens {}, scratch \
+         token take {}, {experts}keys and values of {} tokens {}, scratch \
          {}, and the program {}",
         show(refused.given),
         show(refused.least()),
         show(refused.dense_bytes),
-        show(refused.expert_bytes),
         refused.context_length,
         show(refused.kv_bytes),
         show(refused.scratch_bytes),
@@ -159,8 +162,7 @@ pub fn explain_import(error: &ImportError) -> Failure {
             refused_file::no_checkpoint(Path::new(directory)).unwrap_or(failure.advise(refused_file::TAKEN))
         }
         ImportError::Dense { .. } => Failure::new(error.to_string()).advise(
-            "choose a Mixture-of-Experts model, such as OLMoE-1B-7B or Qwen3-30B-A3B; llama.cpp runs \
-             dense ones",
+            "choose a model of a supported family, such as OLMoE-1B-7B, Qwen3-30B-A3B or SmolLM2-135M",
         ),
         ImportError::Unsupported { .. } | ImportError::UnknownOption { .. } => {
             failure.advise("look for a newer release that knows it")

@@ -451,7 +451,7 @@ impl EngineError {
     }
 }
 
-/// A memory budget too small even with streamed experts, with the bytes required.
+/// A memory budget too small for a dense model, or for streamed experts, with the bytes required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryTooSmall {
     /// Budget in bytes.
@@ -462,7 +462,7 @@ pub struct MemoryTooSmall {
     pub kv_bytes: u64,
     /// Bytes of the activations of a step.
     pub scratch_bytes: u64,
-    /// Bytes of one token's experts of one layer.
+    /// Bytes of one token's experts of one layer; 0 for a dense model.
     pub expert_bytes: u64,
     /// Bytes kept free for the rest of the process.
     pub program_bytes: u64,
@@ -480,16 +480,19 @@ impl MemoryTooSmall {
 
 impl std::fmt::Display for MemoryTooSmall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let experts = match self.expert_bytes {
+            0 => String::new(),
+            bytes => format!("one token's experts of one layer {}, ", Bytes(bytes)),
+        };
         write!(
             f,
             "a memory budget of {} is too small: the least is {} ({} bytes), of which dense weights \
-             take {}, one token's experts of one layer {}, keys and values of {} tokens {}, \
+             take {}, {experts}keys and values of {} tokens {}, \
              scratch {}, and the program {}",
             Bytes(self.given),
             Bytes(self.least()),
             self.least(),
             Bytes(self.dense_bytes),
-            Bytes(self.expert_bytes),
             self.context_length,
             Bytes(self.kv_bytes),
             Bytes(self.scratch_bytes),

@@ -64,7 +64,7 @@ pub struct MemoryPlan {
     pub kv_bytes: u64,
     /// Activations of a step.
     pub scratch_bytes: u64,
-    /// Memory kept free for the rest of the process. 0 if experts are not streamed.
+    /// Memory kept free for the rest of the process. 0 if everything fits without further measures.
     pub program_bytes: u64,
     /// Maximum number of tokens per session.
     pub context_length: usize,
@@ -97,7 +97,7 @@ impl MemoryPlan {
     /// Plans the memory of a store within `available` bytes, the unreserved part of the budget.
     ///
     /// # Errors
-    /// Fails with [`EngineError::MemoryTooSmall`] if experts are streamed and those of one token and layer do
+    /// Fails with [`EngineError::MemoryTooSmall`] if the dense weights and one token's experts of one layer do
     /// not fit. The error reports the minimum.
     pub fn of_store(
         store: &Store,
@@ -139,13 +139,16 @@ impl MemoryPlan {
         let resident =
             Self { expert_bytes_total: experts, ..Self::resident(config, options, weight_bytes) };
         let fits = available.is_none_or(|available| resident.total_bytes() <= available);
-        if experts == 0
-            || options.residence == Residence::Owned
-            || (fits && options.residence == Residence::Auto)
-        {
+        let may_stream = config.has_experts() && options.residence != Residence::Auto;
+        if options.residence == Residence::Owned || (fits && !may_stream) {
             return Ok(resident);
         }
         let table = ExpertTable::of_index(index, config, level)?;
+        if !config.has_experts() {
+            // Only the sessions can take less, since each step reads all dense weights.
+            let plan = Self::streamed(config, options, available, weight_bytes, &table, resident)?;
+            return Ok(Self { residence: PlannedResidence::Resident, ..plan });
+        }
         let dense = match rows_that_stay(index) {
             Some(rows) => {
                 let embedding = bytes_of(&mut index.group(&GroupId::Embedding).into_iter());
@@ -184,7 +187,7 @@ impl MemoryPlan {
             dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes)
         };
         let mut room = SessionMemory::streamed(config, options, available);
-        if available.saturating_sub(rest(&room)) < least {
+        if available < rest(&room).saturating_add(least) {
             // The minimum possible, which an error reports.
             room = SessionMemory::streamed(config, options, 0);
         }
@@ -193,7 +196,7 @@ impl MemoryPlan {
         // total.
         let expert_bytes = available.saturating_sub(rest);
         let expert_bytes = expert_bytes.min(resident.expert_bytes_total.max(least));
-        if expert_bytes < least {
+        if available < rest.saturating_add(least) {
             return Err(EngineError::MemoryTooSmall(Box::new(MemoryTooSmall {
                 given,
                 dense_bytes: dense,

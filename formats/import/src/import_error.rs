@@ -57,13 +57,15 @@ pub enum ImportError {
         /// Supported values.
         supported: String,
     },
-    /// A dense model of an unknown family.
-    #[error("{file}: {found} is a dense model; Nestling runs Mixture-of-Experts models only")]
+    /// A dense model of a family that is not supported.
+    #[error("{file}: {found} is not a supported family of dense models; supported: {supported}")]
     Dense {
         /// The file.
         file: String,
         /// Model family.
         found: String,
+        /// Names of the supported dense families.
+        supported: String,
     },
     /// An unknown option, which might change the model.
     #[error("{file}: `{key}` = {found} is unknown and might change the model's output")]

@@ -192,13 +192,13 @@ impl ModelShape {
             self.gated(layer, None, hidden, intermediate_size);
         }
         // Default: a dense layer has no router and no experts.
-        let FeedForward::Moe { num_experts, moe_intermediate_size, shared, .. } = feed_forward
+        let (FeedForward::Moe { num_experts, moe_intermediate_size, shared, .. }, Some(router)) =
+            (feed_forward, &config.router)
         else {
             return;
         };
         let id = FloatId { kind: FloatKind::Router, layer: at };
         self.floats.push(FloatShape { id, rows: num_experts, cols: hidden });
-        let router = &config.router;
         for (vector, kind) in [
             (router.logit_bias, FloatKind::RouterLogitBias),
             (router.selection_bias, FloatKind::RouterBias),

@@ -64,7 +64,7 @@ fn the_published_configuration_is_read() {
     assert_eq!((attention.num_attention_heads, attention.num_key_value_heads), (32, 4));
     assert_eq!((config.rms_norm_eps, attention.rope.theta), (1e-6, 1e6));
     assert_eq!((config.bos_token_id, config.eos_token_ids), (Some(151_643), vec![151_645]));
-    assert!(config.router.norm_topk_prob && !config.tie_word_embeddings);
+    assert!(config.router.unwrap().norm_topk_prob && !config.tie_word_embeddings);
     assert_eq!(attention.qk_norm, QkNorm::PerHead);
     let moe = FeedForward::Moe {
         num_experts: 128,
@@ -125,7 +125,7 @@ fn newer_spellings_mean_the_same() {
 #[test]
 fn what_changes_the_graph_is_refused_by_name() {
     let cases = [
-        ("model_type", json!("llama")),
+        ("model_type", json!("llama4")),
         ("architectures", json!(["Qwen2MoeForCausalLM"])),
         ("hidden_act", json!("gelu")),
         ("quantization_config", json!({"quant_method": "fp8"})),
@@ -148,11 +148,16 @@ fn what_changes_the_graph_is_refused_by_name() {
 }
 
 #[test]
-fn a_dense_model_is_called_one() {
-    let dense = json!({"model_type": "llama", "hidden_size": 4096, "vocab_size": 32000});
+fn an_unknown_dense_family_is_called_one() {
+    let dense = json!({"model_type": "gpt2", "hidden_size": 4096, "vocab_size": 32000});
     let error = parse(&dense).unwrap_err();
     assert!(matches!(error, ImportError::Dense { .. }), "{error}");
-    assert!(error.to_string().contains("llama is a dense model"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("gpt2 is not a supported family of dense models; supported: llama"),
+        "{error}"
+    );
     // Unknown keys that mention experts count as experts.
     for (key, value) in
         [("num_local_experts", json!(16)), ("text_config", json!({"moe_layers": [1]}))]

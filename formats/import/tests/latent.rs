@@ -56,7 +56,7 @@ fn deepseek_v2_lite_is_read() {
         shared: Some(shared),
     };
     assert_eq!(config.layers[26].feed_forward, moe);
-    let router = config.router;
+    let router = config.router.unwrap();
     assert_eq!((router.score, router.norm_topk_prob), (RouterScore::Softmax, false));
     assert_eq!((router.scale, router.groups), (1.0, None));
 }
@@ -72,7 +72,7 @@ fn deepseek_v3_is_read() {
     let dense =
         |layer: usize| matches!(config.layers[layer].feed_forward, FeedForward::Dense { .. });
     assert!(dense(2) && (3..61).all(|layer| !dense(layer)));
-    let router = config.router;
+    let router = config.router.unwrap();
     assert_eq!(
         (router.score, router.norm_topk_prob, router.scale),
         (RouterScore::Sigmoid, true, 2.5)
@@ -98,7 +98,7 @@ fn glm_4_7_flash_is_read() {
     assert_eq!((attention.q_lora_rank, attention.v_head_dim), (Some(768), 256));
     assert_eq!((attention.scale, attention.norm_eps), (1.0 / 16.0, 1e-6));
     assert_eq!(attention.rope.scaling, RopeScaling::None);
-    let router = config.router;
+    let router = config.router.unwrap();
     assert_eq!(
         (router.score, router.norm_topk_prob, router.scale),
         (RouterScore::Sigmoid, true, 1.8)
@@ -114,10 +114,10 @@ fn glm_4_7_flash_is_read() {
 fn groups_are_read_and_checked() {
     let groups = [("n_group", json!(8)), ("topk_group", json!(3))];
     let limited = [&groups[..], &[("topk_method", json!("group_limited_greedy"))]].concat();
-    let found = with("DeepSeek-V2-Lite", &limited).unwrap().router.groups;
+    let found = with("DeepSeek-V2-Lite", &limited).unwrap().router.unwrap().groups;
     let wanted = ExpertGroups { n_group: 8, topk_group: 3, score: GroupScore::Best };
     assert_eq!(found, Some(wanted));
-    let found = with("GLM-4.7-Flash", &groups).unwrap().router.groups;
+    let found = with("GLM-4.7-Flash", &groups).unwrap().router.unwrap().groups;
     assert_eq!(found, Some(ExpertGroups { score: GroupScore::TwoBest, ..wanted }));
     for changes in [
         [("n_group", json!(7)), ("topk_group", json!(3))],

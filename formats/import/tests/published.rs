@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// File name, and the number of parameters stated by the publisher, in billions. Sources are in
 /// `data/published/README.md`.
-const MODELS: [(&str, f64); 31] = [
+const MODELS: [(&str, f64); 36] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
     ("ERNIE-4.5-21B-A3B-PT", 21.8),
@@ -17,20 +17,25 @@ const MODELS: [(&str, f64); 31] = [
     ("GLM-4.7-Flash", 29.94),
     ("Kimi-K2-Instruct", 1026.4),
     ("Ling-mini-2.0", 16.26),
+    ("Llama-3.3-70B-Instruct", 70.6),
     ("MiniMax-M2", 230.0),
+    ("Mistral-7B-v0.1", 7.24),
     ("Mixtral-8x7B-Instruct-v0.1", 46.7),
     ("Moonlight-16B-A3B", 16.0),
     ("OLMoE-1B-7B-0924", 6.92),
     ("Qwen1.5-MoE-A2.7B", 14.3),
     ("Qwen2-57B-A14B", 57.4),
+    ("Qwen2.5-7B-Instruct", 7.61),
     ("Qwen3-235B-A22B", 235.0),
     ("Qwen3-30B-A3B", 30.5),
+    ("Qwen3-8B", 8.19),
     ("Qwen3-Coder-30B-A3B-Instruct", 30.5),
     ("Qwen3-Next-80B-A3B-Instruct", 80.0),
     ("Qwen3-Omni-30B-A3B-Instruct", 30.5),
     ("Qwen3-VL-235B-A22B-Thinking", 235.0),
     ("Qwen3.5-35B-A3B", 35.0),
     ("Qwen3.6-35B-A3B", 35.0),
+    ("SmolLM2-135M-Instruct", 0.1345),
     ("Solar-Open-100B", 102.6),
     ("dots.llm1.inst", 142.0),
     ("gemma-4-26B-A4B", 25.2),

@@ -125,9 +125,11 @@ fn as_text(
     };
     text += &format!("{:<26} {:>9} {:>9}\n", "", "memory", "disk");
     text += &line("weights of every token", dense_bytes(memory), 0, String::new());
-    let share = found.resident_expert_bytes as f64 / answer.demand.expert_bytes().max(1) as f64;
-    let share = format!("{:.0} % in memory", 100.0 * share);
-    text += &line("experts", expert_bytes(memory), found.disk_expert_bytes, share);
+    if subject.config.has_experts() {
+        let share = found.resident_expert_bytes as f64 / answer.demand.expert_bytes().max(1) as f64;
+        let share = format!("{:.0} % in memory", 100.0 * share);
+        text += &line("experts", expert_bytes(memory), found.disk_expert_bytes, share);
+    }
     let context = format!("context of {} tokens", memory.context_length);
     text += &line("keys and values", memory.kv_bytes, 0, context);
     text += &line("scratch", memory.scratch_bytes, 0, String::new());
@@ -139,7 +141,10 @@ fn as_text(
         text +=
             "          computed with the processor's memory: give the GPU's with --memory-speed\n";
     }
-    text += &forecast_text(answer);
+    text += &match subject.config.has_experts() {
+        true => forecast_text(answer),
+        false => dense_forecast_text(answer),
+    };
     text += &levels_text(question, machine);
     if !subject.is_here() {
         text += &conclusion(question, answer, machine);
@@ -197,6 +202,19 @@ fn forecast_text(answer: &Answer) -> String {
         ByteSize(answer.whole_bytes()),
     );
     text
+}
+
+/// Formats the forecast of a dense model.
+fn dense_forecast_text(answer: &Answer) -> String {
+    format!(
+        "forecast  {:.1} tokens/s: {:.1} ms to compute a token, at a context of {} tokens\n\
+         budgets   {} is the minimum: the model is dense, so every token reads all weights, and \
+         streaming them from disk would be as slow as reading the file for every token\n\n",
+        answer.forecast.tokens_per_s,
+        1e3 * answer.forecast.compute_s,
+        context_of(&answer.memory),
+        ByteSize(answer.least_bytes),
+    )
 }
 
 /// Formats the forecast for every level of the store at the same budget.
@@ -300,6 +318,7 @@ fn as_json(
         "id": question.subject.weights.is_none().then(|| question.subject.index.id().to_string()),
         "arrival": question.subject.as_json(),
         "level": question.level.bits(),
+        "dense": !question.subject.config.has_experts(),
         "mean_level": question.mean_level,
         "memory_bytes": question.budget,
         "gpu": question.gpu,

@@ -69,7 +69,7 @@ impl Question {
         let memory = of(budget).map_err(|error| explain(&error))?;
         let least_bytes = match of(Some(0)) {
             Err(EngineError::MemoryTooSmall(refused)) => refused.least(),
-            // A model without experts cannot be streamed, so it needs its whole size.
+            // Default: a budget of 0 fails for every model that is not mapped.
             _ => memory.total_bytes(),
         };
         let demand = Demand::of_store(index, config, level, self.skew());

@@ -63,11 +63,15 @@ fn a_file_that_cannot_be_converted() {
 fn a_dense_model() {
     let folder = scratch().join("dense");
     fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("config.json"), r#"{"model_type": "llama", "hidden_size": 64}"#).unwrap();
+    fs::write(folder.join("config.json"), r#"{"model_type": "gpt2", "hidden_size": 64}"#).unwrap();
     let path = folder.display().to_string();
-    run(&["run", "-m", &path, "-p", "x"]).fails(1, "llama is a dense model", "OLMoE");
+    run(&["run", "-m", &path, "-p", "x"]).fails(
+        1,
+        "gpt2 is not a supported family of dense models",
+        "OLMoE",
+    );
     let ran = run(&["convert", &path, "-o", "x.nest"]);
-    ran.fails(1, "llama is a dense model; Nestling runs Mixture-of-Experts models only", "OLMoE");
+    ran.fails(1, "gpt2 is not a supported family of dense models; supported: llama", "OLMoE");
 }
 
 fn spoiled(name: &str, at: usize, bytes: &[u8]) -> String {

@@ -1,7 +1,7 @@
 //! Weights bound to their place in the graph. Tensor names are not used outside this file.
 
 use nestling_formats::store::GroupId;
-use nestling_formats::{FloatKind, Level, MatrixKind};
+use nestling_formats::{FloatKind, Invariant, Level, MatrixKind};
 use nestling_import::{
     AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
     LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RouterInput, SharedGate, Sinks,
@@ -484,7 +484,7 @@ impl<B: Backend> Loader<'_, B> {
         };
         let values = floats.get(FloatKind::Router, num_experts * config.hidden_size)?;
         let weights = self.float_matrix(num_experts, config.hidden_size, values)?;
-        let mut rule = config.router;
+        let mut rule = config.router.invariant("a mixture has a router")?;
         // The weighted sum of experts is added to the residual stream, so its multiplier is folded into the
         // weights.
         rule.scale *= config.multipliers.residual;
@@ -510,7 +510,7 @@ impl<B: Backend> Loader<'_, B> {
     ) -> Result<Option<B::Floats>, EngineError> {
         // Default: a dense layer has no router.
         let FeedForwardConfig::Moe { .. } = feed_forward else { return Ok(None) };
-        if config.router.input == RouterInput::Shared {
+        if config.router.is_none_or(|router| router.input == RouterInput::Shared) {
             return Ok(None);
         }
         let hidden = config.hidden_size;

@@ -12,7 +12,7 @@ use nestling_experts::expert::{HostOptions, Prefetch, StoreSource, StreamOptions
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::residency::ExpertTable;
 use nestling_formats::Level;
-use nestling_formats::store::Store;
+use nestling_formats::store::{GroupId, Store};
 use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{
@@ -187,9 +187,16 @@ pub fn is_calibrated(name: &str) {
         options.calibration = calibration;
         let is_measured = matches!(options.calibration, Calibration::Tokens(_));
         let (_folder, store) = store(name, &options);
-        let experts = || store.groups().iter().filter(|group| group.id.expert().is_some());
-        assert!(experts().count() > 0, "{name}");
-        assert!(experts().all(|group| group.frequency.is_some() == is_measured), "{name}");
+        let groups = || store.groups().iter();
+        let mut experts = groups().filter(|group| group.id.expert().is_some()).peekable();
+        assert_eq!(experts.peek().is_some(), source.config().has_experts(), "{name}");
+        assert!(experts.all(|group| group.frequency.is_some() == is_measured), "{name}");
+        let mut dense = groups().filter(|group| matches!(group.id, GroupId::Dense { .. }));
+        let has_drops = |drops: &[Option<f32>; 5]| drops.iter().any(Option::is_some);
+        assert!(
+            dense.all(|group| group.error_drops.iter().any(has_drops) == is_measured),
+            "{name}"
+        );
         let mut runner = runner(Cpu::new(2), &owned(&store, None), &RunnerOptions::default());
         [Level::L2, Level::L3, Level::L4]
             .map(|level| divergence(&exact, &all_logits(&mut runner, text, level, 512), vocab_size))

@@ -3,6 +3,8 @@
 //! The checkpoints are tiny and have the published layout.
 
 #[cfg(test)]
+mod dense;
+#[cfg(test)]
 mod gpt_oss;
 #[cfg(test)]
 mod harness;
@@ -73,10 +75,15 @@ family!(granite_moe, "granite-moe");
 family!(granite_moe_bias, "granite-moe-bias");
 family!(granite_moe_shared, "granite-moe-shared");
 family!(kimi_k2, "kimi-k2");
+family!(llama, "llama");
+family!(llama_bias, "llama-bias");
 family!(minimax_m2, "minimax-m2");
+family!(mistral, "mistral");
 family!(mixtral, "mixtral");
 family!(olmoe, "olmoe");
+family!(qwen2, "qwen2");
 family!(qwen2_moe, "qwen2-moe");
+family!(qwen3, "qwen3");
 family!(qwen3_5_moe, "qwen3-5-moe");
 family!(qwen3_next, "qwen3-next");
 family!(qwen3_next_bias, "qwen3-next-bias");
@@ -100,10 +107,15 @@ calibration! {
     #[ignore = "slow"] granite_moe_bias: "granite-moe-bias",
     #[ignore = "slow"] granite_moe_shared: "granite-moe-shared",
     #[ignore = "slow"] kimi_k2: "kimi-k2",
+    llama: "llama",
+    #[ignore = "slow"] llama_bias: "llama-bias",
     #[ignore = "slow"] minimax_m2: "minimax-m2",
+    #[ignore = "slow"] mistral: "mistral",
     #[ignore = "slow"] mixtral: "mixtral",
     #[ignore = "slow"] olmoe: "olmoe",
+    #[ignore = "slow"] qwen2: "qwen2",
     #[ignore = "slow"] qwen2_moe: "qwen2-moe",
+    #[ignore = "slow"] qwen3: "qwen3",
     #[ignore = "slow"] qwen3_5_moe: "qwen3-5-moe",
     qwen3_next: "qwen3-next",
     #[ignore = "slow"] qwen3_next_bias: "qwen3-next-bias",

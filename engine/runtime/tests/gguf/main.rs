@@ -40,6 +40,10 @@ const PUBLISHED: &[&str] = &[
     "solar-open",
     "granite-moe-shared",
     "qwen3-vl-moe",
+    "llama",
+    "llama-bias",
+    "qwen2",
+    "qwen3",
 ];
 
 /// A file with scale tensors, written by scripts/make_nvfp4_golden.py.

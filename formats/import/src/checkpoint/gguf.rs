@@ -1,6 +1,6 @@
 //! GGUF files, single or split, as checkpoints.
 
-use nestling_formats::Invariant;
+use nestling_formats::{DType, Invariant};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,11 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{Asset, Checkpoint, SmallFiles, TensorInfo};
 use crate::config::{AttentionConfig, RopeScaling, TokenMixer};
 use crate::gguf::{GgufHeader, assets, config_json, part_names};
+use crate::limits::MAX_HEAD_DIM;
 use crate::names::{self, FREQUENCY_FACTORS};
 use crate::read_at::SourceFile;
 use crate::weight_files::{io_error, read_source};
-use crate::{GenerationDefaults, ImportError, ModelConfig, ModelShape};
+use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
 /// Key of the number of parts of a split file.
 const PARTS: &str = "split.count";
@@ -65,10 +66,47 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
         }
         files.push(file);
     }
-    let Some(header) = first else { return Err(super::not_a_checkpoint(path)) };
+    let Some(mut header) = first else { return Err(super::not_a_checkpoint(path)) };
     check_count(&header)?;
+    header.frequency_divisors = frequency_divisors(&files, &tensors)?;
     let checkpoint = whole(path, header, files, tensors)?;
     Ok(Checkpoint { headers_hash: Some(hash.digest128()), ..checkpoint })
+}
+
+/// Reads the divisors of the RoPE frequencies, of files that have them and are complete.
+fn frequency_divisors(
+    files: &[SourceFile],
+    tensors: &BTreeMap<String, TensorInfo>,
+) -> Result<Option<Vec<f32>>, ImportError> {
+    const MAX: u64 = (MAX_HEAD_DIM / 2) as u64;
+    let Some(tensor) = tensors.get(FREQUENCY_FACTORS) else { return Ok(None) };
+    let file = files.get(tensor.file).invariant("a tensor is in one of the files")?;
+    let wrong = |expected: String, found: String| ImportError::Tensor {
+        file: file.path().display().to_string(),
+        tensor: FREQUENCY_FACTORS.into(),
+        offset: tensor.offset,
+        expected,
+        found,
+    };
+    let count = match (tensor.element, &tensor.shape[..]) {
+        (ElementType::Float(DType::F32), [count]) if *count <= MAX => *count,
+        (element, shape) => {
+            let expected = format!("F32 of shape [n], n up to {MAX}");
+            return Err(wrong(expected, format!("{} of shape {shape:?}", element.name())));
+        }
+    };
+    if !file.is_whole() {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; 4 * count as usize];
+    read_source(file, tensor.offset, &mut bytes)?;
+    let mut divisors = vec![0.0; count as usize];
+    DType::F32.decode(&bytes, &mut divisors);
+    // Gemma's files have 1e30 for pairs that are not rotated.
+    match divisors.iter().find(|divisor| !(1e-6..=1e30).contains(*divisor)) {
+        Some(found) => Err(wrong("divisors from 1e-6 to 1e30".into(), found.to_string())),
+        None => Ok(Some(divisors)),
+    }
 }
 
 fn whole(

@@ -7,6 +7,14 @@ pub enum Architecture {
     BailingMoeV2,
     /// `Qwen3MoeForCausalLM`.
     Qwen3Moe,
+    /// `LlamaForCausalLM`, dense: Llama 2 and 3, SmolLM2.
+    Llama,
+    /// `MistralForCausalLM`, dense.
+    Mistral,
+    /// `Qwen2ForCausalLM`, dense: Qwen2 and Qwen2.5.
+    Qwen2,
+    /// `Qwen3ForCausalLM`, dense.
+    Qwen3,
     /// `OlmoeForCausalLM`.
     Olmoe,
     /// `MixtralForCausalLM`.
@@ -51,4 +59,11 @@ pub enum Architecture {
     Gemma4Text,
     /// `Qwen3_5MoeForCausalLM`, a text part in a separate checkpoint.
     Qwen35MoeText,
+}
+
+impl Architecture {
+    /// Returns true if the family consists of dense models: no layer is a mixture of experts.
+    pub const fn is_dense(self) -> bool {
+        matches!(self, Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3)
+    }
 }

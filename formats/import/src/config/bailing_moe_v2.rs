@@ -67,7 +67,10 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let chosen = fields.required_size("num_experts_per_tok", MAX_EXPERTS_PER_TOKEN)?;
     router.norm_topk_prob = chosen > 1;
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }
 
 /// Reads the biases. Queries, keys and values are one matrix, with a bias independent of the output's.

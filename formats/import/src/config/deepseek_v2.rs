@@ -70,5 +70,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let scale = keys::factor(fields, "routed_scaling_factor")?;
     let router = RouterConfig { scale, groups, ..RouterConfig::softmax(false) };
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }

@@ -55,5 +55,5 @@ fn read(fields: &Fields, architecture: Architecture) -> Result<ModelConfig, Impo
     let layers = latent::layers(fields, attention, routed::dense_layers(fields)?)?;
     let router = routed::sigmoid_router(fields)?;
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture, layers, router, multipliers })
+    keys::model(fields, Parts { architecture, layers, router: Some(router), multipliers })
 }

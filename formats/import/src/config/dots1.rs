@@ -50,5 +50,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     }
     let router = routed::sigmoid_router(fields)?;
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }

@@ -54,7 +54,10 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let selection_bias = ExpertVector::Present;
     let router = RouterConfig { selection_bias, ..RouterConfig::softmax(true) };
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }
 
 /// Returns a function that tests whether a layer is a mixture: one per `moe_layer_interval` layers of a

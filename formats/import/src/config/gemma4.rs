@@ -89,11 +89,11 @@ fn read_text(text: &Fields, architecture: Architecture) -> Result<ModelConfig, I
     let parts = Parts {
         architecture,
         layers,
-        router: RouterConfig {
+        router: Some(RouterConfig {
             input: RouterInput::Own,
             expert_scale: ExpertVector::Present,
             ..RouterConfig::softmax(true)
-        },
+        }),
         multipliers: Multipliers { embedding: (hidden_size as f32).sqrt(), ..Multipliers::NONE },
     };
     let mut config = keys::model(text, parts)?;

@@ -47,7 +47,10 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let layers = latent::layers(fields, attention, |layer| dense_layers.get(layer) == Some(&true))?;
     let router = routed::sigmoid_router(fields)?;
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }
 
 /// Number of dense layers at the start, a key used by stores and GGUF files. transformers reads only

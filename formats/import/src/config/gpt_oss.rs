@@ -41,7 +41,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let parts = Parts {
         architecture: FAMILY.architecture,
         layers: layers.collect(),
-        router,
+        router: Some(router),
         multipliers: Multipliers::NONE,
     };
     let mut config = keys::model(fields, parts)?;

@@ -88,5 +88,5 @@ fn read(
         logits: 1.0 / keys::factor(fields, "logits_scaling")?,
     };
     let router = RouterConfig::softmax(true);
-    keys::model(fields, Parts { architecture, layers, router, multipliers })
+    keys::model(fields, Parts { architecture, layers, router: Some(router), multipliers })
 }

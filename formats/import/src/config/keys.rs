@@ -63,6 +63,7 @@ const IGNORED: &[&str] = &[
     "router_aux_loss_coef",
     "tokenizer_class",
     "torch_dtype",
+    "transformers.js_config",
     "transformers_version",
     "unsloth_fixed",
     "unsloth_version",
@@ -141,7 +142,8 @@ pub(super) fn refuse_unknown(fields: &Fields, keys: &[&str]) -> Result<(), Impor
 pub(super) struct Parts {
     pub architecture: Architecture,
     pub layers: Vec<LayerConfig>,
-    pub router: RouterConfig,
+    /// Router of the mixture layers. `None` in families without mixtures.
+    pub router: Option<RouterConfig>,
     pub multipliers: Multipliers,
 }
 
@@ -163,8 +165,8 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
         expert_format: ExpertFormat::Floats,
         block_norms: BlockNorms::Before,
         final_logit_softcapping: None,
+        router: parts.router.filter(|_| parts.layers.iter().any(LayerConfig::is_mixture)),
         layers: parts.layers,
-        router: parts.router,
         bos_token_id: tokens(fields, "bos_token_id", 1, vocab_size)?.first().copied(),
         eos_token_ids: tokens(fields, "eos_token_id", MAX_EOS_TOKENS, vocab_size)?,
     };
@@ -380,6 +382,17 @@ pub(super) fn count(
 pub(super) fn dense(fields: &Fields) -> Result<FeedForward, ImportError> {
     let intermediate_size = fields.required_size("intermediate_size", MAX_WIDTH)?;
     Ok(FeedForward::Dense { intermediate_size })
+}
+
+/// Reads a model of dense layers with the same attention.
+pub(super) fn dense_model(
+    fields: &Fields,
+    architecture: Architecture,
+    attention: AttentionConfig,
+) -> Result<ModelConfig, ImportError> {
+    silu(fields)?;
+    let layers = layers(fields, attention, |_| dense(fields))?;
+    model(fields, Parts { architecture, layers, router: None, multipliers: Multipliers::NONE })
 }
 
 /// Reads a mixture of experts, with the given keys for the number and the inner width of experts.

@@ -52,7 +52,10 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
         ..RouterConfig::softmax(true)
     };
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }
 
 /// Rejects options that contradict the family's fixed behaviour.

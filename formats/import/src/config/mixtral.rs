@@ -22,5 +22,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let mixture = |_| keys::mixture(fields, "num_local_experts", "intermediate_size", None);
     let layers = keys::layers(fields, attention, mixture)?;
     let (router, multipliers) = (RouterConfig::softmax(true), Multipliers::NONE);
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }

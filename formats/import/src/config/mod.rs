@@ -20,11 +20,15 @@ mod gpt_oss;
 mod granite_moe;
 mod keys;
 mod latent;
+mod llama;
 mod minimax_m2;
 mod mixtral;
+mod multipliers;
 pub(crate) mod nearest;
 mod olmoe;
+mod qwen2;
 mod qwen2_moe;
+mod qwen3;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
@@ -42,6 +46,7 @@ use crate::limits::MAX_CONFIG_BYTES;
 pub use architecture::Architecture;
 pub use delta_net::DeltaNetConfig;
 pub use generation::GenerationDefaults;
+pub use multipliers::Multipliers;
 pub use rope::{
     AngleFactors, Llama3Scaling, LongRopeScaling, RopeConfig, RopeScaling, YarnScaling,
 };
@@ -79,10 +84,14 @@ const FAMILIES: &[Family] = &[
     gpt_oss::FAMILY,
     granite_moe::FAMILY,
     granite_moe::SHARED_FAMILY,
+    llama::FAMILY,
+    llama::MISTRAL_FAMILY,
     minimax_m2::FAMILY,
     mixtral::FAMILY,
     olmoe::FAMILY,
+    qwen2::FAMILY,
     qwen2_moe::FAMILY,
+    qwen3::FAMILY,
     qwen3_moe::FAMILY,
     qwen3_next::FAMILY,
     qwen3_vl_moe::FAMILY,
@@ -424,6 +433,13 @@ pub struct LayerConfig {
     pub feed_forward: FeedForward,
 }
 
+impl LayerConfig {
+    /// Returns true if the layer is a mixture of experts.
+    pub fn is_mixture(&self) -> bool {
+        matches!(self.feed_forward, FeedForward::Moe { .. })
+    }
+}
+
 /// Placement of the norms in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockNorms {
@@ -433,22 +449,6 @@ pub enum BlockNorms {
     /// before and after, and their sum has another one. The layer's output is multiplied by a scalar (Gemma
     /// 4).
     Around,
-}
-
-/// Constant factors of activations.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Multipliers {
-    /// Factor of the embeddings.
-    pub embedding: f32,
-    /// Factor of the parts' outputs that are added to the residual stream.
-    pub residual: f32,
-    /// Factor of the logits.
-    pub logits: f32,
-}
-
-impl Multipliers {
-    /// All factors 1.
-    pub const NONE: Self = Self { embedding: 1.0, residual: 1.0, logits: 1.0 };
 }
 
 /// Validated hyperparameters, with their Hugging Face names.
@@ -482,8 +482,8 @@ pub struct ModelConfig {
     pub final_logit_softcapping: Option<f32>,
     /// Configuration of each layer.
     pub layers: Vec<LayerConfig>,
-    /// Router of the mixture layers.
-    pub router: RouterConfig,
+    /// Router of the mixture layers; `None` if all layers are dense.
+    pub router: Option<RouterConfig>,
     /// Begin-of-sequence token, if the model has one.
     pub bos_token_id: Option<u32>,
     /// End-of-sequence tokens.
@@ -542,13 +542,13 @@ impl ModelConfig {
 
     /// Returns true if any layer is a mixture of experts.
     pub fn has_experts(&self) -> bool {
-        self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Moe { .. }))
+        self.layers.iter().any(LayerConfig::is_mixture)
     }
 
     /// Returns true if a layer is a mixture of experts.
     pub fn is_mixture(&self, layer: u32) -> bool {
         let layer = usize::try_from(layer).ok().and_then(|layer| self.layers.get(layer));
-        layer.is_some_and(|layer| matches!(layer.feed_forward, FeedForward::Moe { .. }))
+        layer.is_some_and(LayerConfig::is_mixture)
     }
 
     /// Returns the maximum number of experts per token in any layer.
@@ -575,7 +575,10 @@ fn family(fields: &Fields) -> Result<&'static Family, ImportError> {
         let names_experts = || fields.members().any(|(key, value)| names_experts(key, value));
         if let Some(found) = model_type.filter(|_| !names_experts()) {
             let found = found.chars().filter(|c| !c.is_control()).take(60).collect();
-            return Err(ImportError::Dense { file: fields.file().to_owned(), found });
+            let dense = FAMILIES.iter().filter(|family| family.architecture.is_dense());
+            let supported: Vec<&str> = dense.map(|family| family.model_type).collect();
+            let (file, supported) = (fields.file().to_owned(), supported.join(", "));
+            return Err(ImportError::Dense { file, found, supported });
         }
         let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
         let nearest = nearest::Nearest::of(fields).map(|nearest| nearest.describe() + "; ");

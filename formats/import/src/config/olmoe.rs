@@ -26,5 +26,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let layers = keys::layers(fields, attention, mixture)?;
     let router = RouterConfig::softmax(fields.boolean("norm_topk_prob")?.unwrap_or(false));
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }

@@ -46,7 +46,10 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     }
     let router = RouterConfig::softmax(fields.boolean("norm_topk_prob")?.unwrap_or(false));
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }
 
 /// Returns the sliding window of each layer. If enabled, layers with an even index below `max_window_layers`

@@ -64,7 +64,7 @@ pub(super) fn read_text(
     })?;
     let router = RouterConfig::softmax(norm_topk_prob);
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture, layers, router, multipliers })
+    keys::model(fields, Parts { architecture, layers, router: Some(router), multipliers })
 }
 
 /// Rejects options that contradict the fixed behaviour of Qwen3-MoE. Qwen3-Coder's files contain them.

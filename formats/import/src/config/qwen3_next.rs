@@ -76,7 +76,7 @@ pub(super) fn read_text(
     let layers = (0u32..).take(count).map(layer).collect::<Result<_, ImportError>>()?;
     let router = RouterConfig::softmax(norm_topk_prob);
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture, layers, router, multipliers })
+    keys::model(fields, Parts { architecture, layers, router: Some(router), multipliers })
 }
 
 fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {

@@ -36,5 +36,8 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     let layers = keys::layers(fields, attention, |_| routed::mixture(fields))?;
     let router = routed::sigmoid_router(fields)?;
     let multipliers = Multipliers::NONE;
-    keys::model(fields, Parts { architecture: FAMILY.architecture, layers, router, multipliers })
+    keys::model(
+        fields,
+        Parts { architecture: FAMILY.architecture, layers, router: Some(router), multipliers },
+    )
 }

@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::families::{FAMILIES, Family, GROUPED, Key, SIGMOID};
 use super::keys::{Keys, whole};
-use super::{BlockType, GgufHeader};
+use super::{BlockType, GgufHeader, frequencies};
+use crate::names::FREQUENCY_FACTORS;
 use crate::{ElementType, ImportError};
 
 const ARCHITECTURE: &str = "general.architecture";
@@ -20,7 +21,10 @@ fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
     let name = metadata.text(ARCHITECTURE)?;
     let name = name.ok_or_else(|| metadata.wrong(ARCHITECTURE, "the name of a family"))?;
     let has = |key: &str| metadata.get(&format!("{name}.{key}")).is_some();
-    let is_named = |family: &&Family| family.gguf == name && family.marked_by.is_none_or(has);
+    let is_dense = matches!(metadata.unsigned(&format!("{name}.expert_count")), Ok(None | Some(0)));
+    let is_named = |family: &&Family| {
+        family.gguf == name && family.is_dense == is_dense && family.marked_by.is_none_or(has)
+    };
     let named = || FAMILIES.iter().filter(is_named);
     // Older files lack the key, but only sigmoid scores come with a selection bias.
     let gating = match metadata.unsigned(&format!("{name}.{GATING}"))? {
@@ -31,9 +35,11 @@ fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
             .then_some(SIGMOID),
         said => said,
     };
-    if matches!(metadata.unsigned(&format!("{name}.expert_count")), Ok(None | Some(0))) {
-        let shown: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
-        return Err(ImportError::Dense { file: metadata.file().into(), found: shown });
+    if is_dense && named().next().is_none() {
+        let found: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
+        let dense = FAMILIES.iter().filter(|family| family.is_dense);
+        let supported = dense.map(|family| family.gguf).collect::<Vec<&str>>().join(", ");
+        return Err(ImportError::Dense { file: metadata.file().into(), found, supported });
     }
     let same = named().find(|family| Some(family.gating) == gating);
     same.or_else(|| named().next()).ok_or_else(|| {
@@ -88,6 +94,7 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
     } else {
         keys.heads(&mut config)?;
         keys.rope(&mut config)?;
+        keys.frequencies(header, &mut config)?;
     }
     keys.router(&mut config)?;
     keys.tokens(&mut config)?;
@@ -130,6 +137,13 @@ fn vocabulary(header: &GgufHeader) -> Result<u64, ImportError> {
         file: header.metadata.file().into(),
         tensor: EMBEDDING.into(),
     })
+}
+
+/// Returns the number of elements of a head that may be rotated.
+fn head_width(config: &Map<String, Value>) -> Option<u64> {
+    let size = |key: &str| config.get(key).and_then(Value::as_u64);
+    let own = size("qk_rope_head_dim").or_else(|| size("head_dim"));
+    own.or_else(|| size("hidden_size")?.checked_div(size("num_attention_heads")?))
 }
 
 impl Keys<'_> {
@@ -204,17 +218,8 @@ impl Keys<'_> {
         // llama.cpp's default.
         let theta = self.number("rope.freq_base")?.unwrap_or(10_000.0);
         config.insert("rope_theta".into(), json!(theta));
-        let own = ["qk_rope_head_dim", "head_dim"].iter().find_map(|key| config.get(*key));
-        let width = match own.and_then(Value::as_u64) {
-            Some(width) => Some(width),
-            None => {
-                let size = |key: &str| config.get(key).and_then(Value::as_u64);
-                size("hidden_size")
-                    .zip(size("num_attention_heads"))
-                    .and_then(|(a, b)| a.checked_div(b))
-            }
-        };
-        if let (Some(dims), Some(width)) = (self.unsigned("rope.dimension_count")?, width)
+        if let (Some(dims), Some(width)) =
+            (self.unsigned("rope.dimension_count")?, head_width(config))
             && dims != width
         {
             config.insert("partial_rotary_factor".into(), json!(dims as f64 / width as f64));
@@ -224,6 +229,32 @@ impl Keys<'_> {
             Some(kind) => config.insert("rope_scaling".into(), self.rope_scaling(kind)?),
             None => config.insert("rope_parameters".into(), json!({ "rope_type": "default" })),
         };
+        Ok(())
+    }
+
+    /// Inserts the scaling that the divisors of the frequencies describe, in files that have them.
+    fn frequencies(
+        &self,
+        header: &GgufHeader,
+        config: &mut Map<String, Value>,
+    ) -> Result<(), ImportError> {
+        const KIND: &str = "rope.scaling.type";
+        let (Some(divisors), true) = (&header.frequency_divisors, self.family.divides_frequencies)
+        else {
+            return Ok(());
+        };
+        // llama.cpp would apply both.
+        if config.contains_key("rope_scaling") {
+            let expected = format!("none, beside `{FREQUENCY_FACTORS}`");
+            return Err(self.metadata.wrong(&self.name(KIND), &expected));
+        }
+        let dims = self.unsigned("rope.dimension_count")?.or_else(|| head_width(config));
+        // Default: without a width, reading the configuration fails with the missing key.
+        let dims = dims.unwrap_or(0);
+        if let Some(scaling) = frequencies::rope_scaling(header, divisors, config, dims)? {
+            config.remove("rope_parameters");
+            config.insert("rope_scaling".into(), scaling);
+        }
         Ok(())
     }
 

@@ -54,6 +54,10 @@ pub struct Family {
     pub ignored: &'static [&'static str],
     /// Value of `expert_gating_func` for the family's scoring.
     pub gating: u64,
+    /// True if the family has no experts. Other families may have the same name.
+    pub is_dense: bool,
+    /// True if files may have a tensor with divisors of the RoPE frequencies.
+    pub divides_frequencies: bool,
     /// Key that distinguishes the family from others with the same name.
     pub marked_by: Option<&'static str>,
     /// `config.json` object that holds these keys in multimodal models.
@@ -92,8 +96,10 @@ pub const COMMON: &[Key] = &[
     Key::Same("attention.head_count", "num_attention_heads"),
     Key::Same("attention.head_count_kv", "num_key_value_heads"),
     Key::Same("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-    Key::Same("expert_used_count", "num_experts_per_tok"),
 ];
+
+/// Keys of all families with experts.
+pub const EXPERTS: &[Key] = &[Key::Same("expert_used_count", "num_experts_per_tok")];
 
 /// Keys of all families that are handled separately or have no effect.
 pub const KNOWN: &[&str] = &[
@@ -234,8 +240,19 @@ const PLAIN: Family = Family {
     present: &[],
     ignored: &[],
     gating: SOFTMAX,
+    is_dense: false,
+    divides_frequencies: false,
     marked_by: None,
     part: None,
+};
+
+/// Defaults for families without experts. Some files have the numbers of experts, which are 0.
+const DENSE: Family = Family {
+    keys: &[Key::Same("feed_forward_length", "intermediate_size")],
+    fixed: &[SILU],
+    ignored: &["expert_count", "expert_used_count"],
+    is_dense: true,
+    ..PLAIN
 };
 
 /// Qwen3-MoE, also the base of the families with the same experts.
@@ -271,6 +288,23 @@ pub const FAMILIES: &[Family] = &[
         ],
         ignored: &["expert_feed_forward_length"],
         ..PLAIN
+    },
+    // Llama, and Mistral without sliding windows.
+    Family {
+        gguf: "llama",
+        model_type: "llama",
+        class: "LlamaForCausalLM",
+        divides_frequencies: true,
+        present: &[("attn_output.bias", "attention_bias")],
+        ..DENSE
+    },
+    Family { gguf: "qwen2", model_type: "qwen2", class: "Qwen2ForCausalLM", ..DENSE },
+    Family {
+        gguf: "qwen3",
+        model_type: "qwen3",
+        class: "Qwen3ForCausalLM",
+        present: &[("attn_output.bias", "attention_bias")],
+        ..DENSE
     },
     Family {
         gguf: "llama",

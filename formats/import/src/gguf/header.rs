@@ -51,6 +51,9 @@ pub struct GgufHeader {
     pub tensors: Vec<GgufTensor>,
     /// Byte offset of the tensors' data in the file.
     pub data_offset: u64,
+    /// Divisors of the RoPE frequencies, the contents of `rope_freqs.weight`. [`crate::Checkpoint::open`] reads
+    /// them; they are `None` in a header alone.
+    pub frequency_divisors: Option<Vec<f32>>,
 }
 
 impl GgufHeader {
@@ -110,7 +113,7 @@ impl GgufHeader {
         let data_offset = header_bytes.next_multiple_of(alignment);
         let place = TensorSection { file, file_bytes, data_offset, alignment };
         let tensors = place.tensors(entries)?;
-        Ok(Self { metadata, tensors, data_offset })
+        Ok(Self { metadata, tensors, data_offset, frequency_divisors: None })
     }
 }
 

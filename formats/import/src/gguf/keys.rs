@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::families::{COMMON, Family, KNOWN, Key};
+use super::families::{COMMON, EXPERTS, Family, KNOWN, Key};
 use super::{GgufMetadata, GgufValue};
 use crate::ImportError;
 
@@ -21,7 +21,8 @@ impl Keys<'_> {
     pub(super) fn all(&self) -> impl Iterator<Item = &'static Key> {
         let own = self.family.keys;
         let is_own = |key: &Key| own.iter().any(|own| own.theirs() == key.theirs());
-        COMMON.iter().filter(move |key| !is_own(key)).chain(own)
+        let experts = if self.family.is_dense { &[] } else { EXPERTS };
+        COMMON.iter().chain(experts).filter(move |key| !is_own(key)).chain(own)
     }
 
     pub(super) fn refuse_unknown(&self) -> Result<(), ImportError> {

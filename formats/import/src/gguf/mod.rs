@@ -10,6 +10,7 @@ mod config;
 mod cursor;
 mod element_layout;
 mod families;
+mod frequencies;
 mod grids;
 mod header;
 mod i_quants;

@@ -1,6 +1,6 @@
 //! Tensor names of llama.cpp, which are nearly the same for all families.
 
-use super::{FloatSource, Naming, Runs, TensorSlice, deepseek, qwen3_next};
+use super::{FloatSource, Naming, Order, Runs, TensorSlice, deepseek, qwen3_next};
 use crate::config::{Architecture, FeedForward, LatentConfig, ModelConfig, TokenMixer};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -26,8 +26,8 @@ pub fn naming(architecture: Architecture) -> Naming {
 /// Returns true if llama.cpp rotates adjacent elements of a head, whereas the published weights pair the
 /// halves. GGUF files of such families have permuted query and key rows.
 pub(crate) fn turns_adjacent(architecture: Architecture) -> bool {
-    use Architecture::{GraniteMoe, GraniteMoeShared, Mixtral};
-    matches!(architecture, Mixtral | GraniteMoe | GraniteMoeShared)
+    use Architecture::{GraniteMoe, GraniteMoeShared, Llama, Mistral, Mixtral};
+    matches!(architecture, Llama | Mistral | Mixtral | GraniteMoe | GraniteMoeShared)
 }
 
 /// Returns the tensors with permuted rows, with their numbers of heads.
@@ -102,6 +102,26 @@ fn by_halves(config: &ModelConfig, id: MatrixId) -> Vec<TensorSlice> {
         TensorSlice { index: Some(index), rows, ..whole.clone() }
     };
     (0..heads).flat_map(|head| [half(head, 0), half(head, 1)]).collect()
+}
+
+/// Returns the order of a bias of queries or keys whose rows llama.cpp permutes as [`by_halves`] describes.
+fn bias_by_halves(config: &ModelConfig, id: FloatId) -> Option<Order> {
+    let layer = id.layer.and_then(|layer| usize::try_from(layer).ok())?;
+    let TokenMixer::Attention(attention) = config.layers.get(layer)?.mixer else { return None };
+    let heads = match id.kind {
+        FloatKind::QueryBias => attention.num_attention_heads,
+        FloatKind::KeyBias => attention.num_key_value_heads,
+        _ => return None,
+    };
+    if !turns_adjacent(config.architecture) {
+        return None;
+    }
+    let pairs = attention.head_dim / 2;
+    let of_head = |head: usize| {
+        let at = move |half: usize, pair: usize| head * 2 * pairs + 2 * pair + half;
+        (0..2).flat_map(move |half| (0..pairs).map(move |pair| Runs::range(at(half, pair), 1)))
+    };
+    Some(Order::of((0..heads).flat_map(of_head)))
 }
 
 /// Returns the up-projections of keys and values, one slice per head. Keys are already transposed in GGUF
@@ -219,13 +239,14 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::DeltaNorm => "ssm_norm.weight",
         _ => return None,
     };
-    let rows = qwen3_next::float_rows(config, id);
+    let rows = bias_by_halves(config, id).unwrap_or_else(|| qwen3_next::float_rows(config, id));
     Some(FloatSource { rows, ..FloatSource::kept(format!("blk.{layer}.{part}")) })
 }
 
 /// Returns true for factors that follow from the configuration, and for multi-token prediction layers.
 fn is_redundant(config: &ModelConfig, name: &str) -> bool {
-    if config.architecture == Architecture::Gemma4 && name == FREQUENCY_FACTORS {
+    let divided = [Architecture::Gemma4, Architecture::Llama].contains(&config.architecture);
+    if divided && name == FREQUENCY_FACTORS {
         return true;
     }
     // Activation scales for NVFP4 weights are unused, because activations are not quantized with them.

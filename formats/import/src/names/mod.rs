@@ -184,7 +184,13 @@ pub struct Naming {
 /// Returns the naming scheme of checkpoints published on the Hugging Face Hub.
 pub fn published(architecture: Architecture) -> Naming {
     match architecture {
-        Architecture::Qwen3Moe | Architecture::Qwen2Moe | Architecture::Olmoe => qwen::NAMING,
+        Architecture::Llama
+        | Architecture::Mistral
+        | Architecture::Qwen2
+        | Architecture::Qwen3
+        | Architecture::Qwen3Moe
+        | Architecture::Qwen2Moe
+        | Architecture::Olmoe => qwen::NAMING,
         Architecture::Ernie45Moe => deepseek::ERNIE,
         Architecture::BailingMoeV2 => bailing::NAMING,
         Architecture::Qwen3Next => qwen3_next::NAMING,

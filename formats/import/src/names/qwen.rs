@@ -1,5 +1,5 @@
-//! Tensor names of Qwen's MoE models and OLMoE: `mlp.experts.E.gate_proj` and so on, one tensor per
-//! projection. Also the names of the text parts of Qwen3-VL-MoE and Qwen3-Omni.
+//! Tensor names of Llama and Qwen, dense (`mlp.gate_proj`) and with experts (`mlp.experts.E.gate_proj`), and
+//! of OLMoE: one tensor per projection. Also the names of the text parts of Qwen3-VL-MoE and Qwen3-Omni.
 
 use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix, is_redundant, layer_float};
 use crate::config::{FeedForward, LayerConfig, ModelConfig};

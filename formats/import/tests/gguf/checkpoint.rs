@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 use nestling_import::gguf::GgufHeader;
-use nestling_import::{Checkpoint, ImportError};
+use nestling_import::{Checkpoint, ImportError, RopeScaling, TokenMixer};
 
 use super::builder::text;
 use super::data;
@@ -105,6 +105,37 @@ fn other_proportional_positions_are_refused() {
     fs::write(&path, bytes).unwrap();
     let error = Checkpoint::open(&path).unwrap_err().to_string();
     assert!(error.contains("rope_freqs.weight") && error.contains("4 times 1"), "{error}");
+}
+
+/// Divisors that no formula gives remain a list; divisors of another kind are refused.
+#[test]
+fn divisors_of_frequencies_are_kept() {
+    let original = fs::read(data("llama.gguf")).unwrap();
+    let header = GgufHeader::parse("whole", &original, original.len() as u64).unwrap();
+    let divisors = header.tensors.iter().find(|tensor| tensor.name == "rope_freqs.weight").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("m.gguf");
+    let with = |value: f32| {
+        let mut bytes = original.clone();
+        let at = divisors.offset as usize;
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        fs::write(&path, bytes).unwrap();
+        Checkpoint::open(&path)
+    };
+    let scaling = |checkpoint: &Checkpoint| match checkpoint.config().layers[0].mixer {
+        TokenMixer::Attention(attention) => attention.rope.scaling,
+        _ => panic!("another mixer"),
+    };
+    let RopeScaling::Llama3(llama3) = scaling(&with(1.0).unwrap()) else { panic!("another kind") };
+    assert_eq!((llama3.factor, llama3.original_max_position_embeddings), (8.0, 64));
+    let RopeScaling::LongRope(list) = scaling(&with(1.5).unwrap()) else { panic!("another kind") };
+    assert_eq!(list.attention_factor, 1.0);
+    assert_eq!((list.factors(1)[0], list.factors(1 << 20)[0]), (1.5, 1.5));
+    assert_eq!(list.factors(1).len(), 5);
+    for wrong in [f32::NAN, 0.0, -1.0, f32::INFINITY] {
+        let error = with(wrong).unwrap_err().to_string();
+        assert!(error.contains("rope_freqs.weight") && error.contains("1e-6"), "{error}");
+    }
 }
 
 /// Tensor table entry, and data.

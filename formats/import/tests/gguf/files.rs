@@ -25,7 +25,7 @@ fn metadata_becomes_an_ordinary_configuration() {
     assert_eq!(config.num_hidden_layers, 2);
     assert_eq!(config.vocab_size, 512);
     assert_eq!(config.rms_norm_eps, 1e-6);
-    assert!(config.router.norm_topk_prob);
+    assert!(config.router.unwrap().norm_topk_prob);
     assert!(!config.tie_word_embeddings);
     assert_eq!(config.bos_token_id, Some(0));
     let generation: serde_json::Value = serde_json::from_slice(&assets[1].bytes).unwrap();
@@ -115,7 +115,7 @@ fn published_groups_stand_in_for_keys_that_older_files_have_not() {
             ("leading_dense_block_count", 1),
             ("rope.dimension_count", 8),
         ];
-        let groups = least("deepseek2", &[&keys[..], more].concat()).router.groups;
+        let groups = least("deepseek2", &[&keys[..], more].concat()).router.unwrap().groups;
         groups.map(|groups| (groups.n_group, groups.topk_group))
     };
     assert_eq!(latent(256, 7168, 61, 2, &[]), Some((8, 4)));
@@ -166,7 +166,8 @@ fn absent_keys_have_no_defaults_of_config_json() {
     for gating in [1, 2] {
         let keys = [&common[..], &latent, &[("expert_gating_func", gating)]].concat();
         let config = least("deepseek2", &keys);
-        assert_eq!((config.router.scale, config.router.groups), (1.0, None));
+        let router = config.router.unwrap();
+        assert_eq!((router.scale, router.groups), (1.0, None));
         let TokenMixer::Latent(attention) = config.layers[0].mixer else { panic!("no latent") };
         assert_eq!(attention.q_lora_rank, None);
         let FeedForward::Moe { shared, .. } = config.layers[1].feed_forward else {

@@ -54,15 +54,17 @@ fn glm4_moe() {
 }
 
 /// GGUF files have no key for the windows.
+fn without_windows(config: &mut ModelConfig) {
+    for layer in &mut config.layers {
+        if let TokenMixer::Attention(attention) = &mut layer.mixer {
+            attention.sliding_window = None;
+        }
+    }
+}
+
 #[test]
 fn dots1() {
-    is_the_same_model("dots1", |config| {
-        for layer in &mut config.layers {
-            if let TokenMixer::Attention(attention) = &mut layer.mixer {
-                attention.sliding_window = None;
-            }
-        }
-    });
+    is_the_same_model("dots1", without_windows);
 }
 
 #[test]
@@ -75,9 +77,31 @@ fn kimi_k2() {
     is_the_same_model("kimi-k2", |_| {});
 }
 
+/// The scaling of the frequencies is in a tensor, and rows of queries and keys are permuted.
+#[test]
+fn llama() {
+    is_the_same_model("llama", |_| {});
+}
+
+/// Biases of queries and keys are permuted like their rows.
+#[test]
+fn llama_bias() {
+    is_the_same_model("llama-bias", |_| {});
+}
+
 #[test]
 fn minimax_m2() {
     is_the_same_model("minimax-m2", |_| {});
+}
+
+#[test]
+fn qwen2() {
+    is_the_same_model("qwen2", without_windows);
+}
+
+#[test]
+fn qwen3() {
+    is_the_same_model("qwen3", |_| {});
 }
 
 #[test]

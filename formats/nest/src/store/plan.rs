@@ -68,7 +68,8 @@ pub struct StorePlan {
     /// Maximum size of a file in bytes; `None` puts all in one file. A larger extent gets a separate file.
     pub shard_bytes_max: Option<u64>,
     /// Sections; empty selects the default order. First comes everything but the experts up to level 6 with
-    /// the experts' P2, then the experts' other planes one by one; the last section includes all other P8.
+    /// the experts' P2, then the experts' other planes one by one; the last section includes all other P8. In a
+    /// dense model, the matrices of the layers take the place of the experts.
     pub sections: Vec<SectionPlan>,
     /// Space in the index for measurements of single matrices.
     pub measures: Measures,
@@ -394,20 +395,27 @@ fn default_sections(groups: &[Group]) -> Vec<SectionPlan> {
         GroupId::Asset { .. } => plane == Plane::P2,
         _ => group.extent_bytes(plane) != Some(0),
     };
-    let experts = || groups.iter().filter(|group| group.id.expert().is_some());
-    let last = Plane::ALL.into_iter().rev().find(|plane| experts().any(|group| has(group, *plane)));
+    let has_experts = groups.iter().any(|group| group.id.expert().is_some());
+    // Groups whose planes are in separate sections. Without experts, the matrices of the layers are.
+    let is_split = |group: &Group| match group.id {
+        GroupId::Expert(_) => true,
+        GroupId::Dense { .. } => !has_experts,
+        _ => false,
+    };
+    let split = || groups.iter().filter(|group| is_split(group));
+    let last = Plane::ALL.into_iter().rev().find(|plane| split().any(|group| has(group, *plane)));
     let last = last.unwrap_or(Plane::P8);
     let mut sections = Vec::new();
     for plane in Plane::ALL {
         let mut extents = Vec::new();
         for group in groups {
-            let is_expert = group.id.expert().is_some();
-            let planes: &[Plane] = match (is_expert, plane) {
+            let is_split = is_split(group);
+            let planes: &[Plane] = match (is_split, plane) {
                 (true, _) => &[plane],
                 (false, Plane::P2) => &[Plane::P2, Plane::P3, Plane::P4, Plane::P6],
                 (false, _) => &[],
             };
-            let fine: &[Plane] = if !is_expert && plane == last { &[Plane::P8] } else { &[] };
+            let fine: &[Plane] = if !is_split && plane == last { &[Plane::P8] } else { &[] };
             let planes = planes.iter().chain(fine).filter(|plane| has(group, **plane));
             extents.extend(planes.map(|plane| (group.id.clone(), *plane)));
         }
