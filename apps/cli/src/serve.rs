@@ -10,6 +10,7 @@ use crate::model_folder::{ModelFolder, not_opened};
 use crate::opened::LoadedModel;
 use crate::words::counted;
 use crate::{device, opened};
+use nestling::engine::text::ToolStyle;
 use nestling::formats::open_regular;
 use nestling_server::{
     Access, AccessError, ListenError, Listener, ModelSource, OpenedModel, PoolOptions, Reopen,
@@ -32,7 +33,12 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
         true => UnknownFields::Refuse,
         false => UnknownFields::Report,
     };
-    let server = Server::new(ServerOptions { access, unknown_fields, ..ServerOptions::default() });
+    let tool_style = match args.listen.no_generic_tools {
+        true => ToolStyle::Native,
+        false => ToolStyle::Generic,
+    };
+    let options = ServerOptions { access, unknown_fields, tool_style, ..ServerOptions::default() };
+    let server = Server::new(options);
     // The listener starts first, so that an unavailable address is reported before a model is loaded for
     // minutes.
     let listener =
@@ -45,6 +51,10 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
             console.note(format_args!("http://{address} answers when the model is loaded"));
             let opened = opened::open(&args.model, &args.resources, console, interrupt)?;
             let name = args.listen.alias.clone().unwrap_or_else(|| opened.name());
+            let can = opened.model.capabilities();
+            if can.chat && !can.tools && !args.listen.no_generic_tools {
+                console.note("its chat template has no place for tools: they are described in text");
+            }
             let reopen = reopen(&opened, &args, console);
             server.set_reopenable_model(hold(opened), name.as_str(), reopen);
             format!("{name} is")

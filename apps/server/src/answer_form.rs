@@ -8,12 +8,19 @@ use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX};
 use crate::tools::check_schema;
 
+/// JSON schema of an output, compiled.
+#[derive(Debug)]
+pub(crate) struct AnswerForm {
+    pub schema: Value,
+    pub guide: Guide,
+}
+
 /// Reads `response_format` and returns its output constraint, or `None` for free text. JSON schemas are
 /// enforced whether or not `strict` is set.
 ///
 /// # Errors
 /// Returns an error if the format is unknown or its schema cannot be compiled.
-pub(crate) fn take(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
+pub(crate) fn take(fields: &mut Fields) -> Result<Option<AnswerForm>, ApiError> {
     let Some(mut form) = fields.object("response_format")? else { return Ok(None) };
     let kind = form.required_text("type", NAME_BYTES_MAX)?;
     let guide = match kind.as_str() {
@@ -33,11 +40,12 @@ pub(crate) fn take(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
 ///
 /// # Errors
 /// An internal error if the grammar cannot be compiled.
-pub(crate) fn any_object() -> Result<Guide, ApiError> {
-    Guide::json_object().map_err(|error| ApiError::internal(error.to_string()))
+pub(crate) fn any_object() -> Result<AnswerForm, ApiError> {
+    let guide = Guide::json_object().map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(AnswerForm { schema: json!({ "type": "object" }), guide })
 }
 
-fn json_schema(form: &mut Fields) -> Result<Guide, ApiError> {
+fn json_schema(form: &mut Fields) -> Result<AnswerForm, ApiError> {
     let named = form.object("json_schema")?;
     let mut named = named.ok_or_else(|| form.invalid("json_schema", "`json_schema` is missing"))?;
     let guide = named_schema(&mut named)?;
@@ -49,7 +57,7 @@ fn json_schema(form: &mut Fields) -> Result<Guide, ApiError> {
 ///
 /// # Errors
 /// Returns an error if the schema cannot be compiled.
-pub(crate) fn named_schema(named: &mut Fields) -> Result<Guide, ApiError> {
+pub(crate) fn named_schema(named: &mut Fields) -> Result<AnswerForm, ApiError> {
     named.required_text("name", NAME_BYTES_MAX)?;
     named.text("description", BODY_BYTES_MAX)?;
     // The schema is enforced regardless of this flag.
@@ -63,7 +71,9 @@ pub(crate) fn named_schema(named: &mut Fields) -> Result<Guide, ApiError> {
 ///
 /// # Errors
 /// Returns an error if the schema is too long or cannot be compiled.
-pub(crate) fn of_schema(place: &str, schema: &Value) -> Result<Guide, ApiError> {
+pub(crate) fn of_schema(place: &str, schema: &Value) -> Result<AnswerForm, ApiError> {
     check_schema(place, schema)?;
-    Guide::json_schema(schema).map_err(|error| ApiError::invalid(place, error.to_string()))
+    let guide = Guide::json_schema(schema);
+    let guide = guide.map_err(|error| ApiError::invalid(place, error.to_string()))?;
+    Ok(AnswerForm { schema: schema.clone(), guide })
 }

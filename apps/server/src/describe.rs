@@ -19,7 +19,8 @@ pub(crate) fn model(served: &ServedModel) -> Value {
             "context_trained": can.context_trained,
             "vocab_size": served.model.limits().vocab_size,
             "chat": can.chat,
-            "tools": can.tools,
+            "tools": served.takes_tools(),
+            "tool_style": if can.tools { "native" } else { "generic" },
             "thinking": can.thinking,
         },
     })

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::response::Response;
+use nestling::engine::text::ToolStyle;
 use nestling::{EngineError, ErrorClass, Model};
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,6 +21,7 @@ use crate::sessions::IdleSessions;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ServedOptions {
+    pub tool_style: ToolStyle,
     pub choices_max: usize,
     pub requests_max: usize,
     pub idle_sessions_max: usize,
@@ -39,6 +41,7 @@ pub(crate) struct ServedModel {
     /// Limits the number of requests parsed concurrently.
     readers: Arc<Semaphore>,
     pub choices_max: usize,
+    pub tool_style: ToolStyle,
     /// Maximum time that a client may stall reading.
     pub write_time: Duration,
     /// Upper limit of the memory budget in bytes: the budget at server start. `None` for a model of a pool,
@@ -70,6 +73,7 @@ impl ServedModel {
             requests: Arc::new(Semaphore::new(options.requests_max.max(1))),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             choices_max: options.choices_max.max(1),
+            tool_style: options.tool_style,
             write_time: options.write_time,
             metrics,
             stale: AtomicBool::new(false),
@@ -100,6 +104,12 @@ impl ServedModel {
             Ok((read(&served)?, slot))
         })
         .await?
+    }
+
+    /// Returns whether conversations may have tools.
+    pub fn takes_tools(&self) -> bool {
+        let can = self.model.capabilities();
+        can.tools || (can.chat && self.tool_style == ToolStyle::Generic)
     }
 
     /// Counts an error of the engine and returns the error for the client. Marks the model as stale if only

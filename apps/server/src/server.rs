@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::http::StatusCode;
 use nestling::Model;
+use nestling::engine::text::ToolStyle;
 
 use crate::access::Access;
 use crate::body::BodyBudget;
@@ -32,6 +33,8 @@ pub struct ServerOptions {
     pub idle_sessions_max: usize,
     /// Connection limits.
     pub connections: ConnectionLimits,
+    /// Treatment of tools for models whose chat template has no place for them.
+    pub tool_style: ToolStyle,
     /// Treatment of request fields without effect.
     pub unknown_fields: UnknownFields,
 }
@@ -44,6 +47,7 @@ impl Default for ServerOptions {
             requests_max: 256,
             idle_sessions_max: 16,
             connections: ConnectionLimits::default(),
+            tool_style: ToolStyle::Generic,
             unknown_fields: UnknownFields::default(),
         }
     }
@@ -108,6 +112,7 @@ impl Server {
     fn served_options(&self) -> ServedOptions {
         let options = &self.inner.options;
         ServedOptions {
+            tool_style: options.tool_style,
             choices_max: options.choices_max,
             requests_max: options.requests_max,
             idle_sessions_max: options.idle_sessions_max,

@@ -1,12 +1,14 @@
 //! Tools of a conversation and the tool choice, common to all APIs.
 
+use nestling::ToolSchema;
+use nestling::engine::text::ToolStyle;
 use nestling::guide::ToolChoice;
-use nestling::{Model, ToolSchema};
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{NAME_BYTES_MAX, SCHEMA_BYTES_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX};
+use crate::server::ServedModel;
 
 #[derive(Debug)]
 pub(crate) struct Tools {
@@ -16,6 +18,7 @@ pub(crate) struct Tools {
     pub strict: bool,
     /// Number of calls after which a generation ends.
     pub calls_max: Option<usize>,
+    pub style: ToolStyle,
 }
 
 impl Tools {
@@ -64,12 +67,12 @@ pub(crate) struct Tool {
 /// without tool support.
 pub(crate) fn take(
     fields: &mut Fields,
-    model: &Model,
+    served: &ServedModel,
     mut read: impl FnMut(Fields) -> Result<ToolEntry, ApiError>,
 ) -> Result<(Vec<ToolSchema>, bool), ApiError> {
     // Default: no tools.
     let tools = fields.list("tools", TOOLS_MAX)?.unwrap_or_default();
-    if !tools.is_empty() && !model.capabilities().tools {
+    if !tools.is_empty() && !served.takes_tools() {
         let message = "the chat template of this model has no place for tools";
         return Err(fields.unsupported("tools", message));
     }

@@ -92,8 +92,17 @@ impl<'a> CallGrammar<'a> {
         self.rules(&format!("inside {}", self.marker(&tags.close)), tools, true)
     }
 
-    /// Returns the grammar of an answer that is one call, or one or more calls if `several` is set.
-    pub fn whole_answer(&self, tools: &[Tool], several: bool) -> String {
+    /// Returns the grammar of an answer that is one call, or one or more calls if `several` is set. With the
+    /// schema `answer` it may also be a value of it.
+    pub fn whole_answer(&self, tools: &[Tool], several: bool, answer: Option<&Value>) -> String {
+        let rule = answer.map(|schema| format!("answer: %json {schema}\n"));
+        // Default: calls are the only answer.
+        self.calls_or(tools, several, answer.is_some()) + &rule.unwrap_or_default()
+    }
+
+    /// Returns the grammar of one or several calls, or of the rule `answer` if `has_answer` is set.
+    fn calls_or(&self, tools: &[Tool], several: bool, has_answer: bool) -> String {
+        let or = |answer: &str| if has_answer { format!(" | {answer}") } else { String::new() };
         let more = if several { format!(" ({} call)*", literal("\n")) } else { String::new() };
         match &self.form {
             CallSyntax::Tagged { tags, around, form } => {
@@ -101,7 +110,7 @@ impl<'a> CallGrammar<'a> {
                 let more = if *form == CallForm::JsonList { "" } else { more.as_str() };
                 let around =
                     |at: usize| around.get(at).map_or(String::new(), |tag| self.marker(tag));
-                let start = format!("{} call{more} {}", around(0), around(1));
+                let start = format!("{} call{more} {}{}", around(0), around(1), or("answer"));
                 let (open, close) = (self.marker(&tags.open), self.marker(&tags.close));
                 self.rules(&start, tools, several) + &format!("call: {open} inside {close}\n")
             }
@@ -112,8 +121,9 @@ impl<'a> CallGrammar<'a> {
                 // The prompt ends with `<|start|>assistant`. Reasoning may precede the call.
                 let assistant = literal("assistant");
                 let analysis = literal("analysis");
+                let last = or(&format!("{channel} {} {message} answer", literal("final")));
                 let first = format!(
-                    "({channel} {analysis} {message} TEXT {end} {start} {assistant})? call"
+                    "({channel} {analysis} {message} TEXT {end} {start} {assistant})? (call{last})"
                 );
                 let calls = tools.iter().enumerate().map(|(index, tool)| {
                     let to = literal(&format!(" to=functions.{}", tool.name));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::call_grammar::{CallGrammar, Tool};
 use crate::error::GuideError;
-use crate::grammar::CheckedGrammar;
+use crate::grammar::{CheckedGrammar, with_options};
 use crate::guide::{CompiledGrammars, unavailable};
 use crate::limits::{COMPILED_MAX, TOOLS_MAX};
 use crate::matcher::{CompiledGrammar, GrammarConstraint, GrammarMode};
@@ -48,6 +48,8 @@ impl ToolChoice {
 pub struct ToolGuide {
     tools: Vec<Tool>,
     choice: ToolChoice,
+    /// Schema of an answer without calls, with the options of the grammar engine.
+    answer: Option<Value>,
     /// Compiled grammars, keyed by the grammar's text, which depends on the model's syntax of calls.
     grammars: Arc<Mutex<BTreeMap<String, Arc<Grammar>>>>,
 }
@@ -94,7 +96,30 @@ impl ToolGuide {
         for tool in &all {
             CompiledGrammar::new(&tool.arguments(), &bytes)?;
         }
-        Ok(Self { tools: all, choice, grammars: Arc::default() })
+        Ok(Self { tools: all, choice, answer: None, grammars: Arc::default() })
+    }
+
+    /// Requires that an answer without calls follows a JSON schema. It has no effect if calls are required.
+    ///
+    /// ```
+    /// use nestling_guide::{ToolChoice, ToolGuide};
+    /// use nestling_text::ToolSchema;
+    /// use serde_json::json;
+    ///
+    /// let tools = [ToolSchema::function("weather", "Returns the forecast.", json!({}))];
+    /// let guide = ToolGuide::new(&tools, ToolChoice::Auto)?;
+    /// assert!(guide.with_answer(&json!({"type": "object"})).is_ok());
+    /// # Ok::<(), nestling_guide::GuideError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the schema cannot be compiled.
+    pub fn with_answer(self, schema: &Value) -> Result<Self, GuideError> {
+        let schema = with_options(schema)?.schema;
+        let alone =
+            CheckedGrammar::assembled(format!("start: %json {schema}\n"), "the answer's schema");
+        CompiledGrammar::new(&alone, &Vocabulary::of_bytes()?)?;
+        Ok(Self { answer: Some(schema), grammars: Arc::default(), ..self })
     }
 
     fn grammar(&self, text: String) -> Arc<Grammar> {
@@ -144,7 +169,8 @@ impl ConstraintSource for ToolGuide {
     ) -> Result<Box<dyn Constraint>, ConstraintError> {
         let vocabulary = Vocabulary::of_model(context).map_err(unavailable)?;
         let calls = CallGrammar::of(context).map_err(unavailable)?;
-        if self.choice == ToolChoice::Auto {
+        let answer = self.answer.as_ref().filter(|_| self.choice == ToolChoice::Auto);
+        if self.choice == ToolChoice::Auto && answer.is_none() {
             let OutputFormat::Tagged(_) = context.format else {
                 // The marker contains the name of the called tool.
                 let tools = self.tools.iter();
@@ -159,8 +185,9 @@ impl ConstraintSource for ToolGuide {
             let compiled = self.compile(calls.behind_marker(&self.tools), &vocabulary)?;
             return Ok(Box::new(GrammarConstraint::new(&compiled, manner)));
         }
-        let several = self.choice == ToolChoice::Required;
-        let compiled = self.compile(calls.whole_answer(&self.tools, several), &vocabulary)?;
+        let several = !matches!(self.choice, ToolChoice::Named(_));
+        let grammar = calls.whole_answer(&self.tools, several, answer);
+        let compiled = self.compile(grammar, &vocabulary)?;
         let manner = GrammarMode { starts: Starts::AfterReasoning, writes: Writes::Calls };
         Ok(Box::new(GrammarConstraint::new(&compiled, manner)))
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use nestling_text::{Message, OutputFormat, SpecialText, TemplateTime, ToolSchema};
+use nestling_text::{Message, OutputFormat, SpecialText, TemplateTime, ToolSchema, ToolStyle};
 
 /// The prompt of a generation.
 #[derive(Clone, Debug)]
@@ -57,6 +57,10 @@ pub struct Conversation {
     pub special_text: SpecialText,
     /// True to append the header of an assistant message, so that the model answers.
     pub add_generation_prompt: bool,
+    /// True to let the model continue the last message, which is the assistant's.
+    pub continue_final_message: bool,
+    /// Treatment of tools that the chat template does not read.
+    pub tool_style: ToolStyle,
 }
 
 impl Conversation {
@@ -69,6 +73,8 @@ impl Conversation {
             now: None,
             special_text: SpecialText::Plain,
             add_generation_prompt: true,
+            continue_final_message: false,
+            tool_style: ToolStyle::Native,
         }
     }
 }

@@ -377,14 +377,12 @@ impl Model {
         let no_template = TextError::NoTemplate;
         let template =
             self.core.chat_template.as_ref().ok_or(no_template).map_err(EngineError::text)?;
-        let tools = conversation.tools.len();
-        if tools > 0 && !template.names("tools") {
-            return Err(EngineError::text(TextError::ToolsUnknown { tools }));
-        }
         let input = ChatInput {
             messages: &conversation.messages,
             tools: &conversation.tools,
             add_generation_prompt: conversation.add_generation_prompt,
+            continue_final_message: conversation.continue_final_message,
+            tool_style: conversation.tool_style,
             arguments: conversation.template_arguments.clone(),
             now: conversation.now,
             content_tokens: match conversation.special_text {
@@ -394,7 +392,8 @@ impl Model {
         };
         let text = template.render_until(&input, &|| cancel.is_cancelled());
         let text = text.map_err(text_error)?;
-        let format = OutputFormat::detect(template.source(), &text.text(), &conversation.tools);
+        let (tools, style) = (&conversation.tools, conversation.tool_style);
+        let format = template.output_format(&text.text(), tools, style);
         let next_call = ToolCall::next_number(&conversation.messages);
         Ok(RenderedPrompt { text, format, next_call })
     }

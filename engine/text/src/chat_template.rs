@@ -5,8 +5,9 @@ use std::sync::Arc;
 use nestling_template::{RenderOptions, Template, TemplateError, TemplateErrorKind};
 use serde_json::{Map, Value};
 
+use super::generic_tools::{ToolStyle, ToolsPlace, as_text};
 use super::limits::TEMPLATE_BYTES_MAX;
-use super::messages::{Message, Role, ToolSchema, protect_value};
+use super::messages::{Message, MessageContent, Role, ToolSchema, protect_value};
 use super::{EncodeOptions, OutputFormat, SpecialText, TemplateTime, TextError, Tokenizer};
 
 /// Treatment of special-token text inside messages.
@@ -31,6 +32,11 @@ pub struct ChatInput<'a> {
     pub tools: &'a [ToolSchema],
     /// True to end with the start of an assistant message, so that the model answers.
     pub add_generation_prompt: bool,
+    /// True to end within the last message, an assistant's, so that the model continues it. Excludes
+    /// [`Self::add_generation_prompt`].
+    pub continue_final_message: bool,
+    /// Treatment of tools if the template does not read them.
+    pub tool_style: ToolStyle,
     /// Further variables of the template, such as `enable_thinking`.
     pub arguments: Map<String, Value>,
     /// Time for templates that print a date. Such templates fail without it.
@@ -171,7 +177,74 @@ impl ChatTemplate {
 
     /// Renders a conversation, but fails with [`TextError::TemplateCancelled`] once `cancelled` returns
     /// `true`. `cancelled` is called about once per millisecond.
+    ///
+    /// # Errors
+    /// Fails with [`TextError::ToolsUnknown`] for tools of [`ToolStyle::Native`] that the template does not
+    /// read, and if the last message cannot be continued.
     pub fn render_until(
+        &self,
+        input: &ChatInput<'_>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<RenderedChat, TextError> {
+        if !self.describes_tools(input.tools, input.tool_style) {
+            return match (input.tools.len(), input.tool_style) {
+                (tools @ 1.., ToolStyle::Native) => Err(TextError::ToolsUnknown { tools }),
+                _ => self.render_whole(input, cancelled),
+            };
+        }
+        let with = |place| as_text(input.messages, input.tools, place);
+        let in_system = with(ToolsPlace::System);
+        let input = ChatInput { tools: &[], ..input.clone() };
+        let text =
+            self.render_whole(&ChatInput { messages: &in_system, ..input.clone() }, cancelled);
+        match text {
+            Err(TextError::TemplateRefused { .. }) => {
+                let in_user = with(ToolsPlace::User);
+                self.render_whole(&ChatInput { messages: &in_user, ..input }, cancelled)
+            }
+            text => text,
+        }
+    }
+
+    /// Returns whether tools, calls and results of a conversation become text.
+    fn describes_tools(&self, tools: &[ToolSchema], style: ToolStyle) -> bool {
+        style == ToolStyle::Generic && !tools.is_empty() && !self.names("tools")
+    }
+
+    /// Returns the format of the model's output after a rendered prompt.
+    pub fn output_format(
+        &self,
+        prompt: &str,
+        tools: &[ToolSchema],
+        style: ToolStyle,
+    ) -> OutputFormat {
+        match self.describes_tools(tools, style) {
+            true => OutputFormat::detect(&self.source, prompt, &[]).with_generic_calls(tools),
+            false => OutputFormat::detect(&self.source, prompt, tools),
+        }
+    }
+
+    /// Renders a conversation up to its end, or up to the end of the content of the message to continue.
+    fn render_whole(
+        &self,
+        input: &ChatInput<'_>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<RenderedChat, TextError> {
+        if !input.continue_final_message {
+            return self.render_messages(input, cancelled);
+        }
+        let (messages, mark) = marked_at_end(input)?;
+        let input =
+            ChatInput { messages: &messages, add_generation_prompt: false, ..input.clone() };
+        let mut chat = self.render_messages(&input, cancelled)?;
+        let end =
+            chat.text.rfind(mark).ok_or_else(|| cannot_continue("a template that drops it"))?;
+        chat.text.truncate(end);
+        chat.text.retain(|c| c != mark);
+        Ok(chat)
+    }
+
+    fn render_messages(
         &self,
         input: &ChatInput<'_>,
         cancelled: &dyn Fn() -> bool,
@@ -243,13 +316,7 @@ impl<'a> ContentGuard<'a> {
         let ContentTokens::Plain(tokenizer) = input.content_tokens else {
             return Ok(Self { marker: None, special: vec![], added: vec![] });
         };
-        let marker = ('\u{fdd0}'..='\u{fdef}').find(|candidate| !occurs(*candidate, input));
-        // Text that contains all 32 noncharacters of that block is not valid text.
-        let marker = marker.ok_or(TextError::InvalidOption {
-            what: "messages with plain content",
-            expected: "text",
-            found: "every noncharacter from U+FDD0 to U+FDEF".into(),
-        })?;
+        let marker = unused_character(input)?;
         let special = tokenizer.added_texts().filter(|(_, special)| *special);
         let special = special.map(|(text, _)| text).collect();
         let added = tokenizer.added_texts().map(|(text, _)| text).collect();
@@ -270,6 +337,38 @@ impl<'a> ContentGuard<'a> {
         }
         out
     }
+}
+
+/// Returns a character that does not occur in the input.
+fn unused_character(input: &ChatInput<'_>) -> Result<char, TextError> {
+    let unused = ('\u{fdd0}'..='\u{fdef}').find(|candidate| !occurs(*candidate, input));
+    // Text that contains all 32 noncharacters of that block is not valid text.
+    unused.ok_or(TextError::InvalidOption {
+        what: "messages with plain content",
+        expected: "text",
+        found: "every noncharacter from U+FDD0 to U+FDEF".into(),
+    })
+}
+
+fn cannot_continue(found: &str) -> TextError {
+    let what = "the last message, which is to be continued";
+    TextError::InvalidOption { what, expected: "a text of the assistant", found: found.into() }
+}
+
+/// Returns the messages with a character at the end of the last one that occurs nowhere else.
+fn marked_at_end(input: &ChatInput<'_>) -> Result<(Vec<Message>, char), TextError> {
+    let mark = unused_character(input)?;
+    let mut messages = input.messages.to_vec();
+    match messages.last_mut() {
+        Some(last) if last.role == Role::Assistant && last.tool_calls.is_empty() => {
+            // Default: an answer without text so far.
+            let said = last.content.as_ref().map(MessageContent::text).unwrap_or_default();
+            last.content = Some(MessageContent::Text(format!("{said}{mark}")));
+        }
+        Some(last) => return Err(cannot_continue(last.role.as_str())),
+        None => return Err(cannot_continue("no message")),
+    }
+    Ok((messages, mark))
 }
 
 /// Returns whether `wanted` occurs anywhere in the input.

@@ -41,7 +41,7 @@ pub(super) struct Dialect {
 }
 
 const THINK: Pair = pair("<think>", "</think>");
-const TOOL_CALL: Pair = pair("<tool_call>", "</tool_call>");
+pub(super) const TOOL_CALL: Pair = pair("<tool_call>", "</tool_call>");
 
 /// Dialect of Qwen3, Hermes, Ling 2 and Ring 2, and the fallback for unrecognized templates.
 const HERMES: Dialect = Dialect {

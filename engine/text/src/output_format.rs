@@ -4,7 +4,7 @@ use super::argument_types::ArgumentTypes;
 use super::call_form::CallForm;
 use super::channels::{MARKERS, START, TEMPLATE_MARKERS};
 use super::messages::ToolSchema;
-use super::output_dialects::{Dialect, Pair};
+use super::output_dialects::{Dialect, Pair, TOOL_CALL};
 
 /// An opening tag and its closing tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +98,17 @@ impl OutputFormat {
             within_call: only_calls(dialect.within_call),
             starts_in_reasoning,
         }))
+    }
+
+    /// Adds the tags of tool calls that [`crate::ToolStyle::Generic`] describes to the model. A format in channels
+    /// has its own.
+    pub(super) fn with_generic_calls(mut self, tools: &[ToolSchema]) -> Self {
+        if let Self::Tagged(format) = &mut self {
+            format.tool_call = Some(TagPair::new(TOOL_CALL));
+            format.call_form = CallForm::Json;
+            format.argument_types = ArgumentTypes::of(tools);
+        }
+        self
     }
 
     /// Returns whether a template writes messages in channels.

@@ -3,6 +3,7 @@
 mod call_pieces;
 mod channels;
 mod dialects;
+mod generic;
 mod hostile;
 mod hostile_tokenizers;
 mod output;

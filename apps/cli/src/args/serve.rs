@@ -75,6 +75,12 @@ pub struct ListenArgs {
     #[arg(value_parser = FalseyValueParser::new())]
     pub strict_fields: bool,
 
+    /// Refuse tools for models whose chat template has no place for them; by default such tools are described in
+    /// the system message
+    #[arg(long, env = "NESTLING_NO_GENERIC_TOOLS")]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub no_generic_tools: bool,
+
     /// Name of the model for clients [default: its file or folder name without the extension]
     #[arg(long, value_name = "NAME", env = "NESTLING_ALIAS")]
     pub alias: Option<String>,

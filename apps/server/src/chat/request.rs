@@ -36,7 +36,7 @@ impl ChatRequest {
         field_rules::apply(&mut fields, CHAT)?;
         check_modalities(&mut fields)?;
         let messages = messages::take(&mut fields)?;
-        let tools = tools::take(&mut fields, model)?;
+        let tools = tools::take(&mut fields, served)?;
         let form = answer_form::take(&mut fields)?;
         shared.sampling.top_logprobs = top_logprobs(&mut fields)?;
         let names = ["max_tokens", "max_completion_tokens", "n_predict"];

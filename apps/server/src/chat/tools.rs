@@ -1,23 +1,24 @@
 //! Tools of a chat (`tools`, `tool_choice`, `parallel_tool_calls`).
 
+use nestling::ToolSchema;
 use nestling::guide::ToolChoice;
-use nestling::{Model, ToolSchema};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX};
+use crate::server::ServedModel;
 use crate::tools::{self, Tool, ToolEntry, Tools, check_schema, function_name};
 
 /// # Errors
 /// Returns an error for the first invalid tool or a model without tool support.
-pub(crate) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
-    let (mut schemas, strict) = tools::take(fields, model, read)?;
+pub(crate) fn take(fields: &mut Fields, served: &ServedModel) -> Result<Tools, ApiError> {
+    let (mut schemas, strict) = tools::take(fields, served, read)?;
     let choice = choice(fields, &mut schemas)?;
     // Default: several calls are allowed, as the API specifies.
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let calls_max = (!parallel).then_some(1);
-    Ok(Tools { schemas, choice, strict, calls_max })
+    let (calls_max, style) = ((!parallel).then_some(1), served.tool_style);
+    Ok(Tools { schemas, choice, strict, calls_max, style })
 }
 
 fn read(mut fields: Fields) -> Result<ToolEntry, ApiError> {

@@ -35,11 +35,6 @@ pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     for (index, message) in messages.into_iter().enumerate() {
         history.read(Fields::new(place.item(index), message)?)?;
     }
-    if history.messages.last().is_some_and(|last| last.role == Role::Assistant) {
-        let message =
-            "continuing an assistant message is not supported; the last message must be the user's";
-        return Err(fields.unsupported(name, message));
-    }
     Ok(history.messages)
 }
 

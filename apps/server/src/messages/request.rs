@@ -34,7 +34,7 @@ impl MessagesPrompt {
         let model = &served.model;
         check_model(fields, served)?;
         let messages = history::take(fields)?;
-        let tools = tools::take(fields, model)?;
+        let tools = tools::take(fields, served)?;
         let mut arguments = Map::new();
         reasoning::take_thinking(fields, model, &mut arguments)?;
         let mut form = None;

@@ -1,20 +1,21 @@
 //! Tools and tool choice of a message request.
 
+use nestling::ToolSchema;
 use nestling::guide::ToolChoice;
-use nestling::{Model, ToolSchema};
 
 use super::blocks;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX};
+use crate::server::ServedModel;
 use crate::tools::{self, Tool, ToolEntry, Tools, check_schema, function, function_name};
 
 /// # Errors
 /// Returns an error for the first invalid tool or a model without tool support.
-pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<Tools, ApiError> {
-    let (schemas, strict) = tools::take(fields, model, read)?;
+pub(super) fn take(fields: &mut Fields, served: &ServedModel) -> Result<Tools, ApiError> {
+    let (schemas, strict) = tools::take(fields, served, read)?;
     let (choice, calls_max) = choice(fields, &schemas)?;
-    Ok(Tools { schemas, choice, strict, calls_max })
+    Ok(Tools { schemas, choice, strict, calls_max, style: served.tool_style })
 }
 
 fn read(mut fields: Fields) -> Result<ToolEntry, ApiError> {

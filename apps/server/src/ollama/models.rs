@@ -138,7 +138,7 @@ pub(super) async fn show(server: &Server, mut fields: Fields) -> Result<Response
         kind = family(served);
         info.insert("general.architecture".into(), kind.as_str().into());
         info.insert(format!("{kind}.context_length"), can.context_length.into());
-        capabilities.extend(can.tools.then_some("tools"));
+        capabilities.extend(served.takes_tools().then_some("tools"));
         capabilities.extend(can.thinking.then_some("thinking"));
         let source = served.model.chat_template().map(|template| template.source().to_owned());
         // Default: no template; the model only completes text.

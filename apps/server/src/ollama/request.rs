@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nestling::engine::text::TemplateTime;
-use nestling::guide::Guide;
 use nestling::{Conversation, GenerateOptions, Message, Model};
 use serde_json::{Map, Value};
 
 use super::reply::Kind;
 use super::{messages, options, time};
+use crate::answer_form::{self, AnswerForm};
 use crate::answers::Job;
 use crate::chat::tools;
+use crate::conversation::ConversationFields;
 use crate::error::ApiError;
 use crate::field_rules::{self, OLLAMA, OLLAMA_GENERATE};
 use crate::fields::Fields;
@@ -19,7 +20,6 @@ use crate::limits::{BODY_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::prompt::Prompt;
 use crate::reasoning;
 use crate::server::{ServedModel, unix_seconds};
-use crate::tools::check_schema;
 
 /// Idle time after which a model is closed; `None` means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +54,13 @@ impl Request {
         let form = form(&mut fields)?;
         let thinking = thinking(&mut fields, model)?;
         let prompt = match kind {
-            Kind::Chat => chat(&mut fields, model, form.is_some())?,
-            Kind::Generate => text(&mut fields, model)?,
+            Kind::Chat => chat(&mut fields, served, form, &mut options)?,
+            Kind::Generate => {
+                options.constraint = form.map(|form| Arc::new(form.guide) as _);
+                text(&mut fields, model)?
+            }
         };
         fields.end()?;
-        options.constraint = form.map(|guide| Arc::new(guide) as _);
         let job = prompt.map(|prompt| {
             let prompt = with_thinking(prompt, thinking);
             job(kind, prompt, options)
@@ -94,21 +96,15 @@ fn keep(fields: &mut Fields) -> Result<Option<KeepAlive>, ApiError> {
 }
 
 /// Reads the output constraint; `None` for free text.
-fn form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
+fn form(fields: &mut Fields) -> Result<Option<AnswerForm>, ApiError> {
     let name = "format";
-    let guide = match fields.take(name) {
-        None => return Ok(None),
-        Some(Value::String(word)) if word.is_empty() => return Ok(None),
-        Some(Value::String(word)) if word == "json" => {
-            Guide::json_object().map_err(|error| ApiError::internal(error.to_string()))?
-        }
-        Some(schema @ Value::Object(_)) => {
-            check_schema(name, &schema)?;
-            Guide::json_schema(&schema).map_err(|error| fields.invalid(name, error.to_string()))?
-        }
-        Some(_) => return Err(fields.invalid(name, "`json` or a JSON schema was expected")),
-    };
-    Ok(Some(guide))
+    match fields.take(name) {
+        None => Ok(None),
+        Some(Value::String(word)) if word.is_empty() => Ok(None),
+        Some(Value::String(word)) if word == "json" => answer_form::any_object().map(Some),
+        Some(schema @ Value::Object(_)) => answer_form::of_schema(name, &schema).map(Some),
+        Some(_) => Err(fields.invalid(name, "`json` or a JSON schema was expected")),
+    }
 }
 
 /// Reads `think` and returns the template variables for it.
@@ -124,18 +120,20 @@ fn thinking(fields: &mut Fields, model: &Model) -> Result<Map<String, Value>, Ap
     Ok(arguments)
 }
 
-fn chat(fields: &mut Fields, model: &Model, has_form: bool) -> Result<Option<Prompt>, ApiError> {
+fn chat(
+    fields: &mut Fields,
+    served: &ServedModel,
+    form: Option<AnswerForm>,
+    options: &mut GenerateOptions,
+) -> Result<Option<Prompt>, ApiError> {
     let messages = messages::take(fields)?;
-    let tools = tools::take(fields, model)?;
-    if has_form && !tools.schemas.is_empty() {
-        return Err(fields.unsupported("format", "answers in a form and tools exclude each other"));
-    }
+    let tools = tools::take(fields, served)?;
     if messages.is_empty() {
         return Ok(None);
     }
-    let mut conversation = conversation(messages);
-    conversation.tools = tools.schemas;
-    Ok(Some(Prompt::Conversation(Box::new(conversation))))
+    let asked =
+        ConversationFields { messages, tools, form, form_place: "format", arguments: Map::new() };
+    Ok(Some(Prompt::Conversation(Box::new(asked.conversation(options)?))))
 }
 
 fn conversation(messages: Vec<Message>) -> Conversation {

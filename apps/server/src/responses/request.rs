@@ -1,12 +1,11 @@
 //! Parsing of response requests.
 
-use nestling::guide::Guide;
 use nestling::{GenerateOptions, SamplingParams};
 use serde_json::{Map, Value, json};
 
 use super::items;
 use super::tools::{self, ToolForms};
-use crate::answer_form;
+use crate::answer_form::{self, AnswerForm};
 use crate::answers::Job;
 use crate::conversation::ConversationFields;
 use crate::error::ApiError;
@@ -40,7 +39,7 @@ impl ResponseRequest {
         check_model(&mut fields, served)?;
         let instructions = fields.text("instructions", BODY_BYTES_MAX)?;
         let messages = items::take(&mut fields, instructions.as_deref())?;
-        let (tools, forms) = tools::take(&mut fields, model)?;
+        let (tools, forms) = tools::take(&mut fields, served)?;
         let form = text_form(&mut fields)?;
         let mut arguments = Map::new();
         reasoning::take_reasoning(&mut fields, model, &mut arguments)?;
@@ -107,7 +106,7 @@ fn decimal(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
 
-fn text_form(fields: &mut Fields) -> Result<Option<Guide>, ApiError> {
+fn text_form(fields: &mut Fields) -> Result<Option<AnswerForm>, ApiError> {
     let Some(mut text) = fields.object("text")? else { return Ok(None) };
     let mut guide = None;
     if let Some(mut format) = text.object("format")? {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use nestling::ToolSchema;
 use nestling::guide::ToolChoice;
-use nestling::{Model, ToolSchema};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX};
+use crate::server::ServedModel;
 use crate::tools::{self, Tool, ToolEntry, Tools, check_schema, function, function_name};
 
 /// Tools whose calls are items of their own form in a reply, by the name that the model knows.
@@ -33,13 +34,17 @@ pub(super) const INPUT: &str = "input";
 ///
 /// # Errors
 /// Returns an error for the first invalid tool or a model without tool support.
-pub(super) fn take(fields: &mut Fields, model: &Model) -> Result<(Tools, ToolForms), ApiError> {
+pub(super) fn take(
+    fields: &mut Fields,
+    served: &ServedModel,
+) -> Result<(Tools, ToolForms), ApiError> {
     let mut forms = ToolForms::new();
-    let (mut schemas, strict) = tools::take(fields, model, |fields| read(fields, &mut forms))?;
+    let (mut schemas, strict) = tools::take(fields, served, |fields| read(fields, &mut forms))?;
     let choice = choice(fields, &mut schemas)?;
     // Default: several calls are allowed, as the API specifies.
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    Ok((Tools { schemas, choice, strict, calls_max: (!parallel).then_some(1) }, forms))
+    let (calls_max, style) = ((!parallel).then_some(1), served.tool_style);
+    Ok((Tools { schemas, choice, strict, calls_max, style }, forms))
 }
 
 fn read(mut fields: Fields, forms: &mut ToolForms) -> Result<ToolEntry, ApiError> {

@@ -222,6 +222,97 @@ fn some_tools_may_be_allowed() {
 }
 
 #[test]
+fn an_unfinished_answer_is_continued_in_every_api() {
+    let server = server();
+    let messages = json!([{ "role": "user", "content": "Tell me a story." }]);
+    let whole = post(&server, CHAT, &chat_with(&json!({ "messages": messages, "max_tokens": 24 })));
+    let whole = text_of(&whole);
+    let whole = whole.as_str().unwrap();
+    let at = whole.char_indices().filter(|(_, c)| *c == ' ').nth(3).unwrap().0;
+    let (start, rest) = whole.split_at(at);
+    let mut unfinished = messages;
+    unfinished.as_array_mut().unwrap().push(json!({ "role": "assistant", "content": start }));
+    let options = json!({ "messages": unfinished, "max_tokens": 8 });
+    let same = |found: &Value| {
+        let found = found.as_str().unwrap();
+        assert!(rest.starts_with(found) || found.starts_with(rest), "{start:?} {found:?} {rest:?}");
+        assert!(found.len() > 4);
+    };
+    same(&text_of(&post(&server, CHAT, &chat_with(&options))));
+    same(&post(&server, MESSAGES, &chat_with(&options)).ok()["content"][0]["text"]);
+    let input = json!({ "input": unfinished, "messages": null, "max_tokens": null, "max_output_tokens": 8 });
+    same(&post(&server, RESPONSES, &chat_with(&input)).ok()["output"][0]["content"][0]["text"]);
+    let ollama = json!({
+        "model": NAME, "messages": unfinished, "stream": false,
+        "options": { "temperature": 0, "num_predict": 8 },
+    });
+    same(&post(&server, "/api/chat", &ollama).ok()["message"]["content"]);
+}
+
+#[test]
+fn tools_work_without_a_place_for_them_in_the_template() {
+    let server = server();
+    assert_eq!(crate::get(&server, "/v1/models").ok()["data"][0]["meta"]["tool_style"], "generic");
+    let parameters = json!({
+        "type": "object", "required": ["days"], "additionalProperties": false,
+        "properties": { "days": { "type": "integer", "minimum": 1, "maximum": 9 } },
+    });
+    let tools = json!([{ "type": "function", "function": { "name": "weather", "parameters": parameters } }]);
+    for choice in
+        [json!("required"), json!({ "type": "function", "function": { "name": "weather" } })]
+    {
+        let fields = json!({ "tools": tools, "tool_choice": choice, "max_tokens": 60 });
+        let answer = post(&server, CHAT, &chat_with(&fields)).ok();
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "weather", "{answer}");
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert!((1..=9).contains(&arguments["days"].as_u64().unwrap()));
+    }
+    for choice in ["auto", "none"] {
+        let fields = json!({ "tools": tools, "tool_choice": choice });
+        let answer = post(&server, CHAT, &chat_with(&fields)).ok();
+        assert!(answer["choices"][0]["message"]["content"].is_string(), "{answer}");
+    }
+    let native = crate::models::server_without_generic_tools();
+    let error = post(&native, CHAT, &chat_with(&json!({ "tools": tools }))).error(400);
+    assert_eq!(error["param"], "tools");
+}
+
+#[test]
+fn an_answer_in_a_form_may_call_tools_instead() {
+    let schema = json!({
+        "type": "object", "required": ["age"], "additionalProperties": false,
+        "properties": { "age": { "type": "integer", "minimum": 1, "maximum": 9 } },
+    });
+    let form = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+    let tool = json!([{ "type": "function", "function": { "name": "f", "parameters": schema } }]);
+    let (mut calls, mut forms) = (0, 0);
+    for server in [server(), tool_server()] {
+        for seed in 0..6 {
+            let fields = json!({
+                "tools": tool, "response_format": form, "max_tokens": 120, "temperature": 1, "seed": seed,
+            });
+            let message =
+                post(&server, CHAT, &chat_with(&fields)).ok()["choices"][0]["message"].take();
+            let text = match message["tool_calls"][0]["function"]["arguments"].as_str() {
+                Some(arguments) => {
+                    calls += 1;
+                    arguments.to_owned()
+                }
+                None => {
+                    forms += 1;
+                    message["content"].as_str().unwrap().to_owned()
+                }
+            };
+            let value: Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {message}"));
+            assert!((1..=9).contains(&value["age"].as_u64().unwrap()), "{message}");
+        }
+    }
+    assert!(calls > 0 && forms > 0, "{calls} {forms}");
+}
+
+#[test]
 fn requests_of_coding_agents_are_accepted() {
     let server = tool_server();
     let folder = at("apps/server/tests/agents");

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use nestling::engine::text::ToolStyle;
 use nestling::{
     CancelToken, Device, DeviceOptions, EngineOptions, Model, ModelOptions, OpenOptions, open_with,
 };
@@ -60,6 +61,15 @@ pub fn server_with(access: Access) -> Server {
 pub fn strict_server() -> Server {
     let unknown_fields = UnknownFields::Refuse;
     let server = Server::new(ServerOptions { unknown_fields, ..ServerOptions::default() });
+    server.set_model(bundled_model().clone(), NAME);
+    server
+}
+
+/// Returns a separate server with the bundled model that refuses tools, because its template has no place for
+/// them.
+pub fn server_without_generic_tools() -> Server {
+    let tool_style = ToolStyle::Native;
+    let server = Server::new(ServerOptions { tool_style, ..ServerOptions::default() });
     server.set_model(bundled_model().clone(), NAME);
     server
 }
