@@ -53,7 +53,8 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
             let name = args.listen.alias.clone().unwrap_or_else(|| opened.name());
             let can = opened.model.capabilities();
             if can.chat && !can.tools && !args.listen.no_generic_tools {
-                console.note("its chat template has no place for tools: they are described in text");
+                console
+                    .note("its chat template has no place for tools: they are described in text");
             }
             let reopen = reopen(&opened, &args, console);
             server.set_reopenable_model(hold(opened), name.as_str(), reopen);

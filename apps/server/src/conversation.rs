@@ -59,7 +59,10 @@ fn constraint(
     let guide = ToolGuide::new(&tools.schemas, tools.choice.clone());
     let mut guide = guide.map_err(|error| ApiError::invalid("tools", error.to_string()))?;
     if let Some(form) = form {
-        let with_answer = guide.with_answer(&form.schema);
+        let Some(schema) = &form.schema else {
+            return Err(ApiError::unsupported(form_place, "only JSON can be combined with tools"));
+        };
+        let with_answer = guide.with_answer(schema);
         guide = with_answer.map_err(|error| ApiError::invalid(form_place, error.to_string()))?;
     }
     Ok(Some(Arc::new(guide)))

@@ -120,7 +120,7 @@ use Neutral::{Empty, Numbers, True, Words};
 const NO_SAMPLER: &str = "this sampler is not supported";
 const NO_AUDIO: &str = "no model here produces audio";
 const NO_LISTS: &str = "this restriction of tokens is not supported; use `logit_bias`";
-const NO_GUIDE: &str = "use `response_format` with a JSON schema";
+const NO_GBNF: &str = "grammars of llama.cpp are not supported; use `structured_outputs`";
 const NO_STATE: &str = "nothing is stored between requests; send the whole conversation";
 
 /// Samplers and further output options of llama.cpp's and vLLM's servers.
@@ -177,13 +177,7 @@ pub(crate) const SHARED: &[FieldRule] = &[
     refused("truncate_prompt_tokens", Number, Numbers(&[0.0]), "prompts are not truncated"),
     refused("prompt_logprobs", Number, Empty, "use `echo` with `logprobs` of `/v1/completions`"),
     refused("samplers", Any, Empty, "the order of samplers is fixed"),
-    refused("grammar", Text, Empty, NO_GUIDE),
-    refused("json_schema", Object, Empty, NO_GUIDE),
-    refused("guided_json", Any, Empty, NO_GUIDE),
-    refused("guided_regex", Text, Empty, NO_GUIDE),
-    refused("guided_choice", List, Empty, NO_GUIDE),
-    refused("guided_grammar", Text, Empty, NO_GUIDE),
-    refused("structured_outputs", Object, Empty, NO_GUIDE),
+    refused("grammar", Text, Empty, NO_GBNF),
 ];
 
 /// Fields of a chat.

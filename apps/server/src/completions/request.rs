@@ -1,8 +1,11 @@
 //! Parsing of completion requests.
 
+use std::sync::Arc;
+
 use nestling::{EngineError, Model};
 use serde_json::Value;
 
+use crate::answer_form;
 use crate::answers::Job;
 use crate::error::ApiError;
 use crate::field_rules::{self, COMPLETION};
@@ -53,6 +56,8 @@ impl CompletionRequest {
         if drawn.is_some_and(|drawn| drawn > shared.choices as u64) {
             return Err(fields.unsupported("best_of", "all answers are returned; use `n`"));
         }
+        let form = answer_form::take(&mut fields)?;
+        shared.options.constraint = form.map(|form| Arc::new(form.guide) as _);
         fields.end()?;
         let echo_of = |prompt: &Prompt| text_of(prompt, &served.model);
         let echoes = prompts.iter().filter(|_| echo).map(echo_of).collect::<Result<_, _>>()?;

@@ -66,6 +66,26 @@ pub(super) fn texts(place: &FieldPath, content: Value) -> Result<String, ApiErro
     }
 }
 
+/// First words of a line that Claude Code puts before its system prompt. It is addressed to the operator of the
+/// server and changes with every request, so that no prefix would be shared.
+const BILLING: &str = "x-anthropic-billing-header:";
+
+/// Returns the text of the system prompt, without blocks that are not for the model.
+///
+/// # Errors
+/// Returns an error if `content` is neither a text nor a list of text blocks.
+pub(super) fn system_text(place: &FieldPath, content: Value) -> Result<String, ApiError> {
+    let Value::Array(mut blocks) = content else { return texts(place, content) };
+    let is_billing = |block: &Value| {
+        let text = block.get("text").and_then(Value::as_str);
+        text.is_some_and(|text| text.starts_with(BILLING) && text.lines().count() == 1)
+    };
+    if blocks.first().is_some_and(is_billing) {
+        blocks.remove(0);
+    }
+    texts(place, Value::Array(blocks))
+}
+
 /// Returns the text of a tool result. Blocks of other types are replaced by [`OMITTED`] and reported: refusing
 /// them would end a conversation in which a tool returned an image once.
 ///

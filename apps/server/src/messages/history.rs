@@ -20,7 +20,7 @@ const ERROR_MARK: &str = "Error: ";
 pub(super) fn take(fields: &mut Fields) -> Result<Vec<Message>, ApiError> {
     let mut history = History::default();
     if let Some(system) = fields.take("system") {
-        let text = blocks::texts(&fields.at("system"), system)?;
+        let text = blocks::system_text(&fields.at("system"), system)?;
         if !text.is_empty() {
             history.messages.push(Message::system(text));
         }

@@ -51,6 +51,8 @@ impl MessagesPrompt {
             }
             config.end()?;
         }
+        let constraint = answer_form::guided(fields)?;
+        form = form.or(constraint.map(|(_, form)| form));
         blocks::take_cache_control(fields)?;
         field_rules::apply(fields, MESSAGES)?;
         let mut options = counted();

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::parts::{allowed_tools, hosted_tool, name, named_schema, token};
 use super::schema::{
     any_of, anything, component, flag, from_minus_one, integer, list, number, object, text,
-    token_limit, with_rules, word,
+    token_limit, with_constraints, with_rules, word,
 };
 use crate::field_rules::{CHAT, COMPLETION, RESPONSE, SAMPLERS, SHARED};
 use crate::limits::{
@@ -60,7 +60,7 @@ fn with_shared(fields: Value) -> Value {
         "max_tokens": token_limit(),
         "n_predict": token_limit(),
     });
-    let mut all = with_rules(own, &[SHARED, SAMPLERS]);
+    let mut all = with_constraints(with_rules(own, &[SHARED, SAMPLERS]));
     if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
         all.extend::<Map<String, Value>>(fields);
     }
@@ -147,7 +147,7 @@ fn response() -> Value {
         "safety_identifier": text(TEXT_BYTES_MAX),
         "metadata": { "type": "object", "additionalProperties": text(TEXT_BYTES_MAX) },
     });
-    object(&["model", "input"], with_rules(own, &[RESPONSE]))
+    object(&["model", "input"], with_constraints(with_rules(own, &[RESPONSE])))
 }
 
 fn response_form() -> Value {

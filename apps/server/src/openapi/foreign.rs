@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::parts::{hosted_tool, name};
 use super::schema::{
     any_of, component, flag, from_minus_one, integer, list, number, object, text, token_limit,
-    with_rules, word,
+    with_constraints, with_rules, word,
 };
 use crate::field_rules::{MESSAGES, OLLAMA, OLLAMA_GENERATE, OLLAMA_OPTIONS, SAMPLERS};
 use crate::limits::{
@@ -133,7 +133,7 @@ fn counted() -> Value {
         "output_config": object(&[], json!({ "effort": efforts, "format": format })),
         "cache_control": component("CacheControl"),
     });
-    with_rules(own, &[MESSAGES])
+    with_constraints(with_rules(own, &[MESSAGES]))
 }
 
 fn messages() -> Value {

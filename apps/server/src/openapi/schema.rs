@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::field_rules::{Class, FieldRule, Kind, Neutral};
-use crate::limits::TOKENS_MAX;
+use crate::limits::{BODY_BYTES_MAX, SCHEMA_BYTES_MAX, TOKENS_MAX};
+use nestling::guide::limits::CHOICES_MAX;
 
 /// Returns the schema of an object in a request. Optional fields may be null, and fields that are not listed
 /// have no effect.
@@ -71,6 +72,22 @@ fn neutral(rule: &FieldRule) -> Vec<Value> {
         Neutral::Words(words) => words.iter().map(|word| json!(word)).collect(),
     };
     [empty, more, vec![Value::Null]].concat()
+}
+
+/// Adds the output constraints of llama.cpp's and vLLM's servers to the properties of an object.
+pub(super) fn with_constraints(properties: Value) -> Value {
+    let Value::Object(mut all) = properties else { return Value::Null };
+    let json = any_of(&[component("Schema"), text(SCHEMA_BYTES_MAX)]);
+    let choice = list(&json!({ "type": "string" }), 1, CHOICES_MAX);
+    let kinds = json!({
+        "json": json, "regex": text(BODY_BYTES_MAX), "choice": choice, "grammar": text(BODY_BYTES_MAX),
+    });
+    for name in ["json", "regex", "choice", "grammar"] {
+        all.insert(format!("guided_{name}"), kinds[name].clone());
+    }
+    all.insert("json_schema".into(), kinds["json"].clone());
+    all.insert("structured_outputs".into(), object(&[], kinds));
+    all.into()
 }
 
 /// Returns the schema of a limit on tokens, of which -1 and -2 are none.

@@ -1,14 +1,15 @@
 """Runs Claude Code, Codex CLI, opencode and aider on a scripted task and checks the file that they write.
 
-    python coding_agents.py AGENTS [--url http://127.0.0.1:8080/v1 --model NAME] [AGENT…]
+    python coding_agents.py AGENTS [--program nestling | --url http://127.0.0.1:8080/v1 --model NAME] [AGENT…]
 
 AGENTS is a folder with the agents' programs, which this script does not install:
 
     npm install --prefix AGENTS @anthropic-ai/claude-code @openai/codex opencode-ai
     python -m venv AGENTS/aider && AGENTS/aider/bin/pip install aider-chat
 
-Without `--url` the agents run against `scripted_server.py`, which checks this script. A server at `--url` must serve a
-model that is able to do the task. Each agent has its default configuration, an empty home and an empty Git
+`--program` serves a model of random weights with it, and constrains each answer to the next step of the task. A server
+at `--url` must serve a model that is able to do the task. Without both the agents run against `scripted_server.py`
+alone, which checks this script. Each agent has its default configuration, an empty home and an empty Git
 repository. The exceptions are the flags that allow commands and edits without a question.
 """
 
@@ -24,11 +25,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from program import Served, tool_model
 from scripted_server import FILE, GREETING, Script
 
 TASK = f"List the files here. Then write a file {FILE} with this line: {GREETING.strip()}"
 TIMEOUT = 600
 KEY = "unused"
+MODEL = "agent-model"
+# The model of random weights has few words, so that an agent's prompt takes some 100,000 tokens.
+CONTEXT = 262144
 
 
 class Task(NamedTuple):
@@ -126,15 +131,15 @@ def run(name: str, task: Task) -> str | None:
 
 
 @contextmanager
-def scripted(record: Path, work: Path) -> Iterator[str]:
+def scripted(record: Path, work: Path, through: str | None) -> Iterator[str]:
     """Starts the scripted server and yields its base URL."""
-    with Script(record, work) as server:
+    with Script(record, work, through=through) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/v1"
         server.shutdown()
 
 
-def check(name: str, agents: Path, url: str | None, model: str) -> bool:
+def check(name: str, agents: Path, url: str | None, model: str, through: str | None = None) -> bool:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home, work = Path(folder) / "home", Path(folder) / "work"
         home.mkdir()
@@ -142,22 +147,33 @@ def check(name: str, agents: Path, url: str | None, model: str) -> bool:
         if url:
             failure = run(name, Task(agents, home, work, url, model))
         else:
-            with scripted(Path(folder) / "requests", work) as own:
+            with scripted(Path(folder) / "requests", work, through) as own:
                 failure = run(name, Task(agents, home, work, own, model))
     print(f"failed {name}: {failure}" if failure else f"ok {name}", flush=True)
     return failure is None
+
+
+def check_program(program: str, agents: Path, names: list[str]) -> list[bool]:
+    with tempfile.TemporaryDirectory() as folder:
+        model = tool_model(Path(folder) / "model", CONTEXT)
+        with Served(program, model, MODEL) as served:
+            return [check(name, agents, None, MODEL, served.url) for name in names]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("agents", type=Path)
     parser.add_argument("names", nargs="*", metavar="AGENT", help=", ".join(AGENTS))
+    parser.add_argument("--program")
     parser.add_argument("--url")
     parser.add_argument("--model", default="MODEL")
     chosen = parser.parse_args()
     agents = chosen.agents.resolve()
     names = chosen.names or list(AGENTS)
-    results = [check(name, agents, chosen.url, chosen.model) for name in names]
+    if chosen.program:
+        results = check_program(chosen.program, agents, names)
+    else:
+        results = [check(name, agents, chosen.url, chosen.model) for name in names]
     sys.exit(not all(results))
 
 

@@ -35,11 +35,11 @@ TEMPLATE = (
 )
 
 
-def tool_model(folder):
+def tool_model(folder, context=4096):
     """Random weights with a longer context and a template that knows tools."""
     shutil.copytree(TINY, folder)
     for file, name, value in [
-        ("config.json", "max_position_embeddings", 4096),
+        ("config.json", "max_position_embeddings", context),
         ("tokenizer_config.json", "chat_template", TEMPLATE),
     ]:
         path = Path(folder) / file

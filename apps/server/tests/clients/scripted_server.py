@@ -1,16 +1,19 @@
 """A stand-in for a model server that drives a coding agent through a fixed task and records its requests.
 
-    python scripted_server.py --record FOLDER --work FOLDER [--port N] [--fail STATUS:FILE]
+    python scripted_server.py --record FOLDER --work FOLDER [--port N] [--fail STATUS:FILE] [--through URL]
 
 The script has three steps: list the files, write `GREETING` to a file, answer with a text. The step is the number of
 tool results in the conversation. The server chooses the first tool offered that it knows, and answers a request
 without tools with a text. Each request is stored as `NNN.json` in the recording folder. `--fail` answers every
-generation request with a status and the body in a file, which shows what an agent does with an error.
+generation request with a status and the body in a file, which shows what an agent does with an error. `--through`
+lets a real server write the answers, under constraints that leave it no choice but the script's.
 """
 
 import argparse
 import json
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -250,14 +253,63 @@ PROTOCOLS = {
 MODEL = {"id": "MODEL", "object": "model", "created": 1, "owned_by": "nestling"}
 
 
+# Headers of one connection, which are not forwarded.
+PER_CONNECTION = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding", "expect"}
+# Tokens of a text that no constraint determines.
+TEXT_TOKENS = 8
+
+
+def only(value: Any) -> Json:
+    """Schema that admits one value."""
+    if not isinstance(value, dict):
+        return {"const": value}
+    return {
+        "type": "object",
+        "properties": {name: only(item) for name, item in value.items()},
+        "required": list(value),
+        "additionalProperties": False,
+    }
+
+
+def constrain(body: Json, call: Call | None) -> None:
+    """Changes a request so that any model gives the answer of the script."""
+    limit = "max_output_tokens" if "input" in body else "max_tokens"
+    if call is None:
+        body[limit] = TEXT_TOKENS
+        if not body.get("tools"):
+            body[limit] = len(BLOCK)
+            body["guided_choice"] = [BLOCK]
+        return
+    body[limit] = 4000
+    arguments = {"input": call.arguments} if isinstance(call.arguments, str) else call.arguments
+    for tool in body["tools"]:
+        function = tool.get("function") or tool
+        if function.get("name") == call.name:
+            function["input_schema" if "input_schema" in function else "parameters"] = only(arguments)
+    name = {"name": call.name}
+    if "input" in body:
+        body["tool_choice"] = {"type": "function", **name}
+    elif any("input_schema" in tool for tool in body["tools"]):
+        body["tool_choice"] = {"type": "tool", **name}
+    else:
+        body["tool_choice"] = {"type": "function", "function": name}
+
+
 class Script(ThreadingHTTPServer):
     """The server: recording folder, work folder of the agent, and number of requests so far."""
 
     daemon_threads = True
 
-    def __init__(self, record: Path, work: Path, port: int = 0, fail: tuple[int, str] | None = None):
+    def __init__(
+        self,
+        record: Path,
+        work: Path,
+        port: int = 0,
+        fail: tuple[int, str] | None = None,
+        through: str | None = None,
+    ):
         super().__init__(("127.0.0.1", port), Handler)
-        self.record, self.work, self.fail = record, work, fail
+        self.record, self.work, self.fail, self.through = record, work, fail, through
         self.count = 0
         self.lock = threading.Lock()
         record.mkdir(parents=True, exist_ok=True)
@@ -295,6 +347,9 @@ class Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = {"method": self.command, "path": self.path, "headers": headers, "body": body}
         number = self.server.store(request)
+        if self.server.through:
+            self.forward(self.server.through, headers, body)
+            return
         path = self.path.split("?")[0].rstrip("/")
         found = next((p for end, p in PROTOCOLS.items() if path.endswith(end)), None)
         if path.endswith("/count_tokens"):
@@ -309,6 +364,30 @@ class Handler(BaseHTTPRequestHandler):
             self.send_text(*self.server.fail, "application/json")
         else:
             self.generate(body, number, *found)
+
+    def forward(self, base: str, headers: dict[str, str], body: Json | None) -> None:
+        """Sends the request to a real server and its answer to the agent, piece by piece."""
+        if body is not None and not self.path.split("?")[0].endswith("/count_tokens"):
+            constrain(body, next_call(body, self.server.work))
+        own = {name: value for name, value in headers.items() if name not in PER_CONNECTION}
+        request = urllib.request.Request(
+            base.removesuffix("/v1") + self.path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers=own,
+            method=self.command,
+        )
+        try:
+            reply = urllib.request.urlopen(request, timeout=600)
+        except urllib.error.HTTPError as error:
+            reply = error
+        with reply:
+            self.send_response(reply.status)
+            self.send_header("content-type", reply.headers.get("content-type", "application/json"))
+            self.send_header("connection", "close")
+            self.end_headers()
+            while piece := reply.read1():
+                self.wfile.write(piece)
+        self.close_connection = True
 
     def generate(self, body: Json, number: int, reply: Any, events: Any) -> None:
         call = next_call(body, self.server.work)
@@ -330,12 +409,13 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--fail")
+    parser.add_argument("--through")
     chosen = parser.parse_args()
     fail = None
     if chosen.fail:
         status, file = chosen.fail.split(":", 1)
         fail = (int(status), Path(file).read_text())
-    server = Script(chosen.record, chosen.work, chosen.port, fail)
+    server = Script(chosen.record, chosen.work, chosen.port, fail, chosen.through)
     print(f"http://127.0.0.1:{server.server_port}/v1", flush=True)
     server.serve_forever()
 

@@ -313,6 +313,39 @@ fn an_answer_in_a_form_may_call_tools_instead() {
 }
 
 #[test]
+fn constraints_have_the_names_of_other_servers() {
+    let server = server();
+    let ask = |fields: Value| {
+        let text = text_of(&post(&server, CHAT, &chat_with(&fields)));
+        text.as_str().unwrap().to_owned()
+    };
+    let choice = ask(json!({ "guided_choice": ["Once", "Never"] }));
+    assert!(["Once", "Never"].contains(&&*choice), "{choice}");
+    assert_eq!(ask(json!({ "guided_regex": "xy{3}" })), "xyyy");
+    assert_eq!(ask(json!({ "structured_outputs": { "grammar": "start: \"a\" \"b\"" } })), "ab");
+    assert_eq!(ask(json!({ "json_schema": { "const": 7 } })), "7");
+    let fields = json!({ "guided_choice": ["a"], "guided_regex": "a" });
+    assert_eq!(post(&server, CHAT, &chat_with(&fields)).error(400)["param"], "guided_choice");
+    let completion = completion_with(&json!({ "guided_regex": "xy{3}" }));
+    assert_eq!(post(&server, COMPLETIONS, &completion).ok()["choices"][0]["text"], "xyyy");
+    let message = post(&server, MESSAGES, &chat_with(&json!({ "guided_regex": "xy{3}" }))).ok();
+    assert_eq!(message["content"][0]["text"], "xyyy");
+}
+
+#[test]
+fn a_line_for_the_operator_does_not_defeat_prefixes() {
+    let server = server();
+    let ask = |line: &str| {
+        let system = json!([{ "type": "text", "text": line }, { "type": "text", "text": "Be kind. ".repeat(40) }]);
+        post(&server, MESSAGES, &chat_with(&json!({ "system": system }))).ok()["usage"].take()
+    };
+    let first = ask("x-anthropic-billing-header: cc_version=1.0.0.abc;");
+    let second = ask("x-anthropic-billing-header: cc_version=1.0.0.def;");
+    let read = second["cache_read_input_tokens"].as_u64().unwrap();
+    assert!(read >= 64 && second["input_tokens"].as_u64().unwrap() < 64, "{first} {second}");
+}
+
+#[test]
 fn requests_of_coding_agents_are_accepted() {
     let server = tool_server();
     let folder = at("apps/server/tests/agents");
