@@ -91,7 +91,7 @@ impl InPlaceFile {
         let mut used = BTreeSet::new();
         for matrix in &shape.matrices {
             let place = self.checkpoint.matrix(matrix.id);
-            for place in &place {
+            if let Ok(place) = &place {
                 used.extend(place.tensors().map(|(name, _)| name.to_owned()));
                 used.extend(place.scale_tensors().map(str::to_owned));
             }

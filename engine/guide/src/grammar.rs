@@ -9,6 +9,7 @@ use crate::limits::{
 };
 use crate::schema_check::check_schema;
 use crate::schema_conjunctions::check_conjunctions;
+use crate::schema_lengths::without_long_lengths;
 use crate::schema_narrow::{NarrowedSchema, narrowed};
 
 /// Source of a grammar, quoted in error messages.
@@ -75,6 +76,7 @@ impl CheckedGrammar {
 
 /// Returns a checked schema with the options of the grammar engine.
 pub(crate) fn with_options(schema: &Value) -> Result<NarrowedSchema, GuideError> {
+    let schema = &without_long_lengths(schema);
     check_schema(schema)?;
     let is_of_now = |map: &Map<String, Value>| {
         // Other drafts have other keywords. The grammar engine rejects the ones that it does not support.

@@ -59,6 +59,7 @@ mod matcher;
 mod schema_check;
 mod schema_conjunctions;
 mod schema_disjoint;
+mod schema_lengths;
 mod schema_narrow;
 mod schema_negate;
 mod schema_refs;

@@ -27,6 +27,13 @@ pub const DEPTH_MAX: usize = 64;
 /// keywords. Each repetition may become a symbol.
 pub const REPEAT_MAX: u64 = 10_000;
 
+/// Maximum `maxLength` that is enforced, in characters. The grammar engine's lexer has several states for each
+/// counted character, and up to 50,000 in all.
+pub const COUNTED_LENGTH_MAX: u64 = 4096;
+
+/// Maximum `maxLength` of a text in a schema, in characters.
+pub const LENGTH_MAX: u64 = 1 << 20;
+
 /// Maximum common multiple of the `multipleOf` that apply to one value. Its automaton has a state for each
 /// remainder.
 pub const MULTIPLE_MAX: u64 = 100_000;

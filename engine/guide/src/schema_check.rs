@@ -99,8 +99,8 @@ fn check_keyword(key: &str, value: &Value, path: &str) -> Result<(), GuideError>
         let limit = REPEAT_MAX;
         match value.as_f64() {
             Some(found) if found > limit as f64 => {
-                // A float above the limit fits into the type or saturates.
-                return Err(GuideError::Limit { what: "repetitions", limit, found: found as u64 });
+                let reason = format!("at most {limit} repetitions are supported, found {found}");
+                return unsupported(&reason);
             }
             Some(_) => {}
             None => return unsupported("expected a number"),

@@ -1,6 +1,6 @@
 """Runs Claude Code, Codex CLI, opencode and aider on a scripted task and checks the file that they write.
 
-    python coding_agents.py AGENTS [--program nestling | --url http://127.0.0.1:8080/v1 --model NAME] [AGENT…]
+    python coding_agents.py AGENTS [AGENT…] [--program nestling | --url http://127.0.0.1:8080/v1 --model NAME]
 
 AGENTS is a folder with the agents' programs, which this script does not install:
 

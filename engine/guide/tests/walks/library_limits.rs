@@ -3,6 +3,7 @@
 use nestling_guide::Guide;
 use nestling_runtime::{ConstraintCache, ConstraintContext, ConstraintSource, TokenMask};
 use nestling_text::OutputFormat;
+use serde_json::json;
 
 use super::walker::*;
 
@@ -18,10 +19,28 @@ fn follow(guide: &Guide, text: &str) -> Result<(), String> {
     for byte in text.bytes() {
         mask.forbid_all();
         constraint.mask(&mut mask).map_err(|source| error(&source))?;
-        assert!(mask.allows(u32::from(byte)), "{:?}", char::from(byte));
+        if !mask.allows(u32::from(byte)) {
+            return Err(format!("{:?} is not allowed", char::from(byte)));
+        }
         constraint.accept(u32::from(byte)).map_err(|source| error(&source))?;
     }
     Ok(())
+}
+
+/// The first is of a tool of a coding agent.
+#[test]
+fn characters_of_long_texts_are_counted() {
+    for length in [524_288, 1 << 20] {
+        let schema = json!({ "type": "object", "properties": { "script": { "type": "string", "maxLength": length } } });
+        follow(&Guide::json_schema(&schema).unwrap(), "{\"script\": \"x = 1\"}").unwrap();
+    }
+    let guide = Guide::json_schema(&json!({ "type": "string", "maxLength": 4096 })).unwrap();
+    let text = |length: usize| format!("\"{}\"", "a".repeat(length));
+    follow(&guide, &text(4096)).unwrap();
+    assert_eq!(follow(&guide, &text(4097)).unwrap_err(), "'a' is not allowed");
+    let error =
+        Guide::json_schema(&json!({ "properties": { "a": { "maxLength": 1e9 } } })).unwrap_err();
+    assert!(error.to_string().contains("/properties/a/maxLength"), "{error}");
 }
 
 /// Rules without many characters have many items: 40 rules of 10,000 repetitions each.
