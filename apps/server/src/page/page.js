@@ -103,35 +103,33 @@ function listItem(one) {
 
 // Copying
 
-// Copies through a selection where the clipboard is unavailable: over plain HTTP from another machine.
-function copySelected(string) {
-  const area = document.createElement("textarea");
-  area.value = string;
+// Copies through a selection where the clipboard is unavailable: over plain HTTP from another machine. Returns whether it did.
+function copySelected(text) {
+  const area = make("textarea"), focused = document.activeElement;
+  area.value = text;
   document.body.append(area);
   area.select();
-  document.execCommand("copy");
+  const isCopied = document.execCommand("copy");
   area.remove();
+  focused?.focus();
+  return isCopied;
 }
 
-async function copyText(string) {
+async function copyText(text) {
   try {
-    await navigator.clipboard.writeText(string);
+    await navigator.clipboard.writeText(text);
+    return true;
   } catch {
-    copySelected(string);
+    return copySelected(text);
   }
 }
 
 function copyButton(content) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "copy";
-  button.textContent = "Copy";
-  button.onclick = async () => {
-    await copyText(content());
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
-  };
-  return button;
+  const node = button("copy", "Copy", async () => {
+    node.textContent = await copyText(content()) ? "Copied" : "Not copied";
+    setTimeout(() => { node.textContent = "Copy"; }, 1500);
+  });
+  return node;
 }
 
 // Messages
@@ -179,12 +177,13 @@ function viewOf(message) {
 }
 
 const count = (number, noun) => number + " " + noun + (number === 1 ? "" : "s");
+const duration = ms => ms < 1000 ? Math.round(ms) + " ms" : (ms / 1000).toFixed(1) + " s";
 
 function figures(message) {
   const t = message.timings, parts = [];
   if (t) {
     parts.push(count(t.predicted_n, "token"), t.predicted_per_second.toFixed(1) + " tokens/s");
-    parts.push("first token after " + (t.time_to_first_token_ms / 1000).toFixed(2) + " s");
+    parts.push("first token after " + duration(t.time_to_first_token_ms));
     if (t.cache_n) parts.push(count(t.cache_n, "prompt token") + " cached");
   }
   if (message.cut) parts.push("stopped at the length limit");
@@ -211,8 +210,8 @@ function actions(message, at) {
 
 // Replaces a message by a form. Sending it drops all later messages.
 function editMessage(at) {
-  const form = make("form", "edit"), input = make("textarea"), buttons = make("div"), cancel = () => showInPlace(() => {});
-  const submit = make("button", "main", "Send");
+  const form = make("form", "edit"), input = make("textarea"), buttons = make("div"), submit = make("button", "main", "Send");
+  const cancel = () => showInPlace(() => {});
   input.value = open.messages[at].content;
   input.setAttribute("aria-label", "Edit message");
   buttons.append(button("cancel", "Cancel", cancel), submit);

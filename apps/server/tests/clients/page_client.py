@@ -216,6 +216,29 @@ def renders_markdown(page):
     assert clipboard(page) == MARKDOWN
 
 
+GROWN = """text => {
+    const shown = step => {
+        const place = document.createElement("div"), show = markdown.view(place);
+        for (let end = step; end < text.length + step; end += step) show(text.slice(0, end), false);
+        return place.innerHTML;
+    };
+    return [1, 2, 5, 40, text.length].map(shown);
+}"""
+SECONDS = """text => {
+    const start = performance.now(), show = markdown.view(document.createElement("div"));
+    for (let part = 1; part <= 4; part += 1) show(text.slice(0, text.length * part / 4), false);
+    return (performance.now() - start) / 1000;
+}"""
+
+
+def grows_as_it_ends(page):
+    """Compares a text shown in steps with the whole text, and bounds the time for texts that are slow to parse."""
+    for text in [MARKDOWN, HOSTILE_MARKDOWN, "1. a\n\n2. b\n\n   c\n\nd\n===\n\n- e\n\n  f\n"]:
+        assert len(set(page.evaluate(GROWN, text))) == 1, page.evaluate(GROWN, text)
+    for text in [WIDE_TABLE, ">" * 50_000, "1. " * 30_000, "[" * 50_000, "a**b" * 20_000, "- a\n" + "  b\n" * 20_000]:
+        assert page.evaluate(SECONDS, text) < 10, text[:20]
+
+
 def runs_nothing_of_an_answer(page):
     title = page.title()
     with answers(page, *pieces(HOSTILE_MARKDOWN + WIDE_TABLE, 500)):
@@ -326,8 +349,8 @@ def tells_of_errors(page):
     expect(page.locator(".message .error")).to_contain_text("16777216")
 
 
-def asks_for_a_key(browser, served):
-    page, _ = opened(browser, home(served))
+def asks_for_a_key(browser, served, width):
+    page, _ = opened(browser, home(served), width)
     expect(page.locator("#key")).to_be_visible()
     page.fill("#key", KEY)
     page.locator("#key").blur()
@@ -377,6 +400,7 @@ def main(program, screenshot=None):
             takes_nothing_for_markup(page)
             folds_reasoning_and_shows_tools(page)
             renders_markdown(page)
+            grows_as_it_ends(page)
             runs_nothing_of_an_answer(page)
             edits(page)
             has_drawers(browser, served)
@@ -389,7 +413,8 @@ def main(program, screenshot=None):
             keys = Path(folder) / "keys"
             keys.write_text(KEY)
             with Served(program, BUNDLED, "story", "--api-key-file", str(keys)) as served:
-                asks_for_a_key(browser, served)
+                for width in [1280, 390]:
+                    asks_for_a_key(browser, served, width)
             models = Path(folder) / "models"
             models.mkdir()
             for name in ["other", "story"]:
