@@ -7,9 +7,11 @@ Anything that the page logs as an error, and anything that its policy keeps it f
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
@@ -19,17 +21,54 @@ KEY = "sk-page-test"
 STORY = "Tell me a story about a ship."
 ANSWER = ".message.assistant:last-child .text"
 HOSTILE = '<img src=x onerror="document.title = 1"><script>document.title = 2</script>'
+MARKDOWN = """# Ropes
+
+A *soft* and a **hard** one, cut with `cut -d`.
+
+| name | length |
+|:-----|-------:|
+| halyard | 12 |
+| sheet | 9 |
+
+1. Coil
+   - to the left
+
+```python hl=1
+rope = "<b>hemp</b>"
+```
+
+[Knots](https://example.org/knots) &amp; more
+"""
+HOSTILE_MARKDOWN = f"""{HOSTILE}
+
+{HOSTILE} in a line, and a [link](javascript:document.title=3), [data](data:text/html,<script>1</script>),
+[spaces](<java\tscript:document.title=4>), ![picture](https://example.org/track.png), <javascript:document.title=5>
+
+[![badge](https://example.org/badge.png)](https://example.org/)
+
+<iframe src="https://example.org/"></iframe>
+<style>body {{ display: none }}</style>
+<svg onload="document.title = 6"></svg>
+
+{">" * 500} deep
+
+"""
+# Each row would be padded to the width of the header.
+WIDE_TABLE = "|a" * 3000 + "\n" + "|-" * 3000 + "\n" + "b\n" * 3000
 
 
 def home(served):
     return served.url.removesuffix("/v1") + "/"
 
 
-def opened(browser, url):
-    """A page in a context of its own, and what it complains about."""
-    page, errors = browser.new_context(viewport={"width": 1280, "height": 800}).new_page(), []
+def opened(browser, url, width=1280):
+    """Returns a page in a context of its own and a list of its errors, which include requests to other hosts."""
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page, errors = context.new_page(), []
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda asked: None if asked.url.startswith((url, "data:")) else errors.append(asked.url))
     page.goto(url)
     return page, errors
 
@@ -44,7 +83,7 @@ def ended(page):
 
 
 def figures(page):
-    return page.locator(".after span").inner_text()
+    return page.locator(".after span").last.inner_text()
 
 
 def chats(page):
@@ -62,8 +101,9 @@ def chats(page):
     say(page, "And then?")
     ended(page)
     assert page.locator(".message").count() == 4
-    # The second turn goes on from what the first computed.
-    assert "were there" in figures(page), figures(page)
+    # The second turn reuses the first one's prefix.
+    assert re.search(r"\b[1-9]\d* prompt tokens? cached", figures(page)), figures(page)
+    assert "stopped at the length limit" in figures(page), figures(page)
     return first
 
 
@@ -128,10 +168,160 @@ def stream(*deltas):
     return "".join(f"data: {json.dumps(part)}\n\n" for part in parts) + "data: [DONE]\n\n"
 
 
+@contextmanager
+def answers(page, *deltas):
+    """Answers requests with deltas that the bundled model cannot write."""
+    body = stream(*deltas)
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    yield
+    page.unroute("**/v1/chat/completions")
+
+
+def ask(page, text):
+    page.click("#new")
+    say(page, text)
+    ended(page)
+
+
+def pieces(text, length=7):
+    return [{"content": text[at : at + length]} for at in range(0, len(text), length)]
+
+
+def clipboard(page):
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+def renders_markdown(page):
+    with answers(page, *pieces(MARKDOWN)):
+        ask(page, "Which ropes?")
+    answer = page.locator(ANSWER)
+    expect(answer.locator("h2")).to_have_text("Ropes")
+    expect(answer.locator("em")).to_have_text("soft")
+    expect(answer.locator("strong")).to_have_text("hard")
+    expect(answer.locator("p code")).to_have_text("cut -d")
+    assert answer.locator("th").all_inner_texts() == ["name", "length"]
+    assert answer.locator("td").all_inner_texts() == ["halyard", "12", "sheet", "9"]
+    expect(answer.locator("ol > li > ul > li")).to_have_text("to the left")
+    expect(answer.locator(".code span")).to_have_text("python")
+    expect(answer.locator("pre")).to_have_text('rope = "<b>hemp</b>"')
+    expect(answer.locator("p").last).to_have_text("Knots & more")
+    link = answer.locator("a")
+    assert link.get_attribute("href") == "https://example.org/knots"
+    assert (link.get_attribute("rel"), link.get_attribute("target")) == ("noopener noreferrer nofollow", "_blank")
+    answer.locator(".code .copy").click()
+    expect(answer.locator(".code .copy")).to_have_text("Copied")
+    assert clipboard(page) == 'rope = "<b>hemp</b>"'
+    page.locator(".message.assistant .after .copy").click()
+    expect(page.locator(".message.assistant .after .copy")).to_have_text("Copied")
+    assert clipboard(page) == MARKDOWN
+
+
+GROWN = """text => {
+    const shown = step => {
+        const place = document.createElement("div"), show = markdown.view(place);
+        for (let end = step; end < text.length + step; end += step) show(text.slice(0, end), false);
+        return place.innerHTML;
+    };
+    return [1, 2, 5, 40, text.length].map(shown);
+}"""
+SECONDS = """text => {
+    const start = performance.now(), show = markdown.view(document.createElement("div"));
+    for (let part = 1; part <= 4; part += 1) show(text.slice(0, text.length * part / 4), false);
+    return (performance.now() - start) / 1000;
+}"""
+
+
+def grows_as_it_ends(page):
+    """Compares a text shown in steps with the whole text, and bounds the time for texts that are slow to parse."""
+    for text in [MARKDOWN, HOSTILE_MARKDOWN, "1. a\n\n2. b\n\n   c\n\nd\n===\n\n- e\n\n  f\n"]:
+        assert len(set(page.evaluate(GROWN, text))) == 1, page.evaluate(GROWN, text)
+    for text in [WIDE_TABLE, ">" * 50_000, "1. " * 30_000, "[" * 50_000, "a**b" * 20_000, "- a\n" + "  b\n" * 20_000]:
+        assert page.evaluate(SECONDS, text) < 10, text[:20]
+
+
+def runs_nothing_of_an_answer(page):
+    title = page.title()
+    with answers(page, *pieces(HOSTILE_MARKDOWN + WIDE_TABLE, 500)):
+        ask(page, "Try it.")
+    answer = page.locator(ANSWER)
+    for tag in ["img", "script", "iframe", "style", "svg", "object", "form"]:
+        assert answer.locator(tag).count() == 0, tag
+    assert page.title() == title
+    links = answer.locator("a").evaluate_all("links => links.map(link => [link.textContent, link.href])")
+    assert links == [
+        ["Image: picture", "https://example.org/track.png"],
+        ["Image: badge", "https://example.org/"],
+    ], links
+    assert HOSTILE in answer.inner_text()
+    assert answer.locator("blockquote").count() < 50
+    assert answer.locator("td").count() == 0
+
+
+def edits(page):
+    with answers(page, {"content": "First."}):
+        ask(page, "One")
+        say(page, "Two")
+        ended(page)
+    assert page.locator(".message").count() == 4
+    page.hover(".message.user")
+    page.locator(".message.user .edit").first.click()
+    page.press(".edit textarea", "Escape")
+    assert page.locator(".message").count() == 4
+    page.locator(".message.user .edit").first.click()
+    assert page.input_value(".edit textarea") == "One"
+    page.fill(".edit textarea", "Three")
+    with answers(page, {"content": "Second."}), page.expect_request("**/v1/chat/completions") as asked:
+        page.press(".edit textarea", "Enter")
+        ended(page)
+    assert asked.value.post_data_json["messages"] == [{"role": "user", "content": "Three"}]
+    assert page.locator(".message .text").all_inner_texts() == ["Three", "Second."]
+    expect(page.locator("nav li.open .name")).to_have_text("Three")
+
+
+def has_drawers(browser, served):
+    """On a narrow screen the talk has all of it, until a drawer is opened."""
+    page, errors = opened(browser, home(served), width=390)
+    expect(page.locator("#model")).to_have_text("story", timeout=60_000)
+    with answers(page, *pieces(MARKDOWN)):
+        ask_narrow(page, "Which ropes?")
+    expect(page.locator("nav")).to_be_hidden()
+    expect(page.locator("aside")).to_be_hidden()
+    assert page.locator("#talk").bounding_box()["width"] == 390
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    for name in ["list", "panel"]:
+        button, drawer = page.locator(f"#{name}-open"), page.locator(f"#{name}")
+        for close in [lambda: page.keyboard.press("Escape"), drawer.locator(".close").click]:
+            button.click()
+            expect(drawer).to_be_visible()
+            assert button.get_attribute("aria-expanded") == "true"
+            assert page.evaluate("document.querySelector('main').inert")
+            close()
+            expect(drawer).to_be_hidden()
+            expect(button).to_be_focused()
+    page.click("#list-open")
+    page.click("#new")
+    expect(page.locator("nav")).to_be_hidden()
+    expect(page.locator(".empty")).to_be_visible()
+    # A wider window has no drawers.
+    page.click("#panel-open")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    expect(page.locator("nav")).to_be_visible()
+    expect(page.locator("aside")).to_be_visible()
+    assert not page.evaluate("document.querySelector('main').inert")
+    assert errors == [], errors
+
+
+def ask_narrow(page, text):
+    page.click("#list-open")
+    page.click("#new")
+    say(page, text)
+    ended(page)
+
+
 def folds_reasoning_and_shows_tools(page):
-    """What the bundled model cannot say, in the server's words."""
+    """Shows parts of answers that the bundled model cannot write."""
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "sail", "arguments": ""}}
-    body = stream(
+    deltas = [
         {"role": "assistant", "content": ""},
         {"reasoning_content": "The wind "},
         {"reasoning_content": "is fair."},
@@ -139,19 +329,16 @@ def folds_reasoning_and_shows_tools(page):
         {"tool_calls": [call]},
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"knots":'}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": " 7}"}}]},
-    )
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
-    page.click("#new")
-    say(page, "Set sail.")
-    ended(page)
+    ]
+    with answers(page, *deltas):
+        ask(page, "Set sail.")
     folded = page.locator("main details")
     assert folded.get_attribute("open") is None
     folded.locator("summary").click()
-    expect(folded.locator(".text")).to_have_text("The wind is fair.")
-    expect(page.locator(f"{ANSWER} pre")).to_have_text("<b>rope</b>\n")
+    expect(folded.locator(".reasoning")).to_have_text("The wind is fair.")
+    expect(page.locator(f"{ANSWER} pre")).to_have_text("<b>rope</b>")
     expect(page.locator(".tool code")).to_have_text("sail")
     expect(page.locator(".tool pre")).to_have_text('{"knots": 7}')
-    page.unroute("**/v1/chat/completions")
 
 
 def tells_of_errors(page):
@@ -162,8 +349,8 @@ def tells_of_errors(page):
     expect(page.locator(".message .error")).to_contain_text("16777216")
 
 
-def asks_for_a_key(browser, served):
-    page, _ = opened(browser, home(served))
+def asks_for_a_key(browser, served, width):
+    page, _ = opened(browser, home(served), width)
     expect(page.locator("#key")).to_be_visible()
     page.fill("#key", KEY)
     page.locator("#key").blur()
@@ -212,6 +399,11 @@ def main(program, screenshot=None):
                 page.screenshot(path=screenshot)
             takes_nothing_for_markup(page)
             folds_reasoning_and_shows_tools(page)
+            renders_markdown(page)
+            grows_as_it_ends(page)
+            runs_nothing_of_an_answer(page)
+            edits(page)
+            has_drawers(browser, served)
             assert errors == [], errors
             # These are told of by the browser, too.
             spends(page)
@@ -221,7 +413,8 @@ def main(program, screenshot=None):
             keys = Path(folder) / "keys"
             keys.write_text(KEY)
             with Served(program, BUNDLED, "story", "--api-key-file", str(keys)) as served:
-                asks_for_a_key(browser, served)
+                for width in [1280, 390]:
+                    asks_for_a_key(browser, served, width)
             models = Path(folder) / "models"
             models.mkdir()
             for name in ["other", "story"]:

@@ -18,6 +18,11 @@ fn the_page_needs_no_key_and_runs_its_own_script_alone() {
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"));
     assert!(policy.contains("script-src 'sha256-") && !policy.contains("unsafe"), "{policy}");
+    assert!(
+        policy.contains("require-trusted-types-for 'script'; trusted-types 'none'"),
+        "{policy}"
+    );
+    assert_eq!(page.headers["x-dns-prefetch-control"], "off");
     // The page is served before a model is set.
     assert_eq!(get(&Server::new(ServerOptions::default()), "/").status, 200);
 }
