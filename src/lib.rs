@@ -85,8 +85,8 @@ pub use nestling_runtime::{
     Session, SnapshotContents, Starts, Stats, StepStatus, TokenEvent, Usage, Writes,
 };
 pub use nestling_text::{
-    ContentPart, Message, MessageContent, Role, SamplingParams, SpecialText, TemplateTime,
-    TextError, TokenMask, ToolCall, ToolSchema,
+    ContentPart, Message, MessageContent, Role, SamplerKind, SamplingParams, SpecialText,
+    TemplateTime, TextError, TokenMask, ToolCall, ToolSchema,
 };
 
 use std::path::Path;

@@ -317,6 +317,43 @@ typedef struct nestling_generate_options {
     uint32_t reserved;
     // Salt of the prefix cache: only generations with equal salts share prefixes. NULL is a salt, too.
     const char *cache_salt;
+    // Probability of the tokens whose surprise is closest to the entropy, above 0 to 1; 1 is off; NAN is the model's own.
+    float typical_p;
+    // Maximum distance from the best logit in standard deviations; 0 or less is off; NAN is the model's own.
+    float top_n_sigma;
+    // Probability of applying XTC, 0 to 1; 0 is off; NAN is the model's own.
+    float xtc_probability;
+    // Minimum probability of the tokens that XTC considers, 0 to 1; default 0.1; above 0.5 is off; NAN is the model's
+    // own.
+    float xtc_threshold;
+    // Factor of the DRY penalty, from 0; 0 is off; NAN is the model's own.
+    float dry_multiplier;
+    // Base of the DRY penalty, default 1.75; below 1 is off; NAN is the model's own.
+    float dry_base;
+    // Length in tokens of a repetition that DRY penalizes, default 2; negative is the model's own.
+    int32_t dry_allowed_length;
+    // Number of latest tokens that DRY scans, default -1: all; 0 is off; INT32_MIN is the model's own.
+    int32_t dry_penalty_last_n;
+    // Number of latest tokens that the three penalties count, default -1: all; 0 is off; INT32_MIN is the model's own.
+    int32_t repeat_last_n;
+    // Version of mirostat: 0 is off; 2 replaces all samplers but the temperature; negative is the model's own.
+    int32_t mirostat;
+    // Target surprise of mirostat in bits, from 0; default 5; NAN is the model's own.
+    float mirostat_tau;
+    // Learning rate of mirostat, from 0; default 0.1; NAN is the model's own.
+    float mirostat_eta;
+    // Half of the width of the dynamic temperature's interval, from 0; 0 is off; NAN is the model's own.
+    float dynatemp_range;
+    // Exponent of the dynamic temperature, from 0; default 1; NAN is the model's own.
+    float dynatemp_exponent;
+    // Texts of 1 to 40 bytes that end a repetition for DRY, at most 32; NULL is the model's own: newline, colon, double
+    // quote, asterisk.
+    const char *const *dry_sequence_breakers;
+    // Number of sequence breakers.
+    size_t dry_sequence_breaker_count;
+    // Names of the samplers in their order, separated by semicolons, such as "top_k;temperature"; NULL is the default
+    // order.
+    const char *samplers;
 } nestling_generate_options;
 
 // One thing that happened in a generation. `size` is set to sizeof by the caller. Texts are UTF-8, end with a zero, and

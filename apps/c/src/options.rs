@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nestling::guide::{Guide, GuideError, ToolChoice, ToolGuide};
-use nestling::{ConstraintSource, GenerateOptions, SamplingOptions, ToolSchema};
+use nestling::{ConstraintSource, GenerateOptions, SamplerKind, SamplingOptions, ToolSchema};
 
 use crate::error::Failure;
 use crate::sized::SizedStruct;
@@ -70,6 +70,43 @@ pub struct NestlingGenerateOptions {
     pub reserved: u32,
     /// Salt of the prefix cache: only generations with equal salts share prefixes. NULL is a salt, too.
     pub cache_salt: *const c_char,
+    /// Probability of the tokens whose surprise is closest to the entropy, above 0 to 1; 1 is off; NAN is the model's own.
+    pub typical_p: f32,
+    /// Maximum distance from the best logit in standard deviations; 0 or less is off; NAN is the model's own.
+    pub top_n_sigma: f32,
+    /// Probability of applying XTC, 0 to 1; 0 is off; NAN is the model's own.
+    pub xtc_probability: f32,
+    /// Minimum probability of the tokens that XTC considers, 0 to 1; default 0.1; above 0.5 is off; NAN is the model's
+    /// own.
+    pub xtc_threshold: f32,
+    /// Factor of the DRY penalty, from 0; 0 is off; NAN is the model's own.
+    pub dry_multiplier: f32,
+    /// Base of the DRY penalty, default 1.75; below 1 is off; NAN is the model's own.
+    pub dry_base: f32,
+    /// Length in tokens of a repetition that DRY penalizes, default 2; negative is the model's own.
+    pub dry_allowed_length: i32,
+    /// Number of latest tokens that DRY scans, default -1: all; 0 is off; INT32_MIN is the model's own.
+    pub dry_penalty_last_n: i32,
+    /// Number of latest tokens that the three penalties count, default -1: all; 0 is off; INT32_MIN is the model's own.
+    pub repeat_last_n: i32,
+    /// Version of mirostat: 0 is off; 2 replaces all samplers but the temperature; negative is the model's own.
+    pub mirostat: i32,
+    /// Target surprise of mirostat in bits, from 0; default 5; NAN is the model's own.
+    pub mirostat_tau: f32,
+    /// Learning rate of mirostat, from 0; default 0.1; NAN is the model's own.
+    pub mirostat_eta: f32,
+    /// Half of the width of the dynamic temperature's interval, from 0; 0 is off; NAN is the model's own.
+    pub dynatemp_range: f32,
+    /// Exponent of the dynamic temperature, from 0; default 1; NAN is the model's own.
+    pub dynatemp_exponent: f32,
+    /// Texts of 1 to 40 bytes that end a repetition for DRY, at most 32; NULL is the model's own: newline, colon, double
+    /// quote, asterisk.
+    pub dry_sequence_breakers: *const *const c_char,
+    /// Number of sequence breakers.
+    pub dry_sequence_breaker_count: usize,
+    /// Names of the samplers in their order, separated by semicolons, such as "top_k;temperature"; NULL is the default
+    /// order.
+    pub samplers: *const c_char,
 }
 
 // SAFETY: `repr(C)`, the size first, then numbers and pointers.
@@ -101,6 +138,23 @@ unsafe impl SizedStruct for NestlingGenerateOptions {
             priority: 0,
             reserved: 0,
             cache_salt: none,
+            typical_p: f32::NAN,
+            top_n_sigma: f32::NAN,
+            xtc_probability: f32::NAN,
+            xtc_threshold: f32::NAN,
+            dry_multiplier: f32::NAN,
+            dry_base: f32::NAN,
+            dry_allowed_length: -1,
+            dry_penalty_last_n: i32::MIN,
+            repeat_last_n: i32::MIN,
+            mirostat: -1,
+            mirostat_tau: f32::NAN,
+            mirostat_eta: f32::NAN,
+            dynatemp_range: f32::NAN,
+            dynatemp_exponent: f32::NAN,
+            dry_sequence_breakers: std::ptr::null(),
+            dry_sequence_breaker_count: 0,
+            samplers: none,
         }
     }
 }
@@ -139,7 +193,7 @@ impl NestlingGenerateOptions {
         };
         // SAFETY: as the caller says.
         let (form, choice) = unsafe {
-            options.sampling = self.sampling();
+            options.sampling = self.sampling()?;
             options.stop = given::texts("stop", self.stop, self.stop_count)?;
             options.cache_salt = given::optional("cache_salt", self.cache_salt)?.map(str::to_owned);
             (self.form()?, self.choice(tools)?)
@@ -160,21 +214,47 @@ impl NestlingGenerateOptions {
 
     /// # Safety
     /// As [`Self::read`].
-    unsafe fn sampling(&self) -> SamplingOptions {
+    unsafe fn sampling(&self) -> Result<SamplingOptions, Failure> {
         let said = |value: f32| (!value.is_nan()).then_some(value);
-        SamplingOptions {
+        let window = |value: i32| (value != i32::MIN).then_some(value);
+        // SAFETY: as the caller says.
+        let (seed, samplers, breakers) = unsafe {
+            let breakers = (!self.dry_sequence_breakers.is_null()).then(|| {
+                let count = self.dry_sequence_breaker_count;
+                given::texts("dry_sequence_breakers", self.dry_sequence_breakers, count)
+            });
+            let samplers = given::optional("samplers", self.samplers)?;
+            (self.seed.as_ref().copied(), samplers, breakers.transpose()?)
+        };
+        let samplers = samplers.map(SamplerKind::parse_list).transpose();
+        Ok(SamplingOptions {
             temperature: said(self.temperature),
             top_k: usize::try_from(self.top_k).ok(),
             top_p: said(self.top_p),
             min_p: said(self.min_p),
+            typical_p: said(self.typical_p),
+            top_n_sigma: said(self.top_n_sigma),
+            xtc_probability: said(self.xtc_probability),
+            xtc_threshold: said(self.xtc_threshold),
+            dry_multiplier: said(self.dry_multiplier),
+            dry_base: said(self.dry_base),
+            dry_allowed_length: u32::try_from(self.dry_allowed_length).ok(),
+            dry_penalty_last_n: window(self.dry_penalty_last_n),
+            dry_sequence_breakers: breakers,
+            mirostat: u32::try_from(self.mirostat).ok(),
+            mirostat_tau: said(self.mirostat_tau),
+            mirostat_eta: said(self.mirostat_eta),
+            dynatemp_range: said(self.dynatemp_range),
+            dynatemp_exponent: said(self.dynatemp_exponent),
             repetition_penalty: said(self.repetition_penalty),
             presence_penalty: said(self.presence_penalty),
             frequency_penalty: said(self.frequency_penalty),
+            repeat_last_n: window(self.repeat_last_n),
+            samplers: samplers.map_err(|error| Failure::caller(error.to_string()))?,
             logit_bias: None,
-            // SAFETY: NULL, or a number, as the caller says.
-            seed: unsafe { self.seed.as_ref() }.copied(),
+            seed,
             top_logprobs: usize::try_from(self.top_logprobs).ok(),
-        }
+        })
     }
 
     /// The form that the answer has.

@@ -1,6 +1,6 @@
 //! Generation settings: the model's defaults, changed by flags and by `/set parameter`.
 
-use crate::args::{GenerationArgs, stop_string};
+use crate::args::{GenerationArgs, SamplerOrder, stop_string};
 use crate::output_constraint::OutputConstraint;
 use crate::words::printable;
 use nestling::SamplingParams;
@@ -30,6 +30,7 @@ impl Settings {
         set(&mut sampling.presence_penalty, args.presence_penalty);
         set(&mut sampling.frequency_penalty, args.frequency_penalty);
         sampling.top_k = args.top_k.map_or(sampling.top_k, |k| k as usize);
+        set_llama_samplers(&mut sampling, args);
         sampling.seed = args.seed.or(sampling.seed);
         sampling.logit_bias.extend(args.logit_bias.iter().map(|bias| (bias.token, bias.bias)));
         let tokens_max = usize::try_from(args.predict).ok();
@@ -100,6 +101,35 @@ impl Settings {
         new.sampling.validate().map_err(|error| error.to_string())?;
         *self = new;
         Ok(())
+    }
+}
+
+/// Applies the flags of the samplers that have llama.cpp's definitions.
+fn set_llama_samplers(sampling: &mut SamplingParams, args: &GenerationArgs) {
+    let set = |to: &mut f32, value: Option<f32>| *to = value.unwrap_or(*to);
+    set(&mut sampling.typical_p, args.typical);
+    set(&mut sampling.top_n_sigma, args.top_nsigma);
+    set(&mut sampling.xtc_probability, args.xtc_probability);
+    set(&mut sampling.xtc_threshold, args.xtc_threshold);
+    set(&mut sampling.dry_multiplier, args.dry_multiplier);
+    set(&mut sampling.dry_base, args.dry_base);
+    set(&mut sampling.mirostat_eta, args.mirostat_lr);
+    set(&mut sampling.mirostat_tau, args.mirostat_ent);
+    set(&mut sampling.dynatemp_range, args.dynatemp_range);
+    set(&mut sampling.dynatemp_exponent, args.dynatemp_exp);
+    let window = |to: &mut i32, value: Option<i32>| *to = value.unwrap_or(*to);
+    window(&mut sampling.dry_penalty_last_n, args.dry_penalty_last_n);
+    window(&mut sampling.repeat_last_n, args.repeat_last_n);
+    sampling.dry_allowed_length = args.dry_allowed_length.unwrap_or(sampling.dry_allowed_length);
+    sampling.mirostat = args.mirostat.unwrap_or(sampling.mirostat);
+    if let Some(SamplerOrder(order)) = &args.samplers {
+        sampling.samplers.clone_from(order);
+    }
+    match args.dry_sequence_breaker.as_slice() {
+        [] => {}
+        // "none" leaves no breaker, as in llama.cpp.
+        [none] if none == "none" => sampling.dry_sequence_breakers.clear(),
+        breakers => sampling.dry_sequence_breakers = breakers.to_vec(),
     }
 }
 

@@ -132,6 +132,22 @@ def test_answers_are_values_of_types(model: nestling.Model, seed: int) -> None:
         model.generate("a", schema={"type": "object", "unheardOf": 1, "required": 3})
 
 
+def test_samplers_of_llama_cpp_are_options(model: nestling.Model) -> None:
+    plain = model.generate("The storm", temperature=1, seed=7, max_tokens=12).text()
+    neutral = model.generate(
+        "The storm", temperature=1, seed=7, max_tokens=12, typical_p=1, top_n_sigma=0, xtc_probability=0, dry_multiplier=0,
+        mirostat=0, dynatemp_range=0, repeat_last_n=-1, samplers=["top_k", "temperature", "xtc"],
+    )
+    assert neutral.text() == plain
+    changed = dict(xtc_probability=1, xtc_threshold=0.01, dry_multiplier=1, dry_sequence_breakers=["\n"], repeat_last_n=8)
+    assert model.generate("The storm", temperature=1, seed=7, max_tokens=12, **changed).text() != plain
+    for wrong in ({"mirostat": 1}, {"typical_p": 0}, {"samplers": ["infill"]}, {"dry_sequence_breakers": [""]}):
+        with pytest.raises(nestling.CallerError, match=next(iter(wrong))):
+            model.generate("The storm", max_tokens=1, **wrong)
+    with pytest.raises(TypeError):
+        model.generate("The storm", samplers="top_k")
+
+
 def test_functions_are_called(tool_model: nestling.Model) -> None:
     calls: list[str] = []
 

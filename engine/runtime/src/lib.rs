@@ -56,7 +56,6 @@ mod options_wire;
 mod page_store;
 mod prefix;
 pub mod sample_tokens;
-mod sampling_options;
 mod sequence;
 pub mod session;
 mod slot;
@@ -81,7 +80,7 @@ pub use input::{Conversation, Input, Prompt};
 pub use load::{ModelSource, OpenProgress};
 pub use memory_plan::{MemoryPlan, PlannedResidence};
 pub use model_core::ModelParts;
-pub use nestling_text::{SamplingParams, TokenMask};
+pub use nestling_text::{SamplerKind, SamplingOptions, SamplingParams, TokenMask};
 pub use open::{FittedConversation, Model};
 pub use options::{
     Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Prefixes, Residence,
@@ -90,7 +89,6 @@ pub use page_store::{
     PageFile, PageFiles, PageName, PageReads, PageStore, PageStoreOptions, PageStoreStatus,
 };
 pub use prefix::PrefixStatus;
-pub use sampling_options::SamplingOptions;
 pub use session::Session;
 pub use snapshot::SnapshotContents;
 pub use status::{ExpertTotals, PageStatus, ServiceStatus, StepStatus};

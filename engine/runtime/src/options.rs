@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use crate::constraint::ConstraintSource;
 use crate::options_wire;
 use crate::page_store::PageStore;
-use crate::sampling_options::SamplingOptions;
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::weights::ActivationMode;
 use nestling_core::wire;
@@ -21,6 +20,7 @@ use nestling_experts::dual::{DualOptions, LevelRouter};
 use nestling_experts::expert::{HostExperts, Prefetch};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::record::Recorder;
+use nestling_text::SamplingOptions;
 
 /// Maximum number of compute threads of an engine.
 pub const THREADS_MAX: usize = 1024;

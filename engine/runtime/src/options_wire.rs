@@ -3,29 +3,6 @@
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Logit biases. Minus infinity is serialized as null, since JSON has no infinity.
-pub(crate) mod biases {
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(
-        biases: &Option<Vec<(u32, f32)>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let finite = |(token, bias): &(u32, f32)| (*token, bias.is_finite().then_some(*bias));
-        let wire = biases.as_ref().map(|all| all.iter().map(finite).collect::<Vec<_>>());
-        wire.serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Vec<(u32, f32)>>, D::Error> {
-        let wire = Option::<Vec<(u32, Option<f32>)>>::deserialize(deserializer)?;
-        // Default: null stands for minus infinity.
-        let bias = |(token, bias): (u32, Option<f32>)| (token, bias.unwrap_or(f32::NEG_INFINITY));
-        Ok(wire.map(|all| all.into_iter().map(bias).collect()))
-    }
-}
-
 /// Levels as their number of bits.
 pub(crate) mod level {
     use super::*;

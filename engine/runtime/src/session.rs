@@ -396,6 +396,9 @@ impl Session {
         let mut sampler =
             Sampler::new(sampling, vocab_size, new_seed()).map_err(EngineError::sample)?;
         sampler.accept_prompt(&prompt.tokens);
+        if let Some(tokenizer) = &core.tokenizer {
+            sampler.find_breakers(tokenizer).map_err(EngineError::text)?;
+        }
         let stops = StopMatcher::new(options.stop.clone()).map_err(EngineError::text)?;
         let mut end_tokens = options.stop_tokens.clone();
         if !options.ignore_end {

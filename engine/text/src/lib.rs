@@ -31,7 +31,7 @@
 //! |---|---|
 //! | [`Tokenizer`] | text to token ids and back |
 //! | [`DetokenizeStream`] | text of token ids that arrive one at a time |
-//! | [`Sampler`], [`SamplingParams`] | choice of the next token |
+//! | [`Sampler`], [`SamplingParams`], [`SamplingOptions`] | choice of the next token |
 //! | [`TokenMask`] | set of tokens allowed by a constraint |
 //! | [`Message`], [`ToolCall`], [`ToolSchema`] | conversation, in the JSON form of the OpenAI API |
 //! | [`ChatTemplate`] | conversation to the text of a prompt |
@@ -56,6 +56,8 @@ mod output_event;
 mod output_format;
 mod output_parser;
 mod sampler;
+mod sampling_options;
+mod sampling_params;
 mod spelling;
 mod stop;
 mod tagged_output;
@@ -78,9 +80,9 @@ pub use messages::{ContentPart, Message, MessageContent, Role, ToolCall, ToolSch
 pub use output_event::{OutputEvent, OutputPlace};
 pub use output_format::{OutputFormat, TagPair, TaggedFormat};
 pub use output_parser::OutputParser;
-pub use sampler::{
-    InvalidParameter, SampleError, Sampled, Sampler, SamplingParams, TokenLogprobs, logprobs_of,
-};
+pub use sampler::{SampleError, Sampled, Sampler, TokenLogprobs, logprobs_of};
+pub use sampling_options::SamplingOptions;
+pub use sampling_params::{InvalidParameter, SamplerKind, SamplingParams, UnknownSampler};
 pub use stop::{StopMatcher, StopOutput};
 pub use template_time::TemplateTime;
 pub use token_mask::TokenMask;

@@ -1,8 +1,10 @@
 //! Sampling of the next token from logits.
 //!
-//! The order is that of `transformers`: mask, logit bias, repetition penalty, presence and frequency
+//! The default order is that of `transformers`: mask, logit bias, repetition penalty, presence and frequency
 //! penalties, temperature, top-k, top-p, min-p, draw. (llama.cpp truncates before it applies the temperature;
-//! published `generation_config.json` files are tuned for this order.)
+//! published `generation_config.json` files are tuned for this order.) [`SamplingParams::samplers`] selects
+//! another order. Typical-p, top-n-sigma, XTC, DRY, dynamic temperature and mirostat 2 have the definitions of
+//! llama.cpp. A [`Chain`] applies them; without them, the default path runs.
 //!
 //! - A mask sets the logits of disallowed tokens to minus infinity.
 //! - Logit bias: `logit += bias`.
@@ -14,16 +16,26 @@
 //! - Top-p keeps the shortest prefix of the tokens by probability whose sum reaches p; 1 keeps all.
 //! - Min-p keeps tokens with at least p times the probability of the best token; 0 keeps all.
 //!
-//! A draw depends only on the seed, the position in the session, the logits and the parameters. It does not
-//! depend on the batch, on chunking or on earlier draws.
+//! A draw depends only on the seed, the position in the session, the logits, the parameters and the tokens
+//! before it. It does not depend on the batch or on chunking. With mirostat, it also depends on the earlier draws
+//! of the same generation.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use crate::error::TextError;
+use crate::sampling_params::{InvalidParameter, SamplingParams};
 use crate::token_mask::TokenMask;
+use crate::tokenizer::Tokenizer;
+use chain::{Chain, ChainCandidate, ChainInput, surprise};
+use dry::{DryBreakers, dry_penalties};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use thiserror::Error;
+
+mod chain;
+mod dry;
 
 /// Minimum exponent: below it, `exp(x)` is negligible against a sum of at least 1 in f64, even 2^22 times.
 const EXPONENT_MIN: f64 = -60.0;
@@ -31,100 +43,8 @@ const EXPONENT_MIN: f64 = -60.0;
 /// Number of candidates that are sorted first, before the number that top-p keeps is known.
 const SORTED_FIRST: usize = 256;
 
-/// Sampling parameters. The default is the model's unmodified distribution.
-///
-/// ```
-/// use nestling_text::SamplingParams;
-///
-/// let params = SamplingParams { temperature: 0.7, top_p: 0.9, ..SamplingParams::default() };
-/// assert!(params.validate().is_ok());
-/// let error = SamplingParams { top_p: 0.0, ..params }.validate().err();
-/// assert_eq!(error.map(|error| error.name), Some("top_p"));
-/// ```
-#[derive(Debug, Clone, PartialEq)]
-pub struct SamplingParams {
-    /// Divisor of the logits; 0 is greedy.
-    pub temperature: f32,
-    /// Maximum number of tokens to draw from; 0 is unlimited.
-    pub top_k: usize,
-    /// Probability mass to draw from, in (0, 1]; 1 keeps all tokens.
-    pub top_p: f32,
-    /// Minimum probability relative to the best token; 0 keeps all tokens.
-    pub min_p: f32,
-    /// Penalty of tokens in prompt and response: above 1 makes them less likely; 1 is off.
-    pub repetition_penalty: f32,
-    /// Penalty subtracted from the logits of tokens in the response.
-    pub presence_penalty: f32,
-    /// Penalty subtracted once per occurrence of a token in the response.
-    pub frequency_penalty: f32,
-    /// Values added to the logits of these tokens; minus infinity forbids a token.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the draws. Without one, the session chooses a seed and reports it.
-    pub seed: Option<u64>,
-    /// Number of best tokens whose log-probabilities are reported, in addition to the chosen one's. `None`
-    /// reports none.
-    pub top_logprobs: Option<usize>,
-}
-
-impl Default for SamplingParams {
-    fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: vec![],
-            seed: None,
-            top_logprobs: None,
-        }
-    }
-}
-
-impl SamplingParams {
-    /// Returns parameters that always choose the most likely token.
-    pub fn greedy() -> Self {
-        Self { temperature: 0.0, ..Self::default() }
-    }
-
-    /// Returns an error if a parameter is out of range.
-    pub fn validate(&self) -> Result<(), InvalidParameter> {
-        let in_range = |name, value: f32, expected, good: bool| {
-            if good { Ok(()) } else { Err(InvalidParameter { name, expected, value }) }
-        };
-        let t = self.temperature;
-        in_range("temperature", t, "a number from 0 on", t.is_finite() && t >= 0.0)?;
-        let p = self.top_p;
-        in_range("top_p", p, "a number above 0, at most 1", p > 0.0 && p <= 1.0)?;
-        let p = self.min_p;
-        in_range("min_p", p, "a number from 0 to 1", (0.0..=1.0).contains(&p))?;
-        let r = self.repetition_penalty;
-        in_range("repetition_penalty", r, "a number above 0", r.is_finite() && r > 0.0)?;
-        let p = self.presence_penalty;
-        in_range("presence_penalty", p, "a number", p.is_finite())?;
-        let f = self.frequency_penalty;
-        in_range("frequency_penalty", f, "a number", f.is_finite())?;
-        for (_, bias) in &self.logit_bias {
-            let good = bias.is_finite() || *bias == f32::NEG_INFINITY;
-            in_range("logit_bias", *bias, "a number or minus infinity", good)?;
-        }
-        Ok(())
-    }
-}
-
-/// A sampling parameter out of range.
-#[derive(Debug, Clone, PartialEq, Error)]
-#[error("{name}: expected {expected}, found {value}")]
-pub struct InvalidParameter {
-    /// Name of the field of [`SamplingParams`].
-    pub name: &'static str,
-    /// Description of a valid value.
-    pub expected: &'static str,
-    /// The value given.
-    pub value: f32,
-}
+/// Difference between the seeds of the draws and of XTC's decisions, which must be independent.
+const XTC_STREAM: u64 = 0x5854_4300_0000_0000;
 
 /// An error of sampling.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -174,6 +94,8 @@ pub struct Sampled {
     pub token: u32,
     /// Log-probabilities, if requested.
     pub logprobs: Option<TokenLogprobs>,
+    /// Maximum surprise of the next token in bits, with mirostat. [`Sampler::adapt`] reads this value.
+    pub mu: Option<f64>,
 }
 
 /// Chooses tokens for one sequence, and counts tokens for the penalties.
@@ -185,6 +107,21 @@ pub struct Sampler {
     vocab_size: usize,
     /// Occurrences of each token in the response; 0 for tokens that only occur in the prompt.
     counts: HashMap<u32, u32>,
+    /// Samplers beyond the default path, if any.
+    chain: Option<Box<Chain>>,
+    /// Tokens of prompt and response, retained if DRY or a window of the penalties reads them.
+    history: Option<Vec<PastToken>>,
+    breakers: DryBreakers,
+    /// Mirostat's maximum surprise in bits. The value is stored here rather than recomputed: a preempted
+    /// generation retains its sampler, and a clone copies the value.
+    mu: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PastToken {
+    token: u32,
+    /// True for a token of the response, false for one of the prompt.
+    is_response: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -214,7 +151,31 @@ impl Sampler {
     pub fn new(params: SamplingParams, vocab_size: usize, seed: u64) -> Result<Self, SampleError> {
         params.validate()?;
         let seed = params.seed.unwrap_or(seed);
-        Ok(Self { params, seed, vocab_size, counts: HashMap::new() })
+        let chain = Chain::new(&params).map(Box::new);
+        let is_windowed = params.repeat_last_n > 0 && !params.penalizes_nothing();
+        let has_history = is_windowed || chain.as_ref().is_some_and(|chain| chain.reads_history());
+        Ok(Self {
+            seed,
+            vocab_size,
+            counts: HashMap::new(),
+            chain,
+            history: has_history.then(Vec::new),
+            breakers: DryBreakers::default(),
+            mu: 2.0 * f64::from(params.mirostat_tau),
+            params,
+        })
+    }
+
+    /// Finds the tokens of DRY's sequence breakers. Without this call, sequences have no breakers. Scans the
+    /// vocabulary if DRY is active; otherwise does nothing.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer cannot encode a part of a breaker.
+    pub fn find_breakers(&mut self, tokenizer: &Tokenizer) -> Result<(), TextError> {
+        if self.chain.as_ref().is_some_and(|chain| chain.reads_history()) {
+            self.breakers = DryBreakers::new(tokenizer, &self.params.dry_sequence_breakers)?;
+        }
+        Ok(())
     }
 
     /// Returns the number of tokens to choose from; valid ids are below it.
@@ -232,17 +193,11 @@ impl Sampler {
     pub fn takes_best(&self) -> Option<usize> {
         let SamplingParams { temperature, logit_bias, top_logprobs, .. } = &self.params;
         let is_best = *temperature == 0.0
-            && self.penalizes_nothing()
+            && self.chain.is_none()
+            && self.params.penalizes_nothing()
             && logit_bias.is_empty()
             && top_logprobs.is_none();
         (is_best && self.vocab_size > 0).then_some(self.vocab_size)
-    }
-
-    fn penalizes_nothing(&self) -> bool {
-        let params = &self.params;
-        params.repetition_penalty == 1.0
-            && params.presence_penalty == 0.0
-            && params.frequency_penalty == 0.0
     }
 
     /// Returns the seed in use.
@@ -250,19 +205,26 @@ impl Sampler {
         self.seed
     }
 
-    /// Replaces the history, for example after a truncation or a fork.
+    /// Replaces the history, for example after a truncation or a fork. Mirostat starts anew.
     pub fn set_history(&mut self, prompt: &[u32], answer: &[u32]) {
         self.counts.clear();
+        self.history.iter_mut().for_each(Vec::clear);
+        self.mu = 2.0 * f64::from(self.params.mirostat_tau);
         self.accept_prompt(prompt);
         for token in answer {
             self.accept(*token);
         }
     }
 
-    /// Adds tokens of the prompt to the history. Only the repetition penalty counts them.
+    /// Adds tokens of the prompt to the history. Of the penalties, only the repetition penalty counts them. DRY
+    /// scans them like those of the response.
     pub fn accept_prompt(&mut self, prompt: &[u32]) {
         for token in prompt {
             self.counts.entry(*token).or_insert(0);
+        }
+        if let Some(history) = &mut self.history {
+            history
+                .extend(prompt.iter().map(|token| PastToken { token: *token, is_response: false }));
         }
     }
 
@@ -271,6 +233,15 @@ impl Sampler {
     pub fn accept(&mut self, token: u32) {
         let count = self.counts.entry(token).or_insert(0);
         *count = count.saturating_add(1);
+        if let Some(history) = &mut self.history {
+            history.push(PastToken { token, is_response: true });
+        }
+    }
+
+    /// Updates mirostat's state by a token that is not rejected. Does nothing without mirostat.
+    pub fn adapt(&mut self, sampled: &Sampled) {
+        // Default: a draw without mirostat leaves the state as it is.
+        self.mu = sampled.mu.unwrap_or(self.mu);
     }
 
     /// Chooses the token for `position` of the session from `logits`, `[vocab]`. Bias and penalties modify
@@ -307,15 +278,16 @@ impl Sampler {
         }
         self.apply_bias_and_penalties(logits);
         let best = argmax(logits).ok_or(SampleError::NothingLeft { tokens: logits.len() })?;
-        let token = match self.params.temperature {
-            0.0 => best.token,
-            temperature => self.draw(logits, best, temperature, position),
+        let (token, mu) = match (&self.chain, self.params.temperature) {
+            (Some(chain), _) => self.draw_from_chain(chain, logits, best.token, position),
+            (None, 0.0) => (best.token, None),
+            (None, temperature) => (self.draw(logits, best, temperature, position), None),
         };
         let logprobs = match (raw, self.params.top_logprobs) {
             (Some(raw), Some(count)) => Some(logprobs_of(&raw, token, count)?),
             _ => None,
         };
-        Ok(Sampled { token, logprobs })
+        Ok(Sampled { token, logprobs, mu })
     }
 
     fn apply_bias_and_penalties(&self, logits: &mut [f32]) {
@@ -325,17 +297,81 @@ impl Sampler {
                 *logit += bias;
             }
         }
-        if self.penalizes_nothing() {
+        // A chain applies the penalties at their place in its order.
+        if params.penalizes_nothing() || self.chain.is_some() {
             return;
         }
         let repetition = params.repetition_penalty;
-        for (token, count) in &self.counts {
+        for (token, count) in self.penalized().iter() {
             let Some(logit) = logits.get_mut(*token as usize) else { continue };
             *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
             if *count > 0 {
                 *logit -= params.frequency_penalty * *count as f32 + params.presence_penalty;
             }
         }
+    }
+
+    /// Returns the occurrences in the response of the tokens in the penalties' window.
+    fn penalized(&self) -> Cow<'_, HashMap<u32, u32>> {
+        let (Some(history), Ok(window)) =
+            (&self.history, usize::try_from(self.params.repeat_last_n))
+        else {
+            return Cow::Borrowed(&self.counts);
+        };
+        let mut counts = HashMap::new();
+        for past in history.iter().rev().take(window) {
+            *counts.entry(past.token).or_insert(0) += u32::from(past.is_response);
+        }
+        Cow::Owned(counts)
+    }
+
+    /// Returns the DRY penalties by token.
+    fn repetitions(&self) -> HashMap<u32, f64> {
+        // Default: without a history, nothing is repeated.
+        let Some(history) = &self.history else { return HashMap::new() };
+        let window = usize::try_from(self.params.dry_penalty_last_n).unwrap_or(usize::MAX);
+        let latest: Vec<u32> = history.iter().rev().take(window).map(|past| past.token).collect();
+        dry_penalties(&self.params, &self.breakers, &latest)
+    }
+
+    fn chain_candidates(
+        &self,
+        chain: &Chain,
+        logits: &[f32],
+        position: u64,
+    ) -> Vec<ChainCandidate> {
+        let has_dry = chain.reads_history();
+        let input = ChainInput {
+            params: &self.params,
+            counts: &self.penalized(),
+            dry: &if has_dry { self.repetitions() } else { HashMap::new() },
+            chance: uniform(self.seed ^ XTC_STREAM, position),
+            mu: self.mu,
+        };
+        chain.run(logits, &input)
+    }
+
+    fn draw_from_chain(
+        &self,
+        chain: &Chain,
+        logits: &[f32],
+        best: u32,
+        position: u64,
+    ) -> (u32, Option<f64>) {
+        let kept = self.chain_candidates(chain, logits, position);
+        let target = uniform(self.seed, position) * kept.iter().map(|c| c.p).sum::<f64>();
+        let mut sum = 0.0;
+        let found = kept.iter().find(|candidate| {
+            sum += candidate.p;
+            sum > target
+        });
+        // Rounding may leave the sum just below the target.
+        let last = || kept.iter().rev().find(|candidate| candidate.p > 0.0);
+        // Default: the best logit, for a chain that leaves no candidate with a probability.
+        let Some(chosen) = found.or_else(last) else { return (best, None) };
+        let error = surprise(chosen.p) - f64::from(self.params.mirostat_tau);
+        let mu = self.mu - f64::from(self.params.mirostat_eta) * error;
+        (chosen.token, (self.params.mirostat == 2).then_some(mu))
     }
 
     fn draw(&self, logits: &[f32], best: Candidate, temperature: f32, position: u64) -> u32 {
@@ -477,5 +513,7 @@ fn uniform(seed: u64, position: u64) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
+#[cfg(test)]
+mod chain_tests;
 #[cfg(test)]
 mod tests;

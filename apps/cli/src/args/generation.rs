@@ -1,6 +1,7 @@
 //! Arguments for the prompt and for sampling.
 
 use clap::Args;
+use nestling::SamplerKind;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -61,6 +62,74 @@ pub struct GenerationArgs {
     #[arg(value_parser = number::<-100, 100>)]
     pub frequency_penalty: Option<f32>,
 
+    /// Sample from the tokens whose surprise is closest to the entropy, up to probability P; 1 disables it
+    #[arg(long, visible_alias = "typical-p", value_name = "P", env = "NESTLING_TYPICAL")]
+    #[arg(value_parser = number::<0, 1>)]
+    pub typical: Option<f32>,
+
+    /// Exclude tokens more than N standard deviations below the best logit; 0 or less disables the limit
+    #[arg(long, visible_alias = "top-n-sigma", value_name = "N", env = "NESTLING_TOP_NSIGMA")]
+    #[arg(value_parser = number::<-1, 100>, allow_negative_numbers = true)]
+    pub top_nsigma: Option<f32>,
+
+    /// Probability of excluding the most likely tokens (XTC); 0 disables it
+    #[arg(long, value_name = "P", env = "NESTLING_XTC_PROBABILITY", value_parser = number::<0, 1>)]
+    pub xtc_probability: Option<f32>,
+
+    /// Minimum probability of the tokens that XTC excludes [default: 0.1; above 0.5 disables it]
+    #[arg(long, value_name = "P", env = "NESTLING_XTC_THRESHOLD", value_parser = number::<0, 1>)]
+    pub xtc_threshold: Option<f32>,
+
+    /// Factor of the DRY penalty of repeated sequences; 0 disables it
+    #[arg(long, value_name = "X", env = "NESTLING_DRY_MULTIPLIER", value_parser = number::<0, 100>)]
+    pub dry_multiplier: Option<f32>,
+
+    /// Base of the DRY penalty [default: 1.75; below 1 disables it]
+    #[arg(long, value_name = "X", env = "NESTLING_DRY_BASE", value_parser = number::<0, 100>)]
+    pub dry_base: Option<f32>,
+
+    /// Length in tokens of a repetition that DRY penalizes [default: 2]
+    #[arg(long, value_name = "N", env = "NESTLING_DRY_ALLOWED_LENGTH", value_parser = count::<u32>)]
+    pub dry_allowed_length: Option<u32>,
+
+    /// Number of latest tokens that DRY scans; 0 disables it [default: -1, all]
+    #[arg(long, value_name = "N", env = "NESTLING_DRY_PENALTY_LAST_N", value_parser = window)]
+    #[arg(allow_negative_numbers = true)]
+    pub dry_penalty_last_n: Option<i32>,
+
+    /// Text that ends a repetition for DRY instead of the defaults, or none; may be repeated
+    #[arg(long, value_name = "TEXT", env = "NESTLING_DRY_SEQUENCE_BREAKER")]
+    pub dry_sequence_breaker: Vec<String>,
+
+    /// Version of mirostat: 0 disables it, 2 replaces all samplers but the temperature
+    #[arg(long, value_name = "N", env = "NESTLING_MIROSTAT", value_parser = mirostat)]
+    pub mirostat: Option<u32>,
+
+    /// Learning rate of mirostat [default: 0.1]
+    #[arg(long, value_name = "X", env = "NESTLING_MIROSTAT_LR", value_parser = number::<0, 100>)]
+    pub mirostat_lr: Option<f32>,
+
+    /// Target surprise of mirostat in bits [default: 5]
+    #[arg(long, value_name = "X", env = "NESTLING_MIROSTAT_ENT", value_parser = number::<0, 100>)]
+    pub mirostat_ent: Option<f32>,
+
+    /// Maximum distance of the dynamic temperature from --temp; 0 disables it
+    #[arg(long, value_name = "X", env = "NESTLING_DYNATEMP_RANGE", value_parser = number::<0, 100>)]
+    pub dynatemp_range: Option<f32>,
+
+    /// Exponent of the entropy in the dynamic temperature [default: 1]
+    #[arg(long, value_name = "X", env = "NESTLING_DYNATEMP_EXP", value_parser = number::<0, 100>)]
+    pub dynatemp_exp: Option<f32>,
+
+    /// Number of latest tokens that the penalties count; 0 disables them [default: -1, all]
+    #[arg(long, value_name = "N", env = "NESTLING_REPEAT_LAST_N", value_parser = window)]
+    #[arg(allow_negative_numbers = true)]
+    pub repeat_last_n: Option<i32>,
+
+    /// Samplers in their order, such as "penalties;top_k;temperature"
+    #[arg(long, value_name = "NAMES", env = "NESTLING_SAMPLERS", value_parser = samplers)]
+    pub samplers: Option<SamplerOrder>,
+
     /// Seed of the sampler; the same seed gives the same text [default: random]
     #[arg(short, long, value_name = "N", env = "NESTLING_SEED", value_parser = count::<u64>)]
     pub seed: Option<u64>,
@@ -89,6 +158,31 @@ fn number<const LOW: i32, const HIGH: i32>(text: &str) -> Result<f32, String> {
     } else {
         Err(format!("{text} is not from {LOW} to {HIGH}"))
     }
+}
+
+/// Samplers in the order of their application.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerOrder(pub Vec<SamplerKind>);
+
+/// Parses names of samplers, separated by semicolons.
+fn samplers(text: &str) -> Result<SamplerOrder, String> {
+    SamplerKind::parse_list(text).map(SamplerOrder).map_err(|error| error.to_string())
+}
+
+/// Parses a version of mirostat.
+fn mirostat(text: &str) -> Result<u32, String> {
+    match text {
+        "0" => Ok(0),
+        "2" => Ok(2),
+        "1" => Err("mirostat 1 is not supported; use 2".into()),
+        _ => Err(format!("`{text}` is not a version of mirostat; use 0 or 2")),
+    }
+}
+
+/// Parses a number of tokens, or -1 for all.
+fn window(text: &str) -> Result<i32, String> {
+    let tokens = text.parse().ok().filter(|tokens| *tokens >= -1);
+    tokens.ok_or_else(|| format!("`{text}` is not -1 or a count"))
 }
 
 /// Parses a non-negative integer.

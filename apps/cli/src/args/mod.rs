@@ -23,7 +23,7 @@ pub use bench::{BenchArgs, BenchTool, FormatArgs, RunningArgs, SynthArgs};
 pub use cache::{GcArgs, ListArgs, PullArgs, RmArgs};
 pub use device::{DeviceArgs, DevicesArgs, HostExpertsArgs};
 pub use form::FormArgs;
-pub use generation::{GenerationArgs, PromptArgs, stop_string};
+pub use generation::{GenerationArgs, PromptArgs, SamplerOrder, stop_string};
 pub use hub::{HubArgs, UpgradeArgs};
 pub use level::{LevelArg, MeanLevelArg};
 pub use lists::{Format, Numbers};

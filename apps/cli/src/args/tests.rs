@@ -1,6 +1,8 @@
 use super::model::LoadModeArg;
 use super::*;
+use crate::settings::Settings;
 use nestling::formats::Level;
+use nestling::{SamplerKind, SamplingParams};
 
 fn parse(line: &[&str]) -> Result<Cli, clap::Error> {
     Cli::from_command_line(line.iter().map(OsString::from))
@@ -174,4 +176,53 @@ fn levels_and_biases_are_lists() {
     let args = run(&["nestling", "run", "-l", "3+1.5", "-l", "4-inf"]);
     assert_eq!(args.generation.logit_bias[0].bias, 1.5);
     assert_eq!(args.generation.logit_bias[1].bias, f32::NEG_INFINITY);
+}
+
+#[test]
+fn samplers_have_the_flags_of_llama_cpp() {
+    let defaults = SamplingParams::default;
+    let of = |line: &[&str]| {
+        let flags = [&["nestling", "run", "-m", "m.nest"], line].concat();
+        Settings::new(&run(&flags).generation, &defaults()).sampling
+    };
+    let order = vec![SamplerKind::TopK, SamplerKind::Temperature];
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).into()).collect();
+    let cases: [(&[&str], SamplingParams); 19] = [
+        (&["--typical", "0.9"], SamplingParams { typical_p: 0.9, ..defaults() }),
+        (&["--top-nsigma", "1.5"], SamplingParams { top_n_sigma: 1.5, ..defaults() }),
+        (&["--top-n-sigma", "-1"], SamplingParams { top_n_sigma: -1.0, ..defaults() }),
+        (&["--xtc-probability", "0.5"], SamplingParams { xtc_probability: 0.5, ..defaults() }),
+        (&["--xtc-threshold", "0.2"], SamplingParams { xtc_threshold: 0.2, ..defaults() }),
+        (&["--dry-multiplier", "0.8"], SamplingParams { dry_multiplier: 0.8, ..defaults() }),
+        (&["--dry-base", "2"], SamplingParams { dry_base: 2.0, ..defaults() }),
+        (&["--dry-allowed-length", "3"], SamplingParams { dry_allowed_length: 3, ..defaults() }),
+        (&["--dry-penalty-last-n", "64"], SamplingParams { dry_penalty_last_n: 64, ..defaults() }),
+        (
+            &["--dry-sequence-breaker", "a", "--dry-sequence-breaker", "b"],
+            SamplingParams { dry_sequence_breakers: texts(&["a", "b"]), ..defaults() },
+        ),
+        (
+            &["--dry-sequence-breaker", "none"],
+            SamplingParams { dry_sequence_breakers: vec![], ..defaults() },
+        ),
+        (&["--mirostat", "2"], SamplingParams { mirostat: 2, ..defaults() }),
+        (&["--mirostat-lr", "0.3"], SamplingParams { mirostat_eta: 0.3, ..defaults() }),
+        (&["--mirostat-ent", "4"], SamplingParams { mirostat_tau: 4.0, ..defaults() }),
+        (&["--dynatemp-range", "0.5"], SamplingParams { dynatemp_range: 0.5, ..defaults() }),
+        (&["--dynatemp-exp", "2"], SamplingParams { dynatemp_exponent: 2.0, ..defaults() }),
+        (&["--repeat-last-n", "64"], SamplingParams { repeat_last_n: 64, ..defaults() }),
+        (&["--repeat-last-n", "-1"], defaults()),
+        (&["--samplers", "top_k;temperature"], SamplingParams { samplers: order, ..defaults() }),
+    ];
+    for (line, expected) in cases {
+        assert_eq!(of(line), expected, "{line:?}");
+    }
+    for (flag, value, reason) in [
+        ("--mirostat", "1", "mirostat 1 is not supported"),
+        ("--samplers", "top_k;infill", "unknown name \"infill\""),
+        ("--repeat-last-n", "-2", "is not -1 or a count"),
+    ] {
+        let error = parse(&["nestling", "chat", flag, value]).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
 }

@@ -25,6 +25,38 @@ class Options(TypedDict, total=False):
     repetition_penalty: float | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    #: Number of latest tokens that the three penalties count; -1 is all, the default; 0 switches them off.
+    repeat_last_n: int | None
+    #: Probability of the tokens whose surprise is closest to the entropy, above 0 to 1; 1 is off.
+    typical_p: float | None
+    #: Maximum distance from the best logit, in standard deviations of the logits; 0 or less is off.
+    top_n_sigma: float | None
+    #: Probability of applying XTC, 0 to 1; 0 is off.
+    xtc_probability: float | None
+    #: Minimum probability of the tokens that XTC considers, 0 to 1; default 0.1; above 0.5 is off.
+    xtc_threshold: float | None
+    #: Factor of the DRY penalty of repeated sequences, from 0; 0 is off.
+    dry_multiplier: float | None
+    #: Base of the DRY penalty; default 1.75; below 1 is off.
+    dry_base: float | None
+    #: Length in tokens of a repetition that DRY penalizes; default 2.
+    dry_allowed_length: int | None
+    #: Number of latest tokens that DRY scans; -1 is all, the default; 0 is off.
+    dry_penalty_last_n: int | None
+    #: Texts of 1 to 40 bytes that end a repetition for DRY, at most 32; default newline, colon, double quote, asterisk.
+    dry_sequence_breakers: Sequence[str] | None
+    #: Version of mirostat: 0 is off; 2 replaces all samplers but the temperature.
+    mirostat: int | None
+    #: Target surprise of mirostat in bits, from 0; default 5.
+    mirostat_tau: float | None
+    #: Learning rate of mirostat, from 0; default 0.1.
+    mirostat_eta: float | None
+    #: Half of the width of the dynamic temperature's interval, from 0; 0 is off.
+    dynatemp_range: float | None
+    #: Exponent of the normalized entropy in the dynamic temperature, from 0; default 1.
+    dynatemp_exponent: float | None
+    #: Samplers in their order: penalties, dry, top_n_sigma, temperature, top_k, typ_p, top_p, min_p, xtc (the default).
+    samplers: Sequence[str] | None
     #: Added to the logits of tokens; -inf forbids one.
     logit_bias: Mapping[int, float] | None
     #: Makes draws repeatable.
@@ -61,15 +93,20 @@ class Options(TypedDict, total=False):
     tool_choice: str | None
 
 
-_FLOATS = frozenset(
-    """temperature top_p min_p repetition_penalty presence_penalty frequency_penalty deadline""".split()
+_SAMPLING_FLOATS = frozenset(
+    """temperature top_p min_p typical_p top_n_sigma xtc_probability xtc_threshold dry_multiplier dry_base mirostat_tau
+    mirostat_eta dynatemp_range dynatemp_exponent repetition_penalty presence_penalty frequency_penalty""".split()
 )
-_COUNTS = frozenset("max_tokens top_k seed top_logprobs prompt_logprobs level priority".split())
+_SAMPLING_COUNTS = frozenset(
+    "top_k seed top_logprobs dry_allowed_length dry_penalty_last_n mirostat repeat_last_n".split()
+)
+_FLOATS = _SAMPLING_FLOATS | {"deadline"}
+_COUNTS = _SAMPLING_COUNTS | {"max_tokens", "prompt_logprobs", "level", "priority"}
 _FLAGS = frozenset("ignore_end show_special token_events".split())
 _TEXTS = frozenset("cache_salt regex lark tool_choice".split())
 #: Types whose items are int, but which hold text or raw data rather than token ids.
 BYTES = (bytes, bytearray, memoryview)
-_SAMPLING = (_FLOATS | {"top_k", "seed", "top_logprobs"}) - {"deadline"}
+_SAMPLING = _SAMPLING_FLOATS | _SAMPLING_COUNTS
 
 
 def written(options: Mapping[str, Any], **more: Any) -> str:
@@ -83,6 +120,8 @@ def written(options: Mapping[str, Any], **more: Any) -> str:
             continue
         if name == "stop":
             told["stop"] = [value] if isinstance(value, str) else texts(name, value)
+        elif name in ("samplers", "dry_sequence_breakers"):
+            sampling[name] = texts(name, value)
         elif name == "stop_tokens":
             told["stop_tokens"] = token_ids(name, value)
         elif name == "logit_bias":

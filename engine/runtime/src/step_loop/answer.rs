@@ -119,8 +119,9 @@ impl Answer {
             RowOutput::Best(_) if self.guard.is_some() => {
                 return Err(InternalError::new("a constrained row has logits").into());
             }
-            RowOutput::Best(token) => Sampled { token, logprobs: None },
+            RowOutput::Best(token) => Sampled { token, logprobs: None, mu: None },
         };
+        self.sampler.adapt(&sampled);
         let mut choice = Choice::default();
         self.take(sampled.token, sampled.logprobs, &mut choice)?;
         while choice.finish.is_none() && choice.tokens.len() < room {
