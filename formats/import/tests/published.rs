@@ -1,4 +1,4 @@
-//! Published configurations can be read, and give the published numbers of parameters.
+//! Configurations in the shape of published models can be read, and give the expected numbers of parameters.
 #![expect(clippy::unwrap_used, reason = "a test that finds no file has failed")]
 
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use nestling_import::{Architecture, ImportError, ModelConfig, ModelShape, names};
 use serde_json::Value;
 
-/// File name, and the number of parameters stated by the publisher, in billions. Sources are in
-/// `data/published/README.md`.
+/// File name, and the number of parameters in billions: the publisher's or one counted by hand, as
+/// `data/published/README.md` says.
 const MODELS: [(&str, f64); 36] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
@@ -72,7 +72,7 @@ fn weights_are_as_many_as_published() {
         let config = read(name).unwrap();
         let found = ModelShape::new(&config).weights() as f64 / 1e9;
         let off = (found / billions - 1.0).abs();
-        assert!(off < 0.01, "{name}: {found:.3} billion weights, published: {billions}");
+        assert!(off < 0.01, "{name}: {found:.3} billion weights, expected: {billions}");
     }
 }
 
