@@ -117,30 +117,11 @@ pub(crate) fn apply(fields: &mut Fields, rules: &[FieldRule]) -> Result<(), ApiE
 use Kind::{Any, Flag, List, Number, Object, Text};
 use Neutral::{Empty, Numbers, True, Words};
 
-const NO_SAMPLER: &str = "this sampler is not supported";
+const NO_TFS: &str = "tail-free sampling is not supported; use `min_p`";
 const NO_AUDIO: &str = "no model here produces audio";
 const NO_LISTS: &str = "this restriction of tokens is not supported; use `logit_bias`";
 const NO_GBNF: &str = "grammars of llama.cpp are not supported; use `structured_outputs`";
 const NO_STATE: &str = "nothing is stored between requests; send the whole conversation";
-
-/// Samplers and further output options of llama.cpp's and vLLM's servers.
-pub(crate) const SAMPLERS: &[FieldRule] = &[
-    refused("typical_p", Number, Numbers(&[1.0]), NO_SAMPLER),
-    refused("tfs_z", Number, Numbers(&[1.0]), NO_SAMPLER),
-    refused("top_n_sigma", Number, Numbers(&[-1.0, 0.0]), NO_SAMPLER),
-    refused("xtc_probability", Number, Numbers(&[0.0]), NO_SAMPLER),
-    hint("xtc_threshold", Number),
-    refused("dry_multiplier", Number, Numbers(&[0.0]), NO_SAMPLER),
-    hint("dry_base", Number),
-    hint("dry_allowed_length", Number),
-    hint("dry_penalty_last_n", Number),
-    hint("dry_sequence_breakers", List),
-    refused("dynatemp_range", Number, Numbers(&[0.0]), NO_SAMPLER),
-    hint("dynatemp_exponent", Number),
-    refused("mirostat", Number, Numbers(&[0.0]), NO_SAMPLER),
-    hint("mirostat_tau", Number),
-    hint("mirostat_eta", Number),
-];
 
 /// Fields of chats and completions in OpenAI's API and in the servers that extend it.
 pub(crate) const SHARED: &[FieldRule] = &[
@@ -176,7 +157,7 @@ pub(crate) const SHARED: &[FieldRule] = &[
     refused("logits_processors", List, Empty, NO_LISTS),
     refused("truncate_prompt_tokens", Number, Numbers(&[0.0]), "prompts are not truncated"),
     refused("prompt_logprobs", Number, Empty, "use `echo` with `logprobs` of `/v1/completions`"),
-    refused("samplers", Any, Empty, "the order of samplers is fixed"),
+    refused("tfs_z", Number, Numbers(&[1.0]), NO_TFS),
     refused("grammar", Text, Empty, NO_GBNF),
 ];
 
@@ -250,6 +231,7 @@ pub(crate) const OLLAMA_GENERATE: &[FieldRule] = &[
 
 /// Options of Ollama's API. Most of them place a model in memory, which the server's start decided.
 pub(crate) const OLLAMA_OPTIONS: &[FieldRule] = &[
+    refused("tfs_z", Number, Numbers(&[1.0]), NO_TFS),
     hint("num_gpu", Number),
     hint("main_gpu", Number),
     hint("num_thread", Number),
@@ -270,17 +252,8 @@ mod tests {
     use crate::field_path::{FieldPath, IgnoredFields};
     use serde_json::json;
 
-    const TABLES: [&[FieldRule]; 9] = [
-        SAMPLERS,
-        SHARED,
-        CHAT,
-        COMPLETION,
-        RESPONSE,
-        MESSAGES,
-        OLLAMA,
-        OLLAMA_GENERATE,
-        OLLAMA_OPTIONS,
-    ];
+    const TABLES: [&[FieldRule]; 8] =
+        [SHARED, CHAT, COMPLETION, RESPONSE, MESSAGES, OLLAMA, OLLAMA_GENERATE, OLLAMA_OPTIONS];
 
     fn rules() -> impl Iterator<Item = &'static FieldRule> {
         TABLES.into_iter().flatten()

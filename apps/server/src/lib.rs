@@ -37,6 +37,7 @@ mod prompt;
 mod reasoning;
 mod responses;
 mod router;
+mod samplers;
 mod sampling;
 mod served_model;
 mod server;

@@ -42,6 +42,9 @@ pub const LOGPROBS_MAX: u64 = 20;
 /// Maximum number of stop sequences per request.
 pub const STOPS_MAX: usize = 256;
 
+/// Maximum number of samplers, and of the texts that end a sequence for the DRY penalty.
+pub const SAMPLERS_MAX: usize = 32;
+
 /// Maximum length of a stop sequence in bytes.
 pub const STOP_BYTES_MAX: usize = 1024;
 

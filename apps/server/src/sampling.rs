@@ -7,11 +7,12 @@ use nestling::{GenerateOptions, Model, SamplingParams};
 use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::field_rules::{self, SAMPLERS, SHARED};
+use crate::field_rules::{self, SHARED};
 use crate::fields::{Fields, seed_bits};
 use crate::limits::{
     BIASES_MAX, CHOICES_MAX, EVENTS_MAX, STOP_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX, TOKENS_MAX,
 };
+use crate::samplers;
 use crate::server::ServedModel;
 use crate::usage::random;
 
@@ -227,8 +228,7 @@ fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErr
         sampling.presence_penalty = penalty;
     }
     seed(fields, &mut sampling)?;
-    penalty_window(fields, &sampling)?;
-    field_rules::apply(fields, SAMPLERS)?;
+    samplers::take(fields, &mut sampling)?;
     sampling.logit_bias = logit_bias(fields, model)?;
     check_sampling(fields, &sampling)?;
     Ok(sampling)
@@ -243,30 +243,6 @@ pub(crate) fn seed(fields: &mut Fields, sampling: &mut SamplingParams) -> Result
         let bits = seed_bits(&seed);
         let bits = bits.ok_or_else(|| fields.invalid("seed", "a whole number was expected"))?;
         sampling.seed = Some(bits).filter(|bits| *bits != u64::MAX);
-    }
-    Ok(())
-}
-
-/// Reads `repeat_last_n`, the number of tokens that penalties look back on. Penalties here look back on all
-/// of them, so that other values are refused if a penalty is in force.
-///
-/// # Errors
-/// Returns an error if the value is not a whole number, or would change the output.
-pub(crate) fn penalty_window(
-    fields: &mut Fields,
-    sampling: &SamplingParams,
-) -> Result<(), ApiError> {
-    let name = "repeat_last_n";
-    let Some(value) = fields.take(name) else { return Ok(()) };
-    let tokens = value.as_i64().filter(|tokens| *tokens >= -1);
-    let tokens =
-        tokens.ok_or_else(|| fields.invalid(name, "a whole number of at least -1 was expected"))?;
-    let has_penalty = sampling.repetition_penalty != 1.0
-        || sampling.presence_penalty != 0.0
-        || sampling.frequency_penalty != 0.0;
-    if has_penalty && tokens != -1 {
-        let message = "penalties look back on all tokens here; only -1 is supported with a penalty";
-        return Err(fields.unsupported(name, message));
     }
     Ok(())
 }

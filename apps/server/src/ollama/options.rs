@@ -3,10 +3,11 @@
 use nestling::{Model, SamplingParams};
 
 use crate::error::ApiError;
-use crate::field_rules::{self, OLLAMA_OPTIONS, SAMPLERS};
+use crate::field_rules::{self, OLLAMA_OPTIONS};
 use crate::fields::Fields;
 use crate::limits::{EVENTS_MAX, TOKENS_MAX};
-use crate::sampling::{PENALTIES, penalty_window, seed, stop, tokens_max, top_k, top_p};
+use crate::samplers;
+use crate::sampling::{PENALTIES, seed, stop, tokens_max, top_k, top_p};
 use nestling::GenerateOptions;
 
 /// # Errors
@@ -51,8 +52,7 @@ fn sampling(asked: &mut Fields, model: &Model) -> Result<SamplingParams, ApiErro
     top_p(asked, &mut sampling)?;
     top_k(asked, &mut sampling)?;
     seed(asked, &mut sampling)?;
-    penalty_window(asked, &sampling)?;
-    field_rules::apply(asked, SAMPLERS)?;
+    samplers::take(asked, &mut sampling)?;
     sampling.validate().map_err(|error| {
         let name = match error.name {
             "repetition_penalty" => "repeat_penalty",

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use super::parts::{allowed_tools, hosted_tool, name, named_schema, token};
 use super::schema::{
     any_of, anything, component, flag, from_minus_one, integer, list, number, object, text,
-    token_limit, with_constraints, with_rules, word,
+    token_limit, with_constraints, with_rules, with_samplers, word,
 };
-use crate::field_rules::{CHAT, COMPLETION, RESPONSE, SAMPLERS, SHARED};
+use crate::field_rules::{CHAT, COMPLETION, RESPONSE, SHARED};
 use crate::limits::{
     BIASES_MAX, BODY_BYTES_MAX, CHOICES_MAX, LOGPROBS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX,
     PROMPTS_MAX, TEXT_BYTES_MAX, TOKENS_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX, TOP_LOGPROBS_MAX,
@@ -42,7 +42,6 @@ fn with_shared(fields: Value) -> Value {
         "min_p": number(0.0, 1.0),
         "repetition_penalty": number(0.01, 100.0),
         "repeat_penalty": number(0.01, 100.0),
-        "repeat_last_n": from_minus_one(TOKENS_MAX),
         "frequency_penalty": number(-2.0, 2.0),
         "presence_penalty": number(-2.0, 2.0),
         "seed": { "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX },
@@ -60,7 +59,7 @@ fn with_shared(fields: Value) -> Value {
         "max_tokens": token_limit(),
         "n_predict": token_limit(),
     });
-    let mut all = with_constraints(with_rules(own, &[SHARED, SAMPLERS]));
+    let mut all = with_samplers(with_constraints(with_rules(own, &[SHARED])));
     if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
         all.extend::<Map<String, Value>>(fields);
     }

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use super::parts::{hosted_tool, name};
 use super::schema::{
     any_of, component, flag, from_minus_one, integer, list, number, object, text, token_limit,
-    with_constraints, with_rules, word,
+    with_constraints, with_rules, with_samplers, word,
 };
-use crate::field_rules::{MESSAGES, OLLAMA, OLLAMA_GENERATE, OLLAMA_OPTIONS, SAMPLERS};
+use crate::field_rules::{MESSAGES, OLLAMA, OLLAMA_GENERATE, OLLAMA_OPTIONS};
 use crate::limits::{
     BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX, STOP_BYTES_MAX, STOPS_MAX,
     TEXT_BYTES_MAX, TOKENS_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX,
@@ -216,11 +216,10 @@ fn ollama_options() -> Value {
         "presence_penalty": number(-2.0, 2.0),
         "frequency_penalty": number(-2.0, 2.0),
         "top_k": from_minus_one(u64::from(u32::MAX)),
-        "repeat_last_n": from_minus_one(TOKENS_MAX),
         "seed": { "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX },
         "stop": component("Stop"),
         "num_predict": token_limit(),
         "num_ctx": integer(0, TOKENS_MAX),
     });
-    object(&[], with_rules(own, &[OLLAMA_OPTIONS, SAMPLERS]))
+    object(&[], with_samplers(with_rules(own, &[OLLAMA_OPTIONS])))
 }

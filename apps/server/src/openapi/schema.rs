@@ -3,7 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use crate::field_rules::{Class, FieldRule, Kind, Neutral};
-use crate::limits::{BODY_BYTES_MAX, SCHEMA_BYTES_MAX, TOKENS_MAX};
+use crate::limits::{BODY_BYTES_MAX, SAMPLERS_MAX, SCHEMA_BYTES_MAX, TOKENS_MAX};
+use crate::samplers::NUMBER_MAX;
+use nestling::SamplerKind;
 use nestling::guide::limits::CHOICES_MAX;
 
 /// Returns the schema of an object in a request. Optional fields may be null, and fields that are not listed
@@ -72,6 +74,34 @@ fn neutral(rule: &FieldRule) -> Vec<Value> {
         Neutral::Words(words) => words.iter().map(|word| json!(word)).collect(),
     };
     [empty, more, vec![Value::Null]].concat()
+}
+
+/// Adds the samplers of llama.cpp's server to the properties of an object.
+pub(super) fn with_samplers(properties: Value) -> Value {
+    let Value::Object(mut all) = properties else { return Value::Null };
+    for (name, most) in [
+        ("typical_p", 1.0),
+        ("xtc_probability", 1.0),
+        ("xtc_threshold", 1.0),
+        ("dry_multiplier", NUMBER_MAX),
+        ("dry_base", NUMBER_MAX),
+        ("mirostat_tau", NUMBER_MAX),
+        ("mirostat_eta", NUMBER_MAX),
+        ("dynatemp_range", NUMBER_MAX),
+        ("dynatemp_exponent", NUMBER_MAX),
+    ] {
+        all.insert(name.into(), number(0.0, most));
+    }
+    all.insert("top_n_sigma".into(), number(-1.0, NUMBER_MAX));
+    all.insert("repeat_last_n".into(), from_minus_one(TOKENS_MAX));
+    all.insert("dry_penalty_last_n".into(), from_minus_one(TOKENS_MAX));
+    all.insert("dry_allowed_length".into(), integer(0, TOKENS_MAX));
+    all.insert("mirostat".into(), json!({ "type": "integer", "enum": [0, 2] }));
+    let breaker = json!({ "type": "string", "minLength": 1, "maxLength": 40 });
+    all.insert("dry_sequence_breakers".into(), list(&breaker, 0, SAMPLERS_MAX));
+    let kinds = SamplerKind::DEFAULT_ORDER.map(SamplerKind::name);
+    all.insert("samplers".into(), list(&word(&kinds), 0, SAMPLERS_MAX));
+    all.into()
 }
 
 /// Adds the output constraints of llama.cpp's and vLLM's servers to the properties of an object.

@@ -36,7 +36,6 @@ fn hints() -> Vec<(Value, &'static str)> {
         (json!({ "thinking": { "type": "enabled", "budget_tokens": 2048 } }), "thinking"),
         (json!({ "chat_template_kwargs": { "colour": 1 } }), "chat_template_kwargs.colour"),
         (json!({ "id_slot": 1 }), "id_slot"),
-        (json!({ "xtc_threshold": 0.1 }), "xtc_threshold"),
         (json!({ "provider": { "order": [] } }), "provider"),
     ]
 }
@@ -310,6 +309,45 @@ fn an_answer_in_a_form_may_call_tools_instead() {
         }
     }
     assert!(calls > 0 && forms > 0, "{calls} {forms}");
+}
+
+#[test]
+fn samplers_of_other_servers_are_honoured() {
+    let server = server();
+    let ask = |more: Value| {
+        let mut fields = json!({ "temperature": 1, "seed": 7, "max_tokens": 24 });
+        crate::join(&mut fields, &more);
+        text_of(&post(&server, CHAT, &chat_with(&fields)))
+    };
+    let plain = ask(json!({}));
+    for neutral in [
+        json!({ "typical_p": 1, "top_n_sigma": -1, "xtc_probability": 0, "dry_multiplier": 0 }),
+        json!({ "mirostat": 0, "mirostat_tau": 3, "dynatemp_range": 0, "repeat_last_n": 64 }),
+    ] {
+        assert_eq!(ask(neutral), plain);
+    }
+    let greedy = text_of(&post(&server, CHAT, &chat_with(&json!({ "max_tokens": 24 }))));
+    assert_eq!(ask(json!({ "typical_p": 0, "top_k": 1 })), greedy);
+    for active in [
+        json!({ "mirostat": 2, "mirostat_tau": 0.1 }),
+        json!({ "xtc_probability": 1, "xtc_threshold": 0.01 }),
+        json!({ "samplers": ["top_k"], "top_k": 1, "repeat_penalty": 2 }),
+        json!({ "dynatemp_range": 1, "temperature": 1.5 }),
+    ] {
+        assert_ne!(ask(active.clone()), plain, "{active}");
+    }
+    let ollama = |option: Value| {
+        let mut options = json!({ "temperature": 1, "seed": 7, "num_predict": 24 });
+        crate::join(&mut options, &option);
+        let messages = json!([{ "role": "user", "content": "Tell me a story." }]);
+        let request =
+            json!({ "model": NAME, "messages": messages, "stream": false, "options": options });
+        post(&server, "/api/chat", &request).ok()["message"]["content"].take()
+    };
+    assert_eq!(
+        ollama(json!({ "mirostat": 2, "mirostat_tau": 0.1 })),
+        ask(json!({ "mirostat": 2, "mirostat_tau": 0.1 }))
+    );
 }
 
 #[test]

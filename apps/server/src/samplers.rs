@@ -1,0 +1,95 @@
+//! Request fields of the samplers that llama.cpp's and Ollama's servers have besides OpenAI's.
+
+use nestling::{SamplerKind, SamplingParams};
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::limits::{SAMPLERS_MAX, STOP_BYTES_MAX, TOKENS_MAX};
+
+/// Largest value of an unbounded number.
+pub(crate) const NUMBER_MAX: f64 = 1e6;
+
+/// Reads the samplers. Missing values stay as they are.
+///
+/// # Errors
+/// Returns an error for the first value that is out of range.
+pub(crate) fn take(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+    for (name, most, value) in [
+        ("typical_p", 1.0, &mut sampling.typical_p),
+        ("xtc_probability", 1.0, &mut sampling.xtc_probability),
+        ("xtc_threshold", 1.0, &mut sampling.xtc_threshold),
+        ("dry_multiplier", NUMBER_MAX, &mut sampling.dry_multiplier),
+        ("dry_base", NUMBER_MAX, &mut sampling.dry_base),
+        ("mirostat_tau", NUMBER_MAX, &mut sampling.mirostat_tau),
+        ("mirostat_eta", NUMBER_MAX, &mut sampling.mirostat_eta),
+        ("dynatemp_range", NUMBER_MAX, &mut sampling.dynatemp_range),
+        ("dynatemp_exponent", NUMBER_MAX, &mut sampling.dynatemp_exponent),
+    ] {
+        if let Some(number) = fields.number(name, 0.0..=most)? {
+            *value = number;
+        }
+    }
+    // As for top-p, 0 keeps one token.
+    sampling.typical_p = sampling.typical_p.max(f32::MIN_POSITIVE);
+    if let Some(sigmas) = fields.number("top_n_sigma", -1.0..=NUMBER_MAX)? {
+        sampling.top_n_sigma = sigmas;
+    }
+    for (name, value) in [
+        ("repeat_last_n", &mut sampling.repeat_last_n),
+        ("dry_penalty_last_n", &mut sampling.dry_penalty_last_n),
+    ] {
+        if let Some(tokens) = window(fields, name)? {
+            *value = tokens;
+        }
+    }
+    counts(fields, sampling)?;
+    lists(fields, sampling)
+}
+
+fn counts(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+    for (name, most, value) in [
+        ("mirostat", 2, &mut sampling.mirostat),
+        ("dry_allowed_length", TOKENS_MAX, &mut sampling.dry_allowed_length),
+    ] {
+        let count = fields.integer(name, 0..=most)?;
+        // The ranges fit into the type.
+        if let Some(count) = count.and_then(|count| u32::try_from(count).ok()) {
+            *value = count;
+        }
+    }
+    Ok(())
+}
+
+fn lists(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+    if let Some(breakers) = texts(fields, "dry_sequence_breakers")? {
+        sampling.dry_sequence_breakers = breakers;
+    }
+    let name = "samplers";
+    if let Some(names) = texts(fields, name)? {
+        let kinds = names.iter().map(|kind| {
+            kind.parse::<SamplerKind>().map_err(|error| fields.unsupported(name, error.to_string()))
+        });
+        sampling.samplers = kinds.collect::<Result<_, _>>()?;
+    }
+    Ok(())
+}
+
+/// Reads a number of latest tokens, of which -1 means all.
+fn window(fields: &mut Fields, name: &str) -> Result<Option<i32>, ApiError> {
+    if fields.peek(name).and_then(Value::as_i64) == Some(-1) {
+        fields.take(name);
+        return Ok(Some(-1));
+    }
+    let tokens = fields.integer(name, 0..=TOKENS_MAX)?;
+    Ok(tokens.and_then(|tokens| i32::try_from(tokens).ok()))
+}
+
+fn texts(fields: &mut Fields, name: &str) -> Result<Option<Vec<String>>, ApiError> {
+    let Some(items) = fields.list(name, SAMPLERS_MAX)? else { return Ok(None) };
+    let texts = items.into_iter().map(|item| match item {
+        Value::String(text) if text.len() <= STOP_BYTES_MAX => Ok(text),
+        _ => Err(fields.invalid(name, "a list of texts was expected")),
+    });
+    texts.collect::<Result<_, _>>().map(Some)
+}
