@@ -329,6 +329,7 @@ impl Sampler {
     fn repetitions(&self) -> HashMap<u32, f64> {
         // Default: without a history, nothing is repeated.
         let Some(history) = &self.history else { return HashMap::new() };
+        // Default: -1 scans all tokens.
         let window = usize::try_from(self.params.dry_penalty_last_n).unwrap_or(usize::MAX);
         let latest: Vec<u32> = history.iter().rev().take(window).map(|past| past.token).collect();
         dry_penalties(&self.params, &self.breakers, &latest)

@@ -205,6 +205,7 @@ fn exclude_top(all: &mut Vec<ChainCandidate>, threshold: f64) {
     softmax(all);
     let top = all.iter().filter(|candidate| candidate.p >= threshold);
     let kept = top.min_by(|a, b| a.logit.total_cmp(&b.logit).then(b.token.cmp(&a.token)));
+    // Default: no token is likely enough, so that none is removed.
     let Some(kept) = kept.map(|candidate| candidate.token) else { return };
     all.retain(|candidate| candidate.p < threshold || candidate.token == kept);
 }
