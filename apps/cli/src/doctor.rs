@@ -157,23 +157,31 @@ impl Diagnosis {
         findings
     }
 
+    /// Returns true if the store has experts.
+    fn has_experts(&self) -> bool {
+        self.store.groups().iter().any(|group| group.id.expert().is_some())
+    }
+
     /// Describes the bottleneck for this store on this machine.
     fn limit(&self) -> String {
         let bytes = level_sizes(&self.store);
         let level = self.store.level();
         let whole = bytes.iter().find(|size| size.level == level).map_or(0, |size| size.bytes);
         match &self.memory {
-            Some(memory) if memory.default_budget() < whole => format!(
-                "{} of weights at level {level} do not fit the {} that are free: experts are \
-                 streamed from disk{}",
-                ByteSize(whole),
-                ByteSize(memory.default_budget()),
-                if self.store.is_derived() {
-                    ", whole; a store's lower levels read less"
-                } else {
-                    ""
-                },
-            ),
+            Some(memory) if memory.default_budget() < whole => {
+                let result = match (self.has_experts(), self.store.is_derived()) {
+                    (false, _) => "the model does not run, since dense weights are not streamed",
+                    (true, false) => "experts are streamed from disk",
+                    (true, true) => {
+                        "experts are streamed from disk, whole; a store's lower levels read less"
+                    }
+                };
+                format!(
+                    "{} of weights at level {level} do not fit the {} that are free: {result}",
+                    ByteSize(whole),
+                    ByteSize(memory.default_budget()),
+                )
+            }
             _ => format!(
                 "all {} at level {level} fit in memory: memory bandwidth is the limit",
                 ByteSize(whole)

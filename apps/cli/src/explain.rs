@@ -3,6 +3,7 @@
 use crate::bytes::{ByteSize, Units};
 use crate::failure::{Exit, Failure};
 use crate::refused_file;
+use crate::words::DENSE;
 use nestling::ErrorClass;
 use nestling::cuda::CudaError;
 use nestling::engine::convert::ConvertError;
@@ -85,10 +86,14 @@ fn too_small(refused: &MemoryTooSmall) -> Failure {
         0 => String::new(),
         bytes => format!("one token's experts of one layer {}, ", show(bytes)),
     };
+    let why = match refused.expert_bytes {
+        0 => format!("; {DENSE}, so streaming them would be as slow as reading the file each time"),
+        _ => String::new(),
+    };
     Failure::new(format!(
         "{} of memory is too little for this model: the least is {}, of which weights of every \
          token take {}, {experts}keys and values of {} tokens {}, scratch \
-         {}, and the program {}",
+         {}, and the program {}{why}",
         show(refused.given),
         show(refused.least()),
         show(refused.dense_bytes),

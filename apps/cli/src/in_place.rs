@@ -140,7 +140,7 @@ pub fn check(
     if let Some((name, _)) = refused.iter().find(|(_, given)| *given) {
         let why = match *name {
             "--load-mode mmap" => "it cannot be mapped",
-            _ => "its experts are read whole, at one level",
+            _ => "its weights have one level",
         };
         let file = path.display();
         return Err(Failure::new(format!("{file} runs in place, without {name}: {why}"))
@@ -148,7 +148,7 @@ pub fn check(
     }
     for (name, _) in ignored.iter().filter(|(_, given)| *given) {
         console.warn(format_args!(
-            "{name} has no effect on {}: its experts are read whole; {}",
+            "{name} has no effect on {}: its weights have one level; {}",
             path.display(),
             instead(path),
         ));
@@ -175,7 +175,7 @@ pub fn tell(
     check(path, &refused, &ignored, console)?;
     if ignored.iter().all(|(_, given)| !given) {
         console.note(format_args!(
-            "{} runs in place, with its exact weights. Its experts are read whole; a store made by \
+            "{} runs in place, with its exact weights, which have one level; a store made by \
              `nestling convert` has lower levels that read less",
             path.display()
         ));

@@ -11,6 +11,7 @@ use crate::levels::level_sizes;
 use crate::located::NamedModel;
 use crate::stores::open_store_with;
 use crate::template_check::template_fault;
+use crate::words::DENSE;
 use nestling::engine::allocation::{Allocation, AllocationSummary};
 use nestling::formats::Level;
 use nestling::formats::store::{Group, GroupId, Store};
@@ -135,6 +136,7 @@ fn model_json(config: &ModelConfig) -> Value {
         .collect();
     json!({
         "model_type": config.architecture.model_type(),
+        "dense": !config.has_experts(),
         "weights": ModelShape::new(config).weights(),
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_hidden_layers,
@@ -195,8 +197,16 @@ fn as_text(path: &Path, store: &Store, config: &ModelConfig) -> String {
         let _ = writeln!(out, "  {:<8} {size:>10}   {end:>10}", section.name);
     }
     out += &measured_text(store);
-    out + "\n  bits/weight counts attention, feed-forward and expert matrices with scales, tables \
-           and padding\n"
+    let matrices = counted_matrices(config);
+    out + &format!("\n  bits/weight counts {matrices} with scales, tables and padding\n")
+}
+
+/// Names the matrices that bits per weight are counted over.
+fn counted_matrices(config: &ModelConfig) -> &'static str {
+    match config.has_experts() {
+        true => "attention, feed-forward and expert matrices",
+        false => "attention and feed-forward matrices",
+    }
 }
 
 /// Formats the number of matrices of each kind by highest level, and their measured errors.
@@ -215,7 +225,13 @@ fn measured_text(store: &Store) -> String {
         out.push('\n');
     }
     let (measured, all) = measured(store);
-    let _ = writeln!(out, "\n  measured  {measured} of {all} experts: use, and error by level");
+    match all {
+        0 => out += &format!("\n  {DENSE}\n"),
+        all => {
+            let _ =
+                writeln!(out, "\n  measured  {measured} of {all} experts: use, and error by level");
+        }
+    }
     out
 }
 
@@ -352,6 +368,9 @@ fn model_text(config: &ModelConfig) -> String {
     });
     if let Some((experts, chosen, width)) = moe {
         let _ = write!(text, ", {experts} experts of {width} (top {chosen})");
+    }
+    if moe.is_none() {
+        text += ", dense";
     }
     let head = if config.tie_word_embeddings { "tied" } else { "untied" };
     let (vocabulary, context) = (config.vocab_size, config.max_position_embeddings);

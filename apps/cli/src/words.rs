@@ -1,5 +1,8 @@
 //! Text formatting for messages.
 
+/// Description of a model without experts.
+pub const DENSE: &str = "dense: all weights are read for every token";
+
 /// Replaces control characters, which could move the cursor or reconfigure the terminal. Line breaks and tabs
 /// stay. Text from models, files, servers and errors is untrusted.
 pub fn printable(text: &str) -> String {

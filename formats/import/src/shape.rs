@@ -84,8 +84,11 @@ impl ModelShape {
             }
             shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
             shape.feed_forward(config, layer, layer_config.feed_forward);
-            if config.block_norms == BlockNorms::Around {
+            if config.block_norms != BlockNorms::Before {
                 shape.norms_around(hidden, layer, layer_config.feed_forward);
+            }
+            if config.block_norms == BlockNorms::AroundScaled {
+                shape.vector(FloatKind::LayerScalar, Some(layer), 1);
             }
         }
         shape.vector(FloatKind::FinalNorm, None, hidden);
@@ -240,7 +243,6 @@ impl ModelShape {
             self.vector(FloatKind::PreExpertNorm, at, hidden);
             self.vector(FloatKind::PostExpertNorm, at, hidden);
         }
-        self.vector(FloatKind::LayerScalar, at, 1);
     }
 
     fn gated(&mut self, layer: u32, expert: Option<u32>, hidden: usize, intermediate: usize) {

@@ -155,7 +155,7 @@ fn an_unknown_dense_family_is_called_one() {
     assert!(
         error
             .to_string()
-            .contains("gpt2 is not a supported family of dense models; supported: llama"),
+            .contains("gpt2 is not a supported family of dense models; supported: gemma3_text"),
         "{error}"
     );
     // Unknown keys that mention experts count as experts.

@@ -1,10 +1,10 @@
 //! `nestling inspect` of a GGUF file: its tensors, and its properties as a store in place.
 
-use super::{assets, model_json, model_text};
+use super::{assets, counted_matrices, model_json, model_text};
 use crate::bytes::ByteSize;
 use crate::in_place::{InPlaceFile, instead};
 use crate::levels::level_sizes;
-use crate::words::{counted, printable};
+use crate::words::{DENSE, counted, printable};
 use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
 use serde_json::{Value, json};
@@ -71,16 +71,14 @@ pub fn as_text(path: &Path, file: &InPlaceFile, store: &Store, config: &ModelCon
         let (level, bits, bytes) = (size.level, size.bits_per_weight, ByteSize(size.bytes));
         let _ = writeln!(out, "  {level:>5}   {bits:>11.3}   {:>9}", bytes.to_string());
     }
-    let _ = writeln!(
-        out,
-        "  one level: experts are read whole; for lower ones that read less, {}",
-        instead(path)
-    );
+    let read = if config.has_experts() { "experts are read whole" } else { DENSE };
+    let _ = writeln!(out, "  one level: {read}; for lower ones that read less, {}", instead(path));
     let (known, all) = (file.known, store.index().extents().len());
     let _ = writeln!(
         out,
         "\n  checked   checksums of {known} of {all} extents are known from earlier reads\n\n  \
-         bits/weight counts attention, feed-forward and expert matrices with scales and padding"
+         bits/weight counts {} with scales and padding",
+        counted_matrices(config)
     );
     out
 }

@@ -17,6 +17,7 @@ use crate::memory::memory_budget;
 use crate::opened::{context_length, kv_dtype};
 use crate::speed::Machine;
 use crate::subject::Subject;
+use crate::words::DENSE;
 use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::Level;
 use nestling_plan::plan::{Demand, Forecast, LevelMix, bytes_for, mean_level_for};
@@ -208,8 +209,8 @@ fn forecast_text(answer: &Answer) -> String {
 fn dense_forecast_text(answer: &Answer) -> String {
     format!(
         "forecast  {:.1} tokens/s: {:.1} ms to compute a token, at a context of {} tokens\n\
-         budgets   {} is the minimum: the model is dense, so every token reads all weights, and \
-         streaming them from disk would be as slow as reading the file for every token\n\n",
+         budgets   {} is the minimum; {DENSE}, so streaming them would be as slow as reading the \
+         file each time\n\n",
         answer.forecast.tokens_per_s,
         1e3 * answer.forecast.compute_s,
         context_of(&answer.memory),
@@ -219,23 +220,23 @@ fn dense_forecast_text(answer: &Answer) -> String {
 
 /// Formats the forecast for every level of the store at the same budget.
 fn levels_text(question: &Question, machine: &Machine) -> String {
-    let mut text = format!(
-        "{:>5} {:>9} {:>9} {:>6} {:>13}\n",
-        "level", "size", "tokens/s", "hits", "read/token"
-    );
+    // Only experts are cached and read during a run.
+    let has_experts = question.subject.config.has_experts();
+    let mut text = format!("{:>5} {:>9} {:>9}", "level", "size", "tokens/s");
+    text +=
+        &if has_experts { format!(" {:>6} {:>13}\n", "hits", "read/token") } else { "\n".into() };
     for size in levels(question) {
         let (level, bytes) = (size.level, ByteSize(size.bytes).to_string());
         let Some(found) = at_level(question, machine, level) else {
             let _ = writeln!(text, "{level:>5} {bytes:>9} does not fit");
             continue;
         };
-        let _ = writeln!(
-            text,
-            "{level:>5} {bytes:>9} {:>9.1} {:>4.0} % {:>13}",
-            found.tokens_per_s,
-            100.0 * found.hit_rate,
-            ByteSize(found.missing_bytes as u64).to_string()
-        );
+        let _ = write!(text, "{level:>5} {bytes:>9} {:>9.1}", found.tokens_per_s);
+        if has_experts {
+            let missing = ByteSize(found.missing_bytes as u64).to_string();
+            let _ = write!(text, " {:>4.0} % {missing:>13}", 100.0 * found.hit_rate);
+        }
+        text.push('\n');
     }
     text
 }

@@ -71,7 +71,7 @@ fn a_dense_model() {
         "OLMoE",
     );
     let ran = run(&["convert", &path, "-o", "x.nest"]);
-    ran.fails(1, "gpt2 is not a supported family of dense models; supported: llama", "OLMoE");
+    ran.fails(1, "gpt2 is not a supported family of dense models; supported: gemma3_text", "OLMoE");
 }
 
 fn spoiled(name: &str, at: usize, bytes: &[u8]) -> String {

@@ -154,7 +154,7 @@ fn a_file_is_judged_where_it_lies() {
     assert!(warned.err.contains("--levels has no effect on"), "{}", warned.err);
     assert_eq!(rows(warned).len(), 1);
     let refused = judge(&path, &["--bits", "2.5"]);
-    refused.fails(1, "without --bits: its experts are read whole", "nestling convert --exact");
+    refused.fails(1, "without --bits: its weights have one level", "nestling convert --exact");
 }
 
 /// Splits a file into three parts, as llama.cpp's tool does.

@@ -101,7 +101,7 @@ impl<B: Backend> Graph<'_, '_, B> {
         }
         let Some(norms) = &lw.norms_after else { return Ok(()) };
         enc.rms_norm(&act.branch, &norms.feed_forward, *eps, Write::Add, &mut act.x)?;
-        enc.scale(norms.layer_scalar, &mut act.x)
+        scale::<B>(enc, norms.layer_scalar, &mut act.x)
     }
 
     /// Computes the requested outputs of the rows with requested logits.

@@ -541,7 +541,12 @@ impl<B: Backend> Loader<'_, B> {
             shared: shared.then(|| norm(FloatKind::PostSharedNorm)).transpose()?,
             before_experts: mixture.then(|| norm(FloatKind::PreExpertNorm)).transpose()?,
             experts: mixture.then(|| norm(FloatKind::PostExpertNorm)).transpose()?,
-            layer_scalar: floats.get(FloatKind::LayerScalar, 1)?.first().copied().unwrap_or(1.0),
+            layer_scalar: match config.block_norms {
+                BlockNorms::AroundScaled => {
+                    floats.get(FloatKind::LayerScalar, 1)?.first().copied().unwrap_or(1.0)
+                }
+                BlockNorms::Before | BlockNorms::Around => 1.0,
+            },
         }))
     }
 

@@ -68,9 +68,11 @@ family!(dots1, "dots1");
 family!(ernie4_5_moe, "ernie4-5-moe");
 family!(glm4_moe, "glm4-moe");
 family!(glm4_moe_lite, "glm4-moe-lite");
+family!(gemma3, "gemma3");
 family!(gemma4, "gemma4");
 family!(gpt_oss_mxfp4, "gpt-oss");
 family!(gpt_oss_bf16, "gpt-oss-bf16");
+family!(granite, "granite");
 family!(granite_moe, "granite-moe");
 family!(granite_moe_bias, "granite-moe-bias");
 family!(granite_moe_shared, "granite-moe-shared");
@@ -100,9 +102,11 @@ calibration! {
     #[ignore = "slow"] ernie4_5_moe: "ernie4-5-moe",
     #[ignore = "slow"] glm4_moe: "glm4-moe",
     #[ignore = "slow"] glm4_moe_lite: "glm4-moe-lite",
+    gemma3: "gemma3",
     gemma4: "gemma4",
     gpt_oss_mxfp4: "gpt-oss",
     #[ignore = "slow"] gpt_oss_bf16: "gpt-oss-bf16",
+    #[ignore = "slow"] granite: "granite",
     #[ignore = "slow"] granite_moe: "granite-moe",
     #[ignore = "slow"] granite_moe_bias: "granite-moe-bias",
     #[ignore = "slow"] granite_moe_shared: "granite-moe-shared",

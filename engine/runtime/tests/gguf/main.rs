@@ -44,6 +44,8 @@ const PUBLISHED: &[&str] = &[
     "llama-bias",
     "qwen2",
     "qwen3",
+    "granite",
+    "gemma3",
 ];
 
 /// A file with scale tensors, written by scripts/make_nvfp4_golden.py.

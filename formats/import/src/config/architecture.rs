@@ -15,6 +15,10 @@ pub enum Architecture {
     Qwen2,
     /// `Qwen3ForCausalLM`, dense.
     Qwen3,
+    /// `Gemma3ForCausalLM`, dense: text models of Gemma 3.
+    Gemma3Text,
+    /// `GraniteForCausalLM`, dense.
+    Granite,
     /// `OlmoeForCausalLM`.
     Olmoe,
     /// `MixtralForCausalLM`.
@@ -64,6 +68,14 @@ pub enum Architecture {
 impl Architecture {
     /// Returns true if the family consists of dense models: no layer is a mixture of experts.
     pub const fn is_dense(self) -> bool {
-        matches!(self, Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3)
+        matches!(
+            self,
+            Self::Llama
+                | Self::Mistral
+                | Self::Qwen2
+                | Self::Qwen3
+                | Self::Gemma3Text
+                | Self::Granite
+        )
     }
 }

@@ -98,7 +98,7 @@ fn read_text(text: &Fields, architecture: Architecture) -> Result<ModelConfig, I
     };
     let mut config = keys::model(text, parts)?;
     config.activation = Activation::GeluTanh;
-    config.block_norms = BlockNorms::Around;
+    config.block_norms = BlockNorms::AroundScaled;
     config.final_logit_softcapping = softcap(text)?;
     Ok(config)
 }
@@ -118,13 +118,7 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
             return Err(text.unsupported(key, "supported: false"));
         }
     }
-    // Names of the same function, which differ only in rounding.
-    let gelu = |name: &str| {
-        ["gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast"].contains(&name)
-    };
-    if text.text("hidden_activation")?.is_some_and(|name| !gelu(name)) {
-        return Err(text.unsupported("hidden_activation", "supported: gelu_pytorch_tanh"));
-    }
+    gelu(text)?;
     // RoPE settings are under `rope_parameters`, per layer kind.
     for key in ["rope_scaling", "rope_theta", "partial_rotary_factor"] {
         if text.member(key).is_some() {
@@ -135,6 +129,18 @@ fn refuse_unsupported(text: &Fields) -> Result<(), ImportError> {
     // Bidirectional attention affects only image tokens.
     if !matches!(text.text("use_bidirectional_attention")?, None | Some("vision")) {
         return Err(text.unsupported("use_bidirectional_attention", "supported: vision"));
+    }
+    Ok(())
+}
+
+/// Rejects activations other than GELU with the tanh approximation, which has several names.
+pub(super) fn gelu(text: &Fields) -> Result<(), ImportError> {
+    // The functions differ only in rounding.
+    let gelu = |name: &str| {
+        ["gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast"].contains(&name)
+    };
+    if text.text("hidden_activation")?.is_some_and(|name| !gelu(name)) {
+        return Err(text.unsupported("hidden_activation", "supported: gelu_pytorch_tanh"));
     }
     Ok(())
 }
@@ -393,7 +399,7 @@ impl Rope {
     }
 }
 
-fn softcap(text: &Fields) -> Result<Option<f32>, ImportError> {
+pub(super) fn softcap(text: &Fields) -> Result<Option<f32>, ImportError> {
     let Some(cap) = text.number("final_logit_softcapping")? else { return Ok(None) };
     let cap = cap as f32;
     if cap.is_finite() && cap >= f32::MIN_POSITIVE {

@@ -1,8 +1,9 @@
-//! Granite 3.x MoE: four multipliers, and a softmax over the selected experts.
+//! Granite 3.x, with experts and dense: four multipliers, and a softmax over the selected experts.
 
 use super::keys::{self, Parts};
 use super::{
-    Architecture, Family, ModelConfig, Multipliers, RouterConfig, SharedExpert, SharedGate,
+    Architecture, AttentionConfig, Family, ModelConfig, Multipliers, RouterConfig, SharedExpert,
+    SharedGate,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -40,15 +41,46 @@ pub(super) const SHARED_FAMILY: Family = Family {
     read: read_shared,
 };
 
+/// Granite without experts.
+pub(super) const DENSE_FAMILY: Family = Family {
+    architecture: Architecture::Granite,
+    model_type: "granite",
+    class: "GraniteForCausalLM",
+    keys: &[
+        "attention_bias",
+        "attention_multiplier",
+        "embedding_multiplier",
+        "logits_scaling",
+        "residual_multiplier",
+    ],
+    read: |fields| {
+        let attention = attention(fields)?;
+        let layers = keys::layers(fields, attention, |_| keys::dense(fields))?;
+        let multipliers = multipliers(fields)?;
+        let architecture = Architecture::Granite;
+        let parts = Parts { architecture, layers, router: None, multipliers };
+        without_residual_multiplier(fields, keys::model(fields, parts)?)
+    },
+};
+
 fn read_shared(fields: &Fields) -> Result<ModelConfig, ImportError> {
-    const RESIDUAL: &str = "residual_multiplier";
     let width = keys::count(fields, "shared_intermediate_size", MAX_WIDTH)?;
     let shared = width
         .filter(|width| *width > 0)
         .map(|intermediate_size| SharedExpert { intermediate_size, gate: SharedGate::Open });
-    let mut config = read(fields, Architecture::GraniteMoeShared, shared)?;
+    let config = read(fields, Architecture::GraniteMoeShared, shared)?;
+    // Without a shared expert, the multiplier is merged into the weights of the experts.
+    if shared.is_none() { Ok(config) } else { without_residual_multiplier(fields, config) }
+}
+
+/// Returns an equivalent model without a factor of the parts' outputs.
+fn without_residual_multiplier(
+    fields: &Fields,
+    mut config: ModelConfig,
+) -> Result<ModelConfig, ImportError> {
+    const RESIDUAL: &str = "residual_multiplier";
     let multiplier = f64::from(config.multipliers.residual);
-    if shared.is_none() || multiplier == 1.0 {
+    if multiplier == 1.0 {
         return Ok(config);
     }
     // The output of each part is multiplied by m. An equivalent model divides the residual stream by m and
@@ -75,18 +107,27 @@ fn read(
     architecture: Architecture,
     shared: Option<SharedExpert>,
 ) -> Result<ModelConfig, ImportError> {
+    let attention = attention(fields)?;
+    let mixture = |_| keys::mixture(fields, "num_local_experts", "intermediate_size", shared);
+    let layers = keys::layers(fields, attention, mixture)?;
+    let multipliers = multipliers(fields)?;
+    let router = RouterConfig::softmax(true);
+    keys::model(fields, Parts { architecture, layers, router: Some(router), multipliers })
+}
+
+fn attention(fields: &Fields) -> Result<AttentionConfig, ImportError> {
     keys::silu(fields)?;
     keys::full_attention(fields)?;
     let mut attention = keys::attention(fields)?;
     attention.bias = keys::attention_bias(fields)?;
     attention.scale = keys::factor(fields, "attention_multiplier")?;
-    let mixture = |_| keys::mixture(fields, "num_local_experts", "intermediate_size", shared);
-    let layers = keys::layers(fields, attention, mixture)?;
-    let multipliers = Multipliers {
+    Ok(attention)
+}
+
+fn multipliers(fields: &Fields) -> Result<Multipliers, ImportError> {
+    Ok(Multipliers {
         embedding: keys::factor(fields, "embedding_multiplier")?,
         residual: keys::factor(fields, "residual_multiplier")?,
         logits: 1.0 / keys::factor(fields, "logits_scaling")?,
-    };
-    let router = RouterConfig::softmax(true);
-    keys::model(fields, Parts { architecture, layers, router: Some(router), multipliers })
+    })
 }

@@ -12,6 +12,7 @@ mod defaults;
 mod delta_net;
 mod dots1;
 mod ernie4_5_moe;
+mod gemma3;
 mod gemma4;
 mod generation;
 mod glm4_moe;
@@ -79,11 +80,13 @@ const FAMILIES: &[Family] = &[
     ernie4_5_moe::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
+    gemma3::TEXT_FAMILY,
     gemma4::FAMILY,
     gemma4::TEXT_FAMILY,
     gpt_oss::FAMILY,
     granite_moe::FAMILY,
     granite_moe::SHARED_FAMILY,
+    granite_moe::DENSE_FAMILY,
     llama::FAMILY,
     llama::MISTRAL_FAMILY,
     minimax_m2::FAMILY,
@@ -445,10 +448,10 @@ impl LayerConfig {
 pub enum BlockNorms {
     /// Norms before each part.
     Before,
-    /// Norms before and after each part. In a mixture, the dense part and the experts have separate norms
-    /// before and after, and their sum has another one. The layer's output is multiplied by a scalar (Gemma
-    /// 4).
+    /// Norms before and after each part (Gemma 3).
     Around,
+    /// The same with separate norms of experts, and a scalar for the layer's output (Gemma 4).
+    AroundScaled,
 }
 
 /// Validated hyperparameters, with their Hugging Face names.

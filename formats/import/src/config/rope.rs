@@ -261,7 +261,12 @@ const KINDS: [(&str, &[&str]); 7] = [
     ("su", LONGROPE_KEYS),
 ];
 
-fn read_scaling(fields: &Fields, rope: &Fields, dims: usize) -> Result<RopeScaling, ImportError> {
+/// Reads the scaling of an object, of heads with `dims` rotated elements.
+pub(super) fn read_scaling(
+    fields: &Fields,
+    rope: &Fields,
+    dims: usize,
+) -> Result<RopeScaling, ImportError> {
     let mut found = None;
     for key in ["rope_type", "type"] {
         rope.refuse_null(key)?;

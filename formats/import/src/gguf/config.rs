@@ -14,6 +14,8 @@ const GATING: &str = "expert_gating_func";
 
 const GPT_OSS: &str = "gpt_oss";
 
+const GEMMA3: &str = "gemma3_text";
+
 /// Returns the family of a file. Families with the same name are distinguished by a marker key or by their
 /// expert scoring.
 fn family(header: &GgufHeader) -> Result<&'static Family, ImportError> {
@@ -95,6 +97,9 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
         keys.heads(&mut config)?;
         keys.rope(&mut config)?;
         keys.frequencies(header, &mut config)?;
+        if family.model_type == GEMMA3 {
+            keys.gemma3(&mut config)?;
+        }
     }
     keys.router(&mut config)?;
     keys.tokens(&mut config)?;

@@ -216,6 +216,15 @@ const RECURRENT: &[Key] = &[
     Key::Kinds("attention.recurrent_layers", "layer_types", ["full_attention", "linear_attention"]),
 ];
 
+/// Keys of Granite without experts.
+const GRANITE_DENSE: &[Key] = &[
+    Key::Same("feed_forward_length", "intermediate_size"),
+    Key::Same("attention.scale", "attention_multiplier"),
+    Key::Same("embedding_scale", "embedding_multiplier"),
+    Key::Same("residual_scale", "residual_multiplier"),
+    Key::Same("logit_scale", "logits_scaling"),
+];
+
 /// Keys of Granite's MoE models.
 const GRANITE: &[Key] = &[
     Key::Same("feed_forward_length", "intermediate_size"),
@@ -304,6 +313,29 @@ pub const FAMILIES: &[Family] = &[
         model_type: "qwen3",
         class: "Qwen3ForCausalLM",
         present: &[("attn_output.bias", "attention_bias")],
+        ..DENSE
+    },
+    Family {
+        gguf: "granite",
+        model_type: "granite",
+        class: "GraniteForCausalLM",
+        keys: GRANITE_DENSE,
+        present: &[("attn_output.bias", "attention_bias")],
+        divides_frequencies: true,
+        ..DENSE
+    },
+    Family {
+        gguf: "gemma3",
+        model_type: "gemma3_text",
+        class: "Gemma3ForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("attention.sliding_window", "sliding_window"),
+            Key::Kinds(PATTERN, "layer_types", ["full_attention", "sliding_attention"]),
+            Key::Optional("final_logit_softcapping", "final_logit_softcapping"),
+        ],
+        fixed: &[("hidden_activation", Fixed::Text("gelu_pytorch_tanh"))],
+        ignored: &["expert_count", "expert_used_count", "rope.freq_base_swa"],
         ..DENSE
     },
     Family {

@@ -1,4 +1,4 @@
-//! Configuration of models with two kinds of layers (Gemma 4). Sliding-window layers and global layers have
+//! Configuration of models with two kinds of layers (Gemma 3 and 4). Sliding-window layers and global layers have
 //! separate RoPE settings and heads.
 
 use serde_json::{Map, Value, json};
@@ -11,6 +11,9 @@ use crate::ImportError;
 /// Fraction of a head's pairs that are rotated in global layers. Files encode it as frequency factors in a
 /// tensor, which are compared with this value when weights are read.
 const GLOBAL_PART: f64 = 0.25;
+
+/// Number of layers of Gemma 3 27B, whose attention has another scale. Files do not record the scale.
+const LAYERS_OF_27B: u64 = 62;
 
 impl Keys<'_> {
     /// Returns the values of a key for sliding-window layers and for the others. A single value applies to
@@ -37,6 +40,22 @@ impl Keys<'_> {
             }
         }
         Ok(found)
+    }
+
+    /// Inserts the configuration of Gemma 3 that its files lack, as llama.cpp does.
+    pub(super) fn gemma3(&self, config: &mut Map<String, Value>) -> Result<(), ImportError> {
+        // The settings of all layers are under separate keys instead.
+        config.remove("rope_parameters");
+        // Default: the base of layers with a window in all published models.
+        let local = self.number("rope.freq_base_swa")?.unwrap_or(10_000.0);
+        config.insert("rope_local_base_freq".into(), json!(local));
+        let size = |ours: &str| config.get(ours).and_then(Value::as_u64);
+        let of_heads = || size("hidden_size")?.checked_div(size("num_attention_heads")?);
+        let scale = if self.layers()? == LAYERS_OF_27B { of_heads() } else { size("head_dim") };
+        if let Some(scale) = scale {
+            config.insert("query_pre_attn_scalar".into(), json!(scale));
+        }
+        Ok(())
     }
 
     /// Inserts the remaining configuration of such a model.

@@ -1,7 +1,7 @@
-//! Tensor names of Gemma 4: one tensor for all experts of a layer, with gate rows above up rows. A multimodal
+//! Tensor names of Gemma 3 and 4. Gemma 4 has one tensor for all experts of a layer, with gate rows above up rows. A multimodal
 //! checkpoint has the text part under `language_model`.
 
-use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix};
+use super::{FloatChange, FloatSource, Naming, Runs, TensorSlice, attention_matrix};
 use crate::config::{Architecture, FeedForward, ModelConfig};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -9,7 +9,7 @@ pub(super) const NAMING: Naming = Naming { matrix, alternative: None, float, is_
 
 fn prefix(config: &ModelConfig) -> &'static str {
     match config.architecture {
-        Architecture::Gemma4Text => "model",
+        Architecture::Gemma3Text | Architecture::Gemma4Text => "model",
         _ => "model.language_model",
     }
 }
@@ -60,7 +60,7 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     let prefix = prefix(config);
     let Some(layer) = id.layer else {
         let name = format!("{prefix}.norm.weight");
-        return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept(name));
+        return (id.kind == FloatKind::FinalNorm).then(|| source(config, name));
     };
     let part = match id.kind {
         FloatKind::AttentionNorm => "input_layernorm.weight",
@@ -78,7 +78,16 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::LayerScalar => "layer_scalar",
         _ => return None,
     };
-    Some(FloatSource::kept(format!("{prefix}.layers.{layer}.{part}")))
+    Some(source(config, format!("{prefix}.layers.{layer}.{part}")))
+}
+
+/// Returns a float tensor. All floats of Gemma 3 are norms, with weights stored relative to 1.
+fn source(config: &ModelConfig, name: String) -> FloatSource {
+    let change = match config.architecture {
+        Architecture::Gemma3Text => FloatChange::PlusOne,
+        _ => FloatChange::Kept,
+    };
+    FloatSource { change, ..FloatSource::kept(name) }
 }
 
 /// Returns true for tensors that may be ignored, including the image and audio towers, which are not

@@ -26,8 +26,8 @@ pub fn naming(architecture: Architecture) -> Naming {
 /// Returns true if llama.cpp rotates adjacent elements of a head, whereas the published weights pair the
 /// halves. GGUF files of such families have permuted query and key rows.
 pub(crate) fn turns_adjacent(architecture: Architecture) -> bool {
-    use Architecture::{GraniteMoe, GraniteMoeShared, Llama, Mistral, Mixtral};
-    matches!(architecture, Llama | Mistral | Mixtral | GraniteMoe | GraniteMoeShared)
+    use Architecture::{Granite, GraniteMoe, GraniteMoeShared, Llama, Mistral, Mixtral};
+    matches!(architecture, Llama | Mistral | Mixtral | Granite | GraniteMoe | GraniteMoeShared)
 }
 
 /// Returns the tensors with permuted rows, with their numbers of heads.

@@ -185,6 +185,7 @@ pub struct Naming {
 pub fn published(architecture: Architecture) -> Naming {
     match architecture {
         Architecture::Llama
+        | Architecture::Granite
         | Architecture::Mistral
         | Architecture::Qwen2
         | Architecture::Qwen3
@@ -209,7 +210,9 @@ pub fn published(architecture: Architecture) -> Naming {
         | Architecture::SolarOpen
         | Architecture::Glm4Moe
         | Architecture::Glm4MoeLite => deepseek::NAMING,
-        Architecture::Gemma4 | Architecture::Gemma4Text => gemma4::NAMING,
+        Architecture::Gemma3Text | Architecture::Gemma4 | Architecture::Gemma4Text => {
+            gemma4::NAMING
+        }
     }
 }
 

@@ -67,6 +67,23 @@ fn dots1() {
     is_the_same_model("dots1", without_windows);
 }
 
+/// GGUF files have no key for the scale of Gemma 3's attention. llama.cpp uses the size of a head.
+#[test]
+fn gemma3() {
+    is_the_same_model("gemma3", |config| {
+        for layer in &mut config.layers {
+            if let TokenMixer::Attention(attention) = &mut layer.mixer {
+                attention.scale = 0.25;
+            }
+        }
+    });
+}
+
+#[test]
+fn granite() {
+    is_the_same_model("granite", |_| {});
+}
+
 #[test]
 fn granite_moe_shared() {
     is_the_same_model("granite-moe-shared", |_| {});
