@@ -156,7 +156,7 @@ def check(name: str, agents: Path, url: str | None, model: str, through: str | N
 def check_program(program: str, agents: Path, names: list[str]) -> list[bool]:
     with tempfile.TemporaryDirectory() as folder:
         model = tool_model(Path(folder) / "model", CONTEXT)
-        with Served(program, model, MODEL) as served:
+        with Served(program, model, MODEL, "--ctx-size", "0") as served:
             return [check(name, agents, None, MODEL, served.url) for name in names]
 
 

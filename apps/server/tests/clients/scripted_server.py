@@ -255,8 +255,8 @@ MODEL = {"id": "MODEL", "object": "model", "created": 1, "owned_by": "nestling"}
 
 # Headers of one connection, which are not forwarded.
 PER_CONNECTION = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding", "expect"}
-# Tokens of a text that no constraint determines.
-TEXT_TOKENS = 8
+# Characters of a text that is forwarded.
+TEXT_MAX = 200
 
 
 def only(value: Any) -> Json:
@@ -271,14 +271,33 @@ def only(value: Any) -> Json:
     }
 
 
+def shortened(value: Any) -> Any:
+    """Cuts long texts. The vocabulary of the model has few words, so that prompts would take minutes."""
+    if isinstance(value, str):
+        return value[:TEXT_MAX]
+    if isinstance(value, list):
+        return [shortened(item) for item in value]
+    if isinstance(value, dict):
+        return {name: shortened(item) for name, item in value.items()}
+    return value
+
+
+def is_anthropic(body: Json) -> bool:
+    return any("input_schema" in tool for tool in body.get("tools") or [])
+
+
 def constrain(body: Json, call: Call | None) -> None:
     """Changes a request so that any model gives the answer of the script."""
+    body.update(shortened(body))
     limit = "max_output_tokens" if "input" in body else "max_tokens"
     if call is None:
-        body[limit] = TEXT_TOKENS
-        if not body.get("tools"):
-            body[limit] = len(BLOCK)
-            body["guided_choice"] = [BLOCK]
+        body[limit] = 2 * len(BLOCK)
+        body["guided_choice"] = [final_text(body)]
+        if body.get("tools"):
+            body["tool_choice"] = {"type": "none"} if is_anthropic(body) else "none"
+        # Their schema excludes the text.
+        for form in ["output_config", "response_format", "text"]:
+            body.pop(form, None)
         return
     body[limit] = 4000
     arguments = {"input": call.arguments} if isinstance(call.arguments, str) else call.arguments
@@ -289,7 +308,7 @@ def constrain(body: Json, call: Call | None) -> None:
     name = {"name": call.name}
     if "input" in body:
         body["tool_choice"] = {"type": "function", **name}
-    elif any("input_schema" in tool for tool in body["tools"]):
+    elif is_anthropic(body):
         body["tool_choice"] = {"type": "tool", **name}
     else:
         body["tool_choice"] = {"type": "function", "function": name}
@@ -385,8 +404,12 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("content-type", reply.headers.get("content-type", "application/json"))
             self.send_header("connection", "close")
             self.end_headers()
-            while piece := reply.read1():
-                self.wfile.write(piece)
+            try:
+                while piece := reply.read1():
+                    self.wfile.write(piece)
+            except (BrokenPipeError, ConnectionResetError):
+                # The agent cancelled its request.
+                pass
         self.close_connection = True
 
     def generate(self, body: Json, number: int, reply: Any, events: Any) -> None:
