@@ -201,10 +201,10 @@ fn a_repository_arrives_in_the_standard_layout() {
 
 #[test]
 fn what_cannot_run_is_refused_before_it_is_downloaded() {
-    let config = String::from_utf8(CONFIG.to_vec()).unwrap().replace("qwen3_moe", "llama");
+    let config = String::from_utf8(CONFIG.to_vec()).unwrap().replace("qwen3_moe", "falcon");
     let bench = bench_with(config.into_bytes());
     let failure = bench.obtain().unwrap_err();
-    assert!(failure.to_string().contains("llama"), "{failure}");
+    assert!(failure.to_string().contains("falcon"), "{failure}");
     assert_eq!(bench.bodies(FIRST), [""; 0]);
 }
 

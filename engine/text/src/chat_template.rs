@@ -186,11 +186,11 @@ impl ChatTemplate {
         input: &ChatInput<'_>,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<RenderedChat, TextError> {
-        if !self.describes_tools(input.tools, input.tool_style) {
-            return match (input.tools.len(), input.tool_style) {
-                (tools @ 1.., ToolStyle::Native) => Err(TextError::ToolsUnknown { tools }),
-                _ => self.render_whole(input, cancelled),
-            };
+        if input.tools.is_empty() || self.names("tools") {
+            return self.render_whole(input, cancelled);
+        }
+        if input.tool_style == ToolStyle::Native {
+            return Err(TextError::ToolsUnknown { tools: input.tools.len() });
         }
         let with = |place| as_text(input.messages, input.tools, place);
         let in_system = with(ToolsPlace::System);

@@ -84,11 +84,11 @@ def errors(api, served):
     same = dict(model="story", messages=STORY, max_tokens=4)
     bad, invalid = anthropic.BadRequestError, "invalid_request_error"
     raises(bad, lambda: ask(**same, extra_body={"temperature": 9}), "temperature", invalid)
-    raises(bad, lambda: ask(**same, extra_body={"mirostat": 1}), "mirostat", invalid)
+    raises(bad, lambda: ask(**same, extra_body={"container": "x"}), "container", invalid)
     image = [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]
     raises(bad, lambda: ask(**{**same, "messages": image}), "messages[0].content[0].type", invalid)
     long = [{"role": "user", "content": "word " * 5000}]
-    raises(bad, lambda: ask(**{**same, "messages": long}), "1024", invalid)
+    raises(bad, lambda: ask(**{**same, "messages": long}), "prompt is too long", invalid)
     raises(anthropic.NotFoundError, lambda: ask(**{**same, "model": "claude"}), "model", "not_found_error")
     raises(
         anthropic.AuthenticationError,

@@ -74,7 +74,8 @@ def generates(api):
 def errors(api):
     raises(404, "other", lambda: api.chat("other", STORY))
     raises(400, "options.mirostat", lambda: api.chat("story", STORY, options={"mirostat": 1}))
-    raises(400, "options.num_ctx", lambda: api.chat("story", STORY, options={"num_ctx": 1 << 20}))
+    raises(400, "options.tfs_z", lambda: api.chat("story", STORY, options={"tfs_z": 0.5}))
+    api.chat("story", STORY, options={"num_ctx": 1 << 20, "num_gpu": 1, "num_predict": 2})
     raises(400, "images", lambda: api.chat("story", [{**STORY[0], "images": [b"x"]}]))
     raises(400, "options.temperature", lambda: list(api.chat("story", STORY, options={"temperature": -1}, stream=True)))
     raises(501, "/api/embed", lambda: api.embed("story", "x"))

@@ -187,7 +187,8 @@ fn reference(kind: SamplerKind, params: &SamplingParams, l: &mut [f64], answer: 
 /// Length of the longest end of `answer` that occurred before and was followed by `token`, if it is long enough.
 fn repeated(answer: &[u32], token: u32, allowed: usize) -> Option<usize> {
     let mut longest = None;
-    for at in (0..answer.len()).filter(|at| answer[*at] == token) {
+    // Nothing precedes the first token.
+    for at in (1..answer.len()).filter(|at| answer[*at] == token) {
         let length = (1..=at).take_while(|n| answer[at - n] == answer[answer.len() - n]).count();
         longest = longest.max((length >= allowed).then_some(length));
     }

@@ -68,7 +68,10 @@ fn a_template_with_a_place_for_tools_keeps_it() {
         tool_style: ToolStyle::Generic,
         ..ChatInput::default()
     };
-    assert_eq!(template.unwrap().render(&input).unwrap().text(), "1x");
+    let template = template.unwrap();
+    assert_eq!(template.render(&input).unwrap().text(), "1x");
+    let native = ChatInput { tool_style: ToolStyle::Native, ..input };
+    assert_eq!(template.render(&native).unwrap().text(), "1x");
 }
 
 #[test]
