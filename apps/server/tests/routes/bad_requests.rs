@@ -26,19 +26,6 @@ fn bad_chats() -> Vec<(Value, &'static str)> {
         (json!({ "max_tokens": -3 }), "max_tokens"),
         (json!({ "max_tokens": 1.5 }), "max_tokens"),
         (json!({ "max_completion_tokens": 9 }), "max_tokens"),
-        (json!({ "temperature": 2.1 }), "temperature"),
-        (json!({ "temperature": "hot" }), "temperature"),
-        (json!({ "top_p": -0.1 }), "top_p"),
-        (json!({ "top_p": 1.1 }), "top_p"),
-        (json!({ "top_k": -2 }), "top_k"),
-        (json!({ "min_p": 2 }), "min_p"),
-        (json!({ "repetition_penalty": 0 }), "repetition_penalty"),
-        (json!({ "frequency_penalty": 2.5 }), "frequency_penalty"),
-        (json!({ "presence_penalty": -2.5 }), "presence_penalty"),
-        (json!({ "stop": vec!["a"; 257] }), "stop"),
-        (json!({ "stop": "x".repeat(1025) }), "stop"),
-        (json!({ "stop": [1] }), "stop"),
-        (json!({ "seed": 1.5 }), "seed"),
         (json!({ "n": 0 }), "n"),
         (json!({ "n": 9 }), "n"),
         (json!({ "n": 129 }), "n"),
@@ -71,15 +58,34 @@ fn bad_chats() -> Vec<(Value, &'static str)> {
         (json!({ "metadata": "x" }), "metadata"),
         (json!({ "audio": { "voice": "x" } }), "audio"),
         (json!({ "web_search_options": { "x": 1 } }), "web_search_options"),
+        (json!({ "thinking": { "type": "perhaps" } }), "thinking.type"),
+        (json!({ "suffix": "x" }), "suffix"),
+        (json!({ "cache_prompt": 1 }), "cache_prompt"),
+    ]
+}
+
+/// Invalid samplers and stop sequences of a chat, each with the field that the error names.
+fn bad_sampling() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!({ "temperature": 2.1 }), "temperature"),
+        (json!({ "temperature": "hot" }), "temperature"),
+        (json!({ "top_p": -0.1 }), "top_p"),
+        (json!({ "top_p": 1.1 }), "top_p"),
+        (json!({ "top_k": -2 }), "top_k"),
+        (json!({ "min_p": 2 }), "min_p"),
+        (json!({ "repetition_penalty": 0 }), "repetition_penalty"),
+        (json!({ "frequency_penalty": 2.5 }), "frequency_penalty"),
+        (json!({ "presence_penalty": -2.5 }), "presence_penalty"),
+        (json!({ "stop": vec!["a"; 257] }), "stop"),
+        (json!({ "stop": "x".repeat(1025) }), "stop"),
+        (json!({ "stop": [1] }), "stop"),
+        (json!({ "seed": 1.5 }), "seed"),
         (json!({ "mirostat": 1 }), "mirostat"),
         (json!({ "repeat_last_n": -2 }), "repeat_last_n"),
         (json!({ "typical_p": 1.5 }), "typical_p"),
         (json!({ "samplers": ["infill"] }), "samplers"),
         (json!({ "dry_sequence_breakers": [1] }), "dry_sequence_breakers"),
         (json!({ "tfs_z": 0.5 }), "tfs_z"),
-        (json!({ "thinking": { "type": "perhaps" } }), "thinking.type"),
-        (json!({ "suffix": "x" }), "suffix"),
-        (json!({ "cache_prompt": 1 }), "cache_prompt"),
     ]
 }
 
@@ -91,7 +97,7 @@ fn schema(schema: Value) -> Value {
 #[test]
 fn chats_with_wrong_fields_are_refused_by_name() {
     let server = server();
-    for (fields, blamed) in bad_chats() {
+    for (fields, blamed) in bad_chats().into_iter().chain(bad_sampling()) {
         let answer = post(&server, CHAT, &chat_with(&fields));
         let shown = fields.to_string().chars().take(80).collect::<String>();
         assert_eq!(answer.status, 400, "{shown}: {}", answer.body);

@@ -42,7 +42,7 @@ pub fn open_streamed(file: &Path) -> Model {
 /// Changes only the modification time of a file.
 pub fn touch(file: &Path) {
     let time = std::fs::metadata(file).unwrap().modified().unwrap();
-    let time = time + std::time::Duration::from_secs(5);
+    let time = time + Duration::from_secs(5);
     FileOptions::new().write(true).open(file).unwrap().set_modified(time).unwrap();
 }
 

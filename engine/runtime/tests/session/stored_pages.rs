@@ -232,8 +232,8 @@ fn damaged_pages_are_computed() {
 #[test]
 fn damaged_runs_are_written_again_at_once() {
     let history = prompt(4, 260);
-    let (page, state): (fn(usize) -> bool, fn(usize) -> bool) =
-        (|bytes| bytes == 336, |bytes| bytes != 336);
+    let page: fn(usize) -> bool = |bytes| bytes == 336;
+    let state: fn(usize) -> bool = |bytes| bytes != 336;
     let all: fn(usize) -> bool = |_| true;
     for (make, damaged) in [
         (plain as fn() -> FakeRunner, all),
