@@ -184,3 +184,89 @@ fn complete(schema: &Value, nonsense: &str) -> Value {
     body[nonsense] = json!([[[]]]);
     body
 }
+
+/// Fields whose largest value takes long, or is lowered by an option of the server.
+const UNBOUNDED: [&str; 7] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n_predict",
+    "num_predict",
+    "n",
+    "best_of",
+];
+
+/// Returns the ends of a number's range as values that are accepted, and values beyond them.
+fn ends_of(name: &str, schema: &Value) -> (Vec<Value>, Vec<Value>) {
+    let (least, most) = (&schema["minimum"], &schema["maximum"]);
+    let is_whole = schema["type"] == "integer" || schema["type"] == json!(["integer", "null"]);
+    let (mut within, mut beyond) = (vec![least.clone()], vec![]);
+    match (least.as_i64(), most.as_u64(), least.as_f64(), most.as_f64()) {
+        (Some(least), Some(most), ..) if is_whole => {
+            beyond.extend(least.checked_sub(1).map(Value::from));
+            beyond.extend(most.checked_add(1).map(Value::from));
+            beyond.push(json!(least as f64 + 0.5));
+        }
+        (_, _, Some(least), Some(most)) => {
+            beyond.extend([json!(least - 0.5), json!(most + 0.5)]);
+        }
+        _ => panic!("{name}: {schema}"),
+    }
+    if !UNBOUNDED.contains(&name) {
+        within.push(most.clone());
+    }
+    (within, beyond)
+}
+
+/// Routes with a body, and the components whose ranges belong to it: those of the body itself or of a field.
+const RANGES: [(&str, &str, Option<&str>); 7] = [
+    ("/v1/chat/completions", "Chat", None),
+    ("/v1/completions", "Completion", None),
+    ("/v1/responses", "Response", None),
+    ("/v1/messages", "Messages", None),
+    ("/api/chat", "OllamaChat", None),
+    ("/api/chat", "OllamaOptions", Some("options")),
+    ("/api/generate", "OllamaOptions", Some("options")),
+];
+
+#[test]
+fn ranges_are_those_that_are_checked() {
+    let (document, server) = (document(), tool_server());
+    let mut compared = 0;
+    for (path, component, field) in RANGES {
+        let body = body_of(&document, path).unwrap();
+        let properties = &document["components"]["schemas"][component]["properties"];
+        let is_number = |schema: &Value| schema.get("minimum").is_some();
+        for (name, schema) in properties.as_object().unwrap().iter().filter(|p| is_number(p.1)) {
+            let names_it = |value: &Value| {
+                let mut request = complete(&body, "surely_unknown");
+                let short =
+                    if path == "/v1/responses" { "max_output_tokens" } else { "max_tokens" };
+                match field {
+                    None => {
+                        request[short] = 1.into();
+                        request["logprobs"] = (component == "Chat").then_some(true).into();
+                        request[name] = value.clone();
+                    }
+                    Some(field) => {
+                        request[field] = json!({ "num_predict": 1, (name): value });
+                        request["prompt"] = "a".into();
+                        request["messages"] = json!([{ "role": "user", "content": "a" }]);
+                        request["stream"] = false.into();
+                    }
+                }
+                let answer = post(&server, path, &request);
+                answer.status == 400 && answer.body.contains(name.as_str())
+            };
+            let (within, beyond) = ends_of(name, schema);
+            for value in &within {
+                assert!(!names_it(value), "{path} refuses `{name}`: {value}");
+            }
+            for value in &beyond {
+                assert!(names_it(value), "{path} accepts `{name}`: {value}");
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared > 80, "{compared}");
+}
