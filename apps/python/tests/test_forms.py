@@ -136,7 +136,8 @@ def test_samplers_of_llama_cpp_are_options(model: nestling.Model) -> None:
     plain = model.generate("The storm", temperature=1, seed=7, max_tokens=12).text()
     neutral = model.generate(
         "The storm", temperature=1, seed=7, max_tokens=12, typical_p=1, top_n_sigma=0, xtc_probability=0, dry_multiplier=0,
-        mirostat=0, dynatemp_range=0, repeat_last_n=-1, samplers=["top_k", "temperature", "xtc"],
+        mirostat=0, dynatemp_range=0, repeat_last_n=-1,
+        samplers=["penalties", "dry", "top_n_sigma", "temperature", "top_k", "typ_p", "top_p", "min_p", "xtc"],
     )
     assert neutral.text() == plain
     changed = dict(xtc_probability=1, xtc_threshold=0.01, dry_multiplier=1, dry_sequence_breakers=["\n"], repeat_last_n=8)
