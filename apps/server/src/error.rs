@@ -63,9 +63,9 @@ impl ApiError {
         Self { code: Some(code), ..Self::new(status, INVALID, message) }
     }
 
-    /// Creates a 404 error for an unknown path. `similar` is the route that was probably meant.
-    pub fn no_route(path: &str, similar: Option<&str>) -> Self {
-        let hint = similar.map(|route| format!("; did you mean {route:?}?"));
+    /// Creates a 404 error for an unknown path, with the route that was probably meant.
+    pub fn no_route(path: &str) -> Self {
+        let hint = similar(path).map(|route| format!("; did you mean {route:?}?"));
         // Default: no hint.
         let message = format!("there is no route {path:?}{}", hint.unwrap_or_default());
         Self::status(StatusCode::NOT_FOUND, "unknown_url", message)
@@ -169,6 +169,13 @@ impl ApiError {
             "message": self.message, "type": self.kind, "param": self.param, "code": code,
         }})
     }
+}
+
+/// Returns the route that a wrong base URL was meant to reach: without a repeated `/v1`, or with a missing one.
+fn similar(path: &str) -> Option<String> {
+    const BELOW_V1: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/messages"];
+    let rest = path.trim_start_matches("/api").trim_start_matches("/v1");
+    BELOW_V1.contains(&rest).then(|| format!("/v1{rest}"))
 }
 
 impl IntoResponse for ApiError {

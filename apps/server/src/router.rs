@@ -111,14 +111,7 @@ async fn answered(server: Server, mut request: Request, next: Next) -> Response 
 }
 
 async fn no_route(uri: Uri) -> ApiError {
-    ApiError::no_route(uri.path(), similar(uri.path()).as_deref())
-}
-
-/// Returns the route that a wrong base URL was meant to reach: without a repeated `/v1`, or with a missing one.
-fn similar(path: &str) -> Option<String> {
-    const BELOW_V1: [&str; 4] = ["/chat/completions", "/completions", "/responses", "/messages"];
-    let rest = path.trim_start_matches("/api").trim_start_matches("/v1");
-    BELOW_V1.contains(&rest).then(|| format!("/v1{rest}"))
+    ApiError::no_route(uri.path())
 }
 
 /// Removes a trailing slash from the path.

@@ -85,7 +85,7 @@ pub(crate) async fn answer(
             let message = format!("{path:?} is not offered by this server");
             Err(ApiError::status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message))
         }
-        _ => Err(ApiError::no_route(path, None)),
+        _ => Err(ApiError::no_route(path)),
     }
 }
 

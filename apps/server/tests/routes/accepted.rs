@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use axum::body::Body;
+use axum::http::{HeaderValue, Request};
 use serde_json::{Value, json};
 
 use crate::models::{NAME, at, server, tool_server};
-use crate::{Answer, CHAT, COMPLETIONS, chat_with, completion_with, post};
+use crate::{Answer, CHAT, COMPLETIONS, chat_with, completion_with, post, request};
 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
@@ -381,6 +383,42 @@ fn a_line_for_the_operator_does_not_defeat_prefixes() {
     let second = ask("x-anthropic-billing-header: cc_version=1.0.0.def;");
     let read = second["cache_read_input_tokens"].as_u64().unwrap();
     assert!(read >= 64 && second["input_tokens"].as_u64().unwrap() < 64, "{first} {second}");
+}
+
+#[test]
+fn paths_and_methods_are_read_as_they_are_meant() {
+    let server = server();
+    let ask = |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
+        let asked = Request::builder().method(method).uri(path).header("host", "ollama:11434");
+        let asked = headers.iter().fold(asked, |asked, (name, value)| asked.header(*name, *value));
+        request(&server, asked.body(Body::from(body.to_owned())).unwrap())
+    };
+    assert_eq!(ask("GET", "/v1/models/", &[], "").ok()["data"][0]["id"], NAME);
+    assert_eq!(ask("HEAD", "/v1/models", &[], "").status, 200);
+    let options = ask("OPTIONS", CHAT, &[], "");
+    assert_eq!(
+        (options.status.as_u16(), &options.headers["allow"]),
+        (204, &HeaderValue::from_static("POST"))
+    );
+    for path in ["/v1/v1/chat/completions", "/chat/completions", "/api/v1/chat/completions"] {
+        let error = ask("POST", path, &[], "{}").json();
+        assert!(
+            error.to_string().contains("did you mean \\\"/v1/chat/completions\\\"?"),
+            "{path}: {error}"
+        );
+    }
+    // As curl sends it without a content type, and as a web page would.
+    let talk = json!({
+        "model": format!("{NAME}:latest"), "stream": false, "keep_alive": "5m",
+        "messages": [{ "role": "user", "content": "Hi" }], "options": { "num_predict": 2, "num_gpu": 1 },
+    });
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let answer = ask("POST", "/api/chat", &[form], &talk.to_string());
+    assert_eq!(answer.ok()["done_reason"], "length");
+    assert_eq!(ignored(&answer), ["keep_alive", "options.num_gpu"].map(String::from).into());
+    let page = [form, ("origin", "http://localhost:3000")];
+    assert_eq!(ask("POST", "/api/chat", &page, &talk.to_string()).status, 415);
+    assert_eq!(ask("POST", CHAT, &[form], "{}").status, 415);
 }
 
 #[test]
