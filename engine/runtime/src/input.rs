@@ -59,7 +59,7 @@ pub struct Conversation {
     pub add_generation_prompt: bool,
     /// True to let the model continue the last message, which is the assistant's.
     pub continue_final_message: bool,
-    /// Treatment of tools that the chat template does not read.
+    /// Treatment of tools that the chat template does not read; native ones are then an error.
     pub tool_style: ToolStyle,
 }
 

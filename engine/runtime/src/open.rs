@@ -20,7 +20,7 @@ use nestling_experts::expert::RoutingRecorder;
 use nestling_text::SamplingParams;
 use nestling_text::{
     ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, RenderedChat, SpecialText,
-    TextError, Tokenizer, ToolCall,
+    TextError, Tokenizer, ToolCall, ToolStyle,
 };
 
 /// An open model. Clones refer to the same model.
@@ -377,6 +377,10 @@ impl Model {
         let no_template = TextError::NoTemplate;
         let template =
             self.core.chat_template.as_ref().ok_or(no_template).map_err(EngineError::text)?;
+        let (tools, style) = (&conversation.tools, conversation.tool_style);
+        if !tools.is_empty() && style == ToolStyle::Native && !template.names("tools") {
+            return Err(EngineError::text(TextError::ToolsUnknown { tools: tools.len() }));
+        }
         let input = ChatInput {
             messages: &conversation.messages,
             tools: &conversation.tools,
@@ -392,7 +396,6 @@ impl Model {
         };
         let text = template.render_until(&input, &|| cancel.is_cancelled());
         let text = text.map_err(text_error)?;
-        let (tools, style) = (&conversation.tools, conversation.tool_style);
         let format = template.output_format(&text.text(), tools, style);
         let next_call = ToolCall::next_number(&conversation.messages);
         Ok(RenderedPrompt { text, format, next_call })

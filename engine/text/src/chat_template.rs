@@ -179,18 +179,14 @@ impl ChatTemplate {
     /// `true`. `cancelled` is called about once per millisecond.
     ///
     /// # Errors
-    /// Fails with [`TextError::ToolsUnknown`] for tools of [`ToolStyle::Native`] that the template does not
-    /// read, and if the last message cannot be continued.
+    /// The errors of the template, and an error if the last message cannot be continued.
     pub fn render_until(
         &self,
         input: &ChatInput<'_>,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<RenderedChat, TextError> {
-        if input.tools.is_empty() || self.names("tools") {
+        if !self.describes_tools(input.tools, input.tool_style) {
             return self.render_whole(input, cancelled);
-        }
-        if input.tool_style == ToolStyle::Native {
-            return Err(TextError::ToolsUnknown { tools: input.tools.len() });
         }
         let with = |place| as_text(input.messages, input.tools, place);
         let in_system = with(ToolsPlace::System);

@@ -8,7 +8,7 @@ use super::messages::{Message, MessageContent, Role, ToolCall, ToolSchema};
 /// Treatment of tools when a chat template does not read the variable `tools`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ToolStyle {
-    /// Tools are an error.
+    /// The template gets them nevertheless.
     #[default]
     Native,
     /// Tools are described in the system message, and calls are text between `<tool_call>` tags.
