@@ -86,7 +86,7 @@ pub use nestling_runtime::{
 };
 pub use nestling_text::{
     ContentPart, Message, MessageContent, Role, SamplerKind, SamplingParams, SpecialText,
-    TemplateTime, TextError, TokenMask, ToolCall, ToolSchema,
+    TemplateTime, TextError, TokenMask, ToolCall, ToolSchema, ToolStyle,
 };
 
 use std::path::Path;

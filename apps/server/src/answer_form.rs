@@ -30,20 +30,29 @@ impl AnswerForm {
 /// Returns an error if a constraint is invalid, or if there are several.
 pub(crate) fn take(fields: &mut Fields) -> Result<Option<AnswerForm>, ApiError> {
     let format = response_format(fields)?;
-    let constraint = guided(fields)?;
-    match (format, constraint) {
-        (Some(_), Some((place, _))) => {
-            Err(ApiError::invalid(place, "it excludes `response_format`"))
-        }
-        (format, constraint) => Ok(format.or(constraint.map(|(_, form)| form))),
-    }
+    or_guided(fields, format, "response_format")
 }
 
-/// Reads a constraint in the fields of llama.cpp's and vLLM's servers, with the path of its field.
+/// Reads a constraint in the fields of llama.cpp's and vLLM's servers, besides the one of the API's own field
+/// `name`.
 ///
 /// # Errors
 /// Returns an error if a constraint is invalid, or if there are several.
-pub(crate) fn guided(fields: &mut Fields) -> Result<Option<(String, AnswerForm)>, ApiError> {
+pub(crate) fn or_guided(
+    fields: &mut Fields,
+    own: Option<AnswerForm>,
+    name: &str,
+) -> Result<Option<AnswerForm>, ApiError> {
+    match (own, guided(fields)?) {
+        (Some(_), Some((place, _))) => {
+            Err(ApiError::invalid(place, format!("it excludes `{name}`")))
+        }
+        (own, guided) => Ok(own.or(guided.map(|(_, form)| form))),
+    }
+}
+
+/// Returns the constraint with the path of its field.
+fn guided(fields: &mut Fields) -> Result<Option<(String, AnswerForm)>, ApiError> {
     let mut found = Vec::new();
     for (name, kind) in [
         ("json_schema", "json"),

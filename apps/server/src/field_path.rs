@@ -39,8 +39,8 @@ impl IgnoredFields {
         Self { policy, names: Arc::default() }
     }
 
-    /// Returns the recorded names in the order of the request.
-    pub fn names(&self) -> Vec<String> {
+    /// Returns the recorded names in the order in which they were found.
+    fn names(&self) -> Vec<String> {
         // The list is valid after a panic: names are added as a whole.
         self.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -53,8 +53,8 @@ impl IgnoredFields {
         }
     }
 
-    /// Adds the response header, if any field had no effect.
-    pub fn report<B>(&self, response: &mut Response<B>) {
+    /// Adds the response header, if any field had no effect. Returns the recorded names.
+    pub fn report<B>(&self, response: &mut Response<B>) -> Vec<String> {
         let names = self.names();
         // Names consist of visible ASCII, so the conversion succeeds.
         if let Ok(value) = HeaderValue::from_str(&names.join(", "))
@@ -62,6 +62,7 @@ impl IgnoredFields {
         {
             response.headers_mut().insert(IGNORED_HEADER, value);
         }
+        names
     }
 }
 

@@ -47,22 +47,25 @@ impl Kind {
     }
 }
 
-/// Values that ask for what happens anyway, besides empty ones.
+/// Values that ask for what happens anyway.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Neutral {
-    /// None: only empty values pass.
+    /// Empty values: `false`, an empty text, list or object.
     Empty,
-    /// `true`.
+    /// `true`, and not `false`.
     True,
+    /// Empty values and these.
     Numbers(&'static [f64]),
+    /// Empty values and these.
     Words(&'static [&'static str]),
 }
 
 impl Neutral {
     fn holds(self, value: &Value) -> bool {
         match self {
-            Self::Empty => false,
             Self::True => value == &Value::Bool(true),
+            _ if says_nothing(value) => true,
+            Self::Empty => false,
             Self::Numbers(numbers) => value.as_f64().is_some_and(|found| numbers.contains(&found)),
             Self::Words(words) => value.as_str().is_some_and(|found| words.contains(&found)),
         }
@@ -103,7 +106,7 @@ pub(crate) fn apply(fields: &mut Fields, rules: &[FieldRule]) -> Result<(), ApiE
         if !rule.kind.admits(&value) {
             return Err(fields.invalid(rule.name, rule.kind.expected()));
         }
-        if says_nothing(&value) || rule.neutral.holds(&value) {
+        if rule.neutral.holds(&value) {
             continue;
         }
         match rule.class {
@@ -136,15 +139,15 @@ pub(crate) const SHARED: &[FieldRule] = &[
     hint("n_keep", Number),
     hint("n_discard", Number),
     hint("n_cache_reuse", Number),
-    hint("min_keep", Number),
     hint("timings_per_token", Flag),
     hint("return_tokens", Flag),
     hint("return_progress", Flag),
     hint("post_sampling_probs", Flag),
     hint("response_fields", List),
-    hint("lora", List),
-    hint("spaces_between_special_tokens", Flag),
-    FieldRule { neutral: True, ..hint("skip_special_tokens", Flag) },
+    FieldRule { neutral: True, ..hint("spaces_between_special_tokens", Flag) },
+    refused("skip_special_tokens", Flag, True, "special tokens are not part of the output"),
+    refused("lora", List, Empty, "adapters are not supported"),
+    refused("min_keep", Number, Numbers(&[0.0, 1.0]), "samplers keep one token at least"),
     refused("t_max_predict_ms", Number, Numbers(&[-1.0, 0.0]), "a time limit is not supported"),
     refused("n_probs", Number, Numbers(&[0.0]), "use `logprobs`"),
     refused("use_beam_search", Flag, Empty, "beam search is not supported"),
@@ -165,8 +168,8 @@ pub(crate) const SHARED: &[FieldRule] = &[
 pub(crate) const CHAT: &[FieldRule] = &[
     FieldRule { neutral: Words(&["medium"]), ..hint("verbosity", Text) },
     hint("prediction", Object),
-    hint("include_reasoning", Flag),
-    hint("parse_tool_calls", Flag),
+    FieldRule { neutral: True, ..hint("include_reasoning", Flag) },
+    refused("parse_tool_calls", Flag, True, "tool calls are always parsed"),
     FieldRule { neutral: Words(&["auto", "deepseek"]), ..hint("reasoning_format", Text) },
     hint("mm_processor_kwargs", Object),
     refused("audio", Object, Empty, NO_AUDIO),
@@ -243,7 +246,7 @@ pub(crate) const OLLAMA_OPTIONS: &[FieldRule] = &[
     hint("f16_kv", Flag),
     hint("vocab_only", Flag),
     hint("numa", Flag),
-    hint("penalize_newline", Flag),
+    FieldRule { neutral: True, ..hint("penalize_newline", Flag) },
 ];
 
 #[cfg(test)]
@@ -275,7 +278,7 @@ mod tests {
         let place = FieldPath::request(ignored.clone());
         let mut fields = Fields::new(place, json!({ (rule.name): value })).unwrap();
         apply(&mut fields, &[*rule])?;
-        Ok(ignored.names())
+        Ok(ignored.report(&mut axum::http::Response::new(())))
     }
 
     #[test]
@@ -285,7 +288,6 @@ mod tests {
                 if matches!(rule.neutral, True) { json!(false) } else { value_of(rule.kind) };
             let found = outcome(rule, value);
             match rule.class {
-                Class::Hint if matches!(rule.neutral, True) => assert!(found.unwrap().is_empty()),
                 Class::Hint => assert_eq!(found.unwrap(), [rule.name]),
                 Class::Refused(why) => {
                     let error = found.unwrap_err();

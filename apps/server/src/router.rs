@@ -13,7 +13,7 @@ use axum::routing::{MethodRouter, any, get, post};
 use crate::access::{Caller, is_preflight, name_origin, preflight};
 use crate::body::check_codings;
 use crate::error::ApiError;
-use crate::field_path::FieldPath;
+use crate::field_path::{FieldPath, IgnoredFields};
 use crate::fields::Fields;
 use crate::server::{ServedModel, Server};
 use crate::usage::random;
@@ -157,9 +157,7 @@ where
     post(async move |State(server): State<Server>, request: Request| {
         let (served, fields) = read(&server, request).await?;
         let ignored = fields.place().ignored().clone();
-        let mut response = answer(Arc::clone(&served), fields).await?;
-        served.report(&ignored, &mut response);
-        Ok::<_, ApiError>(response)
+        reported(&served.clone(), ignored, answer(served, fields)).await
     })
 }
 
@@ -174,10 +172,19 @@ where
         let caller = caller_of(&request)?;
         let (served, fields) = read(&server, request).await?;
         let ignored = fields.place().ignored().clone();
-        let mut response = answer(Arc::clone(&served), fields, caller).await?;
-        served.report(&ignored, &mut response);
-        Ok::<_, ApiError>(response)
+        reported(&served.clone(), ignored, answer(served, fields, caller)).await
     })
+}
+
+/// Reports the fields without effect with the answer to their request.
+async fn reported(
+    served: &ServedModel,
+    ignored: IgnoredFields,
+    answer: impl Future<Output = Result<Response, ApiError>>,
+) -> Result<Response, ApiError> {
+    let mut response = answer.await?;
+    served.report(&ignored, &mut response);
+    Ok(response)
 }
 
 fn caller_of(request: &Request) -> Result<Caller, ApiError> {

@@ -10,24 +10,42 @@ use crate::limits::{SAMPLERS_MAX, STOP_BYTES_MAX, TOKENS_MAX};
 /// Largest value of an unbounded number.
 pub(crate) const NUMBER_MAX: f64 = 1e6;
 
+/// A parameter from 0 on.
+pub(crate) struct NumberField {
+    pub name: &'static str,
+    pub most: f64,
+    of: fn(&mut SamplingParams) -> &mut f32,
+}
+
+const fn field(
+    name: &'static str,
+    most: f64,
+    of: fn(&mut SamplingParams) -> &mut f32,
+) -> NumberField {
+    NumberField { name, most, of }
+}
+
+/// The parameters from 0 on, for the parser and for `openapi.json`.
+pub(crate) const NUMBERS: [NumberField; 9] = [
+    field("typical_p", 1.0, |sampling| &mut sampling.typical_p),
+    field("xtc_probability", 1.0, |sampling| &mut sampling.xtc_probability),
+    field("xtc_threshold", 1.0, |sampling| &mut sampling.xtc_threshold),
+    field("dry_multiplier", NUMBER_MAX, |sampling| &mut sampling.dry_multiplier),
+    field("dry_base", NUMBER_MAX, |sampling| &mut sampling.dry_base),
+    field("mirostat_tau", NUMBER_MAX, |sampling| &mut sampling.mirostat_tau),
+    field("mirostat_eta", NUMBER_MAX, |sampling| &mut sampling.mirostat_eta),
+    field("dynatemp_range", NUMBER_MAX, |sampling| &mut sampling.dynatemp_range),
+    field("dynatemp_exponent", NUMBER_MAX, |sampling| &mut sampling.dynatemp_exponent),
+];
+
 /// Reads the samplers. Missing values stay as they are.
 ///
 /// # Errors
 /// Returns an error for the first value that is out of range.
 pub(crate) fn take(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
-    for (name, most, value) in [
-        ("typical_p", 1.0, &mut sampling.typical_p),
-        ("xtc_probability", 1.0, &mut sampling.xtc_probability),
-        ("xtc_threshold", 1.0, &mut sampling.xtc_threshold),
-        ("dry_multiplier", NUMBER_MAX, &mut sampling.dry_multiplier),
-        ("dry_base", NUMBER_MAX, &mut sampling.dry_base),
-        ("mirostat_tau", NUMBER_MAX, &mut sampling.mirostat_tau),
-        ("mirostat_eta", NUMBER_MAX, &mut sampling.mirostat_eta),
-        ("dynatemp_range", NUMBER_MAX, &mut sampling.dynatemp_range),
-        ("dynatemp_exponent", NUMBER_MAX, &mut sampling.dynatemp_exponent),
-    ] {
+    for NumberField { name, most, of } in NUMBERS {
         if let Some(number) = fields.number(name, 0.0..=most)? {
-            *value = number;
+            *of(sampling) = number;
         }
     }
     // As for top-p, 0 keeps one token.

@@ -127,11 +127,10 @@ impl ServedModel {
 
     /// Reports the fields of a request that had no effect: to the client, in the log, and in the metrics.
     pub fn report(&self, ignored: &IgnoredFields, response: &mut Response) {
-        let names = ignored.names();
+        let names = ignored.report(response);
         if !names.is_empty() {
             tracing::debug!("fields without effect: {}", names.join(", "));
             self.metrics.ignored(names.len());
-            ignored.report(response);
         }
     }
 

@@ -185,7 +185,13 @@ impl ChatTemplate {
         input: &ChatInput<'_>,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<RenderedChat, TextError> {
-        if !self.describes_tools(input.tools, input.tool_style) {
+        let has_calls =
+            |message: &Message| message.role == Role::Tool || !message.tool_calls.is_empty();
+        // Calls of earlier turns are lost in a template that reads none, also without tools in this turn.
+        let writes_calls = input.tool_style == ToolStyle::Generic
+            && !self.source.contains("tool_calls")
+            && input.messages.iter().any(has_calls);
+        if !writes_calls && !self.describes_tools(input.tools, input.tool_style) {
             return self.render_whole(input, cancelled);
         }
         let with = |place| as_text(input.messages, input.tools, place);

@@ -42,11 +42,21 @@ impl ChatRequest {
         let names = ["max_tokens", "max_completion_tokens", "n_predict"];
         shared.options.max_tokens = token_limit(&mut fields, names)?;
         let arguments = template_arguments(&mut fields, model)?;
+        let begins = fields.flag("add_generation_prompt")?;
+        let continues = fields.flag("continue_final_message")?;
+        let place = fields.at("continue_final_message");
         fields.end()?;
         let calls_max = tools.calls_max();
         let asked =
             ConversationFields { messages, tools, form, form_place: "response_format", arguments };
-        let conversation = asked.conversation(&mut shared.options)?;
+        let mut conversation = asked.conversation(&mut shared.options)?;
+        if continues == Some(true) && !conversation.continue_final_message {
+            return Err(place.invalid("the last message is not a text of the assistant"));
+        }
+        // Default: an unfinished answer is continued.
+        conversation.continue_final_message &= continues.unwrap_or(true);
+        // Default: another conversation ends with the start of an answer.
+        conversation.add_generation_prompt = begins.unwrap_or(true);
         let (stream, include_usage) = (shared.stream, shared.include_usage);
         let has_logprobs = shared.sampling.top_logprobs.is_some();
         let job = Job {

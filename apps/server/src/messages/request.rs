@@ -51,8 +51,7 @@ impl MessagesPrompt {
             }
             config.end()?;
         }
-        let constraint = answer_form::guided(fields)?;
-        form = form.or(constraint.map(|(_, form)| form));
+        let form = answer_form::or_guided(fields, form, "output_config.format")?;
         blocks::take_cache_control(fields)?;
         field_rules::apply(fields, MESSAGES)?;
         let mut options = counted();

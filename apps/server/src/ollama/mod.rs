@@ -21,7 +21,6 @@ use serde_json::json;
 use crate::access::Caller;
 use crate::answers;
 use crate::error::{ApiError, json_response};
-use crate::field_path::FieldPath;
 use crate::fields::Fields;
 use crate::sampling::check_name;
 use crate::server::{Models, Server};
@@ -100,7 +99,7 @@ async fn generate(
     let served = server.served_for(Some(&name)).await?;
     check_name(&name, &served)?;
     let name = served.id.clone();
-    let ignored = fields.place().ignored().clone();
+    let (ignored, keep_place) = (fields.place().ignored().clone(), fields.at("keep_alive"));
     let loaded = started.elapsed();
     // Schemas are compiled here, which may take long.
     let (request, slot) = served.read(move |served| Request::read(kind, fields, served)).await?;
@@ -108,9 +107,7 @@ async fn generate(
     match (server.models()?, keep) {
         (_, None) | (Models::One(_), Some(KeepAlive(None))) => {}
         // The only model stays open.
-        (Models::One(_), Some(_)) => {
-            FieldPath::request(ignored.clone()).field("keep_alive").ignore()?
-        }
+        (Models::One(_), Some(_)) => keep_place.ignore()?,
         (Models::Pool(pool), Some(KeepAlive(keep))) => pool.keep(&name, keep),
     }
     let writer = Writer::new(kind, name, started, loaded);

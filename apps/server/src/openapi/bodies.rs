@@ -78,6 +78,8 @@ fn chat() -> Value {
         "max_completion_tokens": token_limit(),
         "chat_template_kwargs": { "type": "object" },
         "enable_thinking": flag(),
+        "add_generation_prompt": flag(),
+        "continue_final_message": flag(),
         "thinking": component("Thinking"),
         "reasoning": object(&[], json!({ "effort": word(&EFFORTS) })),
         "reasoning_effort": word(&EFFORTS),

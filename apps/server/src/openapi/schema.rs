@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::field_rules::{Class, FieldRule, Kind, Neutral};
 use crate::limits::{BODY_BYTES_MAX, SAMPLERS_MAX, SCHEMA_BYTES_MAX, TOKENS_MAX};
-use crate::samplers::NUMBER_MAX;
+use crate::samplers::{NUMBER_MAX, NUMBERS};
 use nestling::SamplerKind;
 use nestling::guide::limits::CHOICES_MAX;
 
@@ -60,6 +60,7 @@ fn type_of(kind: Kind) -> Option<&'static str> {
 /// Returns the values of a field that ask for what happens anyway.
 fn neutral(rule: &FieldRule) -> Vec<Value> {
     let empty = match rule.kind {
+        _ if matches!(rule.neutral, Neutral::True) => vec![],
         Kind::Any => vec![json!(""), json!(false), json!([]), json!({})],
         Kind::Flag => vec![json!(false)],
         Kind::Number => vec![],
@@ -79,18 +80,8 @@ fn neutral(rule: &FieldRule) -> Vec<Value> {
 /// Adds the samplers of llama.cpp's server to the properties of an object.
 pub(super) fn with_samplers(properties: Value) -> Value {
     let Value::Object(mut all) = properties else { return Value::Null };
-    for (name, most) in [
-        ("typical_p", 1.0),
-        ("xtc_probability", 1.0),
-        ("xtc_threshold", 1.0),
-        ("dry_multiplier", NUMBER_MAX),
-        ("dry_base", NUMBER_MAX),
-        ("mirostat_tau", NUMBER_MAX),
-        ("mirostat_eta", NUMBER_MAX),
-        ("dynatemp_range", NUMBER_MAX),
-        ("dynatemp_exponent", NUMBER_MAX),
-    ] {
-        all.insert(name.into(), number(0.0, most));
+    for field in NUMBERS {
+        all.insert(field.name.into(), number(0.0, field.most));
     }
     all.insert("top_n_sigma".into(), number(-1.0, NUMBER_MAX));
     all.insert("repeat_last_n".into(), from_minus_one(TOKENS_MAX));

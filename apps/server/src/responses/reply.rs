@@ -153,21 +153,25 @@ impl Reply {
                 "id": id, "type": "message", "role": "assistant", "status": word, "content": content,
             }),
             Kind::Call { id: call, name, .. } => {
-                let mut item = match self.forms.get(name) {
-                    Some(ToolForm::Custom) => json!({
-                        "type": "custom_tool_call", "name": name,
-                        "input": if is_whole { self.custom_input(part) } else { "" },
-                    }),
+                let form = self.forms.get(name);
+                let written = match (is_whole, form) {
+                    (false, _) => "",
+                    (true, Some(ToolForm::Custom)) => self.custom_input(part),
+                    (true, _) => &part.text,
+                };
+                let own = match form {
+                    Some(ToolForm::Custom) => {
+                        json!({ "type": "custom_tool_call", "name": name, "input": written })
+                    }
                     Some(ToolForm::Namespaced { namespace, name }) => json!({
                         "type": "function_call", "name": name, "namespace": namespace,
+                        "arguments": written,
                     }),
-                    None => json!({ "type": "function_call", "name": name }),
+                    None => json!({ "type": "function_call", "name": name, "arguments": written }),
                 };
-                item["id"] = id.into();
-                item["status"] = word.into();
-                item["call_id"] = call.as_str().into();
-                if item["type"] == "function_call" {
-                    item["arguments"] = if is_whole { part.text.as_str() } else { "" }.into();
+                let mut item = json!({ "id": id, "status": word, "call_id": call });
+                if let (Value::Object(item), Value::Object(own)) = (&mut item, own) {
+                    item.extend(own);
                 }
                 item
             }

@@ -40,8 +40,8 @@ impl ResponseRequest {
         let instructions = fields.text("instructions", BODY_BYTES_MAX)?;
         let messages = items::take(&mut fields, instructions.as_deref())?;
         let (tools, forms) = tools::take(&mut fields, served)?;
-        let constraint = answer_form::guided(&mut fields)?;
-        let form = text_form(&mut fields)?.or(constraint.map(|(_, form)| form));
+        let form = text_form(&mut fields)?;
+        let form = answer_form::or_guided(&mut fields, form, "text.format")?;
         let mut arguments = Map::new();
         reasoning::take_reasoning(&mut fields, model, &mut arguments)?;
         let mut sampling = basic_sampling(&mut fields, model, 0.0..=2.0)?;

@@ -240,6 +240,19 @@ fn an_unfinished_answer_is_continued_in_every_api() {
         assert!(found.len() > 4);
     };
     same(&text_of(&post(&server, CHAT, &chat_with(&options))));
+    let flags = json!({ "add_generation_prompt": false, "continue_final_message": true });
+    let mut told = options.clone();
+    crate::join(&mut told, &flags);
+    same(&text_of(&post(&server, CHAT, &chat_with(&told))));
+    // A new answer instead, and none of its start.
+    let mut prompts = vec![];
+    for begins in [true, false] {
+        let flags = json!({ "add_generation_prompt": begins, "continue_final_message": false });
+        crate::join(&mut told, &flags);
+        let answer = post(&server, CHAT, &chat_with(&told)).ok();
+        prompts.push(answer["usage"]["prompt_tokens"].as_u64().unwrap());
+    }
+    assert!(prompts[0] > prompts[1], "{prompts:?}");
     same(&post(&server, MESSAGES, &chat_with(&options)).ok()["content"][0]["text"]);
     let input = json!({ "input": unfinished, "messages": null, "max_tokens": null, "max_output_tokens": 8 });
     same(&post(&server, RESPONSES, &chat_with(&input)).ok()["output"][0]["content"][0]["text"]);
@@ -368,6 +381,15 @@ fn constraints_have_the_names_of_other_servers() {
     assert_eq!(post(&server, CHAT, &chat_with(&fields)).error(400)["param"], "guided_choice");
     let completion = completion_with(&json!({ "guided_regex": "xy{3}" }));
     assert_eq!(post(&server, COMPLETIONS, &completion).ok()["choices"][0]["text"], "xyyy");
+    // A second constraint is never left out in silence.
+    let form = json!({ "type": "json_schema", "schema": { "type": "object" } });
+    let fields = json!({ "guided_regex": "a", "output_config": { "format": form } });
+    let error = post(&server, MESSAGES, &chat_with(&fields));
+    assert!(error.status == 400 && error.body.contains("guided_regex"), "{}", error.body);
+    let fields = json!({
+        "model": NAME, "input": "x", "guided_regex": "a", "text": { "format": { "type": "json_object" } },
+    });
+    assert_eq!(post(&server, RESPONSES, &fields).error(400)["param"], "guided_regex");
     let message = post(&server, MESSAGES, &chat_with(&json!({ "guided_regex": "xy{3}" }))).ok();
     assert_eq!(message["content"][0]["text"], "xyyy");
 }

@@ -86,6 +86,10 @@ fn bad_sampling() -> Vec<(Value, &'static str)> {
         (json!({ "samplers": ["infill"] }), "samplers"),
         (json!({ "dry_sequence_breakers": [1] }), "dry_sequence_breakers"),
         (json!({ "tfs_z": 0.5 }), "tfs_z"),
+        (json!({ "min_keep": 2 }), "min_keep"),
+        (json!({ "skip_special_tokens": false }), "skip_special_tokens"),
+        (json!({ "parse_tool_calls": false }), "parse_tool_calls"),
+        (json!({ "continue_final_message": true }), "continue_final_message"),
     ]
 }
 

@@ -1,10 +1,12 @@
 //! Information routes.
 
+use std::time::{Duration, Instant};
+
 use nestling_server::{Server, ServerOptions};
 use serde_json::json;
 
 use crate::models::{self, server};
-use crate::{CHAT, chat_with, get, post};
+use crate::{CHAT, block_on, chat_with, get, post, post_later};
 
 #[test]
 fn a_server_says_whether_its_model_is_there() {
@@ -76,4 +78,25 @@ fn what_was_done_is_counted() {
     let status = get(&server, "/status").ok();
     assert!(status["pages"]["total"].as_u64().unwrap() > 0);
     assert_eq!(get(&server, "/plan").ok()["residence"], "resident");
+}
+
+#[test]
+fn a_client_that_leaves_is_counted() {
+    let server = server();
+    let cancelled = || {
+        let text = get(&server, "/metrics").body;
+        text.contains("nestling_completions_total{reason=\"cancelled\"} 1")
+    };
+    assert!(!cancelled());
+    let request =
+        chat_with(&json!({ "stream": true, "max_tokens": 900, "logit_bias": { "2": -100 } }));
+    block_on(async {
+        let mut beginning = post_later(&server, CHAT, &request).await;
+        beginning.next_piece().await.unwrap();
+    });
+    let end = Instant::now() + Duration::from_secs(120);
+    while !cancelled() {
+        assert!(Instant::now() < end, "{}", get(&server, "/metrics").body);
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -52,6 +52,9 @@ fn tools_become_text_where_the_template_has_no_place_for_them() {
     assert!(text.ends_with(rest), "{text}");
     let text = ChatTemplate::new(STRICT).unwrap().render(&input).unwrap().text();
     assert!(text.starts_with("<user># Tools\n"), "{text}");
+    let text = ChatTemplate::new(PLAIN).unwrap();
+    let text = text.render(&ChatInput { tools: &[], ..input.clone() }).unwrap().text();
+    assert_eq!(text, rest, "calls of earlier turns stay without tools");
     let native = ChatInput { tool_style: ToolStyle::Native, ..input };
     let text = ChatTemplate::new(PLAIN).unwrap().render(&native).unwrap().text();
     assert!(text.starts_with("<user>How is it?\n"), "{text}");
