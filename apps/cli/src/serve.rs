@@ -37,7 +37,15 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
         true => ToolStyle::Native,
         false => ToolStyle::Generic,
     };
-    let options = ServerOptions { access, unknown_fields, tool_style, ..ServerOptions::default() };
+    // Default: more than any memory.
+    let stored = usize::try_from(args.listen.stored_responses.0).unwrap_or(usize::MAX);
+    let options = ServerOptions {
+        access,
+        unknown_fields,
+        tool_style,
+        stored_responses_bytes_max: stored,
+        ..ServerOptions::default()
+    };
     let server = Server::new(options);
     // The listener starts first, so that an unavailable address is reported before a model is loaded for
     // minutes.

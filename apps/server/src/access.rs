@@ -31,9 +31,38 @@ pub struct Access {
 pub(crate) struct Caller {
     /// Salt derived from the request's key. `None` if all callers share prefixes.
     salt: Option<String>,
+    /// Hash of the request's key. `None` if the server needs no key.
+    key: Option<[u8; 32]>,
+}
+
+/// Owner of stored data: the holder of a key, or anyone if the server needs no key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner(Option<[u8; 32]>);
+
+impl Owner {
+    /// Owner of data on a server without keys.
+    #[cfg(test)]
+    pub const ANYONE: Self = Self(None);
+
+    /// Returns the holder of the key with this hash.
+    #[cfg(test)]
+    pub fn of_key(hash: [u8; 32]) -> Self {
+        Self(Some(hash))
+    }
+}
+
+impl std::fmt::Debug for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "Owner(key)" } else { "Owner(anyone)" })
+    }
 }
 
 impl Caller {
+    /// Returns the owner of what this caller stores.
+    pub fn owner(&self) -> Owner {
+        Owner(self.key)
+    }
+
     /// Combines the caller's salt with `own`, the salt given in the request.
     pub fn salted(&self, own: Option<String>) -> Option<String> {
         match (&self.salt, own) {
@@ -217,7 +246,7 @@ impl Access {
             return Err(ApiError::unauthorized());
         }
         let salt = (!self.shares_prefixes).then(|| salt_of(&given));
-        Ok(Caller { salt })
+        Ok(Caller { salt, key: Some(given) })
     }
 }
 
@@ -290,7 +319,7 @@ fn is_digits(text: &str) -> bool {
 pub(crate) fn preflight(headers: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let answer = response.headers_mut();
-    let methods = HeaderValue::from_static("GET, POST");
+    let methods = HeaderValue::from_static("GET, POST, DELETE");
     answer.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
     answer.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     if let Some(asked) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {

@@ -71,6 +71,13 @@ impl ApiError {
         Self::status(StatusCode::NOT_FOUND, "unknown_url", message)
     }
 
+    /// Creates a 404 error for a response that is not stored, or not for this caller.
+    pub fn no_response(which: &str) -> Self {
+        let message =
+            format!("the response {which} is not stored; the ones used longest ago leave first");
+        Self::status(StatusCode::NOT_FOUND, "response_not_found", message)
+    }
+
     pub fn no_model(id: &str, served: &str) -> Self {
         let message = format!("the model {id:?} is not served here; {served:?} is");
         let error = Self::status(StatusCode::NOT_FOUND, "model_not_found", message);

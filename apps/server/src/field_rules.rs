@@ -124,7 +124,7 @@ const NO_TFS: &str = "tail-free sampling is not supported; use `min_p`";
 const NO_AUDIO: &str = "no model here produces audio";
 const NO_LISTS: &str = "this restriction of tokens is not supported; use `logit_bias`";
 const NO_GBNF: &str = "grammars of llama.cpp are not supported; use `structured_outputs`";
-const NO_STATE: &str = "nothing is stored between requests; send the whole conversation";
+const NO_CONVERSATIONS: &str = "conversations are not stored; use `previous_response_id`";
 
 /// Fields of chats and completions in OpenAI's API and in the servers that extend it.
 pub(crate) const SHARED: &[FieldRule] = &[
@@ -187,7 +187,6 @@ pub(crate) const COMPLETION: &[FieldRule] =
 
 /// Fields of a response.
 pub(crate) const RESPONSE: &[FieldRule] = &[
-    hint("store", Flag),
     hint("context_management", Any),
     hint("moderation", Any),
     hint("max_tool_calls", Number),
@@ -198,8 +197,7 @@ pub(crate) const RESPONSE: &[FieldRule] = &[
     FieldRule { neutral: Words(&["auto", "default"]), ..hint("service_tier", Text) },
     hint("client_metadata", Object),
     refused("background", Flag, Empty, "an answer is computed while its client waits"),
-    refused("previous_response_id", Text, Empty, NO_STATE),
-    refused("conversation", Any, Empty, NO_STATE),
+    refused("conversation", Any, Empty, NO_CONVERSATIONS),
     refused("prompt", Object, Empty, "prompt templates are not stored here"),
 ];
 

@@ -181,6 +181,23 @@ impl Fields {
         }
     }
 
+    /// Applies `edit` to each item of a list, with its index. A field that is not a list is left as it is.
+    ///
+    /// # Errors
+    /// Returns the first error of `edit`.
+    pub fn edit_list(
+        &mut self,
+        name: &str,
+        mut edit: impl FnMut(usize, &mut Value) -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        match self.map.get_mut(name) {
+            Some(Value::Array(items)) => {
+                items.iter_mut().enumerate().try_for_each(|(index, item)| edit(index, item))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// # Errors
     /// Returns an error if the field is not an object.
     pub fn object(&mut self, name: &str) -> Result<Option<Self>, ApiError> {

@@ -8,6 +8,12 @@ pub const BODY_BYTES_MAX: usize = 8 << 20;
 /// Maximum total size in bytes of all bodies being read or parsed.
 pub const BODIES_BYTES_MAX: usize = 128 << 20;
 
+/// Maximum size in bytes of all stored responses.
+pub const STORED_RESPONSES_BYTES_MAX: usize = 64 << 20;
+
+/// Maximum number of items in a list of input items.
+pub const ITEMS_MAX: usize = 100;
+
 /// Maximum size of a request head in bytes, including the request line.
 pub const HEAD_BYTES_MAX: usize = 32 << 10;
 

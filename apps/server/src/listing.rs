@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::describe;
 use crate::error::{ApiError, json_response, text_response};
 use crate::metrics;
+use crate::query::{Query, unescaped};
 use crate::server::{Models, ServedModel, Server};
 use crate::source::ListedModel;
 use crate::tokens;
@@ -54,25 +55,6 @@ pub(crate) async fn model(State(server): State<Server>, uri: Uri) -> Result<Resp
     }
 }
 
-/// Decodes percent-escapes. Returns `None` if one is malformed.
-fn unescaped(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        let byte = match first {
-            b'%' => {
-                let (digits, after) = after.split_at_checked(2)?;
-                rest = after;
-                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
-            }
-            byte => *byte,
-        };
-        bytes.push(byte);
-    }
-    Some(bytes)
-}
-
 /// Returns the description of the only model, or a list of descriptions of the open models of a pool.
 fn each(server: &Server, tell: impl Fn(&ServedModel) -> Value) -> Result<Value, ApiError> {
     Ok(match server.models()? {
@@ -99,7 +81,7 @@ pub(crate) async fn plan(State(server): State<Server>) -> Result<Response, ApiEr
 
 /// `GET /metrics`.
 pub(crate) async fn write_metrics(State(server): State<Server>) -> Result<Response, ApiError> {
-    let text = match server.models()? {
+    let mut text = match server.models()? {
         Models::One(lone) => {
             let served = lone.current()?;
             metrics::write(&served.metrics, Some((&served.model, served.idle.count())))
@@ -113,6 +95,8 @@ pub(crate) async fn write_metrics(State(server): State<Server>) -> Result<Respon
             metrics::joined(&texts, pool.loads())
         }
     };
+    let (count, bytes) = server.responses().usage();
+    metrics::add_responses(&mut text, count, bytes);
     Ok(text_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 
@@ -123,7 +107,9 @@ pub(crate) async fn tokenizer_info(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let open: Vec<Arc<ServedModel>> = server.open()?;
-    let named = uri.query().map(model_of).transpose()?.flatten();
+    let mut query = Query::parse(&uri)?;
+    let named = query.one("model")?;
+    query.end()?;
     let Some(name) = named else {
         return match open.as_slice() {
             [served] => tokens::info(served),
@@ -133,10 +119,9 @@ pub(crate) async fn tokenizer_info(
             }
         };
     };
-    if let Some(served) = open.iter().find(|served| served.id.as_bytes() == name) {
+    if let Some(served) = open.iter().find(|served| served.id == name) {
         return tokens::info(served);
     }
-    let name = String::from_utf8_lossy(&name);
     match server.models()? {
         Models::One(lone) => Err(ApiError::no_model(&name, lone.id())),
         Models::Pool(pool) if pool.list().await?.iter().any(|listed| listed.name == name) => {
@@ -146,21 +131,4 @@ pub(crate) async fn tokenizer_info(
         }
         Models::Pool(_) => Err(ApiError::no_listed_model(&name)),
     }
-}
-
-fn model_of(query: &str) -> Result<Option<Vec<u8>>, ApiError> {
-    let mut found = None;
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        // Default: a parameter without `=` has an empty value.
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if name != "model" {
-            return Err(ApiError::unknown(name));
-        }
-        let value = unescaped(&value.replace('+', " "));
-        let value = value.ok_or_else(|| ApiError::invalid("model", "a name was expected"))?;
-        if found.replace(value).is_some() {
-            return Err(ApiError::invalid("model", "`model` is there twice"));
-        }
-    }
-    Ok(found)
 }

@@ -235,6 +235,12 @@ fn experts(out: &mut String, streaming: &StreamStats) {
     let _ = writeln!(out, "nestling_expert_stall_seconds_total {}", streaming.wait_ns as f64 / 1e9);
 }
 
+/// Appends the metrics of the stored responses.
+pub(crate) fn add_responses(out: &mut String, count: usize, bytes: usize) {
+    gauge(out, "stored_responses", "Responses that can be continued by their id.", count as f64);
+    gauge(out, "stored_response_bytes", "Bytes of these responses.", bytes as f64);
+}
+
 /// Number of model loads of a pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loads {

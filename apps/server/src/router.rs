@@ -22,11 +22,13 @@ use crate::{
 };
 
 /// Known API routes that are not supported.
-const NOT_OFFERED: [&str; 8] = [
+const NOT_OFFERED: [&str; 10] = [
     "/v1/embeddings",
     "/v1/moderations",
     "/v1/rerank",
-    "/v1/responses/{*rest}",
+    "/v1/responses/compact",
+    "/v1/responses/input_tokens",
+    "/v1/responses/{id}/cancel",
     "/v1/images/generations",
     "/v1/audio/speech",
     "/v1/audio/transcriptions",
@@ -53,6 +55,8 @@ pub fn router(server: &Server) -> Router {
         .route("/v1/chat/completions", by_caller(chat::complete))
         .route("/v1/completions", by_caller(completions::complete))
         .route("/v1/responses", by_caller(responses::create))
+        .route("/v1/responses/{id}", get(responses::show).delete(responses::delete))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/messages", by_caller(messages::create))
         .route("/v1/messages/count_tokens", by_model(messages::count_tokens))
         .route("/api/{*path}", any(ollama_api));

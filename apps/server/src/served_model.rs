@@ -17,6 +17,7 @@ use crate::error::ApiError;
 use crate::field_path::IgnoredFields;
 use crate::limits::{READ_WAIT, READERS_MAX};
 use crate::metrics::Metrics;
+use crate::response_store::ResponseStore;
 use crate::sessions::IdleSessions;
 
 #[derive(Clone, Debug)]
@@ -26,6 +27,7 @@ pub(crate) struct ServedOptions {
     pub requests_max: usize,
     pub idle_sessions_max: usize,
     pub write_time: Duration,
+    pub responses: Arc<ResponseStore>,
 }
 
 pub(crate) struct ServedModel {
@@ -48,6 +50,8 @@ pub(crate) struct ServedModel {
     /// whose accounting relies on the budget at load time.
     pub memory_max: Option<u64>,
     pub metrics: Arc<Metrics>,
+    /// Stored responses of the server.
+    pub responses: Arc<ResponseStore>,
     /// True if no request can succeed before the model is reopened.
     stale: AtomicBool,
     /// Resources that must outlive the model.
@@ -76,6 +80,7 @@ impl ServedModel {
             tool_style: options.tool_style,
             write_time: options.write_time,
             metrics,
+            responses: Arc::clone(&options.responses),
             stale: AtomicBool::new(false),
             _hold: hold,
         }

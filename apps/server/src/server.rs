@@ -10,9 +10,10 @@ use crate::access::Access;
 use crate::body::BodyBudget;
 use crate::error::ApiError;
 use crate::field_path::{IgnoredFields, UnknownFields};
-use crate::limits::ConnectionLimits;
+use crate::limits::{ConnectionLimits, STORED_RESPONSES_BYTES_MAX};
 use crate::metrics::Metrics;
 use crate::pool::Pool;
+use crate::response_store::ResponseStore;
 use crate::sampling::without_tag;
 use crate::served_model::ServedOptions;
 use crate::single_model::{Reopen, SingleModel};
@@ -31,6 +32,8 @@ pub struct ServerOptions {
     pub requests_max: usize,
     /// Maximum number of idle sessions kept for follow-up requests.
     pub idle_sessions_max: usize,
+    /// Maximum size in bytes of all stored responses (`store` of `/v1/responses`); 0 stores none.
+    pub stored_responses_bytes_max: usize,
     /// Connection limits.
     pub connections: ConnectionLimits,
     /// Treatment of tools for models whose chat template has no place for them.
@@ -46,6 +49,7 @@ impl Default for ServerOptions {
             choices_max: 8,
             requests_max: 256,
             idle_sessions_max: 16,
+            stored_responses_bytes_max: STORED_RESPONSES_BYTES_MAX,
             connections: ConnectionLimits::default(),
             tool_style: ToolStyle::Generic,
             unknown_fields: UnknownFields::default(),
@@ -64,6 +68,7 @@ struct Inner {
     options: ServerOptions,
     models: OnceLock<Models>,
     bodies: BodyBudget,
+    responses: Arc<ResponseStore>,
 }
 
 #[derive(Debug)]
@@ -77,7 +82,9 @@ impl Server {
     /// Creates a server without a model. Requests fail with "Loading model" until one is set.
     pub fn new(options: ServerOptions) -> Self {
         let bodies = BodyBudget::new(options.connections.bodies_bytes_max);
-        Self { inner: Arc::new(Inner { options, models: OnceLock::new(), bodies }) }
+        let responses = Arc::new(ResponseStore::new(options.stored_responses_bytes_max));
+        let models = OnceLock::new();
+        Self { inner: Arc::new(Inner { options, models, bodies, responses }) }
     }
 
     /// Serves `model` under the name `id`. Ignored if the server has a model already.
@@ -117,6 +124,7 @@ impl Server {
             requests_max: options.requests_max,
             idle_sessions_max: options.idle_sessions_max,
             write_time: options.connections.write_time,
+            responses: Arc::clone(&self.inner.responses),
         }
     }
 
@@ -131,6 +139,11 @@ impl Server {
 
     pub(crate) fn bodies(&self) -> &BodyBudget {
         &self.inner.bodies
+    }
+
+    /// Returns the stored responses of all models.
+    pub(crate) fn responses(&self) -> &ResponseStore {
+        &self.inner.responses
     }
 
     pub(crate) fn connection_limits(&self) -> &ConnectionLimits {

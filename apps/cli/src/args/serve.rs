@@ -1,6 +1,7 @@
 //! Arguments of `nestling serve`: addresses, access control and served models.
 
 use super::{ModelArgs, ResourceArgs};
+use crate::bytes::ByteSize;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 A browser finds a chat at http://127.0.0.1:8080/.
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, /status, /plan,
-/v1/responses, /memory, /tokenize, /detokenize, /tokenizer_info; of Anthropic's API /v1/messages,
+/v1/responses, /v1/responses/ID, /memory, /tokenize, /detokenize, /tokenizer_info; of Anthropic's API /v1/messages,
 /v1/messages/count_tokens; of Ollama's API /api/chat, /api/generate, /api/tags,
 /api/show, /api/ps, /api/version.
 
@@ -80,6 +81,11 @@ pub struct ListenArgs {
     #[arg(long, env = "NESTLING_NO_GENERIC_TOOLS")]
     #[arg(value_parser = FalseyValueParser::new())]
     pub no_generic_tools: bool,
+
+    /// Memory for the responses that clients of /v1/responses continue by their id; the ones used longest ago
+    /// leave first, and 0 stores none
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", env = "NESTLING_STORED_RESPONSES")]
+    pub stored_responses: ByteSize,
 
     /// Name of the model for clients [default: its file or folder name without the extension]
     #[arg(long, value_name = "NAME", env = "NESTLING_ALIAS")]

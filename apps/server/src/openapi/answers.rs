@@ -51,6 +51,13 @@ pub(super) fn all() -> Value {
                 "output": { "type": "array", "items": answer(&["id", "type", "status"], json!({})) },
             }),
         ),
+        "ResponseDeleted": answer(&["id", "object", "deleted"], json!({
+            "id": text, "object": { "const": "response" }, "deleted": { "const": true },
+        })),
+        "ResponseItems": answer(&["object", "data", "first_id", "last_id", "has_more"], json!({
+            "object": { "const": "list" }, "data": { "type": "array", "items": { "type": "object" } },
+            "has_more": { "type": "boolean" },
+        })),
         "MessageAnswer": answer(
             &["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"],
             json!({

@@ -141,6 +141,8 @@ fn response() -> Value {
         "top_p": number(0.0, 1.0),
         "top_logprobs": integer(0, TOP_LOGPROBS_MAX),
         "include": list(&anything(), 0, TOOLS_MAX),
+        "store": flag(),
+        "previous_response_id": text(TEXT_BYTES_MAX),
         "max_output_tokens": token_limit(),
         "stream": flag(),
         "stream_options": object(&[], json!({ "include_obfuscation": flag() })),

@@ -11,6 +11,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use crate::error::json_response;
+use crate::limits::ITEMS_MAX;
 use schema::component;
 
 /// API that defines the error format of a route.
@@ -52,6 +53,7 @@ enum ResponseType {
 }
 
 struct Route {
+    method: &'static str,
     path: &'static str,
     what: &'static str,
     /// Schema of the body of a POST; `None` for a GET.
@@ -60,7 +62,11 @@ struct Route {
 }
 
 const fn get(path: &'static str, what: &'static str, gives: ResponseType) -> Route {
-    Route { path, what, body: None, gives }
+    Route { method: "get", path, what, body: None, gives }
+}
+
+const fn delete(path: &'static str, what: &'static str, gives: ResponseType) -> Route {
+    Route { method: "delete", path, what, body: None, gives }
 }
 
 const fn post(
@@ -69,12 +75,12 @@ const fn post(
     body: &'static str,
     gives: ResponseType,
 ) -> Route {
-    Route { path, what, body: Some(body), gives }
+    Route { method: "post", path, what, body: Some(body), gives }
 }
 
 use ResponseType::{Json, JsonOrEvents, JsonOrLines, Text};
 
-const ROUTES: [Route; 25] = [
+const ROUTES: [Route; 28] = [
     get("/", "A page for chats.", Text("text/html")),
     get("/health", "Whether the server is ready.", Json("Health")),
     get("/v1/health", "Whether the server is ready.", Json("Health")),
@@ -96,11 +102,13 @@ const ROUTES: [Route; 25] = [
         "Completion",
         JsonOrEvents("CompletionAnswer"),
     ),
-    post(
-        "/v1/responses",
-        "OpenAI's responses, stateless.",
-        "Response",
-        JsonOrEvents("ResponseAnswer"),
+    post("/v1/responses", "OpenAI's responses.", "Response", JsonOrEvents("ResponseAnswer")),
+    get("/v1/responses/{id}", "A stored response.", Json("ResponseAnswer")),
+    delete("/v1/responses/{id}", "Deletes a stored response.", Json("ResponseDeleted")),
+    get(
+        "/v1/responses/{id}/input_items",
+        "The items that a stored response answers, with those of the responses that it continues.",
+        Json("ResponseItems"),
     ),
     post("/v1/messages", "Anthropic's messages.", "Messages", JsonOrEvents("MessageAnswer")),
     post("/v1/messages/count_tokens", "How long a prompt is.", "CountTokens", Json("TokenCount")),
@@ -122,8 +130,8 @@ pub(crate) async fn show() -> Response {
 fn document() -> Value {
     let mut paths = Map::new();
     for route in &ROUTES {
-        let method = if route.body.is_some() { "post" } else { "get" };
-        paths.insert(route.path.into(), json!({ method: operation(route) }));
+        let of_path = paths.entry(route.path).or_insert_with(|| json!({}));
+        of_path[route.method] = operation(route);
     }
     let mut schemas = Map::new();
     for more in [parts::all(), bodies::all(), foreign::all(), answers::all()] {
@@ -155,29 +163,47 @@ fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let mut operation = json!({
-        "summary": route.what, "operationId": id_of(route.path), "responses": responses(route),
+        "summary": route.what, "operationId": id_of(route), "responses": responses(route),
     });
     if let Some(body) = route.body {
         operation["requestBody"] = json!({
             "required": true, "content": { "application/json": { "schema": component(body) } },
         });
     }
-    let parameter = match route.path {
-        "/v1/models/{id}" => Some(("id", "path", true)),
-        "/tokenizer_info" => Some(("model", "query", false)),
-        _ => None,
-    };
-    if let Some((name, place, is_required)) = parameter {
-        operation["parameters"] = json!([{
-            "name": name, "in": place, "required": is_required, "schema": { "type": "string", "minLength": 1 },
-        }]);
+    let parameters = parameters(route.path);
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
     }
     operation
 }
 
-fn id_of(path: &str) -> String {
-    let letters = path.trim_matches('/').replace(['/', '.'], "_").replace(['{', '}'], "");
-    if letters.is_empty() { "page".into() } else { letters }
+fn parameters(path: &str) -> Vec<Value> {
+    let text = json!({ "type": "string", "minLength": 1 });
+    let mut all = Vec::new();
+    if path.contains("{id}") {
+        all.push(json!({ "name": "id", "in": "path", "required": true, "schema": text }));
+    }
+    let in_query = |name: &str, schema: Value| json!({ "name": name, "in": "query", "required": false, "schema": schema });
+    match path {
+        "/tokenizer_info" => all.push(in_query("model", text)),
+        "/v1/responses/{id}/input_items" => {
+            let limit = json!({ "type": "integer", "minimum": 1, "maximum": ITEMS_MAX });
+            all.push(in_query("limit", limit));
+            all.push(in_query("order", json!({ "enum": ["asc", "desc"] })));
+            all.push(in_query("after", text));
+        }
+        _ => {}
+    }
+    all
+}
+
+fn id_of(route: &Route) -> String {
+    let letters = route.path.trim_matches('/').replace(['/', '.'], "_").replace(['{', '}'], "");
+    match (letters.is_empty(), route.method) {
+        (true, _) => "page".into(),
+        (false, "delete") => format!("delete_{letters}"),
+        (false, _) => letters,
+    }
 }
 
 fn errors_of(path: &str) -> Errors {
@@ -240,7 +266,7 @@ fn words_of(status: &str) -> &'static str {
         "400" => "Malformed, or a field that is missing, unknown, not supported or out of range.",
         "401" => "A key is needed.",
         "403" => "Unknown host or origin.",
-        "404" => "No such route or model.",
+        "404" => "No such route, model or response.",
         "405" => "No method of this route.",
         "408" => "The body came too slowly.",
         "409" => "The model is not open.",

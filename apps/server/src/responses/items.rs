@@ -4,32 +4,41 @@ use nestling::engine::text::MessageContent;
 use nestling::{Message, Role, ToolCall};
 use serde_json::{Value, json};
 
+use super::sealed::opened;
 use crate::error::ApiError;
-use crate::field_path::FieldPath;
+use crate::field_path::{FieldPath, IgnoredFields};
 use crate::fields::Fields;
 use crate::limits::{
     BODY_BYTES_MAX, CALLS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX, TEXT_BYTES_MAX, TOOLS_MAX,
 };
 use crate::parts::OMITTED;
 
-/// Reads `instructions` and `input` as chat messages. Tools among the items are added to `tools`.
+/// Reads `instructions`, the items of earlier responses and `input` as chat messages. Tools among the items are
+/// added to `tools`.
 ///
 /// # Errors
 /// Returns an error if the input is missing or too long, or for the first invalid item.
 pub(super) fn take(
     fields: &mut Fields,
     instructions: Option<&str>,
+    earlier: Vec<Value>,
 ) -> Result<Vec<Message>, ApiError> {
     let mut history = History::default();
     history.messages.extend(instructions.map(Message::system));
-    let name = "input";
+    let (name, is_first) = ("input", earlier.is_empty());
+    let count = earlier.len();
+    // What these items have and the server ignores was reported with their own requests.
+    let place = FieldPath::request(IgnoredFields::default()).field("previous_response_id");
+    for (index, item) in earlier.into_iter().enumerate() {
+        history.read(Fields::new(place.item(index), item)?)?;
+    }
     match fields.require(name)? {
         Value::String(text) => history.messages.push(Message::user(text)),
-        Value::Array(items) if items.len() > MESSAGES_MAX => {
-            let message = format!("at most {MESSAGES_MAX} items, found {}", items.len());
+        Value::Array(items) if count + items.len() > MESSAGES_MAX => {
+            let message = format!("at most {MESSAGES_MAX} items, found {}", count + items.len());
             return Err(fields.invalid(name, message));
         }
-        Value::Array(items) if items.is_empty() && instructions.is_none() => {
+        Value::Array(items) if items.is_empty() && instructions.is_none() && is_first => {
             return Err(fields.invalid(name, "at least one item was expected"));
         }
         Value::Array(items) => {
@@ -85,10 +94,6 @@ impl History {
                 // Default: no tools.
                 self.tools.extend(fields.list("tools", TOOLS_MAX)?.unwrap_or_default());
             }
-            "item_reference" => {
-                let message = "nothing is stored between requests; send the item itself";
-                return Err(fields.unsupported("type", message));
-            }
             // Items of hosted tools in an answer of another server.
             _ => return fields.place().ignore(),
         }
@@ -131,16 +136,23 @@ impl History {
     }
 
     fn reasoning(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
-        // Opaque to this server, whose reasoning items have `content`.
-        fields.text("encrypted_content", BODY_BYTES_MAX)?;
-        let mut all = Vec::new();
+        let sealed = fields.text("encrypted_content", BODY_BYTES_MAX)?;
+        let (mut all, mut has_content) = (Vec::new(), false);
         for (name, kind) in [("content", "reasoning_text"), ("summary", "summary_text")] {
             if let Some(parts) = fields.take(name) {
                 let text = texts(&fields.at(name), parts, &[kind], true)?;
+                has_content |= name == "content" && !text.is_empty();
                 // The summary is used if there is no reasoning text.
                 if !text.is_empty() && all.is_empty() {
                     all.push(text);
                 }
+            }
+        }
+        // Clients that keep nothing but the opaque text send it in place of the reasoning.
+        if let Some(text) = sealed.filter(|_| !has_content) {
+            match opened(&text) {
+                Some(text) => all = vec![text],
+                None => fields.ignore("encrypted_content")?,
             }
         }
         let message = self.assistant()?;

@@ -1,8 +1,11 @@
-//! `POST /v1/responses`. Nothing is stored between requests.
+//! `/v1/responses`: OpenAI's Responses API, with the last responses kept in memory.
 
+mod history;
 mod items;
 mod reply;
 mod request;
+mod sealed;
+mod stored;
 mod stream;
 mod tools;
 
@@ -20,6 +23,7 @@ use crate::parts::Parts;
 use crate::server::ServedModel;
 use reply::Reply;
 use request::ResponseRequest;
+pub(crate) use stored::{delete, input_items, show};
 
 /// # Errors
 /// Returns an error if the request is invalid or its generation cannot start.
@@ -29,9 +33,11 @@ pub(crate) async fn create(
     caller: Caller,
 ) -> Result<Response, ApiError> {
     // Schemas are compiled here, which may take long.
-    let (request, slot) = served.read(move |served| ResponseRequest::read(fields, served)).await?;
-    let ResponseRequest { job, stream, echo, forms, has_logprobs } = request;
-    let reply = Reply::new(&served, echo, forms, has_logprobs);
+    let owner = caller.owner();
+    let read = move |served: &ServedModel| ResponseRequest::read(fields, served, owner);
+    let (request, slot) = served.read(read).await?;
+    let ResponseRequest { job, stream, echo, forms, included, storage } = request;
+    let reply = Reply::new(&served, echo, forms, included, storage);
     let mut answers = answers::start(&served, job, slot, &caller).await?;
     if stream {
         let form = stream::ResponseStream::new(served, reply);
@@ -43,5 +49,5 @@ pub(crate) async fn create(
             ids.of(part, index);
         });
     }
-    Ok(json_response(StatusCode::OK, &reply.whole(&served.model, &parts, &ids)?))
+    Ok(json_response(StatusCode::OK, &reply.finish(&served, &parts, &ids)?))
 }

@@ -3,10 +3,13 @@
 use nestling::{FinishReason, GenerationSummary, Model, TokenEvent};
 use serde_json::{Map, Value, json};
 
+use super::sealed::sealed;
 use super::tools::{INPUT, ToolForm, ToolForms};
+use crate::access::Owner;
 use crate::error::ApiError;
 use crate::logprobs::of_response;
 use crate::parts::{Kind, Part, Parts};
+use crate::response_store::StoredResponse;
 use crate::server::{ServedModel, unix_seconds};
 use crate::usage::random;
 
@@ -65,7 +68,25 @@ pub(super) struct Reply {
     model: String,
     echo: Map<String, Value>,
     forms: ToolForms,
+    included: Included,
+    storage: ReplyStorage,
+}
+
+/// Output that a request asks for besides the text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Included {
     pub has_logprobs: bool,
+    /// True if reasoning items carry their text in an opaque form as well.
+    pub has_sealed_reasoning: bool,
+}
+
+/// What is stored with a reply, and for whom.
+#[derive(Clone, Debug)]
+pub(super) struct ReplyStorage {
+    pub owner: Owner,
+    pub previous: Option<String>,
+    /// Input items of the request. `None` if the response is not stored.
+    pub input: Option<Vec<Value>>,
 }
 
 impl Reply {
@@ -73,10 +94,12 @@ impl Reply {
         served: &ServedModel,
         echo: Map<String, Value>,
         forms: ToolForms,
-        has_logprobs: bool,
+        included: Included,
+        storage: ReplyStorage,
     ) -> Self {
         let id = format!("resp_{:016x}{:016x}", random(), random());
-        Self { id, created: unix_seconds(), model: served.id.clone(), echo, forms, has_logprobs }
+        let (created, model) = (unix_seconds(), served.id.clone());
+        Self { id, created, model, echo, forms, included, storage }
     }
 
     fn object(&self, status: &str, output: Vec<Value>) -> Map<String, Value> {
@@ -93,9 +116,9 @@ impl Reply {
         object.extend(self.echo.clone());
         for (name, value) in [
             ("background", false.into()),
-            ("previous_response_id", Value::Null),
+            ("previous_response_id", self.storage.previous.clone().into()),
             ("service_tier", "default".into()),
-            ("store", false.into()),
+            ("store", self.storage.input.is_some().into()),
             ("truncation", "disabled".into()),
         ] {
             object.insert(name.into(), value);
@@ -108,11 +131,32 @@ impl Reply {
         self.object("in_progress", Vec::new()).into()
     }
 
-    /// Returns a complete response.
+    /// Returns a complete response, which is stored if it was asked for.
     ///
     /// # Errors
     /// An internal error if the completion has not ended.
-    pub fn whole(&self, model: &Model, parts: &Parts, ids: &Ids) -> Result<Value, ApiError> {
+    pub fn finish(
+        &self,
+        served: &ServedModel,
+        parts: &Parts,
+        ids: &Ids,
+    ) -> Result<Value, ApiError> {
+        let response = self.whole(&served.model, parts, ids)?;
+        if let Some(input) = &self.storage.input {
+            let own = input.iter().filter_map(|item| item["id"].as_str().map(str::to_owned));
+            let stored = StoredResponse {
+                owner: self.storage.owner,
+                previous: self.storage.previous.clone(),
+                item_ids: own.chain(ids.list.iter().cloned()).collect(),
+                input: Value::from(input.as_slice()).to_string(),
+                response: response.to_string(),
+            };
+            served.responses.insert(self.id.clone(), stored);
+        }
+        Ok(response)
+    }
+
+    fn whole(&self, model: &Model, parts: &Parts, ids: &Ids) -> Result<Value, ApiError> {
         let finished = parts.end()?;
         let cut = is_cut(finished);
         let output = parts.list.iter().zip(&ids.list).enumerate().map(|(index, (part, id))| {
@@ -146,9 +190,15 @@ impl Reply {
         let content: Vec<Value> = is_whole.then(|| self.content(model, part)).into_iter().collect();
         let word = status.word();
         match &part.kind {
-            Kind::Reasoning => json!({
-                "id": id, "type": "reasoning", "summary": [], "content": content, "status": word,
-            }),
+            Kind::Reasoning => {
+                let mut item = json!({
+                    "id": id, "type": "reasoning", "summary": [], "content": content, "status": word,
+                });
+                if is_whole && self.included.has_sealed_reasoning {
+                    item["encrypted_content"] = sealed(&part.text).into();
+                }
+                item
+            }
             Kind::Text => json!({
                 "id": id, "type": "message", "role": "assistant", "status": word, "content": content,
             }),
@@ -207,7 +257,7 @@ impl Reply {
 
     /// Returns the log-probabilities of tokens; empty if they were not requested.
     pub fn logprobs(&self, model: &Model, tokens: &[TokenEvent]) -> Value {
-        if self.has_logprobs { of_response(model, tokens) } else { json!([]) }
+        if self.included.has_logprobs { of_response(model, tokens) } else { json!([]) }
     }
 }
 

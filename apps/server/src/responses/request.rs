@@ -3,8 +3,11 @@
 use nestling::{GenerateOptions, SamplingParams};
 use serde_json::{Map, Value, json};
 
+use super::history::{self, RequestHistory};
 use super::items;
+use super::reply::{Included, ReplyStorage};
 use super::tools::{self, ToolForms};
+use crate::access::Owner;
 use crate::answer_form::{self, AnswerForm};
 use crate::answers::Job;
 use crate::conversation::ConversationFields;
@@ -26,19 +29,22 @@ pub(super) struct ResponseRequest {
     /// Request fields that replies repeat.
     pub echo: Map<String, Value>,
     pub forms: ToolForms,
-    pub has_logprobs: bool,
+    pub included: Included,
+    pub storage: ReplyStorage,
 }
 
 impl ResponseRequest {
     /// # Errors
     /// Returns an error for the first field that is missing, unknown, unsupported or invalid.
-    pub fn read(mut fields: Fields, served: &ServedModel) -> Result<Self, ApiError> {
+    pub fn read(mut fields: Fields, served: &ServedModel, owner: Owner) -> Result<Self, ApiError> {
         let model = &served.model;
         let mut echo = echo(&fields);
         field_rules::apply(&mut fields, RESPONSE)?;
         check_model(&mut fields, served)?;
         let instructions = fields.text("instructions", BODY_BYTES_MAX)?;
-        let messages = items::take(&mut fields, instructions.as_deref())?;
+        let RequestHistory { previous, earlier, kept } =
+            history::take(&mut fields, &served.responses, owner)?;
+        let messages = items::take(&mut fields, instructions.as_deref(), earlier)?;
         let (tools, forms) = tools::take(&mut fields, served)?;
         let form = text_form(&mut fields)?;
         let form = answer_form::or_guided(&mut fields, form, "text.format")?;
@@ -46,8 +52,7 @@ impl ResponseRequest {
         reasoning::take_reasoning(&mut fields, model, &mut arguments)?;
         let mut sampling = basic_sampling(&mut fields, model, 0.0..=2.0)?;
         check_sampling(&fields, &sampling)?;
-        sampling.top_logprobs = top_logprobs(&mut fields)?;
-        let has_logprobs = sampling.top_logprobs.is_some();
+        let included = take_included(&mut fields, &mut sampling)?;
         say(&mut echo, &sampling);
         let max_tokens = tokens_max(&mut fields, "max_output_tokens")?;
         let group = group(&mut fields)?;
@@ -68,7 +73,8 @@ impl ResponseRequest {
             calls_max,
             param: "input",
         };
-        Ok(Self { job, stream, echo, has_logprobs, forms })
+        let storage = ReplyStorage { owner, previous, input: kept };
+        Ok(Self { job, stream, echo, forms, included, storage })
     }
 }
 
@@ -131,20 +137,23 @@ fn text_form(fields: &mut Fields) -> Result<Option<AnswerForm>, ApiError> {
     Ok(guide)
 }
 
-/// Returns the number of alternatives per token, or `None` without log-probabilities.
-fn top_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+/// Reads `include` and `top_logprobs`, and sets the number of alternatives per token.
+fn take_included(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<Included, ApiError> {
     let name = "include";
     // Default: no additional output.
     let included = fields.list(name, TOOLS_MAX)?.unwrap_or_default();
     let is_logprobs = |item: &Value| item == "message.output_text.logprobs";
     let place = fields.at(name);
-    let others = included.iter().enumerate().filter(|(_, item)| !is_logprobs(item));
+    let is_sealed = |item: &Value| item == "reasoning.encrypted_content";
+    let is_known = |item: &Value| is_logprobs(item) || is_sealed(item);
+    let others = included.iter().enumerate().filter(|(_, item)| !is_known(item));
     others.map(|(index, _)| place.item(index)).try_for_each(|item| item.ignore())?;
     let top = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX)?;
     let is_asked = included.iter().any(is_logprobs) || top.is_some_and(|top| top > 0);
     // Default: only the log-probability of the sampled token.
     let top = usize::try_from(top.unwrap_or(0)).unwrap_or(0);
-    Ok(is_asked.then_some(top))
+    sampling.top_logprobs = is_asked.then_some(top);
+    Ok(Included { has_logprobs: is_asked, has_sealed_reasoning: included.iter().any(is_sealed) })
 }
 
 /// Checks `metadata`, which replies repeat.

@@ -45,7 +45,7 @@ impl StreamFormat for ResponseStream {
 
     fn end(&mut self, out: &mut Frames) {
         let Writer { served, reply, ids, .. } = &self.writer;
-        match reply.whole(&served.model, &self.parts, ids) {
+        match reply.finish(served, &self.parts, ids) {
             Ok(response) => {
                 let is_cut = self.parts.finished.as_ref().is_some_and(is_cut);
                 let kind = if is_cut { "response.incomplete" } else { "response.completed" };

@@ -197,7 +197,24 @@ def responses(api):
     bad = openai.BadRequestError
     raises(bad, lambda: ask(**same, previous_response_id="resp_1"), param="previous_response_id")
     raises(bad, lambda: ask(**same, tools=[{"type": "web_search"}]), code="unsupported_parameter")
-    raises(openai.InternalServerError, lambda: api.responses.retrieve("resp_1"), status_code=501)
+    raises(openai.NotFoundError, lambda: api.responses.retrieve("resp_1"), code="response_not_found")
+
+
+def stored_responses(api):
+    def ask(**more):
+        return api.responses.create(model="story", temperature=0, max_output_tokens=12, **more)
+
+    first = ask(input=STORY)
+    second = ask(input="Go on.", previous_response_id=first.id)
+    turns = [*STORY, *first.output, {"role": "user", "content": "Go on."}]
+    assert second.output_text == ask(input=turns, store=False).output_text
+    assert api.responses.retrieve(first.id) == first
+    items = list(api.responses.input_items.list(second.id, order="asc", limit=1))
+    assert [item.content[0].text for item in items] == [STORY[0]["content"], first.output_text, "Go on."]
+    api.responses.delete(first.id)
+    raises(openai.NotFoundError, lambda: api.responses.retrieve(first.id), code="response_not_found")
+    lost = {"input": "Go on.", "previous_response_id": second.id}
+    raises(openai.BadRequestError, lambda: ask(**lost), code="previous_response_not_found")
 
 
 def response_tools(api):
@@ -224,7 +241,7 @@ def main(program):
         keys.write_text(KEY + "\n")
         with Served(program, BUNDLED, "story", "--api-key-file", str(keys)) as served:
             api = client(served)
-            for check in [models, chats, schemas, completions, responses]:
+            for check in [models, chats, schemas, completions, responses, stored_responses]:
                 check(api)
                 print("ok", check.__name__)
             errors(api, served)

@@ -18,6 +18,7 @@ mod openapi;
 mod page;
 mod responses;
 mod several;
+mod stored_responses;
 mod tools;
 
 use axum::body::Body;

@@ -28,7 +28,7 @@ pub fn open_bundled(budget: u64) -> Model {
 /// Opens a separate instance of a model with random weights and tool support.
 pub fn open_tools(budget: u64) -> Model {
     let folder = tempfile::tempdir().unwrap();
-    make_tool_model(folder.path());
+    make_tool_model(folder.path(), TEMPLATE);
     open_within(folder.path(), budget)
 }
 
@@ -45,7 +45,7 @@ fn open_within(path: &Path, budget: u64) -> Model {
     open_with(path, &options, &mut |_| {}, &CancelToken::new()).unwrap()
 }
 
-fn bundled_model() -> &'static Model {
+pub fn bundled_model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| open(&at("models/nestling-storyteller.nest")))
 }
@@ -83,7 +83,20 @@ pub fn tool_server() -> Server {
     static MODEL: OnceLock<Model> = OnceLock::new();
     let model = MODEL.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        make_tool_model(folder.path());
+        make_tool_model(folder.path(), TEMPLATE);
+        open(folder.path())
+    });
+    let server = Server::new(ServerOptions::default());
+    server.set_model(model.clone(), NAME);
+    server
+}
+
+/// Returns a server of a random model whose answers begin with reasoning, and whose prompts repeat it.
+pub fn reasoning_server() -> Server {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    let model = MODEL.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        make_tool_model(folder.path(), REASONING_TEMPLATE);
         open(folder.path())
     });
     let server = Server::new(ServerOptions::default());
@@ -92,7 +105,7 @@ pub fn tool_server() -> Server {
 }
 
 /// Writes a random model with a longer context and a chat template in Qwen3's style.
-fn make_tool_model(folder: &Path) {
+fn make_tool_model(folder: &Path, template: &str) {
     let source = at("engine/runtime/tests/data/tiny-qwen3-moe");
     for entry in std::fs::read_dir(source).unwrap() {
         let entry = entry.unwrap();
@@ -105,7 +118,7 @@ fn make_tool_model(folder: &Path) {
         std::fs::write(path, json.to_string()).unwrap();
     };
     edit("config.json", &|json| json["max_position_embeddings"] = 4096.into());
-    edit("tokenizer_config.json", &|json| json["chat_template"] = TEMPLATE.into());
+    edit("tokenizer_config.json", &|json| json["chat_template"] = template.into());
 }
 
 const TEMPLATE: &str = "\
@@ -115,3 +128,8 @@ Answer with <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call><|im_end|>
 {% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}\
 <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n\
 {% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
+
+const REASONING_TEMPLATE: &str = "\
+{% for m in messages %}<|im_start|>{{ m.role }}\n\
+{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}\
+{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";

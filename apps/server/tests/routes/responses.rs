@@ -258,7 +258,8 @@ fn bad_items() -> Vec<(Value, &'static str)> {
         (json!({ "input": ["x"] }), "input[0]"),
         (item(json!({ "role": "robot", "content": "x" })), "input[0].role"),
         (item(json!({ "role": "user" })), "input[0].content"),
-        (item(json!({ "type": "item_reference", "id": "x" })), "input[0].type"),
+        (item(json!({ "type": "item_reference", "id": "x" })), "input[0].id"),
+        (item(json!({ "type": "item_reference" })), "input[0].id"),
         (
             item(json!({ "type": "function_call", "call_id": "x", "arguments": "{}" })),
             "input[0].name",
@@ -317,7 +318,10 @@ fn responses_with_wrong_fields_are_refused_by_name() {
     let error = post(&server, RESPONSES, &response_with(&json!({ "model": "gpt" }))).error(404);
     assert_eq!(error["code"], "model_not_found");
     for path in ["/v1/responses/resp_1", "/v1/responses/resp_1/input_items"] {
-        crate::get(&server, path).error(501);
+        assert_eq!(crate::get(&server, path).error(404)["code"], "response_not_found");
+    }
+    for path in ["/v1/responses/resp_1/cancel", "/v1/responses/compact"] {
+        post(&server, path, &json!({})).error(501);
     }
     crate::get(&server, RESPONSES).error(405);
 }
