@@ -6,6 +6,7 @@ Every reply and every event must have the types of the package (`_strict_respons
 arrive as its exceptions.
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -72,11 +73,14 @@ def messages(api):
     assert ask(**{**same, "messages": turns}, system=system).content
 
 
-def schemas(api):
+def schemas(api, model):
     form = {"format": {"type": "json_schema", "schema": SCHEMA}}
-    same = dict(model="story", messages=STORY, max_tokens=120, extra_body={"temperature": 0})
+    same = dict(model=model, messages=STORY, max_tokens=120, extra_body={"temperature": 0})
     whole = api.messages.create(**same, output_config=form)
-    assert whole.stop_reason == "end_turn" and whole.content[0].text.startswith("{")
+    person = json.loads(whole.content[0].text)
+    assert whole.stop_reason == "end_turn" and set(person) == {"name", "age"} and 1 <= person["age"] <= 99
+    with api.messages.stream(**same, output_config=form) as stream:
+        assert json.loads("".join(stream.text_stream)) == person
 
 
 def errors(api, served):
@@ -99,13 +103,13 @@ def errors(api, served):
     assert client(served, auth_token=KEY).messages.create(**same).usage.output_tokens == 4
 
 
-def tools(api):
+def tools(api, model):
     offered = [
         {"name": "person", "description": "d", "input_schema": SCHEMA, "strict": True},
         {"name": "now", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}},
     ]
     named = {"type": "tool", "name": "person"}
-    same = dict(model="tools", messages=STORY, tools=offered, max_tokens=400, extra_body={"temperature": 0})
+    same = dict(model=model, messages=STORY, tools=offered, max_tokens=400, extra_body={"temperature": 0})
     whole = api.messages.create(**same, tool_choice=named)
     assert whole.stop_reason == "tool_use", whole
     (call,) = whole.content
@@ -132,14 +136,17 @@ def main(program):
         keys.write_text(KEY + "\n")
         with Served(program, BUNDLED, "story", "--api-key-file", str(keys)) as served:
             api = client(served)
-            for check in [messages, schemas]:
-                check(api)
+            messages(api)
+            print("ok anthropic messages")
+            for check in [schemas, tools]:
+                check(api, "story")
                 print("ok anthropic", check.__name__)
             errors(api, served)
             print("ok anthropic errors")
         with Served(program, tool_model(Path(folder) / "tools"), "tools") as served:
-            tools(client(served))
-            print("ok anthropic tools")
+            for check in [schemas, tools]:
+                check(client(served), "tools")
+                print("ok anthropic", check.__name__, "natively")
 
 
 if __name__ == "__main__":

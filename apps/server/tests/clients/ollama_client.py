@@ -21,6 +21,9 @@ SCHEMA = {
 }
 
 
+ASKED = [{"role": "user", "content": "Who are you?"}]
+
+
 def client(served):
     return ollama.Client(host=served.url.removesuffix("/v1"), timeout=60)
 
@@ -93,14 +96,44 @@ def person(name: str, age: int) -> str:
     return f"{name} {age}"
 
 
-def tools(api):
-    call = {"function": {"name": "person", "arguments": {"name": "Ann", "age": 3}}}
-    turns = [*STORY, {"role": "assistant", "content": "", "tool_calls": [call]},
-             {"role": "tool", "tool_name": "person", "content": "noted"}]
-    options = {"temperature": 0, "num_predict": 4}
-    plain = api.chat("tools", STORY, options=options)
-    offered = api.chat("tools", turns, tools=[person], options=options)
-    assert offered.prompt_eval_count > plain.prompt_eval_count
+def is_person(fields):
+    return set(fields) == {"name", "age"} and 1 <= fields["age"] <= 99 and len(fields["name"]) <= 12
+
+
+def schemas(api, model):
+    same = dict(model=model, messages=STORY, format=SCHEMA, options={"temperature": 0, "num_predict": 120})
+    person = json.loads(api.chat(**same).message.content)
+    assert is_person(person), person
+    assert json.loads("".join(part.message.content for part in api.chat(**same, stream=True))) == person
+
+
+def called(api, model, seed):
+    """Returns a message with a call, after comparing it with its stream, or None if there is no call."""
+    options = {"temperature": 1, "seed": seed, "num_predict": 200}
+    # The package describes functions by their types and comments, and drops bounds from schemas of tools.
+    same = dict(model=model, messages=ASKED, tools=[person], format=SCHEMA, options=options)
+    whole = api.chat(**same).message
+    for call in whole.tool_calls or []:
+        fields = call.function.arguments
+        assert call.function.name == "person" and isinstance(fields["name"], str), whole
+        assert isinstance(fields["age"], int), whole
+    parts = [part.message for part in api.chat(**same, stream=True)] if whole.tool_calls else []
+    assert [call for part in parts for call in part.tool_calls or []] == list(whole.tool_calls or []), parts
+    return whole if parts else None
+
+
+def tools(api, model):
+    # Ollama has no tool choice. With a schema the model can only call the tool or answer in that form, depending on the
+    # seed.
+    calls = (called(api, model, seed) for seed in range(256))
+    message = next(message for message in calls if message)
+    results = [{"role": "tool", "tool_name": "person", "content": "Noted."} for _ in message.tool_calls]
+    turns = [*ASKED, message, *results]
+    options = {"temperature": 0, "num_predict": 8}
+    first = api.chat(model, ASKED, tools=[person], options=options)
+    after = api.chat(model, turns, tools=[person], options=options)
+    assert after.message.content and after.prompt_eval_count > first.prompt_eval_count
+    assert first.prompt_eval_count > api.chat(model, ASKED, options=options).prompt_eval_count
 
 
 def main(program):
@@ -109,10 +142,14 @@ def main(program):
         for check in [models, chats, generates, errors]:
             check(api)
             print("ok", check.__name__)
+        for check in [schemas, tools]:
+            check(api, "story")
+            print("ok", check.__name__)
     with tempfile.TemporaryDirectory() as folder:
         with Served(program, tool_model(Path(folder) / "tools"), "tools") as served:
-            tools(client(served))
-            print("ok tools")
+            for check in [schemas, tools]:
+                check(client(served), "tools")
+                print("ok", check.__name__, "natively")
 
 
 if __name__ == "__main__":

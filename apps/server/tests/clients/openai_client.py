@@ -71,10 +71,10 @@ def chats(api):
     assert ask(**{**same, "messages": parts, "stop": ["."]}).choices[0].message.content is not None
 
 
-def schemas(api):
+def schemas(api, model):
     form = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": SCHEMA}}
     ask = api.chat.completions.create
-    same = dict(model="story", messages=STORY, max_tokens=120, temperature=0)
+    same = dict(model=model, messages=STORY, max_tokens=120, temperature=0)
     whole = ask(**same, response_format=form)
     person = json.loads(whole.choices[0].message.content)
     assert set(person) == {"name", "age"} and 1 <= person["age"] <= 99
@@ -133,7 +133,7 @@ def errors(api, served):
         raises(openai.AuthenticationError, wrong.models.list, code="invalid_api_key", status_code=401)
 
 
-def tools(api):
+def tools(api, model):
     parameters = {**SCHEMA, "properties": SCHEMA["properties"]}
     offered = [
         {"type": "function", "function": {"name": "person", "description": "d", "parameters": parameters}},
@@ -142,7 +142,7 @@ def tools(api):
     ]
     ask = api.chat.completions.create
     named = {"type": "function", "function": {"name": "person"}}
-    same = dict(model="tools", messages=STORY, tools=offered, max_tokens=400, temperature=0)
+    same = dict(model=model, messages=STORY, tools=offered, max_tokens=400, temperature=0)
     whole = ask(**same, tool_choice=named).choices[0]
     assert whole.finish_reason == "tool_calls", whole
     (call,) = whole.message.tool_calls
@@ -217,10 +217,10 @@ def stored_responses(api):
     raises(openai.BadRequestError, lambda: ask(**lost), code="previous_response_not_found")
 
 
-def response_tools(api):
+def response_tools(api, model):
     offered = [{"type": "function", "name": "person", "parameters": SCHEMA, "strict": True}]
     named = {"type": "function", "name": "person"}
-    same = dict(model="tools", input=STORY, tools=offered, max_output_tokens=400, temperature=0)
+    same = dict(model=model, input=STORY, tools=offered, max_output_tokens=400, temperature=0)
     whole = api.responses.create(**same, tool_choice=named)
     (call,) = whole.output
     assert (whole.status, call.type, call.name) == ("completed", "function_call", "person"), whole
@@ -241,15 +241,18 @@ def main(program):
         keys.write_text(KEY + "\n")
         with Served(program, BUNDLED, "story", "--api-key-file", str(keys)) as served:
             api = client(served)
-            for check in [models, chats, schemas, completions, responses, stored_responses]:
+            for check in [models, chats, completions, responses, stored_responses]:
                 check(api)
+                print("ok", check.__name__)
+            for check in [schemas, tools, response_tools]:
+                check(api, "story")
                 print("ok", check.__name__)
             errors(api, served)
             print("ok errors")
         with Served(program, tool_model(Path(folder) / "tools"), "tools") as served:
-            for check in [tools, response_tools]:
-                check(client(served))
-                print("ok", check.__name__)
+            for check in [schemas, tools, response_tools]:
+                check(client(served), "tools")
+                print("ok", check.__name__, "natively")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -75,3 +76,11 @@ class Served:
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout=30)
         assert code == 0, f"the server ended with {code}: {self.process.stderr.read()}"
+
+
+def each_model(program):
+    """Yields a server of the bundled model, whose template has no tools, and then one of a model with native tools."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, name in [(BUNDLED, "story"), (tool_model(Path(folder) / "tools"), "tools")]:
+            with Served(program, path, name) as served:
+                yield served, name
