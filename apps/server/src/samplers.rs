@@ -1,6 +1,6 @@
 //! Request fields of the samplers that llama.cpp's and Ollama's servers have besides OpenAI's.
 
-use nestling::{SamplerKind, SamplingParams};
+use nestling::{SamplerKind, SamplingOptions};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -14,13 +14,13 @@ pub(crate) const NUMBER_MAX: f64 = 1e6;
 pub(crate) struct NumberField {
     pub name: &'static str,
     pub most: f64,
-    of: fn(&mut SamplingParams) -> &mut f32,
+    of: fn(&mut SamplingOptions) -> &mut Option<f32>,
 }
 
 const fn field(
     name: &'static str,
     most: f64,
-    of: fn(&mut SamplingParams) -> &mut f32,
+    of: fn(&mut SamplingOptions) -> &mut Option<f32>,
 ) -> NumberField {
     NumberField { name, most, of }
 }
@@ -38,57 +38,42 @@ pub(crate) const NUMBERS: [NumberField; 9] = [
     field("dynatemp_exponent", NUMBER_MAX, |sampling| &mut sampling.dynatemp_exponent),
 ];
 
-/// Reads the samplers. Missing values stay as they are.
+/// Reads the samplers. Missing values are left to the model's defaults.
 ///
 /// # Errors
 /// Returns an error for the first value that is out of range.
-pub(crate) fn take(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+pub(crate) fn take(fields: &mut Fields, sampling: &mut SamplingOptions) -> Result<(), ApiError> {
     for NumberField { name, most, of } in NUMBERS {
-        if let Some(number) = fields.number(name, 0.0..=most)? {
-            *of(sampling) = number;
-        }
+        *of(sampling) = fields.number(name, 0.0..=most)?;
     }
     // As for top-p, 0 keeps one token.
-    sampling.typical_p = sampling.typical_p.max(f32::MIN_POSITIVE);
-    if let Some(sigmas) = fields.number("top_n_sigma", -1.0..=NUMBER_MAX)? {
-        sampling.top_n_sigma = sigmas;
-    }
-    for (name, value) in [
-        ("repeat_last_n", &mut sampling.repeat_last_n),
-        ("dry_penalty_last_n", &mut sampling.dry_penalty_last_n),
-    ] {
-        if let Some(tokens) = window(fields, name)? {
-            *value = tokens;
-        }
-    }
+    sampling.typical_p = sampling.typical_p.map(|share| share.max(f32::MIN_POSITIVE));
+    sampling.top_n_sigma = fields.number("top_n_sigma", -1.0..=NUMBER_MAX)?;
+    sampling.repeat_last_n = window(fields, "repeat_last_n")?;
+    sampling.dry_penalty_last_n = window(fields, "dry_penalty_last_n")?;
     counts(fields, sampling)?;
     lists(fields, sampling)
 }
 
-fn counts(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+fn counts(fields: &mut Fields, sampling: &mut SamplingOptions) -> Result<(), ApiError> {
     for (name, most, value) in [
         ("mirostat", 2, &mut sampling.mirostat),
         ("dry_allowed_length", TOKENS_MAX, &mut sampling.dry_allowed_length),
     ] {
-        let count = fields.integer(name, 0..=most)?;
         // The ranges fit into the type.
-        if let Some(count) = count.and_then(|count| u32::try_from(count).ok()) {
-            *value = count;
-        }
+        *value = fields.integer(name, 0..=most)?.and_then(|count| u32::try_from(count).ok());
     }
     Ok(())
 }
 
-fn lists(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
-    if let Some(breakers) = texts(fields, "dry_sequence_breakers")? {
-        sampling.dry_sequence_breakers = breakers;
-    }
+fn lists(fields: &mut Fields, sampling: &mut SamplingOptions) -> Result<(), ApiError> {
+    sampling.dry_sequence_breakers = texts(fields, "dry_sequence_breakers")?;
     let name = "samplers";
     if let Some(names) = texts(fields, name)? {
         let kinds = names.iter().map(|kind| {
             kind.parse::<SamplerKind>().map_err(|error| fields.unsupported(name, error.to_string()))
         });
-        sampling.samplers = kinds.collect::<Result<_, _>>()?;
+        sampling.samplers = Some(kinds.collect::<Result<_, _>>()?);
     }
     Ok(())
 }

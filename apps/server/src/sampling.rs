@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 
-use nestling::{GenerateOptions, Model, SamplingParams};
+use nestling::{GenerateOptions, Model, SamplingOptions, SamplingParams};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -19,10 +19,12 @@ use crate::usage::random;
 /// Accepted repetition penalties.
 pub(crate) const PENALTIES: RangeInclusive<f64> = 0.01..=100.0;
 
+/// Accepted temperatures, but for APIs that have a range of their own.
+pub(crate) const TEMPERATURES: RangeInclusive<f64> = 0.0..=2.0;
+
 /// Fields common to chats and completions.
 pub(crate) struct CommonFields {
     pub options: GenerateOptions,
-    pub sampling: SamplingParams,
     /// Number of choices per prompt.
     pub choices: usize,
     /// True if idle sessions may be reused and the sessions of this request are kept.
@@ -37,7 +39,7 @@ impl CommonFields {
     pub fn take(fields: &mut Fields, served: &ServedModel) -> Result<Self, ApiError> {
         check_model(fields, served)?;
         field_rules::apply(fields, SHARED)?;
-        let sampling = sampling(fields, &served.model)?;
+        let (sampling, _) = sampling(fields, &served.model, TEMPERATURES)?;
         // Default: one choice, as the API specifies.
         let choices = fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1);
         let choices = usize::try_from(choices).ok().filter(|n| *n <= served.choices_max);
@@ -57,14 +59,10 @@ impl CommonFields {
             cache_salt: (!keeps_sessions).then(|| format!("{:016x}{:016x}", random(), random())),
             // Default: generation stops at an end token.
             ignore_end: fields.flag("ignore_eos")?.unwrap_or(false),
+            sampling,
             ..counted()
         };
-        Ok(Self { options, sampling, choices, keeps_sessions, stream, include_usage })
-    }
-
-    /// Returns the options including sampling.
-    pub fn into_options(self) -> GenerateOptions {
-        GenerateOptions { sampling: self.sampling.into(), ..self.options }
+        Ok(Self { options, choices, keeps_sessions, stream, include_usage })
     }
 }
 
@@ -159,97 +157,66 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     Ok(include_usage && stream)
 }
 
-/// Reads `temperature` and `top_p`, which all APIs have. Missing values come from the model's generation
-/// config.
-///
-/// # Errors
-/// Returns an error if a value is out of range.
-pub(crate) fn basic_sampling(
-    fields: &mut Fields,
-    model: &Model,
-    temperatures: RangeInclusive<f64>,
-) -> Result<SamplingParams, ApiError> {
-    let mut sampling = model.default_sampling().clone();
-    if let Some(temperature) = fields.number("temperature", temperatures)? {
-        sampling.temperature = temperature;
-    }
-    top_p(fields, &mut sampling)?;
-    Ok(sampling)
-}
-
-/// Reads `top_p`. The value 0 keeps the most likely token alone, as in llama.cpp.
-///
-/// # Errors
-/// Returns an error if the value is out of range.
-pub(crate) fn top_p(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
-    if let Some(top_p) = fields.number("top_p", 0.0..=1.0)? {
-        sampling.top_p = top_p.max(f32::MIN_POSITIVE);
-    }
-    Ok(())
-}
-
 /// Reads `top_k`. Zero and -1 keep all tokens.
 ///
 /// # Errors
 /// Returns an error if the value is not an integer in range.
-pub(crate) fn top_k(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
+fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     if fields.peek("top_k").and_then(Value::as_i64) == Some(-1) {
         fields.take("top_k");
-        sampling.top_k = 0;
+        return Ok(Some(0));
     }
-    if let Some(top_k) = fields.integer("top_k", 0..=u64::from(u32::MAX))? {
-        // Default: a value that overflows means no limit.
-        sampling.top_k = usize::try_from(top_k).unwrap_or(0);
-    }
-    Ok(())
+    let top_k = fields.integer("top_k", 0..=u64::from(u32::MAX))?;
+    Ok(top_k.and_then(|top_k| usize::try_from(top_k).ok()))
 }
 
+/// Reads the samplers of a request, with temperatures in the range of its API. Missing values are left to the
+/// model's defaults. Returns the parameters in effect as well.
+///
 /// # Errors
-/// Returns an error for values that the engine rejects.
-pub(crate) fn check_sampling(fields: &Fields, sampling: &SamplingParams) -> Result<(), ApiError> {
-    sampling.validate().map_err(|error| fields.invalid(error.name, error.to_string()))
-}
-
-fn sampling(fields: &mut Fields, model: &Model) -> Result<SamplingParams, ApiError> {
-    let mut sampling = basic_sampling(fields, model, 0.0..=2.0)?;
-    top_k(fields, &mut sampling)?;
-    if let Some(min_p) = fields.number("min_p", 0.0..=1.0)? {
-        sampling.min_p = min_p;
-    }
+/// Returns an error for the first value that is out of range.
+pub(crate) fn sampling(
+    fields: &mut Fields,
+    model: &Model,
+    temperatures: RangeInclusive<f64>,
+) -> Result<(SamplingOptions, SamplingParams), ApiError> {
+    let top_p = fields.number("top_p", 0.0..=1.0)?;
+    let mut sampling = SamplingOptions {
+        temperature: fields.number("temperature", temperatures)?,
+        // The value 0 keeps the most likely token alone, as in llama.cpp.
+        top_p: top_p.map(|share| share.max(f32::MIN_POSITIVE)),
+        top_k: top_k(fields)?,
+        min_p: fields.number("min_p", 0.0..=1.0)?,
+        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?,
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?,
+        seed: seed(fields)?,
+        ..SamplingOptions::default()
+    };
     for name in ["repeat_penalty", "repetition_penalty"] {
-        if let Some(penalty) = fields.number(name, PENALTIES)? {
-            sampling.repetition_penalty = penalty;
-        }
+        sampling.repetition_penalty =
+            fields.number(name, PENALTIES)?.or(sampling.repetition_penalty);
     }
-    if let Some(penalty) = fields.number("frequency_penalty", -2.0..=2.0)? {
-        sampling.frequency_penalty = penalty;
-    }
-    if let Some(penalty) = fields.number("presence_penalty", -2.0..=2.0)? {
-        sampling.presence_penalty = penalty;
-    }
-    seed(fields, &mut sampling)?;
     samplers::take(fields, &mut sampling)?;
     sampling.logit_bias = logit_bias(fields, model)?;
-    check_sampling(fields, &sampling)?;
-    Ok(sampling)
+    let params = sampling.over(model.default_sampling());
+    params.validate().map_err(|error| fields.invalid(error.name, error.to_string()))?;
+    Ok((sampling, params))
 }
 
 /// Reads `seed`, which may be negative. The value -1 requests a random seed, as in llama.cpp.
 ///
 /// # Errors
 /// Returns an error if the value is not a whole number.
-pub(crate) fn seed(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<(), ApiError> {
-    if let Some(seed) = fields.take("seed") {
-        let bits = seed_bits(&seed);
-        let bits = bits.ok_or_else(|| fields.invalid("seed", "a whole number was expected"))?;
-        sampling.seed = Some(bits).filter(|bits| *bits != u64::MAX);
-    }
-    Ok(())
+fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let Some(seed) = fields.take("seed") else { return Ok(None) };
+    let bits = seed_bits(&seed);
+    let bits = bits.ok_or_else(|| fields.invalid("seed", "a whole number was expected"))?;
+    Ok(Some(bits).filter(|bits| *bits != u64::MAX))
 }
 
-fn logit_bias(fields: &mut Fields, model: &Model) -> Result<Vec<(u32, f32)>, ApiError> {
+fn logit_bias(fields: &mut Fields, model: &Model) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
     let name = "logit_bias";
-    let Some(value) = fields.take(name) else { return Ok(Vec::new()) };
+    let Some(value) = fields.take(name) else { return Ok(None) };
     let Value::Object(map) = value else {
         return Err(fields.invalid(name, "an object of token ids was expected"));
     };
@@ -272,7 +239,7 @@ fn logit_bias(fields: &mut Fields, model: &Model) -> Result<Vec<(u32, f32)>, Api
         // A bias of -100 bans a token, as the API specifies.
         biases.push((id, if bias == -100.0 { f32::NEG_INFINITY } else { bias as f32 }));
     }
-    Ok(biases)
+    Ok(Some(biases))
 }
 
 /// Reads the stop sequences.

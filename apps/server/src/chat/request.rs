@@ -38,7 +38,7 @@ impl ChatRequest {
         let messages = messages::take(&mut fields)?;
         let tools = tools::take(&mut fields, served)?;
         let form = answer_form::take(&mut fields)?;
-        shared.sampling.top_logprobs = top_logprobs(&mut fields)?;
+        shared.options.sampling.top_logprobs = top_logprobs(&mut fields)?;
         let names = ["max_tokens", "max_completion_tokens", "n_predict"];
         shared.options.max_tokens = token_limit(&mut fields, names)?;
         let arguments = template_arguments(&mut fields, model)?;
@@ -58,13 +58,13 @@ impl ChatRequest {
         // Default: another conversation ends with the start of an answer.
         conversation.add_generation_prompt = begins.unwrap_or(true);
         let (stream, include_usage) = (shared.stream, shared.include_usage);
-        let has_logprobs = shared.sampling.top_logprobs.is_some();
+        let has_logprobs = shared.options.sampling.top_logprobs.is_some();
         let job = Job {
             prompts: vec![Prompt::Conversation(Box::new(conversation))],
             choices: shared.choices,
             keeps_sessions: shared.keeps_sessions,
             calls_max,
-            options: shared.into_options(),
+            options: shared.options,
             param: "messages",
         };
         Ok(Self { job, stream, include_usage, has_logprobs })

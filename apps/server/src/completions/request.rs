@@ -45,12 +45,12 @@ impl CompletionRequest {
             fields.take("logprobs");
         }
         let top = fields.integer("logprobs", 0..=LOGPROBS_MAX)?;
-        shared.sampling.top_logprobs = top.and_then(|top| usize::try_from(top).ok());
+        shared.options.sampling.top_logprobs = top.and_then(|top| usize::try_from(top).ok());
         // Default: no echo, as the API specifies.
         let echo = fields.flag("echo")?.unwrap_or(false);
         let has_logprobs = top.is_some();
         if echo {
-            shared.options.prompt_logprobs = shared.sampling.top_logprobs;
+            shared.options.prompt_logprobs = shared.options.sampling.top_logprobs;
         }
         let drawn = fields.integer("best_of", 1..=CHOICES_MAX)?;
         if drawn.is_some_and(|drawn| drawn > shared.choices as u64) {
@@ -67,7 +67,7 @@ impl CompletionRequest {
             choices: shared.choices,
             keeps_sessions: shared.keeps_sessions,
             calls_max: None,
-            options: shared.into_options(),
+            options: shared.options,
             param: "prompt",
         };
         Ok(Self { job, stream, include_usage, has_logprobs, echoes })

@@ -13,10 +13,7 @@ use crate::fields::Fields;
 use crate::limits::{NAME_BYTES_MAX, STOPS_MAX, TEXT_BYTES_MAX};
 use crate::prompt::Prompt;
 use crate::reasoning;
-use crate::sampling::{
-    basic_sampling, check_model, check_sampling, counted, group_of, seed, stop_texts, tokens_max,
-    top_k,
-};
+use crate::sampling::{check_model, counted, group_of, sampling, stop_texts, tokens_max};
 use crate::server::ServedModel;
 
 /// The conversation part of a request, common to both routes.
@@ -78,10 +75,7 @@ impl MessageRequest {
             return Err(fields.invalid("max_tokens", "`max_tokens` is missing"));
         }
         let max_tokens = tokens_max(&mut fields, "max_tokens")?;
-        let mut sampling = basic_sampling(&mut fields, &served.model, 0.0..=1.0)?;
-        top_k(&mut fields, &mut sampling)?;
-        seed(&mut fields, &mut sampling)?;
-        check_sampling(&fields, &sampling)?;
+        let (sampling, _) = sampling(&mut fields, &served.model, 0.0..=1.0)?;
         let name = "stop_sequences";
         // Default: no stop sequences.
         let stop = fields.list(name, STOPS_MAX)?.unwrap_or_default();
@@ -94,7 +88,6 @@ impl MessageRequest {
         // Default: no streaming, as the API specifies.
         let stream = fields.flag("stream")?.unwrap_or(false);
         fields.end()?;
-        let sampling = sampling.into();
         let job = Job {
             prompts: vec![Prompt::Conversation(Box::new(conversation))],
             choices: 1,

@@ -4,15 +4,16 @@ use serde_json::{Map, Value, json};
 
 use super::parts::{allowed_tools, hosted_tool, name, named_schema, token};
 use super::schema::{
-    any_of, anything, component, flag, from_minus_one, integer, list, number, object, text,
-    token_limit, with_constraints, with_rules, with_samplers, word,
+    any_of, anything, component, flag, integer, list, object, text, token_limit, with_constraints,
+    with_rules, with_samplers, word,
 };
 use crate::field_rules::{CHAT, COMPLETION, RESPONSE, SHARED};
 use crate::limits::{
-    BIASES_MAX, BODY_BYTES_MAX, CHOICES_MAX, LOGPROBS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX,
+    BODY_BYTES_MAX, CHOICES_MAX, LOGPROBS_MAX, MESSAGES_MAX, NAME_BYTES_MAX, PARTS_MAX,
     PROMPTS_MAX, TEXT_BYTES_MAX, TOKENS_MAX, TOOL_NAME_BYTES_MAX, TOOLS_MAX, TOP_LOGPROBS_MAX,
 };
 use crate::reasoning::EFFORTS;
+use crate::sampling::TEMPERATURES;
 
 pub(super) fn all() -> Value {
     json!({
@@ -36,18 +37,6 @@ pub(super) fn all() -> Value {
 fn with_shared(fields: Value) -> Value {
     let own = json!({
         "model": text(TEXT_BYTES_MAX),
-        "temperature": number(0.0, 2.0),
-        "top_p": number(0.0, 1.0),
-        "top_k": from_minus_one(u64::from(u32::MAX)),
-        "min_p": number(0.0, 1.0),
-        "repetition_penalty": number(0.01, 100.0),
-        "repeat_penalty": number(0.01, 100.0),
-        "frequency_penalty": number(-2.0, 2.0),
-        "presence_penalty": number(-2.0, 2.0),
-        "seed": { "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX },
-        "logit_bias": {
-            "type": "object", "maxProperties": BIASES_MAX, "additionalProperties": number(-100.0, 100.0),
-        },
         "n": integer(1, CHOICES_MAX),
         "stream": flag(),
         "stream_options": object(&[], json!({ "include_usage": flag(), "include_obfuscation": flag() })),
@@ -59,7 +48,7 @@ fn with_shared(fields: Value) -> Value {
         "max_tokens": token_limit(),
         "n_predict": token_limit(),
     });
-    let mut all = with_samplers(with_constraints(with_rules(own, &[SHARED])));
+    let mut all = with_samplers(with_constraints(with_rules(own, &[SHARED])), *TEMPERATURES.end());
     if let (Value::Object(all), Value::Object(fields)) = (&mut all, fields) {
         all.extend::<Map<String, Value>>(fields);
     }
@@ -137,11 +126,10 @@ fn response() -> Value {
         "parallel_tool_calls": flag(),
         "text": object(&[], json!({ "format": response_form(), "verbosity": text(NAME_BYTES_MAX) })),
         "reasoning": object(&[], json!({ "effort": word(&EFFORTS) })),
-        "temperature": number(0.0, 2.0),
-        "top_p": number(0.0, 1.0),
         "top_logprobs": integer(0, TOP_LOGPROBS_MAX),
         "include": list(&anything(), 0, TOOLS_MAX),
         "store": flag(),
+        "stop": component("Stop"),
         "previous_response_id": text(TEXT_BYTES_MAX),
         "max_output_tokens": token_limit(),
         "stream": flag(),
@@ -150,7 +138,8 @@ fn response() -> Value {
         "safety_identifier": text(TEXT_BYTES_MAX),
         "metadata": { "type": "object", "additionalProperties": text(TEXT_BYTES_MAX) },
     });
-    object(&["model", "input"], with_constraints(with_rules(own, &[RESPONSE])))
+    let all = with_constraints(with_rules(own, &[RESPONSE]));
+    object(&["model", "input"], with_samplers(all, *TEMPERATURES.end()))
 }
 
 fn response_form() -> Value {

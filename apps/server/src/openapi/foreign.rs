@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::parts::{hosted_tool, name};
 use super::schema::{
-    any_of, component, flag, from_minus_one, integer, list, number, object, text, token_limit,
-    with_constraints, with_rules, with_samplers, word,
+    any_of, component, flag, integer, list, object, text, token_limit, with_constraints,
+    with_rules, with_samplers, word,
 };
 use crate::field_rules::{MESSAGES, OLLAMA, OLLAMA_GENERATE, OLLAMA_OPTIONS};
 use crate::limits::{
@@ -141,9 +141,6 @@ fn messages() -> Value {
     let mut all = counted();
     let own = json!({
         "max_tokens": token_limit(),
-        "temperature": number(0.0, 1.0),
-        "top_p": number(0.0, 1.0),
-        "top_k": from_minus_one(u64::from(u32::MAX)),
         "stop_sequences": list(&stop, 0, STOPS_MAX),
         "metadata": object(&[], json!({ "user_id": text(TEXT_BYTES_MAX) })),
         "stream": flag(),
@@ -151,7 +148,7 @@ fn messages() -> Value {
     if let (Value::Object(all), Value::Object(own)) = (&mut all, own) {
         all.extend::<Map<String, Value>>(own);
     }
-    object(&["model", "messages", "max_tokens"], all)
+    object(&["model", "messages", "max_tokens"], with_samplers(all, 1.0))
 }
 
 /// Returns the schema of a list of images, of which only the empty one is supported.
@@ -209,17 +206,9 @@ fn ollama_message() -> Value {
 
 fn ollama_options() -> Value {
     let own = json!({
-        "temperature": number(0.0, 100.0),
-        "top_p": number(0.0, 1.0),
-        "min_p": number(0.0, 1.0),
-        "repeat_penalty": number(0.01, 100.0),
-        "presence_penalty": number(-2.0, 2.0),
-        "frequency_penalty": number(-2.0, 2.0),
-        "top_k": from_minus_one(u64::from(u32::MAX)),
-        "seed": { "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX },
         "stop": component("Stop"),
         "num_predict": token_limit(),
         "num_ctx": integer(0, TOKENS_MAX),
     });
-    object(&[], with_samplers(with_rules(own, &[OLLAMA_OPTIONS])))
+    object(&[], with_samplers(with_rules(own, &[OLLAMA_OPTIONS]), 100.0))
 }

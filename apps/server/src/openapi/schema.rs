@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use crate::field_rules::{Class, FieldRule, Kind, Neutral};
-use crate::limits::{BODY_BYTES_MAX, SAMPLERS_MAX, SCHEMA_BYTES_MAX, TOKENS_MAX};
+use crate::limits::{BIASES_MAX, BODY_BYTES_MAX, SAMPLERS_MAX, SCHEMA_BYTES_MAX, TOKENS_MAX};
 use crate::samplers::{NUMBER_MAX, NUMBERS};
+use crate::sampling::PENALTIES;
 use nestling::SamplerKind;
 use nestling::guide::limits::CHOICES_MAX;
 
@@ -77,9 +78,29 @@ fn neutral(rule: &FieldRule) -> Vec<Value> {
     [empty, more, vec![Value::Null]].concat()
 }
 
-/// Adds the samplers of llama.cpp's server to the properties of an object.
-pub(super) fn with_samplers(properties: Value) -> Value {
+/// Adds the samplers to the properties of an object.
+pub(super) fn with_samplers(properties: Value, temperature_max: f64) -> Value {
     let Value::Object(mut all) = properties else { return Value::Null };
+    let penalty = number(*PENALTIES.start(), *PENALTIES.end());
+    for (name, schema) in [
+        ("temperature", number(0.0, temperature_max)),
+        ("top_p", number(0.0, 1.0)),
+        ("top_k", from_minus_one(u64::from(u32::MAX))),
+        ("min_p", number(0.0, 1.0)),
+        ("repetition_penalty", penalty.clone()),
+        ("repeat_penalty", penalty),
+        ("frequency_penalty", number(-2.0, 2.0)),
+        ("presence_penalty", number(-2.0, 2.0)),
+        ("seed", json!({ "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX })),
+        (
+            "logit_bias",
+            json!({
+                "type": "object", "maxProperties": BIASES_MAX, "additionalProperties": number(-100.0, 100.0),
+            }),
+        ),
+    ] {
+        all.insert(name.into(), schema);
+    }
     for field in NUMBERS {
         all.insert(field.name.into(), number(0.0, field.most));
     }

@@ -1,4 +1,4 @@
-//! What a response continues: items of stored responses, and references to them.
+//! Earlier items of a conversation: those of the responses that a request continues, and references to items.
 
 use serde_json::{Value, json};
 

@@ -80,7 +80,7 @@ pub(super) struct Included {
     pub has_sealed_reasoning: bool,
 }
 
-/// What is stored with a reply, and for whom.
+/// Data stored with a reply, and its owner.
 #[derive(Clone, Debug)]
 pub(super) struct ReplyStorage {
     pub owner: Owner,

@@ -1,6 +1,6 @@
 //! Parsing of response requests.
 
-use nestling::{GenerateOptions, SamplingParams};
+use nestling::{GenerateOptions, SamplingOptions, SamplingParams};
 use serde_json::{Map, Value, json};
 
 use super::history::{self, RequestHistory};
@@ -17,7 +17,7 @@ use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX, TOOLS_MAX, TOP_LOGPROBS_MAX};
 use crate::prompt::Prompt;
 use crate::reasoning;
-use crate::sampling::{basic_sampling, check_model, check_sampling, counted, group, tokens_max};
+use crate::sampling::{TEMPERATURES, check_model, counted, group, sampling, stop, tokens_max};
 use crate::server::ServedModel;
 
 /// Maximum number of entries in `metadata`.
@@ -50,12 +50,12 @@ impl ResponseRequest {
         let form = answer_form::or_guided(&mut fields, form, "text.format")?;
         let mut arguments = Map::new();
         reasoning::take_reasoning(&mut fields, model, &mut arguments)?;
-        let mut sampling = basic_sampling(&mut fields, model, 0.0..=2.0)?;
-        check_sampling(&fields, &sampling)?;
+        let (mut sampling, params) = sampling(&mut fields, model, TEMPERATURES)?;
         let included = take_included(&mut fields, &mut sampling)?;
-        say(&mut echo, &sampling);
+        say(&mut echo, &params);
         let max_tokens = tokens_max(&mut fields, "max_output_tokens")?;
         let group = group(&mut fields)?;
+        let stop = stop(&mut fields)?;
         check_metadata(&mut fields)?;
         let stream = take_stream(&mut fields)?;
         fields.end()?;
@@ -64,11 +64,10 @@ impl ResponseRequest {
         let asked =
             ConversationFields { messages, tools, form, form_place: "text.format", arguments };
         let conversation = asked.conversation(&mut options)?;
-        let sampling = sampling.into();
         let job = Job {
             prompts: vec![Prompt::Conversation(Box::new(conversation))],
             choices: 1,
-            options: GenerateOptions { max_tokens, sampling, group, ..options },
+            options: GenerateOptions { max_tokens, sampling, stop, group, ..options },
             keeps_sessions: true,
             calls_max,
             param: "input",
@@ -138,7 +137,10 @@ fn text_form(fields: &mut Fields) -> Result<Option<AnswerForm>, ApiError> {
 }
 
 /// Reads `include` and `top_logprobs`, and sets the number of alternatives per token.
-fn take_included(fields: &mut Fields, sampling: &mut SamplingParams) -> Result<Included, ApiError> {
+fn take_included(
+    fields: &mut Fields,
+    sampling: &mut SamplingOptions,
+) -> Result<Included, ApiError> {
     let name = "include";
     // Default: no additional output.
     let included = fields.list(name, TOOLS_MAX)?.unwrap_or_default();

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, Request};
 use serde_json::{Value, json};
 
 use crate::models::{NAME, at, server, tool_server};
-use crate::{Answer, CHAT, COMPLETIONS, chat_with, completion_with, post, request};
+use crate::{Answer, CHAT, COMPLETIONS, chat_with, completion_with, join, post, request};
 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
@@ -97,7 +97,7 @@ fn limits_have_the_names_and_values_of_other_servers() {
     let server = server();
     let count = |fields: Value| {
         let mut request = chat_with(&json!({ "max_tokens": null, "stop": "." }));
-        crate::join(&mut request, &fields);
+        join(&mut request, &fields);
         post(&server, CHAT, &request).ok()["usage"]["completion_tokens"].as_u64().unwrap()
     };
     assert_eq!(count(json!({ "max_tokens": 0 })), 0);
@@ -169,7 +169,7 @@ fn hosted_tools_beside_functions_are_dropped_and_reported() {
     assert_eq!(error["param"], "tools[0].type");
     let chosen = json!({ "tools": [function, search], "tool_choice": { "type": "web_search" } });
     let mut request = request(json!([]));
-    crate::join(&mut request, &chosen);
+    join(&mut request, &chosen);
     assert_eq!(post(&server, RESPONSES, &request).error(400)["param"], "tool_choice.type");
 }
 
@@ -242,13 +242,13 @@ fn an_unfinished_answer_is_continued_in_every_api() {
     same(&text_of(&post(&server, CHAT, &chat_with(&options))));
     let flags = json!({ "add_generation_prompt": false, "continue_final_message": true });
     let mut told = options.clone();
-    crate::join(&mut told, &flags);
+    join(&mut told, &flags);
     same(&text_of(&post(&server, CHAT, &chat_with(&told))));
     // A new answer instead, and none of its start.
     let mut prompts = vec![];
     for begins in [true, false] {
         let flags = json!({ "add_generation_prompt": begins, "continue_final_message": false });
-        crate::join(&mut told, &flags);
+        join(&mut told, &flags);
         let answer = post(&server, CHAT, &chat_with(&told)).ok();
         prompts.push(answer["usage"]["prompt_tokens"].as_u64().unwrap());
     }
@@ -331,7 +331,7 @@ fn samplers_of_other_servers_are_honoured() {
     let server = server();
     let ask = |more: Value| {
         let mut fields = json!({ "temperature": 1, "seed": 7, "max_tokens": 24 });
-        crate::join(&mut fields, &more);
+        join(&mut fields, &more);
         text_of(&post(&server, CHAT, &chat_with(&fields)))
     };
     let plain = ask(json!({}));
@@ -353,7 +353,7 @@ fn samplers_of_other_servers_are_honoured() {
     }
     let ollama = |option: Value| {
         let mut options = json!({ "temperature": 1, "seed": 7, "num_predict": 24 });
-        crate::join(&mut options, &option);
+        join(&mut options, &option);
         let messages = json!([{ "role": "user", "content": "Tell me a story." }]);
         let request =
             json!({ "model": NAME, "messages": messages, "stream": false, "options": options });
@@ -363,6 +363,50 @@ fn samplers_of_other_servers_are_honoured() {
         ollama(json!({ "mirostat": 2, "mirostat_tau": 0.1 })),
         ask(json!({ "mirostat": 2, "mirostat_tau": 0.1 }))
     );
+}
+
+#[test]
+fn samplers_and_seeds_are_honoured_in_every_api() {
+    let server = server();
+    let story = json!([{ "role": "user", "content": "Tell me a story." }]);
+    let apis = [
+        (
+            "/v1/chat/completions",
+            json!({ "messages": story, "max_tokens": 12 }),
+            "/choices/0/message/content",
+        ),
+        (
+            "/v1/responses",
+            json!({ "input": story, "max_output_tokens": 12 }),
+            "/output/0/content/0/text",
+        ),
+        ("/v1/messages", json!({ "messages": story, "max_tokens": 12 }), "/content/0/text"),
+    ];
+    let mut texts = Vec::new();
+    for (path, request, place) in apis {
+        let ask = |more: Value| {
+            let mut body = json!({ "model": NAME, "temperature": 1 });
+            join(&mut body, &request);
+            join(&mut body, &more);
+            let answer = post(&server, path, &body);
+            assert!(ignored(&answer).is_empty(), "{path}");
+            answer.ok().pointer(place).unwrap().clone()
+        };
+        let drawn = ask(json!({ "seed": 3 }));
+        assert_eq!(drawn, ask(json!({ "seed": 3 })), "{path}");
+        let greedy = ask(json!({ "temperature": 0 }));
+        assert_ne!(drawn, greedy, "{path}: the seed has to be one that draws another text");
+        for one in ["top_k", "min_p", "typical_p"] {
+            let value = if one == "typical_p" { 0 } else { 1 };
+            // Typical sampling keeps the most typical token, which need not be the likeliest.
+            let kept = ask(json!({ "seed": 3, (one): value }));
+            assert!(one == "typical_p" || kept == greedy, "{path} {one}");
+            texts.push(kept);
+        }
+        texts.push(drawn);
+    }
+    let (first, others) = texts.split_at(4);
+    assert!(others.chunks(4).all(|texts| texts == first), "all APIs draw the same");
 }
 
 #[test]
