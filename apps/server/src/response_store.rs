@@ -197,6 +197,7 @@ impl Entries {
     }
 
     fn remove(&mut self, id: &str) {
+        // Default: a response that is not stored need not be removed.
         let Some(Entry { stored, used }) = self.by_id.remove(id) else { return };
         self.by_use.remove(&used);
         self.bytes -= stored.bytes();
