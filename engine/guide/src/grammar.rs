@@ -9,8 +9,8 @@ use crate::limits::{
 };
 use crate::schema_check::check_schema;
 use crate::schema_conjunctions::check_conjunctions;
-use crate::schema_lengths::without_long_lengths;
 use crate::schema_narrow::{NarrowedSchema, narrowed};
+use crate::schema_unenforced::without_unenforced;
 
 /// Source of a grammar, quoted in error messages.
 const SCHEMA: &str = "the schema";
@@ -76,7 +76,7 @@ impl CheckedGrammar {
 
 /// Returns a checked schema with the options of the grammar engine.
 pub(crate) fn with_options(schema: &Value) -> Result<NarrowedSchema, GuideError> {
-    let schema = &without_long_lengths(schema);
+    let schema = &without_unenforced(schema);
     check_schema(schema)?;
     let is_of_now = |map: &Map<String, Value>| {
         // Other drafts have other keywords. The grammar engine rejects the ones that it does not support.

@@ -47,6 +47,9 @@
 //! named properties are required in their order, or absent. A schema without valid values has a separate
 //! error ([`GuideError::Unsatisfiable`]).
 //!
+//! A `format` that JSON Schema does not define, such as `int32`, constrains nothing, as the specification says.
+//! Neither does a `maxLength` above [`limits::COUNTED_LENGTH_MAX`], because the limit on tokens ends such a text.
+//!
 //! The grammar engine is `llguidance`. It sees tokens as the bytes that
 //! [`nestling_text::Tokenizer::token_bytes`] returns, and tokenizes text with the same tokenizer.
 
@@ -59,10 +62,10 @@ mod matcher;
 mod schema_check;
 mod schema_conjunctions;
 mod schema_disjoint;
-mod schema_lengths;
 mod schema_narrow;
 mod schema_negate;
 mod schema_refs;
+mod schema_unenforced;
 mod schema_unevaluated;
 mod schema_work;
 mod tools;

@@ -110,7 +110,7 @@ impl Narrow<'_> {
             check_form(key, value)?;
             self.keyword(map, key, value, &mut out, &mut more, depth)?;
         }
-        count_members(&mut out, &mut self.work.is_narrowed);
+        count_members(&mut out, &mut self.work.is_narrowed)?;
         for schema in more {
             match self.schema(&schema, depth + 1)? {
                 Value::Bool(true) => {}
@@ -386,17 +386,28 @@ fn check_form(key: &str, value: &Value) -> Result<(), GuideError> {
 
 /// Makes named members required or forbidden if members are counted, because the grammar engine only counts
 /// such members.
-fn count_members(map: &mut Map<String, Value>, is_narrowed: &mut bool) {
+///
+/// # Errors
+/// Fails if more than one member may have any name: nothing keeps such names from being repeated, and a parsed
+/// object would have fewer members.
+fn count_members(map: &mut Map<String, Value>, is_narrowed: &mut bool) -> Result<(), GuideError> {
     let count = |key: &str| map.get(key).and_then(Value::as_u64).map(|count| count as usize);
     let (least, most) = (count("minProperties"), count("maxProperties"));
     if least.is_none() && most.is_none() {
-        return;
+        return Ok(());
     }
     let required = map.get("required").map_or(&[][..], list);
     let mut required: Vec<Value> = required.to_vec();
+    let members = map.get("properties").and_then(Value::as_object);
+    let named = members.into_iter().flatten().filter(|(name, schema)| {
+        **schema != false && !required.iter().any(|required| required == name.as_str())
+    });
+    if least.is_some_and(|least| least > required.len() + named.count() + 1) {
+        let reason = "more members are required than have names".to_owned();
+        return Err(GuideError::Unsupported { place: "minProperties".to_owned(), reason });
+    }
     // Default: without named members there is nothing to count.
-    let Some(Value::Object(members)) = map.get("properties") else { return };
-    let mut members = members.clone();
+    let Some(mut members) = members.cloned() else { return Ok(()) };
     for (name, schema) in &mut members {
         let name = Value::from(name.as_str());
         if required.contains(&name) || *schema == Value::Bool(false) {
@@ -411,6 +422,7 @@ fn count_members(map: &mut Map<String, Value>, is_narrowed: &mut bool) {
     }
     map.insert("properties".into(), members.into());
     map.insert("required".into(), required.into());
+    Ok(())
 }
 
 fn are_different(values: &[Value]) -> bool {

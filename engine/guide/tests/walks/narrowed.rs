@@ -38,6 +38,9 @@ fn schemas() -> Vec<Value> {
         json!({"type": "array", "items": {"$dynamicRef": "#node"},
             "$defs": {"n": {"$dynamicAnchor": "node", "type": "null"}}}),
         json!({"type": "string", "format": "json-pointer"}),
+        json!({"type": "array", "items": {"type": "integer", "format": "int64", "minimum": 0}, "maxItems": 2}),
+        json!({"$schema": "http://json-schema.org/draft-07/schema#", "type": "integer", "format": "int32"}),
+        json!({"type": "object", "minProperties": 1, "additionalProperties": {"type": "null"}}),
         json!({"type": "array", "minItems": 2.0, "maxItems": 2.0, "items": {"const": 4.0}}),
     ]
 }
@@ -91,5 +94,24 @@ fn a_schema_without_values_has_an_error_of_its_own() {
     ] {
         let error = Guide::json_schema(&schema).unwrap_err();
         assert!(matches!(error, GuideError::Unsatisfiable { .. }), "{schema}: {error}");
+    }
+}
+
+/// Free names might be repeated, and an object with repeated names has fewer members once it is parsed.
+#[test]
+fn members_without_names_are_not_counted() {
+    let free = |least: u64, more: Value| {
+        let mut schema = json!({"type": "object", "minProperties": least});
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Guide::json_schema(&schema)
+    };
+    let named = json!({"properties": {"a": true, "b": true, "c": false}, "required": ["b", "d"]});
+    assert!(free(1, json!({})).is_ok() && free(4, named.clone()).is_ok());
+    for refused in
+        [free(2, json!({})), free(5, named), free(2, json!({"patternProperties": {"^x": true}}))]
+    {
+        let error = refused.unwrap_err();
+        let GuideError::Unsupported { place, .. } = &error else { panic!("{error}") };
+        assert_eq!(place, "minProperties");
     }
 }
