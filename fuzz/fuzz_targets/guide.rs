@@ -13,6 +13,7 @@ enum Kind {
     Schema,
     Regex,
     Grammar,
+    Gbnf,
     Choices,
 }
 
@@ -23,6 +24,7 @@ fuzz_target!(|input: (Kind, String)| {
         Kind::Schema => Guide::json_schema_text(&text),
         Kind::Regex => Guide::regex(&text),
         Kind::Grammar => Guide::lark(&text),
+        Kind::Gbnf => Guide::gbnf(&text),
         Kind::Choices => Guide::choices(&text.split('|').map(String::from).collect::<Vec<_>>()),
     };
     if let Err(error) = guide {

@@ -305,7 +305,7 @@ typedef struct nestling_generate_options {
     const char *json_schema;
     // The answer matches this regular expression.
     const char *regex;
-    // The answer is derived from this grammar of Lark's.
+    // The answer matches this grammar, in Lark's syntax or in GBNF, llama.cpp's format.
     const char *lark;
     // Whether the model calls a tool: "auto", "none", "required", or the name of one that it calls; NULL is "auto".
     const char *tool_choice;

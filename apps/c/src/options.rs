@@ -58,7 +58,7 @@ pub struct NestlingGenerateOptions {
     pub json_schema: *const c_char,
     /// The answer matches this regular expression.
     pub regex: *const c_char,
-    /// The answer is derived from this grammar of Lark's.
+    /// The answer matches this grammar, in Lark's syntax or in GBNF, llama.cpp's format.
     pub lark: *const c_char,
     /// Whether the model calls a tool: "auto", "none", "required", or the name of one that it calls; NULL is "auto".
     pub tool_choice: *const c_char,
@@ -274,7 +274,7 @@ impl NestlingGenerateOptions {
             (None, None, None) => return Ok(None),
             (Some(schema), None, None) => Guide::json_schema_text(schema),
             (None, Some(regex), None) => Guide::regex(regex),
-            (None, None, Some(lark)) => Guide::lark(lark),
+            (None, None, Some(lark)) => Guide::grammar(lark),
             _ => {
                 let several = "at most one of json_schema, regex and lark may be given";
                 return Err(Failure::caller(several));

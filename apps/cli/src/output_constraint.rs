@@ -26,8 +26,8 @@ const SCHEMA_ADVICE: &str =
     "correct the schema, or leave out what was named: nothing of a schema is ever ignored";
 const REGEX_ADVICE: &str =
     "write it in the syntax of Rust's crate `regex`, without look-around and anchors";
-const GRAMMAR_ADVICE: &str =
-    "write it in Lark's syntax; the rule `start` is the answer, as in `start: \"yes\" | \"no\"`";
+const GRAMMAR_ADVICE: &str = "write it in Lark's syntax, with the rule `start` as in `start: \"yes\" | \"no\"`, or in GBNF, with the rule \
+    `root` as in `root ::= \"yes\" | \"no\"`";
 
 impl OutputConstraint {
     /// Compiles the requested constraint before a model is opened.
@@ -59,7 +59,7 @@ impl OutputConstraint {
         match &args.grammar {
             Some(path) => {
                 let words = format!("--grammar {}", path.display());
-                Self::of(Guide::lark(&read_text(path)?), false, words, GRAMMAR_ADVICE)
+                Self::of(Guide::grammar(&read_text(path)?), false, words, GRAMMAR_ADVICE)
             }
             None => Ok(Self::default()),
         }

@@ -71,7 +71,7 @@ fn form(fields: &mut Map<String, Value>) -> Result<Option<Arc<dyn ConstraintSour
         (None, None, None) => return Ok(None),
         (Some(schema), None, None) => Guide::json_schema_text(&schema),
         (None, Some(regex), None) => Guide::regex(&regex),
-        (None, None, Some(lark)) => Guide::lark(&lark),
+        (None, None, Some(lark)) => Guide::grammar(&lark),
         _ => return Err(Failure::caller("at most one of schema, regex and lark may be given")),
     };
     Ok(Some(Arc::new(guide.map_err(refused)?)))

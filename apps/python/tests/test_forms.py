@@ -126,6 +126,8 @@ def test_answers_are_values_of_types(model: nestling.Model, seed: int) -> None:
         answer = model.generate("A number:", schema=said, temperature=1, seed=seed)
         assert 1 <= json.loads(answer.text())["n"] <= 9
     assert model.generate("It is", regex="(red|blue)!", seed=seed).text() in ("red!", "blue!")
+    for grammar in ('start: ("red" | "blue") "!"', 'root ::= ("red" | "blue") "!"'):
+        assert model.generate("It is", lark=grammar, seed=seed).text() in ("red!", "blue!")
     with pytest.raises(nestling.AnswerError, match="length"):
         model.chat().ask_for(Ship, "Tell me of a ship.", max_tokens=2)
     with pytest.raises(nestling.CallerError):

@@ -60,6 +60,7 @@ fn guided(fields: &mut Fields) -> Result<Option<(String, AnswerForm)>, ApiError>
         ("guided_regex", "regex"),
         ("guided_choice", "choice"),
         ("guided_grammar", "grammar"),
+        ("grammar", "grammar"),
     ] {
         found.extend(one_guided(fields, name, kind)?);
     }
@@ -107,7 +108,11 @@ fn one_guided(
         }
         _ => {
             let Some(text) = fields.text(name, BODY_BYTES_MAX)? else { return Ok(None) };
-            let guide = if kind == "regex" { Guide::regex(&text) } else { Guide::lark(&text) };
+            // Clients of llama.cpp's server send an empty grammar for free text.
+            if place == "grammar" && text.is_empty() {
+                return Ok(None);
+            }
+            let guide = if kind == "regex" { Guide::regex(&text) } else { Guide::grammar(&text) };
             AnswerForm::text(guide.map_err(refused)?)
         }
     };

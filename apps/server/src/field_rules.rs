@@ -123,7 +123,6 @@ use Neutral::{Empty, Numbers, True, Words};
 const NO_TFS: &str = "tail-free sampling is not supported; use `min_p`";
 const NO_AUDIO: &str = "no model here produces audio";
 const NO_LISTS: &str = "this restriction of tokens is not supported; use `logit_bias`";
-const NO_GBNF: &str = "grammars of llama.cpp are not supported; use `structured_outputs`";
 const NO_CONVERSATIONS: &str = "conversations are not stored; use `previous_response_id`";
 
 /// Fields of chats and completions in OpenAI's API and in the servers that extend it.
@@ -161,7 +160,6 @@ pub(crate) const SHARED: &[FieldRule] = &[
     refused("truncate_prompt_tokens", Number, Numbers(&[0.0]), "prompts are not truncated"),
     refused("prompt_logprobs", Number, Empty, "use `echo` with `logprobs` of `/v1/completions`"),
     refused("tfs_z", Number, Numbers(&[1.0]), NO_TFS),
-    refused("grammar", Text, Empty, NO_GBNF),
 ];
 
 /// Fields of a chat.

@@ -18,7 +18,7 @@ pub enum GuideError {
         /// The requested amount.
         found: u64,
     },
-    /// A schema that is not JSON, or an invalid option.
+    /// A schema that is not JSON, a grammar with an error of syntax, or an invalid option.
     #[error("{what}: expected {expected}, found {found}")]
     Invalid {
         /// Invalid part.
@@ -28,10 +28,10 @@ pub enum GuideError {
         /// The value found.
         found: String,
     },
-    /// A schema with a keyword that cannot be enforced.
+    /// A schema with a keyword, or a grammar with an element, that cannot be enforced.
     #[error("{place}: {reason}")]
     Unsupported {
-        /// Location, as a JSON pointer.
+        /// Location, as a JSON pointer into a schema or a line of a grammar.
         place: String,
         /// Reason.
         reason: String,

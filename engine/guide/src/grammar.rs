@@ -124,9 +124,9 @@ fn no_value(is_narrowed: bool, reason: &str) -> GuideError {
     }
 }
 
-/// Quotes a text as a literal of the grammar engine, which uses JSON's syntax.
+/// Quotes a text as a literal of the grammar engine, which uses JSON's syntax without an unescaped U+007F.
 pub(crate) fn literal(text: &str) -> String {
-    Value::from(text).to_string()
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
 /// Checks nesting and repetition counts, because brackets are parsed recursively and repetitions may be

@@ -8,6 +8,8 @@ use nestling_runtime::{
 use serde_json::{Value, json};
 
 use crate::error::GuideError;
+use crate::gbnf::is_gbnf;
+use crate::gbnf_lark::gbnf_grammars;
 use crate::grammar::{CheckedGrammar, explained};
 use crate::limits::COMPILED_MAX;
 use crate::matcher::{CompiledGrammar, GrammarConstraint, GrammarMode};
@@ -100,6 +102,50 @@ impl Guide {
     /// Fails if the grammar exceeds the limits or cannot be compiled.
     pub fn lark(grammar: &str) -> Result<Self, GuideError> {
         Self::of(CheckedGrammar::lark(grammar)?)
+    }
+
+    /// Requires text of a context-free grammar in GBNF, llama.cpp's format. The rule `root` is the answer.
+    ///
+    /// The syntax is that of llama.cpp's `grammars/README.md`, and `{,n}` is `{0,n}`. Rules may be left-recursive.
+    /// References to tokens (`<think>`, `<[1000]>`) are not supported, and neither is a class or range that
+    /// matches no character. Each repetition is limited to [`crate::limits::REPEAT_MAX`]; llama.cpp removes a
+    /// maximum over 2,000.
+    ///
+    /// Parts of a grammar that have no recursion are matched as a whole where that cannot change the language.
+    /// In other parts each character is matched by itself, so that a mask takes more time with a large vocabulary,
+    /// and a generation that exceeds the work limit ends with an error.
+    ///
+    /// ```
+    /// use nestling_guide::Guide;
+    ///
+    /// let guide = Guide::gbnf("root ::= list\nlist ::= \"(\" (list | [a-z]+)* \")\"")?;
+    /// let error = Guide::gbnf("root ::= nothing").err().map(|error| error.to_string());
+    /// assert!(error.is_some_and(|error| error.contains("rule `nothing`")));
+    /// # Ok::<(), nestling_guide::GuideError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the grammar exceeds [`crate::limits`], has an error of syntax or cannot be compiled, if a rule is
+    /// not defined or defined twice, and if there is no rule `root`.
+    pub fn gbnf(grammar: &str) -> Result<Self, GuideError> {
+        let [fast, slow] = gbnf_grammars(grammar)?;
+        Self::of(fast).or_else(|_| Self::of(slow))
+    }
+
+    /// Requires text of a grammar in GBNF if one of its rules is written with `::=`, else in Lark's syntax.
+    ///
+    /// ```
+    /// use nestling_guide::Guide;
+    ///
+    /// let lark = Guide::grammar("start: \"yes\" | \"no\"")?;
+    /// let gbnf = Guide::grammar("root ::= \"yes\" | \"no\"")?;
+    /// # Ok::<(), nestling_guide::GuideError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails like [`Self::gbnf`] and [`Self::lark`].
+    pub fn grammar(grammar: &str) -> Result<Self, GuideError> {
+        if is_gbnf(grammar) { Self::gbnf(grammar) } else { Self::lark(grammar) }
     }
 
     /// Requires one of several texts.

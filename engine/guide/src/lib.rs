@@ -1,5 +1,5 @@
-//! Constrained answers: JSON schemas, regular expressions, grammars, lists of choices, and tool calls that
-//! follow the schemas of their tools.
+//! Constrained answers: JSON schemas, regular expressions, grammars in Lark's syntax and in GBNF (llama.cpp's
+//! format), lists of choices, and tool calls that follow the schemas of their tools.
 //!
 //! A [`Guide`] is a constraint on the form of an answer, checked against [`limits`]. Set it as
 //! [`nestling_runtime::GenerateOptions::constraint`]; it works with all models. It is compiled for a model's
@@ -55,6 +55,9 @@
 
 mod call_grammar;
 mod error;
+mod gbnf;
+mod gbnf_lark;
+mod gbnf_terminals;
 mod grammar;
 mod guide;
 pub mod limits;

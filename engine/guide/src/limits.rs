@@ -8,6 +8,12 @@ pub const SCHEMA_BYTES_MAX: usize = 256 << 10;
 /// Maximum length of a grammar in bytes.
 pub const GRAMMAR_BYTES_MAX: usize = 64 << 10;
 
+/// Maximum number of rules in a grammar in GBNF.
+pub const GBNF_RULES_MAX: usize = 4096;
+
+/// Maximum nesting of rules in a grammar in GBNF, which the grammar engine compiles recursively.
+pub const GBNF_NESTING_MAX: usize = 128;
+
 /// Maximum length of a regular expression in bytes.
 pub const REGEX_BYTES_MAX: usize = 16 << 10;
 
@@ -40,6 +46,19 @@ pub const MULTIPLE_MAX: u64 = 100_000;
 
 /// Maximum number of patterns that apply to one value: their automaton has up to the product of their states.
 pub const CONJOINED_PATTERNS_MAX: usize = 8;
+
+/// Maximum number of characters in a part of a GBNF grammar that becomes one terminal, repetitions included.
+pub(crate) const TERMINAL_CHARS_MAX: u64 = 20_000;
+
+/// Maximum number of nodes, and of characters and classes, in a GBNF grammar whose terminals are chosen by
+/// analysis. Beyond it each character is a terminal.
+pub(crate) const LEXED_NODES_MAX: usize = 8192;
+pub(crate) const LEXED_POSITIONS_MAX: usize = 2048;
+/// Maximum number of updates of a node's first and last positions in that analysis.
+pub(crate) const LEXED_UPDATES_MAX: usize = 200_000;
+/// Maximum number of transitions between positions, and of pairs of transitions, in that analysis.
+pub(crate) const LEXED_EDGES_MAX: usize = 200_000;
+pub(crate) const LEXED_PAIRS_MAX: usize = 4_000_000;
 
 /// Maximum number of parts that are visited or copied while a schema is rewritten for the grammar engine.
 pub(crate) const REWRITE_PARTS_MAX: u64 = 50_000;

@@ -137,6 +137,9 @@ static void values_that_are_none(const char *path, nestling_session *session)
     options.lark = "start: \"a\"";
     REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
     options = greedy(4);
+    options.lark = "root ::= missing";
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    options = greedy(4);
     options.tool_choice = "required";
     REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
     options = greedy(4);

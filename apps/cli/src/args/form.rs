@@ -21,7 +21,8 @@ pub struct FormArgs {
     #[arg(long, value_name = "PATTERN", env = "NESTLING_REGEX", allow_hyphen_values = true)]
     pub regex: Option<String>,
 
-    /// File with a Lark grammar; the output matches its rule `start`
+    /// File with a grammar in Lark's syntax or in GBNF, llama.cpp's format; the output matches its rule `start` or
+    /// `root`
     #[arg(long, value_name = "FILE", env = "NESTLING_GRAMMAR")]
     pub grammar: Option<PathBuf>,
 }

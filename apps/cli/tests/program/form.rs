@@ -71,6 +71,9 @@ fn answers_keep_to_regular_expressions_and_grammars() {
         assert!(letters.len() == 2 && letters.chars().all(|c| ('a'..='f').contains(&c)), "{date}");
         let grammar = file("order.lark", "start: (\"port\" | \"starboard\") \" \" /[1-9]0/\n");
         let order = tell(&[&["--grammar", &grammar], &drawn[..]].concat()).ok();
+        let gbnf = file("order.gbnf", "root ::= side-of \"!\"\nside-of ::= \"port\" | \"lee\"\n");
+        let side = tell(&[&["--grammar", &gbnf], &drawn[..]].concat()).ok();
+        assert!(matches!(side.trim_end(), "port!" | "lee!"), "{side}");
         let (side, angle) = order.trim_end().split_once(' ').unwrap();
         assert!(matches!(side, "port" | "starboard"), "{order}");
         assert!(angle.len() == 2 && angle.ends_with('0'), "{order}");

@@ -87,7 +87,7 @@ class Options(TypedDict, total=False):
     schema: Mapping[str, Any] | str | type[Any] | None
     #: The answer matches this regular expression.
     regex: str | None
-    #: The answer is derived from this grammar of Lark's.
+    #: The answer matches this grammar, in Lark's syntax or in GBNF, llama.cpp's format.
     lark: str | None
     #: Whether the model calls a tool: "auto", "none", "required", or the name of one.
     tool_choice: str | None

@@ -128,6 +128,7 @@ pub(super) fn with_constraints(properties: Value) -> Value {
         all.insert(format!("guided_{name}"), kinds[name].clone());
     }
     all.insert("json_schema".into(), kinds["json"].clone());
+    all.insert("grammar".into(), kinds["grammar"].clone());
     all.insert("structured_outputs".into(), object(&[], kinds));
     all.into()
 }

@@ -120,7 +120,7 @@ def errors(api, served):
     bad = openai.BadRequestError
     raises(bad, lambda: ask(**same, temperature=9), param="temperature", type="invalid_request_error")
     raises(bad, lambda: ask(**same, extra_body={"mirostat": 1}), param="mirostat")
-    raises(bad, lambda: ask(**same, extra_body={"grammar": "x"}), param="grammar", code="unsupported_parameter")
+    raises(bad, lambda: ask(**same, extra_body={"grammar": "x"}), param="grammar", type="invalid_request_error")
     raises(bad, lambda: ask(**same, n=500), param="n")
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
     raises(bad, lambda: ask(**{**same, "messages": image}), code="unsupported_parameter")

@@ -420,6 +420,16 @@ fn constraints_have_the_names_of_other_servers() {
     assert!(["Once", "Never"].contains(&&*choice), "{choice}");
     assert_eq!(ask(json!({ "guided_regex": "xy{3}" })), "xyyy");
     assert_eq!(ask(json!({ "structured_outputs": { "grammar": "start: \"a\" \"b\"" } })), "ab");
+    let gbnf = "# two letters\nroot ::= a-rule \"b\"\na-rule ::= [a]";
+    assert_eq!(ask(json!({ "structured_outputs": { "grammar": gbnf } })), "ab");
+    assert_eq!(ask(json!({ "guided_grammar": gbnf })), "ab");
+    assert_eq!(ask(json!({ "grammar": gbnf })), "ab");
+    let error = post(&server, CHAT, &chat_with(&json!({ "grammar": "root ::= b" }))).error(400);
+    assert!(
+        error["param"] == "grammar" && error["message"].to_string().contains("rule `b`"),
+        "{error}"
+    );
+    post(&server, CHAT, &chat_with(&json!({ "grammar": "", "max_tokens": 1 }))).ok();
     assert_eq!(ask(json!({ "json_schema": { "const": 7 } })), "7");
     let fields = json!({ "guided_choice": ["a"], "guided_regex": "a" });
     assert_eq!(post(&server, CHAT, &chat_with(&fields)).error(400)["param"], "guided_choice");
