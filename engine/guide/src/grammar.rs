@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::error::GuideError;
 use crate::limits::{
-    CHOICE_BYTES_MAX, CHOICES_MAX, DEPTH_MAX, GRAMMAR_BYTES_MAX, REGEX_BYTES_MAX, REPEAT_MAX,
+    CHOICE_BYTES_MAX, CHOICES_MAX, DEPTH_MAX, GRAMMAR_BYTES_MAX, LARK_BRACKETS_MAX,
+    LARK_DEFINITIONS_MAX, REGEX_BYTES_MAX, REPEAT_MAX,
 };
 use crate::schema_check::check_schema;
 use crate::schema_conjunctions::check_conjunctions;
@@ -51,6 +52,7 @@ impl CheckedGrammar {
     pub fn lark(grammar: &str) -> Result<Self, GuideError> {
         GuideError::check("bytes of a grammar", grammar.len(), GRAMMAR_BYTES_MAX)?;
         check_text(grammar)?;
+        check_definitions(grammar)?;
         let grammar = TopLevelGrammar::from_lark(grammar.to_owned());
         Ok(Self { grammar, what: "the grammar" })
     }
@@ -127,6 +129,20 @@ fn no_value(is_narrowed: bool, reason: &str) -> GuideError {
 /// Quotes a text as a literal of the grammar engine, which uses JSON's syntax without an unescaped U+007F.
 pub(crate) fn literal(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// Checks how often the grammar engine can recurse while it compiles a grammar in Lark's syntax: into definitions,
+/// which begin a line, and into brackets. Characters of texts count as well.
+fn check_definitions(grammar: &str) -> Result<(), GuideError> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.!?".contains(c);
+    let defines = |line: &&str| {
+        let rest = line.trim_start().trim_start_matches(is_name).trim_start();
+        rest.starts_with([':', '[', '{', '('])
+    };
+    let definitions = grammar.lines().filter(defines).count();
+    GuideError::check("rules and terminals", definitions, LARK_DEFINITIONS_MAX)?;
+    let brackets = grammar.bytes().filter(|byte| matches!(byte, b'(' | b'[' | b'{')).count();
+    GuideError::check("brackets", brackets, LARK_BRACKETS_MAX)
 }
 
 /// Checks nesting and repetition counts, because brackets are parsed recursively and repetitions may be

@@ -14,6 +14,16 @@ pub const GBNF_RULES_MAX: usize = 4096;
 /// Maximum nesting of rules in a grammar in GBNF, which the grammar engine compiles recursively.
 pub const GBNF_NESTING_MAX: usize = 128;
 
+/// Maximum number of rules and terminals in a grammar in Lark's syntax. The grammar engine compiles definitions
+/// that refer to each other recursively.
+pub const LARK_DEFINITIONS_MAX: usize = 1024;
+
+/// Maximum number of brackets that are opened in a grammar in Lark's syntax, which it compiles recursively as well.
+pub const LARK_BRACKETS_MAX: usize = 8192;
+
+/// Stack in bytes for the compilation of a grammar, which a chain of the most definitions and brackets fits.
+pub(crate) const COMPILE_STACK_BYTES: usize = 64 << 20;
+
 /// Maximum length of a regular expression in bytes.
 pub const REGEX_BYTES_MAX: usize = 16 << 10;
 

@@ -9,7 +9,7 @@ use nestling_runtime::{Constraint, ConstraintError, Starts, TokenMask, Writes};
 
 use crate::error::GuideError;
 use crate::grammar::CheckedGrammar;
-use crate::limits::{COMPILE_FUEL, parser_limits};
+use crate::limits::{COMPILE_FUEL, COMPILE_STACK_BYTES, parser_limits};
 use crate::vocabulary::Vocabulary;
 
 /// A grammar compiled for a vocabulary, in its initial state.
@@ -22,8 +22,10 @@ impl CompiledGrammar {
     pub fn new(grammar: &CheckedGrammar, vocabulary: &Vocabulary) -> Result<Self, GuideError> {
         let CheckedGrammar { grammar, what } = grammar;
         let compile = || compile(grammar.clone(), vocabulary);
-        let compiled = catch_unwind(AssertUnwindSafe(compile));
-        let compiled = compiled.unwrap_or_else(|_| Err("it panicked".into()));
+        let compiled = with_stack(|| {
+            let compiled = catch_unwind(AssertUnwindSafe(compile));
+            compiled.unwrap_or_else(|_| Err("it panicked".into()))
+        });
         compiled.map(Self).map_err(|reason| GuideError::not_compiled(what, &reason))
     }
 
@@ -32,6 +34,23 @@ impl CompiledGrammar {
     pub fn begin(&self) -> Matcher {
         self.0.deep_clone()
     }
+}
+
+/// Runs a compilation on a thread with a stack of [`COMPILE_STACK_BYTES`], because the grammar engine compiles
+/// nested definitions recursively.
+#[cfg(not(target_family = "wasm"))]
+fn with_stack<T: Send>(compile: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(COMPILE_STACK_BYTES);
+        let thread = thread.spawn_scoped(scope, compile).map_err(|error| error.to_string())?;
+        thread.join().unwrap_or_else(|_| Err("it panicked".into()))
+    })
+}
+
+/// Runs a compilation where there are no threads. An exhausted stack is a trap there, and no memory is damaged.
+#[cfg(target_family = "wasm")]
+fn with_stack<T>(compile: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    compile()
 }
 
 fn compile(grammar: TopLevelGrammar, vocabulary: &Vocabulary) -> Result<Matcher, String> {

@@ -83,6 +83,36 @@ fn one_connection_serves_many_requests() {
 }
 
 #[test]
+fn bodies_may_wait_for_a_sign_and_come_in_chunks() {
+    let listener = Listener::start(&server(), "127.0.0.1", 0).unwrap();
+    let body = chat_with(&json!({ "max_tokens": 2 })).to_string();
+    let head =
+        format!("POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n");
+    let mut stream = connect(&listener);
+    write!(stream, "{head}Content-Length: {}\r\nExpect: 100-continue\r\n\r\n", body.len()).unwrap();
+    let mut sign = [0; 25];
+    stream.read_exact(&mut sign).unwrap();
+    assert_eq!(&sign, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(body.as_bytes()).unwrap();
+    let (code, whole) = receive(&mut stream);
+    assert_eq!(code, 200, "{whole}");
+    write!(stream, "{head}Transfer-Encoding: chunked\r\n\r\n").unwrap();
+    for piece in body.as_bytes().chunks(7) {
+        write!(stream, "{:x}\r\n", piece.len()).unwrap();
+        stream.write_all(piece).unwrap();
+        stream.write_all(b"\r\n").unwrap();
+    }
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    let (code, chunked) = receive(&mut stream);
+    assert_eq!(code, 200, "{chunked}");
+    let text = |reply: &str| {
+        let reply: Value = serde_json::from_str(reply).unwrap();
+        reply["choices"][0]["message"]["content"].clone()
+    };
+    assert_eq!(text(&whole), text(&chunked));
+}
+
+#[test]
 fn heads_that_are_too_long_are_refused() {
     let listener = Listener::start(&server(), "127.0.0.1", 0).unwrap();
     let mut stream = connect(&listener);

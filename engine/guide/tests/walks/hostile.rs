@@ -221,3 +221,56 @@ proptest! {
         }
     }
 }
+
+/// Returns a grammar whose rules or terminals, named with `letter`, each refer to the next one.
+fn chain(letter: char, count: usize, brackets: usize) -> String {
+    let (open, close) = ("(".repeat(brackets), ")".repeat(brackets));
+    let links: String = (0..count)
+        .map(|n| format!("{letter}{n}: \"y\" {open}{letter}{}{close} | \"x\"\n", n + 1))
+        .collect();
+    format!("start: {letter}0\n{links}{letter}{count}: \"z\"\n")
+}
+
+/// The grammar engine compiles nested definitions recursively.
+#[test]
+fn long_chains_of_definitions_do_not_exhaust_the_stack() {
+    let tokenizer = tokenizer(&["<|end|>"], &[]);
+    for letter in ['a', 'A'] {
+        for (count, brackets) in [(1000, 0), (1000, 8), (120, 60)] {
+            let text = chain(letter, count, brackets);
+            let guide = Guide::lark(&text);
+            assert!(letter == 'A' || count < 1000 || guide.is_ok(), "{count} {brackets}");
+            if let Ok(guide) = guide {
+                // The masks of later steps must not exhaust it either.
+                let _ = walk(&guide, &tokenizer, &OutputFormat::plain(), 7, 50);
+            }
+        }
+        let error = Guide::lark(&chain(letter, 2500, 0)).unwrap_err();
+        assert!(matches!(error, GuideError::Limit { .. }), "{error}");
+        let error = Guide::lark(&chain(letter, 400, 30)).unwrap_err();
+        assert!(matches!(error, GuideError::Limit { .. }), "{error}");
+    }
+}
+
+#[test]
+fn long_chains_of_references_do_not_exhaust_the_stack() {
+    let tokenizer = tokenizer(&["<|end|>"], &[]);
+    let item = |n: usize| json!({ "$ref": format!("#/$defs/a{n}") });
+    for link in ["allOf", "anyOf", "items", "properties"] {
+        let links = (0..3000).map(|n| {
+            let next = match link {
+                "items" => json!({ "type": "array", "items": item(n + 1) }),
+                "properties" => json!({ "type": "object", "properties": { "a": item(n + 1) }, "required": ["a"] }),
+                _ => json!({ (link): [item(n + 1), { "type": ["null", "array"] }] }),
+            };
+            (format!("a{n}"), next)
+        });
+        let mut definitions: serde_json::Map<_, _> = links.collect();
+        definitions.insert("a3000".into(), json!({ "type": "null" }));
+        let schema = json!({ "$ref": "#/$defs/a0", "$defs": definitions });
+        if let Ok(guide) = Guide::json_schema(&schema) {
+            let _ = walk(&guide, &tokenizer, &OutputFormat::plain(), 7, 50);
+        }
+        let _ = Guide::lark(&format!("start: %json {schema}"));
+    }
+}
