@@ -1,5 +1,6 @@
 //! Access control: API keys, allowed host names and allowed web origins.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -58,6 +59,14 @@ impl std::fmt::Debug for Owner {
 }
 
 impl Caller {
+    /// Returns the fair-share group of a request: its user, if it names one, among the users of its key. Requests
+    /// without a key and a user are groups of their own.
+    pub fn group(&self, user: Option<u64>) -> Option<u64> {
+        let mut hasher = DefaultHasher::new();
+        (self.key, user).hash(&mut hasher);
+        (self.key.is_some() || user.is_some()).then(|| hasher.finish())
+    }
+
     /// Returns the owner of what this caller stores.
     pub fn owner(&self) -> Owner {
         Owner(self.key)
@@ -474,6 +483,15 @@ mod tests {
             let error = access.check_key(&headers(&[pair])).err().unwrap();
             assert_eq!(error.status, StatusCode::UNAUTHORIZED, "{pair:?}");
         }
+        let group = |key: &'static str, user| {
+            let caller = access.check_key(&headers(&[("x-api-key", key)])).ok().unwrap();
+            caller.group(user)
+        };
+        assert_eq!(group("first", None), group("first", None));
+        assert_ne!(group("first", None), group("second", None));
+        assert_ne!(group("first", Some(1)), group("second", Some(1)));
+        assert_ne!(group("first", Some(1)), group("first", None));
+        assert_eq!(Caller::default().group(None), None);
         let salt = |access: &Access, key| {
             let caller = access.check_key(&headers(&[("x-api-key", key)])).ok().unwrap();
             caller.salted(Some("own".into())).unwrap()

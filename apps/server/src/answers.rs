@@ -121,6 +121,7 @@ pub(crate) async fn start(
 ) -> Result<Answers, ApiError> {
     let stop = StopOnDrop(CancelToken::new());
     job.options.cache_salt = caller.salted(job.options.cache_salt);
+    job.options.group = caller.group(job.options.group);
     let job = Arc::new(job);
     let (choices, choices_each) = (job.prompts.len() * job.choices, job.choices);
     let param = job.param;

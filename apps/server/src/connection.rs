@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
@@ -23,6 +23,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::limits::{ConnectionLimits, HALF_CLOSED_TIME, HEAD_BYTES_MAX, HEADERS_MAX, LINGER_TIME};
+
+/// Start of the year 10000 in seconds since 1970.
+const YEAR_10000: u64 = 253_402_300_800;
 
 /// Serves a connection until it closes. After shutdown is signalled through `stop`, only the current request
 /// is finished.
@@ -42,7 +45,8 @@ pub(crate) async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time)
         .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(HEADERS_MAX);
+        .max_headers(HEADERS_MAX)
+        .auto_date_header(has_date(SystemTime::now()));
     let routes = TowerToHyperService::new(router);
     let service = service_fn(move |request| {
         let answered = phase.begin();
@@ -66,6 +70,12 @@ pub(crate) async fn serve(
         (Err(error), _) => tracing::debug!("a connection failed: {error}"),
         _ => {}
     }
+}
+
+/// Returns true if an HTTP date can express a time. hyper panics at others, and a server without a clock sends no
+/// date (RFC 9110, 6.6.1).
+fn has_date(now: SystemTime) -> bool {
+    now.duration_since(UNIX_EPOCH).is_ok_and(|since| since < Duration::from_secs(YEAR_10000))
 }
 
 /// Reads and discards the input that a client sends after its response. Closing a socket with unread input
@@ -265,5 +275,17 @@ impl AsyncWrite for TimedStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.timed(context, |stream, context| stream.poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_outside_of_four_digit_years_gives_no_date() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        assert!(has_date(at(0)) && has_date(at(YEAR_10000 - 1)) && !has_date(at(YEAR_10000)));
+        assert!(!has_date(UNIX_EPOCH - Duration::from_secs(1)));
     }
 }
