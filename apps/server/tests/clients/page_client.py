@@ -20,6 +20,15 @@ from program import BUNDLED, Served
 KEY = "sk-page-test"
 STORY = "Tell me a story about a ship."
 ANSWER = ".message.assistant:last-child .text"
+STOP_AT_FIRST_TEXT = """(answer) => {
+  const timer = setInterval(() => {
+    const [stop, text] = [document.querySelector("#stop"), document.querySelector(answer)];
+    if (!stop.offsetParent || !text?.textContent) return;
+    clearInterval(timer);
+    window.wasStopped = true;
+    stop.click();
+  });
+}"""
 HOSTILE = '<img src=x onerror="document.title = 1"><script>document.title = 2</script>'
 MARKDOWN = """# Ropes
 
@@ -111,10 +120,11 @@ def stops(page):
     page.click("#new")
     page.fill("#tokens", "900")
     page.locator("#tokens").blur()
+    # The page clicks by itself, because an answer may end before this program sees its beginning.
+    page.evaluate(STOP_AT_FIRST_TEXT, ANSWER)
     say(page, "Once more.")
-    expect(page.locator(ANSWER)).not_to_be_empty(timeout=60_000)
-    page.click("#stop")
     ended(page)
+    assert page.evaluate("window.wasStopped")
     assert page.locator(".message .error").count() == 0
     assert page.locator(ANSWER).inner_text()
 
