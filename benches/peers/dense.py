@@ -24,6 +24,8 @@ bits. Needs the Python package gguf. With it, greedy and perplexity run this fil
               standard error of a difference is that of its mean over windows (paired)
   speed       decode of 128 and prompt of 512 tokens, 1 and 2 threads, both programs in turn, medians; with --store, a
               store at levels 2, 4 and 8 too
+  processor   processor time of the same with one thread, in ms per token, by the difference of runs with three repetitions
+              and with one. Steadier than speed on a machine that is busy with other things
 
 The exit status is 1 if token ids or templates differ, or if greedy outputs part at a margin of more than twice the largest
 difference of log-probabilities of all prompts: then rounding is no explanation.
@@ -33,6 +35,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import shlex
 import socket
 import statistics
@@ -397,17 +400,41 @@ def speed(command):
     return {("decode" if record["n_gen"] else "prompt"): record["avg_ts"] for record in records}
 
 
-def compare_speed(args):
-    ours = f"{args.nestling} bench -p 512 -n 128 -r 1 -o json --no-bandwidth --device cpu"
-    commands = {"llama": f"{args.llama_bench} -m {args.model} -p 512 -n 128 -r 1 -o json", "nestling": f"{ours} -m {args.model}"}
+def bench_commands(args):
+    ours = f"{args.nestling} bench -o json --no-bandwidth --device cpu"
+    commands = {"llama": f"{args.llama_bench} -m {args.model} -o json", "nestling": f"{ours} -m {args.model}"}
     if args.store:
         commands.update({f"level {level}": f"{ours} -m {args.store} --level {level}" for level in (2, 4, 8)})
+    return commands
+
+
+def processor_seconds(command):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(shlex.split(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def compare_processor(args):
+    commands, found = bench_commands(args), {}
+    for round_number in range(args.rounds):
+        for name in list(commands) if round_number % 2 == 0 else reversed(commands):
+            for kind, count, test in (("prompt", 512, "-p 512 -n 0"), ("decode", 128, "-p 0 -n 128")):
+                one, three = (processor_seconds(f"{commands[name]} {test} -t 1 -r {runs}") for runs in (1, 3))
+                found.setdefault(kind, {}).setdefault(name, []).append(1000 * (three - one) / 2 / count)
+                print(kind, name, found[kind][name][-1], file=sys.stderr, flush=True)
+    return {kind: {"medians": {name: statistics.median(values) for name, values in by_name.items()}, "runs": by_name}
+            for kind, by_name in found.items()}
+
+
+def compare_speed(args):
+    commands = bench_commands(args)
     found, loads = {}, []
     for round_number in range(args.rounds):
         for threads in (1, 2):
             loads.append(os.getloadavg()[0])
             for name in list(commands) if round_number % 2 == 0 else reversed(commands):
-                for kind, value in speed(f"{commands[name]} -t {threads}").items():
+                for kind, value in speed(f"{commands[name]} -p 512 -n 128 -r 1 -t {threads}").items():
                     found.setdefault((threads, kind), {}).setdefault(name, []).append(value)
     rows = []
     for (threads, kind), by_name in found.items():
@@ -428,7 +455,7 @@ def served(args, path, theirs):
 
 
 def compare_outputs(args, sections):
-    """All sections but speed."""
+    """All sections but those of speed."""
     theirs = Llama(args.model, args.threads, 1024)
     prompts, results, losses = PROMPTS[:args.prompts], {}, {}
     windows = windows_of(theirs, args.text, args.tokens) if "perplexity" in sections else []
@@ -470,11 +497,13 @@ def main():
     parser.add_argument("--store", help="a store of the model, for the section speed")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of all sections but speed")
-    parser.add_argument("--only", default="tokens,template,greedy,exact,perplexity,speed")
+    parser.add_argument("--only", default="tokens,template,greedy,exact,perplexity,speed,processor")
     parser.add_argument("--json", help="file for all results")
     args = parser.parse_args()
     sections = args.only.split(",")
-    results = compare_outputs(args, sections) if sections != ["speed"] else {}
+    results = compare_outputs(args, sections) if set(sections) - {"speed", "processor"} else {}
+    if "processor" in sections:
+        results["processor"] = compare_processor(args)
     if "speed" in sections:
         results["speed"] = compare_speed(args)
     print(json.dumps(results, indent=1, ensure_ascii=False))

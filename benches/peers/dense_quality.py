@@ -6,7 +6,8 @@
                    [--levels 2,4] [--budgets 60MB] [--types Q2_K,Q4_K_M] [--joined IQ2_XS,Q4_K] [--json OUT]
 
 The reference is the model with its weights written as F32, in llama.cpp. Both sides quantize it with the same part of the
-calibration text: llama.cpp with an importance matrix, Nestling's store with activations. Each runs in its own program, with
+calibration text: llama.cpp with an importance matrix, Nestling's store with activations; with --calibration none, from the
+weights alone. Each runs in its own program, with
 activations in 8 bits. Divergence is counted after each token of the second half of windows of 512 tokens, over 21 outcomes:
 the 20 tokens that the quantized model finds best, and all others together. This is a lower bound of the whole divergence,
 which is printed too where all logits are at hand. Standard errors are over windows.
@@ -186,13 +187,15 @@ def write_type(args, path, name):
     """Writes what `llama-quantize --imatrix` would."""
     with quiet():
         import llama_cpp.llama_cpp as api
-        weights = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in np.load(args.importance).items()}
+        weights = {} if args.calibration == "none" else np.load(args.importance)
+        weights = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in weights.items()}
         entries = [api.llama_model_imatrix_data(name.encode(), values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), values.size)
                    for name, values in weights.items()]
         entries = (api.llama_model_imatrix_data * (len(entries) + 1))(*entries)
         options = api.llama_model_quantize_default_params()
         options.nthread, options.ftype = args.threads, getattr(api, f"LLAMA_FTYPE_MOSTLY_{name}")
-        options.imatrix = entries
+        if weights:
+            options.imatrix = entries
         assert api.llama_model_quantize(args.f32.encode(), path.encode(), ctypes.byref(options)) == 0
 
 
@@ -202,12 +205,12 @@ def quantized(api, values, kind, weights):
     joined = math.lcm(values.shape[1], block) // values.shape[1]
     assert values.shape[0] % joined == 0
     source = np.ascontiguousarray(values, dtype=np.float32)
-    weights = np.ascontiguousarray(np.tile(weights, joined), dtype=np.float32)
+    weights = None if weights is None else np.ascontiguousarray(np.tile(weights, joined), dtype=np.float32)
     out = np.zeros(values.size // block * size, dtype=np.uint8)
     rows, columns = values.shape[0] // joined, values.shape[1] * joined
     pointer = ctypes.POINTER(ctypes.c_float)
     written = api.ggml_quantize_chunk(int(kind), source.ctypes.data_as(pointer), out.ctypes.data_as(ctypes.c_void_p), 0, rows, columns,
-                                      weights.ctypes.data_as(pointer))
+                                      None if weights is None else weights.ctypes.data_as(pointer))
     assert written == len(out)
     return gguf.quants.dequantize(out.reshape(rows, -1), kind).reshape(values.shape), len(out)
 
@@ -220,13 +223,13 @@ def write_joined(args, name):
         api.ggml_quantize_chunk.restype = ctypes.c_size_t
         api.ggml_quantize_chunk.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_float), ctypes.c_void_p, ctypes.c_int64,
                                             ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_float)]
-        weights, types = dict(np.load(args.importance)), gguf.GGMLQuantizationType
+        weights, types = {} if args.calibration == "none" else dict(np.load(args.importance)), gguf.GGMLQuantizationType
         total = {"bytes": 0, "weights": 0}
 
         def changed(tensor, values):
             if not is_counted(tensor):
                 return values
-            values, size = quantized(api, values, types[name], weights[tensor])
+            values, size = quantized(api, values, types[name], weights.get(tensor))
             total["bytes"] += size
             total["weights"] += values.size
             return values
@@ -245,7 +248,7 @@ def prepare(args):
     args.f32, args.importance, args.store = f"{args.work}/f32.gguf", f"{args.work}/importance.npz", f"{args.work}/nested.nest"
     if not os.path.exists(args.f32):
         write_f32(args.model, args.f32)
-    if not os.path.exists(args.importance):
+    if args.calibration != "none" and not os.path.exists(args.importance):
         write_importance(args)
     if not os.path.exists(args.store):
         run(args.nestling, "convert", args.f32, "-o", args.store, "--calibration", args.calibration, "--calibration-tokens",

@@ -47,6 +47,8 @@ def main():
     width = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
     records = []
     for count, at_once in ((args.p, min(args.p, 512)), (args.n, 1)):
+        if not count:
+            continue
         tokens = [random.randrange(width) for _ in range(count)]
         # As llama-bench warms up: the whole prompt, or one token.
         timed(api, context, tokens[:at_once], at_once)
