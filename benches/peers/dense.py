@@ -2,10 +2,14 @@
 """Compare a dense GGUF file in Nestling with the same file in llama.cpp: tokens, templates, output, perplexity, speed.
 
   dense.py --model MODEL.gguf [--nestling target/dist/nestling] [--llama-bench llama/bin/llama-bench]
-           [--text data/validation.txt] [--tokens 8192] [--generated 200] [--rounds 5] [--only tokens,greedy] [--json OUT]
+           [--f32 F32.gguf] [--store STORE.nest] [--text data/validation.txt] [--tokens 8192] [--prompts 20]
+           [--generated 200] [--rounds 5] [--only tokens,greedy] [--json OUT]
 
 Needs the Python packages numpy, jinja2 and llama-cpp-python. LLAMA_CPP_LIB_PATH names the folder of libllama.so if it was
-built apart (README.md beside this file). Nestling is asked through `nestling serve`. Sections:
+built apart (README.md beside this file). Nestling is asked through `nestling serve`.
+
+--f32 names a file to write: the model with its weights written as F32, so that neither program rounds activations to 8
+bits. Needs the Python package gguf. With it, greedy and perplexity run this file in both programs too. Sections:
 
   tokens      ids of awkward texts, in which the texts of special tokens are these
   template    conversations: the number of tokens of the prompt and the bits of the log-probabilities after it, beside
@@ -14,19 +18,24 @@ built apart (README.md beside this file). Nestling is asked through `nestling se
   greedy      20 prompts of 200 tokens each. Where outputs first differ, the margin between llama.cpp's two best logits
               after the same tokens. Also the largest difference of log-probabilities over Nestling's 20 best tokens after
               each of the tokens that both have
-  exact       the first 192 tokens of the text, with the file's weights written as F32, so that neither program rounds
-              activations to 8 bits: differences of log-probabilities among the file and these weights, in both programs.
-              Needs the Python package gguf, and --f32, a file to write them to
-  perplexity  windows of 512 tokens, each from an empty context, second half counted, as llama-perplexity does
-  speed       decode of 128 and prompt of 512 tokens, 1 and 2 threads, both programs in turn, medians
+  exact       the first 192 tokens of the text: differences of log-probabilities among the file and its F32 weights, in
+              both programs. Skipped without --f32
+  perplexity  windows of 512 tokens, each from an empty context, second half counted, as llama-perplexity does. The
+              standard error of a difference is that of its mean over windows (paired)
+  speed       decode of 128 and prompt of 512 tokens, 1 and 2 threads, both programs in turn, medians; with --store, a
+              store at levels 2, 4 and 8 too
+  processor   processor time of the same with one thread, in ms per token, by the difference of runs with three repetitions
+              and with one. Steadier than speed on a machine that is busy with other things
 
-The exit status is 1 if token ids or templates differ.
+The exit status is 1 if token ids or templates differ, or if greedy outputs part at a margin of more than twice the largest
+difference of log-probabilities of all prompts: then rounding is no explanation.
 """
 import argparse
 import contextlib
 import ctypes
 import json
 import os
+import resource
 import shlex
 import socket
 import statistics
@@ -96,7 +105,8 @@ def quiet():
 class Llama:
     """A model in llama.cpp, through its C functions."""
 
-    def __init__(self, path, threads, context):
+    def __init__(self, path, threads, context, callback=None):
+        """callback is called with the tensors of every step if it is given."""
         with quiet():
             import llama_cpp.llama_cpp as api
             self.api = api
@@ -105,6 +115,8 @@ class Llama:
             options = api.llama_context_default_params()
             options.n_ctx = options.n_batch = options.n_ubatch = context
             options.n_threads = options.n_threads_batch = threads
+            if callback:
+                options.cb_eval = callback
             self.context = api.llama_init_from_model(self.model, options)
         self.vocab = api.llama_model_get_vocab(self.model)
         self.width = api.llama_vocab_n_tokens(self.vocab)
@@ -148,11 +160,12 @@ class Llama:
 class Nestling:
     """A model in `nestling serve`."""
 
-    def __init__(self, program, path, threads, theirs):
+    def __init__(self, program, path, threads, theirs, *options):
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
-        words = [program, "serve", "-m", path, "--device", "cpu", "-t", str(threads), "-c", "2048", "--port", str(port)]
+        words = [program, "serve", "-m", path, "--device", "cpu", "-t", str(threads), "-c", "2048", "--port", str(port),
+                 *options]
         self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.address = f"http://127.0.0.1:{port}"
         while self.process.poll() is None:
@@ -256,9 +269,9 @@ def greedy_by_llama(theirs, prompt, count):
     return tokens
 
 
-def compare_greedy(ours, theirs, count):
+def compare_greedy(ours, theirs, prompts, count):
     rows = []
-    for text in PROMPTS:
+    for text in prompts:
         prompt = ours.encode(text)
         names, _, best = ours.complete(prompt, count)
         found = [ours.id(name) for name in names]
@@ -273,12 +286,19 @@ def compare_greedy(ours, theirs, count):
                  for place, known in enumerate(best[:len(shared)]) for name, value in known.items()]
         high = np.sort(logits[-1])
         rows.append({"prompt": text, "first_difference": at, "margin": None if at is None else float(high[-1] - high[-2]),
-                     "largest_difference": float(max(apart, default=0.0)), "mean_difference": float(np.mean(apart))})
+                     "largest_difference": float(max(apart, default=0.0)), "mean_difference": float(np.mean(apart)) if apart else None})
         print(rows[-1], file=sys.stderr, flush=True)
     return rows
 
 
-def write_f32(source, out):
+def is_unexplained(rows):
+    """Whether greedy outputs part at a margin that differences of log-probabilities do not reach."""
+    bound = 2 * max((row["largest_difference"] for row in rows), default=0.0)
+    return any((row["margin"] or 0.0) > bound for row in rows)
+
+
+def write_f32(source, out, change=None):
+    """Writes a model's weights as F32. change maps names and values of all tensors to other values, one by one."""
     import gguf
     reader, writer = gguf.GGUFReader(source), None
     for field in reader.fields.values():
@@ -291,8 +311,10 @@ def write_f32(source, out):
         value = 0 if field.name == "general.file_type" else field.contents()
         of = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(field.name, value, field.types[0], sub_type=of)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
+    names = [tensor.name for tensor in reader.tensors]
+    values = (gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32) for tensor in reader.tensors)
+    for name, value in zip(names, change(names, values) if change else values):
+        writer.add_tensor(name, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -300,7 +322,6 @@ def write_f32(source, out):
 
 
 def compare_exact(args, theirs):
-    write_f32(args.model, args.f32)
     exact = Llama(args.f32, args.threads, 256)
     with open(args.text, encoding="utf-8") as file:
         tokens = theirs.encode(file.read(2000), True)[:192]
@@ -331,21 +352,46 @@ def compare_exact(args, theirs):
     return rows
 
 
-def compare_perplexity(ours, theirs, path, count):
+def windows_of(theirs, path, count):
     with open(path, encoding="utf-8") as file:
-        # A part of the text has more tokens than bytes divided by eight.
-        tokens = ours.encode(file.read(count * 8))[:count]
-    sums, counted, half = np.zeros(2), 0, WINDOW // 2
-    for start in range(0, len(tokens) - WINDOW + 1, WINDOW):
-        window = tokens[start:start + WINDOW]
+        tokens = theirs.encode(file.read(), True)
+    tokens = tokens[:count or None]
+    return [tokens[start:start + WINDOW] for start in range(0, len(tokens) - WINDOW + 1, WINDOW)]
+
+
+def losses_by_llama(theirs, windows):
+    """Mean negative log-likelihood of the second half of each window."""
+    half, losses = WINDOW // 2, []
+    for window in windows:
         theirs.clear()
-        his = log_probabilities(theirs.logits(window))
-        mine = ours.complete(window, 1, echo=True)[1][:WINDOW]
-        sums -= [sum(mine[half + 1:]), his[np.arange(half, WINDOW - 1), window[half + 1:]].sum()]
-        counted += WINDOW - half - 1
-        print(np.exp(sums / counted), file=sys.stderr, flush=True)
-    mine, his = np.exp(sums / counted)
-    return {"tokens": counted, "nestling": mine, "llama": his, "ratio": mine / his}
+        values = log_probabilities(theirs.logits(window)[half:WINDOW - 1])
+        losses.append(-values[np.arange(WINDOW - 1 - half), window[half + 1:]].mean())
+        print("llama", losses[-1], file=sys.stderr, flush=True)
+    return np.array(losses)
+
+
+def losses_by_nestling(ours, windows):
+    half, losses = WINDOW // 2, []
+    for window in windows:
+        losses.append(-np.mean(ours.complete(window, 1, echo=True)[1][half + 1:WINDOW]))
+        print("nestling", losses[-1], file=sys.stderr, flush=True)
+    return np.array(losses)
+
+
+def compare_perplexity(losses):
+    """losses holds those of each program, window by window."""
+    count = len(next(iter(losses.values())))
+    pairs = [("nestling", "llama"), ("nestling", "nestling, F32"), ("llama", "llama, F32"), ("nestling, F32", "llama, F32")]
+    differences = []
+    for one, other in pairs:
+        if one in losses and other in losses:
+            apart = losses[one] - losses[other]
+            differences.append({"of": one, "from": other, "percent": 100 * float(np.expm1(apart.mean())),
+                                "standard_error_percent": 100 * float(apart.std(ddof=1) / count ** 0.5),
+                                "worse_in_windows": int((apart > 0).sum())})
+    perplexities = {name: float(np.exp(values.mean())) for name, values in losses.items()}
+    return {"windows": count, "tokens": count * (WINDOW - WINDOW // 2 - 1), "perplexities": perplexities,
+            "differences": differences, "losses": {name: list(values) for name, values in losses.items()}}
 
 
 def speed(command):
@@ -354,61 +400,118 @@ def speed(command):
     return {("decode" if record["n_gen"] else "prompt"): record["avg_ts"] for record in records}
 
 
+def bench_commands(args):
+    ours = f"{args.nestling} bench -o json --no-bandwidth --device cpu"
+    commands = {"llama": f"{args.llama_bench} -m {args.model} -o json", "nestling": f"{ours} -m {args.model}"}
+    if args.store:
+        commands.update({f"level {level}": f"{ours} -m {args.store} --level {level}" for level in (2, 4, 8)})
+    return commands
+
+
+def processor_seconds(command):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(shlex.split(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def compare_processor(args):
+    commands, found = bench_commands(args), {}
+    for round_number in range(args.rounds):
+        for name in list(commands) if round_number % 2 == 0 else reversed(commands):
+            for kind, count, test in (("prompt", 512, "-p 512 -n 0"), ("decode", 128, "-p 0 -n 128")):
+                one, three = (processor_seconds(f"{commands[name]} {test} -t 1 -r {runs}") for runs in (1, 3))
+                found.setdefault(kind, {}).setdefault(name, []).append(1000 * (three - one) / 2 / count)
+                print(kind, name, found[kind][name][-1], file=sys.stderr, flush=True)
+    return {kind: {"medians": {name: statistics.median(values) for name, values in by_name.items()}, "runs": by_name}
+            for kind, by_name in found.items()}
+
+
 def compare_speed(args):
-    found = {}
+    commands = bench_commands(args)
+    found, loads = {}, []
     for round_number in range(args.rounds):
         for threads in (1, 2):
-            commands = [
-                ("llama", f"{args.llama_bench} -m {args.model} -p 512 -n 128 -t {threads} -r 1 -o json"),
-                ("nestling", f"{args.nestling} bench -m {args.model} -p 512 -n 128 -t {threads} -r 1 -o json --no-bandwidth"),
-            ]
-            for name, command in commands if round_number % 2 == 0 else commands[::-1]:
-                for kind, value in speed(command).items():
+            loads.append(os.getloadavg()[0])
+            for name in list(commands) if round_number % 2 == 0 else reversed(commands):
+                for kind, value in speed(f"{commands[name]} -p 512 -n 128 -r 1 -t {threads}").items():
                     found.setdefault((threads, kind), {}).setdefault(name, []).append(value)
     rows = []
     for (threads, kind), by_name in found.items():
-        ratios = [mine / his for mine, his in zip(by_name["nestling"], by_name["llama"])]
-        rows.append({"threads": threads, "test": kind, **by_name, "median_ratio": statistics.median(ratios)})
-    return rows
+        medians = {name: statistics.median(values) for name, values in by_name.items()}
+        ratios = {name: [mine / his for mine, his in zip(values, by_name["llama"])] for name, values in by_name.items()}
+        ratios = {name: [min(values), statistics.median(values), max(values)] for name, values in ratios.items()}
+        rows.append({"threads": threads, "test": kind, "medians": medians, "ratios": ratios, "runs": by_name})
+    return {"loads": loads, "rows": rows}
+
+
+@contextlib.contextmanager
+def served(args, path, theirs):
+    ours = Nestling(args.nestling, path, args.threads, theirs)
+    try:
+        yield ours
+    finally:
+        ours.end()
+
+
+def compare_outputs(args, sections):
+    """All sections but those of speed."""
+    theirs = Llama(args.model, args.threads, 1024)
+    prompts, results, losses = PROMPTS[:args.prompts], {}, {}
+    windows = windows_of(theirs, args.text, args.tokens) if "perplexity" in sections else []
+    with served(args, args.model, theirs) as ours:
+        if "tokens" in sections:
+            results["tokens"] = compare_tokens(ours, theirs)
+        if "template" in sections:
+            results["template"] = compare_templates(ours, theirs)
+        if "greedy" in sections:
+            results["greedy"] = compare_greedy(ours, theirs, prompts, args.generated)
+        if windows:
+            losses.update({"nestling": losses_by_nestling(ours, windows), "llama": losses_by_llama(theirs, windows)})
+    if args.f32:
+        write_f32(args.model, args.f32)
+        exact = Llama(args.f32, args.threads, 1024)
+        with served(args, args.f32, exact) as ours:
+            if "greedy" in sections:
+                results["greedy, F32"] = compare_greedy(ours, exact, prompts, args.generated)
+            if windows:
+                losses["nestling, F32"] = losses_by_nestling(ours, windows)
+                losses["llama, F32"] = losses_by_llama(exact, windows)
+        if "exact" in sections:
+            results["exact"] = compare_exact(args, theirs)
+    if windows:
+        results["perplexity"] = compare_perplexity(losses)
+    return results
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--text", default="data/validation.txt")
-    parser.add_argument("--tokens", type=int, default=8192, help="of the text, for the perplexity")
+    parser.add_argument("--tokens", type=int, default=8192, help="of the text, for the perplexity; 0 means all")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="number of prompts of the section greedy")
     parser.add_argument("--generated", type=int, default=200, help="tokens after each prompt")
     parser.add_argument("--nestling", default="target/dist/nestling")
     parser.add_argument("--llama-bench", default="llama/bin/llama-bench")
-    parser.add_argument("--f32", help="a file to write, for the section exact")
+    parser.add_argument("--f32", help="a file to write the model's weights to as F32")
+    parser.add_argument("--store", help="a store of the model, for the section speed")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of all sections but speed")
-    parser.add_argument("--only", default="tokens,template,greedy,exact,perplexity,speed")
+    parser.add_argument("--only", default="tokens,template,greedy,exact,perplexity,speed,processor")
     parser.add_argument("--json", help="file for all results")
     args = parser.parse_args()
     sections = args.only.split(",")
-    results = {}
-    if sections != ["speed"]:
-        theirs = Llama(args.model, args.threads, 1024)
-        ours = Nestling(args.nestling, args.model, args.threads, theirs)
-        checks = {
-            "tokens": lambda: compare_tokens(ours, theirs), "template": lambda: compare_templates(ours, theirs),
-            "greedy": lambda: compare_greedy(ours, theirs, args.generated),
-            "perplexity": lambda: compare_perplexity(ours, theirs, args.text, args.tokens),
-        }
-        try:
-            results = {name: check() for name, check in checks.items() if name in sections}
-        finally:
-            ours.end()
-        if "exact" in sections and args.f32:
-            results["exact"] = compare_exact(args, theirs)
+    results = compare_outputs(args, sections) if set(sections) - {"speed", "processor"} else {}
+    if "processor" in sections:
+        results["processor"] = compare_processor(args)
     if "speed" in sections:
         results["speed"] = compare_speed(args)
     print(json.dumps(results, indent=1, ensure_ascii=False))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1, ensure_ascii=False)
-    sys.exit(any(results.get(name, {}).get("differ") for name in ("tokens", "template")))
+    differ = any(results.get(name, {}).get("differ") for name in ("tokens", "template"))
+    sys.exit(differ or any(is_unexplained(results.get(name, [])) for name in ("greedy", "greedy, F32")))
 
 
 if __name__ == "__main__":
