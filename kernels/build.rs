@@ -70,6 +70,10 @@ mod emulation {
         units(&mut checked, &out, "checked", &names)?;
         // The thread sanitizer inserts calls before every access. `hooks.cpp` implements them; the sanitizer
         // itself is not linked. The other options prevent the compiler from merging or splitting accesses.
+        // Clang's driver may add the sanitizer's runtime to an object, as Zig's does, unless it does not see the flag.
+        if checked.get_compiler().is_like_clang() {
+            checked.flag("-Xclang");
+        }
         checked.flag("-fsanitize=thread").flag("-fno-tree-vectorize");
         checked.flag_if_supported("-fno-tree-loop-distribute-patterns");
         checked.flag_if_supported("-fno-store-merging").flag_if_supported("-fno-tree-sra");
