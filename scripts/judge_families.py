@@ -147,6 +147,9 @@ class Judge:
             other = {key: ABSENT for key in changes if key in BOOKKEEPING}
             if "expected float" in str(refusal):
                 other |= {key: float(value) for key, value in changes.items() if type(value) is int and key not in other}
+            if "expected int, got float" in str(refusal):
+                whole = {key: value for key, value in changes.items() if type(value) is float and value.is_integer()}
+                other |= {key: int(value) for key, value in whole.items() if key not in other}
             text = self.text_of(directory)
             if text["model_type"] == "mixtral" and "head_dim" not in text:
                 # It forgets to derive the width of a head where YaRN needs it.

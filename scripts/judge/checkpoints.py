@@ -55,13 +55,13 @@ def rule(name: str, shape: list[int], model_type: str) -> tuple[int, int]:
     def uniform(deviation: float, centre: float = 0.0) -> tuple[int, int]:
         return round(centre * UNIT), min(4095, max(1, round(deviation * 3**0.5 * 1024)))
 
-    around_zero = model_type.startswith(("qwen3_next", "qwen3_5_moe")) and "linear_attn" not in name
+    around_zero = model_type.startswith(("gemma3", "qwen3_next", "qwen3_5_moe")) and "linear_attn" not in name
     if name.endswith("layer_scalar"):
         return uniform(0.15, 0.8)
     if name.endswith(("router.scale", "per_expert_scale")):
         return uniform(0.3, 1.0)
-    if name.endswith(("q_norm.weight", "k_norm.weight")) and model_type.startswith("gemma4"):
-        return uniform(0.1, 0.6)
+    if name.endswith(("q_norm.weight", "k_norm.weight")) and model_type.startswith(("gemma3", "gemma4")):
+        return uniform(0.1, -0.4 if around_zero else 0.6)
     if "norm" in name and name.endswith("weight"):
         return uniform(0.3, 0.0 if around_zero else 1.0)
     if name.endswith("correction_bias"):
@@ -69,7 +69,7 @@ def rule(name: str, shape: list[int], model_type: str) -> tuple[int, int]:
     if name.endswith(("bias", "sinks")) or len(shape) == 1:
         return uniform(0.8 if name.endswith(("sinks", "A_log", "dt_bias")) else 0.4)
     if name.endswith("embed_tokens.weight"):
-        return uniform(0.2 if model_type.startswith("gemma4") else 1.0)
+        return uniform(0.2 if model_type.startswith(("gemma3", "gemma4")) else 1.0)
     # gpt-oss multiplies from the other side.
     inputs = shape[1] if model_type == "gpt_oss" and len(shape) == 3 else shape[-1]
     router = name.endswith((".gate.weight", "router.weight", "router.layer.weight", "router.proj.weight"))

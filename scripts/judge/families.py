@@ -510,10 +510,123 @@ GPT_OSS = Family("gpt_oss", SHARED | {
     "torch_dtype": "float32",
 }, gpt_oss, (), ("saved", "mxfp4"))
 
+def windows(rng):
+    layers = rng.choice([2, 3, 4])
+    kinds = ["sliding_attention", "full_attention"]
+    return {
+        "num_hidden_layers": layers, "use_sliding_window": rng.random() < 0.6, "sliding_window": rng.choice([5, 33, 64]),
+        "max_window_layers": rng.randint(0, layers), "layer_types": rng.choice([ABSENT, [rng.choice(kinds) for _ in range(layers)]]),
+    }
+
+
+def llama3_positions(rng):
+    rope = {
+        "rope_type": "llama3", "factor": rng.choice([2.0, 8, 32.0]), "low_freq_factor": rng.choice([1.0, 2]),
+        "high_freq_factor": rng.choice([4.0, 8]), "original_max_position_embeddings": rng.choice([16, 32, 64]),
+    }
+    return {"rope_theta": rng.choice([500.0, 10000, 500000.0]), "rope_scaling": rope, "rope_parameters": ABSENT}
+
+
+def llama(rng):
+    width = heads(rng, own_width=False)
+    if rng.random() < 0.4:
+        width["head_dim"] = rng.choice([8, 10, 16, 22])
+    rope = llama3_positions(rng) if rng.random() < 0.4 else positions(rng)
+    return common(rng) | width | rope | {"attention_bias": rng.random() < 0.4, "num_hidden_layers": rng.choice([1, 2, 3])}
+
+
+DENSE = SHARED | {
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 40, "intermediate_size": 48, "num_attention_heads": 4,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "torch_dtype": "float32",
+}
+LLAMA = Family("llama", DENSE | {
+    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False, "model_type": "llama",
+    "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 10000.0,
+}, llama)
+
+
+def mistral(rng):
+    changes = common(rng) | heads(rng) | positions(rng)
+    return changes | {"sliding_window": rng.choice([None, 1, 17, 64, ABSENT]), "num_hidden_layers": rng.choice([1, 2, 3])}
+
+
+MISTRAL = Family("mistral", DENSE | {
+    "architectures": ["MistralForCausalLM"], "head_dim": 16, "model_type": "mistral", "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0, "sliding_window": 20,
+}, mistral)
+
+
+def qwen2(rng):
+    return common(rng) | heads(rng, own_width=False) | positions(rng) | windows(rng)
+
+
+QWEN2 = Family("qwen2", DENSE | {
+    "architectures": ["Qwen2ForCausalLM"], "max_window_layers": 1, "model_type": "qwen2", "rope_theta": 1000000.0,
+    "sliding_window": 24, "use_sliding_window": True,
+}, qwen2)
+
+
+def qwen3(rng):
+    return common(rng) | heads(rng) | positions(rng) | windows(rng) | {"attention_bias": rng.random() < 0.4}
+
+
+QWEN3 = Family("qwen3", DENSE | {
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "head_dim": 16, "max_window_layers": 2,
+    "model_type": "qwen3", "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None, "use_sliding_window": False,
+}, qwen3)
+
+
+def granite_dense(rng):
+    changes = granite(rng)
+    del changes["num_local_experts"], changes["num_experts_per_tok"]
+    # As of the shared expert: Nestling divides by the multiplier.
+    return changes | {"residual_multiplier": rng.choice([0.22, 0.7, 1])}
+
+
+GRANITE_DENSE = Family("granite", DENSE | {
+    "architectures": ["GraniteForCausalLM"], "attention_bias": False, "attention_multiplier": 0.25, "bos_token_id": 0,
+    "embedding_multiplier": 1.75, "eos_token_id": 0, "logits_scaling": 0.5, "mlp_bias": False, "model_type": "granite",
+    "pad_token_id": 0, "residual_multiplier": 0.6, "rope_scaling": None, "rope_theta": 10000.0,
+}, granite_dense)
+
+
+def gemma3_positions(rng):
+    """Bases and scaling of both kinds of layers, in the layout of transformers 4 or 5."""
+    linear = {"rope_type": "linear", "factor": rng.choice([2, 8.0])}
+    theta, local = rng.choice([5000.0, 1e6]), rng.choice([300.0, 10000])
+    if rng.random() < 0.5:
+        rope = rng.choice([None, linear, yarn(rng)])
+        return {"rope_theta": theta, "rope_local_base_freq": local, "rope_scaling": rope, "rope_parameters": ABSENT}
+    full = rng.choice([{"rope_type": "default"}, linear, yarn(rng)]) | {"rope_theta": theta}
+    return {"rope_theta": ABSENT, "rope_local_base_freq": ABSENT, "rope_scaling": ABSENT, "rope_parameters": {
+        "full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": local},
+    }}
+
+
+def gemma3(rng):
+    layers = rng.choice([2, 3, 4])
+    kinds = ["sliding_attention", "full_attention"]
+    # transformers wants heads that divide the hidden size, although they have a width of their own.
+    return common(rng) | heads(rng, own_width=False) | gemma3_positions(rng) | {
+        "head_dim": rng.choice([8, 10, 16, 22]), "num_hidden_layers": layers, "sliding_window_pattern": rng.choice([2, 3, 6, ABSENT]),
+        "layer_types": rng.choice([ABSENT, [rng.choice(kinds) for _ in range(layers)]]), "sliding_window": rng.choice([5, 13, 50]),
+        "query_pre_attn_scalar": rng.choice([8, 20, 144]), "final_logit_softcapping": rng.choice([None, 5.0, 30.0]),
+    }
+
+
+GEMMA3 = Family("gemma3_text", {key: value for key, value in DENSE.items() if key != "hidden_act"} | {
+    "architectures": ["Gemma3ForCausalLM"], "attention_bias": False, "attn_logit_softcapping": None, "bos_token_id": 2,
+    "cache_implementation": "hybrid", "eos_token_id": [1, 6], "final_logit_softcapping": None, "head_dim": 16,
+    "hidden_activation": "gelu_pytorch_tanh", "model_type": "gemma3_text", "pad_token_id": 0,
+    "query_pre_attn_scalar": 20, "rope_local_base_freq": 10000.0, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "rope_theta": 1000000.0, "sliding_window": 24, "sliding_window_pattern": 2, "tie_word_embeddings": True,
+}, gemma3)
+
 FAMILIES = {
     family.name: family
     for family in [
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
+        LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GEMMA3,
     ]
 }

@@ -13,6 +13,8 @@ import nestling
 ROOT = Path(__file__).resolve().parents[3]
 BUNDLED = ROOT / "models/nestling-storyteller.nest"
 GGUF = ROOT / "engine/runtime/tests/data/gguf/glm4-moe.gguf"
+DENSE = ROOT / "engine/runtime/tests/data/families/llama"
+DENSE_GGUF = ROOT / "engine/runtime/tests/data/gguf/llama.gguf"
 TINY = ROOT / "engine/runtime/tests/data/tiny-qwen3-moe"
 EXAMPLES = ROOT / "apps/python/examples"
 
@@ -24,6 +26,26 @@ sys.dont_write_bytecode = True
 @pytest.fixture(scope="session")
 def model() -> nestling.Model:
     return nestling.open(BUNDLED, device="cpu", threads=2)
+
+
+@pytest.fixture(scope="session")
+def dense_model() -> nestling.Model:
+    return nestling.open(DENSE, device="cpu", threads=2)
+
+
+@pytest.fixture(scope="session", params=["experts", "dense"])
+def any_model(request: pytest.FixtureRequest) -> nestling.Model:
+    """A model with experts, and one without."""
+    made: nestling.Model = request.getfixturevalue({"experts": "model", "dense": "dense_model"}[request.param])
+    return made
+
+
+@pytest.fixture(scope="session", params=["experts", "dense"])
+def any_tool_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> nestling.Model:
+    """Models of random weights with a template that knows tools."""
+    source = {"experts": TINY, "dense": DENSE}[request.param]
+    folder: Any = importlib.import_module("program").tool_model(tmp_path_factory.mktemp("any-tools") / "model", source=source)
+    return nestling.open(folder, device="cpu", threads=2)
 
 
 @pytest.fixture(scope="session")

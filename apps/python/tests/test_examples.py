@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import BUNDLED, EXAMPLES, GGUF
+import pytest
+from conftest import BUNDLED, DENSE_GGUF, EXAMPLES, GGUF
 
 import nestling
 
@@ -67,11 +68,12 @@ def test_snapshot(tmp_path: Path, program: str) -> None:
     assert begun + rest == rust(program, "The captain said", 32).removesuffix("\n")
 
 
-def test_gguf() -> None:
-    tokens = [int(line) for line in run("gguf.py", GGUF).split()]
+@pytest.mark.parametrize("file", [GGUF, DENSE_GGUF], ids=lambda file: file.stem)
+def test_gguf(file: Path) -> None:
+    tokens = [int(line) for line in run("gguf.py", file).split()]
     assert len(tokens) == 8
     # Each is the likeliest after those before it, as they are computed all at once.
-    rows = nestling.open(GGUF, device="cpu").logprobs([3, 1, 4, 1, 5, *tokens])
+    rows = nestling.open(file, device="cpu").logprobs([3, 1, 4, 1, 5, *tokens])
     assert rows[4:12].argmax(axis=1).tolist() == tokens
 
 

@@ -151,7 +151,7 @@ def test_samplers_of_llama_cpp_are_options(model: nestling.Model) -> None:
         model.generate("The storm", samplers="top_k")
 
 
-def test_functions_are_called(tool_model: nestling.Model) -> None:
+def test_functions_are_called(any_tool_model: nestling.Model) -> None:
     calls: list[str] = []
 
     def weather(city: Literal["Bergen", "Lisbon"]) -> dict[str, str]:
@@ -159,7 +159,7 @@ def test_functions_are_called(tool_model: nestling.Model) -> None:
         calls.append(city)
         return {"weather": "rain"}
 
-    chat = tool_model.chat(tools=[weather])
+    chat = any_tool_model.chat(tools=[weather])
     chat.run("Hello", tool_choice="weather", rounds=1, max_tokens=120, temperature=0)
     said = chat.transcript
     assert calls and calls[0] in ("Bergen", "Lisbon")
@@ -173,6 +173,6 @@ def test_functions_are_called(tool_model: nestling.Model) -> None:
     with pytest.raises(nestling.CallerError, match="results"):
         chat.reply_to_tools(["one", "two"])
     with pytest.raises(nestling.CallerError):
-        tool_model.chat().send("Hello", tool_choice="required")
+        any_tool_model.chat().send("Hello", tool_choice="required")
     with pytest.raises(nestling.CallerError, match="tool_choice"):
         chat.send("Hello", regex="a")

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 import numpy as np
 import pytest
-from conftest import BUNDLED, GGUF
+from conftest import BUNDLED, DENSE, GGUF
 
 import nestling
 
@@ -53,7 +53,8 @@ def test_an_answer_is_the_same_however_it_is_read(model: nestling.Model) -> None
     assert asyncio.run(wait()) == (text, text)
 
 
-def test_sessions_go_on_fork_and_forget(model: nestling.Model) -> None:
+def test_sessions_go_on_fork_and_forget(any_model: nestling.Model) -> None:
+    model = any_model
     whole = model.generate("The captain said", temperature=0, max_tokens=16).text()
     session = model.session()
     first = session.generate("The captain said", temperature=0, max_tokens=8).text()
@@ -265,6 +266,19 @@ def test_status_and_close() -> None:
     assert answer.text()
     with pytest.raises(nestling.CallerError, match="closed"):
         model.status()
+
+
+def test_a_dense_model_says_what_it_says_in_rust(dense_model: nestling.Model, program: str) -> None:
+    status = dense_model.status()
+    assert status.expert_bytes is None and not status.is_streamed and status.weight_bytes > 0
+    command = [program, "run", "-m", str(DENSE), "--device", "cpu", "-p", "The captain said", "-n", "24", "--temp", "0"]
+    rust = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert dense_model.generate("The captain said", **GREEDY).text() == rust.removesuffix("\n")
+    number = dense_model.generate("The captain said", **greedy(regex="[1-9][0-9]{2}")).text()
+    assert 100 <= int(number) <= 999
+    first = dense_model.generate("The storm " * 40, **GREEDY).result()
+    again = dense_model.generate("The storm " * 40, **GREEDY).result()
+    assert again.usage.cached_tokens >= 64 and again.text == first.text
 
 
 def test_loglikelihood_is_what_the_rows_say(model: nestling.Model) -> None:

@@ -1,5 +1,5 @@
 //! Sessions on a tiny real model: the output must not depend on the way it is computed.
-#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,19 +13,31 @@ use nestling_formats::store::Store;
 use nestling_import::checkpoint::Checkpoint;
 use nestling_runtime::{
     Engine, EngineOptions, Event, FinishReason, GenerateOptions, Generation, Input, Model,
-    ModelOptions, ModelSource, PlannedResidence, Residence, SnapshotContents,
+    ModelOptions, ModelSource, PageReads, PageStore, PageStoreOptions, PlannedResidence, Residence,
+    SnapshotContents,
 };
 
+/// Models with experts and without, which snapshots, shared prefixes and the page store must restore.
+const MODELS: [&str; 4] = ["tiny-qwen3-moe", "families/llama", "families/qwen3", "families/gemma3"];
+
+fn data(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
 fn checkpoint() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny-qwen3-moe")
+    data("tiny-qwen3-moe")
 }
 
 fn engine(threads: usize) -> Engine {
     Engine::new(EngineOptions { threads: Some(threads), ..EngineOptions::default() }).unwrap()
 }
 
+fn open_path(engine: &Engine, path: PathBuf, options: &ModelOptions) -> Model {
+    Model::open(engine, path, options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
 fn open_with(engine: &Engine, options: &ModelOptions) -> Model {
-    Model::open(engine, checkpoint(), options, &mut |_| {}, &CancelToken::new()).unwrap()
+    open_path(engine, checkpoint(), options)
 }
 
 fn open(engine: &Engine) -> Model {
@@ -43,13 +55,15 @@ fn greedy(max_tokens: usize) -> GenerateOptions {
 
 /// Returns the tokens with the bits of their log-probabilities, if requested.
 fn read(generation: Generation) -> Vec<(u32, Option<u32>)> {
-    let mut tokens = Vec::new();
-    for event in generation {
-        if let Event::Token(token) = event.unwrap() {
-            tokens.push((token.token, token.log_prob.map(f32::to_bits)));
-        }
-    }
-    tokens
+    tokens_of(&generation.map(Result::unwrap).collect::<Vec<_>>())
+}
+
+fn tokens_of(events: &[Event]) -> Vec<(u32, Option<u32>)> {
+    let token = |event: &Event| match event {
+        Event::Token(token) => Some((token.token, token.log_prob.map(f32::to_bits))),
+        _ => None,
+    };
+    events.iter().filter_map(token).collect()
 }
 
 /// Returns options for greedy decoding with log-probabilities: equal ones mean bit-identical logits.
@@ -171,25 +185,64 @@ fn a_prompt_in_one_piece_and_in_chunks_is_the_same_on_any_number_of_threads() {
 
 #[test]
 fn a_fork_a_snapshot_and_a_kept_prefix_equal_computing_afresh() {
-    let engine = engine(1);
-    let model =
-        open_with(&engine, &ModelOptions { kv_dtype: KvDtype::F32, ..ModelOptions::default() });
-    let history = prompt(&model, 2, 90);
-    let tail = prompt(&model, 3, 5);
-    let whole = [history.clone(), tail.clone()].concat();
-    let fresh = read(model.session().generate(whole, &exact(12)).unwrap());
+    for name in MODELS {
+        let engine = engine(1);
+        let options = ModelOptions { kv_dtype: KvDtype::F32, ..ModelOptions::default() };
+        let model = open_path(&engine, data(name), &options);
+        assert_eq!(model.config().router.is_none(), name != "tiny-qwen3-moe", "{name}");
+        let history = prompt(&model, 2, 90);
+        let tail = prompt(&model, 3, 5);
+        let whole = [history.clone(), tail.clone()].concat();
+        let fresh = read(model.session().generate(whole, &exact(12)).unwrap());
 
-    let mut session = model.session();
-    read(session.generate(history, &greedy(8)).unwrap());
-    session.truncate(90).unwrap();
-    let snapshot = session.snapshot(SnapshotContents::TokensAndPages).unwrap();
-    let mut fork = session.fork().unwrap();
-    let mut restored = model.restore(&snapshot).unwrap();
-    // The fork writes first. It must not change the pages shared with the session.
-    read(fork.generate(prompt(&model, 4, 9), &greedy(9)).unwrap());
-    fork.truncate(90).unwrap();
-    for session in [&mut session, &mut fork, &mut restored] {
-        assert_eq!(read(session.generate(tail.clone(), &exact(12)).unwrap()), fresh);
+        let mut session = model.session();
+        read(session.generate(history, &greedy(8)).unwrap());
+        session.truncate(90).unwrap();
+        let snapshot = session.snapshot(SnapshotContents::TokensAndPages).unwrap();
+        let mut fork = session.fork().unwrap();
+        let mut restored = model.restore(&snapshot).unwrap();
+        // The fork writes first. It must not change the pages shared with the session.
+        read(fork.generate(prompt(&model, 4, 9), &greedy(9)).unwrap());
+        fork.truncate(90).unwrap();
+        for session in [&mut session, &mut fork, &mut restored] {
+            assert_eq!(read(session.generate(tail.clone(), &exact(12)).unwrap()), fresh, "{name}");
+        }
+    }
+}
+
+/// Pages of a real model, from memory and from disk, give the bits of a computation without them.
+#[test]
+fn pages_in_memory_and_on_disk_equal_computing_afresh() {
+    for name in MODELS {
+        let folder = tempfile::tempdir().unwrap();
+        let store = || {
+            let (directory, reads) = (folder.path().join("pages"), PageReads::Always);
+            PageStore::open(PageStoreOptions { directory, bytes_max: 1 << 24, reads }).unwrap()
+        };
+        let open = |engine: &Engine, page_store| {
+            let options = ModelOptions { page_store, ..ModelOptions::default() };
+            open_path(engine, data(name), &options)
+        };
+        let ask = |model: &Model| {
+            let prompt = prompt(model, 5, 150);
+            let generation = model.session().generate(prompt, &exact(12)).unwrap();
+            let events: Vec<Event> = generation.map(Result::unwrap).collect();
+            let Some(Event::Finished(finished)) = events.last() else { panic!("{events:?}") };
+            (finished.usage.cached_tokens, tokens_of(&events))
+        };
+        let first = engine(1);
+        let (cached, expected) = ask(&open(&first, None));
+        assert_eq!(cached, 0, "{name}");
+        {
+            let engine = engine(1);
+            let model = open(&engine, Some(store()));
+            assert_eq!(ask(&model), (0, expected.clone()), "{name}");
+            assert_eq!(ask(&model), (128, expected.clone()), "{name}: in memory");
+        }
+        let later = engine(1);
+        let store = store();
+        assert_eq!(ask(&open(&later, Some(store.clone()))), (128, expected), "{name}: on disk");
+        assert_eq!((store.status().hits, store.status().damaged), (2, 0), "{name}");
     }
 }
 

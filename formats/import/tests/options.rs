@@ -289,6 +289,38 @@ fn kinds_of_positions_have_their_own_keys() {
     assert!(refusal("qwen3-moe", &other).contains("supported: default, yarn, linear"));
 }
 
+/// transformers fails with a rotated part, and ignores a scaling whose kind is called `type`.
+#[test]
+fn gemma_3_refuses_a_part_of_positions_and_an_older_name() {
+    let older = |name: &str| json!({ name: "linear", "factor": 8.0 });
+    let nested = |scaling: Value| json!({ "full_attention": scaling });
+    let plain = |rope: &str, scaling: Value| {
+        let changes = json!({ "rope_scaling": null, "rope_parameters": null, rope: scaling });
+        let mut config = tiny("gemma3");
+        let config_map = config.as_object_mut().unwrap();
+        config_map.extend(changes.as_object().unwrap().clone());
+        config_map.retain(|_, value| !value.is_null());
+        ModelConfig::from_json("config.json", config.to_string().as_bytes())
+    };
+    let same = plain("rope_scaling", older("rope_type")).unwrap();
+    assert_eq!(same, plain("rope_parameters", nested(older("rope_type"))).unwrap());
+    assert_eq!(same, plain("rope_parameters", nested(older("type"))).unwrap());
+    let both = json!({ "rope_type": "default", "type": "linear", "factor": 8.0 });
+    for found in [
+        plain("rope_scaling", older("type")),
+        plain("rope_scaling", both.clone()),
+        plain("rope_parameters", nested(both)),
+    ] {
+        let error = found.unwrap_err();
+        assert!(matches!(error, ImportError::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains("`type`"), "{error}");
+    }
+    let error = refusal("gemma3", &json!({ "partial_rotary_factor": 0.5 }));
+    assert!(error.contains("`partial_rotary_factor`"), "{error}");
+    let whole = with("gemma3", &json!({ "partial_rotary_factor": 1.0 })).unwrap();
+    assert_eq!(whole, with("gemma3", &json!({})).unwrap());
+}
+
 /// Sliding windows of Qwen's families, disabled by default.
 #[test]
 fn qwen_sees_a_window_where_it_is_switched_on() {

@@ -44,6 +44,9 @@ int main(int count, char **arguments)
     nestling_model *models[2] = {open_in(engine, arguments[1]), NULL};
     uint64_t used = status_of(engine).memory_used;
     models[1] = open_in(engine, arguments[1]);
+    nestling_model_status held = {.size = sizeof held};
+    check(nestling_model_status_now(models[0], &held, &error), error);
+    HOLDS(!held.is_streamed && held.expert_bytes == 0 && held.weight_bytes > 0);
     HOLDS(used > 0 && status_of(engine).memory_used >= 2 * used - used / 2);
     for (int i = 0; i < 2; i++) {
         nestling_session *session = begin_session(models[i]);

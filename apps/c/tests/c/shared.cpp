@@ -23,6 +23,8 @@ int main(int count, char **arguments)
         in_engine.engine = engine.get();
         nestling::model first(arguments[1], in_engine), second(arguments[1], in_engine);
         holds(first.shared_engine().status().memory_used == engine.status().memory_used, "one engine");
+        nestling_model_status status = first.status();
+        holds(!status.is_streamed && status.expert_bytes == 0 && status.weight_bytes > 0, "held whole");
         nestling::session session = first.begin_session();
         nestling::generate_options options = greedy(-1);
         options.ignore_end = 1;

@@ -16,9 +16,14 @@ pub fn tiny() -> PathBuf {
     root().join("../../engine/runtime/tests/data/tiny-qwen3-moe")
 }
 
-/// The same with a longer context and a template that knows tools.
-pub fn tiny_with_tools(folder: &Path) {
-    for entry in std::fs::read_dir(tiny()).unwrap() {
+/// A dense model of random weights.
+pub fn dense() -> PathBuf {
+    root().join("../../engine/runtime/tests/data/families/llama")
+}
+
+/// Writes a random model with a longer context and a template that knows tools.
+pub fn with_tools(model: &Path, folder: &Path) {
+    for entry in std::fs::read_dir(model).unwrap() {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
     }

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{CHECKED, compiled, model, root, run, tiny, tiny_with_tools};
+use harness::{CHECKED, compiled, dense, model, root, run, tiny, with_tools};
 
 /// Returns the output of a program in Rust.
 fn rust(program: impl FnOnce(&mut Vec<u8>) -> Result<(), Box<dyn Error>>) -> String {
@@ -21,12 +21,27 @@ fn rust(program: impl FnOnce(&mut Vec<u8>) -> Result<(), Box<dyn Error>>) -> Str
 
 /// The example prints this in C and in C++.
 fn same(name: &str, model: &Path, expected: &str) {
+    same_of_each(name, &[(model, expected)]);
+}
+
+/// The example prints the text of each model in C and in C++.
+fn same_of_each(name: &str, models: &[(&Path, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     for language in ["c", "cpp"] {
         let source = format!("examples/{name}.{language}");
         let program = compiled(folder.path(), &source, CHECKED);
-        assert_eq!(run(Command::new(program).arg(model)), expected, "{source}");
+        for (model, expected) in models {
+            let printed = run(Command::new(&program).arg(model));
+            assert_eq!(&printed, expected, "{source} of {}", model.display());
+        }
     }
+}
+
+/// Writes a model with a template that knows tools to a new folder.
+fn folder_with_tools(model: &Path) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    with_tools(model, folder.path());
+    folder
 }
 
 #[test]
@@ -35,7 +50,10 @@ fn a_chat_says_what_it_says_in_rust() {
     let transcript = expected.lines().last().unwrap();
     let transcript: serde_json::Value = serde_json::from_str(transcript).unwrap();
     assert_eq!(transcript.as_array().unwrap().len(), 4, "{expected}");
-    same("chat", &model(), &expected);
+    let dense = folder_with_tools(&dense());
+    let of_dense = rust(|out| programs::chat::run(dense.path(), out));
+    assert!(!of_dense.is_empty());
+    same_of_each("chat", &[(&model(), &expected), (dense.path(), &of_dense)]);
 }
 
 #[test]
@@ -46,14 +64,17 @@ fn an_answer_stops_from_another_thread_within_250_ms() {
 
 #[test]
 fn a_tool_is_called_as_its_schema_says() {
-    let folder = tempfile::tempdir().unwrap();
-    tiny_with_tools(folder.path());
-    let expected = rust(|out| programs::tool::run(folder.path(), out));
-    let arguments = expected.lines().next().unwrap().strip_prefix("weather ").unwrap();
-    let arguments: serde_json::Value = serde_json::from_str(arguments).unwrap();
-    assert!(arguments["city"].is_string(), "{expected}");
-    assert!((1..10).contains(&arguments["days"].as_u64().unwrap()), "{expected}");
-    same("tool", folder.path(), &expected);
+    let models = [tiny(), dense()].map(|model| {
+        let folder = folder_with_tools(&model);
+        let expected = rust(|out| programs::tool::run(folder.path(), out));
+        let arguments = expected.lines().next().unwrap().strip_prefix("weather ").unwrap();
+        let arguments: serde_json::Value = serde_json::from_str(arguments).unwrap();
+        assert!(arguments["city"].is_string(), "{expected}");
+        assert!((1..10).contains(&arguments["days"].as_u64().unwrap()), "{expected}");
+        (folder, expected)
+    });
+    let of_each = models.each_ref().map(|(folder, expected)| (folder.path(), expected.as_str()));
+    same_of_each("tool", &of_each);
 }
 
 #[test]
@@ -72,31 +93,36 @@ fn a_smaller_budget_takes_memory_from_a_streamed_model_and_changes_no_word() {
 fn a_session_goes_on_in_another_process() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("session");
-    let begun = rust(|out| programs::snapshot::save(&model(), &file, out));
-    let rest = rust(|out| programs::snapshot::restore(&model(), &file, out));
     let (c, cpp) = ("examples/snapshot.c", "examples/snapshot.cpp");
     let (c, cpp) = (compiled(folder.path(), c, CHECKED), compiled(folder.path(), cpp, CHECKED));
-    // What one writes another one reads.
-    for (saves, restores) in [(&c, &cpp), (&cpp, &c)] {
-        let saved = run(Command::new(saves).arg(model()).arg("save").arg(&file));
-        let restored = run(Command::new(restores).arg(model()).arg("restore").arg(&file));
-        assert_eq!((saved, restored), (begun.clone(), rest.clone()), "{saves:?}");
-        assert_eq!(rust(|out| programs::snapshot::restore(&model(), &file, out)), rest);
+    for model in [model(), dense()] {
+        let begun = rust(|out| programs::snapshot::save(&model, &file, out));
+        let rest = rust(|out| programs::snapshot::restore(&model, &file, out));
+        // What one writes another one reads.
+        for (saves, restores) in [(&c, &cpp), (&cpp, &c)] {
+            let saved = run(Command::new(saves).arg(&model).arg("save").arg(&file));
+            let restored = run(Command::new(restores).arg(&model).arg("restore").arg(&file));
+            assert_eq!((saved, restored), (begun.clone(), rest.clone()), "{saves:?}");
+            assert_eq!(rust(|out| programs::snapshot::restore(&model, &file, out)), rest);
+        }
+        let options = nestling::GenerateOptions::greedy();
+        let options = nestling::GenerateOptions { max_tokens: Some(32), ..options };
+        let mut session = nestling::open(&model).unwrap().session();
+        let whole = session.generate("The captain said", &options).unwrap().into_text().unwrap();
+        assert_eq!(begun.trim_end_matches('\n').to_owned() + rest.trim_end_matches('\n'), whole);
     }
-    let whole = nestling::open(model()).unwrap().session().generate(
-        "The captain said",
-        &nestling::GenerateOptions { max_tokens: Some(32), ..nestling::GenerateOptions::greedy() },
-    );
-    let whole = whole.unwrap().into_text().unwrap();
-    assert_eq!(format!("{}{}", begun.trim_end_matches('\n'), rest.trim_end_matches('\n')), whole);
 }
 
 #[test]
 fn a_gguf_file_runs_where_it_lies() {
-    let file = root().join("../../engine/runtime/tests/data/gguf/glm4-moe.gguf");
-    let expected = rust(|out| programs::gguf::run(&file, out));
-    assert_eq!(expected.lines().count(), 8, "{expected}");
-    same("gguf", &file, &expected);
+    let files = ["glm4-moe", "llama"].map(|name| {
+        let file = root().join("../../engine/runtime/tests/data/gguf").join(format!("{name}.gguf"));
+        let expected = rust(|out| programs::gguf::run(&file, out));
+        assert_eq!(expected.lines().count(), 8, "{expected}");
+        (file, expected)
+    });
+    let of_each = files.each_ref().map(|(file, expected)| (file.as_path(), expected.as_str()));
+    same_of_each("gguf", &of_each);
 }
 
 #[test]
@@ -124,7 +150,9 @@ fn what_makes_no_sense_is_refused() {
 fn two_models_share_an_engine() {
     let folder = tempfile::tempdir().unwrap();
     for source in ["tests/c/shared.c", "tests/c/shared.cpp"] {
-        run(Command::new(compiled(folder.path(), source, CHECKED)).arg(tiny()));
+        let program = compiled(folder.path(), source, CHECKED);
+        let printed = [tiny(), dense()].map(|model| run(Command::new(&program).arg(model)));
+        assert_ne!(printed[0], printed[1], "{source}");
     }
 }
 

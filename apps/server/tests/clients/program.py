@@ -36,9 +36,9 @@ TEMPLATE = (
 )
 
 
-def tool_model(folder, context=4096):
+def tool_model(folder, context=4096, source=TINY):
     """Random weights with a longer context and a template that knows tools."""
-    shutil.copytree(TINY, folder)
+    shutil.copytree(source, folder)
     for file, name, value in [
         ("config.json", "max_position_embeddings", context),
         ("tokenizer_config.json", "chat_template", TEMPLATE),

@@ -1,8 +1,9 @@
 //! Successful chats.
 
+use nestling_server::Server;
 use serde_json::{Value, json};
 
-use crate::models::server;
+use crate::models::{dense_server, server};
 use crate::{CHAT, chat_with, post};
 
 fn streamed(events: &[Value], index: u64) -> String {
@@ -104,12 +105,17 @@ fn a_conversation_that_goes_on_is_not_computed_again() {
 
 #[test]
 fn a_prompt_is_computed_anew_where_that_is_asked_for() {
-    let server = server();
+    for server in [server(), dense_server()] {
+        expect_cached_tokens(&server);
+    }
+}
+
+fn expect_cached_tokens(server: &Server) {
     let ask = |more: Value| {
         let content = "One more ship left the harbour. ".repeat(20);
         let mut fields = json!({ "messages": [{ "role": "user", "content": content }] });
         crate::join(&mut fields, &more);
-        let reply = post(&server, CHAT, &chat_with(&fields)).ok();
+        let reply = post(server, CHAT, &chat_with(&fields)).ok();
         reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
     };
     ask(json!({}));
@@ -147,7 +153,6 @@ fn log_probabilities_stand_beside_the_tokens_of_the_text() {
 
 #[test]
 fn answers_keep_to_the_form_that_is_asked_for() {
-    let server = server();
     let schema = json!({
         "type": "object", "required": ["name", "age"], "additionalProperties": false,
         "properties": {
@@ -158,11 +163,13 @@ fn answers_keep_to_the_form_that_is_asked_for() {
     let named = json!({ "name": "person", "strict": true, "schema": schema });
     let form = json!({ "type": "json_schema", "json_schema": named });
     let options = json!({ "response_format": form, "max_tokens": 100 });
-    let reply = post(&server, CHAT, &chat_with(&options)).ok();
-    let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
-    let person: Value = serde_json::from_str(text).unwrap();
-    assert!(person["name"].is_string() && (1..100).contains(&person["age"].as_u64().unwrap()));
-    assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+    for server in [server(), dense_server()] {
+        let reply = post(&server, CHAT, &chat_with(&options)).ok();
+        let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
+        let person: Value = serde_json::from_str(text).unwrap();
+        assert!(person["name"].is_string() && (1..100).contains(&person["age"].as_u64().unwrap()));
+        assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+    }
 }
 
 #[test]

@@ -27,6 +27,19 @@ fn a_server_says_whether_its_model_is_there() {
 }
 
 #[test]
+fn the_status_of_a_dense_model_counts_no_experts() {
+    let server = models::dense_server();
+    post(&server, CHAT, &chat_with(&json!({}))).ok();
+    let status = get(&server, "/status").ok();
+    assert!(status["steps"].as_u64().unwrap() > 0, "{status}");
+    assert!(status["expert_bytes"].is_null(), "{status}");
+    let counts = status["experts"].as_object().unwrap().values();
+    assert!(counts.into_iter().all(|count| *count == 0), "{status}");
+    let plan = get(&server, "/plan").ok();
+    assert_eq!(plan["expert_bytes_total"], 0, "{plan}");
+}
+
+#[test]
 fn the_model_is_listed() {
     let server = server();
     let list = get(&server, "/v1/models").ok();

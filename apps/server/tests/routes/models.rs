@@ -28,7 +28,7 @@ pub fn open_bundled(budget: u64) -> Model {
 /// Opens a separate instance of a model with random weights and tool support.
 pub fn open_tools(budget: u64) -> Model {
     let folder = tempfile::tempdir().unwrap();
-    make_tool_model(folder.path(), TEMPLATE);
+    make_tool_model(folder.path(), EXPERTS, TEMPLATE);
     open_within(folder.path(), budget)
 }
 
@@ -81,10 +81,22 @@ pub fn server() -> Server {
 /// Returns a server of a random model whose template supports tools and reasoning.
 pub fn tool_server() -> Server {
     static MODEL: OnceLock<Model> = OnceLock::new();
-    let model = MODEL.get_or_init(|| {
+    server_of(&MODEL, EXPERTS, TEMPLATE)
+}
+
+/// Returns a server of a random dense model whose template supports tools and reasoning.
+pub fn dense_server() -> Server {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    server_of(&MODEL, DENSE, TEMPLATE)
+}
+
+fn server_of(model: &'static OnceLock<Model>, source: &str, template: &str) -> Server {
+    let model = model.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        make_tool_model(folder.path(), TEMPLATE);
-        open(folder.path())
+        make_tool_model(folder.path(), source, template);
+        let model = open(folder.path());
+        assert_eq!(model.config().router.is_none(), source == DENSE);
+        model
     });
     let server = Server::new(ServerOptions::default());
     server.set_model(model.clone(), NAME);
@@ -94,19 +106,16 @@ pub fn tool_server() -> Server {
 /// Returns a server of a random model whose answers begin with reasoning, and whose prompts repeat it.
 pub fn reasoning_server() -> Server {
     static MODEL: OnceLock<Model> = OnceLock::new();
-    let model = MODEL.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        make_tool_model(folder.path(), REASONING_TEMPLATE);
-        open(folder.path())
-    });
-    let server = Server::new(ServerOptions::default());
-    server.set_model(model.clone(), NAME);
-    server
+    server_of(&MODEL, EXPERTS, REASONING_TEMPLATE)
 }
 
+/// Random models of `engine/runtime/tests/data`, with experts and without.
+const EXPERTS: &str = "tiny-qwen3-moe";
+const DENSE: &str = "families/llama";
+
 /// Writes a random model with a longer context and a chat template in Qwen3's style.
-fn make_tool_model(folder: &Path, template: &str) {
-    let source = at("engine/runtime/tests/data/tiny-qwen3-moe");
+fn make_tool_model(folder: &Path, source: &str, template: &str) {
+    let source = at("engine/runtime/tests/data").join(source);
     for entry in std::fs::read_dir(source).unwrap() {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();

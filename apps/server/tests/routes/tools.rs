@@ -1,8 +1,9 @@
 //! Tool calls of a random model, which calls tools only because of a constraint.
 
+use nestling_server::Server;
 use serde_json::{Value, json};
 
-use crate::models::tool_server;
+use crate::models::{dense_server, tool_server};
 use crate::{CHAT, chat_with, post};
 
 /// Returns the argument schema of a weather tool.
@@ -43,10 +44,15 @@ fn check(call: &Value) {
 
 #[test]
 fn a_named_tool_is_called_once() {
-    let server = tool_server();
+    for server in [tool_server(), dense_server()] {
+        expect_one_call(&server);
+    }
+}
+
+fn expect_one_call(server: &Server) {
     let named = json!({ "type": "function", "function": { "name": "weather" } });
     let options = json!({ "tools": tools(), "tool_choice": named, "max_tokens": 300 });
-    let reply = post(&server, CHAT, &chat_with(&options)).ok();
+    let reply = post(server, CHAT, &chat_with(&options)).ok();
     let choice = &reply["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls", "{reply}");
     assert!(choice["message"]["content"].is_null());
@@ -55,7 +61,7 @@ fn a_named_tool_is_called_once() {
     check(&calls[0]);
     let mut options = options;
     options["stream"] = true.into();
-    let events = post(&server, CHAT, &chat_with(&options)).events();
+    let events = post(server, CHAT, &chat_with(&options)).events();
     let deltas =
         events.iter().filter_map(|event| event["choices"][0]["delta"]["tool_calls"].as_array());
     let parts: Vec<Value> = deltas.flatten().cloned().collect();

@@ -78,6 +78,15 @@ fn local_rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportErro
     rope_of(fields, head_dim, "sliding_attention", "rope_local_base_freq", 1e4, None)
 }
 
+/// Refuses a rotation of only a part of each head.
+fn refuse_part(fields: &Fields) -> Result<(), ImportError> {
+    const KEY: &str = "partial_rotary_factor";
+    match fields.number(KEY)? {
+        None | Some(1.0) => Ok(()),
+        Some(_) => Err(fields.unsupported(KEY, "supported: 1.0")),
+    }
+}
+
 /// Reads the RoPE settings of a kind of layers: from the kind's object in `rope_parameters`, or from the keys
 /// of older files, which are the base with its default and the scaling.
 fn rope_of(
@@ -88,6 +97,7 @@ fn rope_of(
     default: f64,
     scaling: Option<Fields>,
 ) -> Result<RopeConfig, ImportError> {
+    refuse_part(fields)?;
     let is_nested = fields.member(PARAMETERS).is_some();
     let own = if is_nested {
         if fields.member("rope_scaling").is_some() {
@@ -109,8 +119,12 @@ fn rope_of(
         return Ok(RopeConfig { theta, dims, scaling: RopeScaling::None });
     };
     own.refuse_null("rope_theta")?;
-    if !matches!(own.number("partial_rotary_factor")?, None | Some(1.0)) {
-        return Err(own.unsupported("partial_rotary_factor", "supported: 1.0"));
+    refuse_part(&own)?;
+    // In `rope_scaling`, transformers ignores the older name `type` of `rope_type`, and so the scaling.
+    let implied = if is_nested { None } else { Some("default") };
+    let (kind, older) = (own.text("rope_type")?.or(implied), own.text("type")?);
+    if older.is_some() && kind.is_some() && older != kind {
+        return Err(own.unsupported("type", "supported: `rope_type`"));
     }
     let (theta, beside) = (own.number("rope_theta")?, fields.number(key)?);
     if theta.is_some() && beside.is_some() && theta != beside {
