@@ -118,14 +118,14 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum number of tokens per session. The default is the trained context length, at most
-    /// 8192.
+    /// Sets the maximum number of tokens per session, at most the trained context length. The default and 0 are
+    /// the trained context length, at most 8192. [`Model::context_length`] returns the value in effect.
     pub fn context_length(mut self, tokens: usize) -> Self {
         self.options.model.context_length = Some(tokens);
         self
     }
 
-    /// Sets the number of compute threads. The default is one per core.
+    /// Sets the number of compute threads, at most 1024. The default and 0 are one per core.
     pub fn threads(mut self, threads: usize) -> Self {
         self.options.engine.threads = Some(threads);
         self
@@ -288,6 +288,17 @@ mod tests {
         assert_eq!((model.context_length(), model.limits().level_max), (512, Some(Level::L2)));
         assert_eq!(model.free_pages(), 1024 / 64);
         assert!(heard.load(Ordering::Relaxed) > 0);
+    }
+
+    #[test]
+    fn an_option_that_is_too_large_is_refused_by_name() {
+        let error = builder().context_length(1_000_000).open().unwrap_err();
+        assert_eq!(error.class(), nestling_core::ErrorClass::Caller);
+        assert_eq!(error.to_string(), "context_length: 1000000 exceeds the limit of 1024");
+        let error = builder().threads(usize::MAX).open().unwrap_err();
+        assert_eq!(error.class(), nestling_core::ErrorClass::Caller);
+        assert!(error.to_string().contains("threads: 18446744073709551615 exceeds"), "{error}");
+        assert_eq!(builder().context_length(0).open().unwrap().context_length(), 1024);
     }
 
     #[test]

@@ -149,15 +149,20 @@ impl DeviceOptions {
     /// ```
     ///
     /// # Errors
-    /// Fails with [`EngineError::Device`] if a device requested by name is unavailable or cannot be opened.
+    /// Fails with [`EngineError::NoDevice`] if a device requested by name is unavailable, and with
+    /// [`EngineError::Device`] if it cannot be opened.
     pub fn open(&self) -> Result<OpenDevice, EngineError> {
         match &self.device {
             Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
             Device::Auto => Ok(self.best()),
             #[cfg(feature = "cuda")]
-            Device::Cuda(choice) => Ok(OpenDevice::Cuda(Box::new(self.cuda(choice)?))),
+            Device::Cuda(choice) => {
+                Ok(OpenDevice::Cuda(Box::new(self.cuda(choice).map_err(unavailable)?)))
+            }
             #[cfg(feature = "wgpu")]
-            Device::Wgpu(choice) => Ok(OpenDevice::Wgpu(Box::new(self.gpu(choice)?))),
+            Device::Wgpu(choice) => {
+                Ok(OpenDevice::Wgpu(Box::new(self.gpu(choice).map_err(unavailable)?)))
+            }
         }
     }
 
@@ -239,6 +244,34 @@ fn why_none(errors: &[EngineError]) -> Option<String> {
         (_, []) => Some("no GPU was found".into()),
         _ => Some(failed.join("; ")),
     }
+}
+
+/// Converts an error about a device that the machine does not have to [`EngineError::NoDevice`].
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+fn unavailable(error: EngineError) -> EngineError {
+    let is_absent = is_absence(&error);
+    match error {
+        EngineError::Device(source) if is_absent || is_unknown(&*source) => {
+            EngineError::NoDevice(source)
+        }
+        other => other,
+    }
+}
+
+/// Returns true if an error states that an index or name selects no device.
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+fn is_unknown(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    #[cfg(feature = "cuda")]
+    if let Some(CudaError::Backend(error)) = error.downcast_ref() {
+        use CudaDeviceError::{NoSuchIndex, NoSuchName};
+        return matches!(error, NoSuchIndex { .. } | NoSuchName { .. });
+    }
+    #[cfg(feature = "wgpu")]
+    if let Some(WgpuError::Backend(error)) = error.downcast_ref() {
+        use AdapterError::{NoSuchIndex, NoSuchName};
+        return matches!(error, NoSuchIndex { .. } | NoSuchName { .. });
+    }
+    false
 }
 
 /// Returns true if an error only states that the machine has no GPU.
@@ -400,6 +433,26 @@ mod tests {
         assert_eq!(why_none(&[]), None);
         assert_eq!(why_none(&[absent(), absent()]).unwrap(), "no GPU was found");
         assert_eq!(why_none(&[old(), absent()]).unwrap(), old().to_string());
+    }
+
+    #[test]
+    #[cfg(all(feature = "cuda", feature = "wgpu"))]
+    fn a_device_that_does_not_exist_is_the_callers_error() {
+        let found = "none".to_owned();
+        for missing in [
+            EngineError::from(WgpuError::from(AdapterError::NoneFound)),
+            EngineError::from(WgpuError::from(AdapterError::NoSuchIndex { index: 7, found })),
+            EngineError::from(CudaError::from(CudaDeviceError::NoDriver)),
+        ] {
+            let text = missing.to_string();
+            let error = unavailable(missing);
+            assert!(matches!(error, EngineError::NoDevice(_)), "{error:?}");
+            assert_eq!(error.class(), nestling_core::ErrorClass::Caller);
+            assert_eq!(error.to_string(), text);
+        }
+        let found = nestling_cuda::Version::new(11, 4);
+        let old = EngineError::from(CudaError::from(CudaDeviceError::OldDriver { found }));
+        assert!(matches!(unavailable(old), EngineError::Device(_)));
     }
 
     /// Opens any adapter. Fails if there is none.

@@ -125,6 +125,10 @@ pub struct OpenOptions {
 /// larger store is streamed. There is no limit if the system does not report its free memory, which so far
 /// only Linux does.
 ///
+/// Damage of a store is an error. A GGUF file contains no checksums: its parts are compared with their first read
+/// while the model is open, and damage from before is not detected. The program `nestling` keeps these checksums
+/// for later openings.
+///
 /// ```
 /// use nestling::ErrorClass;
 ///

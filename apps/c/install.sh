@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds libnestling and installs it as `cargo cinstall` does, for machines without cargo-c: the shared and the static
-# library, the headers, a file for pkg-config and a package for CMake.
+# library, the headers, a file for pkg-config, a package for CMake, and the licences of all linked code (by python3).
 #
 #     apps/c/install.sh PREFIX [ARGUMENT OF CARGO...]
 #
@@ -42,6 +42,14 @@ install -m 644 "$folder/libnestling_c.a" "$root/lib/libnestling.a"
 ./local_symbols.sh "$root/lib/libnestling.a"
 for link in "${links[@]}"; do ln -sf "$file" "$root/lib/$link"; done
 install -m 644 include/nestling.h include/nestling.hpp "$root/include"
+licences=$root/share/licenses/nestling
+mkdir -p "$licences"
+install -m 644 ../../LICENSE-APACHE ../../LICENSE-MIT "$licences"
+features=()
+for at in "${!arguments[@]}"; do
+    [ "${arguments[$at]}" != --features ] || IFS=', ' read -ra features <<<"${arguments[$((at + 1))]}"
+done
+../../scripts/third_party.py nestling-c "$licences/THIRD-PARTY.txt" ${features[@]+"${features[@]}"}
 install -m 644 cmake/nestlingConfig.cmake cmake/nestlingConfigVersion.cmake "$root/share/nestling/cmake"
 cat > "$root/lib/pkgconfig/nestling.pc" <<PC
 prefix=$prefix

@@ -78,7 +78,8 @@ typedef enum nestling_log_level {
 typedef enum nestling_event_kind {
     // No event arrived within the timeout.
     NESTLING_EVENT_KIND_NONE = 0,
-    // A token was chosen: `token`, and where asked for `log_prob`. Before the text that it completes.
+    // A token was chosen: `token`, its `token_bytes` and, if requested, `log_prob` and `top`. It precedes the text that it
+    // completes.
     NESTLING_EVENT_KIND_TOKEN = 1,
     // More of the answer: `text`, whole characters.
     NESTLING_EVENT_KIND_TEXT = 2,
@@ -153,7 +154,7 @@ typedef struct nestling_engine_options {
     // Memory budget of all models in bytes: weights, KV cache and scratch. 0 means the free memory that the system
     // reports, less a margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit.
     uint64_t memory_budget;
-    // Threads that compute; 0 is one for each core.
+    // Number of compute threads, at most 1024; 0 means one per core.
     uint32_t threads;
     // Generations that may wait for room, further ones are NESTLING_STATUS_BUSY; 0 is the library's own number.
     uint32_t waiting_max;
@@ -211,9 +212,10 @@ typedef struct nestling_model_options {
     uint64_t memory_budget;
     // GPU memory budget in bytes; 0 means all of it.
     uint64_t device_budget;
-    // Threads that compute; 0 is one for each core.
+    // Number of compute threads, at most 1024; 0 means one per core.
     uint32_t threads;
-    // Maximum number of tokens of a session; 0 means the trained context, at most 8192.
+    // Maximum number of tokens of a session, at most the trained context length; 0 means the trained context length, at
+    // most 8192. nestling_model_status_now reports the value in effect.
     uint32_t context_length;
     // Tokens whose keys and values all sessions may hold together; 0 is twice the context length.
     uint32_t kv_tokens;
@@ -265,6 +267,14 @@ typedef struct nestling_model_status {
     uint32_t has_reasoning;
 } nestling_model_status;
 
+// Bias of a token's logit.
+typedef struct nestling_logit_bias {
+    // Token id.
+    uint32_t token;
+    // Number that is added to the logit; -INFINITY excludes the token.
+    float bias;
+} nestling_logit_bias;
+
 // How one answer is generated. Set by nestling_generate_options_init; change what differs. The same options do for any
 // number of answers.
 typedef struct nestling_generate_options {
@@ -289,7 +299,8 @@ typedef struct nestling_generate_options {
     int64_t top_k;
     // Makes draws repeatable; NULL is another seed each time.
     const uint64_t *seed;
-    // Number of most likely tokens whose log-probabilities are computed for each token; negative means none.
+    // Number of likeliest tokens in `top` of each token's event. From 0, each token has an event with its `log_prob`;
+    // negative means no log-probabilities.
     int32_t top_logprobs;
     // Nonzero requests an event for each token.
     uint32_t token_events;
@@ -354,7 +365,23 @@ typedef struct nestling_generate_options {
     // Names of the samplers in their order, separated by semicolons, such as "top_k;temperature"; NULL is the default
     // order.
     const char *samplers;
+    // Tokens that end the answer, besides the model's own. A token outside the vocabulary is an error.
+    const uint32_t *stop_tokens;
+    // Number of stop tokens.
+    size_t stop_token_count;
+    // Biases of logits. A token outside the vocabulary is an error.
+    const struct nestling_logit_bias *logit_bias;
+    // Number of biases; 0 means the model's own.
+    size_t logit_bias_count;
 } nestling_generate_options;
+
+// Log-probability of a token.
+typedef struct nestling_token_log_prob {
+    // Token id.
+    uint32_t token;
+    // Natural logarithm of the token's probability before any sampling option.
+    float log_prob;
+} nestling_token_log_prob;
 
 // One thing that happened in a generation. `size` is set to sizeof by the caller. Texts are UTF-8, end with a zero, and
 // belong to the generation: they are valid until its next event is asked for or it is freed.
@@ -401,6 +428,15 @@ typedef struct nestling_event {
     uint64_t expert_misses;
     // Bytes of them that were read.
     uint64_t read_bytes;
+    // Bytes of the token, possibly part of a character; NULL if the token has no bytes of its own. They do not end with a
+    // zero, and live as long as texts.
+    const uint8_t *token_bytes;
+    // Length of `token_bytes`.
+    size_t token_bytes_length;
+    // Likeliest tokens, likeliest first, as many as `top_logprobs` requested; else NULL. They live as long as texts.
+    const struct nestling_token_log_prob *top;
+    // Length of `top`.
+    size_t top_count;
 } nestling_event;
 
 // Hears of an event, whose texts are valid until it returns. Once it returns 0, the generation is cancelled; its last

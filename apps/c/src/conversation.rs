@@ -56,14 +56,36 @@ fn list<T>(
 #[cfg(test)]
 mod tests {
     #[test]
-    fn errors_name_the_message() {
+    fn errors_name_the_message_or_tool() {
         let user = r#"{"role": "user", "content": "a"}"#;
+        let tools = |tools: &str| format!(r#"{{"messages": [], "tools": {tools}}}"#);
         for (json, place) in [
             (
                 format!(r#"{{"messages": [{user}, {{"role": "user", "content": 7}}]}}"#),
                 "messages[1]: ",
             ),
             (r#"{"messages": 7}"#.to_owned(), "messages: expected a list"),
+            (tools("[7]"), "tools[0]: tool: expected an object, found 7"),
+            (tools("7"), "tools: expected a list"),
+            (
+                tools(r#"[{"function": {"name": "a"}}, {"function": {}}]"#),
+                "tools[1]: `name`: missing",
+            ),
+            (
+                tools(r#"[{"type": "web_search", "function": {"name": "a"}}]"#),
+                "tools[0]: `type`: expected `function`, found",
+            ),
+            (
+                tools(r#"[{"function": {"name": "a", "parameters": []}}]"#),
+                "tools[0]: `parameters`: expected an object, found []",
+            ),
+            (r#"{"messages": [], "chat_template_kwargs": 7}"#.to_owned(), "chat_template_kwargs"),
+            (
+                r#"{"messages": [{"role": "assistant", "tool_calls":
+                    [{"function": {"name": "a", "arguments": 7}}]}]}"#
+                    .to_owned(),
+                "messages[0]: `arguments`: expected an object or a text, found 7",
+            ),
         ] {
             let failure = format!("{:?}", super::read(&json).unwrap_err());
             assert!(failure.contains(&format!("conversation: {place}")), "{failure}");

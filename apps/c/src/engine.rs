@@ -37,7 +37,7 @@ pub struct NestlingEngineOptions {
     /// Memory budget of all models in bytes: weights, KV cache and scratch. 0 means the free memory that the system
     /// reports, less a margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit.
     pub memory_budget: u64,
-    /// Threads that compute; 0 is one for each core.
+    /// Number of compute threads, at most 1024; 0 means one per core.
     pub threads: u32,
     /// Generations that may wait for room, further ones are NESTLING_STATUS_BUSY; 0 is the library's own number.
     pub waiting_max: u32,

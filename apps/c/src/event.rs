@@ -15,7 +15,8 @@ use crate::text::c_text;
 pub enum NestlingEventKind {
     /// No event arrived within the timeout.
     None = 0,
-    /// A token was chosen: `token`, and where asked for `log_prob`. Before the text that it completes.
+    /// A token was chosen: `token`, its `token_bytes` and, if requested, `log_prob` and `top`. It precedes the text that it
+    /// completes.
     Token = 1,
     /// More of the answer: `text`, whole characters.
     Text = 2,
@@ -53,6 +54,16 @@ pub enum NestlingFinishReason {
     Cancelled = 5,
     /// A value that this header does not know.
     Other = 6,
+}
+
+/// Log-probability of a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub struct NestlingTokenLogProb {
+    /// Token id.
+    pub token: u32,
+    /// Natural logarithm of the token's probability before any sampling option.
+    pub log_prob: f32,
 }
 
 /// One thing that happened in a generation. `size` is set to sizeof by the caller. Texts are UTF-8, end with a zero, and
@@ -102,6 +113,15 @@ pub struct NestlingEvent {
     pub expert_misses: u64,
     /// Bytes of them that were read.
     pub read_bytes: u64,
+    /// Bytes of the token, possibly part of a character; NULL if the token has no bytes of its own. They do not end with a
+    /// zero, and live as long as texts.
+    pub token_bytes: *const u8,
+    /// Length of `token_bytes`.
+    pub token_bytes_length: usize,
+    /// Likeliest tokens, likeliest first, as many as `top_logprobs` requested; else NULL. They live as long as texts.
+    pub top: *const NestlingTokenLogProb,
+    /// Length of `top`.
+    pub top_count: usize,
 }
 
 // SAFETY: `repr(C)`, the size first. It is written for C and never read from it.
@@ -129,16 +149,22 @@ unsafe impl SizedStruct for NestlingEvent {
             expert_hits: 0,
             expert_misses: 0,
             read_bytes: 0,
+            token_bytes: ptr::null(),
+            token_bytes_length: 0,
+            top: ptr::null(),
+            top_count: 0,
         }
     }
 }
 
-/// The texts that an event points to.
+/// Texts and lists that an event points to.
 #[derive(Debug, Default)]
 pub(crate) struct EventTexts {
     text: Option<CString>,
     id: Option<CString>,
     name: Option<CString>,
+    token_bytes: Vec<u8>,
+    top: Vec<NestlingTokenLogProb>,
 }
 
 impl EventTexts {
@@ -150,8 +176,15 @@ impl EventTexts {
             Event::Token(token) => {
                 told.kind = NestlingEventKind::Token;
                 told.token = token.token;
-                // Default: it was not asked for.
+                // Default: it was not requested.
                 told.log_prob = token.log_prob.unwrap_or(f32::NAN);
+                self.token_bytes = token.bytes;
+                let pairs = token.top.into_iter();
+                self.top = pairs
+                    .map(|(token, log_prob)| NestlingTokenLogProb { token, log_prob })
+                    .collect();
+                (told.token_bytes, told.token_bytes_length) = list(&self.token_bytes);
+                (told.top, told.top_count) = list(&self.top);
             }
             Event::Text(text) => {
                 told.kind = NestlingEventKind::Text;
@@ -184,6 +217,12 @@ impl EventTexts {
         told.text_length = self.text.as_ref().map_or(0, |text| text.as_bytes().len());
         told
     }
+}
+
+/// Returns the address and the length of a list; NULL for an empty one.
+fn list<T>(items: &[T]) -> (*const T, usize) {
+    let address = if items.is_empty() { ptr::null() } else { items.as_ptr() };
+    (address, items.len())
 }
 
 fn finish(told: &mut NestlingEvent, finished: &GenerationSummary) {

@@ -63,9 +63,10 @@ pub struct NestlingModelOptions {
     pub memory_budget: u64,
     /// GPU memory budget in bytes; 0 means all of it.
     pub device_budget: u64,
-    /// Threads that compute; 0 is one for each core.
+    /// Number of compute threads, at most 1024; 0 means one per core.
     pub threads: u32,
-    /// Maximum number of tokens of a session; 0 means the trained context, at most 8192.
+    /// Maximum number of tokens of a session, at most the trained context length; 0 means the trained context length, at
+    /// most 8192. nestling_model_status_now reports the value in effect.
     pub context_length: u32,
     /// Tokens whose keys and values all sessions may hold together; 0 is twice the context length.
     pub kv_tokens: u32,

@@ -16,6 +16,16 @@ use crate::error::Failure;
 use crate::sized::SizedStruct;
 use crate::{given, model};
 
+/// Bias of a token's logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub struct NestlingLogitBias {
+    /// Token id.
+    pub token: u32,
+    /// Number that is added to the logit; -INFINITY excludes the token.
+    pub bias: f32,
+}
+
 /// How one answer is generated. Set by nestling_generate_options_init; change what differs. The same options do for any
 /// number of answers.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +52,8 @@ pub struct NestlingGenerateOptions {
     pub top_k: i64,
     /// Makes draws repeatable; NULL is another seed each time.
     pub seed: *const u64,
-    /// Number of most likely tokens whose log-probabilities are computed for each token; negative means none.
+    /// Number of likeliest tokens in `top` of each token's event. From 0, each token has an event with its `log_prob`;
+    /// negative means no log-probabilities.
     pub top_logprobs: i32,
     /// Nonzero requests an event for each token.
     pub token_events: u32,
@@ -107,6 +118,14 @@ pub struct NestlingGenerateOptions {
     /// Names of the samplers in their order, separated by semicolons, such as "top_k;temperature"; NULL is the default
     /// order.
     pub samplers: *const c_char,
+    /// Tokens that end the answer, besides the model's own. A token outside the vocabulary is an error.
+    pub stop_tokens: *const u32,
+    /// Number of stop tokens.
+    pub stop_token_count: usize,
+    /// Biases of logits. A token outside the vocabulary is an error.
+    pub logit_bias: *const NestlingLogitBias,
+    /// Number of biases; 0 means the model's own.
+    pub logit_bias_count: usize,
 }
 
 // SAFETY: `repr(C)`, the size first, then numbers and pointers.
@@ -155,6 +174,10 @@ unsafe impl SizedStruct for NestlingGenerateOptions {
             dry_sequence_breakers: std::ptr::null(),
             dry_sequence_breaker_count: 0,
             samplers: none,
+            stop_tokens: std::ptr::null(),
+            stop_token_count: 0,
+            logit_bias: std::ptr::null(),
+            logit_bias_count: 0,
         }
     }
 }
@@ -195,6 +218,8 @@ impl NestlingGenerateOptions {
         let (form, choice) = unsafe {
             options.sampling = self.sampling()?;
             options.stop = given::texts("stop", self.stop, self.stop_count)?;
+            options.stop_tokens =
+                given::slice("stop_tokens", self.stop_tokens, self.stop_token_count)?.to_vec();
             options.cache_salt = given::optional("cache_salt", self.cache_salt)?.map(str::to_owned);
             (self.form()?, self.choice(tools)?)
         };
@@ -226,6 +251,9 @@ impl NestlingGenerateOptions {
             let samplers = given::optional("samplers", self.samplers)?;
             (self.seed.as_ref().copied(), samplers, breakers.transpose()?)
         };
+        // SAFETY: as the caller says.
+        let biases = unsafe { given::slice("logit_bias", self.logit_bias, self.logit_bias_count) }?;
+        let biases = biases.iter().map(|one| (one.token, one.bias));
         let samplers = samplers.map(SamplerKind::parse_list).transpose();
         Ok(SamplingOptions {
             temperature: said(self.temperature),
@@ -251,7 +279,7 @@ impl NestlingGenerateOptions {
             frequency_penalty: said(self.frequency_penalty),
             repeat_last_n: window(self.repeat_last_n),
             samplers: samplers.map_err(|error| Failure::caller(error.to_string()))?,
-            logit_bias: None,
+            logit_bias: (biases.len() > 0).then(|| biases.collect()),
             seed,
             top_logprobs: usize::try_from(self.top_logprobs).ok(),
         })

@@ -164,6 +164,9 @@ fn load(
     interrupt: &Interrupt,
 ) -> std::result::Result<Model, EngineError> {
     let engine = Engine::new(engine_options(resources, device))?;
+    // A longer context is a warning once the model is open.
+    let trained = source.config()?.max_position_embeddings;
+    options.context_length = options.context_length.map(|length| length.min(trained));
     if let ModelSource::Store(store) = &source
         && is_streamed(store, options, engine.budget().total_bytes())
     {

@@ -100,6 +100,7 @@ fn class_of<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         let class = match error.class() {
+            _ if matches!(error, EngineError::NoDevice(_)) => "NoDeviceError",
             ErrorClass::Caller => "CallerError",
             ErrorClass::Busy => "BusyError",
             ErrorClass::NoRoom => "NoRoomError",

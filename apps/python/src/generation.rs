@@ -15,6 +15,7 @@ use crate::error::Failure;
 use crate::event;
 use crate::gather::TokenRows;
 use crate::notify::Notifier;
+use crate::signal::Signal;
 use crate::wait::{self, wait};
 
 /// A running generation. Dropping it cancels it.
@@ -137,6 +138,20 @@ impl Generation {
                 }
                 let Some(notifier) = &state.notifier else { return Err(Failure::ends()) };
                 let waker = notifier.waker(callback);
+                match state.poll(&mut Context::from_waker(&waker)) {
+                    Poll::Pending => Ok(Poll::Pending),
+                    Poll::Ready(next) => Ok(Poll::Ready(state.note(next)?)),
+                }
+            })
+        });
+        to_python(py, polled?)
+    }
+
+    /// Polls like `poll(0)`. If the result is False, `signal` reports `number` once there is more.
+    fn poll_or_signal(&self, py: Python<'_>, signal: &Signal, number: u64) -> PyResult<Py<PyAny>> {
+        let polled = self.reading(py, || {
+            self.state.with(|state| {
+                let waker = signal.waker(number);
                 match state.poll(&mut Context::from_waker(&waker)) {
                     Poll::Pending => Ok(Poll::Pending),
                     Poll::Ready(next) => Ok(Poll::Ready(state.note(next)?)),

@@ -21,6 +21,7 @@ mod opening;
 mod options;
 mod progress;
 mod session;
+mod signal;
 mod wait;
 
 use pyo3::prelude::*;
@@ -46,4 +47,6 @@ mod _core {
     use crate::opening::{CancelToken, open};
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::signal::Signal;
 }

@@ -3,7 +3,10 @@
 import asyncio
 import errno
 import gc
+import importlib.metadata
+import inspect
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +78,14 @@ def test_errors_have_classes(model: nestling.Model, tmp_path: Path) -> None:
     assert absent.value.errno == errno.ENOENT
     with pytest.raises(ValueError, match="compute threads: 100000 exceeds the limit of 1024"):
         nestling.open(BUNDLED, threads=100_000)
+    with pytest.raises(nestling.CallerError, match="context_length: 1000000 exceeds the limit of 1024"):
+        nestling.open(BUNDLED, context_length=1_000_000)
+    with pytest.raises(nestling.NoDeviceError, match="there is no|no CUDA device"):
+        nestling.open(BUNDLED, device="cuda:99")
+    with pytest.raises(nestling.CallerError, match="token 1000000 is outside the vocabulary"):
+        model.generate("a", stop_tokens=[10**6])
+    with pytest.raises(nestling.CallerError, match="token 1000000 is outside the vocabulary"):
+        model.generate("a", logit_bias={10**6: 1.0})
     with pytest.raises(OSError):
         (tmp_path / "no.nest").write_bytes(b"no store")
         nestling.open(tmp_path / "no.nest")
@@ -350,6 +361,109 @@ def test_errors_of_options_name_the_field(model: nestling.Model, name: str) -> N
     value = 1000 if name == "priority" else -1
     with pytest.raises(nestling.CallerError, match=rf"options: {name}: .*{value}"):
         model.generate("The ship", **{name: value})  # type: ignore[arg-type]
+
+
+async def read(model: nestling.Model, prompt: str) -> str:
+    return "".join([piece async for piece in model.generate(prompt, **GREEDY)])
+
+
+def test_tasks_of_a_loop_read_their_own_answers(model: nestling.Model) -> None:
+    prompts = ["The captain said", "In the forest", "The storm", "A ship"] * 3
+    expected = [model.generate(prompt, **GREEDY).text() for prompt in prompts]
+
+    async def all_of() -> list[str]:
+        return await asyncio.gather(*(read(model, prompt) for prompt in prompts))
+
+    # The same in a second loop.
+    assert asyncio.run(all_of()) == expected
+    assert asyncio.run(all_of()) == expected
+
+
+def test_an_answer_is_read_in_one_loop_after_another(model: nestling.Model) -> None:
+    expected = model.generate("The captain said", **GREEDY).text()
+    answer = model.generate("The captain said", **GREEDY)
+
+    async def some() -> str:
+        pieces = answer.__aiter__()
+        return await anext(pieces) + await anext(pieces)
+
+    begun = asyncio.run(some())
+    assert begun + "".join(answer) == expected
+
+
+def test_loops_that_cannot_wait_for_sockets_use_a_thread(
+    model: nestling.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NotImplementedError
+
+    expected = model.generate("The captain said", **GREEDY).text()
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_reader", refuse)
+    assert asyncio.run(read(model, "The captain said")) == expected
+
+
+def test_zero_means_the_default() -> None:
+    status = nestling.open(BUNDLED, device="cpu", context_length=0, threads=0).status()
+    assert status.context_length == status.context_trained == 1024
+
+
+def test_reprs_describe_handles(model: nestling.Model) -> None:
+    assert re.fullmatch(r"<nestling.Model: .*, context of 1024 tokens, .* MB of weights>", repr(model))
+    session = model.session()
+    answer = session.generate("The captain said", **ENDLESS)
+    assert repr(answer) == "<nestling.Answer: not read to its end>"
+    assert repr(session).startswith("<nestling.Session: ")
+    answer.cancel()
+    reason = answer.result()
+    assert repr(answer) == f"<nestling.Answer: cancelled after {reason.usage.completion_tokens} tokens>"
+    assert repr(session) == f"<nestling.Session: {len(session)} tokens>"
+    chat = model.chat("You tell short stories.")
+    assert repr(chat) == "<nestling.Chat: 1 messages>"
+    chat.close()
+    assert repr(chat) == "<nestling.Chat: this chat is closed>"
+    engine = nestling.Engine(memory_budget=1 << 30, threads=1)
+    assert repr(engine) == f"<nestling.Engine: 0 bytes used, budget of {1 << 30}>"
+    assert "prompt_tokens=" in repr(reason.usage)
+
+
+def test_the_wheel_has_its_version_and_licences() -> None:
+    assert nestling.__version__ == importlib.metadata.version("nestling")
+    files = {Path(str(file)).name: file for file in importlib.metadata.files("nestling") or []}
+    assert {"LICENSE-MIT", "LICENSE-APACHE", "THIRD-PARTY.txt"} <= files.keys()
+    notice = files["THIRD-PARTY.txt"].read_text()
+    for crate in ("pyo3", "tokenizers", "serde_json", "cudarc", "wgpu"):
+        assert re.search(rf"^    {crate} \d", notice, re.MULTILINE), crate
+    assert "Permission is hereby granted, free of charge" in notice
+
+
+def test_every_public_item_has_help() -> None:
+    for name in nestling.__all__:
+        item = getattr(nestling, name)
+        if not isinstance(item, type):
+            continue
+        assert inspect.getdoc(item), name
+        for member, value in vars(item).items():
+            if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
+                assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_a_misspelled_option_of_open_async_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="context_lenght"):
+        asyncio.run(nestling.open_async(BUNDLED, context_lenght=512))
+
+
+def test_invalid_tools_are_refused_by_name(model: nestling.Model) -> None:
+    with pytest.raises(nestling.CallerError, match=r"tools\[1\]: `function`: expected an object, found 7"):
+        model.chat(tools=[{"function": {"name": "a"}}, {"function": 7}])
+    with pytest.raises(nestling.CallerError, match=r"tools\[0\]: `name`: missing"):
+        model.chat(tools=[{}])
+    with pytest.raises(TypeError, match="template: expected a mapping"):
+        model.chat(template=[("enable_thinking", False)])  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        model.chat(tools=[7])  # type: ignore[list-item]
+    calls = [{"function": {"name": "a", "arguments": 7}}]
+    with pytest.raises(nestling.CallerError, match=r"messages\[0\]: `arguments`: expected an object or a text"):
+        model.chat(messages=[{"role": "assistant", "tool_calls": calls}])
 
 
 def test_errors_of_conversations_name_the_message(model: nestling.Model) -> None:

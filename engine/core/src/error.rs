@@ -235,6 +235,9 @@ pub enum EngineError {
     /// A device failed or is out of memory.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),
+    /// A device that was requested by name is not available on this machine.
+    #[error(transparent)]
+    NoDevice(Box<dyn std::error::Error + Send + Sync>),
     /// A device was lost with its contents; reopen the model.
     #[error(transparent)]
     DeviceLost(Box<dyn std::error::Error + Send + Sync>),
@@ -337,7 +340,8 @@ impl EngineError {
             | Self::Snapshot { .. }
             | Self::PageStore { .. }
             | Self::TooFewTokens { .. }
-            | Self::TokenOutOfRange { .. } => ErrorClass::Caller,
+            | Self::TokenOutOfRange { .. }
+            | Self::NoDevice(_) => ErrorClass::Caller,
             Self::SessionBusy | Self::Busy { .. } => ErrorClass::Busy,
             Self::OutOfPages { .. }
             | Self::OutOfStates { .. }

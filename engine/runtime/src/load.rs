@@ -98,7 +98,11 @@ impl ModelSource {
         }
     }
 
-    fn config(&self) -> Result<ModelConfig, EngineError> {
+    /// Returns the configuration of the model.
+    ///
+    /// # Errors
+    /// Returns an error if the store's configuration cannot be read.
+    pub fn config(&self) -> Result<ModelConfig, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => Ok(checkpoint.config().clone()),
             Self::Store(store) => config_of(store),
@@ -218,8 +222,9 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// Fails with [`EngineError::NotAModel`], with [`EngineError::Budget`] before loading if the memory
-    /// budget is exceeded, or with [`EngineError::Cancelled`]. Returns an error if the source is damaged or
+    /// Fails with [`EngineError::NotAModel`], with [`EngineError::Limit`] if [`ModelOptions::context_length`]
+    /// exceeds the trained one, with [`EngineError::Budget`] before loading if the memory budget is exceeded,
+    /// or with [`EngineError::Cancelled`]. Returns an error if the source is damaged or
     /// not supported.
     pub fn open(
         engine: &Engine,
@@ -261,6 +266,7 @@ impl Model {
         let allocation = source.allocate(options)?;
         let text = ModelText::read(&source)?;
         let config = source.config()?;
+        check_context_length(options, &config)?;
         let plan = source.memory_plan(engine, options, &config, allocation.as_deref())?;
         if let Some(store) = source.store() {
             // With little memory, a second copy in the page cache would displace useful data.
@@ -361,6 +367,22 @@ fn with_dual<B: Backend>(
     let router = runner.level_router();
     let dual = DualRouting::open(&mut runner, &*router, asked, highest, sample, cancel)?;
     Ok((Box::new(runner), Some(dual)))
+}
+
+/// Refuses a context longer than the trained one, which the model's positions do not cover.
+///
+/// # Errors
+/// Fails with [`EngineError::Limit`].
+fn check_context_length(options: &ModelOptions, config: &ModelConfig) -> Result<(), EngineError> {
+    let trained = config.max_position_embeddings;
+    match options.context_length {
+        Some(length) if length > trained => Err(EngineError::Limit {
+            what: "context_length",
+            limit: trained as u64,
+            found: length as u64,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Reserves bytes of the budget, waiting first for closing models to release theirs if necessary.

@@ -274,10 +274,9 @@ impl SessionMemory {
     /// Plans sessions beside resident weights: two of the default context length.
     fn resident(config: &ModelConfig, options: &ModelOptions) -> Self {
         let trained = config.max_position_embeddings;
-        let context_length = match options.context_length {
-            Some(length) => length.clamp(1, trained),
-            None => trained.min(CONTEXT_DEFAULT_MAX),
-        };
+        let requested = options.context_length.filter(|length| *length > 0);
+        // Default: the trained context length, at most `CONTEXT_DEFAULT_MAX`.
+        let context_length = requested.unwrap_or(CONTEXT_DEFAULT_MAX).min(trained);
         let kv_tokens = options.kv_tokens.unwrap_or(context_length.saturating_mul(2));
         Self::with(config, options, context_length, kv_tokens, options.rows_max)
     }
@@ -288,12 +287,11 @@ impl SessionMemory {
     /// the budget.
     fn streamed(config: &ModelConfig, options: &ModelOptions, available: u64) -> Self {
         let trained = config.max_position_embeddings;
-        let mut context_length = match options.context_length {
-            Some(length) => length.clamp(1, trained),
-            None => trained.min(CONTEXT_DEFAULT_MAX),
-        };
+        let requested = options.context_length.filter(|length| *length > 0);
+        // Default: the trained context length, at most `CONTEXT_DEFAULT_MAX`.
+        let mut context_length = requested.unwrap_or(CONTEXT_DEFAULT_MAX).min(trained);
         let kv = |length: usize| kv_bytes(config, options.kv_dtype, pages_for(length));
-        while options.context_length.is_none()
+        while requested.is_none()
             && context_length > CONTEXT_DEFAULT_MIN
             && kv(context_length) > available / KV_SHARE
         {

@@ -106,7 +106,8 @@ pub struct ModelOptions {
     pub level_router: Option<Arc<dyn LevelRouter>>,
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
-    /// Maximum number of tokens per session. `None` means the trained context length, at most 8192.
+    /// Maximum number of tokens per session, at most the trained context length. `None` and 0 mean the trained
+    /// context length, at most 8192; [`crate::Model::context_length`] returns the value in effect.
     pub context_length: Option<usize>,
     /// Capacity of the KV cache in tokens, for all sessions together. `None` means twice the context length.
     /// Sessions beyond it wait, or recompute their history.

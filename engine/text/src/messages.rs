@@ -1,7 +1,7 @@
 //! Conversation types, with the field names of the OpenAI chat API, which chat templates use too. The JSON
 //! reader is in `wire.rs`.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// Author of a message.
@@ -271,8 +271,10 @@ impl ToolCall {
 }
 
 /// A tool that the model may call: `{"type": "function", "function": {name, description, parameters}}`, with
-/// the parameters as a JSON schema.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// the parameters as a JSON schema. The function may also stand alone.
+///
+/// Deserialization refuses values without a function's name and fields of the wrong type.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct ToolSchema(pub Value);
 

@@ -6,7 +6,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::messages::{ContentPart, Message, MessageContent, Role, ToolCall};
+use super::messages::{ContentPart, Message, MessageContent, Role, ToolCall, ToolSchema};
 
 /// A message as it is read. API fields that only describe an origin (`annotations`) and unknown fields are
 /// ignored. Fields that would change the content are read or rejected.
@@ -164,7 +164,7 @@ impl<'de> Deserialize<'de> for ToolCall {
             )));
         }
         let function = wire.function.ok_or_else(|| D::Error::missing_field(FUNCTION))?;
-        let arguments = read_arguments(function.arguments);
+        let arguments = read_arguments(function.arguments).map_err(D::Error::custom)?;
         // Default: clients may omit the id of a call.
         Ok(Self { id: wire.id.unwrap_or_default(), name: function.name, arguments })
     }
@@ -184,14 +184,56 @@ impl Serialize for ToolCall {
 
 /// Reads arguments, which are JSON text in the API but an object in templates. Objects are accepted, and
 /// absent arguments become an empty object. Text that is not a JSON object stays text.
-fn read_arguments(arguments: Value) -> Value {
+fn read_arguments(arguments: Value) -> Result<Value, String> {
     match arguments {
-        Value::Null => Value::Object(Map::new()),
-        Value::String(text) if text.trim().is_empty() => Value::Object(Map::new()),
+        Value::Null => Ok(Value::Object(Map::new())),
+        Value::String(text) if text.trim().is_empty() => Ok(Value::Object(Map::new())),
         Value::String(text) => match serde_json::from_str(&text) {
-            Ok(object @ Value::Object(_)) => object,
-            _ => Value::String(text),
+            Ok(object @ Value::Object(_)) => Ok(object),
+            _ => Ok(Value::String(text)),
         },
-        other => other,
+        Value::Object(_) => Ok(arguments),
+        other => Err(format!("`arguments`: expected an object or a text, found {other}")),
+    }
+}
+
+impl<'de> Deserialize<'de> for ToolSchema {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let tool = Value::deserialize(deserializer)?;
+        check_tool(&tool).map_err(D::Error::custom)?;
+        Ok(Self(tool))
+    }
+}
+
+/// Checks the types of the fields that the API defines. Others are passed to the chat template.
+fn check_tool(tool: &Value) -> Result<(), String> {
+    let wrong = |what: &str, expected: &str, found: &Value| {
+        Err(format!("{what}: expected {expected}, found {found}"))
+    };
+    let Value::Object(fields) = tool else { return wrong("tool", "an object", tool) };
+    match fields.get("type") {
+        // The type of a function that stands alone is not checked: some templates have other ones.
+        Some(kind) if fields.contains_key(FUNCTION) && kind != FUNCTION => {
+            return wrong("`type`", "`function`", kind);
+        }
+        _ => {}
+    }
+    // Default: the function stands alone.
+    let function = fields.get(FUNCTION).unwrap_or(tool);
+    let Value::Object(function) = function else {
+        return wrong("`function`", "an object", function);
+    };
+    match function.get("name") {
+        Some(Value::String(name)) if !name.is_empty() => {}
+        Some(other) => return wrong("`name`", "the name of a function", other),
+        None => return Err("`name`: missing, expected the name of a function".into()),
+    }
+    match function.get("description") {
+        None | Some(Value::Null | Value::String(_)) => {}
+        Some(other) => return wrong("`description`", "a text", other),
+    }
+    match function.get("parameters") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(other) => wrong("`parameters`", "an object", other),
     }
 }

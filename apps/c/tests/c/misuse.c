@@ -1,6 +1,8 @@
 /* What is NULL, or is none of its values, is refused or does nothing: misuse MODEL. */
 #include "common.h"
 
+#include <string.h>
+
 static int failures;
 
 /* The next call's last argument. */
@@ -17,6 +19,18 @@ static void refused(int line, nestling_status status, nestling_status expected)
     error = NULL;
 }
 
+/* As REFUSED, with an error that contains a text. */
+static void named(int line, nestling_status status, const char *words)
+{
+    const char *text = nestling_error_text(error);
+    if (strstr(text, words) == NULL) {
+        fprintf(stderr, "line %d: \"%s\" is not in: %s\n", line, words, text);
+        failures++;
+    }
+    refused(line, status, NESTLING_STATUS_CALLER);
+}
+
+#define NAMED(CALL, WORDS) named(__LINE__, CALL, WORDS)
 #define REFUSED(CALL) refused(__LINE__, CALL, NESTLING_STATUS_CALLER)
 #define WRONG(WHAT) (failures += (WHAT) ? (fprintf(stderr, "line %d\n", __LINE__), 1) : 0)
 
@@ -118,6 +132,12 @@ static void values_that_are_none(const char *path, nestling_session *session)
     how.threads = 2;
     REFUSED(nestling_model_open(path, &how, &model, &error));
     nestling_engine_free(engine);
+    nestling_model_options_init(&how, sizeof how);
+    how.context_length = 1000000;
+    NAMED(nestling_model_open(path, &how, &model, &error), "context_length: 1000000 exceeds the limit of 256");
+    nestling_model_options_init(&how, sizeof how);
+    how.threads = UINT32_MAX;
+    NAMED(nestling_model_open(path, &how, &model, &error), "threads: 4294967295 exceeds the limit of 1024");
     WRONG(model != NULL);
 
     nestling_generate_options options = greedy(4);
@@ -143,9 +163,88 @@ static void values_that_are_none(const char *path, nestling_session *session)
     options.tool_choice = "required";
     REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
     options = greedy(4);
+    const uint32_t unknown = 1000000;
+    options.stop_tokens = &unknown;
+    options.stop_token_count = 1;
+    NAMED(nestling_session_generate_text(session, "x", &options, &answer, &error), "token 1000000 is outside");
+    options = greedy(4);
+    const nestling_logit_bias bias = {.token = 1000000, .bias = 1};
+    options.logit_bias = &bias;
+    options.logit_bias_count = 1;
+    NAMED(nestling_session_generate_text(session, "x", &options, &answer, &error), "token 1000000 is outside");
+    options.logit_bias = NULL;
+    REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
+    options = greedy(4);
     options.size += 4;
     REFUSED(nestling_session_generate_text(session, "x", &options, &answer, &error));
     WRONG(answer != NULL);
+}
+
+static void conversations(const nestling_model *model)
+{
+    nestling_chat *chat;
+    NAMED(nestling_chat_new(model, "{\"messages\": [], \"tools\": [7]}", &chat, &error),
+        "tools[0]: tool: expected an object, found 7");
+    NAMED(nestling_chat_new(model, "{\"messages\": [], \"tools\": [{\"function\": {}}]}", &chat, &error),
+        "tools[0]: `name`: missing");
+    WRONG(chat != NULL);
+}
+
+/* Generates two tokens and returns the first one's event, whose list of likeliest tokens has `count` entries. */
+static nestling_event first_token(nestling_model *model, nestling_generate_options options, size_t count)
+{
+    nestling_session *session = begin_session(model);
+    nestling_generation *answer;
+    check(nestling_session_generate_text(session, "Ship", &options, &answer, &error), error);
+    nestling_event first = {.size = sizeof first}, event = first;
+    int tokens = 0;
+    do {
+        event = next_event(answer, -1);
+        if (event.kind != NESTLING_EVENT_KIND_TOKEN)
+            continue;
+        WRONG(event.top_count != count || (event.top == NULL) != (count == 0));
+        WRONG((event.token_bytes == NULL) != (event.token_bytes_length == 0));
+        for (size_t i = 0; i + 1 < count; i++)
+            WRONG(event.top[i].log_prob < event.top[i + 1].log_prob);
+        /* Greedy choice. */
+        WRONG(count > 0 && (event.top[0].token != event.token || event.top[0].log_prob != event.log_prob));
+        if (tokens++ == 0)
+            first = event;
+    } while (event.kind != NESTLING_EVENT_KIND_END);
+    WRONG(tokens == 0);
+    nestling_generation_free(answer);
+    nestling_session_free(session);
+    return first;
+}
+
+static void tokens(nestling_model *model)
+{
+    nestling_generate_options options = greedy(2);
+    options.ignore_end = 1;
+    options.token_events = 1;
+    nestling_event plain = first_token(model, options, 0);
+    WRONG(plain.log_prob == plain.log_prob);
+    options.top_logprobs = 3;
+    WRONG(first_token(model, options, 3).token != plain.token);
+    options.top_logprobs = 0;
+    WRONG(!(first_token(model, options, 0).log_prob <= 0));
+    const nestling_logit_bias bias = {.token = plain.token, .bias = -1000};
+    options.logit_bias = &bias;
+    options.logit_bias_count = 1;
+    WRONG(first_token(model, options, 0).token == plain.token);
+    options.logit_bias_count = 0;
+    options.stop_tokens = &plain.token;
+    options.stop_token_count = 1;
+    nestling_session *session = begin_session(model);
+    nestling_generation *answer;
+    check(nestling_session_generate_text(session, "Ship", &options, &answer, &error), error);
+    nestling_event event;
+    do
+        event = next_event(answer, -1);
+    while (event.kind != NESTLING_EVENT_KIND_FINISHED);
+    WRONG(event.finish_reason != NESTLING_FINISH_REASON_STOP);
+    nestling_generation_free(answer);
+    nestling_session_free(session);
 }
 
 static void events(nestling_session *session)
@@ -192,6 +291,8 @@ int main(int count, char **arguments)
     check(nestling_chat_new(model, NULL, &chat, &error), error);
     handles_that_are_null(model, session, chat);
     values_that_are_none(arguments[1], session);
+    conversations(model);
+    tokens(model);
     events(session);
     nestling_chat_free(chat);
     nestling_session_free(session);

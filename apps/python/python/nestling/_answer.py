@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import itertools
+import weakref
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any, TypeVar
 
@@ -29,6 +31,8 @@ class Answer:
         self._generation = generation
         self._finished: Finished | None = None
         self._is_awaited = False
+        self._number = next(_NUMBERS)
+        self._wakeups: _Wakeups | None = None
 
     def cancel(self) -> None:
         """Asks it to stop, which it does within one layer of the model; returns at once. Its last event says so."""
@@ -37,6 +41,12 @@ class Answer:
     def close(self) -> None:
         """Cancels it, and lets go of it."""
         self._generation.close()
+
+    def __repr__(self) -> str:
+        ended = self._finished
+        if ended is None:
+            return "<nestling.Answer: not read to its end>"
+        return f"<nestling.Answer: {ended.reason} after {ended.usage.completion_tokens} tokens>"
 
     @property
     def finished(self) -> Finished | None:
@@ -62,7 +72,7 @@ class Answer:
             raise
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        async for event in self.events():
+        while (event := await self._next_async()) is not None:
             if type(event) is Text:
                 yield event.text
 
@@ -129,9 +139,31 @@ class Answer:
     async def _next_async(self) -> Event | None:
         if self._is_awaited:
             raise BusyError("another task waits for this answer at this moment")
+        loop = asyncio.get_running_loop()
+        wakeups = self._wakeups
+        if wakeups is None or wakeups.loop() is not loop:
+            wakeups = self._wakeups = _wakeups_of(loop)
+        if wakeups is None:
+            return await self._next_by_thread(loop)
+        told = self._generation.poll_or_signal(wakeups.signal, self._number)
+        while isinstance(told, bool):
+            more = wakeups.waiting[self._number] = loop.create_future()
+            self._is_awaited = True
+            try:
+                await more
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+            finally:
+                self._is_awaited = False
+                wakeups.waiting.pop(self._number, None)
+            told = self._generation.poll_or_signal(wakeups.signal, self._number)
+        return None if told is None else self._named(told)
+
+    async def _next_by_thread(self, loop: asyncio.AbstractEventLoop) -> Event | None:
+        """Waits by a thread that calls into the loop, for loops that cannot wait for a socket."""
         told = self._generation.poll(0)
         while isinstance(told, bool):
-            loop = asyncio.get_running_loop()
             more = loop.create_future()
             told = self._generation.poll_or_call(lambda: loop.call_soon_threadsafe(_wake, more))
             if isinstance(told, bool):
@@ -148,6 +180,36 @@ class Answer:
             raise
         finally:
             self._is_awaited = False
+
+
+class _Wakeups:
+    """The tasks of one event loop that wait for answers, by the number of the answer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.signal = _core.Signal()
+        self.waiting: dict[int, asyncio.Future[None]] = {}
+        self.loop = weakref.ref(loop)
+        loop.add_reader(self.signal.fileno(), self._wake)
+
+    def _wake(self) -> None:
+        for number in self.signal.take():
+            more = self.waiting.pop(number, None)
+            if more is not None:
+                _wake(more)
+
+
+_NUMBERS = itertools.count()
+_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Wakeups | None] = weakref.WeakKeyDictionary()
+
+
+def _wakeups_of(loop: asyncio.AbstractEventLoop) -> _Wakeups | None:
+    """Returns the wake-ups of a loop; None if it cannot wait for a socket, as Windows' Proactor cannot."""
+    if loop not in _LOOPS:
+        try:
+            _LOOPS[loop] = _Wakeups(loop)
+        except NotImplementedError:
+            _LOOPS[loop] = None
+    return _LOOPS[loop]
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -9,6 +9,10 @@ class CallerError(NestlingError, ValueError):
     """What was asked for makes no sense, or is too long: the same again fails again."""
 
 
+class NoDeviceError(CallerError):
+    """The requested compute device does not exist on this machine."""
+
+
 class BusyError(NestlingError):
     """Another thread works with it, or too many wait: later, it may work."""
 

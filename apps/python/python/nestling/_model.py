@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack
 
 from . import _core
 from ._answer import Answer, whole
-from ._errors import AnswerError, CallerError
+from ._errors import AnswerError, CallerError, NestlingError
 from ._events import Finished
 from ._hub import PREFIX, fetch
 from ._numbers import Likelihood, floats
@@ -86,6 +86,10 @@ def open(
     the model stays within the free memory that the system reports, which only Linux does; `math.inf` is no limit. `progress` is a function of parts
     done and parts in all, or True for a bar. Ctrl-C stops it. Models opened in one `engine` share its threads and memory
     budget.
+
+    `context_length` is the maximum number of tokens of a session, at most the trained one; without it and with 0 it is the
+    trained one, at most 8192. `threads` is at most 1024; without it and with 0 there is one per core. Larger values are a
+    CallerError. `Model.status()` reports the context length in effect.
     """
     told = dict(locals())
     del told["path"], told["progress"]
@@ -96,6 +100,9 @@ async def open_async(
     path: str | os.PathLike[str] | None = None, *, progress: Progress = None, **options: Any
 ) -> Model:
     """As `open`, with the same options, on a thread of its own. A task that is cancelled stops it."""
+    unknown = next((name for name in options if name not in (open.__kwdefaults__ or {})), None)
+    if unknown is not None:
+        raise TypeError(f"open_async() got an unexpected keyword argument {unknown!r}")
     cancel = _core.CancelToken()
     try:
         return await asyncio.to_thread(_open, path, options, progress, cancel)
@@ -169,6 +176,13 @@ class Engine:
         """Bytes of the budget that the models use."""
         return self._engine.memory_used()
 
+    def __repr__(self) -> str:
+        def describe() -> str:
+            budget = self.memory_budget
+            return f"{self.memory_used} bytes used, {'no budget' if budget is None else f'budget of {budget}'}"
+
+        return f"<nestling.Engine: {_state(describe)}>"
+
 
 class Model:
     """A model, open. Any number of threads may use it at once; its sessions, chats and answers keep it open."""
@@ -186,8 +200,16 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        def describe() -> str:
+            status = self.status()
+            weights = f"{status.weight_bytes / 1e6:.1f} MB of weights"
+            return f"{status.device}, context of {status.context_length} tokens, {weights}"
+
+        return f"<nestling.Model: {_state(describe)}>"
+
     def status(self) -> Status:
-        """What it is and does at this moment."""
+        """Returns the properties and the present state of the model."""
         return Status(**json.loads(self._model.status()))
 
     def session(self) -> Session:
@@ -364,6 +386,9 @@ class Session:
     def __len__(self) -> int:
         return len(self._session.tokens())
 
+    def __repr__(self) -> str:
+        return f"<nestling.Session: {_state(lambda: f'{len(self)} tokens')}>"
+
     def append(self, tokens: Sequence[int]) -> None:
         """Adds tokens, which the next answer computes."""
         self._session.append(token_ids("tokens", tokens))
@@ -474,6 +499,9 @@ class Chat:
             raise AnswerError(f"no object: {arguments!r}")
         return self._tools[name], values
 
+    def __repr__(self) -> str:
+        return f"<nestling.Chat: {_state(lambda: f'{len(self.transcript)} messages')}>"
+
     @property
     def transcript(self) -> list[dict[str, Any]]:
         """All that was said, as messages of the OpenAI API, with the answer under way as far as it has come."""
@@ -492,6 +520,14 @@ class Chat:
     def close(self) -> None:
         """Lets go of it; an answer under way goes on."""
         self._chat.close()
+
+
+def _state(describe: Callable[[], str]) -> str:
+    """Describes a handle for its repr, which never raises: a handle may be busy or closed."""
+    try:
+        return describe()
+    except NestlingError as error:
+        return str(error)
 
 
 def _obeyed(options: Options) -> None:
@@ -520,5 +556,7 @@ def _conversation(
         "now": calendar.timegm(time.localtime()),
     }
     if template is not None:
+        if not isinstance(template, Mapping):
+            raise TypeError(f"template: expected a mapping, found {type(template).__name__}")
         told["template_arguments"] = dict(template)
     return dumps(told)
