@@ -8,9 +8,8 @@
 use std::ffi::c_char;
 use std::sync::{Mutex, TryLockError};
 
-use nestling::{Chat, GenerateOptions, Message, ToolSchema};
+use nestling::{Chat, ConversationJson, GenerateOptions, Message, ToolSchema};
 
-use crate::conversation::{self, AskedConversation};
 use crate::error::{Failure, NestlingError, NestlingStatus, call};
 use crate::generation::NestlingGeneration;
 use crate::given::{put, require};
@@ -51,13 +50,14 @@ pub unsafe extern "C" fn nestling_chat_new(
 ) -> NestlingStatus {
     let make = || {
         // SAFETY: as the caller says.
-        let asked = match unsafe { given::optional("conversation", conversation) }? {
-            Some(json) => conversation::read(json)?,
-            None => AskedConversation::default(),
+        let mut asked = match unsafe { given::optional("conversation", conversation) }? {
+            Some(json) => ConversationJson::parse(json)?,
+            None => ConversationJson::default(),
         };
-        let chat = Chat::new(require("model", model)?.model.session(), asked.conversation);
+        let tools = std::mem::take(&mut asked.tools);
+        let chat = Chat::new(require("model", model)?.model.session(), asked.into());
         Ok(NestlingChat {
-            state: Mutex::new(ChatState { chat, tools: asked.tools }),
+            state: Mutex::new(ChatState { chat, tools }),
             owner: Owner::current(),
         })
     };

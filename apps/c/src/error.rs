@@ -6,7 +6,7 @@ use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use nestling::{EngineError, ErrorClass};
+use nestling::{ConversationJsonError, EngineError, ErrorClass};
 
 use crate::text::c_text;
 
@@ -84,6 +84,12 @@ impl Failure {
         // Default: a payload of another type has no words.
         let text = format!("the library panicked: {}", words.unwrap_or("without words"));
         Self { status: NestlingStatus::Broken, text }
+    }
+}
+
+impl From<ConversationJsonError> for Failure {
+    fn from(error: ConversationJsonError) -> Self {
+        Self::caller(error.to_string())
     }
 }
 

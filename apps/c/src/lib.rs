@@ -5,7 +5,6 @@
 
 mod cancel;
 mod chat;
-mod conversation;
 mod engine;
 mod error;
 mod event;

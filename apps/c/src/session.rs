@@ -8,9 +8,8 @@
 use std::ffi::c_char;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use nestling::{Input, Session, SnapshotContents, ToolSchema};
+use nestling::{Conversation, ConversationJson, Input, Session, SnapshotContents, ToolSchema};
 
-use crate::conversation::{self, AskedConversation};
 use crate::error::{Failure, NestlingError, NestlingStatus, call, quietly};
 use crate::generation::NestlingGeneration;
 use crate::given::{put, require};
@@ -119,9 +118,10 @@ struct GenerationInput {
     tools: Vec<ToolSchema>,
 }
 
-impl From<AskedConversation> for GenerationInput {
-    fn from(asked: AskedConversation) -> Self {
-        Self { input: asked.conversation.into(), tools: asked.tools }
+impl From<ConversationJson> for GenerationInput {
+    fn from(mut asked: ConversationJson) -> Self {
+        let tools = std::mem::take(&mut asked.tools);
+        Self { input: Conversation::from(asked).into(), tools }
     }
 }
 
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn nestling_session_generate_conversation(
     let asked = || {
         // SAFETY: as the caller says.
         let json = unsafe { given::text("conversation", conversation) }?;
-        Ok(conversation::read(json)?.into())
+        Ok(ConversationJson::parse(json)?.into())
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || generate(session, asked, options, generation)) }

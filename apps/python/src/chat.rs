@@ -1,10 +1,10 @@
 //! Conversations that manage their own transcript.
 
-use nestling::{GenerateOptions, Message, ToolSchema};
+use nestling::{ConversationJson, GenerateOptions, Message, ToolSchema};
 use pyo3::prelude::*;
 
 use crate::call::{HandleCell, call};
-use crate::conversation::{self, AskedConversation};
+use crate::conversation;
 use crate::error::Failure;
 use crate::generation::Generation;
 use crate::options;
@@ -31,15 +31,16 @@ impl ChatState {
 impl Chat {
     pub(crate) fn new(
         session: nestling::Session,
-        asked: AskedConversation,
+        mut asked: ConversationJson,
         reserve: Option<usize>,
     ) -> Self {
-        let chat = nestling::Chat::new(session, asked.conversation);
+        let tools = std::mem::take(&mut asked.tools);
+        let chat = nestling::Chat::new(session, asked.into());
         let chat = match reserve {
             Some(tokens) => chat.dropping_old_turns(tokens),
             None => chat,
         };
-        Self { state: HandleCell::new("chat", ChatState { chat, tools: asked.tools }) }
+        Self { state: HandleCell::new("chat", ChatState { chat, tools }) }
     }
 }
 

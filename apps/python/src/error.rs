@@ -4,7 +4,7 @@ use std::any::Any;
 use std::error::Error;
 use std::{io, iter};
 
-use nestling::{EngineError, ErrorClass};
+use nestling::{ConversationJsonError, EngineError, ErrorClass};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -95,6 +95,12 @@ fn system_error(error: &EngineError) -> Option<&io::Error> {
 
 fn class_of<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     Ok(py.import("nestling._errors")?.getattr(name)?.cast_into::<PyType>()?)
+}
+
+impl From<ConversationJsonError> for Failure {
+    fn from(error: ConversationJsonError) -> Self {
+        Self::caller(error.to_string())
+    }
 }
 
 impl From<EngineError> for Failure {

@@ -1,14 +1,13 @@
 //! Models.
 
-use nestling::SpecialText;
 use nestling::engine::text::{EncodeOptions, Tokenizer};
+use nestling::{ConversationJson, SpecialText};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::json;
 
 use crate::call::{Owner, call};
 use crate::chat::Chat;
-use crate::conversation;
 use crate::error::Failure;
 use crate::session::Session;
 
@@ -74,7 +73,7 @@ impl Model {
     #[pyo3(signature = (conversation, reserve=None))]
     fn chat(&self, py: Python<'_>, conversation: &str, reserve: Option<usize>) -> PyResult<Chat> {
         call(py, || {
-            Ok(Chat::new(self.get()?.session(), conversation::read(conversation)?, reserve))
+            Ok(Chat::new(self.get()?.session(), ConversationJson::parse(conversation)?, reserve))
         })
     }
 
@@ -121,9 +120,7 @@ impl Model {
     /// Returns the tokens of a conversation's prompt.
     fn conversation_tokens(&self, py: Python<'_>, conversation: &str) -> PyResult<Vec<u32>> {
         call(py, || {
-            let asked = conversation::read(conversation)?;
-            let mut conversation = asked.conversation;
-            conversation.tools = asked.tools;
+            let conversation = ConversationJson::parse(conversation)?.into();
             Ok(self.get()?.conversation_tokens(&conversation)?)
         })
     }

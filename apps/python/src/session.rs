@@ -1,14 +1,14 @@
 //! Sessions: token histories that can be continued.
 
-use nestling::{Input, SnapshotContents, ToolSchema};
+use nestling::{Conversation, ConversationJson, Input, SnapshotContents, ToolSchema};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::call::{HandleCell, call};
 use crate::error::Failure;
 use crate::generation::Generation;
+use crate::options;
 use crate::wait::wait_for;
-use crate::{conversation, options};
 
 /// A token history with its KV cache.
 #[pyclass(frozen, module = "nestling._core")]
@@ -75,8 +75,9 @@ impl Session {
         options: &str,
     ) -> PyResult<Generation> {
         self.generate(py, options, || {
-            let asked = conversation::read(conversation)?;
-            Ok(GenerationInput { input: asked.conversation.into(), tools: asked.tools })
+            let mut asked = ConversationJson::parse(conversation)?;
+            let tools = std::mem::take(&mut asked.tools);
+            Ok(GenerationInput { input: Conversation::from(asked).into(), tools })
         })
     }
 

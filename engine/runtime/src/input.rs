@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use nestling_text::{Message, OutputFormat, SpecialText, TemplateTime, ToolSchema, ToolStyle};
+use nestling_text::{ConversationJson, Message, OutputFormat, SpecialText, TemplateTime, ToolSchema, ToolStyle};
 
 /// The prompt of a generation.
 #[derive(Clone, Debug)]
@@ -76,6 +76,13 @@ impl Conversation {
             continue_final_message: false,
             tool_style: ToolStyle::Native,
         }
+    }
+}
+
+impl From<ConversationJson> for Conversation {
+    fn from(json: ConversationJson) -> Self {
+        let ConversationJson { messages, tools, template_arguments, now } = json;
+        Self { tools, template_arguments, now, ..Self::new(messages) }
     }
 }
 

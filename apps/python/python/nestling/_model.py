@@ -558,5 +558,5 @@ def _conversation(
     if template is not None:
         if not isinstance(template, Mapping):
             raise TypeError(f"template: expected a mapping, found {type(template).__name__}")
-        told["template_arguments"] = dict(template)
+        told["chat_template_kwargs"] = dict(template)
     return dumps(told)
