@@ -467,7 +467,7 @@ def test_invalid_tools_are_refused_by_name(model: nestling.Model) -> None:
 
 
 def test_errors_of_conversations_name_the_message(model: nestling.Model) -> None:
-    messages = [{"role": "user", "content": "Hello"}, {"role": "user", "content": 7}]
+    messages: list[nestling.Message] = [{"role": "user", "content": "Hello"}, {"role": "user", "content": 7}]
     with pytest.raises(nestling.CallerError, match=r"messages\[1\]: "):
         model.chat(messages=messages)
 
