@@ -77,17 +77,17 @@ pub use nestling_core::{
 pub use nestling_formats::Level;
 pub use nestling_runtime::{
     AnswerFuture, Capabilities, Chat, Constraint, ConstraintCache, ConstraintContext,
-    ConstraintError, ConstraintSource, Conversation,
-    Driver, Engine, EngineOptions, Event, EventStream, ExpertTotals, FinishReason,
-    FittedConversation, GenerateOptions, Generation, GenerationSummary, HiddenRow, HiddenRows,
-    Input, MemoryPlan, Model, ModelOptions, ModelSource, OpenProgress, PageReads, PageStatus,
-    PageStore, PageStoreOptions, PageStoreStatus, PlannedResidence, PrefixStatus, Prefixes, Prompt,
-    Residence, SamplingOptions, ServiceStatus, Session, SnapshotContents, Starts, Stats,
-    StepStatus, TokenEvent, Usage, Writes,
+    ConstraintError, ConstraintSource, Conversation, Driver, Engine, EngineOptions, Event,
+    EventStream, ExpertTotals, FinishReason, FittedConversation, GenerateOptions, Generation,
+    GenerationSummary, HiddenRow, HiddenRows, Input, MemoryPlan, Model, ModelOptions, ModelSource,
+    OpenProgress, PageReads, PageStatus, PageStore, PageStoreOptions, PageStoreStatus,
+    PlannedResidence, PrefixStatus, Prefixes, Prompt, Residence, SamplingOptions, ServiceStatus,
+    Session, SnapshotContents, Starts, Stats, StepStatus, TokenEvent, Usage, Writes,
 };
 pub use nestling_text::{
-    ContentPart, ConversationJson, ConversationJsonError, Message, MessageContent, Role, SamplerKind, SamplingParams, SpecialText,
-    TemplateTime, TextError, TokenMask, ToolCall, ToolSchema, ToolStyle,
+    ContentPart, ConversationJson, ConversationJsonError, Message, MessageContent, Role,
+    SamplerKind, SamplingParams, SpecialText, TemplateTime, TextError, TokenMask, ToolCall,
+    ToolSchema, ToolStyle,
 };
 
 use std::path::Path;

@@ -56,10 +56,7 @@ pub unsafe extern "C" fn nestling_chat_new(
         };
         let tools = std::mem::take(&mut asked.tools);
         let chat = Chat::new(require("model", model)?.model.session(), asked.into());
-        Ok(NestlingChat {
-            state: Mutex::new(ChatState { chat, tools }),
-            owner: Owner::current(),
-        })
+        Ok(NestlingChat { state: Mutex::new(ChatState { chat, tools }), owner: Owner::current() })
     };
     // SAFETY: as the caller says of every pointer.
     unsafe { call(error, || put("chat", chat, make)) }

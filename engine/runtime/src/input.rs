@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use nestling_text::{ConversationJson, Message, OutputFormat, SpecialText, TemplateTime, ToolSchema, ToolStyle};
+use nestling_text::{
+    ConversationJson, Message, OutputFormat, SpecialText, TemplateTime, ToolSchema, ToolStyle,
+};
 
 /// The prompt of a generation.
 #[derive(Clone, Debug)]
