@@ -88,8 +88,8 @@ mod tests {
 
     fn install(library: &Path, version: &str, packages: &str) -> PathBuf {
         let package = library.join(version).join(packages).join(PACKAGE);
-        fs::create_dir_all(&package).unwrap();
-        fs::write(package.join(FILE), "GGUF").unwrap();
+        let written = fs::create_dir_all(&package);
+        assert!(written.and_then(|()| fs::write(package.join(FILE), "GGUF")).is_ok());
         package.join(FILE)
     }
 
