@@ -10,6 +10,7 @@ mod chat;
 mod console;
 mod conversation;
 mod convert;
+mod demo;
 mod device;
 mod doctor;
 mod drivers;

@@ -13,7 +13,7 @@ use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
 use crate::stores::open_store_for;
-use crate::{device, hub, in_place, located, mapped, warnings};
+use crate::{demo, device, hub, in_place, located, mapped, warnings};
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::{
@@ -53,8 +53,9 @@ pub struct LoadedModel {
 /// Locates the model named on the command line. Downloads and converts it for `-hf`.
 pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
     warnings::refuse_contradictions(model)?;
+    let demo = if model.is_demo() { demo::find(console) } else { None };
     let named = NamedModel {
-        path: model.given_path(),
+        path: model.given_path().or(demo.as_ref()),
         hub: &model.hub,
         calibration: model.calibration.clone(),
         level: model.level.map(|level| level.0),

@@ -42,6 +42,20 @@ fn bundle_directories(program: &Path) -> Vec<PathBuf> {
     out
 }
 
+/// Returns the folders that hold Python versions, or on Windows packages: of the active environments, of the
+/// user and of the system.
+pub fn python_libraries() -> Vec<PathBuf> {
+    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
+    if cfg!(windows) {
+        return active.map(|prefix| prefix.join("Lib")).collect();
+    }
+    // Default: empty, since a user without a home has installed nothing there.
+    let user = home().map(|home| home.join(".local")).into_iter();
+    let system = ["/usr/local", "/usr"].map(PathBuf::from);
+    let prefixes = active.chain(user).chain(system);
+    prefixes.flat_map(|prefix| [prefix.join("lib"), prefix.join("lib64")]).collect()
+}
+
 fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

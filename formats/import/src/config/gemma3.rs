@@ -27,6 +27,7 @@ pub(super) const TEXT_FAMILY: Family = Family {
 };
 
 const PARAMETERS: &str = "rope_parameters";
+const SCALAR: &str = "query_pre_attn_scalar";
 
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     gemma4::gelu(fields)?;
@@ -65,7 +66,11 @@ fn attention(
 ) -> Result<AttentionConfig, ImportError> {
     let mut attention = keys::attention_with(fields, rope)?;
     attention.qk_norm = QkNorm::PerHead;
-    attention.scale = 1.0 / keys::factor(fields, "query_pre_attn_scalar")?.sqrt();
+    let scalar = keys::factor(fields, SCALAR)?;
+    if scalar < 0.0 {
+        return Err(fields.wrong(SCALAR, "a number above 0"));
+    }
+    attention.scale = 1.0 / scalar.sqrt();
     Ok(attention)
 }
 
@@ -120,6 +125,11 @@ fn rope_of(
     };
     own.refuse_null("rope_theta")?;
     refuse_part(&own)?;
+    // transformers does not look for the key in the settings of a kind of layers, and truncates.
+    own.refuse_null("truncate")?;
+    if own.boolean("truncate")? == Some(false) {
+        return Err(own.unsupported("truncate", "supported: true"));
+    }
     // In `rope_scaling`, transformers ignores the older name `type` of `rope_type`, and so the scaling.
     let implied = if is_nested { None } else { Some("default") };
     let (kind, older) = (own.text("rope_type")?.or(implied), own.text("type")?);
