@@ -35,6 +35,15 @@ const NOT_OFFERED: [&str; 10] = [
     "/v1/audio/translations",
 ];
 
+/// Reasons why a route is not offered, where clients may expect one.
+const NOT_OFFERED_WHY: [(&str, &str); 2] = [
+    (
+        "/v1/embeddings",
+        ": the models that it runs write text, and embeddings need a model that is trained for them",
+    ),
+    ("/v1/responses/input_tokens", "; the usage of a response has its input tokens"),
+];
+
 /// Returns the routes of a server, to be served by [`crate::Listener`] or mounted elsewhere.
 pub fn router(server: &Server) -> Router {
     let mut routes = Router::new()
@@ -145,7 +154,10 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
 }
 
 async fn not_offered(uri: Uri) -> ApiError {
-    let message = format!("{:?} is not offered by this server", uri.path());
+    // Default: nothing more to say.
+    let why =
+        NOT_OFFERED_WHY.iter().find(|(path, _)| *path == uri.path()).map_or("", |(_, why)| why);
+    let message = format!("{:?} is not offered by this server{why}", uri.path());
     ApiError::status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message)
 }
 

@@ -234,7 +234,8 @@ fn what_is_not_there_is_said_in_the_form_of_errors() {
     get(&server, "/page").error(404);
     get(&server, "/v1/chat/completions").error(405);
     post(&server, "/v1/models", &json!({})).error(405);
-    post(&server, "/v1/embeddings", &json!({ "input": "x" })).error(501);
+    let error = post(&server, "/v1/embeddings", &json!({ "input": "x" })).error(501);
+    assert!(error["message"].as_str().unwrap().contains("trained for them"));
     for (path, methods) in
         [("/v1/models", "GET,HEAD"), ("/v1/chat/completions", "POST"), ("/health", "GET,HEAD")]
     {
