@@ -33,6 +33,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/columns.rs",
     "engine/cpu/src/delta_net.rs",
     "engine/cpu/src/kernels.rs",
+    "engine/cpu/src/kernels/floats.rs",
     "engine/cpu/src/nested/avx2.rs",
     "engine/cpu/src/nested/avx512.rs",
     "engine/cpu/src/nested/avx512/panel.rs",
