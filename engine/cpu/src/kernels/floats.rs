@@ -54,9 +54,8 @@ impl<'a, E> Tile<'a, E> {
     #[inline(always)]
     fn rows<const WEIGHTS: usize>(&self, first: usize, cols: usize) -> [&'a [E]; WEIGHTS] {
         let mut rows = [self.weights; WEIGHTS];
-        for row in 0..WEIGHTS {
-            let start = (first + row).min(self.rows - 1) * self.stride;
-            rows[row] = &self.weights[start..][..cols];
+        for (row, weights) in (first..).zip(&mut rows) {
+            *weights = &self.weights[row.min(self.rows - 1) * self.stride..][..cols];
         }
         rows
     }
@@ -118,8 +117,8 @@ fn band<V: Vector, E: Right + Default, const WEIGHTS: usize, const INPUTS: usize
     out: &mut [TileValues],
 ) {
     let mut rows = [x.values; INPUTS];
-    for row in 0..INPUTS {
-        rows[row] = x.row(first + row);
+    for (row, values) in (first..).zip(&mut rows) {
+        *values = x.row(row);
     }
     let mut at = 0;
     while at < tile.rows {
@@ -217,19 +216,15 @@ unsafe fn add_lanes<V: Vector, const WEIGHTS: usize, const INPUTS: usize>(
 ) -> [[f32; WEIGHTS]; INPUTS] {
     let mut out = [[0.0; WEIGHTS]; INPUTS];
     let count = WEIGHTS * INPUTS;
-    for first in 0..count.div_ceil(4) {
+    for first in (0..count).step_by(4) {
         let mut four = [sums[0][0]; 4];
-        for index in 0..4 {
-            let index_of = (4 * first + index).min(count - 1);
-            four[index] = sums[index_of / WEIGHTS][index_of % WEIGHTS];
+        for (index, sum) in (first..count).zip(&mut four) {
+            *sum = sums[index / WEIGHTS][index % WEIGHTS];
         }
         // SAFETY: guaranteed by the caller.
         let values = unsafe { V::tree_sums(four) };
-        for index in 0..4 {
-            let index_of = 4 * first + index;
-            if index_of < count {
-                out[index_of / WEIGHTS][index_of % WEIGHTS] = values[index];
-            }
+        for (index, value) in (first..count).zip(values) {
+            out[index / WEIGHTS][index % WEIGHTS] = value;
         }
     }
     out
