@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use nestling_benches::{FileType, RandomMatrix, RandomScaled};
 use nestling_cpu::attention::{AttentionRows, KvBlock, SharedRows};
 use nestling_cpu::delta_net::DeltaHead;
-use nestling_cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
+use nestling_cpu::kernels::{FloatInputs, FloatWeights, Kernels};
 use nestling_cpu::math::{OUTER_TILE, RouterScores};
 use nestling_cpu::nested::{CodecTables, NestedWeights};
 use nestling_cpu::rows::{PackedRows, QuantizedRows, RowList};
@@ -278,26 +278,25 @@ fn delta_net(criterion: &mut Criterion) {
 }
 
 fn floats(criterion: &mut Criterion) {
+    const TILE: usize = 16 * COLS;
     let weights = numbers(64 * COLS);
     let upper: Vec<bf16> = weights.iter().map(|x| bf16::from_f32(*x)).collect();
-    for tokens in [1, 8] {
+    for tokens in [1, 8, 128] {
         let x = numbers(tokens * COLS);
         let rows: Vec<u32> = (0..tokens as u32).collect();
         let x = FloatInputs { values: &x, cols: COLS, rows: &rows };
-        let mut out = vec![[0.0; FLOAT_ROWS]; tokens];
+        let mut out = vec![[0.0; 16]; tokens];
         let mut group = criterion.benchmark_group(format!("float weights, {tokens} rows"));
         each(&mut group, 4 * weights.len(), |kernels| {
-            for weights in weights.chunks(FLOAT_ROWS * COLS) {
-                let weights = FloatWeights::F32(weights);
-                kernels.float_rows(weights, COLS, black_box(x), &mut out);
+            for weights in weights.chunks(TILE) {
+                kernels.float_tile(FloatWeights::F32(weights), COLS, black_box(x), &mut out);
             }
         });
         drop(group);
         let mut group = criterion.benchmark_group(format!("bf16 weights, {tokens} rows"));
         each(&mut group, 2 * upper.len(), |kernels| {
-            for weights in upper.chunks(FLOAT_ROWS * COLS) {
-                let weights = FloatWeights::Bf16(weights);
-                kernels.float_rows(weights, COLS, black_box(x), &mut out);
+            for weights in upper.chunks(TILE) {
+                kernels.float_tile(FloatWeights::Bf16(weights), COLS, black_box(x), &mut out);
             }
         });
     }

@@ -19,14 +19,14 @@ use super::scaled::{self, ScaledWeights};
 #[cfg(target_arch = "x86_64")]
 use super::vector::x86::{Avx2, Avx512};
 use super::vector::{self, Portable};
-use floats::float_rows;
-pub use floats::{FLOAT_ROWS, FloatInputs, FloatWeights};
+use floats::float_tile;
+pub use floats::{FloatInputs, FloatWeights};
 
 type NestedTile = unsafe fn(&NestedWeights, usize, RowList, &mut [TileValues]);
 
 type ScaledTile = unsafe fn(&ScaledWeights, usize, RowList, &mut [TileValues]);
 
-type FloatRows = unsafe fn(FloatWeights, usize, FloatInputs, &mut [[f32; FLOAT_ROWS]]);
+type FloatTile = unsafe fn(FloatWeights, usize, FloatInputs, &mut [TileValues]);
 
 type DeltaRule = unsafe fn(DeltaHead, Option<&[f32]>, &mut [f32], &mut [f32]);
 
@@ -55,7 +55,7 @@ pub struct Kernels {
     hadamard: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
     add: unsafe fn(&mut [f32], &[f32]),
-    float_rows: FloatRows,
+    float_tile: FloatTile,
     attend_page: unsafe fn(KvBlock, usize, f32, &mut AttentionRows),
     narrow: unsafe fn(&[f32], &mut [f16]),
     write_tile: WriteTile,
@@ -83,7 +83,7 @@ const fn cell_length() -> usize {
 
 /// Defines a module with all float operations compiled for a list of features, and its table.
 macro_rules! kernels_for {
-    ($module:ident, $name:literal, $nested:path, $scaled:path, $packs:expr, $vector:ty, $vectors:literal $(, $features:literal)?) => {
+    ($module:ident, $name:literal, $nested:path, $scaled:path, $packs:expr, $vector:ty, $vectors:literal, $floats:expr $(, $features:literal)?) => {
         mod $module {
             use super::*;
 
@@ -168,13 +168,14 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn float_rows(
+            unsafe fn float_tile(
                 weights: FloatWeights,
                 stride: usize,
                 x: FloatInputs,
-                out: &mut [[f32; FLOAT_ROWS]],
+                out: &mut [TileValues],
             ) {
-                super::float_rows::<$vectors>(weights, stride, x, out);
+                const BLOCK: [usize; 2] = $floats;
+                super::float_tile::<$vector, { BLOCK[0] }, { BLOCK[1] }>(weights, stride, x, out);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -230,7 +231,7 @@ macro_rules! kernels_for {
                 hadamard,
                 add_scaled,
                 add,
-                float_rows,
+                float_tile,
                 attend_page,
                 narrow,
                 write_tile,
@@ -258,7 +259,16 @@ unsafe fn portable_scaled_tile(
     scaled::portable(weights, tile, rows.source(), rows.rows(), out);
 }
 
-kernels_for!(portable, "portable", portable_tile, portable_scaled_tile, usize::MAX, Portable, 1);
+kernels_for!(
+    portable,
+    "portable",
+    portable_tile,
+    portable_scaled_tile,
+    usize::MAX,
+    Portable,
+    1,
+    [4, 1]
+);
 #[cfg(target_arch = "x86_64")]
 kernels_for!(
     avx2,
@@ -268,6 +278,7 @@ kernels_for!(
     usize::MAX,
     Avx2,
     1,
+    [2, 3],
     "avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
@@ -279,6 +290,7 @@ kernels_for!(
     usize::MAX,
     Avx2,
     1,
+    [2, 3],
     "avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
@@ -290,6 +302,7 @@ kernels_for!(
     nested::avx512::PACKS_FROM,
     Avx512,
     4,
+    [4, 6],
     "avx512f,avx512bw,avx512vl,avx512dq,fma"
 );
 #[cfg(target_arch = "aarch64")]
@@ -301,6 +314,7 @@ kernels_for!(
     usize::MAX,
     Portable,
     1,
+    [4, 1],
     "neon"
 );
 #[cfg(target_arch = "aarch64")]
@@ -312,6 +326,7 @@ kernels_for!(
     usize::MAX,
     Portable,
     1,
+    [4, 1],
     "neon"
 );
 
@@ -514,21 +529,20 @@ impl Kernels {
         unsafe { (self.add)(out, x) }
     }
 
-    /// Computes dot products of [`FLOAT_ROWS`] rows of float weights, `stride` apart, with rows of
-    /// activations: `out[t][row]`, each as by [`math::dot`]. If there are fewer rows of weights, the last row
-    /// is repeated.
+    /// Computes dot products of up to 16 rows of float weights, `stride` apart, with rows of activations:
+    /// `out[t][row]`, each as by [`math::dot`]. Values for rows beyond the weights are unspecified.
     ///
     /// # Panics
-    /// Panics if weights or rows are too short.
-    pub fn float_rows(
+    /// Panics if weights, rows or outputs are too short.
+    pub fn float_tile(
         &self,
         weights: FloatWeights,
         stride: usize,
         x: FloatInputs,
-        out: &mut [[f32; FLOAT_ROWS]],
+        out: &mut [TileValues],
     ) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.float_rows)(weights, stride, x, out) }
+        unsafe { (self.float_tile)(weights, stride, x, out) }
     }
 
     /// Adds the page whose first position is `first` to the accumulators of all queries, as defined in

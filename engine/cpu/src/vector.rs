@@ -5,9 +5,9 @@
 //! registers; with plain loops, the compiler kept it in memory (docs/perf/026).
 #![expect(unsafe_code, reason = "vector loads and stores at offsets that `product` has checked")]
 
-use half::f16;
+use half::{bf16, f16};
 
-use super::math::{Element, LANES};
+use super::math::{self, Element, LANES};
 
 /// A vector of sixteen floats.
 pub(super) trait Vector: Copy {
@@ -22,6 +22,12 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// Same requirements as [`Self::load`].
     unsafe fn load_half(from: *const f16) -> Self;
+
+    /// Loads sixteen floats of bfloat16 and converts them exactly.
+    ///
+    /// # Safety
+    /// Same requirements as [`Self::load`].
+    unsafe fn load_bf16(from: *const bf16) -> Self;
 
     /// Returns the same float in all lanes.
     ///
@@ -40,6 +46,22 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// Same requirements as [`Self::splat`].
     unsafe fn mul(self, other: Self) -> Self;
+
+    /// Adds the lanes of each vector like [`math::tree_sum`].
+    ///
+    /// # Safety
+    /// Same requirements as [`Self::splat`].
+    #[inline(always)]
+    unsafe fn tree_sums(sums: [Self; 4]) -> [f32; 4] {
+        let mut out = [0.0; 4];
+        for index in 0..4 {
+            let mut lanes = [0.0; LANES];
+            // SAFETY: the array has sixteen floats; the rest is guaranteed by the caller.
+            unsafe { sums[index].store(lanes.as_mut_ptr()) };
+            out[index] = math::tree_sum(lanes);
+        }
+        out
+    }
 
     /// Stores sixteen floats.
     ///
@@ -65,7 +87,7 @@ pub(super) trait Vector: Copy {
     unsafe fn store_half(self, to: *mut f16);
 }
 
-/// Element type of the right operand of a matrix product.
+/// Element type of weights, and of the right operand of [`product`].
 pub(super) trait Right: Element {
     /// Loads sixteen elements as floats.
     ///
@@ -90,6 +112,14 @@ impl Right for f16 {
     }
 }
 
+impl Right for bf16 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const Self) -> V {
+        // SAFETY: guaranteed by the caller.
+        unsafe { V::load_bf16(from) }
+    }
+}
+
 /// Portable vector: lanes in an array.
 #[derive(Clone, Copy)]
 pub(super) struct Portable([f32; LANES]);
@@ -105,6 +135,12 @@ impl Vector for Portable {
     unsafe fn load_half(from: *const f16) -> Self {
         // SAFETY: guaranteed by the caller.
         Self(unsafe { from.cast::<[f16; LANES]>().read_unaligned() }.map(Element::to_f32))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: guaranteed by the caller.
+        Self(unsafe { from.cast::<[bf16; LANES]>().read_unaligned() }.map(Element::to_f32))
     }
 
     #[inline(always)]
@@ -139,7 +175,7 @@ impl Vector for Portable {
 pub(super) mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Vector, f16};
+    use super::{Vector, bf16, f16};
 
     /// One vector of AVX-512.
     #[derive(Clone, Copy)]
@@ -159,6 +195,15 @@ pub(super) mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn load_bf16(from: *const bf16) -> Self {
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
+            }
+        }
+
+        #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
             // SAFETY: guaranteed by the caller.
             Self(unsafe { _mm512_set1_ps(value) })
@@ -174,6 +219,29 @@ pub(super) mod x86 {
         unsafe fn mul(self, other: Self) -> Self {
             // SAFETY: guaranteed by the caller.
             Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn tree_sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                // Adds 8 + 8 lanes: the first half has the sums of `a`, the second of `b`.
+                let halves = |a, b| {
+                    let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
+                    _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
+                };
+                let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
+                // Adds 4 + 4: one quarter for each vector. Then adds 2 + 2, and 1 + 1.
+                let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
+                let sums = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+                let sums = _mm512_add_ps(sums, _mm512_permute_ps::<0b01_00_11_10>(sums));
+                let sums = _mm512_add_ps(sums, _mm512_permute_ps::<0b10_11_00_01>(sums));
+                let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+                let firsts = _mm512_permutexvar_ps(firsts, sums);
+                let mut out = [0.0; 4];
+                _mm_storeu_ps(out.as_mut_ptr(), _mm512_castps512_ps128(firsts));
+                out
+            }
         }
 
         #[inline(always)]
@@ -225,6 +293,19 @@ pub(super) mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn load_bf16(from: *const bf16) -> Self {
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+                let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+                Self(
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+                )
+            }
+        }
+
+        #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
             // SAFETY: guaranteed by the caller.
             let both = unsafe { _mm256_set1_ps(value) };
@@ -246,6 +327,33 @@ pub(super) mod x86 {
         unsafe fn mul(self, other: Self) -> Self {
             // SAFETY: guaranteed by the caller.
             unsafe { Self(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        unsafe fn tree_sums(sums: [Self; 4]) -> [f32; 4] {
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                // Adds 8 + 8 lanes.
+                let [a, b, c, d] = sums;
+                let (a, b) = (_mm256_add_ps(a.0, a.1), _mm256_add_ps(b.0, b.1));
+                let (c, d) = (_mm256_add_ps(c.0, c.1), _mm256_add_ps(d.0, d.1));
+                // Adds 4 + 4: the first half has the sums of `a`, the second of `b`.
+                let halves = |a, b| {
+                    let low = _mm256_permute2f128_ps::<0x20>(a, b);
+                    _mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(a, b))
+                };
+                let (ab, cd) = (halves(a, b), halves(c, d));
+                // Adds 2 + 2: a, a, c, c | b, b, d, d. Then adds 1 + 1: a, c, a, c | b, d, b, d.
+                let low = _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd);
+                let sums = _mm256_add_ps(low, _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd));
+                let even = _mm256_shuffle_ps::<0b10_00_10_00>(sums, sums);
+                let sums = _mm256_add_ps(even, _mm256_shuffle_ps::<0b11_01_11_01>(sums, sums));
+                let (first, second) =
+                    (_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+                let mut out = [0.0; 4];
+                _mm_storeu_ps(out.as_mut_ptr(), _mm_unpacklo_ps(first, second));
+                out
+            }
         }
 
         #[inline(always)]

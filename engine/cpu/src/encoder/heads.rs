@@ -10,7 +10,7 @@ use super::tiles::Tiles;
 use crate::aligned::try_resize;
 use crate::columns::{ColumnsMut, Cut, for_each_block};
 use crate::device::{Cpu, FeedForwardScratch};
-use crate::kernels::{FLOAT_ROWS, FloatInputs};
+use crate::kernels::FloatInputs;
 use crate::matrix::CpuBuffer;
 use crate::nested::TileValues;
 use crate::rows::QuantizedRows;
@@ -197,12 +197,5 @@ fn multiply_float(
     let (first, stride) = (tile * TILE_ROWS, source.stride(sizes.inputs));
     let live = TILE_ROWS.min(sizes.heads * sizes.outputs - first);
     let weights = source.rows(first, live, room);
-    let mut part_values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
-    for part in (0..live).step_by(FLOAT_ROWS) {
-        let part_values = &mut part_values[..x.rows.len()];
-        team.kernels.float_rows(weights.skip(part * stride), stride, x, part_values);
-        for (out, values) in out.iter_mut().zip(part_values) {
-            out[part..part + FLOAT_ROWS].copy_from_slice(values);
-        }
-    }
+    team.kernels.float_tile(weights, stride, x, out);
 }

@@ -8,9 +8,10 @@ use nestling_formats::{DType, Level};
 
 use super::tiles::Tiles;
 use crate::columns::{ColumnsMut, Cut, fence, for_each_block};
-use crate::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights};
+use crate::kernels::{FloatInputs, FloatWeights};
 use crate::math::Element;
 use crate::matrix::{CpuBuffer, CpuMatrix};
+use crate::nested::TileValues;
 use crate::rows::{PACKED_ROWS, PackedRows, QuantizedRows, RowList};
 use crate::team::Team;
 use nestling_core::backend::Write;
@@ -330,6 +331,7 @@ pub(super) fn multiply_float(
         &|_, block| {
             let range = block.range();
             let mut room = Vec::new();
+            let mut values = [[0.0; TILE_ROWS]; ROW_BLOCK];
             for col in range.clone().step_by(TILE_ROWS) {
                 let live = TILE_ROWS.min(range.end - col);
                 let weights = source.rows(col - first, live, &mut room);
@@ -339,7 +341,9 @@ pub(super) fn multiply_float(
                 let blocks = rows.x.chunks(ROW_BLOCK).zip(rows.out.chunks(ROW_BLOCK));
                 for (x_rows, out_rows) in blocks {
                     let inputs = FloatInputs { values: x, cols: k, rows: x_rows };
-                    float_tile(team, tile, inputs, out_rows, mode, block);
+                    let values = &mut values[..x_rows.len()];
+                    team.kernels.float_tile(tile.weights, tile.stride, inputs, values);
+                    tile.store(values, out_rows, mode, block);
                 }
             }
         },
@@ -359,25 +363,18 @@ struct FloatTile<'a> {
     live: usize,
 }
 
-/// Computes the outputs of a tile for some rows.
-fn float_tile(
-    team: &Team,
-    tile: FloatTile,
-    x: FloatInputs,
-    out_rows: &[u32],
-    mode: StoreMode,
-    block: &mut ColumnsMut<'_, f32>,
-) {
-    let FloatTile { weights, stride, bias, first, live } = tile;
-    let mut values = [[0.0; FLOAT_ROWS]; ROW_BLOCK];
-    for part in (0..live).step_by(FLOAT_ROWS) {
-        let width = FLOAT_ROWS.min(live - part);
-        let weights = weights.skip(part * stride);
-        team.kernels.float_rows(weights, stride, x, &mut values[..x.rows.len()]);
-        let bias = bias.map(|bias| &bias[part..][..width]);
+impl FloatTile<'_> {
+    /// Stores or adds the products of the tile with some rows.
+    fn store(
+        &self,
+        values: &mut [TileValues],
+        out_rows: &[u32],
+        mode: StoreMode,
+        block: &mut ColumnsMut<'_, f32>,
+    ) {
         for (values, row) in values.iter_mut().zip(out_rows) {
-            let out = &mut block.row(*row as usize)[first + part..][..width];
-            store(values, bias, out, mode);
+            let out = &mut block.row(*row as usize)[self.first..][..self.live];
+            store(values, self.bias, out, mode);
         }
     }
 }

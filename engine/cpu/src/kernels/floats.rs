@@ -1,8 +1,16 @@
 //! Dot products of rows of float weights with rows of activations.
+//!
+//! Each output has one vector of sums, so that its bits do not depend on how rows are blocked. A block of
+//! some rows of weights by some rows of activations keeps its sums in registers. With arrays in place of
+//! vectors, the compiler kept them in memory and multiplied one float at a time (docs/perf/035).
+#![expect(unsafe_code, reason = "vector loads from rows whose lengths were checked")]
 
 use half::{bf16, f16};
+use nestling_formats::nested::TILE_ROWS;
 
-use crate::math::{self, Element};
+use crate::math::LANES;
+use crate::nested::TileValues;
+use crate::vector::{Right, Vector};
 
 /// Rows of float weights with a stride.
 #[derive(Clone, Copy, Debug)]
@@ -13,17 +21,6 @@ pub enum FloatWeights<'a> {
     F16(&'a [f16]),
     /// bfloat16, the upper half of single precision.
     Bf16(&'a [bf16]),
-}
-
-impl FloatWeights<'_> {
-    /// Returns the weights after `elements` elements.
-    pub fn skip(self, elements: usize) -> Self {
-        match self {
-            Self::F32(weights) => Self::F32(&weights[elements..]),
-            Self::F16(weights) => Self::F16(&weights[elements..]),
-            Self::Bf16(weights) => Self::Bf16(&weights[elements..]),
-        }
-    }
 }
 
 /// Selected rows of activations.
@@ -44,128 +41,191 @@ impl<'a> FloatInputs<'a> {
     }
 }
 
-/// Number of rows of float weights that are multiplied together.
-pub const FLOAT_ROWS: usize = 4;
+/// A tile of weights: up to [`TILE_ROWS`] rows.
+struct Tile<'a, E> {
+    weights: &'a [E],
+    stride: usize,
+    /// Number of rows.
+    rows: usize,
+}
 
-/// Sums of one row of activations with all rows of weights.
-type FloatSums = [[f32; math::LANES]; FLOAT_ROWS];
+impl<'a, E> Tile<'a, E> {
+    /// Returns rows from `first` on. Beyond the tile, the last row is repeated.
+    #[inline(always)]
+    fn rows<const WEIGHTS: usize>(&self, first: usize, cols: usize) -> [&'a [E]; WEIGHTS] {
+        let mut rows = [self.weights; WEIGHTS];
+        for (row, weights) in (first..).zip(&mut rows) {
+            *weights = &self.weights[row.min(self.rows - 1) * self.stride..][..cols];
+        }
+        rows
+    }
+}
 
-/// Multiplies [`FLOAT_ROWS`] rows of weights with rows of activations, four at a time if `INPUTS` is 4. If
-/// there are fewer rows of weights, the last row is repeated.
-///
-/// This file uses index loops instead of zips and maps. In code for a list of features, the latter become
-/// calls, which take longer than the products for short rows.
+/// Implements [`super::Kernels::float_tile`] in blocks of `WEIGHTS` rows of weights by `INPUTS` rows of
+/// activations. The last rows of activations are multiplied in smaller blocks.
 #[inline(always)]
-fn dots<E: Element, const INPUTS: usize>(
+pub(super) fn float_tile<V: Vector, const WEIGHTS: usize, const INPUTS: usize>(
+    weights: FloatWeights,
+    stride: usize,
+    x: FloatInputs,
+    out: &mut [TileValues],
+) {
+    match weights {
+        FloatWeights::F32(weights) => tile::<V, _, WEIGHTS, INPUTS>(weights, stride, x, out),
+        FloatWeights::F16(weights) => tile::<V, _, WEIGHTS, INPUTS>(weights, stride, x, out),
+        FloatWeights::Bf16(weights) => tile::<V, _, WEIGHTS, INPUTS>(weights, stride, x, out),
+    }
+}
+
+#[inline(always)]
+fn tile<V: Vector, E: Right + Default, const WEIGHTS: usize, const INPUTS: usize>(
     weights: &[E],
     stride: usize,
     x: FloatInputs,
-    out: &mut [[f32; FLOAT_ROWS]],
+    out: &mut [TileValues],
 ) {
-    let cols = x.cols;
     // Default: rows without elements all start at the first.
-    let last = weights.len().saturating_sub(cols).checked_div(stride).unwrap_or(0);
-    let mut rows = [weights; FLOAT_ROWS];
-    for row in 0..FLOAT_ROWS {
-        rows[row] = &weights[row.min(last) * stride..][..cols];
-    }
+    let last = weights.len().saturating_sub(x.cols).checked_div(stride).unwrap_or(0);
+    let tile = Tile { weights, stride, rows: TILE_ROWS.min(last + 1) };
+    let out = &mut out[..x.rows.len()];
     let mut done = 0;
-    while INPUTS == 4 && done + 4 <= x.rows.len() {
-        let block =
-            four_dots(&rows, [x.row(done), x.row(done + 1), x.row(done + 2), x.row(done + 3)]);
-        out[done..done + 4].copy_from_slice(&block);
+    while INPUTS > 2 && done + INPUTS <= out.len() {
+        band::<V, E, WEIGHTS, INPUTS>(&tile, x, done, out);
+        done += INPUTS;
+    }
+    while INPUTS > 4 && done + 4 <= out.len() {
+        band::<V, E, WEIGHTS, 4>(&tile, x, done, out);
         done += 4;
     }
-    while done < x.rows.len() {
-        out[done] = one_dot(&rows, x.row(done));
+    while INPUTS > 1 && done + 2 <= out.len() {
+        band::<V, E, WEIGHTS, 2>(&tile, x, done, out);
+        done += 2;
+    }
+    while done < out.len() {
+        band::<V, E, 4, 1>(&tile, x, done, out);
         done += 1;
     }
 }
 
-/// Computes the dot products of four rows of activations, with sixteen vectors of sums.
+/// Multiplies all rows of a tile with `INPUTS` rows of activations from `first` on, which stay in the
+/// first-level cache meanwhile.
+#[inline(always)]
+fn band<V: Vector, E: Right + Default, const WEIGHTS: usize, const INPUTS: usize>(
+    tile: &Tile<E>,
+    x: FloatInputs,
+    first: usize,
+    out: &mut [TileValues],
+) {
+    let mut rows = [x.values; INPUTS];
+    for (row, values) in (first..).zip(&mut rows) {
+        *values = x.row(row);
+    }
+    let mut at = 0;
+    while at < tile.rows {
+        let weights = tile.rows::<WEIGHTS>(at, x.cols);
+        // SAFETY: the code is compiled for an instruction set that the machine has.
+        let values = unsafe { block::<V, E, WEIGHTS, INPUTS>(weights, rows) };
+        for row in 0..INPUTS {
+            out[first + row][at..at + WEIGHTS].copy_from_slice(&values[row]);
+        }
+        at += WEIGHTS;
+    }
+}
+
+/// Computes the dot products of rows of weights with rows of activations, all of the same length.
 ///
-/// Each row has a separate variable: with one array for all, the compiler keeps the sums in memory.
+/// # Safety
+/// The machine must have the instruction set.
 #[inline(always)]
-fn four_dots<E: Element>(weights: &[&[E]; FLOAT_ROWS], x: [&[f32]; 4]) -> [[f32; FLOAT_ROWS]; 4] {
-    let mut s0: FloatSums = [[0.0; math::LANES]; FLOAT_ROWS];
-    let (mut s1, mut s2, mut s3) = (s0, s0, s0);
-    for chunk in 0..weights[0].len() / math::LANES {
-        let wide = widen(weights, chunk);
-        accumulate(&mut s0, &wide, x[0], chunk);
-        accumulate(&mut s1, &wide, x[1], chunk);
-        accumulate(&mut s2, &wide, x[2], chunk);
-        accumulate(&mut s3, &wide, x[3], chunk);
-    }
-    [
-        finish(s0, weights, x[0]),
-        finish(s1, weights, x[1]),
-        finish(s2, weights, x[2]),
-        finish(s3, weights, x[3]),
-    ]
-}
-
-#[inline(always)]
-fn one_dot<E: Element>(weights: &[&[E]; FLOAT_ROWS], x: &[f32]) -> [f32; FLOAT_ROWS] {
-    let mut sums = [[0.0; math::LANES]; FLOAT_ROWS];
-    for chunk in 0..weights[0].len() / math::LANES {
-        accumulate(&mut sums, &widen(weights, chunk), x, chunk);
-    }
-    finish(sums, weights, x)
-}
-
-#[inline(always)]
-fn widen<E: Element>(weights: &[&[E]; FLOAT_ROWS], chunk: usize) -> FloatSums {
-    let mut wide = [[0.0; math::LANES]; FLOAT_ROWS];
-    for row in 0..FLOAT_ROWS {
-        let weights = &weights[row].as_chunks::<{ math::LANES }>().0[chunk];
-        for lane in 0..math::LANES {
-            wide[row][lane] = weights[lane].to_f32();
+unsafe fn block<V: Vector, E: Right + Default, const WEIGHTS: usize, const INPUTS: usize>(
+    weights: [&[E]; WEIGHTS],
+    x: [&[f32]; INPUTS],
+) -> [[f32; WEIGHTS]; INPUTS] {
+    let cols = x[0].len();
+    assert!(weights.iter().all(|row| row.len() == cols), "rows of {cols} columns");
+    assert!(x.iter().all(|row| row.len() == cols), "rows of {cols} columns");
+    // SAFETY: each row has `cols / LANES` whole vectors, and the arrays are one each.
+    unsafe {
+        let mut sums = [[V::splat(0.0); WEIGHTS]; INPUTS];
+        for vector in 0..cols / LANES {
+            let weights = addresses(weights, vector);
+            add_products(&mut sums, weights, addresses(x, vector));
         }
-    }
-    wide
-}
-
-#[inline(always)]
-fn accumulate(sums: &mut FloatSums, weights: &FloatSums, x: &[f32], chunk: usize) {
-    let x = &x.as_chunks::<{ math::LANES }>().0[chunk];
-    for row in 0..FLOAT_ROWS {
-        for lane in 0..math::LANES {
-            sums[row][lane] = weights[row][lane].mul_add(x[lane], sums[row][lane]);
+        let tail = cols % LANES;
+        if tail > 0 {
+            // Adds 0 * -0 = -0 to the other lanes, which changes no sum, not even -0.
+            let weights = weights.map(|row| padded(&row[cols - tail..], E::default()));
+            let x = x.map(|row| padded(&row[cols - tail..], -0.0));
+            let x = x.each_ref().map(|row| row.as_ptr());
+            add_products(&mut sums, weights.each_ref().map(|row| row.as_ptr()), x);
         }
+        add_lanes(sums)
     }
 }
 
-/// Adds the remainder of the rows, then the lanes.
+/// Returns the addresses of one vector of each row. In development builds, an addition that may wrap is not
+/// checked.
 #[inline(always)]
-fn finish<E: Element>(
-    mut sums: FloatSums,
-    weights: &[&[E]; FLOAT_ROWS],
-    x: &[f32],
-) -> [f32; FLOAT_ROWS] {
-    let tail = x.len() % math::LANES;
-    let at = x.len() - tail;
-    let mut out = [0.0; FLOAT_ROWS];
-    for row in 0..FLOAT_ROWS {
-        for lane in 0..tail {
-            let weight = weights[row][at + lane].to_f32();
-            sums[row][lane] = weight.mul_add(x[at + lane], sums[row][lane]);
-        }
-        out[row] = math::tree_sum(sums[row]);
+fn addresses<T, const ROWS: usize>(rows: [&[T]; ROWS], vector: usize) -> [*const T; ROWS] {
+    let mut out = [std::ptr::null(); ROWS];
+    for row in 0..ROWS {
+        out[row] = rows[row].as_ptr().cast::<[T; LANES]>().wrapping_add(vector).cast();
     }
     out
 }
 
-/// Implements [`super::Kernels::float_rows`].
 #[inline(always)]
-pub(super) fn float_rows<const INPUTS: usize>(
-    weights: FloatWeights,
-    stride: usize,
-    x: FloatInputs,
-    out: &mut [[f32; FLOAT_ROWS]],
+fn padded<T: Copy>(values: &[T], padding: T) -> [T; LANES] {
+    let mut out = [padding; LANES];
+    out[..values.len()].copy_from_slice(values);
+    out
+}
+
+/// Adds the products of one vector of each row of weights with one vector of each row of activations.
+///
+/// # Safety
+/// All vectors must be readable, and the machine must have the instruction set.
+#[inline(always)]
+unsafe fn add_products<V: Vector, E: Right, const WEIGHTS: usize, const INPUTS: usize>(
+    sums: &mut [[V; WEIGHTS]; INPUTS],
+    weights: [*const E; WEIGHTS],
+    x: [*const f32; INPUTS],
 ) {
-    match weights {
-        FloatWeights::F32(weights) => dots::<_, INPUTS>(weights, stride, x, out),
-        FloatWeights::F16(weights) => dots::<_, INPUTS>(weights, stride, x, out),
-        FloatWeights::Bf16(weights) => dots::<_, INPUTS>(weights, stride, x, out),
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let mut wide = [V::splat(0.0); WEIGHTS];
+        for row in 0..WEIGHTS {
+            wide[row] = E::load(weights[row]);
+        }
+        for input in 0..INPUTS {
+            let values = V::load(x[input]);
+            for row in 0..WEIGHTS {
+                sums[input][row] = wide[row].fma(values, sums[input][row]);
+            }
+        }
     }
+}
+
+/// Adds the lanes of each vector, four vectors at a time.
+///
+/// # Safety
+/// The machine must have the instruction set.
+#[inline(always)]
+unsafe fn add_lanes<V: Vector, const WEIGHTS: usize, const INPUTS: usize>(
+    sums: [[V; WEIGHTS]; INPUTS],
+) -> [[f32; WEIGHTS]; INPUTS] {
+    let mut out = [[0.0; WEIGHTS]; INPUTS];
+    let count = WEIGHTS * INPUTS;
+    for first in (0..count).step_by(4) {
+        let mut four = [sums[0][0]; 4];
+        for (index, sum) in (first..count).zip(&mut four) {
+            *sum = sums[index / WEIGHTS][index % WEIGHTS];
+        }
+        // SAFETY: guaranteed by the caller.
+        let values = unsafe { V::tree_sums(four) };
+        for (index, value) in (first..count).zip(values) {
+            out[index / WEIGHTS][index % WEIGHTS] = value;
+        }
+    }
+    out
 }

@@ -175,31 +175,67 @@ fn routing_agrees() {
 
 #[test]
 fn float_products_agree() {
-    compare("float_rows", |kernels, size| {
-        let (weights, stride) = (noise(FLOAT_ROWS * (size + 3), 13), size + 3);
-        let halves: Vec<f16> = weights.iter().map(|x| f16::from_f32(*x)).collect();
-        let upper: Vec<bf16> = weights.iter().map(|x| bf16::from_f32(*x)).collect();
-        let x = noise(7 * size, 14);
-        let x = FloatInputs { values: &x, cols: size, rows: &[6, 0, 3, 3, 1] };
-        let mut all = Vec::new();
-        for weights in [
-            FloatWeights::F32(&weights),
-            FloatWeights::F16(&halves),
-            FloatWeights::Bf16(&upper),
-            // Only three rows: the last one is repeated as the fourth.
-            FloatWeights::F32(&weights[..2 * stride + size]),
-        ] {
-            let mut out = vec![[0.0; FLOAT_ROWS]; x.rows.len()];
-            kernels.float_rows(weights, stride, x, &mut out);
-            all.extend(out.into_flattened());
+    for tokens in [1, 2, 5, 6, 15] {
+        for outputs in [1, 3, 6, 13, 16] {
+            for size in SIZES {
+                float_products(tokens, outputs, size);
+            }
         }
-        let count = x.rows.len() * FLOAT_ROWS;
-        let (first, fewer) = (&all[..count], &all[3 * count..]);
-        for (first, fewer) in first.chunks(FLOAT_ROWS).zip(fewer.chunks(FLOAT_ROWS)) {
-            assert_eq!((&first[..3], first[2]), (&fewer[..3], fewer[3]));
+    }
+}
+
+/// Compares tiles of all element types with [`math::dot`] of each row.
+fn float_products(tokens: usize, outputs: usize, size: usize) {
+    let stride = size + 3;
+    let weights = noise((outputs - 1) * stride + size, 13);
+    let halves: Vec<f16> = weights.iter().map(|x| f16::from_f32(*x)).collect();
+    let upper: Vec<bf16> = weights.iter().map(|x| bf16::from_f32(*x)).collect();
+    let values = noise(7 * size, 14);
+    let rows: Vec<u32> = (0..tokens as u32).map(|token| (5 * token + 6) % 7).collect();
+    let x = FloatInputs { values: &values, cols: size, rows: &rows };
+    let dot = |weights: FloatWeights, output: usize, row: u32| {
+        let (at, x) = (output * stride, &values[row as usize * size..][..size]);
+        match weights {
+            FloatWeights::F32(weights) => math::dot(&weights[at..][..size], x),
+            FloatWeights::F16(weights) => math::dot(&weights[at..][..size], x),
+            FloatWeights::Bf16(weights) => math::dot(&weights[at..][..size], x),
         }
-        all
-    });
+    };
+    let types =
+        [FloatWeights::F32(&weights), FloatWeights::F16(&halves), FloatWeights::Bf16(&upper)];
+    for (weights, kernels) in types
+        .into_iter()
+        .flat_map(|weights| Kernels::available().into_iter().map(move |set| (weights, set)))
+    {
+        let mut out = vec![[f32::NAN; 16]; tokens];
+        kernels.float_tile(weights, stride, x, &mut out);
+        for (token, (out, row)) in out.iter().zip(&rows).enumerate() {
+            for (output, found) in out[..outputs].iter().enumerate() {
+                let expected = dot(weights, output, *row);
+                let place = format!("{}, {size}: token {token}, row {output}", kernels.name());
+                assert_eq!(found.to_bits(), expected.to_bits(), "{place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn float_products_keep_special_numbers() {
+    // The lanes start with infinities, subnormal numbers and zeros of both signs. The second row of weights
+    // gives products that underflow to -0.
+    let special = [f32::INFINITY, 1e-40, -0.0, 0.0, f32::MIN_POSITIVE, -1e-39, 1e38, -1e-30];
+    let weights: Vec<f32> = [[1.0; 40], [-1e-30; 40]].concat();
+    let values: Vec<f32> =
+        (0..6 * 40).map(|at| if at < 40 { special[at % 8] } else { 1e-30 * at as f32 }).collect();
+    let x = FloatInputs { values: &values, cols: 40, rows: &[0, 1, 2, 3, 4, 5] };
+    for kernels in Kernels::available() {
+        let mut out = [[f32::NAN; 16]; 6];
+        kernels.float_tile(FloatWeights::F32(&weights), 40, x, &mut out);
+        for (x, out) in values.chunks(40).zip(out) {
+            let expected = [0, 1].map(|row| math::dot(&weights[row * 40..][..40], x));
+            assert_eq!(bits(&out[..2]), bits(&expected), "{}", kernels.name());
+        }
+    }
 }
 
 #[test]
