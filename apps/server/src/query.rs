@@ -26,8 +26,8 @@ impl Query {
         Ok(Self { pairs: pairs.collect::<Result<_, ApiError>>()? })
     }
 
-    /// Takes a parameter that may be there several times.
-    pub fn all(&mut self, name: &str) -> Vec<String> {
+    /// Takes all values of a parameter.
+    fn all(&mut self, name: &str) -> Vec<String> {
         let pairs = std::mem::take(&mut self.pairs).into_iter();
         let (taken, left) = pairs.partition::<Vec<_>, _>(|(found, _)| found == name);
         self.pairs = left;

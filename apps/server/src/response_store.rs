@@ -25,7 +25,8 @@ pub(crate) struct StoredResponse {
 }
 
 impl StoredResponse {
-    fn bytes(&self) -> usize {
+    /// Returns the memory that the response takes.
+    pub fn bytes(&self) -> usize {
         let ids = self.item_ids.iter().map(|id| 2 * id.len() + OVERHEAD_BYTES / 4);
         self.input.len() + self.response.len() + OVERHEAD_BYTES + ids.sum::<usize>()
     }

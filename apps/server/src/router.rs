@@ -21,27 +21,21 @@ use crate::{
     chat, completions, listing, memory, messages, ollama, openapi, page, responses, tokens,
 };
 
-/// Known API routes that are not supported.
-const NOT_OFFERED: [&str; 10] = [
-    "/v1/embeddings",
-    "/v1/moderations",
-    "/v1/rerank",
-    "/v1/responses/compact",
-    "/v1/responses/input_tokens",
-    "/v1/responses/{id}/cancel",
-    "/v1/images/generations",
-    "/v1/audio/speech",
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
-];
-
-/// Reasons why a route is not offered, where clients may expect one.
-const NOT_OFFERED_WHY: [(&str, &str); 2] = [
+/// Known API routes that are not supported, each with a reason where clients may expect it.
+const NOT_OFFERED: [(&str, &str); 10] = [
     (
         "/v1/embeddings",
         ": the models that it runs write text, and embeddings need a model that is trained for them",
     ),
+    ("/v1/moderations", ""),
+    ("/v1/rerank", ""),
+    ("/v1/responses/compact", ""),
     ("/v1/responses/input_tokens", "; the usage of a response has its input tokens"),
+    ("/v1/responses/{id}/cancel", ""),
+    ("/v1/images/generations", ""),
+    ("/v1/audio/speech", ""),
+    ("/v1/audio/transcriptions", ""),
+    ("/v1/audio/translations", ""),
 ];
 
 /// Returns the routes of a server, to be served by [`crate::Listener`] or mounted elsewhere.
@@ -69,7 +63,7 @@ pub fn router(server: &Server) -> Router {
         .route("/v1/messages", by_caller(messages::create))
         .route("/v1/messages/count_tokens", by_model(messages::count_tokens))
         .route("/api/{*path}", any(ollama_api));
-    for path in NOT_OFFERED {
+    for (path, _) in NOT_OFFERED {
         routes = routes.route(path, any(not_offered));
     }
     let routes = routes
@@ -154,9 +148,8 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
 }
 
 async fn not_offered(uri: Uri) -> ApiError {
-    // Default: nothing more to say.
-    let why =
-        NOT_OFFERED_WHY.iter().find(|(path, _)| *path == uri.path()).map_or("", |(_, why)| why);
+    // Default: routes with a parameter have no reason.
+    let why = NOT_OFFERED.iter().find(|(path, _)| *path == uri.path()).map_or("", |(_, why)| why);
     let message = format!("{:?} is not offered by this server{why}", uri.path());
     ApiError::status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message)
 }

@@ -1,7 +1,5 @@
 //! Matching of one answer against a grammar.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use llguidance::Matcher;
 use llguidance::api::{GrammarInit, TopLevelGrammar};
 use llguidance::earley::lexerspec::LexerSpec;
@@ -22,11 +20,7 @@ impl CompiledGrammar {
     pub fn new(grammar: &CheckedGrammar, vocabulary: &Vocabulary) -> Result<Self, GuideError> {
         let CheckedGrammar { grammar, what } = grammar;
         let compile = || compile(grammar.clone(), vocabulary);
-        let compiled = with_stack(|| {
-            let compiled = catch_unwind(AssertUnwindSafe(compile));
-            compiled.unwrap_or_else(|_| Err("it panicked".into()))
-        });
-        compiled.map(Self).map_err(|reason| GuideError::not_compiled(what, &reason))
+        with_stack(compile).map(Self).map_err(|reason| GuideError::not_compiled(what, &reason))
     }
 
     /// Creates the matcher of an answer. It shares no state with other answers, so that they do not wait for
@@ -37,7 +31,7 @@ impl CompiledGrammar {
 }
 
 /// Runs a compilation on a thread with a stack of [`COMPILE_STACK_BYTES`], because the grammar engine compiles
-/// nested definitions recursively.
+/// nested definitions recursively. A panic is an error.
 #[cfg(not(target_family = "wasm"))]
 fn with_stack<T: Send>(compile: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
@@ -47,7 +41,7 @@ fn with_stack<T: Send>(compile: impl FnOnce() -> Result<T, String> + Send) -> Re
     })
 }
 
-/// Runs a compilation where there are no threads. An exhausted stack is a trap there, and no memory is damaged.
+/// Runs a compilation where there are no threads. A panic and an exhausted stack are traps there.
 #[cfg(target_family = "wasm")]
 fn with_stack<T>(compile: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     compile()

@@ -148,14 +148,9 @@ class Answer:
         told = self._generation.poll_or_signal(wakeups.signal, self._number)
         while isinstance(told, bool):
             more = wakeups.waiting[self._number] = loop.create_future()
-            self._is_awaited = True
             try:
-                await more
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+                await self._wait(more)
             finally:
-                self._is_awaited = False
                 wakeups.waiting.pop(self._number, None)
             told = self._generation.poll_or_signal(wakeups.signal, self._number)
         return None if told is None else self._named(told)

@@ -1,9 +1,12 @@
 //! Earlier items of a conversation: those of the responses that a request continues, and references to items.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::access::Owner;
 use crate::error::ApiError;
+use crate::field_path::FieldPath;
 use crate::fields::Fields;
 use crate::limits::{BODY_BYTES_MAX, MESSAGES_MAX, TEXT_BYTES_MAX};
 use crate::response_store::{ChainError, ResponseStore, StoredResponse};
@@ -119,7 +122,7 @@ fn resolve_references(
         return Ok(());
     }
     let place = fields.at("input");
-    let mut bytes = 0;
+    let mut stored_items = StoredItems::default();
     fields.edit_list("input", |index, item| {
         if !is_reference(item) {
             return Ok(());
@@ -133,18 +136,51 @@ fn resolve_references(
             let message = format!("no stored response has an item with the id {id:?}");
             place.invalid(message)
         })?;
-        let mut items = stored.input_items()?;
-        items.extend(stored.output_items()?);
-        let found = items.into_iter().find(|item| item["id"] == id);
-        let found = found.ok_or_else(|| ApiError::internal("a stored item is lost"))?;
-        // References are short, and what they stand for need not be.
-        bytes += found.to_string().len();
-        if bytes > BODY_BYTES_MAX {
-            return Err(place.invalid(format!("the items have more than {BODY_BYTES_MAX} bytes")));
-        }
-        *item = found;
+        *item = stored_items.find(&stored, id, &place)?;
         Ok(())
     })
+}
+
+/// Maximum total size in bytes of the stored responses that the references of a request are looked up in.
+const REFERENCED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
+
+/// Items of the stored response that was referred to last. References are short, and what they stand for need not
+/// be, so both the work and the size of what is found are limited.
+#[derive(Default)]
+struct StoredItems {
+    last: Option<(Arc<StoredResponse>, Vec<Value>)>,
+    parsed_bytes: usize,
+    found_bytes: usize,
+}
+
+impl StoredItems {
+    fn find(
+        &mut self,
+        stored: &Arc<StoredResponse>,
+        id: &str,
+        place: &FieldPath,
+    ) -> Result<Value, ApiError> {
+        let too_much = |most: usize| place.invalid(format!("references to more than {most} bytes"));
+        let is_last = |(last, _): &(Arc<StoredResponse>, _)| Arc::ptr_eq(last, stored);
+        let items = match self.last.take().filter(is_last) {
+            Some((_, items)) => items,
+            None => {
+                self.parsed_bytes += stored.bytes();
+                if self.parsed_bytes > REFERENCED_BYTES_MAX {
+                    return Err(too_much(REFERENCED_BYTES_MAX));
+                }
+                [stored.input_items()?, stored.output_items()?].concat()
+            }
+        };
+        let found = items.iter().find(|item| item["id"] == id).cloned();
+        self.last = Some((Arc::clone(stored), items));
+        let found = found.ok_or_else(|| ApiError::internal("a stored item is lost"))?;
+        self.found_bytes += found.to_string().len();
+        if self.found_bytes > BODY_BYTES_MAX {
+            return Err(too_much(BODY_BYTES_MAX));
+        }
+        Ok(found)
+    }
 }
 
 /// Returns the input as items, each with a type and an id.
@@ -190,4 +226,40 @@ fn identified(item: &Value) -> Value {
         map.insert("id".into(), format!("{prefix}{:016x}{:016x}", random(), random()).into());
     }
     item
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field_path::IgnoredFields;
+
+    fn stored(id: &str, bytes: usize) -> Arc<StoredResponse> {
+        let text = "x".repeat(bytes);
+        Arc::new(StoredResponse {
+            owner: Owner::ANYONE,
+            previous: None,
+            input: json!([{ "id": id }, { "id": "long", "text": text }]).to_string(),
+            response: json!({ "output": [] }).to_string(),
+            item_ids: vec![id.into()],
+        })
+    }
+
+    #[test]
+    fn the_work_of_references_is_bounded() {
+        let place = FieldPath::request(IgnoredFields::default()).field("input");
+        let [first, second] = ["a", "b"].map(|id| stored(id, BODY_BYTES_MAX - 1000));
+        let mut items = StoredItems::default();
+        // References to one response are one look into it.
+        for _ in 0..1000 {
+            assert_eq!(items.find(&first, "a", &place).unwrap(), json!({ "id": "a" }));
+        }
+        assert!(items.find(&second, "b", &place).is_ok());
+        assert!(items.find(&first, "a", &place).is_ok());
+        assert!(items.find(&second, "b", &place).is_ok());
+        let error = items.find(&first, "a", &place).and_then(|_| items.find(&second, "b", &place));
+        assert_eq!(error.unwrap_err().param.as_deref(), Some("input"));
+        let mut items = StoredItems::default();
+        assert!(items.find(&first, "long", &place).is_ok());
+        assert!(items.find(&first, "long", &place).is_err());
+    }
 }

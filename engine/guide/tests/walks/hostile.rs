@@ -252,6 +252,20 @@ fn long_chains_of_definitions_do_not_exhaust_the_stack() {
     }
 }
 
+/// Definitions are counted by lines, so that none may begin elsewhere.
+#[test]
+fn a_definition_begins_a_line() {
+    assert!(Guide::lark("start: a\na: \"x\"").is_ok());
+    for text in [
+        "start: a a: \"x\"",
+        "start: a\na\n: \"x\"",
+        "start: a\na\r: \"x\"",
+        "start: a\n# x\ra: \"x\"",
+    ] {
+        assert!(Guide::lark(text).is_err(), "{text:?}");
+    }
+}
+
 #[test]
 fn long_chains_of_references_do_not_exhaust_the_stack() {
     let tokenizer = tokenizer(&["<|end|>"], &[]);
