@@ -160,7 +160,7 @@ fn nested(criterion: &mut Criterion, instructions: Instructions) -> Result<(), E
         for merged in [true, false] {
             let weights = matrix.weights(merged)?;
             let matrix = device.upload_matrix(&weights, INT8)?;
-            let linear = [Linear { matrix, bias: None }];
+            let linear = [Linear::new(matrix, None)];
             for level in Level::ALL {
                 let bytes = WgpuBackend::matrix_bytes(&linear[0].matrix, level);
                 let name =
@@ -187,7 +187,7 @@ fn scaled(criterion: &mut Criterion) -> Result<(), EngineError> {
         for file_type in FileType::ALL {
             let matrix = RandomScaled::new(outputs, cols, file_type)?;
             let (level, weights) = (matrix.level(), matrix.weights()?);
-            let linear = [Linear { matrix: device.upload_matrix(&weights, INT8)?, bias: None }];
+            let linear = [Linear::new(device.upload_matrix(&weights, INT8)?, None)];
             let bytes = WgpuBackend::matrix_bytes(&linear[0].matrix, level);
             measure(&mut group, (&mut device, file_type.name, bytes), |encoder| {
                 encoder.matmul(&linear, &vec![level; count], &x, Write::Set, &mut out)
@@ -204,7 +204,7 @@ fn floats(criterion: &mut Criterion) -> Result<(), EngineError> {
     let (outputs, cols) = shape();
     let matrix = device.upload_matrix(&float(outputs, cols)?, INT8)?;
     let bytes = WgpuBackend::matrix_bytes(&matrix, Level::L8);
-    let linear = [Linear { matrix, bias: None }];
+    let linear = [Linear::new(matrix, None)];
     for count in [1, 64] {
         let x = buffer(&mut device, (count, cols))?;
         let mut out = device.buffer(count, outputs)?;
@@ -259,7 +259,7 @@ fn expert(
 ) -> Result<FeedForward<WgpuBackend>, EngineError> {
     let mut upload = |rows, cols| -> Result<Linear<WgpuBackend>, EngineError> {
         let matrix = device.upload_matrix(&make(rows, cols)?, INT8)?;
-        Ok(Linear { matrix, bias: None })
+        Ok(Linear::new(matrix, None))
     };
     let (gate, up) = (upload(inner, COLS)?, upload(inner, COLS)?);
     let down = upload(COLS, inner)?;
@@ -478,7 +478,7 @@ fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
     }
     let bytes = 4 * (PER_TOKEN * COLS) as u64;
     measure(&mut group, (&mut device, "experts_sum", bytes), |encoder| {
-        encoder.experts_sum(&routing, &out, &mut sum)
+        encoder.experts_sum(&routing, &mut out, &mut sum)
     })?;
     let bytes = experts[0].read_bytes(Level::L4);
     let mut out = device.buffer(1, COLS)?;

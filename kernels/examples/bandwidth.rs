@@ -113,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for seed in 0..COUNT as u32 {
             let matrix = matrix(5 * seed, middle)?;
             let matrix = backend.upload_matrix(&matrix, ActivationMode::Int8)?;
-            weights.push(Linear { matrix, bias: None });
+            weights.push(Linear::new(matrix, None));
         }
         for level in Level::ALL {
             let each = weights.iter().map(|one| CudaBackend::matrix_bytes(&one.matrix, level));

@@ -13,6 +13,7 @@ mod encoder;
 mod expert_biases;
 mod needs;
 mod parts;
+mod ranked;
 mod shape;
 mod slot_memory;
 
@@ -20,8 +21,10 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use nestling_formats::Level;
+use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
+use crate::group::Shard;
 use crate::kv_cache::{KvShape, PageId};
 use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
@@ -37,9 +40,10 @@ pub type HostPlane = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 pub use parts::{
     AttentionHeads, DeltaNet, ExpertShape, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
-    HeldExpert, HostLink, LevelWeights, Linear, MatrixForm, MatrixShape, PinnedExpert, Router,
-    Routing, SlotPlace,
+    HeldExpert, HostLink, LevelWeights, Linear, MatrixForm, MatrixShape, Outputs, PinnedExpert,
+    Router, Routing, SlotPlace,
 };
+pub use ranked::{RankEncoder, RankLink};
 pub use shape::{HasShape, HoldsLevels, KvPages, RecurrentStates, Shape};
 pub use slot_memory::{CopyFence, NoSlots, PlanePart, SlotMemory};
 
@@ -57,7 +61,7 @@ pub struct BackendLimits {
 }
 
 /// Counters of work submitted to a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackendCounters {
     /// Number of launched shaders or kernels.
     pub dispatches: u64,
@@ -117,6 +121,11 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Returns the limits of the backend.
     fn limits(&self) -> BackendLimits;
+
+    /// Returns the share of the model that this backend holds; everything unless it was connected to a group.
+    fn shard(&self) -> Shard {
+        Shard::default()
+    }
 
     /// Allocates a buffer for activations of up to `rows_max` rows.
     ///

@@ -3,6 +3,7 @@
 mod runs;
 
 use nestling_formats::Level;
+use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
 use crate::kv_cache::{PAGE_POSITIONS, PageId};
@@ -12,7 +13,7 @@ pub use crate::level_policy::LevelPolicy;
 pub use runs::{Run, cut_runs, runs};
 
 /// One token to compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// Token id.
     pub token: u32,
@@ -27,7 +28,7 @@ pub struct Row {
 }
 
 /// Output of a step for the rows whose logits were requested.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepOutputKind {
     /// Logits.
     #[default]
@@ -49,7 +50,7 @@ impl StepOutputKind {
 }
 
 /// A sequence referenced by rows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SequenceRef {
     /// Pages of the sequence, at least up to the last position of its rows.
     pub pages: Vec<PageId>,
@@ -65,7 +66,7 @@ impl SequenceRef {
 }
 
 /// The rows of one step. Prefill, decode and any mix of sessions have this form.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     /// Rows. The rows of a sequence have consecutive, ascending positions; all earlier positions were
     /// computed in earlier steps.

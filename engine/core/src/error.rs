@@ -249,6 +249,9 @@ pub enum EngineError {
         /// System error.
         source: std::io::Error,
     },
+    /// Another rank of the model failed or was lost.
+    #[error(transparent)]
+    Rank(#[from] crate::group::RankError),
     /// A read of a store neither completes nor fails.
     #[error(
         "{file}: reading {length} bytes at byte {offset} has taken more than {seconds} s; is the \
@@ -369,6 +372,7 @@ impl EngineError {
             | Self::ModelBroken
             | Self::Device(_)
             | Self::DeviceLost(_)
+            | Self::Rank(_)
             | Self::Internal(_) => ErrorClass::Broken,
         }
     }

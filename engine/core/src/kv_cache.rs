@@ -12,7 +12,7 @@ pub use crate::keyed_places::{KeptPlace, PrefixKey};
 pub const PAGE_POSITIONS: usize = 64;
 
 /// Index of a page in the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageId(pub u32);
 
 /// Storage type of the KV cache.

@@ -1,6 +1,7 @@
 //! Level policies of rows: a fixed level, or dual routing by thresholds.
 
 use nestling_formats::Level;
+use serde::{Deserialize, Serialize};
 
 /// Plane scores of an expert for a token, compared with a threshold. Infinite for planes that are always
 /// used, negative for planes that never are. The first plane is always used, and a plane only if the one
@@ -8,7 +9,7 @@ use nestling_formats::Level;
 pub type PlaneScores = [f32; 5];
 
 /// Policy for the levels of a row. It depends on settings only, never on residency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LevelPolicy {
     /// A fixed level for all experts.
     Fixed(Level),
@@ -39,7 +40,7 @@ impl LevelPolicy {
 
 /// Threshold of plane scores: the minimum reduction of a token's squared error per byte, in units of the
 /// store's error drops. Never negative or NaN, so it implements `Ord` and `Hash`.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Threshold(u32); // bits of a non-negative f32, ordered like the number
 
 impl Threshold {
@@ -81,7 +82,7 @@ impl std::fmt::Display for Threshold {
 }
 
 /// Influence of timing on results.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LevelMode {
     /// Results do not depend on timing: all planes of the chosen levels are waited for.
     #[default]
@@ -100,7 +101,7 @@ pub enum LevelMode {
 /// let scores = [f32::INFINITY, 0.9, 0.1, 0.0, 0.0]; // planes P2, P3, P4, P6, P8
 /// assert_eq!(policy.level(&scores), Level::L3);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DualPolicy {
     /// Minimum plane score.
     pub threshold: Threshold,

@@ -28,6 +28,7 @@
 //! | levels of the rows | [`LevelPolicy`], [`DualPolicy`], [`Threshold`], [`LevelMode`] |
 //! | KV cache and recurrent states | [`kv_cache`], [`KvDtype`], [`recurrent`] |
 //! | weights in memory | [`weights`], [`ActivationMode`], [`arena`] |
+//! | ranks of one model | [`group::Group`], [`group::Shard`] |
 //! | scheduling | [`schedule::Scheduler`], [`schedule::admit`] |
 //! | records of expert use | [`RoutingRecorder`], [`routing_trace::RoutingTrace`], [`StreamStats`] |
 
@@ -43,6 +44,7 @@ pub mod driver;
 pub mod error;
 pub mod expert_memory;
 pub mod float_bytes;
+pub mod group;
 mod keyed_places;
 pub mod kv_cache;
 pub mod level_policy;

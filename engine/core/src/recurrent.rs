@@ -7,6 +7,7 @@
 //! leaves the state that it read.
 
 use nestling_import::{LayerConfig, ModelConfig, TokenMixer};
+use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
 use crate::keyed_places::{KeptPlace, KeyedPlaces, PrefixKey};
@@ -23,7 +24,7 @@ pub const STATES_PER_SEQUENCE: usize = CHECKPOINTS_MAX + 2;
 const CHECKPOINT_DISTANCE: usize = 16;
 
 /// Index of a state in the pool: the state of all recurrent layers of a model after some position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StateId(pub u32);
 
 /// Shape of one layer's recurrent states.
@@ -57,7 +58,7 @@ impl StateShape {
 }
 
 /// A state that a step writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateWrite {
     /// Number of positions of the sequence before the state.
     pub length: usize,
@@ -66,7 +67,7 @@ pub struct StateWrite {
 }
 
 /// The states of one sequence in a step.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateTrack {
     /// State before the sequence's first row; `None` at the start of the sequence.
     pub from: Option<StateId>,

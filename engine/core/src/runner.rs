@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nestling_formats::Level;
 use nestling_import::ModelConfig;
+use serde::{Deserialize, Serialize};
 
 use crate::backend::BackendCounters;
 use crate::batch::Batch;
@@ -64,7 +65,7 @@ pub struct SequenceFailure {
 }
 
 /// Statistics of one step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepStats {
     /// Number of computed rows.
     pub rows: usize,
@@ -82,6 +83,19 @@ pub struct StepStats {
     pub streaming: StreamStats,
     /// Counters of work submitted to the device.
     pub device: BackendCounters,
+}
+
+impl StepStats {
+    /// Adds the work of another rank in the same step.
+    pub fn add_rank(&mut self, other: &Self) {
+        for (uses, more) in self.expert_uses.iter_mut().zip(other.expert_uses) {
+            *uses += more;
+        }
+        self.expert_use_bytes += other.expert_use_bytes;
+        self.weight_bytes += other.weight_bytes;
+        self.streaming.add(&other.streaming);
+        self.device += other.device;
+    }
 }
 
 /// Output of a step.

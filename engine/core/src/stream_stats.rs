@@ -1,7 +1,9 @@
 //! Statistics of expert streaming in a step.
 
+use serde::{Deserialize, Serialize};
+
 /// Hits, misses and reads of streamed experts; all zero if all experts are resident.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamStats {
     /// Number of requested experts whose planes were all resident without prefetch.
     pub expert_hits: u64,

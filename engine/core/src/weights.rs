@@ -1,14 +1,15 @@
 //! Weights in host memory: owned or mapped bytes with a shape.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use nestling_formats::memory::try_with_capacity;
 use nestling_formats::nested::{
-    CheckedSizes, Codec, InputTransform, Layout, NestedPlanes, NestedView,
+    CheckedSizes, Codec, InputTransform, Layout, NestedPlanes, NestedView, PlaneRows,
 };
-use nestling_formats::{DType, Level};
+use nestling_formats::{DType, Invariant, Level, Plane};
 
 use crate::arena::AlignedBytes;
 use crate::error::EngineError;
@@ -120,6 +121,21 @@ impl FloatMatrix {
         let mut bytes = try_with_capacity("a float matrix", words.len() * 2)?;
         words.iter().for_each(|word| bytes.extend_from_slice(&[word[2], word[3]]));
         Ok(Self { dtype: DType::Bf16, region: ByteRegion::from_vec(bytes), ..self })
+    }
+
+    /// Copies some rows to a matrix of their own.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if the matrix lacks a row, and [`EngineError::Memory`] if the allocation fails.
+    pub fn copy_rows(&self, rows: Range<usize>) -> Result<Self, EngineError> {
+        let of_row = self.cols * self.dtype.bytes();
+        let bytes = self.bytes().get(rows.start * of_row..rows.end * of_row).ok_or_else(|| {
+            let expected = format!("rows of {}", self.rows);
+            EngineError::mismatch("rows of a matrix", expected, format!("{rows:?}"))
+        })?;
+        let mut out = AlignedBytes::zeroed("rows of a matrix", bytes.len())?;
+        out.bytes_mut().copy_from_slice(bytes);
+        Self::new(rows.len(), self.cols, self.dtype, ByteRegion::from_aligned(out))
     }
 
     /// Returns the number of rows (outputs).
@@ -311,10 +327,51 @@ impl NestedMatrix {
         Self::new(self.rows(), self.cols(), layout, self.codec.clone(), regions, self.levels)
     }
 
+    /// Copies some rows, whole tiles, to a matrix of their own.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if the rows are not whole tiles of the matrix, and [`EngineError::Memory`] if the
+    /// allocation fails.
+    pub fn copy_rows(&self, rows: Range<usize>) -> Result<Self, EngineError> {
+        let held = &self.regions;
+        let copy = |region: &ByteRegion, place: Option<PlaneRows>| {
+            let expected = format!("whole tiles of {} rows", self.rows());
+            let place = place.ok_or_else(|| {
+                EngineError::mismatch("rows of a matrix", expected, format!("{rows:?}"))
+            })?;
+            copy_parts(region, &place)
+        };
+        let plane = |region: &Option<ByteRegion>, plane| {
+            let place = || self.sizes.rows_of_plane(plane, rows.clone());
+            region.as_ref().map(|region| copy(region, place())).transpose()
+        };
+        let merged = || self.sizes.rows_of_merged(rows.clone());
+        let regions = PlaneRegions {
+            p2: copy(&held.p2, self.sizes.rows_of_plane(Plane::P2, rows.clone()))?,
+            p3: plane(&held.p3, Plane::P3)?,
+            p4: plane(&held.p4, Plane::P4)?,
+            p34: held.p34.as_ref().map(|region| copy(region, merged())).transpose()?,
+            p6: plane(&held.p6, Plane::P6)?,
+            p8: plane(&held.p8, Plane::P8)?,
+        };
+        let (cols, layout, codec) = (self.cols(), self.layout(), self.codec.clone());
+        Self::new_checked(rows.len(), cols, layout, codec, regions, self.levels)
+    }
+
     /// Returns a scalar reader of the planes.
     pub fn view(&self) -> NestedView<'_> {
         self.sizes.view(&self.codec, self.regions.planes())
     }
+}
+
+fn copy_parts(region: &ByteRegion, rows: &PlaneRows) -> Result<ByteRegion, EngineError> {
+    let mut out = AlignedBytes::zeroed("rows of a matrix", rows.bytes)?;
+    for (source, start) in &rows.copies {
+        let bytes = region.bytes().get(source.clone());
+        let bytes = bytes.invariant("a plane has the length of its matrix")?;
+        out.bytes_mut()[*start..*start + bytes.len()].copy_from_slice(bytes);
+    }
+    Ok(ByteRegion::from_aligned(out))
 }
 
 /// Multiplication mode of nested matrices.
@@ -338,6 +395,18 @@ pub enum MatrixWeights {
 }
 
 impl MatrixWeights {
+    /// Copies some rows to a matrix of their own; of codes, whole tiles.
+    ///
+    /// # Errors
+    /// [`EngineError::Mismatch`] if the matrix lacks a row or a tile is cut, and [`EngineError::Memory`] if the
+    /// allocation fails.
+    pub fn copy_rows(&self, rows: Range<usize>) -> Result<Self, EngineError> {
+        Ok(match self {
+            Self::Float(matrix) => Self::Float(matrix.copy_rows(rows)?),
+            Self::Nested(matrix) => Self::Nested(matrix.copy_rows(rows)?),
+        })
+    }
+
     /// Returns the number of rows (outputs).
     pub fn rows(&self) -> usize {
         match self {

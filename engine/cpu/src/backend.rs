@@ -8,8 +8,11 @@ use super::encoder::CpuEncoder;
 use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
-use nestling_core::backend::{Backend, BackendLimits, CheckedEncoder, NoSlots, NoTable, Routing};
+use nestling_core::backend::{
+    Backend, BackendLimits, CheckedEncoder, NoSlots, NoTable, RankEncoder, Routing,
+};
 use nestling_core::error::EngineError;
+use nestling_core::group::Shard;
 use nestling_core::kv_cache::{KvShape, PageId};
 use nestling_core::recurrent::{StateId, StateShape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -23,7 +26,7 @@ impl Backend for Cpu {
     type StatePool = CpuStates;
     type ExpertTable = NoTable;
     type ExpertSlots = NoSlots;
-    type Encoder<'a> = CheckedEncoder<CpuEncoder<'a>>;
+    type Encoder<'a> = RankEncoder<CheckedEncoder<CpuEncoder<'a>>>;
 
     const PAGE_KIND: u8 = 0;
     const WEIGHTS_IN_PLACE: bool = true;
@@ -39,6 +42,11 @@ impl Backend for Cpu {
             head_dim_max: usize::MAX,
             rows_max: usize::MAX,
         }
+    }
+
+    fn shard(&self) -> Shard {
+        // Default: a backend without other ranks holds everything.
+        self.ranks.as_ref().map_or_else(Shard::default, |ranks| ranks.shard())
     }
 
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CpuBuffer, EngineError> {
@@ -128,7 +136,8 @@ impl Backend for Cpu {
         pool.write(state, bytes)
     }
 
-    fn encoder(&mut self) -> CheckedEncoder<CpuEncoder<'_>> {
-        CheckedEncoder::new(CpuEncoder { cpu: self })
+    fn encoder(&mut self) -> Self::Encoder<'_> {
+        let ranks = self.ranks.clone();
+        RankEncoder::new(CheckedEncoder::new(CpuEncoder { cpu: self }), ranks)
     }
 }

@@ -12,8 +12,9 @@ use super::matrix::{CpuBuffer, MatrixTables};
 use super::rows::QuantizedRows;
 use super::team::Team;
 use crate::threads::ThreadPool;
-use nestling_core::backend::FeedForward;
+use nestling_core::backend::{FeedForward, RankLink};
 use nestling_core::error::EngineError;
+use nestling_core::group::Group;
 
 /// The CPU with its threads and its kernels.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub struct Cpu {
     /// Lookup tables of known codecs. Matrices that share a codec share its tables.
     codecs: Vec<(Codec, MatrixTables)>,
     pub(super) scratch: Scratch,
+    /// Other ranks of the model, if any.
+    pub(super) ranks: Option<Arc<RankLink>>,
 }
 
 /// Memory that operations reuse, so that they do not allocate after the first steps.
@@ -85,7 +88,14 @@ impl Cpu {
     /// let second = Cpu::with(pool, Kernels::portable());
     /// ```
     pub fn with(pool: Arc<ThreadPool>, kernels: &'static Kernels) -> Self {
-        Self { team: Team { pool, kernels }, codecs: Vec::new(), scratch: Scratch::default() }
+        let (team, scratch) = (Team { pool, kernels }, Scratch::default());
+        Self { team, codecs: Vec::new(), scratch, ranks: None }
+    }
+
+    /// Makes the CPU a rank of a group: it holds a share of each model, and all ranks run the same steps.
+    #[must_use]
+    pub fn in_group(self, group: Arc<dyn Group>) -> Self {
+        Self { ranks: Some(Arc::new(RankLink::new(group))), ..self }
     }
 
     pub(super) fn tables(&mut self, codec: &Codec) -> Result<MatrixTables, EngineError> {

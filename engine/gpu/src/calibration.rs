@@ -148,7 +148,7 @@ fn products<B: Backend>(
 ) -> Result<(u64, f64), EngineError> {
     let (rows, cols) = (weights.rows(), weights.cols());
     let matrix = backend.upload_matrix(weights, ActivationMode::Int8)?;
-    let all = [Linear { matrix, bias: None }];
+    let all = [Linear::new(matrix, None)];
     let (x, mut out) = (zeros(backend, count, cols)?, backend.buffer(count, rows)?);
     // L8 reads all planes, so it is the slowest level.
     let levels = vec![Level::L8; count];

@@ -1,5 +1,7 @@
 //! Levels and planes of the nested code.
 
+use serde::{Deserialize, Serialize};
+
 /// Number of leading bits used of each 8-bit code. Each level is a complete model.
 ///
 /// ```
@@ -10,7 +12,7 @@
 /// assert!(Level::L2 < Level::L8);
 /// assert_eq!(Level::L4.plane(), Plane::P4);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Level {
     /// Two bits: plane P2 alone.

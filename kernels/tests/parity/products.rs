@@ -27,7 +27,7 @@ fn expected(weights: &MatrixWeights, level: Level, x: &[f32]) -> Vec<f32> {
     let mut out = backend.buffer(rows, weights.rows()).unwrap();
     let mut encoder = backend.encoder();
     encoder.write(x, &mut input).unwrap();
-    let linear = [Linear { matrix, bias: None }];
+    let linear = [Linear::new(matrix, None)];
     encoder.matmul(&linear, &vec![level; rows], &input, Write::Set, &mut out).unwrap();
     block_on(encoder.read(&out)).unwrap()
 }

@@ -138,7 +138,7 @@ pub struct Model<B: Backend> {
 }
 
 fn linear<B: Backend>(device: &mut B, weights: &MatrixWeights) -> Result<Linear<B>, EngineError> {
-    Ok(Linear { matrix: device.upload_matrix(weights, ActivationMode::Int8)?, bias: None })
+    Ok(Linear::new(device.upload_matrix(weights, ActivationMode::Int8)?, None))
 }
 
 fn router<B: Backend>(device: &mut B, sizes: Sizes) -> Result<Router<B>, EngineError> {

@@ -42,7 +42,7 @@ impl Measurement for Products {
             let mut linears: Vec<Linear<B>> = Vec::new();
             for _ in 0..count {
                 let matrix = device.upload_matrix(&weights, ActivationMode::Int8)?;
-                linears.push(Linear { matrix, bias: None });
+                linears.push(Linear::new(matrix, None));
             }
             for (rows, matrices) in ROWS {
                 // The portable backend takes a second for this many rows.

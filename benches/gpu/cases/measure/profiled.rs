@@ -23,7 +23,7 @@ impl Measurement for Kernels {
         let mut linears = Vec::new();
         for _ in 0..if is_dry() { 1 } else { 8 } {
             let matrix = device.upload_matrix(&weights, ActivationMode::Int8)?;
-            linears.push(Linear { matrix, bias: None });
+            linears.push(Linear::new(matrix, None));
         }
         for rows in [1, 64] {
             let x = buffer(&mut device, (rows, inputs))?;

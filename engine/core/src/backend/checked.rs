@@ -246,7 +246,7 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
     fn experts_sum(
         &mut self,
         routing: &B::Routing,
-        expert_rows: &B::Buffer,
+        expert_rows: &mut B::Buffer,
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
         let (op, routed, shape) = (Operation("experts_sum"), routing.shape(), out.shape());

@@ -127,6 +127,8 @@ impl Operation {
         if let Some(bias) = &linear.bias {
             self.size("bias", shape.rows, bias.shape().cols)?;
         }
+        let end = linear.outputs.first.saturating_add(shape.rows);
+        self.at_most("last output of a matrix", linear.outputs.whole, end)?;
         self.levels(&linear.matrix, levels)
     }
 
@@ -139,7 +141,7 @@ impl Operation {
     ) -> Result<Shape, EngineError> {
         self.size("levels", x.rows, levels.len())?;
         weights.iter().try_for_each(|linear| self.linear(linear, levels, x.cols))?;
-        let cols = weights.iter().map(|linear| linear.matrix.shape().rows).sum();
+        let cols = weights.iter().map(|linear| linear.outputs.whole).sum();
         Ok(Shape { rows: x.rows, cols })
     }
 
@@ -156,7 +158,7 @@ impl Operation {
         self.linear(up, levels, inputs)?;
         self.size("outputs of up", inner, up.matrix.shape().rows)?;
         self.linear(down, levels, inner)?;
-        Ok(down.matrix.shape().rows)
+        Ok(down.outputs.whole)
     }
 
     /// Checks an expert and its uses.

@@ -251,14 +251,15 @@ pub trait Encoder<B: Backend>: Send {
     fn finish(&mut self) -> impl Future<Output = Result<(), EngineError>> + Send;
 
     /// Computes `out[t] += Σ expert_weight · expert_rows[t * K + rank]`. For each row, a sum that starts at
-    /// zero and accumulates `fma(weight, value, sum)` in ascending rank is added to `out`.
+    /// zero and accumulates `fma(weight, value, sum)` in ascending rank is added to `out`. The contents of `expert_rows`
+    /// are unspecified afterwards.
     ///
     /// # Errors
     /// Returns an error if sizes differ or the device failed.
     fn experts_sum(
         &mut self,
         routing: &B::Routing,    // [T, K]
-        expert_rows: &B::Buffer, // [T * K, D]
+        expert_rows: &mut B::Buffer, // [T * K, D]
         out: &mut B::Buffer,     // [T, D]
     ) -> Result<(), EngineError>;
 

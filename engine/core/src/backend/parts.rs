@@ -7,15 +7,39 @@ use nestling_formats::{DType, Level};
 use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig};
 use serde::{Deserialize, Serialize};
 
-use super::Backend;
+use super::{Backend, HasShape};
 use crate::weights::ActivationMode;
 
-/// A matrix with its optional bias: `y = W x + b`.
+/// A matrix with its optional bias: `y = W x + b`. On a rank of several, these may be some rows of a larger one.
 pub struct Linear<B: Backend> {
     /// Matrix, `[N, D]`.
     pub matrix: B::Matrix,
     /// Bias, `[N]`.
     pub bias: Option<B::Floats>,
+    /// Position of the N outputs among those of the whole matrix.
+    pub outputs: Outputs,
+}
+
+/// Position of a matrix's outputs among those of the matrix of which it holds rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outputs {
+    /// First output.
+    pub first: usize,
+    /// Number of outputs of all ranks together.
+    pub whole: usize,
+}
+
+impl<B: Backend> Linear<B> {
+    /// Creates a whole matrix.
+    pub fn new(matrix: B::Matrix, bias: Option<B::Floats>) -> Self {
+        let outputs = Outputs { first: 0, whole: matrix.shape().rows };
+        Self { matrix, bias, outputs }
+    }
+
+    /// Returns true if other ranks hold rows of the matrix.
+    pub fn is_divided(&self) -> bool {
+        self.matrix.shape().rows != self.outputs.whole
+    }
 }
 
 /// A gated feed-forward part: `down(activation(gate(x), up(x)))`.

@@ -101,7 +101,7 @@ fn fused(
         let tiles = Tiles::new(&down.matrix, used.level)?;
         let (bias, rows) = (down.bias.as_deref(), down.matrix.rows());
         let map = RowMap { x: &work.all[start..][..used.rows.len()], out: used.rows.out };
-        products.push((Int8Product { tiles, bias, first: 0, rows }, map));
+        products.push((Int8Product { tiles, bias, first: down.outputs.first, rows }, map));
         start += used.rows.len();
     }
     multiply_int8(team, &mut work.products, &products, inner, out)?;
@@ -141,7 +141,7 @@ fn separate(
         team.kernels.hadamard(&mut inner.values);
     }
     let rows = RowLevels { rows: RowMap { x: &all, out: used.rows.out }, levels: &levels };
-    linear_rows(team, work, down, rows, &inner, 0, out)
+    linear_rows(team, work, down, rows, &inner, down.outputs.first, out)
 }
 
 /// Rows of a product with their levels.

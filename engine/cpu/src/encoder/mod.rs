@@ -32,7 +32,7 @@ use super::team::ROW_COST;
 use feed_forward::{FeedForwardRows, RowLevels, count_to, feed_forward, linear_rows};
 use nestling_core::backend::{
     AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices,
-    Linear, PinnedExpert, Router, Routing, Write, argmax,
+    Linear, Outputs, PinnedExpert, Router, Routing, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -106,8 +106,9 @@ impl CpuEncoder<'_> {
             for linear in weights {
                 let (bias, rows) = (linear.bias.as_deref(), linear.matrix.rows());
                 let tiles = Tiles::new(&linear.matrix, level)?;
-                products.push((Int8Product { tiles, bias, first, rows }, map));
-                first += rows;
+                let Outputs { first: within, whole } = linear.outputs;
+                products.push((Int8Product { tiles, bias, first: first + within, rows }, map));
+                first += whole;
             }
             multiply_int8(team, memory, &products, quantized, output.reborrow())?;
             memory.put_back(products);
@@ -221,8 +222,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
             for linear in weights {
                 let (rows, output) = (RowMap::same(all), output.reborrow());
                 let rows = RowLevels { rows, levels };
-                linear_rows(team, work, linear, rows, x, first, output)?;
-                first += linear.matrix.rows();
+                let Outputs { first: within, whole } = linear.outputs;
+                linear_rows(team, work, linear, rows, x, first + within, output)?;
+                first += whole;
             }
             Ok(())
         })
@@ -443,7 +445,7 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     fn experts_sum(
         &mut self,
         routing: &Routing,
-        expert_rows: &CpuBuffer,
+        expert_rows: &mut CpuBuffer,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let per_token = routing.num_experts_per_tok;

@@ -206,7 +206,7 @@ impl Case {
         let mut upload = |rows, cols, seed: u32, bias: bool| -> Linear<B> {
             let matrix = backend.upload_matrix(&self.weights(rows, cols, seed), self.mode).unwrap();
             let bias = bias.then(|| backend.upload_floats(&noise(rows, seed + 100)).unwrap());
-            Linear { matrix, bias }
+            Linear::new(matrix, bias)
         };
         let qkv_weights =
             [upload(h * d, D, 2, true), upload(g * d, D, 3, false), upload(g * d, D, 5, true)];
@@ -264,7 +264,7 @@ impl Case {
         enc.experts(second, &routing, &normed, &mut expert_rows).unwrap();
         enc.experts(first, &routing, &normed, &mut expert_rows).unwrap();
         out.push(("experts", block_on(enc.read(&expert_rows)).unwrap()));
-        enc.experts_sum(&routing, &expert_rows, &mut x).unwrap();
+        enc.experts_sum(&routing, &mut expert_rows, &mut x).unwrap();
         out.push(("experts_sum", block_on(enc.read(&x)).unwrap()));
         enc.gather_rows(&x, &[0, 2 % self.rows as u32], &mut normed).unwrap();
         out.extend(head_results::<B>(&mut enc, embedding, &levels[..2], &normed, &mut logits));
@@ -550,7 +550,7 @@ fn outputs_that_fill_the_caches_are_those_of_few_rows() {
     {
         let mut cpu = Cpu::with(Arc::new(ThreadPool::new(threads)), kernels);
         let matrix = cpu.upload_matrix(&weights, ActivationMode::Int8).unwrap();
-        let head = [Linear { matrix, bias: None }];
+        let head = [Linear::new(matrix, None)];
         let mut product = |inputs: &[f32]| {
             let rows = inputs.len() / 40;
             let [mut x, mut out] = [40, COLS].map(|cols| cpu.buffer(rows, cols).unwrap());

@@ -488,7 +488,7 @@ impl Encoder<Reference> for ReferenceEncoder {
     fn experts_sum(
         &mut self,
         routing: &Routing,
-        expert_rows: &ReferenceBuffer,
+        expert_rows: &mut ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         experts::experts_sum(routing, expert_rows, out)

@@ -19,6 +19,7 @@ use crate::record::{ActivityKind, Recorder};
 use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
+use nestling_core::group::Shard;
 use nestling_core::recycle::recycle;
 use nestling_core::routing_recorder::RoutingRecorder;
 use nestling_core::runner::StepStats;
@@ -35,6 +36,8 @@ pub struct ExpertCache<B: Backend> {
     #[cfg(not(target_family = "wasm"))]
     checks: Option<MappedChecks>,
     timer: StepTimer,
+    /// Share of the experts that this cache holds.
+    shard: Shard,
 }
 
 /// Reports activities of steps to a recorder. Without one, nothing is measured.
@@ -57,9 +60,12 @@ impl StepTimer {
     }
 }
 
+/// Resident experts of a layer. `None` for those that another rank holds.
+pub(super) type ResidentLayer<B> = Vec<Option<Arc<FeedForward<B>>>>; // [experts]
+
 enum Experts<B: Backend> {
-    /// Resident experts, `[layers][experts]`; empty for dense layers.
-    Resident(Vec<Vec<Arc<FeedForward<B>>>>),
+    /// Resident experts; empty for dense layers.
+    Resident(Vec<ResidentLayer<B>>), // [layers]
     Streamed(Box<StreamedExperts<B>>),
 }
 
@@ -89,14 +95,16 @@ impl<B: Backend> Default for RequestScratch<B> {
 }
 
 impl<B: Backend> ExpertCache<B> {
-    /// Creates a cache in which all experts are resident.
-    pub fn resident(layers: Vec<Vec<FeedForward<B>>>) -> Self {
+    /// Creates a cache in which all experts of a shard are resident; other experts are `None`.
+    pub fn resident(layers: Vec<Vec<Option<FeedForward<B>>>>, shard: Shard) -> Self {
         let recorder = RoutingRecorder::new(layers.iter().map(Vec::len));
-        let share = |layer: Vec<FeedForward<B>>| layer.into_iter().map(Arc::new).collect();
-        Self::new(Experts::Resident(layers.into_iter().map(share).collect()), recorder)
+        let share = |layer: Vec<Option<FeedForward<B>>>| {
+            layer.into_iter().map(|expert| expert.map(Arc::new)).collect()
+        };
+        Self::new(Experts::Resident(layers.into_iter().map(share).collect()), recorder, shard)
     }
 
-    /// Creates a cache that streams a store's experts within a budget.
+    /// Creates a cache that streams a store's experts of a shard within a budget.
     ///
     /// # Errors
     /// Returns an error if the source is not a store, or a reader thread cannot be started. Also returns an
@@ -105,13 +113,15 @@ impl<B: Backend> ExpertCache<B> {
         source: Arc<dyn ExpertSource>,
         activations: ActivationMode,
         options: &StreamOptions,
+        shard: Shard,
     ) -> Result<Self, EngineError> {
-        let streamed = StreamedExperts::open(source, activations, options)?;
+        let mut streamed = StreamedExperts::open(source, activations, options)?;
+        streamed.set_shard(shard);
         let recorder = RoutingRecorder::new(streamed.experts_of_layers());
-        Ok(Self::new(Experts::Streamed(Box::new(streamed)), recorder))
+        Ok(Self::new(Experts::Streamed(Box::new(streamed)), recorder, shard))
     }
 
-    fn new(experts: Experts<B>, recorder: RoutingRecorder) -> Self {
+    fn new(experts: Experts<B>, recorder: RoutingRecorder, shard: Shard) -> Self {
         Self {
             experts,
             routed: RoutedLayers::none(),
@@ -120,6 +130,7 @@ impl<B: Backend> ExpertCache<B> {
             #[cfg(not(target_family = "wasm"))]
             checks: None,
             timer: StepTimer::default(),
+            shard,
         }
     }
 
@@ -213,7 +224,7 @@ impl<B: Backend> ExpertCache<B> {
             Experts::Streamed(streamed) => streamed.count_found(id, uses).ok().flatten(),
             Experts::Resident(layers) => {
                 let of_layer = layers.get(id.layer as usize)?;
-                of_layer.get(id.expert as usize).map(Arc::clone)
+                of_layer.get(id.expert as usize)?.as_ref().map(Arc::clone)
             }
         })
     }
@@ -304,7 +315,6 @@ impl<B: Backend> ExpertCache<B> {
     ) -> Result<PendingExperts<'a, B>, EngineError> {
         if let Some(known) = self.routed.take_known(layer) {
             scratch.experts = known;
-            scratch.take_uses();
         } else {
             encoder.read_routing_into(routing, &mut scratch.routing).await?;
             if self.recorder.keeps_hidden() || reads_hidden(&*self.levels, rows) {
@@ -314,21 +324,24 @@ impl<B: Backend> ExpertCache<B> {
             let RequestScratch { routing, hidden, experts, .. } = &*scratch;
             self.recorder.layer(layer, routing, hidden, experts);
         }
+        scratch.take_uses(layer, self.shard);
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;
         self.timer.ended(ActivityKind::Dense, layer);
         let levels = Arc::clone(&self.levels);
         let source = PendingSource::Resident;
+        let (timer, shard) = (&mut self.timer, self.shard);
         let mut pending =
-            PendingExperts { ready, source, layer, uses, levels, spare, timer: &mut self.timer };
+            PendingExperts { ready, source, layer, uses, levels, spare, timer, shard };
         match &mut self.experts {
             Experts::Resident(layers) => {
                 // Default: a layer that does not exist has no experts, so each of its uses is refused below.
                 let experts = layers.get(layer as usize).map(Vec::as_slice).unwrap_or_default();
                 for (expert, range) in ranges(sorted) {
-                    let weights = experts.get(expert as usize).ok_or_else(|| {
-                        let expected = format!("an expert below {}", experts.len());
+                    let held = experts.get(expert as usize).and_then(Option::as_ref);
+                    let weights = held.ok_or_else(|| {
+                        let expected = format!("an expert below {} of this rank", experts.len());
                         EngineError::mismatch(format!("routing of layer {layer}"), expected, expert)
                     })?;
                     let (weights, uses) = (Arc::clone(weights), &uses[range]);
@@ -397,6 +410,7 @@ pub struct PendingExperts<'a, B: Backend> {
     /// Allocation of `ready`, returned for reuse.
     spare: &'a mut Vec<PinnedExpert<'static, B>>,
     timer: &'a mut StepTimer,
+    shard: Shard,
 }
 
 /// Source of the remaining experts.
@@ -505,6 +519,7 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
             encoder.read_into(hidden, &mut scratch.hidden).await?;
         }
         scratch.sort(layer, rows, &*self.levels);
+        scratch.take_uses(layer, self.shard);
         if let PendingSource::Streamed(streamed) = &mut self.source {
             let RequestScratch { uses, experts, .. } = scratch;
             streamed.read_ahead(layer as u32, ranges(experts), uses)?;
@@ -551,10 +566,12 @@ impl<B: Backend> RequestScratch<B> {
             }
         }
         experts.sort_unstable_by_key(|(expert, used)| (*expert, used.row, used.rank));
-        self.take_uses();
     }
 
-    fn take_uses(&mut self) {
+    /// Keeps the uses of the experts that a shard holds.
+    fn take_uses(&mut self, layer: usize, shard: Shard) {
+        let layer = u32::try_from(layer).unwrap_or(u32::MAX);
+        self.experts.retain(|(expert, _)| shard.holds_expert(layer, *expert));
         self.uses.clear();
         self.uses.extend(self.experts.iter().map(|(_, used)| *used));
     }

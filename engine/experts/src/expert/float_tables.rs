@@ -59,7 +59,7 @@ impl ExpertSource for FloatTables {
     fn experts(
         &self,
         layer: u32,
-        experts: u32,
+        experts: &[u32],
         threads: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nestling_formats::{ExpertId, Level};
 
+use super::cache::ResidentLayer;
 use crate::dual::{DualPolicy, LevelMode, LevelRouter, least_weights};
 use nestling_core::backend::{Backend, DeviceRouting, ExpertUse, FeedForward, LevelWeights};
 use nestling_core::batch::{LevelPolicy, StepRows};
@@ -22,7 +23,7 @@ const USES_MAX: usize = 1024;
 /// Number of bits of the expert index in a use noted by a device. The level is stored above them.
 const EXPERT_BITS: u32 = 16;
 
-type Layers<B> = [Vec<Arc<FeedForward<B>>>];
+type Layers<B> = [ResidentLayer<B>];
 
 /// Expert tables of a device, and the layers it was given in this step.
 pub(super) struct RoutedLayers<B: Backend> {
@@ -94,9 +95,11 @@ impl<B: Backend> RoutedLayers<B> {
     /// # Errors
     /// Returns an error if device memory is exhausted.
     pub fn of(layers: &Layers<B>, backend: &mut B) -> Result<Self, EngineError> {
-        let tables = layers.iter().map(|experts| match experts.is_empty() {
-            true => Ok(None),
-            false => backend.expert_table(experts),
+        let tables = layers.iter().map(|experts| {
+            // If another rank holds some, the host divides the uses.
+            let all: Option<Vec<_>> = experts.iter().cloned().collect();
+            let all = all.filter(|experts| !experts.is_empty());
+            all.map_or(Ok(None), |experts| backend.expert_table(&experts))
         });
         Ok(Self::with(tables.collect::<Result<_, _>>()?))
     }

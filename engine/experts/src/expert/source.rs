@@ -1,6 +1,6 @@
 //! Sources of a model's weights.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -30,14 +30,14 @@ pub trait ExpertSource: Send + Sync {
     /// Returns an error if the group is missing, damaged or cannot be read.
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError>;
 
-    /// Reads all experts of a layer. `cancel` is checked before each expert.
+    /// Reads experts of a layer. `cancel` is checked before each expert.
     ///
     /// # Errors
     /// [`EngineError::Cancelled`], and the errors of [`ExpertSource::matrices`].
     fn experts(
         &self,
         layer: u32,
-        experts: u32,
+        experts: &[u32],
         threads: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {
@@ -68,32 +68,31 @@ pub trait ExpertSource: Send + Sync {
     fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>>;
 }
 
-/// Reads all experts of a layer from a source, one expert at a time, on several threads.
+/// Reads experts of a layer from a source, one expert at a time, on several threads.
 ///
 /// # Errors
 /// [`EngineError::Cancelled`], or the error of the first expert that failed.
 pub fn read_experts<S: ExpertSource + ?Sized>(
     source: &S,
     layer: u32,
-    experts: u32,
+    experts: &[u32],
     threads: usize,
     cancel: &CancelToken,
 ) -> Result<Vec<Matrices>, EngineError> {
     let read: Vec<OnceLock<Result<Matrices, EngineError>>> =
-        (0..experts).map(|_| OnceLock::new()).collect();
-    let next = AtomicU32::new(0);
+        experts.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
     let work = || {
         loop {
-            let expert = next.fetch_add(1, Ordering::Relaxed);
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let next = experts.get(index).zip(read.get(index)).filter(|_| !cancel.is_cancelled());
             // Default: all experts are taken, or the read was cancelled.
-            let Some(slot) = read.get(expert as usize).filter(|_| !cancel.is_cancelled()) else {
-                return;
-            };
-            let _ = slot.set(source.matrices(&GroupId::expert_of(layer, expert)));
+            let Some((expert, slot)) = next else { return };
+            let _ = slot.set(source.matrices(&GroupId::expert_of(layer, *expert)));
         }
     };
     thread::scope(|scope| {
-        for _ in 1..threads.min(experts as usize) {
+        for _ in 1..threads.min(experts.len()) {
             // If a thread cannot be started, the others do its work.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }

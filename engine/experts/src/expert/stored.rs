@@ -46,7 +46,7 @@ impl ExpertSource for StoreSource {
     fn experts(
         &self,
         layer: u32,
-        experts: u32,
+        experts: &[u32],
         threads: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {
@@ -54,7 +54,7 @@ impl ExpertSource for StoreSource {
         if self.mapped.is_some() {
             return read_experts(self, layer, experts, threads, cancel);
         }
-        let groups = (0..experts).map(|expert| self.group(&GroupId::expert_of(layer, expert)));
+        let groups = experts.iter().map(|expert| self.group(&GroupId::expert_of(layer, *expert)));
         self.read(&groups.collect::<Result<Vec<_>, _>>()?, threads, cancel)
     }
 

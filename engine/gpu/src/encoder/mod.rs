@@ -327,7 +327,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     fn experts_sum(
         &mut self,
         routing: &GpuRouting<D>,
-        expert_rows: &GpuBuffer<D>,
+        expert_rows: &mut GpuBuffer<D>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
         out.mark_changed();

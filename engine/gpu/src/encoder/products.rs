@@ -20,13 +20,14 @@ impl<'a, D: Device> Job<'a, D> {
     /// # Errors
     /// Fails with [`EngineError::LevelMissing`] if the level's planes are not resident.
     pub(super) fn new(
-        Linear { matrix, bias }: &'a Linear<D>,
+        Linear { matrix, bias, outputs }: &'a Linear<D>,
         level: Level,
         out_col: usize,
         pairs: Range<usize>,
     ) -> Result<Self, EngineError> {
         matrix.check(level)?;
         let (kind, rows) = (matrix.form.kind, 0..matrix.form.rows);
+        let out_col = out_col + outputs.first;
         Ok(Self { matrix, bias: bias.as_ref(), kind, level, rows, out_col, pairs })
     }
 }
@@ -94,7 +95,7 @@ pub(super) fn matmul<D: Device>(
         for (level, pairs) in &ranges {
             jobs.push(Job::new(linear, *level, out_col, pairs.clone())?);
         }
-        out_col += linear.matrix.form.rows;
+        out_col += linear.outputs.whole;
     }
     let input = input_of(device, x, weights.iter().map(|linear| &linear.matrix))?;
     products(device, &Products { jobs: &jobs, pairs: &pairs, input: &input, output: &output })

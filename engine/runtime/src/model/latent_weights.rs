@@ -8,7 +8,7 @@ use super::floats::Floats;
 use super::mixer::{LatentWeights, latent};
 use super::rope::rope_kinds;
 use super::weights::Loader;
-use nestling_core::backend::{AttentionHeads, Backend, HeadMatrices, HeadNorm, Linear};
+use nestling_core::backend::{AttentionHeads, Backend, HeadMatrices, HeadNorm};
 use nestling_core::error::EngineError;
 use nestling_experts::expert::Matrices;
 
@@ -23,25 +23,23 @@ impl<B: Backend> Loader<'_, B> {
         let (hidden, heads) = (config.hidden_size, latent.num_attention_heads);
         let (rank, values) = (latent.kv_lora_rank, latent.v_head_dim);
         let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
-        let mut matrix = |kind, rows, cols| {
-            let matrix = dense.take(kind, rows, cols)?;
-            self.backend.upload_matrix(&matrix, self.activations)
-        };
-        let linear = |matrix| Linear { matrix, bias: None };
-        let heads_of = |matrix| HeadMatrices { matrix, heads };
+        let mut linear = |kind, rows, cols| self.linear(&dense.take(kind, rows, cols)?, None);
         let (down, query) = match latent.q_lora_rank {
-            None => (None, matrix(MatrixKind::Query, queries, hidden)?),
+            None => (None, linear(MatrixKind::Query, queries, hidden)?),
             Some(rank) => {
-                let down = matrix(MatrixKind::QueryDown, rank, hidden)?;
-                (Some((linear(down), rank)), matrix(MatrixKind::QueryUp, queries, rank)?)
+                let down = linear(MatrixKind::QueryDown, rank, hidden)?;
+                (Some((down, rank)), linear(MatrixKind::QueryUp, queries, rank)?)
             }
         };
-        let [latent_down, key_up, value_up, output] = [
-            matrix(MatrixKind::LatentDown, latent.key_dim(), hidden)?,
-            matrix(MatrixKind::KeyUp, heads * rank, latent.qk_nope_head_dim)?,
-            matrix(MatrixKind::ValueUp, heads * values, rank)?,
-            matrix(MatrixKind::Output, hidden, heads * values)?,
-        ];
+        let latent_down = linear(MatrixKind::LatentDown, latent.key_dim(), hidden)?;
+        let output = linear(MatrixKind::Output, hidden, heads * values)?;
+        let mut heads_of = |kind, rows, cols| {
+            let matrix = dense.take(kind, rows, cols)?;
+            let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
+            Ok::<_, EngineError>(HeadMatrices { matrix, heads })
+        };
+        let key_up = heads_of(MatrixKind::KeyUp, heads * rank, latent.qk_nope_head_dim)?;
+        let value_up = heads_of(MatrixKind::ValueUp, heads * values, rank)?;
         let query_down = match down {
             None => None,
             Some((down, rank)) => {
@@ -52,12 +50,12 @@ impl<B: Backend> Loader<'_, B> {
         let shape = latent::shape(latent);
         Ok(LatentWeights {
             query_down,
-            query: linear(query),
-            latent: linear(latent_down),
-            key_up: heads_of(key_up),
-            value_up: heads_of(value_up),
+            query,
+            latent: latent_down,
+            key_up,
+            value_up,
             heads: latent_heads(latent, norm),
-            output: linear(output),
+            output,
             rope: index_of(&rope_kinds(config), &latent.rope)?,
             buffers: index_of(&latent_shapes(config), &shape)?,
         })

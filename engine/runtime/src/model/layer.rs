@@ -223,10 +223,10 @@ fn add_experts<B: Backend>(
         Some(norms) => (norms.experts.as_ref(), &mut act.branch),
     };
     let Some(norm) = norm else {
-        return enc.experts_sum(&act.routing, &act.expert_rows, out);
+        return enc.experts_sum(&act.routing, &mut act.expert_rows, out);
     };
     enc.clear(rows, &mut act.shared)?;
-    enc.experts_sum(&act.routing, &act.expert_rows, &mut act.shared)?;
+    enc.experts_sum(&act.routing, &mut act.expert_rows, &mut act.shared)?;
     enc.rms_norm(&act.shared, norm, eps, Write::Add, out)
 }
 

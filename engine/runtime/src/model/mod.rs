@@ -2,6 +2,7 @@
 
 mod activations;
 mod attention_biases;
+mod divided;
 mod embedding;
 mod floats;
 mod groups_ahead;

@@ -185,7 +185,7 @@ impl<B: Backend> Loader<'_, B> {
                 experts.push(loader.experts(&config, layer, feed_forward, cancel)?);
                 Ok(())
             })?;
-        Ok((weights, ExpertCache::resident(experts)))
+        Ok((weights, ExpertCache::resident(experts, self.backend.shard())))
     }
 
     /// Loads all weights except the experts. The embedding stays in the store if it can be read by rows.
@@ -229,7 +229,7 @@ impl<B: Backend> Loader<'_, B> {
                 head.take(MatrixKind::Head, vocab_size, hidden_size)?
             }
         };
-        let matrix = self.backend.upload_matrix(&head, self.activations)?;
+        let head = [self.linear(&head, None)?];
         let final_norm = Floats::read(self.source, None)?;
         let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, hidden_size)?;
         progress(1, parts);
@@ -239,7 +239,6 @@ impl<B: Backend> Loader<'_, B> {
             each_layer(self, layer, layer_config.feed_forward)?;
             progress(layers.len() + 1, parts);
         }
-        let head = [Linear { matrix, bias: None }];
         let multipliers = config.multipliers;
         let softcap = config.final_logit_softcapping;
         Ok(Weights { embedding, layers, final_norm, head, multipliers, softcap })
@@ -336,10 +335,7 @@ impl<B: Backend> Loader<'_, B> {
         let has_gate = heads.output_gate == OutputGate::Sigmoid;
         let biases = AttentionBiases::read(config, heads, floats)?;
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            let matrix = dense.take(kind, rows, cols)?;
-            let bias = biases.of(kind).map(|bias| self.backend.upload_floats(bias));
-            let matrix = self.backend.upload_matrix(&matrix, self.activations)?;
-            Ok(Linear { matrix, bias: bias.transpose()? })
+            self.linear(&dense.take(kind, rows, cols)?, biases.of(kind))
         };
         let qkv = [
             linear(MatrixKind::Query, queries, hidden)?,
@@ -365,11 +361,7 @@ impl<B: Backend> Loader<'_, B> {
         let (hidden, heads) = (config.hidden_size, shape.num_value_heads);
         let (channels, value_dim) = (shape.channels(), shape.value_dim());
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            let matrix = dense.take(kind, rows, cols)?;
-            Ok(Linear {
-                matrix: self.backend.upload_matrix(&matrix, self.activations)?,
-                bias: None,
-            })
+            self.linear(&dense.take(kind, rows, cols)?, None)
         };
         let inputs = [
             linear(MatrixKind::DeltaIn, channels, hidden)?,
@@ -468,7 +460,7 @@ impl<B: Backend> Loader<'_, B> {
             SharedGate::Sigmoid => {
                 let hidden = config.hidden_size;
                 let row = floats.get(FloatKind::SharedGate, hidden)?;
-                Ok(Some(Linear { matrix: self.float_matrix(1, hidden, row)?, bias: None }))
+                Ok(Some(Linear::new(self.float_matrix(1, hidden, row)?, None)))
             }
         }
     }
@@ -556,19 +548,23 @@ impl<B: Backend> Loader<'_, B> {
         layer: u32,
         feed_forward: FeedForwardConfig,
         cancel: &CancelToken,
-    ) -> Result<Vec<FeedForward<B>>, EngineError> {
+    ) -> Result<Vec<Option<FeedForward<B>>>, EngineError> {
         let FeedForwardConfig::Moe { num_experts, moe_intermediate_size, .. } = feed_forward else {
             return Ok(Vec::new());
         };
-        let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
-        let groups = self.source.experts(layer, count, self.threads, cancel)?;
+        let (count, shard) = (u32::try_from(num_experts).unwrap_or(u32::MAX), self.backend.shard());
+        let held: Vec<u32> =
+            (0..count).filter(|expert| shard.holds_expert(layer, *expert)).collect();
+        let groups = self.source.experts(layer, &held, self.threads, cancel)?;
         let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
         let biases = expert_biases(self.source, layer)?;
-        let upload = |(expert, group)| {
+        let mut experts: Vec<_> = (0..count).map(|_| None).collect();
+        for (expert, group) in held.into_iter().zip(groups) {
             let biases = biases.as_ref().map(|biases| biases.of(expert));
-            self.feed_forward(group, hidden, intermediate, biases)
-        };
-        (0u32..).zip(groups).map(upload).collect()
+            let loaded = self.feed_forward(group, hidden, intermediate, biases)?;
+            experts[expert as usize] = Some(loaded);
+        }
+        Ok(experts)
     }
 
     /// Loads a feed-forward part from its group. `biases` belong to gate, up and down.
@@ -588,7 +584,7 @@ impl<B: Backend> Loader<'_, B> {
                 let weights = group.take(kind, rows, cols)?;
                 let matrix = self.backend.upload_matrix(&weights, self.activations)?;
                 let bias = bias.map(|bias| self.backend.upload_floats(bias)).transpose()?;
-                Ok(Linear { matrix, bias })
+                Ok(Linear::new(matrix, bias))
             };
         Ok(FeedForward {
             activation: self.source.config().activation,

@@ -30,13 +30,13 @@ fn rows_of_experts_are_summed_in_the_order_of_their_ranks<D: OperationsDevice>()
         let router = router(&mut device, per_token);
         let x = buffer(&mut device, HIDDEN, &noise(rows * HIDDEN, 2));
         let (values, before) = (noise(rows * per_token * HIDDEN, 3), noise(rows * HIDDEN, 4));
-        let expert_rows = buffer(&mut device, HIDDEN, &values);
+        let mut expert_rows = buffer(&mut device, HIDDEN, &values);
         let mut out = buffer(&mut device, HIDDEN, &before);
         let mut chosen = device.routing(rows, per_token).unwrap();
         let mut encoder = device.encoder();
         encoder.route(&router, &x, &mut chosen).unwrap();
         let routing = block_on(encoder.read_routing(&chosen)).unwrap();
-        encoder.experts_sum(&chosen, &expert_rows, &mut out).unwrap();
+        encoder.experts_sum(&chosen, &mut expert_rows, &mut out).unwrap();
         encoder.flush().unwrap();
         drop(encoder);
         let found = read(&mut device, &out);

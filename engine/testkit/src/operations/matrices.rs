@@ -123,7 +123,7 @@ pub fn linear<B: Backend>(
 ) -> Linear<B> {
     let matrix = backend.upload_matrix(weights, mode).unwrap();
     let bias = bias.map(|seed| backend.upload_floats(&noise(weights.rows(), seed)).unwrap());
-    Linear { matrix, bias }
+    Linear::new(matrix, bias)
 }
 
 /// Error bounds of products: the sum of the magnitudes of all terms, for each row of activations and of the

@@ -23,6 +23,7 @@ mod order;
 mod pack;
 mod quantize;
 mod refit;
+mod rows;
 mod scale;
 mod scaled;
 mod scaled_pack;
@@ -56,6 +57,7 @@ pub use order::{NeuronOrder, reorder_columns, reorder_moments, reorder_rows};
 pub use pack::{merge_p3_p4, pack_plane};
 pub use quantize::{CalibratedOptions, QuantizeOptions, quantize_matrix};
 pub use refit::TableRefit;
+pub use rows::PlaneRows;
 pub use scale::ScaleSteps;
 pub use scaled::{
     LinearValues, Minima, SCALED_CODEC_BYTES, ScaleType, ScaledCodec, ScaledForm, SubScale,

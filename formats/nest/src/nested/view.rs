@@ -80,6 +80,11 @@ impl CheckedSizes {
         self.layout
     }
 
+    /// Returns the codec parameters that determine the sizes.
+    pub(super) fn form(&self) -> PlaneForm {
+        self.form
+    }
+
     /// Returns the highest level whose planes are all present.
     pub fn level(&self) -> Level {
         self.level

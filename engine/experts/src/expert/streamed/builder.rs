@@ -109,7 +109,7 @@ impl ExpertBuilder {
         let mut next = |kind, number, bias: Option<&[f32]>, rows, cols| {
             let weights = matrices.take(kind, rows, cols)?;
             let bias = bias.map(|bias| encoder.bind_floats(bias)).transpose()?;
-            Ok::<_, EngineError>(Linear { matrix: bind(weights, number, encoder)?, bias })
+            Ok::<_, EngineError>(Linear::new(bind(weights, number, encoder)?, bias))
         };
         Ok(FeedForward {
             activation: config.activation,

@@ -1,0 +1,52 @@
+//! The loop of all ranks but rank 0.
+
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::group::{Group, RankError};
+use nestling_core::runner::{ModelRunner, StepStats};
+
+use crate::command::{Command, Order, Report, decode, settle};
+
+/// Carries out the commands of rank 0 until it closes the model. Errors of single commands are reported to rank 0 and
+/// leave the loop running.
+///
+/// # Errors
+/// [`EngineError::Rank`] if a rank was lost.
+pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), EngineError> {
+    loop {
+        let bytes = group.broadcast(&[])?;
+        let order: Order = decode(0, &bytes)?;
+        order.set_expert_memory(runner);
+        if matches!(order.command, Command::Close) {
+            return Ok(());
+        }
+        let result = carry_out(runner, order.command);
+        let expert_bytes = runner.expert_memory().map_or(0, |memory| memory.used_bytes());
+        match settle(group, result, |stats| Report { stats: *stats, expert_bytes }) {
+            Err(EngineError::Rank(error @ (RankError::Lost { .. } | RankError::Mismatch { .. }))) => {
+                return Err(error.into());
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+fn carry_out(runner: &mut dyn ModelRunner, command: Command) -> Result<StepStats, EngineError> {
+    let done = |()| StepStats::default();
+    match command {
+        Command::Step(batch) => {
+            // Rank 0 alone decides on cancellation, and its failure ends the step here.
+            let output = runner.step_blocking(&batch, &CancelToken::new())?;
+            let stats = output.stats;
+            runner.recycle(output);
+            Ok(stats)
+        }
+        Command::ChangeExpertMemory => runner.change_expert_memory().map(done),
+        Command::CopyPage { source, destination } => {
+            runner.copy_page(source, destination).map(done)
+        }
+        Command::WritePage { page, bytes } => runner.write_page(page, &bytes).map(done),
+        Command::WriteState { state, bytes } => runner.write_state(state, &bytes).map(done),
+        Command::Close => Ok(StepStats::default()),
+    }
+}

@@ -1,0 +1,44 @@
+//! One model over several ranks, with the bits of one.
+//!
+//! Each rank is a [`ModelRunner`](nestling_core::ModelRunner) on a backend that was connected to a
+//! [`Group`](nestling_core::group::Group). It holds a share of the weights and takes part in every step. Rank 0
+//! is wrapped by [`LeadRunner`]: it receives batches, tells the other ranks, and returns the result. The others run
+//! [`follow`] until rank 0 closes.
+//!
+//! ```text
+//!  rank 0: LeadRunner ── command ──► ranks 1..: follow
+//!            │                          │
+//!          Runner ◄──── exchange ────► Runner        in each layer
+//!            │                          │
+//!            └────────── report ◄───────┘            at the end of a step
+//! ```
+//!
+//! A rank whose step fails takes part in the next exchange with its failure, so that all ranks leave a step at the
+//! same exchange, and the group stays usable. A rank that ends or is silent is lost, and so is the group.
+//!
+//! ```
+//! use std::thread;
+//! use std::time::Duration;
+//! use nestling_core::group::Group;
+//! use nestling_ranks::ThreadGroup;
+//!
+//! let group = ThreadGroup::new(3, Duration::from_secs(10));
+//! let sums: Vec<u8> = thread::scope(|scope| {
+//!     let sum = |rank: ThreadGroup| {
+//!         let mut parts = Vec::new();
+//!         rank.all_gather(&[rank.shard().rank as u8], &mut parts).map(|()| parts.concat().iter().sum())
+//!     };
+//!     let ranks: Vec<_> = group.into_iter().map(|rank| scope.spawn(move || sum(rank))).collect();
+//!     ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect()
+//! });
+//! assert_eq!(sums, [3, 3, 3]);
+//! ```
+
+mod command;
+mod follow;
+mod lead;
+mod thread_group;
+
+pub use follow::follow;
+pub use lead::LeadRunner;
+pub use thread_group::ThreadGroup;

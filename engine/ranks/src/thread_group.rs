@@ -1,0 +1,265 @@
+//! Ranks that are threads of one process.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use nestling_core::group::{Group, GroupCounters, LossCause, RankError, Shard};
+use nestling_core::sync::whole;
+
+/// Interval at which a waiting rank reports that it is alive, and looks whether the others are.
+const POLL_MAX: Duration = Duration::from_millis(100);
+
+/// A rank among threads of one process.
+///
+/// Each pair of ranks has a queue in each direction. A rank is lost if its queues are closed because it was dropped,
+/// or if it was silent for longer than the timeout: it neither called the group nor reported that it is alive.
+pub struct ThreadGroup {
+    shard: Shard,
+    /// Queues to the other ranks; none to itself.
+    senders: Vec<Option<Sender<Message>>>, // [ranks]
+    /// Queues from the other ranks.
+    receivers: Mutex<Vec<Option<Receiver<Message>>>>, // [ranks]
+    /// Time of each rank's last sign of life, in milliseconds since `start`.
+    beats: Arc<[AtomicU64]>, // [ranks]
+    start: Instant,
+    timeout: Duration,
+    /// Number of the next exchange.
+    next: AtomicU64,
+    counters: Mutex<GroupCounters>,
+    /// Error by which the group became unusable.
+    broken: OnceLock<RankError>,
+}
+
+struct Message {
+    /// Number of the exchange.
+    exchange: u64,
+    payload: Payload,
+}
+
+#[derive(Clone)]
+enum Payload {
+    Part(Arc<[u8]>),
+    /// The sender's step failed, with this error.
+    Failed(Arc<str>),
+    /// A rank was lost.
+    Lost(usize),
+}
+
+/// How long a rank waits for others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// Until the others are silent for longer than the timeout.
+    Timeout,
+    /// Until the others end.
+    Endless,
+}
+
+impl fmt::Debug for ThreadGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ThreadGroup({} of {})", self.shard.rank, self.shard.ranks)
+    }
+}
+
+impl ThreadGroup {
+    /// Creates a group of `ranks` ranks, one value for each thread.
+    pub fn new(ranks: usize, timeout: Duration) -> Vec<Self> {
+        let beats: Arc<[AtomicU64]> = (0..ranks).map(|_| AtomicU64::new(0)).collect();
+        let start = Instant::now();
+        let rank_of = |rank| Self {
+            shard: Shard { rank, ranks },
+            senders: (0..ranks).map(|_| None).collect(),
+            receivers: Mutex::new((0..ranks).map(|_| None).collect()),
+            beats: Arc::clone(&beats),
+            start,
+            timeout,
+            next: AtomicU64::new(0),
+            counters: Mutex::default(),
+            broken: OnceLock::new(),
+        };
+        let mut group: Vec<Self> = (0..ranks).map(rank_of).collect();
+        for from in 0..ranks {
+            for to in (0..ranks).filter(|to| *to != from) {
+                let (sender, receiver) = channel();
+                group[from].senders[to] = Some(sender);
+                whole(group[to].receivers.lock())[from] = Some(receiver);
+            }
+        }
+        group
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<'_> {
+        (0..self.shard.ranks).filter(|rank| *rank != self.shard.rank)
+    }
+
+    /// Returns the error of a broken group.
+    fn check(&self) -> Result<(), RankError> {
+        self.broken.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    fn send(&self, to: usize, exchange: u64, payload: Payload) -> Result<(), RankError> {
+        let bytes = match &payload {
+            Payload::Part(part) => part.len(),
+            Payload::Failed(_) | Payload::Lost(_) => 0,
+        };
+        let sent = self.senders.get(to).and_then(Option::as_ref);
+        let sent = sent.map(|sender| sender.send(Message { exchange, payload }));
+        if !matches!(sent, Some(Ok(()))) {
+            return Err(self.lose(to, LossCause::Ended));
+        }
+        let mut counters = whole(self.counters.lock());
+        counters.messages += 1;
+        counters.sent_bytes += bytes as u64;
+        Ok(())
+    }
+
+    /// Receives one rank's message of an exchange.
+    fn receive(
+        &self,
+        receiver: &Receiver<Message>,
+        from: usize,
+        exchange: u64,
+        patience: Patience,
+    ) -> Result<Payload, RankError> {
+        let poll = POLL_MAX.min(self.timeout / 4);
+        let message = loop {
+            self.beat();
+            match receiver.recv_timeout(poll) {
+                Ok(message) => break message,
+                Err(RecvTimeoutError::Disconnected) => return Err(self.lose(from, LossCause::Ended)),
+                Err(RecvTimeoutError::Timeout) if patience == Patience::Endless => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let silent = self.silence_of(from);
+                    if silent > self.timeout {
+                        return Err(self.lose(from, LossCause::Silent(silent)));
+                    }
+                }
+            }
+        };
+        match message.payload {
+            Payload::Lost(rank) => Err(self.lose(rank, LossCause::Reported)),
+            payload if message.exchange == exchange => Ok(payload),
+            _ => {
+                let (expected, found) = (format!("exchange {exchange}"), message.exchange);
+                let found = found.to_string();
+                Err(self.break_with(RankError::Mismatch { rank: from, expected, found }))
+            }
+        }
+    }
+
+    fn silence_of(&self, rank: usize) -> Duration {
+        // Default: every rank of the group has a time.
+        let beat = self.beats.get(rank).map_or(0, |beat| beat.load(Ordering::Relaxed));
+        self.start.elapsed().saturating_sub(Duration::from_millis(beat))
+    }
+
+    /// Makes the group unusable, and tells the other ranks of the loss.
+    fn lose(&self, rank: usize, cause: LossCause) -> RankError {
+        let error = self.break_with(RankError::Lost { rank, cause });
+        let exchange = self.next.load(Ordering::Relaxed);
+        for sender in self.others().filter_map(|other| self.senders.get(other)?.as_ref()) {
+            // A rank that has ended need not know.
+            let _ = sender.send(Message { exchange, payload: Payload::Lost(rank) });
+        }
+        error
+    }
+
+    fn break_with(&self, error: RankError) -> RankError {
+        self.broken.get_or_init(|| error).clone()
+    }
+
+    /// Sends a payload to each other rank, and replaces `incoming` with the parts of all ranks.
+    fn call(
+        &self,
+        own: &[u8],
+        payload: &dyn Fn(usize) -> Payload,
+        incoming: &mut Vec<Vec<u8>>,
+    ) -> Result<(), RankError> {
+        self.check()?;
+        let exchange = self.next.fetch_add(1, Ordering::Relaxed);
+        for rank in self.others() {
+            self.send(rank, exchange, payload(rank))?;
+        }
+        incoming.resize_with(self.shard.ranks, Vec::new);
+        let receivers = whole(self.receivers.lock());
+        let (mut failed, mut received) = (None, 0);
+        for (rank, (receiver, part)) in receivers.iter().zip(&mut *incoming).enumerate() {
+            part.clear();
+            let Some(receiver) = receiver else {
+                part.extend_from_slice(own);
+                continue;
+            };
+            match self.receive(receiver, rank, exchange, Patience::Timeout)? {
+                Payload::Part(bytes) => part.extend_from_slice(&bytes),
+                Payload::Failed(reason) => {
+                    let reason = reason.to_string();
+                    failed = failed.or(Some(RankError::Failed { rank, reason }));
+                }
+                Payload::Lost(rank) => return Err(self.lose(rank, LossCause::Reported)),
+            }
+            received += part.len() as u64;
+        }
+        let mut counters = whole(self.counters.lock());
+        counters.exchanges += 1;
+        counters.received_bytes += received;
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Group for ThreadGroup {
+    fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    fn exchange(&self, parts: &[Vec<u8>], incoming: &mut Vec<Vec<u8>>) -> Result<(), RankError> {
+        // Default: a rank without a part gets an empty one.
+        let part_of = |rank: usize| parts.get(rank).map(Vec::as_slice).unwrap_or_default();
+        let payload = |rank| Payload::Part(part_of(rank).into());
+        self.call(part_of(self.shard.rank), &payload, incoming)
+    }
+
+    fn all_gather(&self, part: &[u8], incoming: &mut Vec<Vec<u8>>) -> Result<(), RankError> {
+        let shared = Payload::Part(part.into());
+        self.call(part, &|_| shared.clone(), incoming)
+    }
+
+    fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>, RankError> {
+        self.check()?;
+        let exchange = self.next.fetch_add(1, Ordering::Relaxed);
+        if self.shard.rank == 0 {
+            let payload = Payload::Part(bytes.into());
+            self.others().try_for_each(|rank| self.send(rank, exchange, payload.clone()))?;
+            return Ok(bytes.to_vec());
+        }
+        let receivers = whole(self.receivers.lock());
+        let first = receivers.first().and_then(Option::as_ref);
+        let Some(receiver) = first else { return Err(self.lose(0, LossCause::Ended)) };
+        match self.receive(receiver, 0, exchange, Patience::Endless)? {
+            Payload::Part(bytes) => Ok(bytes.to_vec()),
+            Payload::Failed(reason) => {
+                Err(RankError::Failed { rank: 0, reason: reason.to_string() })
+            }
+            Payload::Lost(rank) => Err(self.lose(rank, LossCause::Reported)),
+        }
+    }
+
+    fn fail(&self, reason: &str) -> Result<(), RankError> {
+        let failure = Payload::Failed(reason.into());
+        match self.call(&[], &|_| failure.clone(), &mut Vec::new()) {
+            Ok(()) | Err(RankError::Failed { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn beat(&self) {
+        if let Some(beat) = self.beats.get(self.shard.rank) {
+            beat.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn counters(&self) -> GroupCounters {
+        *whole(self.counters.lock())
+    }
+}
