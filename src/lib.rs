@@ -31,6 +31,7 @@
 //! |---|---|
 //! | [`open`], [`Builder`], [`OpenOptions`] | opening a model: with defaults, step by step, with options in a struct |
 //! | [`Device`], [`DeviceOptions`] | compute device: the CPU or a GPU |
+//! | [`ranks`] | one model over several ranks, with the bits of one |
 //! | [`Engine`], [`EngineOptions`] | threads and memory budget, shared by all models of an engine |
 //! | [`Model`], [`ModelOptions`] | an open model: levels, context length, residence of experts, tokenizer |
 //! | [`Session`], [`SnapshotContents`] | token history with its KV cache; can be forked and saved |
@@ -63,6 +64,7 @@ pub use nestling_formats as formats;
 #[cfg(feature = "guide")]
 pub use nestling_guide as guide;
 pub use nestling_import as import;
+pub use nestling_ranks as ranks;
 pub use nestling_runtime::system_memory as system;
 #[cfg(feature = "wgpu")]
 pub use nestling_wgpu as wgpu;

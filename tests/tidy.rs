@@ -237,6 +237,7 @@ fn dependencies_run_one_way() {
         ("engine/runtime/Cargo.toml", &["formats", "import", "core", "cpu", "experts", "text"]),
         ("engine/guide/Cargo.toml", &["text", "runtime"]),
         ("engine/convert/Cargo.toml", &["formats", "import", "core", "cpu", "experts", "runtime"]),
+        ("engine/ranks/Cargo.toml", &["formats", "import", "core", "cpu", "runtime"]),
         ("engine/plan/Cargo.toml", &["formats", "import", "core", "experts"]),
         ("engine/gpu/Cargo.toml", &["formats", "import", "core", "cpu"]),
         (
@@ -249,7 +250,7 @@ fn dependencies_run_one_way() {
             "Cargo.toml",
             &[
                 "formats", "import", "core", "cpu", "experts", "text", "runtime", "convert",
-                "guide", "gpu", "wgpu", "cuda",
+                "guide", "gpu", "ranks", "wgpu", "cuda",
             ],
         ),
         ("apps/hub/Cargo.toml", &["formats", "import", "convert"]),

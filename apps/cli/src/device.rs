@@ -1,6 +1,6 @@
 //! Opens the compute device that the command line selects, and implements `nestling devices`.
 
-use crate::args::{DeviceArgs, DevicesArgs};
+use crate::args::{DeviceArgs, DevicesArgs, ResourceArgs};
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::explain::explain;
@@ -39,6 +39,21 @@ pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
         console.warn("--vram-budget has no effect on the CPU");
     }
     Ok(device)
+}
+
+/// Opens the compute device of a model over one or more ranks. Several ranks compute on the CPU.
+///
+/// # Errors
+/// Returns an error if a GPU was named for several ranks.
+pub fn open_for_ranks(resources: &ResourceArgs, console: &Console) -> Result<OpenDevice> {
+    if resources.ranks == 1 {
+        return open(&resources.device, console);
+    }
+    match resources.device.device {
+        Device::Auto | Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
+        _ => Err(Failure::usage(format!("--ranks {} computes on the CPU", resources.ranks))
+            .advise("omit --device, or --ranks")),
+    }
 }
 
 /// Opens the device that replaces one which refused a model. Fails with the original error if no replacement

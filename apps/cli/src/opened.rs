@@ -23,6 +23,7 @@ use nestling::engine::{
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
+use nestling::ranks::{RankOptions, open_on_threads};
 use nestling::{OpenDevice, PageReads, PageStore, PageStoreOptions};
 use nestling_hub::{ModelLease, is_gguf};
 use std::fmt::Write as _;
@@ -84,7 +85,7 @@ pub fn open_at(
 ) -> Result<LoadedModel> {
     let LocatedModel { mut path, is_bundled } = located;
     warnings::of_options(model, resources, &path, console);
-    let mut device = device::open(&resources.device, console)?;
+    let mut device = device::open_for_ranks(resources, console)?;
     let page_store = page_store(resources)?;
     let mut options = ModelOptions { recorder, page_store, ..model_options(model, resources) };
     let in_place = in_place::is_wanted(&path, &model.calibration);
@@ -178,7 +179,11 @@ fn load(
         let mut progress = |at: nestling::engine::OpenProgress| {
             bar.set_of(at.parts_done, at.parts_total);
         };
-        device.open_model(&engine, source, options, &mut progress, cancel)
+        if resources.ranks == 1 {
+            return device.open_model(&engine, source, options, &mut progress, cancel);
+        }
+        let ranks = RankOptions::new(resources.ranks.into());
+        open_on_threads(&engine, source, options, ranks, &mut progress, cancel)
     })
 }
 

@@ -7,6 +7,7 @@ use nestling_formats::store::StoreError;
 use nestling_import::ImportError;
 
 use crate::budget::Bytes;
+use crate::group::RankError;
 
 /// An error of the engine. Messages state the problem, the value found and the value expected.
 #[derive(Debug, thiserror::Error)]
@@ -251,7 +252,7 @@ pub enum EngineError {
     },
     /// Another rank of the model failed or was lost.
     #[error(transparent)]
-    Rank(#[from] crate::group::RankError),
+    Rank(#[from] RankError),
     /// A read of a store neither completes nor fails.
     #[error(
         "{file}: reading {length} bytes at byte {offset} has taken more than {seconds} s; is the \
@@ -331,6 +332,7 @@ impl EngineError {
     pub fn class(&self) -> ErrorClass {
         match self {
             _ if self.internal().is_some() => ErrorClass::Broken,
+            Self::Rank(RankError::Failed { failure, .. }) => failure.class,
             Self::Limit { .. }
             | Self::ContextFull { .. }
             | Self::LevelMissing { .. }
@@ -378,8 +380,11 @@ impl EngineError {
     }
 
     /// Returns true if the model fails all requests until it is reopened: its file changed, a forward pass
-    /// failed internally, or its device was lost.
+    /// failed internally, or its device or one of its ranks was lost.
     pub fn needs_reopening(&self) -> bool {
+        if let Self::Rank(error) = self {
+            return !matches!(error, RankError::Failed { failure, .. } if !failure.needs_reopening);
+        }
         matches!(
             self,
             Self::Store(StoreError::Changed { .. })

@@ -11,6 +11,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::error::{EngineError, ErrorClass};
+
 /// Number of rows in the units of which a rank's rows consist: one tile of the store's layout.
 pub const UNIT_ROWS: usize = 16;
 
@@ -44,7 +46,7 @@ pub trait Group: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`RankError::Lost`] if a rank was lost.
-    fn fail(&self, reason: &str) -> Result<(), RankError>;
+    fn fail(&self, failure: &Failure) -> Result<(), RankError>;
 
     /// Reports that this rank is alive. Called between operations, since one that is silent is lost.
     fn beat(&self);
@@ -79,12 +81,12 @@ pub enum RankError {
         cause: LossCause,
     },
     /// The step of a rank failed. The group can be used further.
-    #[error("rank {rank} failed: {reason}")]
+    #[error("rank {rank} failed: {}", failure.reason)]
     Failed {
         /// The rank whose step failed.
         rank: usize,
-        /// Its error, for people.
-        reason: String,
+        /// Its error.
+        failure: Failure,
     },
     /// A rank is at another exchange, or sent a message of a wrong size. The group cannot be used any more.
     #[error("message of rank {rank}: expected {expected}, found {found}")]
@@ -96,6 +98,25 @@ pub enum RankError {
         /// Actual value.
         found: String,
     },
+}
+
+/// Error of a rank, as the other ranks know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Message of the error, for people.
+    pub reason: String,
+    /// Class of the error.
+    pub class: ErrorClass,
+    /// True if the model has to be opened again.
+    pub needs_reopening: bool,
+}
+
+impl Failure {
+    /// Returns what other ranks know of an error.
+    pub fn of(error: &EngineError) -> Self {
+        let (class, needs_reopening) = (error.class(), error.needs_reopening());
+        Self { reason: error.to_string(), class, needs_reopening }
+    }
 }
 
 /// Observation by which the loss of a rank was noticed.

@@ -2,10 +2,11 @@
 
 use nestling_core::batch::Batch;
 use nestling_core::error::EngineError;
-use nestling_core::group::{Group, RankError};
+use nestling_core::group::{Failure, Group, RankError};
 use nestling_core::kv_cache::PageId;
 use nestling_core::recurrent::StateId;
 use nestling_core::runner::{ModelRunner, StepStats};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Call of a [`ModelRunner`] that all ranks carry out.
@@ -13,9 +14,18 @@ use serde::{Deserialize, Serialize};
 pub enum Command {
     Step(Batch),
     ChangeExpertMemory,
-    CopyPage { source: PageId, destination: PageId },
-    WritePage { page: PageId, bytes: Vec<u8> },
-    WriteState { state: StateId, bytes: Vec<u8> },
+    CopyPage {
+        source: PageId,
+        destination: PageId,
+    },
+    WritePage {
+        page: PageId,
+        bytes: Vec<u8>,
+    },
+    WriteState {
+        state: StateId,
+        bytes: Vec<u8>,
+    },
     /// The model is closed.
     Close,
 }
@@ -57,7 +67,7 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EngineError> {
 }
 
 /// Decodes the message of a rank.
-pub fn decode<'a, T: Deserialize<'a>>(rank: usize, bytes: &'a [u8]) -> Result<T, EngineError> {
+pub fn decode<T: DeserializeOwned>(rank: usize, bytes: &[u8]) -> Result<T, EngineError> {
     postcard::from_bytes(bytes).map_err(|error| message_error(rank, &error))
 }
 
@@ -66,24 +76,35 @@ fn message_error(rank: usize, error: &postcard::Error) -> EngineError {
     RankError::Mismatch { rank, expected, found }.into()
 }
 
-/// Agrees on the outcome of a command. All ranks return an error if one has failed; otherwise the reports of all
-/// ranks, which `report` makes from the own result.
-pub fn settle<T>(
+/// Own result of work that all ranks did, with the reports of all ranks.
+pub type Settled<T, R> = Result<(T, Vec<R>), EngineError>;
+
+/// Agrees on the outcome of work that all ranks did. All get an error if one has failed; otherwise the reports of all
+/// ranks, each made from the rank's own result.
+///
+/// # Errors
+/// The error by which the group became unusable.
+pub fn settle<T, R: Serialize + DeserializeOwned>(
     group: &dyn Group,
     result: Result<T, EngineError>,
-    report: impl FnOnce(&T) -> Report,
-) -> Result<(T, Vec<Report>), EngineError> {
-    let done = match result {
-        Ok(done) => done,
+    report: impl FnOnce(&T) -> R,
+) -> Result<Settled<T, R>, RankError> {
+    let reported = result.and_then(|done| Ok((encode(&report(&done))?, done)));
+    let (report, done) = match reported {
+        Ok(reported) => reported,
         // All ranks noticed the failure at the same exchange.
-        Err(error @ EngineError::Rank(RankError::Failed { .. })) => return Err(error),
+        Err(error @ EngineError::Rank(RankError::Failed { .. })) => return Ok(Err(error)),
         Err(error) => {
-            group.fail(&error.to_string())?;
-            return Err(error);
+            group.fail(&Failure::of(&error))?;
+            return Ok(Err(error));
         }
     };
     let mut reports = Vec::new();
-    group.all_gather(&encode(&report(&done))?, &mut reports)?;
+    match group.all_gather(&report, &mut reports) {
+        Ok(()) => {}
+        Err(error @ RankError::Failed { .. }) => return Ok(Err(error.into())),
+        Err(error) => return Err(error),
+    }
     let reports = reports.iter().enumerate().map(|(rank, bytes)| decode(rank, bytes));
-    Ok((done, reports.collect::<Result<_, _>>()?))
+    Ok(reports.collect::<Result<_, _>>().map(|reports| (done, reports)))
 }

@@ -2,10 +2,10 @@
 
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
-use nestling_core::group::{Group, RankError};
+use nestling_core::group::Group;
 use nestling_core::runner::{ModelRunner, StepStats};
 
-use crate::command::{Command, Order, Report, decode, settle};
+use crate::command::{Command, Order, Report, Settled, decode, settle};
 
 /// Carries out the commands of rank 0 until it closes the model. Errors of single commands are reported to rank 0 and
 /// leave the loop running.
@@ -22,12 +22,9 @@ pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), Eng
         }
         let result = carry_out(runner, order.command);
         let expert_bytes = runner.expert_memory().map_or(0, |memory| memory.used_bytes());
-        match settle(group, result, |stats| Report { stats: *stats, expert_bytes }) {
-            Err(EngineError::Rank(error @ (RankError::Lost { .. } | RankError::Mismatch { .. }))) => {
-                return Err(error.into());
-            }
-            Ok(_) | Err(_) => {}
-        }
+        // Rank 0 returns the error of a failed command.
+        let _: Settled<_, Report> =
+            settle(group, result, |stats| Report { stats: *stats, expert_bytes })?;
     }
 }
 

@@ -14,6 +14,7 @@ use nestling_core::runner::{ModelRunner, RunnerLimits, StepFuture, StepOutput};
 use nestling_import::ModelConfig;
 
 use crate::command::{Command, Order, Report, encode, settle};
+use crate::open::FollowerThread;
 
 /// Runner of rank 0. Closes the other ranks when it is dropped.
 pub struct LeadRunner {
@@ -21,13 +22,22 @@ pub struct LeadRunner {
     group: Arc<dyn Group>,
     /// Budget of the experts of all ranks, if they are streamed.
     memory: Option<Arc<ExpertMemory>>,
+    /// Threads of the other ranks, if they are of this process.
+    threads: Vec<FollowerThread>,
 }
 
 impl LeadRunner {
     /// Wraps the runner of rank 0.
     pub fn new(runner: Box<dyn ModelRunner>, group: Arc<dyn Group>) -> Self {
         let memory = runner.expert_memory().map(|_| Arc::new(ExpertMemory::new()));
-        Self { runner, group, memory }
+        Self { runner, group, memory, threads: Vec::new() }
+    }
+
+    /// Joins the threads of the other ranks when the model is closed.
+    #[must_use]
+    pub fn with_threads(mut self, threads: Vec<FollowerThread>) -> Self {
+        self.threads = threads;
+        self
     }
 
     /// Tells the other ranks what to do next.
@@ -50,7 +60,7 @@ impl LeadRunner {
         result: Result<T, EngineError>,
         report: impl FnOnce(&T) -> Report,
     ) -> Result<(T, Vec<Report>), EngineError> {
-        let settled = settle(&*self.group, result, report)?;
+        let settled: (T, Vec<Report>) = settle(&*self.group, result, report)??;
         if let Some(memory) = &self.memory {
             let held = settled.1.iter().map(|report| report.expert_bytes);
             memory.set_used(held.fold(0, u64::saturating_add));
@@ -149,7 +159,12 @@ impl ModelRunner for LeadRunner {
 
 impl Drop for LeadRunner {
     fn drop(&mut self) {
-        // The other ranks notice the end of this one if they cannot be told.
-        let _ = self.order(Command::Close);
+        // A lost rank may never end, so only ranks that were told are waited for.
+        if self.order(Command::Close).is_ok() {
+            for thread in self.threads.drain(..) {
+                // A panic or an error of a rank was reported by the step that it ended.
+                let _ = thread.join();
+            }
+        }
     }
 }

@@ -37,8 +37,10 @@
 mod command;
 mod follow;
 mod lead;
+mod open;
 mod thread_group;
 
 pub use follow::follow;
 pub use lead::LeadRunner;
+pub use open::{FollowerThread, RANKS_MAX, RankOptions, open_on_threads};
 pub use thread_group::ThreadGroup;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use nestling_core::group::{Group, GroupCounters, LossCause, RankError, Shard};
+use nestling_core::group::{Failure, Group, GroupCounters, LossCause, RankError, Shard};
 use nestling_core::sync::whole;
 
 /// Interval at which a waiting rank reports that it is alive, and looks whether the others are.
@@ -43,7 +43,7 @@ struct Message {
 enum Payload {
     Part(Arc<[u8]>),
     /// The sender's step failed, with this error.
-    Failed(Arc<str>),
+    Failed(Arc<Failure>),
     /// A rank was lost.
     Lost(usize),
 }
@@ -128,7 +128,9 @@ impl ThreadGroup {
             self.beat();
             match receiver.recv_timeout(poll) {
                 Ok(message) => break message,
-                Err(RecvTimeoutError::Disconnected) => return Err(self.lose(from, LossCause::Ended)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.lose(from, LossCause::Ended));
+                }
                 Err(RecvTimeoutError::Timeout) if patience == Patience::Endless => {}
                 Err(RecvTimeoutError::Timeout) => {
                     let silent = self.silence_of(from);
@@ -193,9 +195,9 @@ impl ThreadGroup {
             };
             match self.receive(receiver, rank, exchange, Patience::Timeout)? {
                 Payload::Part(bytes) => part.extend_from_slice(&bytes),
-                Payload::Failed(reason) => {
-                    let reason = reason.to_string();
-                    failed = failed.or(Some(RankError::Failed { rank, reason }));
+                Payload::Failed(failure) => {
+                    let failure = Failure::clone(&failure);
+                    failed = failed.or(Some(RankError::Failed { rank, failure }));
                 }
                 Payload::Lost(rank) => return Err(self.lose(rank, LossCause::Reported)),
             }
@@ -238,15 +240,15 @@ impl Group for ThreadGroup {
         let Some(receiver) = first else { return Err(self.lose(0, LossCause::Ended)) };
         match self.receive(receiver, 0, exchange, Patience::Endless)? {
             Payload::Part(bytes) => Ok(bytes.to_vec()),
-            Payload::Failed(reason) => {
-                Err(RankError::Failed { rank: 0, reason: reason.to_string() })
+            Payload::Failed(failure) => {
+                Err(RankError::Failed { rank: 0, failure: Failure::clone(&failure) })
             }
             Payload::Lost(rank) => Err(self.lose(rank, LossCause::Reported)),
         }
     }
 
-    fn fail(&self, reason: &str) -> Result<(), RankError> {
-        let failure = Payload::Failed(reason.into());
+    fn fail(&self, failure: &Failure) -> Result<(), RankError> {
+        let failure = Payload::Failed(Arc::new(failure.clone()));
         match self.call(&[], &|_| failure.clone(), &mut Vec::new()) {
             Ok(()) | Err(RankError::Failed { .. }) => Ok(()),
             Err(error) => Err(error),

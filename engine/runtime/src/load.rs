@@ -23,6 +23,7 @@ use nestling_core::backend::Backend;
 use nestling_core::budget::{BudgetExceeded, Purpose, Reservation};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::group::Shard;
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_cpu::kernels::Kernels;
@@ -89,6 +90,21 @@ impl ModelSource {
         Ok(Self::Checkpoint(Box::new(Checkpoint::open(path)?)))
     }
 
+    /// Returns another handle of the same weights. A checkpoint is opened again.
+    ///
+    /// # Errors
+    /// Returns an error if the checkpoint cannot be opened any more.
+    pub fn share(&self) -> Result<Self, EngineError> {
+        Ok(match self {
+            Self::Store(store) => Self::Store(Arc::clone(store)),
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped) => Self::Mapped(mapped.clone()),
+            Self::Checkpoint(checkpoint) => {
+                Self::Checkpoint(Box::new(Checkpoint::open(checkpoint.directory())?))
+            }
+        })
+    }
+
     fn store(&self) -> Option<&Arc<Store>> {
         match self {
             Self::Store(store) => Some(store),
@@ -135,16 +151,21 @@ impl ModelSource {
         options: &ModelOptions,
         config: &ModelConfig,
         allocation: Option<&Allocation>,
+        shard: Shard,
     ) -> Result<MemoryPlan, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => {
                 Ok(MemoryPlan::resident(config, options, checkpoint.weight_bytes()))
             }
             Self::Store(store) => {
-                let plan =
-                    |available| MemoryPlan::of_store(store, config, options, allocation, available);
+                let plan = |available| {
+                    MemoryPlan::of_shard(store, config, options, allocation, available, shard)
+                };
                 let budget = engine.budget();
-                let available = || budget.total_bytes().map(|_| budget.available_bytes());
+                let available = || {
+                    let engine = budget.total_bytes().map(|_| budget.available_bytes());
+                    engine.into_iter().chain(options.memory_limit).min()
+                };
                 let first = plan(available());
                 if matches!(&first, Ok(plan) if plan.residence != PlannedResidence::Streamed) {
                     return first;
@@ -263,11 +284,30 @@ impl Model {
         progress: &mut dyn FnMut(OpenProgress),
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
+        let parts = ModelParts::open(backend, engine, source, options, progress, cancel)?;
+        Self::from_parts(engine, parts)
+    }
+}
+
+impl ModelParts {
+    /// Opens the components of a model, or of a rank's share of it if the backend belongs to a group.
+    ///
+    /// # Errors
+    /// Fails as [`Model::open`] does, or with an error of the backend.
+    pub fn open<B: Backend>(
+        backend: B,
+        engine: &Engine,
+        source: ModelSource,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
         let allocation = source.allocate(options)?;
         let text = ModelText::read(&source)?;
         let config = source.config()?;
         check_context_length(options, &config)?;
-        let plan = source.memory_plan(engine, options, &config, allocation.as_deref())?;
+        let shard = backend.shard();
+        let plan = source.memory_plan(engine, options, &config, allocation.as_deref(), shard)?;
         if let Some(store) = source.store() {
             // With little memory, a second copy in the page cache would displace useful data.
             let is_short = plan.residence == PlannedResidence::Streamed;
@@ -295,7 +335,7 @@ impl Model {
         let (runner, dual) = with_dual(opened, options, &sample, cancel)?;
         let eos = &text.defaults.eos_token_ids;
         let end_tokens = if eos.is_empty() { config.eos_token_ids.clone() } else { eos.clone() };
-        let parts = ModelParts {
+        Ok(Self {
             identity: identity_of(identity, options, runner.as_ref(), B::PAGE_KIND),
             device,
             runner,
@@ -312,8 +352,7 @@ impl Model {
             reservations,
             experts,
             plan: Some(plan),
-        };
-        Self::from_parts(engine, parts)
+        })
     }
 }
 

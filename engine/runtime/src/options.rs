@@ -131,6 +131,8 @@ pub struct ModelOptions {
     pub rows_max: usize,
     /// Arithmetic used for nested weights.
     pub activation_mode: ActivationMode,
+    /// Maximum bytes of the engine's memory budget for the model. `None` means all that is free when it is opened.
+    pub memory_limit: Option<u64>,
     /// Residence of the experts. Never changes a result in strict mode.
     pub residence: Residence,
     /// Options for reading planes of streamed experts. Never changes a result.
@@ -164,6 +166,7 @@ impl Default for ModelOptions {
             page_store: None,
             rows_max: 512,
             activation_mode: ActivationMode::default(),
+            memory_limit: None,
             residence: Residence::default(),
             reads: ReadOptions::default(),
             recorder: None,

@@ -97,6 +97,12 @@ pub struct ResourceArgs {
     #[arg(long, env = "NESTLING_PIN_THREADS", value_parser = FalseyValueParser::new())]
     pub pin_threads: bool,
 
+    /// Divide the weights over this many ranks, which are threads of this process with a share of its compute
+    /// threads and memory. The output is the same
+    #[arg(long, value_name = "N", default_value_t = 1, env = "NESTLING_RANKS")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub ranks: u8,
+
     /// Memory for weights, context and scratch, such as 6GiB; 6G means 6 GiB, 6GB is slightly less [default:
     /// free memory less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]

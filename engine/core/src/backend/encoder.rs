@@ -258,9 +258,9 @@ pub trait Encoder<B: Backend>: Send {
     /// Returns an error if sizes differ or the device failed.
     fn experts_sum(
         &mut self,
-        routing: &B::Routing,    // [T, K]
+        routing: &B::Routing,        // [T, K]
         expert_rows: &mut B::Buffer, // [T * K, D]
-        out: &mut B::Buffer,     // [T, D]
+        out: &mut B::Buffer,         // [T, D]
     ) -> Result<(), EngineError>;
 
     /// Computes `out[i] = x[indices[i]]`.

@@ -12,6 +12,7 @@ use super::read::Store;
 
 /// A store whose present bytes are mapped into memory. Pages are read when touched, and processes that map
 /// the same file share them.
+#[derive(Clone)]
 pub struct MappedStore {
     store: Arc<Store>,
     /// Map of each file and its byte range in the store.

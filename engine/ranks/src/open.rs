@@ -1,0 +1,205 @@
+//! Opening of a model over ranks that are threads.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle, available_parallelism};
+use std::time::Duration;
+
+use nestling_core::budget::Reservation;
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_core::group::{Group, RankError};
+use nestling_cpu::Cpu;
+use nestling_cpu::kernels::Kernels;
+use nestling_cpu::threads::ThreadPool;
+use nestling_formats::Invariant;
+use nestling_runtime::{Engine, Model, ModelOptions, ModelParts, ModelSource, OpenProgress};
+use serde::{Deserialize, Serialize};
+
+use crate::command::settle;
+use crate::follow::follow;
+use crate::lead::LeadRunner;
+use crate::thread_group::ThreadGroup;
+
+/// Maximum number of ranks of one process.
+pub const RANKS_MAX: usize = 64;
+
+/// Settings of a model over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankOptions {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Duration after which a rank that reports no operation is lost.
+    pub timeout: Duration,
+}
+
+impl RankOptions {
+    /// Returns the settings for `ranks` ranks. The timeout exceeds the longest operation of a prompt and the longest
+    /// wait for a disk.
+    pub fn new(ranks: usize) -> Self {
+        Self { ranks, timeout: Duration::from_secs(120) }
+    }
+}
+
+/// A thread of a rank other than 0.
+pub type FollowerThread = JoinHandle<Result<(), EngineError>>;
+
+/// Opens a model over ranks that are threads of this process, each with a share of the engine's threads and memory
+/// budget. The model's outputs have the bits of one rank.
+///
+/// # Errors
+/// Fails as [`Model::open_source`] does for any rank, with [`EngineError::Limit`] for no rank or more than
+/// [`RANKS_MAX`], and with [`EngineError::Thread`] if a thread cannot be started.
+pub fn open_on_threads(
+    engine: &Engine,
+    source: ModelSource,
+    options: &ModelOptions,
+    ranks: RankOptions,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Model, EngineError> {
+    if !(1..=RANKS_MAX).contains(&ranks.ranks) {
+        let (limit, found) = (RANKS_MAX as u64, ranks.ranks as u64);
+        return Err(EngineError::Limit { what: "number of ranks", limit, found });
+    }
+    let budget = engine.budget();
+    let free = budget.total_bytes().map(|_| budget.available_bytes() / ranks.ranks as u64);
+    let memory_limit = free.into_iter().chain(options.memory_limit).min();
+    let options = ModelOptions { memory_limit, ..options.clone() };
+    let threads = (threads_of(engine) / ranks.ranks).max(1);
+    let mut group = ThreadGroup::new(ranks.ranks, ranks.timeout).into_iter();
+    let first: Arc<dyn Group> = Arc::new(group.next().invariant("a group has a first rank")?);
+    let mut followers = Vec::new();
+    for rank in group {
+        let follower = Follower {
+            engine: engine.clone(),
+            source: source.share()?,
+            options: options.clone(),
+            threads,
+            cancel: cancel.clone(),
+        };
+        let builder = thread::Builder::new().name(format!("nestling-rank-{}", rank.shard().rank));
+        let thread = builder.spawn(move || follower.run(&(Arc::new(rank) as Arc<dyn Group>)));
+        followers.push(thread.map_err(EngineError::Thread)?);
+    }
+    let cpu = cpu(threads, &first);
+    let opened = ModelParts::open(cpu, engine, source, &options, progress, cancel);
+    match agree(&*first, opened).and_then(|opened| take_over(&*first, opened)) {
+        Ok(parts) => Model::from_parts(engine, lead(parts, first, followers)),
+        Err(error) => {
+            drop(first);
+            Err(cause_of(error, followers))
+        }
+    }
+}
+
+/// A rank other than 0, before it is opened.
+struct Follower {
+    engine: Engine,
+    source: ModelSource,
+    options: ModelOptions,
+    threads: usize,
+    cancel: CancelToken,
+}
+
+impl Follower {
+    fn run(self, group: &Arc<dyn Group>) -> Result<(), EngineError> {
+        let Self { engine, source, options, threads, cancel } = self;
+        let cpu = cpu(threads, group);
+        let opened = ModelParts::open(cpu, &engine, source, &options, &mut |_| {}, &cancel);
+        let (mut parts, _) = agree(&**group, opened)?;
+        // Rank 0 reserves them from here on.
+        parts.experts = None;
+        group.all_gather(&[], &mut Vec::new())?;
+        follow(&mut *parts.runner, &**group)
+    }
+}
+
+/// Memory of one rank in bytes.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct RankMemory {
+    weights: u64,
+    held_experts: u64,
+    expert_budget: u64,
+    experts: u64,
+    kv: u64,
+    scratch: u64,
+    program: u64,
+}
+
+impl RankMemory {
+    fn of(parts: &ModelParts) -> Self {
+        let reserved = parts.experts.as_ref().map_or(0, Reservation::bytes);
+        let weights = parts.weight_bytes;
+        // Default: a model opened from a source has a plan.
+        let Some(plan) = &parts.plan else { return Self { weights, ..Self::default() } };
+        Self {
+            weights,
+            held_experts: reserved,
+            expert_budget: plan.expert_bytes,
+            experts: plan.expert_bytes_total,
+            kv: plan.kv_bytes,
+            scratch: plan.scratch_bytes,
+            program: plan.program_bytes,
+        }
+    }
+}
+
+/// Agrees on whether all ranks are open. Returns the memory of each.
+fn agree(
+    group: &dyn Group,
+    opened: Result<ModelParts, EngineError>,
+) -> Result<(ModelParts, Vec<RankMemory>), EngineError> {
+    settle(group, opened, RankMemory::of)?
+}
+
+/// Makes rank 0 account for the memory of all ranks.
+fn take_over(
+    group: &dyn Group,
+    (mut parts, ranks): (ModelParts, Vec<RankMemory>),
+) -> Result<ModelParts, EngineError> {
+    group.all_gather(&[], &mut Vec::new())?;
+    let sum = |of: fn(&RankMemory) -> u64| ranks.iter().map(of).sum::<u64>();
+    parts.weight_bytes = sum(|rank| rank.weights);
+    if let Some(experts) = &mut parts.experts {
+        experts.resize(sum(|rank| rank.held_experts))?;
+    }
+    if let Some(plan) = &mut parts.plan {
+        let own = plan.weight_bytes;
+        let others = sum(|rank| rank.weights - rank.expert_budget);
+        plan.weight_bytes = others.max(own);
+        plan.expert_bytes = sum(|rank| rank.expert_budget);
+        plan.expert_bytes_total = sum(|rank| rank.experts);
+        plan.kv_bytes = sum(|rank| rank.kv);
+        plan.scratch_bytes = sum(|rank| rank.scratch);
+        plan.program_bytes = sum(|rank| rank.program);
+    }
+    Ok(parts)
+}
+
+fn lead(parts: ModelParts, group: Arc<dyn Group>, followers: Vec<FollowerThread>) -> ModelParts {
+    let device = format!("{}, {} ranks", parts.device, group.shard().ranks);
+    let runner = LeadRunner::new(parts.runner, group).with_threads(followers);
+    ModelParts { runner: Box::new(runner), device, ..parts }
+}
+
+/// Returns the error of the rank that failed first.
+fn cause_of(error: EngineError, followers: Vec<FollowerThread>) -> EngineError {
+    let EngineError::Rank(RankError::Failed { rank, .. }) = &error else { return error };
+    let failed = rank.checked_sub(1).and_then(|index| followers.into_iter().nth(index));
+    match failed.map(FollowerThread::join) {
+        Some(Ok(Err(cause))) => cause,
+        _ => error,
+    }
+}
+
+fn cpu(threads: usize, group: &Arc<dyn Group>) -> Cpu {
+    let pool = Arc::new(ThreadPool::new(threads));
+    Cpu::with(pool, Kernels::detect()).in_group(Arc::clone(group))
+}
+
+fn threads_of(engine: &Engine) -> usize {
+    let requested = engine.options().threads.filter(|threads| *threads > 0);
+    // Default: a thread for each core.
+    requested.unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get))
+}

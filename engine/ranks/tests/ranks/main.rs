@@ -1,0 +1,12 @@
+//! Models over several ranks: the bits of one, shares of memory and traffic, and faults.
+
+#[cfg(test)]
+mod bits;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod group;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod opened;

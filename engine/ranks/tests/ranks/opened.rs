@@ -1,0 +1,113 @@
+//! Models that are opened over ranks through the engine.
+
+use std::sync::Arc;
+
+use nestling_core::cancel::CancelToken;
+use nestling_core::error::EngineError;
+use nestling_formats::store::Store;
+use nestling_ranks::{RankOptions, open_on_threads};
+use nestling_runtime::{
+    Engine, EngineOptions, GenerateOptions, Model, ModelOptions, ModelSource, Residence,
+    SnapshotContents,
+};
+use nestling_testkit::models::common::store_path;
+
+use crate::harness::within_a_minute;
+
+const PROMPT: &str = "The captain said";
+
+fn engine(memory_budget: Option<u64>) -> Engine {
+    let options = EngineOptions { threads: Some(2), memory_budget, ..EngineOptions::default() };
+    Engine::new(options).unwrap()
+}
+
+fn bundled() -> Arc<Store> {
+    Arc::new(Store::open(store_path()).unwrap())
+}
+
+fn open(engine: &Engine, options: &ModelOptions, ranks: usize) -> Result<Model, EngineError> {
+    let (source, cancel) = (ModelSource::Store(bundled()), CancelToken::new());
+    open_on_threads(engine, source, options, RankOptions::new(ranks), &mut |_| {}, &cancel)
+}
+
+fn text(model: &Model) -> String {
+    let options = GenerateOptions { max_tokens: Some(8), ..GenerateOptions::greedy() };
+    model.session().generate(PROMPT, &options).unwrap().into_text().unwrap()
+}
+
+fn alone(options: &ModelOptions) -> Model {
+    let source = ModelSource::Store(bundled());
+    Model::open_source(&engine(None), source, options, &mut |_| {}, &CancelToken::new()).unwrap()
+}
+
+#[test]
+fn the_bundled_model_says_the_same_over_ranks() {
+    within_a_minute(|| {
+        let options = ModelOptions { context_length: Some(64), ..ModelOptions::default() };
+        let alone = alone(&options);
+        let expected = text(&alone);
+        for ranks in [1, 2, 4] {
+            let engine = engine(None);
+            let model = open(&engine, &options, ranks).unwrap();
+            assert_eq!(text(&model), expected, "{ranks} ranks");
+            // A rank holds its experts and rows, and all norms, routers and embedding rows.
+            let (held, whole) = (model.weight_bytes(), alone.weight_bytes());
+            assert!(held >= whole && held < whole * 3 / 2, "{ranks} ranks hold {held} of {whole}");
+        }
+    });
+}
+
+#[test]
+fn streamed_ranks_share_one_budget_and_give_it_back() {
+    within_a_minute(|| {
+        let residence = Residence::Streamed;
+        let options =
+            ModelOptions { context_length: Some(64), residence, ..ModelOptions::default() };
+        let expected = text(&alone(&options));
+        let budget = 64 << 20;
+        let engine = engine(Some(budget));
+        let model = open(&engine, &options, 2).unwrap();
+        assert_eq!(text(&model), expected);
+        let plan = *model.memory_plan().unwrap();
+        assert!(plan.total_bytes() <= budget, "{plan:?}");
+        let held = model.expert_bytes().unwrap();
+        assert!(held > 0 && held <= plan.expert_bytes, "{held} of {}", plan.expert_bytes);
+        let less = plan.expert_bytes / 2;
+        model.set_expert_budget(less).unwrap();
+        assert_eq!(text(&model), expected);
+        assert!(model.expert_bytes().unwrap() <= less);
+        drop(model);
+        engine.shutdown();
+        assert_eq!(engine.budget().used_bytes(), 0);
+    });
+}
+
+#[test]
+fn a_session_moves_from_one_rank_to_several() {
+    within_a_minute(|| {
+        let options = ModelOptions { context_length: Some(64), ..ModelOptions::default() };
+        let alone = alone(&options);
+        let two = GenerateOptions { max_tokens: Some(8), ..GenerateOptions::greedy() };
+        let mut session = alone.session();
+        session.generate(PROMPT, &two).unwrap().into_text().unwrap();
+        let snapshot = session.snapshot(SnapshotContents::TokensAndPages).unwrap();
+        let expected = session.generate(" and then", &two).unwrap().into_text().unwrap();
+        let engine = engine(None);
+        let model = open(&engine, &options, 3).unwrap();
+        let mut moved = model.restore(&snapshot).unwrap();
+        assert_eq!(moved.generate(" and then", &two).unwrap().into_text().unwrap(), expected);
+    });
+}
+
+#[test]
+fn an_impossible_number_of_ranks_or_budget_is_refused() {
+    within_a_minute(|| {
+        let options = ModelOptions::default();
+        for ranks in [0, 65] {
+            let error = open(&engine(None), &options, ranks).unwrap_err();
+            assert!(matches!(error, EngineError::Limit { limit: 64, .. }), "{error}");
+        }
+        let error = open(&engine(Some(4 << 20)), &options, 2).unwrap_err();
+        assert!(matches!(error, EngineError::MemoryTooSmall(_)), "{error}");
+    });
+}
