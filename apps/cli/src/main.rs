@@ -16,6 +16,7 @@ mod doctor;
 mod drivers;
 mod explain;
 mod failure;
+mod freed_memory;
 mod hub;
 mod in_place;
 mod inspect;

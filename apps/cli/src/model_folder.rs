@@ -6,7 +6,8 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::located::LocatedModel;
-use crate::{hub, opened};
+use crate::opened::LoadedModel;
+use crate::{freed_memory, hub, opened};
 use nestling::CancelToken;
 use nestling_hub::{CachedKind, Inventory, is_gguf};
 use nestling_server::{ListedModel, ModelSource, OpenModelError, OpenedModel};
@@ -111,7 +112,20 @@ impl ModelSource for ModelFolder {
             self.console.warn(format_args!("{name} was not opened: {failure}"));
             not_opened(failure, &entry.path)
         })?;
-        Ok(OpenedModel { model: opened.model.clone(), hold: Box::new(opened) })
+        let model = opened.model.clone();
+        Ok(OpenedModel { model, hold: Box::new(HeldModel { opened: Some(opened) }) })
+    }
+}
+
+/// A model that a server holds. Its memory returns to the system when it is closed.
+struct HeldModel {
+    opened: Option<LoadedModel>,
+}
+
+impl Drop for HeldModel {
+    fn drop(&mut self) {
+        drop(self.opened.take());
+        freed_memory::give_back();
     }
 }
 

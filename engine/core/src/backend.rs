@@ -24,7 +24,7 @@ use nestling_formats::Level;
 use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
-use crate::group::Shard;
+use crate::group::RankShare;
 use crate::kv_cache::{KvShape, PageId};
 use crate::recurrent::{StateId, StateShape};
 use crate::weights::{ActivationMode, MatrixWeights};
@@ -123,8 +123,8 @@ pub trait Backend: Send + Sized + 'static {
     fn limits(&self) -> BackendLimits;
 
     /// Returns the share of the model that this backend holds; everything unless it was connected to a group.
-    fn shard(&self) -> Shard {
-        Shard::default()
+    fn share(&self) -> RankShare {
+        RankShare::default()
     }
 
     /// Allocates a buffer for activations of up to `rows_max` rows.

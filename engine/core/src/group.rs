@@ -21,7 +21,7 @@ pub const UNIT_ROWS: usize = 16;
 /// Every method but [`Group::beat`] blocks until all ranks have called the same method.
 pub trait Group: Send + Sync + std::fmt::Debug {
     /// Returns the share of this rank.
-    fn shard(&self) -> Shard;
+    fn share(&self) -> RankShare;
 
     /// Sends `parts[r]` to each rank `r` and replaces `incoming[r]` with the part that rank `r` sent here.
     ///
@@ -137,30 +137,30 @@ pub enum LossCause {
 /// Share of a rank in a model.
 ///
 /// ```
-/// use nestling_core::group::Shard;
+/// use nestling_core::group::RankShare;
 ///
-/// let shards = [0, 1, 2].map(|rank| Shard { rank, ranks: 3 });
-/// assert_eq!(shards.map(|shard| shard.rows(80)), [Some(0..16), Some(16..48), Some(48..80)]);
+/// let shares = [0, 1, 2].map(|rank| RankShare { rank, ranks: 3 });
+/// assert_eq!(shares.map(|share| share.rows(80)), [Some(0..16), Some(16..48), Some(48..80)]);
 /// // Too few rows are held by every rank.
-/// assert_eq!(shards.map(|shard| shard.rows(32)), [None, None, None]);
-/// assert_eq!(Shard::default().rows(80), None);
+/// assert_eq!(shares.map(|share| share.rows(32)), [None, None, None]);
+/// assert_eq!(RankShare::default().rows(80), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
+pub struct RankShare {
     /// Number of the rank, from 0.
     pub rank: usize,
     /// Number of ranks.
     pub ranks: usize,
 }
 
-impl Default for Shard {
+impl Default for RankShare {
     /// The share of a single rank: everything.
     fn default() -> Self {
         Self { rank: 0, ranks: 1 }
     }
 }
 
-impl Shard {
+impl RankShare {
     /// Returns true if there are other ranks.
     pub fn is_divided(self) -> bool {
         self.ranks > 1
@@ -202,20 +202,20 @@ mod tests {
     #[test]
     fn the_shares_of_all_ranks_are_the_whole() {
         for ranks in 1..10 {
-            let all = || Shard { rank: 0, ranks }.all();
+            let all = || RankShare { rank: 0, ranks }.all();
             for total in (0..200).chain([768, 2048, 151_936]) {
-                let columns: Vec<usize> = all().flat_map(|shard| shard.columns(total)).collect();
+                let columns: Vec<usize> = all().flat_map(|share| share.columns(total)).collect();
                 assert!(columns.into_iter().eq(0..total), "{total} columns of {ranks}");
-                let Some(rows) = all().map(|shard| shard.rows(total)).collect::<Option<Vec<_>>>()
+                let Some(rows) = all().map(|share| share.rows(total)).collect::<Option<Vec<_>>>()
                 else {
-                    assert!(all().all(|shard| shard.rows(total).is_none()), "one rank holds all");
+                    assert!(all().all(|share| share.rows(total).is_none()), "one rank holds all");
                     assert!(ranks == 1 || total.div_ceil(UNIT_ROWS) < ranks);
                     continue;
                 };
                 assert!(rows.iter().all(|rows| rows.start % UNIT_ROWS == 0 && !rows.is_empty()));
                 assert!(rows.into_iter().flatten().eq(0..total), "{total} rows of {ranks}");
             }
-            let held = |expert| all().filter(|shard| shard.holds_expert(3, expert)).count();
+            let held = |expert| all().filter(|share| share.holds_expert(3, expert)).count();
             assert!((0..100).all(|expert| held(expert) == 1), "each expert is held once");
         }
     }

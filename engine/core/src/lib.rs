@@ -28,7 +28,7 @@
 //! | levels of the rows | [`LevelPolicy`], [`DualPolicy`], [`Threshold`], [`LevelMode`] |
 //! | KV cache and recurrent states | [`kv_cache`], [`KvDtype`], [`recurrent`] |
 //! | weights in memory | [`weights`], [`ActivationMode`], [`arena`] |
-//! | ranks of one model | [`group::Group`], [`group::Shard`] |
+//! | ranks of one model | [`group::Group`], [`group::RankShare`] |
 //! | scheduling | [`schedule::Scheduler`], [`schedule::admit`] |
 //! | records of expert use | [`RoutingRecorder`], [`routing_trace::RoutingTrace`], [`StreamStats`] |
 

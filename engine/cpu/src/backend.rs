@@ -12,7 +12,7 @@ use nestling_core::backend::{
     Backend, BackendLimits, CheckedEncoder, NoSlots, NoTable, RankEncoder, Routing,
 };
 use nestling_core::error::EngineError;
-use nestling_core::group::Shard;
+use nestling_core::group::RankShare;
 use nestling_core::kv_cache::{KvShape, PageId};
 use nestling_core::recurrent::{StateId, StateShape};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -44,9 +44,9 @@ impl Backend for Cpu {
         }
     }
 
-    fn shard(&self) -> Shard {
+    fn share(&self) -> RankShare {
         // Default: a backend without other ranks holds everything.
-        self.ranks.as_ref().map_or_else(Shard::default, |ranks| ranks.shard())
+        self.ranks.as_ref().map_or_else(RankShare::default, |ranks| ranks.share())
     }
 
     fn buffer(&mut self, rows_max: usize, cols: usize) -> Result<CpuBuffer, EngineError> {

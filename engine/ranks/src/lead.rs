@@ -42,7 +42,7 @@ impl LeadRunner {
 
     /// Tells the other ranks what to do next.
     fn order(&self, command: Command) -> Result<(), EngineError> {
-        let ranks = self.group.shard().ranks as u64;
+        let ranks = self.group.share().ranks as u64;
         let memory = self.memory.as_ref();
         let order = Order {
             command,
@@ -95,7 +95,7 @@ impl LeadRunner {
         let expert_bytes = self.expert_bytes();
         let (mut output, reports) =
             self.settle(result, |output| Report { stats: output.stats, expert_bytes })?;
-        let own = self.group.shard().rank;
+        let own = self.group.share().rank;
         for (_, report) in reports.iter().enumerate().filter(|(rank, _)| *rank != own) {
             output.stats.add_rank(&report.stats);
         }

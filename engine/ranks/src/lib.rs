@@ -26,7 +26,7 @@
 //! let sums: Vec<u8> = thread::scope(|scope| {
 //!     let sum = |rank: ThreadGroup| {
 //!         let mut parts = Vec::new();
-//!         rank.all_gather(&[rank.shard().rank as u8], &mut parts).map(|()| parts.concat().iter().sum())
+//!         rank.all_gather(&[rank.share().rank as u8], &mut parts).map(|()| parts.concat().iter().sum())
 //!     };
 //!     let ranks: Vec<_> = group.into_iter().map(|rank| scope.spawn(move || sum(rank))).collect();
 //!     ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect()

@@ -73,12 +73,12 @@ pub fn open_on_threads(
     for rank in group {
         let follower = Follower {
             engine: engine.clone(),
-            source: source.share()?,
+            source: source.another()?,
             options: options.clone(),
             threads,
             cancel: cancel.clone(),
         };
-        let builder = thread::Builder::new().name(format!("nestling-rank-{}", rank.shard().rank));
+        let builder = thread::Builder::new().name(format!("nestling-rank-{}", rank.share().rank));
         let thread = builder.spawn(move || follower.run(&(Arc::new(rank) as Arc<dyn Group>)));
         followers.push(thread.map_err(EngineError::Thread)?);
     }
@@ -178,7 +178,7 @@ fn take_over(
 }
 
 fn lead(parts: ModelParts, group: Arc<dyn Group>, followers: Vec<FollowerThread>) -> ModelParts {
-    let device = format!("{}, {} ranks", parts.device, group.shard().ranks);
+    let device = format!("{}, {} ranks", parts.device, group.share().ranks);
     let runner = LeadRunner::new(parts.runner, group).with_threads(followers);
     ModelParts { runner: Box::new(runner), device, ..parts }
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use nestling_core::group::{Failure, Group, GroupCounters, LossCause, RankError, Shard};
+use nestling_core::group::{Failure, Group, GroupCounters, LossCause, RankError, RankShare};
 use nestling_core::sync::whole;
 
 /// Interval at which a waiting rank reports that it is alive, and looks whether the others are.
@@ -17,7 +17,7 @@ const POLL_MAX: Duration = Duration::from_millis(100);
 /// Each pair of ranks has a queue in each direction. A rank is lost if its queues are closed because it was dropped,
 /// or if it was silent for longer than the timeout: it neither called the group nor reported that it is alive.
 pub struct ThreadGroup {
-    shard: Shard,
+    share: RankShare,
     /// Queues to the other ranks; none to itself.
     senders: Vec<Option<Sender<Message>>>, // [ranks]
     /// Queues from the other ranks.
@@ -59,7 +59,7 @@ enum Patience {
 
 impl fmt::Debug for ThreadGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ThreadGroup({} of {})", self.shard.rank, self.shard.ranks)
+        write!(f, "ThreadGroup({} of {})", self.share.rank, self.share.ranks)
     }
 }
 
@@ -69,7 +69,7 @@ impl ThreadGroup {
         let beats: Arc<[AtomicU64]> = (0..ranks).map(|_| AtomicU64::new(0)).collect();
         let start = Instant::now();
         let rank_of = |rank| Self {
-            shard: Shard { rank, ranks },
+            share: RankShare { rank, ranks },
             senders: (0..ranks).map(|_| None).collect(),
             receivers: Mutex::new((0..ranks).map(|_| None).collect()),
             beats: Arc::clone(&beats),
@@ -91,7 +91,7 @@ impl ThreadGroup {
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<'_> {
-        (0..self.shard.ranks).filter(|rank| *rank != self.shard.rank)
+        (0..self.share.ranks).filter(|rank| *rank != self.share.rank)
     }
 
     /// Returns the error of a broken group.
@@ -184,7 +184,7 @@ impl ThreadGroup {
         for rank in self.others() {
             self.send(rank, exchange, payload(rank))?;
         }
-        incoming.resize_with(self.shard.ranks, Vec::new);
+        incoming.resize_with(self.share.ranks, Vec::new);
         let receivers = whole(self.receivers.lock());
         let (mut failed, mut received) = (None, 0);
         for (rank, (receiver, part)) in receivers.iter().zip(&mut *incoming).enumerate() {
@@ -211,15 +211,15 @@ impl ThreadGroup {
 }
 
 impl Group for ThreadGroup {
-    fn shard(&self) -> Shard {
-        self.shard
+    fn share(&self) -> RankShare {
+        self.share
     }
 
     fn exchange(&self, parts: &[Vec<u8>], incoming: &mut Vec<Vec<u8>>) -> Result<(), RankError> {
         // Default: a rank without a part gets an empty one.
         let part_of = |rank: usize| parts.get(rank).map(Vec::as_slice).unwrap_or_default();
         let payload = |rank| Payload::Part(part_of(rank).into());
-        self.call(part_of(self.shard.rank), &payload, incoming)
+        self.call(part_of(self.share.rank), &payload, incoming)
     }
 
     fn all_gather(&self, part: &[u8], incoming: &mut Vec<Vec<u8>>) -> Result<(), RankError> {
@@ -230,7 +230,7 @@ impl Group for ThreadGroup {
     fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>, RankError> {
         self.check()?;
         let exchange = self.next.fetch_add(1, Ordering::Relaxed);
-        if self.shard.rank == 0 {
+        if self.share.rank == 0 {
             let payload = Payload::Part(bytes.into());
             self.others().try_for_each(|rank| self.send(rank, exchange, payload.clone()))?;
             return Ok(bytes.to_vec());
@@ -256,7 +256,7 @@ impl Group for ThreadGroup {
     }
 
     fn beat(&self) {
-        if let Some(beat) = self.beats.get(self.shard.rank) {
+        if let Some(beat) = self.beats.get(self.share.rank) {
             beat.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
         }
     }

@@ -23,7 +23,7 @@ use nestling_core::backend::Backend;
 use nestling_core::budget::{BudgetExceeded, Purpose, Reservation};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
-use nestling_core::group::Shard;
+use nestling_core::group::RankShare;
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_cpu::kernels::Kernels;
@@ -94,7 +94,7 @@ impl ModelSource {
     ///
     /// # Errors
     /// Returns an error if the checkpoint cannot be opened any more.
-    pub fn share(&self) -> Result<Self, EngineError> {
+    pub fn another(&self) -> Result<Self, EngineError> {
         Ok(match self {
             Self::Store(store) => Self::Store(Arc::clone(store)),
             #[cfg(not(target_family = "wasm"))]
@@ -151,7 +151,7 @@ impl ModelSource {
         options: &ModelOptions,
         config: &ModelConfig,
         allocation: Option<&Allocation>,
-        shard: Shard,
+        share: RankShare,
     ) -> Result<MemoryPlan, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => {
@@ -159,7 +159,7 @@ impl ModelSource {
             }
             Self::Store(store) => {
                 let plan = |available| {
-                    MemoryPlan::of_shard(store, config, options, allocation, available, shard)
+                    MemoryPlan::of_rank(store, config, options, allocation, available, share)
                 };
                 let budget = engine.budget();
                 let available = || {
@@ -306,8 +306,8 @@ impl ModelParts {
         let text = ModelText::read(&source)?;
         let config = source.config()?;
         check_context_length(options, &config)?;
-        let shard = backend.shard();
-        let plan = source.memory_plan(engine, options, &config, allocation.as_deref(), shard)?;
+        let share = backend.share();
+        let plan = source.memory_plan(engine, options, &config, allocation.as_deref(), share)?;
         if let Some(store) = source.store() {
             // With little memory, a second copy in the page cache would displace useful data.
             let is_short = plan.residence == PlannedResidence::Streamed;

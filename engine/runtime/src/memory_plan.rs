@@ -11,7 +11,7 @@ use crate::options::{ModelOptions, Residence};
 use crate::shares;
 use nestling_core::error::{EngineError, MemoryTooSmall};
 use nestling_core::float_bytes;
-use nestling_core::group::Shard;
+use nestling_core::group::RankShare;
 use nestling_core::kv_cache::{KvDtype, KvShape, pages_for};
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateShape};
 use nestling_experts::allocation::{self, Allocation, Counting};
@@ -108,24 +108,24 @@ impl MemoryPlan {
         allocation: Option<&Allocation>,
         available: Option<u64>,
     ) -> Result<Self, EngineError> {
-        let shard = Shard::default();
-        Self::of_shard(store, config, options, allocation, available, shard)
+        let share = RankShare::default();
+        Self::of_rank(store, config, options, allocation, available, share)
     }
 
     /// Plans the memory of one rank of several, which holds a share of the weights.
     ///
     /// # Errors
     /// Fails as [`Self::of_store`] does.
-    pub fn of_shard(
+    pub fn of_rank(
         store: &Store,
         config: &ModelConfig,
         options: &ModelOptions,
         allocation: Option<&Allocation>,
         available: Option<u64>,
-        shard: Shard,
+        share: RankShare,
     ) -> Result<Self, EngineError> {
         let level = options.level.unwrap_or(store.level()).min(store.level());
-        Self::of_index(store.index(), config, level, options, allocation, available, shard)
+        Self::of_index(store.index(), config, level, options, allocation, available, share)
     }
 
     /// Plans the memory of a store at one of its levels, given only its index.
@@ -139,26 +139,26 @@ impl MemoryPlan {
         options: &ModelOptions,
         allocation: Option<&Allocation>,
         available: Option<u64>,
-        shard: Shard,
+        share: RankShare,
     ) -> Result<Self, EngineError> {
         let is_expert = |group: &&Group| matches!(group.id, GroupId::Expert(_));
         let bytes_of = |groups: &mut dyn Iterator<Item = &Group>| {
             groups.map(|group| group_bytes(index, group, level, allocation)).sum::<u64>()
         };
         let held = |group: &&Group| match group.id {
-            GroupId::Expert(id) => shard.holds_expert(id.layer, id.expert),
+            GroupId::Expert(id) => share.holds_expert(id.layer, id.expert),
             _ => false,
         };
         let experts = bytes_of(&mut index.groups().iter().filter(held));
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
         let dense = |group: &&Group| weights(group) && !is_expert(group);
         let widened = index.groups().iter().map(float_bytes::widened).sum::<u64>();
-        let elsewhere = shares::bytes_elsewhere(index, level, shard);
+        let elsewhere = shares::bytes_elsewhere(index, level, share);
         let dense = bytes_of(&mut index.groups().iter().filter(dense)).saturating_add(widened);
         let dense = dense.saturating_sub(elsewhere);
         // Memory allocated here holds only the planes in use; streamed extents are read whole.
         let weight_bytes = match allocation {
-            Some(given) if !shard.is_divided() => {
+            Some(given) if !share.is_divided() => {
                 allocation::weight_bytes(index, given, Counting::Memory)
             }
             _ => dense.saturating_add(experts),
@@ -184,7 +184,7 @@ impl MemoryPlan {
             None => dense,
         };
         let dense = dense.saturating_add(bound_biases(config));
-        let lazy = resident.lazy(dense, table.held_bytes(shard));
+        let lazy = resident.lazy(dense, table.held_bytes(share));
         let fits = available.is_none_or(|available| lazy.total_bytes() <= available);
         if fits && options.residence == Residence::Lazy {
             return Ok(lazy);

@@ -1,21 +1,21 @@
 //! Sizes of the weights that the ranks of a model divide.
 
-use nestling_core::group::Shard;
+use nestling_core::group::RankShare;
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
 use nestling_formats::{Level, MatrixKind, Plane};
 
 /// Returns the bytes of dense matrices' rows that other ranks hold.
-pub fn bytes_elsewhere(index: &Index, level: Level, shard: Shard) -> u64 {
+pub fn bytes_elsewhere(index: &Index, level: Level, share: RankShare) -> u64 {
     let is_dense = |id: &GroupId| matches!(id, GroupId::Dense { .. } | GroupId::Head);
     let groups = index.groups().iter().filter(|group| is_dense(&group.id));
-    groups.map(|group| group_bytes_elsewhere(index, group, level, shard)).sum()
+    groups.map(|group| group_bytes_elsewhere(index, group, level, share)).sum()
 }
 
-fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, shard: Shard) -> u64 {
+fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: RankShare) -> u64 {
     // Default: a level without a section in the store uses no planes.
     let planes = index.planes_at(group, level).unwrap_or(0);
     let divided = group.matrices.iter().filter(|matrix| is_divided(matrix.kind));
-    let elsewhere = divided.map(|matrix| match shard.rows(matrix.rows) {
+    let elsewhere = divided.map(|matrix| match share.rows(matrix.rows) {
         None => 0,
         Some(held) => {
             bytes(matrix, planes, matrix.rows).saturating_sub(bytes(matrix, planes, held.len()))

@@ -4,7 +4,7 @@ use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::speed::Machine;
 use crate::subject::Subject;
-use nestling::engine::group::Shard;
+use nestling::engine::group::RankShare;
 use nestling::engine::kv_cache::PAGE_POSITIONS;
 use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::Level;
@@ -67,7 +67,7 @@ impl Question {
         let options = ModelOptions { level: Some(level), ..self.options.clone() };
         let (index, config) = (&*self.subject.index, &self.subject.config);
         let of = |budget| {
-            MemoryPlan::of_index(index, config, level, &options, None, budget, Shard::default())
+            MemoryPlan::of_index(index, config, level, &options, None, budget, RankShare::default())
         };
         let memory = of(budget).map_err(|error| explain(&error))?;
         let least_bytes = match of(Some(0)) {

@@ -20,7 +20,7 @@ use super::{
 use crate::batch::StepRows;
 use crate::driver::block_on;
 use crate::error::EngineError;
-use crate::group::{Group, RankError, Shard};
+use crate::group::{Group, RankError, RankShare};
 use crate::sync::whole;
 use crate::weights::{ActivationMode, MatrixWeights};
 
@@ -52,20 +52,20 @@ impl RankLink {
     }
 
     /// Returns the share of this rank.
-    pub fn shard(&self) -> Shard {
-        self.group.shard()
+    pub fn share(&self) -> RankShare {
+        self.group.share()
     }
 
     /// Replaces the columns of other ranks in `out`. `columns` returns those of a rank.
     fn gather_columns<B: Backend>(
         &self,
         encoder: &mut impl Encoder<B>,
-        columns: impl Fn(Shard) -> Vec<Range<usize>>,
+        columns: impl Fn(RankShare) -> Vec<Range<usize>>,
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
         let mut memory = whole(self.memory.lock());
         let Messages { values, part, incoming, .. } = &mut *memory;
-        let (own, width) = (self.shard(), out.shape().cols.max(1));
+        let (own, width) = (self.share(), out.shape().cols.max(1));
         block_on(encoder.read_into(out, values))?;
         part.clear();
         let held = columns(own);
@@ -73,10 +73,10 @@ impl RankLink {
             held.iter().for_each(|range| part.extend(bytemuck::cast_slice(&row[range.clone()])));
         }
         self.group.all_gather(part, incoming)?;
-        for (shard, part) in own.all().zip(&*incoming).filter(|(shard, _)| *shard != own) {
-            let held = columns(shard);
+        for (share, part) in own.all().zip(&*incoming).filter(|(share, _)| *share != own) {
+            let held = columns(share);
             let of_row = 4 * held.iter().map(ExactSizeIterator::len).sum::<usize>();
-            check_length(shard.rank, values.len() / width * of_row, part.len())?;
+            check_length(share.rank, values.len() / width * of_row, part.len())?;
             let mut rest = &part[..];
             for row in values.chunks_exact_mut(width) {
                 for range in &held {
@@ -98,15 +98,15 @@ impl RankLink {
     ) -> Result<(), EngineError> {
         let mut memory = whole(self.memory.lock());
         let Messages { values, parts, incoming, computed, arrived, .. } = &mut *memory;
-        let (own, width) = (self.shard(), out.shape().cols);
+        let (own, width) = (self.share(), out.shape().cols);
         block_on(encoder.read_into(out, values))?;
         // A rank without one of the experts has not written any row.
         values.resize(count * width, 0.0);
         parts.resize_with(own.ranks, Vec::new);
-        for (shard, part) in own.all().zip(&mut *parts) {
+        for (share, part) in own.all().zip(&mut *parts) {
             part.clear();
             for row in &*computed {
-                let columns = &values[*row as usize * width..][shard.columns(width)];
+                let columns = &values[*row as usize * width..][share.columns(width)];
                 part.extend(row.to_le_bytes());
                 part.extend_from_slice(bytemuck::cast_slice(columns));
             }
@@ -152,12 +152,12 @@ fn mismatch(rank: usize, expected: &str, found: impl ToString) -> EngineError {
 }
 
 /// Returns the columns of concatenated outputs that a rank computes. Matrices that all ranks hold have none.
-fn columns_of<B: Backend>(weights: &[Linear<B>], shard: Shard) -> Vec<Range<usize>> {
+fn columns_of<B: Backend>(weights: &[Linear<B>], share: RankShare) -> Vec<Range<usize>> {
     let mut first = 0;
     let mut columns = Vec::new();
     for linear in weights {
         let whole = linear.outputs.whole;
-        if let Some(rows) = shard.rows(whole).filter(|_| linear.is_divided()) {
+        if let Some(rows) = share.rows(whole).filter(|_| linear.is_divided()) {
             columns.push(first + rows.start..first + rows.end);
         }
         first += whole;
@@ -211,7 +211,7 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
         if !weights.iter().any(Linear::is_divided) {
             return Ok(());
         }
-        link.gather_columns(encoder, |shard| columns_of(weights, shard), out)
+        link.gather_columns(encoder, |share| columns_of(weights, share), out)
     }
 
     fn experts(
@@ -245,7 +245,7 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
         // The columns of other ranks are sums of whatever rows hold there, and are replaced.
         encoder.experts_sum(routing, expert_rows, out)?;
         let width = out.shape().cols;
-        link.gather_columns(encoder, |shard| vec![shard.columns(width)], out)
+        link.gather_columns(encoder, |share| vec![share.columns(width)], out)
     }
 
     async fn read_routing_into(

@@ -19,7 +19,7 @@ use crate::record::{ActivityKind, Recorder};
 use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
-use nestling_core::group::Shard;
+use nestling_core::group::RankShare;
 use nestling_core::recycle::recycle;
 use nestling_core::routing_recorder::RoutingRecorder;
 use nestling_core::runner::StepStats;
@@ -37,7 +37,7 @@ pub struct ExpertCache<B: Backend> {
     checks: Option<MappedChecks>,
     timer: StepTimer,
     /// Share of the experts that this cache holds.
-    shard: Shard,
+    share: RankShare,
 }
 
 /// Reports activities of steps to a recorder. Without one, nothing is measured.
@@ -95,16 +95,16 @@ impl<B: Backend> Default for RequestScratch<B> {
 }
 
 impl<B: Backend> ExpertCache<B> {
-    /// Creates a cache in which all experts of a shard are resident; other experts are `None`.
-    pub fn resident(layers: Vec<Vec<Option<FeedForward<B>>>>, shard: Shard) -> Self {
+    /// Creates a cache in which all experts of a share are resident; other experts are `None`.
+    pub fn resident(layers: Vec<Vec<Option<FeedForward<B>>>>, share: RankShare) -> Self {
         let recorder = RoutingRecorder::new(layers.iter().map(Vec::len));
-        let share = |layer: Vec<Option<FeedForward<B>>>| {
+        let in_arcs = |layer: Vec<Option<FeedForward<B>>>| {
             layer.into_iter().map(|expert| expert.map(Arc::new)).collect()
         };
-        Self::new(Experts::Resident(layers.into_iter().map(share).collect()), recorder, shard)
+        Self::new(Experts::Resident(layers.into_iter().map(in_arcs).collect()), recorder, share)
     }
 
-    /// Creates a cache that streams a store's experts of a shard within a budget.
+    /// Creates a cache that streams a store's experts of a share within a budget.
     ///
     /// # Errors
     /// Returns an error if the source is not a store, or a reader thread cannot be started. Also returns an
@@ -113,15 +113,15 @@ impl<B: Backend> ExpertCache<B> {
         source: Arc<dyn ExpertSource>,
         activations: ActivationMode,
         options: &StreamOptions,
-        shard: Shard,
+        share: RankShare,
     ) -> Result<Self, EngineError> {
         let mut streamed = StreamedExperts::open(source, activations, options)?;
-        streamed.set_shard(shard);
+        streamed.set_share(share);
         let recorder = RoutingRecorder::new(streamed.experts_of_layers());
-        Ok(Self::new(Experts::Streamed(Box::new(streamed)), recorder, shard))
+        Ok(Self::new(Experts::Streamed(Box::new(streamed)), recorder, share))
     }
 
-    fn new(experts: Experts<B>, recorder: RoutingRecorder, shard: Shard) -> Self {
+    fn new(experts: Experts<B>, recorder: RoutingRecorder, share: RankShare) -> Self {
         Self {
             experts,
             routed: RoutedLayers::none(),
@@ -130,7 +130,7 @@ impl<B: Backend> ExpertCache<B> {
             #[cfg(not(target_family = "wasm"))]
             checks: None,
             timer: StepTimer::default(),
-            shard,
+            share,
         }
     }
 
@@ -324,16 +324,16 @@ impl<B: Backend> ExpertCache<B> {
             let RequestScratch { routing, hidden, experts, .. } = &*scratch;
             self.recorder.layer(layer, routing, hidden, experts);
         }
-        scratch.take_uses(layer, self.shard);
+        scratch.take_uses(layer, self.share);
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;
         self.timer.ended(ActivityKind::Dense, layer);
         let levels = Arc::clone(&self.levels);
         let source = PendingSource::Resident;
-        let (timer, shard) = (&mut self.timer, self.shard);
+        let (timer, share) = (&mut self.timer, self.share);
         let mut pending =
-            PendingExperts { ready, source, layer, uses, levels, spare, timer, shard };
+            PendingExperts { ready, source, layer, uses, levels, spare, timer, share };
         match &mut self.experts {
             Experts::Resident(layers) => {
                 // Default: a layer that does not exist has no experts, so each of its uses is refused below.
@@ -410,7 +410,7 @@ pub struct PendingExperts<'a, B: Backend> {
     /// Allocation of `ready`, returned for reuse.
     spare: &'a mut Vec<PinnedExpert<'static, B>>,
     timer: &'a mut StepTimer,
-    shard: Shard,
+    share: RankShare,
 }
 
 /// Source of the remaining experts.
@@ -519,7 +519,7 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
             encoder.read_into(hidden, &mut scratch.hidden).await?;
         }
         scratch.sort(layer, rows, &*self.levels);
-        scratch.take_uses(layer, self.shard);
+        scratch.take_uses(layer, self.share);
         if let PendingSource::Streamed(streamed) = &mut self.source {
             let RequestScratch { uses, experts, .. } = scratch;
             streamed.read_ahead(layer as u32, ranges(experts), uses)?;
@@ -568,10 +568,10 @@ impl<B: Backend> RequestScratch<B> {
         experts.sort_unstable_by_key(|(expert, used)| (*expert, used.row, used.rank));
     }
 
-    /// Keeps the uses of the experts that a shard holds.
-    fn take_uses(&mut self, layer: usize, shard: Shard) {
+    /// Keeps the uses of the experts that a share holds.
+    fn take_uses(&mut self, layer: usize, share: RankShare) {
         let layer = u32::try_from(layer).unwrap_or(u32::MAX);
-        self.experts.retain(|(expert, _)| shard.holds_expert(layer, *expert));
+        self.experts.retain(|(expert, _)| share.holds_expert(layer, *expert));
         self.uses.clear();
         self.uses.extend(self.experts.iter().map(|(_, used)| *used));
     }

@@ -9,7 +9,7 @@ use nestling_import::config::FeedForward;
 
 use super::PLANES;
 use nestling_core::error::EngineError;
-use nestling_core::group::Shard;
+use nestling_core::group::RankShare;
 
 /// Name of the bookkeeping memory in error messages.
 pub const BOOKS: &str = "the books of streamed experts";
@@ -169,11 +169,11 @@ impl ExpertTable {
         experts.fold(0, |sum, entry| sum.saturating_add(entry.bytes(PLANES)))
     }
 
-    /// Returns the bytes of all planes of the experts that a shard holds.
-    pub fn held_bytes(&self, shard: Shard) -> u64 {
+    /// Returns the bytes of all planes of the experts that a share holds.
+    pub fn held_bytes(&self, share: RankShare) -> u64 {
         let layers = (0u32..).zip(&self.layers);
         let experts = layers.flat_map(|(layer, of)| (0u32..).zip(of).map(move |at| (layer, at)));
-        let held = experts.filter(|(layer, (expert, _))| shard.holds_expert(*layer, *expert));
+        let held = experts.filter(|(layer, (expert, _))| share.holds_expert(*layer, *expert));
         held.fold(0, |sum, (_, (_, entry))| sum.saturating_add(entry.bytes(PLANES)))
     }
 

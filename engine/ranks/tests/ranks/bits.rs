@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use nestling_core::group::{Group, GroupCounters, Shard};
+use nestling_core::group::{Group, GroupCounters, RankShare};
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_experts::expert::{ExpertSource, HostOptions, Prefetch, StreamOptions};
@@ -123,11 +123,12 @@ fn ranks_send_what_the_formula_says() {
         let (mut exchanges, mut sum) = (0, 0);
         let mut floats = vec![0; ranks];
         let mut gather = |outputs: &[usize]| {
-            let is_divided = |rows: &&usize| Shard { rank: 0, ranks }.rows(**rows).is_some();
+            let is_divided = |rows: &&usize| RankShare { rank: 0, ranks }.rows(**rows).is_some();
             let divided: Vec<usize> = outputs.iter().filter(is_divided).copied().collect();
             exchanges += u64::from(!divided.is_empty());
             for (rank, floats) in floats.iter_mut().enumerate() {
-                let held = divided.iter().map(|of| Shard { rank, ranks }.rows(*of).unwrap().len());
+                let held =
+                    divided.iter().map(|of| RankShare { rank, ranks }.rows(*of).unwrap().len());
                 *floats += rows * held.sum::<usize>();
             }
         };
@@ -147,7 +148,7 @@ fn ranks_send_what_the_formula_says() {
             // Each mixture has two exchanges, and the step ends with a report.
             assert_eq!(now.exchanges - before.exchanges, exchanges + 2 * sum as u64 + 1);
             // The sums of a rank's columns go to all others.
-            let own = Shard { rank, ranks }.columns(hidden).len();
+            let own = RankShare { rank, ranks }.columns(hidden).len();
             let gathered = 4 * (floats[rank] + rows * own * sum) * (ranks - 1);
             let bytes = (now.sent_bytes - before.sent_bytes) as usize;
             assert!(bytes > gathered, "rank {rank} of {ranks}");
@@ -168,15 +169,15 @@ fn each_rank_holds_its_share() {
         FeedForward::Moe { num_experts, .. } => num_experts as u32,
         FeedForward::Dense { .. } => 0,
     });
-    let held = |shard: Shard| {
+    let held = |share: RankShare| {
         let of_layer = |(layer, experts)| {
-            (0..experts).filter(move |expert| shard.holds_expert(layer, *expert)).count()
+            (0..experts).filter(move |expert| share.holds_expert(layer, *expert)).count()
         };
         (0..).zip(experts.clone()).map(of_layer).sum::<usize>()
     };
     let all = experts.clone().sum::<u32>() as usize;
     for ranks in [2, 3, 4] {
-        let each: Vec<usize> = Shard { rank: 0, ranks }.all().map(held).collect();
+        let each: Vec<usize> = RankShare { rank: 0, ranks }.all().map(held).collect();
         assert_eq!(each.iter().sum::<usize>(), all);
         assert!(each.iter().all(|held| held.abs_diff(all / ranks) <= 2), "{each:?}");
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nestling_core::batch::Batch;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
-use nestling_core::group::{Failure, Group, GroupCounters, RankError, Shard};
+use nestling_core::group::{Failure, Group, GroupCounters, RankError, RankShare};
 use nestling_core::kv_cache::PageAllocator;
 use nestling_core::runner::{ModelRunner, StepOutput};
 use nestling_cpu::Cpu;
@@ -52,15 +52,15 @@ impl Faulty {
             }
             Fault::Error => {
                 let (expected, found) = ("no fault".into(), "an injected one".into());
-                Err(RankError::Mismatch { rank: self.shard().rank, expected, found })
+                Err(RankError::Mismatch { rank: self.share().rank, expected, found })
             }
         }
     }
 }
 
 impl Group for Faulty {
-    fn shard(&self) -> Shard {
-        self.group.shard()
+    fn share(&self) -> RankShare {
+        self.group.share()
     }
 
     fn exchange(&self, parts: &[Vec<u8>], incoming: &mut Vec<Vec<u8>>) -> Result<(), RankError> {

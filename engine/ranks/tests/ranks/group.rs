@@ -36,7 +36,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn parts_arrive_from_each_rank_in_order() {
     let results = on_all(4, LONG, |group| {
-        let (own, mut incoming) = (group.shard().rank as u8, Vec::new());
+        let (own, mut incoming) = (group.share().rank as u8, Vec::new());
         for round in 0..50 {
             let parts: Vec<Vec<u8>> = (0..4).map(|to| vec![own, to, round]).collect();
             group.exchange(&parts, &mut incoming).unwrap();
@@ -64,7 +64,7 @@ fn parts_arrive_from_each_rank_in_order() {
 #[test]
 fn a_failure_ends_the_same_exchange_on_all_ranks_and_leaves_the_group_usable() {
     let results = on_all(3, LONG, |group| {
-        let (own, mut incoming) = (group.shard().rank, Vec::new());
+        let (own, mut incoming) = (group.share().rank, Vec::new());
         group.all_gather(&[1], &mut incoming).unwrap();
         let ended = match own {
             1 => group.fail(&failure("no disk")).map(|()| ()),
@@ -83,7 +83,7 @@ fn an_ended_rank_is_lost_at_once_and_a_silent_one_after_the_timeout() {
     for (timeout, stall) in [(LONG, None), (Duration::from_millis(500), Some(1500))] {
         let started = Instant::now();
         let results = on_all(3, timeout, move |group| {
-            let (own, mut incoming) = (group.shard().rank, Vec::new());
+            let (own, mut incoming) = (group.share().rank, Vec::new());
             group.all_gather(&[1], &mut incoming)?;
             match (own, stall) {
                 (2, None) => return Ok(()),

@@ -13,7 +13,7 @@ impl<B: Backend> Loader<'_, B> {
         bias: Option<&[f32]>,
     ) -> Result<Linear<B>, EngineError> {
         let whole = weights.rows();
-        let Some(rows) = self.backend.shard().rows(whole) else {
+        let Some(rows) = self.backend.share().rows(whole) else {
             let bias = bias.map(|bias| self.backend.upload_floats(bias)).transpose()?;
             let matrix = self.backend.upload_matrix(weights, self.activations)?;
             return Ok(Linear::new(matrix, bias));

@@ -165,14 +165,14 @@ impl<B: Backend> Runner<B> {
         let streamed = options.streaming.as_ref().map(|_| options.activations);
         backend.prepare(&model_needs(&source, streamed, rows_max))?;
         let threads = options.load_threads;
-        let shard = backend.shard();
+        let share = backend.share();
         let loader = Loader::new(&mut backend, &*source, options.activations, threads);
         let (weights, mut experts) = match &options.streaming {
             None => loader.load(cancel, progress)?,
             Some(streaming) => {
                 let weights = loader.load_dense(&streaming.reads, cancel, progress)?;
                 let from = Arc::clone(&source);
-                (weights, ExpertCache::streamed(from, options.activations, streaming, shard)?)
+                (weights, ExpertCache::streamed(from, options.activations, streaming, share)?)
             }
         };
         #[cfg(not(target_family = "wasm"))]

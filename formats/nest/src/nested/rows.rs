@@ -30,14 +30,15 @@ impl CheckedSizes {
             let form = self.form();
             let all = form.plane_bytes(self.layout(), self.rows(), self.cols(), plane)?;
             let own = form.plane_bytes(self.layout(), rows.len(), self.cols(), plane)?;
-            let start = self.share(all, rows.start, self.layout() == Layout::Tile16);
+            let start = self.offset_of(all, rows.start, self.layout() == Layout::Tile16);
             return Some(PlaneRows { bytes: own, copies: vec![(start..start + own, 0)] });
         }
         let all = self.base(self.rows())?;
         let own = self.base(of)?;
         let bytes = own.last()?.range.end;
         let copies = all.iter().zip(&own).map(|(all, own)| {
-            let start = all.range.start + self.share(all.range.len(), rows.start, all.is_per_tile);
+            let start =
+                all.range.start + self.offset_of(all.range.len(), rows.start, all.is_per_tile);
             (start..start + own.range.len(), own.range.start)
         });
         Some(PlaneRows { bytes, copies: copies.collect() })
@@ -48,7 +49,7 @@ impl CheckedSizes {
         let of = self.cut(&rows)?;
         let all = super::merged_bytes(self.layout(), self.rows(), self.cols())?;
         let own = super::merged_bytes(self.layout(), of, self.cols())?;
-        let start = self.share(all, rows.start, self.layout() == Layout::Tile16);
+        let start = self.offset_of(all, rows.start, self.layout() == Layout::Tile16);
         Some(PlaneRows { bytes: own, copies: vec![(start..start + own, 0)] })
     }
 
@@ -60,7 +61,7 @@ impl CheckedSizes {
     }
 
     /// Returns the offset of a row in `bytes` bytes that are divided evenly over tiles or rows.
-    fn share(&self, bytes: usize, row: usize, is_per_tile: bool) -> usize {
+    fn offset_of(&self, bytes: usize, row: usize, is_per_tile: bool) -> usize {
         match is_per_tile {
             true => bytes / self.rows().div_ceil(TILE_ROWS) * (row / TILE_ROWS),
             false => bytes / self.rows() * row,

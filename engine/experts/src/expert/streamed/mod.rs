@@ -55,7 +55,7 @@ use nestling_core::backend::{Backend, CopyFence, Encoder, ExpertUse, FeedForward
 use nestling_core::clock::Moment;
 use nestling_core::error::EngineError;
 use nestling_core::expert_memory::ExpertMemory;
-use nestling_core::group::Shard;
+use nestling_core::group::RankShare;
 use nestling_core::stream_stats::StreamStats;
 use nestling_core::weights::ActivationMode;
 use request::{ExpertState, LayerRequest, RequestedExpert};
@@ -89,7 +89,7 @@ pub(super) struct StreamedExperts<B: Backend> {
     evicted: Vec<PlaneId>,
     prefetch: Prefetch,
     /// Share of the experts that are used here.
-    shard: Shard,
+    share: RankShare,
     /// Planes that are read in the background because the budget holds all.
     background: Vec<PlaneId>,
     /// True if the previous step had misses; initially true.
@@ -143,7 +143,7 @@ impl<B: Backend> StreamedExperts<B> {
             spare_max: options.reads.pool_bytes,
             evicted: Vec::new(),
             prefetch: options.prefetch,
-            shard: Shard::default(),
+            share: RankShare::default(),
             background: Vec::new(),
             has_waited: true,
             stats: StreamStats::default(),
@@ -151,8 +151,8 @@ impl<B: Backend> StreamedExperts<B> {
     }
 
     /// Sets the share of the experts that are used here.
-    pub fn set_shard(&mut self, shard: Shard) {
-        self.shard = shard;
+    pub fn set_share(&mut self, share: RankShare) {
+        self.share = share;
     }
 
     pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {
