@@ -52,6 +52,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/experts/src/reads/slab.rs",
     "engine/experts/src/reads/staging.rs",
     "engine/cpu/src/threads.rs",
+    "engine/runtime/src/system_memory/process.rs",
     "engine/runtime/tests/allocation.rs",
     "engine/template/tests/hostile.rs",
     "engine/text/tests/hostile.rs",

@@ -20,6 +20,9 @@
  * along with fork(): in a child, calls for the parent's handles are NESTLING_STATUS_STOPPED and freeing them does nothing; open
  * the model again there. fork() while another thread is in a call is not supported. The library stays loaded until the process ends.
  *
+ * Memory: Linux, Android, macOS, iOS, Windows and FreeBSD report their free memory, which is the default budget, less a
+ * margin. This was tested on Linux; for the other systems it was compiled, but not run.
+ *
  * Callbacks return: no exception, longjmp or pthread_exit may leave one.
  */
 
@@ -152,7 +155,7 @@ typedef struct nestling_engine_options {
     // sizeof of this struct.
     size_t size;
     // Memory budget of all models in bytes: weights, KV cache and scratch. 0 means the free memory that the system
-    // reports, less a margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit.
+    // reports, less a margin, or no limit if the system does not report it. UINT64_MAX means no limit.
     uint64_t memory_budget;
     // Number of compute threads, at most 1024; 0 means one per core.
     uint32_t threads;
@@ -207,8 +210,8 @@ typedef struct nestling_model_options {
     // NULL means "auto".
     const char *device;
     // Memory budget in bytes for weights, KV cache and scratch. 0 means the free memory that the system reports, less a
-    // margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit. Must be 0 with
-    // `engine`, like `threads`.
+    // margin, or no limit if the system does not report it. UINT64_MAX means no limit. Must be 0 with `engine`, like
+    // `threads`.
     uint64_t memory_budget;
     // GPU memory budget in bytes; 0 means all of it.
     uint64_t device_budget;

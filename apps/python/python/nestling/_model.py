@@ -83,9 +83,9 @@ def open(
 
     What `hf:owner/name[:file][@revision]` names is downloaded unless it is here: of a store the sections that `level` needs;
     GGUF files and checkpoints run as they are. Without a path it is the small model of the package `nestling-storyteller`. Budgets are bytes; without one for memory
-    the model stays within the free memory that the system reports, which only Linux does; `math.inf` is no limit. `progress` is a function of parts
-    done and parts in all, or True for a bar. Ctrl-C stops it. Models opened in one `engine` share its threads and memory
-    budget.
+    the model stays within the free memory that the system reports, less a margin; `math.inf` is no limit. `progress` is a
+    function of parts done and parts in all, or True for a bar. Ctrl-C stops it. Models opened in one `engine` share its
+    threads and memory budget.
 
     `context_length` is the maximum number of tokens of a session, at most the trained one; without it and with 0 it is the
     trained one, at most 8192. `threads` is at most 1024; without it and with 0 there is one per core. Larger values are a
@@ -156,8 +156,8 @@ def _bundled() -> str:
 class Engine:
     """Threads and a memory budget that several models share: `nestling.open(path, engine=engine)`.
 
-    The budget is in bytes. By default it is the free memory that the system reports, less a margin. Only Linux reports it;
-    on other systems there is no limit. `math.inf` means no limit, too.
+    The budget is in bytes. By default it is the free memory that the system reports, less a margin. `math.inf` means no
+    limit.
     """
 
     def __init__(self, *, memory_budget: float | None = None, threads: int | None = None) -> None:
