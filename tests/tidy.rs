@@ -25,6 +25,7 @@ const UNSAFE_FILES: &[&str] = &[
     "apps/c/src/session.rs",
     "apps/c/src/sized.rs",
     "apps/c/src/text.rs",
+    "apps/c/src/tokenizer.rs",
     "apps/c/src/version.rs",
     "apps/python/src/arrays.rs",
     "apps/cli/src/drivers.rs",
