@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack
 
-from . import _core
+from . import _core, _log
 from ._answer import Answer, whole
 from ._errors import AnswerError, CallerError, NestlingError
 from ._events import Finished
@@ -117,6 +117,7 @@ def _open(
     progress: Progress,
     cancel: _core.CancelToken,
 ) -> Model:
+    _log.follow()
     told = dict(options)
     engine = told.pop("engine", None)
     if engine is not None and not isinstance(engine, Engine):
@@ -358,6 +359,7 @@ class Session:
         Messages are a whole conversation, which becomes what the session holds.
         """
         told = written(options)
+        _log.follow()
         if isinstance(prompt, str):
             return Answer(self._session.generate_text(prompt, told))
         items: list[Any] = [] if isinstance(prompt, BYTES) else list(prompt)
@@ -418,6 +420,7 @@ class Chat:
 
     def send(self, message: str, **options: Unpack[Options]) -> Answer:
         """Says something as the user; the answer is part of the conversation as far as it comes."""
+        _log.follow()
         return Answer(self._chat.send(checked("message", message), written(options)))
 
     async def send_async(self, message: str, **options: Unpack[Options]) -> Answer:
@@ -435,6 +438,7 @@ class Chat:
 
     def reply_to_tools(self, results: Sequence[str], **options: Unpack[Options]) -> Answer:
         """Gives the results of the last answer's tool calls, in the order of the calls."""
+        _log.follow()
         return Answer(self._chat.reply_to_tools(texts("results", results), written(options)))
 
     def run(self, message: str, *, rounds: int = 8, **options: Unpack[Options]) -> Finished:
