@@ -106,11 +106,18 @@ def test_nothing_is_printed_unless_the_program_configures_it() -> None:
 
 def test_records_are_passed_on_before_the_interpreter_ends() -> None:
     code = """
-        logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format="%(name)s %(message)s")
-        generate()
+        import time
+        class Slow(logging.StreamHandler):
+            def emit(self, record):
+                time.sleep(0.3)
+                super().emit(record)
+
+        slow = Slow(sys.stdout)
+        logging.basicConfig(level=logging.DEBUG, handlers=[slow], format="%(name)s %(message)s")
         answers = [nestling.open(bundled, threads=1).generate("The sea", ignore_end=True) for _ in range(2)]
+        generate()
         """
-    for _ in range(8):
+    for _ in range(4):
         done = run(code)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         assert "nestling tokenizes a prompt bytes=9\n" in done.stdout
