@@ -30,6 +30,7 @@ pub extern "C" fn nestling_tokens_data(tokens: Option<&NestlingTokens>) -> *cons
 /// Returns the number of tokens.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_tokens_length(tokens: Option<&NestlingTokens>) -> usize {
+    // Default: NULL has no tokens.
     tokens.map_or(0, |tokens| tokens.tokens.len())
 }
 
@@ -106,6 +107,7 @@ pub unsafe extern "C" fn nestling_model_token_bytes(
 ) -> *const u8 {
     let found = model.and_then(|model| tokenizer(model).ok()?.token_bytes(token));
     if !length.is_null() {
+        // Default: a token without bytes has a length of 0.
         // SAFETY: not NULL, so a number can be written there, as the caller says.
         unsafe { length.write(found.map_or(0, <[u8]>::len)) };
     }
