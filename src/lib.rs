@@ -125,8 +125,8 @@ pub struct OpenOptions {
 ///
 /// The path is a `.nest` store, the directory of a Hugging Face checkpoint or, with the feature `convert`, a
 /// GGUF file, which runs in place. Memory use is limited to the system's free memory less a margin, and a
-/// larger store is streamed. There is no limit if the system does not report its free memory, which so far
-/// only Linux does.
+/// larger store is streamed. Linux, Android, macOS, iOS, Windows and FreeBSD report their free memory; elsewhere
+/// there is no limit.
 ///
 /// Damage of a store is an error. A GGUF file contains no checksums: its parts are compared with their first read
 /// while the model is open, and damage from before is not detected. The program `nestling` keeps these checksums

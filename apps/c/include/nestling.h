@@ -20,6 +20,9 @@
  * along with fork(): in a child, calls for the parent's handles are NESTLING_STATUS_STOPPED and freeing them does nothing; open
  * the model again there. fork() while another thread is in a call is not supported. The library stays loaded until the process ends.
  *
+ * Memory: Linux, Android, macOS, iOS, Windows and FreeBSD report their free memory, which is the default budget, less a
+ * margin. This was tested on Linux; for the other systems it was compiled, but not run.
+ *
  * Callbacks return: no exception, longjmp or pthread_exit may leave one.
  */
 
@@ -97,6 +100,9 @@ typedef enum nestling_event_kind {
     NESTLING_EVENT_KIND_END = 8,
     // A value that this header does not know.
     NESTLING_EVENT_KIND_OTHER = 9,
+    // A token of the prompt, if `prompt_logprobs` requests it: fields as for NESTLING_EVENT_KIND_TOKEN. `log_prob` is NAN
+    // for the prompt's first token. They precede all other events.
+    NESTLING_EVENT_KIND_PROMPT_TOKEN = 10,
 } nestling_event_kind;
 
 // Reason for the end of a generation.
@@ -143,6 +149,9 @@ typedef struct nestling_model nestling_model;
 // A token history and its computed state. One thread at a time may use it.
 typedef struct nestling_session nestling_session;
 
+// Tokens that the library returned; freed with nestling_tokens_free.
+typedef struct nestling_tokens nestling_tokens;
+
 // Hears of a line of the log, on the thread that it comes from, several at once perhaps. It must return soon and call
 // nothing of this library.
 typedef void (*nestling_log_callback)(void *user_data, enum nestling_log_level level, const char *line);
@@ -152,7 +161,7 @@ typedef struct nestling_engine_options {
     // sizeof of this struct.
     size_t size;
     // Memory budget of all models in bytes: weights, KV cache and scratch. 0 means the free memory that the system
-    // reports, less a margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit.
+    // reports, less a margin, or no limit if the system does not report it. UINT64_MAX means no limit.
     uint64_t memory_budget;
     // Number of compute threads, at most 1024; 0 means one per core.
     uint32_t threads;
@@ -207,8 +216,8 @@ typedef struct nestling_model_options {
     // NULL means "auto".
     const char *device;
     // Memory budget in bytes for weights, KV cache and scratch. 0 means the free memory that the system reports, less a
-    // margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit. Must be 0 with
-    // `engine`, like `threads`.
+    // margin, or no limit if the system does not report it. UINT64_MAX means no limit. Must be 0 with `engine`, like
+    // `threads`.
     uint64_t memory_budget;
     // GPU memory budget in bytes; 0 means all of it.
     uint64_t device_budget;
@@ -373,6 +382,13 @@ typedef struct nestling_generate_options {
     const struct nestling_logit_bias *logit_bias;
     // Number of biases; 0 means the model's own.
     size_t logit_bias_count;
+    // Index of the first prompt token that `prompt_logprobs` reports.
+    size_t prompt_logprobs_from;
+    // Number of likeliest tokens in `top` of each prompt token's event. From 0, each token of the prompt has an event with
+    // its `log_prob`, and the prompt is computed from there on even if it is cached; negative means no events.
+    int32_t prompt_logprobs;
+    // Unused; must be 0.
+    uint32_t reserved_end;
 } nestling_generate_options;
 
 // Log-probability of a token.
@@ -433,7 +449,8 @@ typedef struct nestling_event {
     const uint8_t *token_bytes;
     // Length of `token_bytes`.
     size_t token_bytes_length;
-    // Likeliest tokens, likeliest first, as many as `top_logprobs` requested; else NULL. They live as long as texts.
+    // Likeliest tokens, likeliest first, as many as `top_logprobs` or `prompt_logprobs` requested; else NULL. They live as
+    // long as texts. nestling_model_token_bytes returns their texts.
     const struct nestling_token_log_prob *top;
     // Length of `top`.
     size_t top_count;
@@ -662,6 +679,41 @@ enum nestling_status nestling_chat_reply_to_tools(const struct nestling_chat *ch
 enum nestling_status nestling_chat_transcript(const struct nestling_chat *chat,
                                               char **json,
                                               struct nestling_error **error);
+
+// Returns the token ids, which belong to the handle.
+const uint32_t *nestling_tokens_data(const struct nestling_tokens *tokens);
+
+// Returns the number of tokens.
+size_t nestling_tokens_length(const struct nestling_tokens *tokens);
+
+// Frees tokens; nothing for NULL.
+void nestling_tokens_free(struct nestling_tokens *tokens);
+
+// Encodes `length` bytes of UTF-8, which may contain zero bytes. With `add_special` not 0 the tokens that the model
+// expects before a text are added; with `parse_special` not 0 the texts of special tokens become these tokens.
+enum nestling_status nestling_model_encode(const struct nestling_model *model,
+                                           const char *text,
+                                           size_t length,
+                                           uint32_t add_special,
+                                           uint32_t parse_special,
+                                           struct nestling_tokens **tokens,
+                                           struct nestling_error **error);
+
+// Decodes tokens to UTF-8, without a zero at the end. Special tokens are left out unless `keep_special` is not 0. Bytes
+// that are no UTF-8 become U+FFFD. A token outside the vocabulary is NESTLING_STATUS_CALLER.
+enum nestling_status nestling_model_decode(const struct nestling_model *model,
+                                           const uint32_t *tokens,
+                                           size_t count,
+                                           uint32_t keep_special,
+                                           struct nestling_bytes **bytes,
+                                           struct nestling_error **error);
+
+// Returns the bytes of one token, such as one of `top`, possibly part of a character. They do not end with a zero, and
+// belong to the model. NULL and a length of 0 for a token outside the vocabulary, and for all tokens of a vocabulary whose
+// tokens have no bytes of their own. `length` must not be NULL.
+const uint8_t *nestling_model_token_bytes(const struct nestling_model *model,
+                                          uint32_t token,
+                                          size_t *length);
 
 #ifdef __cplusplus
 }  // extern "C"

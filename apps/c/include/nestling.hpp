@@ -320,6 +320,35 @@ public:
             [&](auto made, auto failed) { return nestling_model_engine(handle_.get(), made, failed); }));
     }
 
+    /* Tokens of a text: with what the model expects before it, and with the texts of special tokens as these. */
+    std::vector<std::uint32_t> encode(const std::string &text, bool add_special = false, bool parse_special = false) const
+    {
+        detail::handle<nestling_tokens, nestling_tokens_free> tokens(
+            detail::make<nestling_tokens>([&](auto made, auto failed) {
+                return nestling_model_encode(handle_.get(), text.data(), text.size(), add_special, parse_special, made, failed);
+            }));
+        const std::uint32_t *data = nestling_tokens_data(tokens.get());
+        return {data, data + nestling_tokens_length(tokens.get())};
+    }
+
+    std::string decode(const std::vector<std::uint32_t> &tokens, bool keep_special = false) const
+    {
+        detail::handle<nestling_bytes, nestling_bytes_free> bytes(
+            detail::make<nestling_bytes>([&](auto made, auto failed) {
+                return nestling_model_decode(handle_.get(), tokens.data(), tokens.size(), keep_special, made, failed);
+            }));
+        const std::uint8_t *data = nestling_bytes_data(bytes.get());
+        return {data, data + nestling_bytes_length(bytes.get())};
+    }
+
+    /* Bytes of one token, possibly part of a character; empty if it has none of its own. */
+    std::string token_bytes(std::uint32_t token) const
+    {
+        std::size_t length = 0;
+        const std::uint8_t *data = nestling_model_token_bytes(handle_.get(), token, &length);
+        return {data, data + length};
+    }
+
     void set_memory_budget(std::uint64_t bytes) const
     {
         detail::done([&](auto failed) { return nestling_model_set_memory_budget(handle_.get(), bytes, failed); });

@@ -35,7 +35,7 @@ pub struct NestlingEngineOptions {
     /// sizeof of this struct.
     pub size: usize,
     /// Memory budget of all models in bytes: weights, KV cache and scratch. 0 means the free memory that the system
-    /// reports, less a margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit.
+    /// reports, less a margin, or no limit if the system does not report it. UINT64_MAX means no limit.
     pub memory_budget: u64,
     /// Number of compute threads, at most 1024; 0 means one per core.
     pub threads: u32,

@@ -4,7 +4,7 @@
 use std::ffi::{CString, c_char};
 use std::ptr;
 
-use nestling::{Event, FinishReason, GenerationSummary};
+use nestling::{Event, FinishReason, GenerationSummary, TokenEvent};
 
 use crate::sized::SizedStruct;
 use crate::text::c_text;
@@ -34,6 +34,9 @@ pub enum NestlingEventKind {
     End = 8,
     /// A value that this header does not know.
     Other = 9,
+    /// A token of the prompt, if `prompt_logprobs` requests it: fields as for NESTLING_EVENT_KIND_TOKEN. `log_prob` is NAN
+    /// for the prompt's first token. They precede all other events.
+    PromptToken = 10,
 }
 
 /// Reason for the end of a generation.
@@ -118,7 +121,8 @@ pub struct NestlingEvent {
     pub token_bytes: *const u8,
     /// Length of `token_bytes`.
     pub token_bytes_length: usize,
-    /// Likeliest tokens, likeliest first, as many as `top_logprobs` requested; else NULL. They live as long as texts.
+    /// Likeliest tokens, likeliest first, as many as `top_logprobs` or `prompt_logprobs` requested; else NULL. They live as
+    /// long as texts. nestling_model_token_bytes returns their texts.
     pub top: *const NestlingTokenLogProb,
     /// Length of `top`.
     pub top_count: usize,
@@ -175,16 +179,11 @@ impl EventTexts {
         match event {
             Event::Token(token) => {
                 told.kind = NestlingEventKind::Token;
-                told.token = token.token;
-                // Default: it was not requested.
-                told.log_prob = token.log_prob.unwrap_or(f32::NAN);
-                self.token_bytes = token.bytes;
-                let pairs = token.top.into_iter();
-                self.top = pairs
-                    .map(|(token, log_prob)| NestlingTokenLogProb { token, log_prob })
-                    .collect();
-                (told.token_bytes, told.token_bytes_length) = list(&self.token_bytes);
-                (told.top, told.top_count) = list(&self.top);
+                self.hold_token(&mut told, token);
+            }
+            Event::PromptToken(token) => {
+                told.kind = NestlingEventKind::PromptToken;
+                self.hold_token(&mut told, token);
             }
             Event::Text(text) => {
                 told.kind = NestlingEventKind::Text;
@@ -216,6 +215,18 @@ impl EventTexts {
         (told.text, told.id, told.name) = (at(&self.text), at(&self.id), at(&self.name));
         told.text_length = self.text.as_ref().map_or(0, |text| text.as_bytes().len());
         told
+    }
+
+    fn hold_token(&mut self, told: &mut NestlingEvent, token: TokenEvent) {
+        told.token = token.token;
+        // Default: it was not requested.
+        told.log_prob = token.log_prob.unwrap_or(f32::NAN);
+        self.token_bytes = token.bytes;
+        let pairs = token.top.into_iter();
+        self.top =
+            pairs.map(|(token, log_prob)| NestlingTokenLogProb { token, log_prob }).collect();
+        (told.token_bytes, told.token_bytes_length) = list(&self.token_bytes);
+        (told.top, told.top_count) = list(&self.top);
     }
 }
 

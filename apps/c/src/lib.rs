@@ -17,6 +17,7 @@ mod owner;
 mod session;
 mod sized;
 mod text;
+mod tokenizer;
 mod version;
 
 pub use cancel::*;
@@ -30,6 +31,7 @@ pub use model::*;
 pub use options::*;
 pub use session::*;
 pub use text::nestling_string_free;
+pub use tokenizer::*;
 pub use version::nestling_version;
 
 /// Threads of C share handles.
@@ -43,5 +45,6 @@ const _: () = {
     is_shared::<NestlingGeneration>();
     is_shared::<NestlingCancel>();
     is_shared::<NestlingBytes>();
+    is_shared::<NestlingTokens>();
     is_shared::<NestlingError>();
 };

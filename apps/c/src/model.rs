@@ -58,8 +58,8 @@ pub struct NestlingModelOptions {
     /// NULL means "auto".
     pub device: *const c_char,
     /// Memory budget in bytes for weights, KV cache and scratch. 0 means the free memory that the system reports, less a
-    /// margin, or no limit if the system does not report it: only Linux does. UINT64_MAX means no limit. Must be 0 with
-    /// `engine`, like `threads`.
+    /// margin, or no limit if the system does not report it. UINT64_MAX means no limit. Must be 0 with `engine`, like
+    /// `threads`.
     pub memory_budget: u64,
     /// GPU memory budget in bytes; 0 means all of it.
     pub device_budget: u64,

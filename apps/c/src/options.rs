@@ -126,6 +126,13 @@ pub struct NestlingGenerateOptions {
     pub logit_bias: *const NestlingLogitBias,
     /// Number of biases; 0 means the model's own.
     pub logit_bias_count: usize,
+    /// Index of the first prompt token that `prompt_logprobs` reports.
+    pub prompt_logprobs_from: usize,
+    /// Number of likeliest tokens in `top` of each prompt token's event. From 0, each token of the prompt has an event with
+    /// its `log_prob`, and the prompt is computed from there on even if it is cached; negative means no events.
+    pub prompt_logprobs: i32,
+    /// Unused; must be 0.
+    pub reserved_end: u32,
 }
 
 // SAFETY: `repr(C)`, the size first, then numbers and pointers.
@@ -178,6 +185,9 @@ unsafe impl SizedStruct for NestlingGenerateOptions {
             stop_token_count: 0,
             logit_bias: std::ptr::null(),
             logit_bias_count: 0,
+            prompt_logprobs_from: 0,
+            prompt_logprobs: -1,
+            reserved_end: 0,
         }
     }
 }
@@ -209,6 +219,8 @@ impl NestlingGenerateOptions {
             token_events: self.token_events != 0,
             ignore_end: self.ignore_end != 0,
             level: model::level(self.level)?,
+            prompt_logprobs: usize::try_from(self.prompt_logprobs).ok(),
+            prompt_logprobs_from: self.prompt_logprobs_from,
             deadline: (self.deadline_ms > 0).then(|| Duration::from_millis(self.deadline_ms)),
             priority: i8::try_from(self.priority)
                 .map_err(|_| Failure::caller(format!("priority: {}", self.priority)))?,

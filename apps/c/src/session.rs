@@ -211,6 +211,12 @@ pub struct NestlingBytes {
     bytes: Vec<u8>,
 }
 
+impl NestlingBytes {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+}
+
 /// The bytes; they belong to the handle.
 #[unsafe(no_mangle)]
 pub extern "C" fn nestling_bytes_data(bytes: Option<&NestlingBytes>) -> *const u8 {

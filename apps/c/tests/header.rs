@@ -18,7 +18,7 @@ fn snake(name: &str) -> String {
 }
 
 /// Files in the order in which a reader of the header needs them.
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "version",
     "error",
     "text",
@@ -31,6 +31,7 @@ const FILES: [&str; 12] = [
     "generation",
     "session",
     "chat",
+    "tokenizer",
 ];
 
 fn made() -> String {

@@ -15,6 +15,7 @@ mod event;
 mod gather;
 mod generation;
 mod hub;
+mod log;
 mod model;
 mod notify;
 mod opening;
@@ -39,6 +40,8 @@ mod _core {
     use crate::generation::Generation;
     #[pymodule_export]
     use crate::hub::{HubPaths, fetch};
+    #[pymodule_export]
+    use crate::log::{LogQueue, set_log_level};
     #[pymodule_export]
     use crate::model::Model;
     #[pymodule_export]

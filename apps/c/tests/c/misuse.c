@@ -39,6 +39,7 @@ static void nothing_for_null(void)
     nestling_error_free(NULL);
     nestling_string_free(NULL);
     nestling_bytes_free(NULL);
+    nestling_tokens_free(NULL);
     nestling_cancel_free(NULL);
     nestling_cancel_cancel(NULL);
     nestling_engine_free(NULL);
@@ -53,6 +54,8 @@ static void nothing_for_null(void)
     nestling_generate_options_init(NULL, 0);
     WRONG(nestling_error_status(NULL) != NESTLING_STATUS_OK || *nestling_error_text(NULL) != 0);
     WRONG(nestling_bytes_data(NULL) != NULL || nestling_bytes_length(NULL) != 0);
+    WRONG(nestling_tokens_data(NULL) != NULL || nestling_tokens_length(NULL) != 0);
+    WRONG(nestling_model_token_bytes(NULL, 0, NULL) != NULL);
     WRONG(*nestling_version() == 0);
 }
 
@@ -65,6 +68,8 @@ static void handles_that_are_null(nestling_model *model, nestling_session *sessi
     nestling_generation *answer;
     nestling_chat *talk;
     nestling_bytes *bytes;
+    nestling_tokens *tokens;
+    const uint32_t unknown = UINT32_MAX;
     nestling_engine_status engine_status = {.size = sizeof engine_status};
     nestling_model_status model_status = {.size = sizeof model_status};
     nestling_event event = {.size = sizeof event};
@@ -97,6 +102,14 @@ static void handles_that_are_null(nestling_model *model, nestling_session *sessi
     REFUSED(nestling_session_snapshot(NULL, 1, &bytes, &error));
     REFUSED(nestling_session_snapshot(session, 1, NULL, &error));
     REFUSED(nestling_model_restore(NULL, (const uint8_t *)"x", 1, &other, &error));
+    REFUSED(nestling_model_encode(NULL, "x", 1, 0, 0, &tokens, &error));
+    REFUSED(nestling_model_encode(model, NULL, 1, 0, 0, &tokens, &error));
+    REFUSED(nestling_model_encode(model, "\xff", 1, 0, 0, &tokens, &error));
+    REFUSED(nestling_model_encode(model, "x", 1, 0, 0, NULL, &error));
+    REFUSED(nestling_model_decode(NULL, &unknown, 1, 0, &bytes, &error));
+    REFUSED(nestling_model_decode(model, &unknown, 1, 0, &bytes, &error));
+    REFUSED(nestling_model_decode(model, NULL, 1, 0, &bytes, &error));
+    WRONG(tokens != NULL);
     REFUSED(nestling_chat_new(NULL, NULL, &talk, &error));
     REFUSED(nestling_chat_send(NULL, "x", NULL, &answer, &error));
     REFUSED(nestling_chat_send(chat, NULL, NULL, &answer, &error));

@@ -1,4 +1,4 @@
-// Texts with a zero byte are refused, which C would cut off there: zero MODEL.
+// Texts with a zero byte are refused where C would cut them off, and become tokens and texts again: zero MODEL.
 #include "common.hpp"
 
 static int failures;
@@ -30,6 +30,8 @@ int main(int count, char **arguments)
         refused("message", [&] { chat.send(text); });
         refused("results", [&] { chat.reply_to_tools({text}); });
         refused("path", [&] { nestling::model other(std::string(arguments[1]) + text); });
+        failures += model.decode(model.encode(text)) != text;
+        failures += model.token_bytes(model.encode("a")[0]).empty() || !model.token_bytes(UINT32_MAX).empty();
         return failures > 0 || session.length() != 0;
     });
 }

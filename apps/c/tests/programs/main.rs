@@ -183,6 +183,16 @@ fn a_text_with_a_zero_byte_is_refused_in_cpp() {
     run(Command::new(program).arg(tiny()));
 }
 
+/// Prompts of a model with experts and of a dense one, and of the bundled one with its larger vocabulary.
+#[test]
+fn texts_become_tokens_and_prompts_have_log_probabilities() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(folder.path(), "tests/c/tokens.c", CHECKED);
+    for model in [model(), tiny(), dense()] {
+        run(Command::new(&program).arg(model));
+    }
+}
+
 /// Names of the global symbols that a library defines.
 #[cfg(target_os = "linux")]
 fn symbols(library: &Path, flags: &[&str]) -> Vec<String> {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack
 
-from . import _core
+from . import _core, _log
 from ._answer import Answer, whole
 from ._errors import AnswerError, CallerError, NestlingError
 from ._events import Finished
@@ -83,9 +83,9 @@ def open(
 
     What `hf:owner/name[:file][@revision]` names is downloaded unless it is here: of a store the sections that `level` needs;
     GGUF files and checkpoints run as they are. Without a path it is the small model of the package `nestling-storyteller`. Budgets are bytes; without one for memory
-    the model stays within the free memory that the system reports, which only Linux does; `math.inf` is no limit. `progress` is a function of parts
-    done and parts in all, or True for a bar. Ctrl-C stops it. Models opened in one `engine` share its threads and memory
-    budget.
+    the model stays within the free memory that the system reports, less a margin; `math.inf` is no limit. `progress` is a
+    function of parts done and parts in all, or True for a bar. Ctrl-C stops it. Models opened in one `engine` share its
+    threads and memory budget.
 
     `context_length` is the maximum number of tokens of a session, at most the trained one; without it and with 0 it is the
     trained one, at most 8192. `threads` is at most 1024; without it and with 0 there is one per core. Larger values are a
@@ -117,6 +117,7 @@ def _open(
     progress: Progress,
     cancel: _core.CancelToken,
 ) -> Model:
+    _log.follow()
     told = dict(options)
     engine = told.pop("engine", None)
     if engine is not None and not isinstance(engine, Engine):
@@ -156,8 +157,8 @@ def _bundled() -> str:
 class Engine:
     """Threads and a memory budget that several models share: `nestling.open(path, engine=engine)`.
 
-    The budget is in bytes. By default it is the free memory that the system reports, less a margin. Only Linux reports it;
-    on other systems there is no limit. `math.inf` means no limit, too.
+    The budget is in bytes. By default it is the free memory that the system reports, less a margin. `math.inf` means no
+    limit.
     """
 
     def __init__(self, *, memory_budget: float | None = None, threads: int | None = None) -> None:
@@ -358,6 +359,7 @@ class Session:
         Messages are a whole conversation, which becomes what the session holds.
         """
         told = written(options)
+        _log.follow()
         if isinstance(prompt, str):
             return Answer(self._session.generate_text(prompt, told))
         items: list[Any] = [] if isinstance(prompt, BYTES) else list(prompt)
@@ -418,6 +420,7 @@ class Chat:
 
     def send(self, message: str, **options: Unpack[Options]) -> Answer:
         """Says something as the user; the answer is part of the conversation as far as it comes."""
+        _log.follow()
         return Answer(self._chat.send(checked("message", message), written(options)))
 
     async def send_async(self, message: str, **options: Unpack[Options]) -> Answer:
@@ -435,6 +438,7 @@ class Chat:
 
     def reply_to_tools(self, results: Sequence[str], **options: Unpack[Options]) -> Answer:
         """Gives the results of the last answer's tool calls, in the order of the calls."""
+        _log.follow()
         return Answer(self._chat.reply_to_tools(texts("results", results), written(options)))
 
     def run(self, message: str, *, rounds: int = 8, **options: Unpack[Options]) -> Finished:

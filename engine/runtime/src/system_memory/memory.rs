@@ -2,6 +2,7 @@
 
 use super::SystemFiles;
 use super::groups::{self, Limit};
+use super::machine::Machine;
 
 /// Divisor of the free memory: one part in `MARGIN` is left to other programs.
 const MARGIN: u64 = 10;
@@ -22,16 +23,11 @@ pub struct MemoryState {
 }
 
 impl MemoryState {
-    /// Reads the current state. Returns `None` if the system does not report it. Only Linux is supported so
-    /// far.
+    /// Reads the current state. Linux and Android report it in `files`; macOS, iOS, Windows and FreeBSD in
+    /// calls, made only for the files of this machine. Returns `None` on other systems and on failure.
     pub fn read(files: &SystemFiles) -> Option<Self> {
-        let info = files.read("/proc/meminfo")?;
-        let of = |name: &str| -> Option<u64> {
-            let line = info.lines().find_map(|line| line.strip_prefix(name))?;
-            let kibibytes = line.trim_start_matches(':').trim().strip_suffix("kB")?;
-            kibibytes.trim().parse::<u64>().ok()?.checked_mul(1024)
-        };
-        let (total_bytes, available_bytes) = (of("MemTotal")?, of("MemAvailable")?);
+        let native = || if files.are_this_machine() { native() } else { None };
+        let Machine { total_bytes, available_bytes } = of_files(files).or_else(native)?;
         Some(Self { total_bytes, available_bytes, group: groups::tightest(files) })
     }
 
@@ -47,30 +43,23 @@ impl MemoryState {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Reads `/proc/meminfo`.
+fn of_files(files: &SystemFiles) -> Option<Machine> {
+    let info = files.read("/proc/meminfo")?;
+    let of = |name: &str| -> Option<u64> {
+        let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+        let kibibytes = line.trim_start_matches(':').trim().strip_suffix("kB")?;
+        kibibytes.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Some(Machine { total_bytes: of("MemTotal")?, available_bytes: of("MemAvailable")? })
+}
 
-    #[test]
-    fn what_is_free_less_a_margin() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("proc")).unwrap();
-        let text = "MemTotal:       24684084 kB\nMemFree: 1 kB\nMemAvailable:   20000000 kB\n";
-        std::fs::write(root.path().join("proc/meminfo"), text).unwrap();
-        let state = MemoryState::read(&SystemFiles::below(root.path())).unwrap();
-        assert_eq!(state.available_bytes, 20_000_000 * 1024);
-        assert_eq!(state.default_budget(), 18_000_000 * 1024);
-        let group = Some(Limit { limit_bytes: 2 << 30, free_bytes: 1 << 30 });
-        let state = MemoryState { group, ..state };
-        assert_eq!(state.default_budget(), (1 << 30) - (256 << 20));
-        let tiny = Limit { limit_bytes: 2 << 20, free_bytes: 1 << 20 };
-        let state = MemoryState { group: Some(tiny), ..state };
-        assert_eq!(state.default_budget(), 1 << 19);
-    }
+#[cfg(any(windows, target_os = "macos", target_os = "ios", target_os = "freebsd"))]
+fn native() -> Option<Machine> {
+    super::native::read()
+}
 
-    #[test]
-    fn a_silent_system_gives_no_number() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(MemoryState::read(&SystemFiles::below(root.path())), None);
-    }
+#[cfg(not(any(windows, target_os = "macos", target_os = "ios", target_os = "freebsd")))]
+fn native() -> Option<Machine> {
+    None
 }

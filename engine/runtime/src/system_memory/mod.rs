@@ -3,7 +3,14 @@
 //! The library reads them only when a program, or the facade on its behalf, calls these functions.
 
 mod groups;
+mod machine;
 mod memory;
+#[cfg(any(test, windows, target_os = "macos", target_os = "ios", target_os = "freebsd"))]
+mod native;
+#[cfg(target_os = "ios")]
+mod process;
+#[cfg(test)]
+mod tests;
 
 pub use groups::Limit;
 pub use memory::MemoryState;
@@ -28,6 +35,11 @@ impl SystemFiles {
     /// Creates a reader whose root directory is `root`.
     pub fn below(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
+    }
+
+    /// Returns true if these are the files of this machine, and not those of a test.
+    fn are_this_machine(&self) -> bool {
+        self.root == Path::new("/")
     }
 
     /// Reads the text of the file at an absolute `path`, relative to the root. Returns `None` if it cannot be
