@@ -19,7 +19,7 @@ fn refusal(result: Result<(), EngineError>) -> String {
 fn refusals<B: Backend>(mut backend: B) -> Vec<String> {
     let weights = MatrixWeights::Float(FloatMatrix::from_f32(3, 4, &[0.5; 12]).unwrap());
     let matrix = backend.upload_matrix(&weights, ActivationMode::Float).unwrap();
-    let linear = [Linear::<B> { matrix, bias: None }];
+    let linear = [Linear::<B>::new(matrix, None)];
     let [short, norm] = [3, 4].map(|length| backend.upload_floats(&vec![1.0; length]).unwrap());
     let [mut x, mut wide, mut out, mut narrow] =
         [4, 4, 3, 2].map(|cols| backend.buffer(2, cols).unwrap());

@@ -134,9 +134,10 @@ impl RankLink {
     }
 }
 
+/// Copies floats in the byte order of the ranks, which are the same program.
 fn copy_floats(bytes: &[u8], out: &mut [f32]) {
-    let floats = bytes.as_chunks::<4>().0;
-    out.iter_mut().zip(floats).for_each(|(out, bytes)| *out = f32::from_ne_bytes(*bytes));
+    let out: &mut [u8] = bytemuck::cast_slice_mut(out);
+    out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = *byte);
 }
 
 fn check_length(rank: usize, expected: usize, found: usize) -> Result<(), EngineError> {

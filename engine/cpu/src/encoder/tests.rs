@@ -280,7 +280,7 @@ fn head_results<B: Backend>(
     normed: &B::Buffer,
     logits: &mut B::Buffer,
 ) -> [(&'static str, Vec<f32>); 3] {
-    let head = [Linear { matrix: embedding, bias: None }];
+    let head = [Linear::new(embedding, None)];
     enc.matmul(&head, levels, normed, Write::Set, logits).unwrap();
     let products = block_on(enc.read(logits)).unwrap();
     enc.write_rows(&noise(50, 37), &[1], logits).unwrap();

@@ -87,7 +87,7 @@ fn a_row_does_not_depend_on_its_neighbours_or_their_levels() {
     let (rows, cols) = (33, 65);
     let matrix = MatrixWeights::Nested(nested(rows, cols, Layout::Tile16));
     let matrix = ReferenceMatrix::new(matrix, ActivationMode::Int8);
-    let weights = Linear::<Reference> { matrix, bias: None };
+    let weights = Linear::<Reference>::new(matrix, None);
     let x = buffer(3, cols, 2);
     let mixed = linear(&weights, &[Level::L2, Level::L8, Level::L2], &x).unwrap();
     for (row, level) in [Level::L2, Level::L8, Level::L2].into_iter().enumerate() {
@@ -231,7 +231,7 @@ fn sizes_that_differ_are_errors() {
     assert!(encoder.write(&[0.0; 9], &mut out).is_err());
     let matrix = MatrixWeights::Float(FloatMatrix::from_f32(3, 7, &[0.0; 21]).unwrap());
     let matrix = ReferenceMatrix::new(matrix, ActivationMode::Float);
-    let weights = Linear::<Reference> { matrix, bias: None };
+    let weights = Linear::<Reference>::new(matrix, None);
     assert!(
         encoder
             .matmul(std::slice::from_ref(&weights), &[Level::L8; 2], &x, Write::Add, &mut out)
