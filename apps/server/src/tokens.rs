@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
+use nestling::engine::text::{EncodeOptions, SpecialText, TextError, Tokenizer};
 use nestling::{EngineError, Model};
 use serde_json::{Value, json};
 
@@ -45,7 +45,10 @@ pub(crate) async fn tokenize(
     let options = EncodeOptions { add_special_tokens, special_text: SpecialText::Parse };
     let work = move || {
         let tokens = tokenizer(&served.model)?.encode(&text, options);
-        let tokens = tokens.map_err(|error| ApiError::invalid("prompt", error.to_string()))?;
+        let tokens = tokens.map_err(|error| match error {
+            TextError::OutOfMemory { .. } => ApiError::busy(error.to_string()),
+            error => ApiError::invalid("prompt", error.to_string()),
+        })?;
         let answer = json!({
             "tokens": tokens, "count": tokens.len(), "max_model_len": served.model.context_length(),
         });

@@ -30,6 +30,10 @@ impl Tool {
         Ok(Self { name: name.to_owned(), parameters: with_options(parameters)?.schema })
     }
 
+    pub fn parameters(&self) -> &Value {
+        &self.parameters
+    }
+
     pub fn arguments(&self) -> CheckedGrammar {
         CheckedGrammar::assembled(CallGrammar::arguments_alone(self), "a tool's parameters")
     }

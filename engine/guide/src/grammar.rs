@@ -4,6 +4,7 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 use crate::error::GuideError;
+use crate::json_ending::JsonBounds;
 use crate::limits::{
     CHOICE_BYTES_MAX, CHOICES_MAX, DEPTH_MAX, GRAMMAR_BYTES_MAX, LARK_BRACKETS_MAX,
     LARK_DEFINITIONS_MAX, REGEX_BYTES_MAX, REPEAT_MAX,
@@ -33,20 +34,23 @@ pub(crate) struct CheckedGrammar {
     pub grammar: TopLevelGrammar,
     /// Source of the grammar, quoted in error messages.
     pub what: &'static str,
+    /// Bounds of numbers, if the text is JSON.
+    pub json: Option<JsonBounds>,
 }
 
 impl CheckedGrammar {
     pub fn json_schema(schema: &Value) -> Result<Self, GuideError> {
+        let json = Some(JsonBounds::of([schema]));
         let NarrowedSchema { schema, is_narrowed } = with_options(schema)?;
         let what = if is_narrowed { NARROWED } else { SCHEMA };
-        Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), what })
+        Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), what, json })
     }
 
     pub fn regex(regex: &str) -> Result<Self, GuideError> {
         GuideError::check("bytes of a regular expression", regex.len(), REGEX_BYTES_MAX)?;
         check_text(regex)?;
         let grammar = TopLevelGrammar::from_regex(regex);
-        Ok(Self { grammar, what: "the regular expression" })
+        Ok(Self { grammar, what: "the regular expression", json: None })
     }
 
     pub fn lark(grammar: &str) -> Result<Self, GuideError> {
@@ -54,7 +58,7 @@ impl CheckedGrammar {
         check_text(grammar)?;
         check_definitions(grammar)?;
         let grammar = TopLevelGrammar::from_lark(grammar.to_owned());
-        Ok(Self { grammar, what: "the grammar" })
+        Ok(Self { grammar, what: "the grammar", json: None })
     }
 
     pub fn choices(choices: &[String]) -> Result<Self, GuideError> {
@@ -67,12 +71,12 @@ impl CheckedGrammar {
         }
         let texts: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
         let grammar = TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")));
-        Ok(Self { grammar, what: "the choices" })
+        Ok(Self { grammar, what: "the choices", json: None })
     }
 
     /// Creates a grammar that was assembled from checked parts.
     pub fn assembled(grammar: String, what: &'static str) -> Self {
-        Self { grammar: TopLevelGrammar::from_lark(grammar), what }
+        Self { grammar: TopLevelGrammar::from_lark(grammar), what, json: None }
     }
 }
 

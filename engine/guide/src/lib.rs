@@ -50,6 +50,10 @@
 //! A `format` that JSON Schema does not define, such as `int32`, constrains nothing, as the specification says.
 //! Neither does a `maxLength` above [`limits::COUNTED_LENGTH_MAX`], because the limit on tokens ends such a text.
 //!
+//! An answer under a schema draws to an end: numbers have at most [`limits::NUMBER_DIGITS`] digits in a row unless the schema
+//! has longer ones, and within the last tokens before the limit ([`limits::CLOSING_TOKENS`]) the value is closed. What the
+//! grammar requires always stays possible.
+//!
 //! The grammar engine is `llguidance`. It sees tokens as the bytes that
 //! [`nestling_text::Tokenizer::token_bytes`] returns, and tokenizes text with the same tokenizer.
 
@@ -60,6 +64,8 @@ mod gbnf_lark;
 mod gbnf_terminals;
 mod grammar;
 mod guide;
+mod json_ending;
+mod json_scan;
 pub mod limits;
 mod matcher;
 mod schema_check;

@@ -57,6 +57,19 @@ pub const MULTIPLE_MAX: u64 = 100_000;
 /// Maximum number of patterns that apply to one value: their automaton has up to the product of their states.
 pub const CONJOINED_PATTERNS_MAX: usize = 8;
 
+/// Maximum number of digits in a row in a number, where the schema has no longer one and the grammar allows to end
+/// it. Integers of 64 bits and the shortest text of each float fit.
+pub const NUMBER_DIGITS: usize = 20;
+
+/// Maximum number of digits in an exponent.
+pub const EXPONENT_DIGITS: usize = 2;
+
+/// Part of an answer's limit on tokens in which JSON is closed, one in so many, up to [`CLOSING_TOKENS`].
+pub const CLOSING_SHARE: usize = 8;
+
+/// Maximum number of tokens before an answer's limit in which JSON is closed.
+pub const CLOSING_TOKENS: usize = 64;
+
 /// Maximum number of characters in a part of a GBNF grammar that becomes one terminal, repetitions included.
 pub(crate) const TERMINAL_CHARS_MAX: u64 = 20_000;
 

@@ -1,5 +1,7 @@
 //! Matching of one answer against a grammar.
 
+use std::sync::Arc;
+
 use llguidance::Matcher;
 use llguidance::api::{GrammarInit, TopLevelGrammar};
 use llguidance::earley::lexerspec::LexerSpec;
@@ -7,26 +9,34 @@ use nestling_runtime::{Constraint, ConstraintError, Starts, TokenMask, Writes};
 
 use crate::error::GuideError;
 use crate::grammar::CheckedGrammar;
+use crate::json_ending::{JsonBounds, JsonEnding};
+use crate::json_scan::TokenKinds;
 use crate::limits::{COMPILE_FUEL, COMPILE_STACK_BYTES, parser_limits};
 use crate::vocabulary::Vocabulary;
 
 /// A grammar compiled for a vocabulary, in its initial state.
 #[derive(Clone)]
-pub(crate) struct CompiledGrammar(Matcher);
+pub(crate) struct CompiledGrammar {
+    matcher: Matcher,
+    kinds: Arc<TokenKinds>,
+    json: Option<JsonBounds>,
+}
 
 impl CompiledGrammar {
     /// # Errors
     /// Fails with [`GuideError::NotCompiled`] and the message of the grammar engine.
     pub fn new(grammar: &CheckedGrammar, vocabulary: &Vocabulary) -> Result<Self, GuideError> {
-        let CheckedGrammar { grammar, what } = grammar;
+        let CheckedGrammar { grammar, what, json } = grammar;
         let compile = || compile(grammar.clone(), vocabulary);
-        with_stack(compile).map(Self).map_err(|reason| GuideError::not_compiled(what, &reason))
+        let matcher =
+            with_stack(compile).map_err(|reason| GuideError::not_compiled(what, &reason))?;
+        Ok(Self { matcher, kinds: Arc::clone(&vocabulary.kinds), json: *json })
     }
 
     /// Creates the matcher of an answer. It shares no state with other answers, so that they do not wait for
     /// each other.
     pub fn begin(&self) -> Matcher {
-        self.0.deep_clone()
+        self.matcher.deep_clone()
     }
 }
 
@@ -88,12 +98,23 @@ pub(crate) struct GrammarConstraint {
     compiled: CompiledGrammar,
     manner: GrammarMode,
     has_begun: bool,
+    /// Preferences, if the text is JSON.
+    ending: Option<JsonEnding>,
 }
 
 impl GrammarConstraint {
     pub fn new(compiled: &CompiledGrammar, manner: GrammarMode) -> Self {
         let (matcher, compiled) = (compiled.begin(), compiled.clone());
-        Self { matcher, compiled, manner, has_begun: false }
+        let ending = compiled.json.map(|json| JsonEnding::new(Arc::clone(&compiled.kinds), json));
+        Self { matcher, compiled, manner, has_begun: false, ending }
+    }
+
+    /// Returns true if the grammar allows no more text.
+    fn is_stopped(&self) -> Result<bool, ConstraintError> {
+        match self.matcher.get_error() {
+            Some(error) => Err(failed(error)),
+            None => Ok(self.matcher.is_stopped()),
+        }
     }
 }
 
@@ -116,25 +137,33 @@ impl Constraint for GrammarConstraint {
     fn start(&mut self, _: Option<&str>) -> Result<bool, ConstraintError> {
         if std::mem::replace(&mut self.has_begun, true) {
             self.matcher = self.compiled.begin();
+            self.ending.iter_mut().for_each(JsonEnding::restart);
         }
         Ok(true)
     }
 
+    fn set_tokens_left(&mut self, tokens: usize) {
+        self.ending.iter_mut().for_each(|ending| ending.set_tokens_left(tokens));
+    }
+
     fn mask(&mut self, mask: &mut TokenMask) -> Result<(), ConstraintError> {
-        if self.is_done()? {
+        if self.is_stopped()? {
             return Ok(());
         }
         let allowed = self.matcher.compute_mask().map_err(failed)?;
-        mask.set_words(allowed.as_slice());
+        let preferred = self.ending.as_ref().and_then(|ending| ending.preferred(&allowed));
+        mask.set_words(preferred.as_ref().unwrap_or(&allowed).as_slice());
         Ok(())
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
-        self.matcher.consume_token(token).map_err(failed)
+        self.matcher.consume_token(token).map_err(failed)?;
+        self.ending.iter_mut().for_each(|ending| ending.accept(token));
+        Ok(())
     }
 
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
-        if self.is_done()? {
+        if self.is_stopped()? {
             return Ok(Vec::new());
         }
         let tokens = self.matcher.compute_ff_tokens();
@@ -145,13 +174,11 @@ impl Constraint for GrammarConstraint {
     }
 
     fn may_end(&mut self) -> Result<bool, ConstraintError> {
-        Ok(self.is_done()? || self.matcher.is_accepting().map_err(failed)?)
+        Ok(self.is_stopped()? || self.matcher.is_accepting().map_err(failed)?)
     }
 
     fn is_done(&mut self) -> Result<bool, ConstraintError> {
-        match self.matcher.get_error() {
-            Some(error) => Err(failed(error)),
-            None => Ok(self.matcher.is_stopped()),
-        }
+        let ends_value = self.ending.as_ref().is_some_and(JsonEnding::ends_value);
+        Ok(self.is_stopped()? || ends_value && self.may_end()?)
     }
 }

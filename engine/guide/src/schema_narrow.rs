@@ -63,8 +63,12 @@ pub(crate) struct NarrowedSchema {
 /// grows too large.
 pub(crate) fn narrowed(schema: &Value) -> Result<NarrowedSchema, GuideError> {
     let root = resolved(schema)?;
-    let mut narrow =
-        Narrow { work: SchemaRewrite::new(&root), known: BTreeMap::new(), open: VecDeque::new() };
+    let mut narrow = Narrow {
+        work: SchemaRewrite::new(&root),
+        known: BTreeMap::new(),
+        open: VecDeque::new(),
+        bounds_formats: !restricts_texts(&root),
+    };
     let mut schema = narrow.schema(&root, 0)?;
     let mut definitions = Map::new();
     while let Some((name, target)) = narrow.open.pop_front() {
@@ -84,6 +88,8 @@ struct Narrow<'a> {
     /// Names of definitions, keyed by reference.
     known: BTreeMap<String, String>,
     open: VecDeque<(String, String)>,
+    /// True if the parts of texts with a format are bounded.
+    bounds_formats: bool,
 }
 
 impl Narrow<'_> {
@@ -151,8 +157,14 @@ impl Narrow<'_> {
                     more.push(pattern.into());
                     return Ok(());
                 }
-                Some(name) => name,
-                None => value.clone(),
+                name => {
+                    let bound = format_bound(name.as_ref().unwrap_or(value));
+                    if let Some(pattern) = bound.filter(|_| self.bounds_formats) {
+                        self.work.is_narrowed = true;
+                        more.push(json!({ "pattern": pattern }));
+                    }
+                    name.unwrap_or_else(|| value.clone())
+                }
             },
             _ if PLAIN.contains(&key) => whole_number(value),
             _ if UNKNOWN.contains(&key) => {
@@ -463,4 +475,27 @@ fn format(name: &Value) -> Option<Value> {
         "regex" => json!({"pattern": "^[0-9A-Za-z _]*$"}),
         _ => return None,
     })
+}
+
+/// Returns a pattern that bounds the parts of a format after which a text cannot end, so that it draws to an end.
+fn format_bound(name: &Value) -> Option<&'static str> {
+    Some(match name.as_str()? {
+        "date-time" | "time" => r"^[^.]*([.][0-9]{1,9}[^0-9].*)?$",
+        "duration" => "^([PT]|[0-9]{1,9}[A-Z])*$",
+        "email" => "^[^@]{1,64}@",
+        "uri" => "^[^:]{1,16}:",
+        _ => return None,
+    })
+}
+
+/// Returns whether a schema restricts texts by other means than formats, which lifts the bounds of formats.
+fn restricts_texts(schema: &Value) -> bool {
+    let keys = ["minLength", "maxLength", "pattern"];
+    match schema {
+        Value::Array(items) => items.iter().any(restricts_texts),
+        Value::Object(map) => {
+            map.iter().any(|(key, value)| keys.contains(&key.as_str()) || restricts_texts(value))
+        }
+        _ => false,
+    }
 }

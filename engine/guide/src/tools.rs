@@ -13,6 +13,7 @@ use crate::call_grammar::{CallGrammar, Tool};
 use crate::error::GuideError;
 use crate::grammar::{CheckedGrammar, with_options};
 use crate::guide::{CompiledGrammars, unavailable};
+use crate::json_ending::JsonBounds;
 use crate::limits::{COMPILED_MAX, TOOLS_MAX};
 use crate::matcher::{CompiledGrammar, GrammarConstraint, GrammarMode};
 use crate::vocabulary::Vocabulary;
@@ -129,7 +130,9 @@ impl ToolGuide {
             known.clear();
         }
         let made = known.entry(text).or_insert_with_key(|text| {
-            let checked = CheckedGrammar::assembled(text.clone(), "the tools' grammar");
+            let mut checked = CheckedGrammar::assembled(text.clone(), "the tools' grammar");
+            let parameters = self.tools.iter().map(Tool::parameters);
+            checked.json = Some(JsonBounds::of(parameters.chain(&self.answer)));
             Arc::new(Grammar { checked, compiled: CompiledGrammars::default() })
         });
         Arc::clone(made)
@@ -220,6 +223,12 @@ impl Constraint for NamedCalls {
         let manner = GrammarMode { starts: Starts::AtToolCall, writes: Writes::Calls };
         self.matcher = compiled.map(|compiled| GrammarConstraint::new(compiled, manner));
         Ok(self.matcher.is_some())
+    }
+
+    fn set_tokens_left(&mut self, tokens: usize) {
+        if let Some(matcher) = &mut self.matcher {
+            matcher.set_tokens_left(tokens);
+        }
     }
 
     fn mask(&mut self, mask: &mut TokenMask) -> Result<(), ConstraintError> {

@@ -9,11 +9,13 @@ use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
 use crate::error::GuideError;
+use crate::json_scan::TokenKinds;
 use crate::limits::{TOKEN_BYTES_MAX, VOCABULARY_BYTES_MAX, parser_limits};
 
 /// Tokens of a model, and the compiler of grammars for them.
 pub(crate) struct Vocabulary {
     pub factory: ParserFactory,
+    pub kinds: Arc<TokenKinds>,
 }
 
 /// Tokens as bytes, with a tokenizer for text.
@@ -77,7 +79,7 @@ impl Vocabulary {
         let mut factory = factory.map_err(|error| fault(error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = parser_limits();
-        Ok(Self { factory })
+        Ok(Self { factory, kinds: Arc::new(TokenKinds::new(env)) })
     }
 }
 

@@ -61,6 +61,10 @@ pub trait Constraint: Send {
     /// An error ends the generation.
     fn start(&mut self, call: Option<&str>) -> Result<bool, ConstraintError>;
 
+    /// Reports the number of tokens that the output may still have, before each mask. A constraint may use
+    /// it to complete the output in time.
+    fn set_tokens_left(&mut self, _tokens: usize) {}
+
     /// Sets the allowed tokens in `mask`, which is empty on entry.
     ///
     /// The end of the output is not part of it: the engine allows the end-of-sequence tokens according to

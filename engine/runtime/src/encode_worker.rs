@@ -9,6 +9,7 @@ use std::time::Duration;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
+use nestling_formats::memory::OutOfMemory;
 use nestling_text::{EncodeOptions, RenderedChat, TextError, Tokenizer};
 
 /// Maximum length in bytes of a text encoded on the caller's thread. Such a text takes a few milliseconds.
@@ -133,6 +134,7 @@ fn is_inline(bytes: usize) -> bool {
 pub(crate) fn text_error(error: TextError) -> EngineError {
     match error {
         TextError::TemplateCancelled | TextError::EncodingCancelled => EngineError::Cancelled,
+        TextError::OutOfMemory { bytes } => OutOfMemory { what: "tokenizing a text", bytes }.into(),
         error => EngineError::text(error),
     }
 }

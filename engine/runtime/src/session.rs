@@ -437,6 +437,7 @@ impl Session {
     ) -> Result<Option<Box<Guard>>, EngineError> {
         // Default: the output is unconstrained.
         let Some(source) = &options.constraint else { return Ok(None) };
+        let room = self.model.core.context_length().saturating_sub(prompt.tokens.len());
         let guard = Guard::new(GuardParts {
             source: source.as_ref(),
             tokenizer: self.model.core.tokenizer.as_ref(),
@@ -444,6 +445,7 @@ impl Session {
             vocab_size: sampler.vocab_size(),
             end_tokens,
             one_by_one: sampler.params().top_logprobs.is_some(),
+            tokens_max: options.max_tokens.map_or(room, |limit| limit.min(room)),
             workers: Arc::clone(&self.model.engine.masks),
             cache: &self.model.core.constraint_cache,
         });

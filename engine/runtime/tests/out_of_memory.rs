@@ -26,6 +26,7 @@ use nestling_runtime::model::{Runner, RunnerOptions};
 use nestling_runtime::{
     Engine, EngineOptions, Event, GenerateOptions, Model, ModelOptions, Residence, SnapshotContents,
 };
+use nestling_text::EncodeOptions;
 
 /// The system's allocator, which refuses one large allocation.
 struct RefusingAllocator;
@@ -143,6 +144,7 @@ fn large_allocations_may_fail() {
     weights();
     streamed();
     session();
+    tokenization();
     generation();
     conversion();
 }
@@ -228,6 +230,19 @@ fn session() {
         fork.shift(10, 100)?;
         fork.replace(fork.tokens()?)?;
         fork.snapshot(SnapshotContents::Tokens).and_then(|saved| model.restore(&saved))
+    });
+}
+
+/// Encodes a text of few long words, for which the library allocates less at once than the check of the memory.
+fn tokenization() {
+    let engine =
+        Engine::new(EngineOptions { threads: Some(1), ..EngineOptions::default() }).unwrap();
+    let options = ModelOptions { context_length: Some(64), ..ModelOptions::default() };
+    let model =
+        Model::open(&engine, bundled(), &options, &mut |_| {}, &CancelToken::new()).unwrap();
+    let text = format!("{} ", "a".repeat(400)).repeat(1000);
+    refuse_each("tokenization", 24 << 20, || {
+        model.tokenizer().unwrap().encode(&text, EncodeOptions::default())
     });
 }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::TextError;
-use super::limits::{ENCODE_BYTES_MAX, ENCODE_TIME, ENCODE_TIME_PER_MIB, STEPS_BETWEEN_LOOKS};
+use super::limits::{
+    ENCODE_BYTES_MAX, ENCODE_TIME, ENCODE_TIME_PER_MIB, PROBE_BYTES_MIN, STEPS_BETWEEN_LOOKS,
+};
 
 /// Stop condition that is checked between the steps of an encoding.
 pub(super) struct EncodeStop<'a> {
@@ -15,6 +17,8 @@ pub(super) struct EncodeStop<'a> {
     steps: AtomicU32,
     /// Estimated number of bytes held until the end of the encoding.
     held: AtomicUsize,
+    /// Number of bytes that were last found to be available.
+    available: AtomicUsize,
     stopped: OnceLock<StopReason>,
 }
 
@@ -24,8 +28,10 @@ enum StopReason {
     Cancelled,
     #[error("out of time")]
     OutOfTime,
+    #[error("over the memory limit")]
+    OverLimit,
     #[error("out of memory")]
-    OutOfMemory,
+    OutOfMemory { bytes: usize },
 }
 
 impl<'a> EncodeStop<'a> {
@@ -38,8 +44,8 @@ impl<'a> EncodeStop<'a> {
 
     pub fn within(limit: Duration, cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
         let (steps, stopped) = (AtomicU32::new(0), OnceLock::new());
-        let held = AtomicUsize::new(0);
-        Self { cancelled, start: Instant::now(), limit, steps, held, stopped }
+        let (held, available) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { cancelled, start: Instant::now(), limit, steps, held, available, stopped }
     }
 
     /// Counts a step, after a word or a match. The limits are checked once in `STEPS_BETWEEN_LOOKS` steps.
@@ -74,9 +80,23 @@ impl<'a> EncodeStop<'a> {
     /// Checks memory that is held only temporarily.
     pub fn check_bytes(&self, bytes: usize) -> tokenizers::Result<()> {
         match self.held.load(Ordering::Relaxed).saturating_add(bytes) {
-            0..=ENCODE_BYTES_MAX => Ok(()),
-            _ => Err((*self.stopped.get_or_init(|| StopReason::OutOfMemory)).into()),
+            bytes @ 0..=ENCODE_BYTES_MAX => self.check_available(bytes),
+            _ => Err((*self.stopped.get_or_init(|| StopReason::OverLimit)).into()),
         }
+    }
+
+    /// Checks that the process can still allocate this memory, because the library allocates it infallibly. The
+    /// memory is requested at once and released, each time that the estimate doubles.
+    fn check_available(&self, bytes: usize) -> tokenizers::Result<()> {
+        if bytes < PROBE_BYTES_MIN || bytes <= self.available.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let probed = bytes.saturating_mul(2).min(ENCODE_BYTES_MAX);
+        if can_allocate(probed) {
+            self.available.store(probed, Ordering::Relaxed);
+            return Ok(());
+        }
+        Err((*self.stopped.get_or_init(|| StopReason::OutOfMemory { bytes: probed })).into())
     }
 
     /// Converts an error of the tokenizer library or of [`Self::look`].
@@ -84,8 +104,20 @@ impl<'a> EncodeStop<'a> {
         match self.stopped.get() {
             Some(StopReason::Cancelled) => TextError::EncodingCancelled,
             Some(StopReason::OutOfTime) => TextError::EncodingDeadline { limit: self.limit },
-            Some(StopReason::OutOfMemory) => TextError::EncodingMemory { limit: ENCODE_BYTES_MAX },
+            Some(StopReason::OverLimit) => TextError::EncodingMemory { limit: ENCODE_BYTES_MAX },
+            Some(StopReason::OutOfMemory { bytes }) => {
+                TextError::OutOfMemory { bytes: *bytes as u64 }
+            }
             None => TextError::Tokenize { reason: error.to_string() },
         }
     }
+}
+
+/// Returns whether an allocation of this size succeeds now.
+fn can_allocate(bytes: usize) -> bool {
+    let mut probe = Vec::<u8>::new();
+    let reserved = probe.try_reserve_exact(bytes);
+    // Otherwise the compiler may remove the allocation.
+    std::hint::black_box(&mut probe);
+    reserved.is_ok()
 }

@@ -63,6 +63,12 @@ pub enum TextError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The memory for tokenizing a text is not available now.
+    #[error("out of memory: tokenizing the text would take {bytes} bytes")]
+    OutOfMemory {
+        /// Estimated number of bytes.
+        bytes: u64,
+    },
     /// A token id outside the vocabulary.
     #[error("token {id} is not in the vocabulary of {vocab_size} tokens")]
     UnknownToken {

@@ -21,6 +21,9 @@ pub(super) const TEXT_BYTES_MAX: usize = 5 << 20;
 /// Maximum memory in bytes for tokenizing a text, by the estimates below.
 pub(super) const ENCODE_BYTES_MAX: usize = 960 << 20;
 
+/// Minimum estimate in bytes at which an encoding checks that its memory is available.
+pub(super) const PROBE_BYTES_MIN: usize = 1 << 20;
+
 /// Memory that the tokenizer library holds, in bytes: per byte of text, per word while a text is split, per
 /// word afterwards, and per byte of the longest word.
 pub(super) const BYTES_PER_TEXT_BYTE: usize = 40;

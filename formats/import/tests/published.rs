@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// File name, and the number of parameters in billions: the publisher's or one counted by hand, as
 /// `data/published/README.md` says.
-const MODELS: [(&str, f64); 36] = [
+const MODELS: [(&str, f64); 37] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
     ("ERNIE-4.5-21B-A3B-PT", 21.8),
@@ -35,6 +35,7 @@ const MODELS: [(&str, f64); 36] = [
     ("Qwen3-VL-235B-A22B-Thinking", 235.0),
     ("Qwen3.5-35B-A3B", 35.0),
     ("Qwen3.6-35B-A3B", 35.0),
+    ("Ring-mini-2.0", 16.26),
     ("SmolLM2-135M-Instruct", 0.1345),
     ("Solar-Open-100B", 102.6),
     ("dots.llm1.inst", 142.0),

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod calls;
 #[cfg(test)]
+mod endings;
+#[cfg(test)]
 mod gbnf;
 #[cfg(test)]
 mod guides;

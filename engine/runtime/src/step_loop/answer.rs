@@ -130,7 +130,7 @@ impl Answer {
             self.take(token, None, &mut choice)?;
         }
         if let Some(guard) = self.guard.as_mut().filter(|_| choice.finish.is_none()) {
-            guard.prepare();
+            guard.prepare(self.tokens);
         }
         Ok(choice)
     }

@@ -49,6 +49,8 @@ pub(crate) struct GuardParts<'a> {
     pub end_tokens: &'a [u32],
     /// True if logits are needed for each token, including forced ones.
     pub one_by_one: bool,
+    /// Maximum number of tokens of the output.
+    pub tokens_max: usize,
     pub workers: Arc<MaskWorker>,
     pub cache: &'a ConstraintCache,
 }
@@ -71,6 +73,7 @@ pub(crate) struct Guard {
     /// Forced tokens not accepted yet.
     forced: VecDeque<u32>,
     one_by_one: bool,
+    tokens_max: usize,
 }
 
 impl std::fmt::Debug for Guard {
@@ -119,6 +122,7 @@ impl Guard {
             opens,
             forced: VecDeque::new(),
             one_by_one: parts.one_by_one,
+            tokens_max: parts.tokens_max,
         };
         if place != ConstraintPhase::Waiting {
             guard.here()?.start(None)?;
@@ -127,7 +131,7 @@ impl Guard {
                 guard.ask_forced()?;
             }
         }
-        guard.prepare();
+        guard.prepare(0);
         Ok(guard)
     }
 
@@ -136,13 +140,14 @@ impl Guard {
         self.place == ConstraintPhase::Active && self.writes == Writes::Text
     }
 
-    /// Starts computing the next mask, in parallel with the model.
-    pub(super) fn prepare(&mut self) {
+    /// Starts computing the next mask, in parallel with the model, after `tokens` tokens of output.
+    pub(super) fn prepare(&mut self, tokens: usize) {
         if self.place == ConstraintPhase::Waiting || !self.forced.is_empty() {
             return;
         }
         match std::mem::replace(&mut self.held, ConstraintSlot::Gone) {
-            ConstraintSlot::Here(constraint) => {
+            ConstraintSlot::Here(mut constraint) => {
+                constraint.set_tokens_left(self.tokens_max.saturating_sub(tokens));
                 let mask = std::mem::replace(&mut self.mask, TokenMask::none(0));
                 self.held = ConstraintSlot::Away(self.workers.compute(constraint, mask));
             }
