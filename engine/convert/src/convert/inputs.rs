@@ -22,15 +22,14 @@ impl<'a> Inputs<'a> {
         Self { conversion, calibrator, last: None }
     }
 
-    /// Returns the moments of a matrix's inputs. Returns `None` without calibration and for the embedding.
+    /// Returns the moments of a matrix's inputs. Returns `None` without calibration.
     pub fn of(
         &mut self,
         id: MatrixId,
         cols: usize,
     ) -> Result<Option<InputCalibration<'_>>, ConvertError> {
-        let Some(calibrator) = self.calibrator.filter(|_| is_calibrated(id)) else {
-            return Ok(None);
-        };
+        // Default: no moments without calibration.
+        let Some(calibrator) = self.calibrator else { return Ok(None) };
         let first = first_with_inputs_of(id.kind);
         if self.last.as_ref().is_none_or(|(kind, ..)| *kind != first) {
             let moments = self.conversion.moments(calibrator, id, cols)?;
@@ -74,19 +73,18 @@ impl Conversion<'_> {
         calibrator: Option<&Calibrator<'_>>,
         block: &Block,
     ) -> Result<Option<Vec<f32>>, ConvertError> {
-        let Some(calibrator) = calibrator.filter(|_| is_calibrated(block.made)) else {
-            return Ok(None);
-        };
-        let mut diagonal = match (self.transform(block.made, block.cols), block.made.kind) {
+        // Default: all inputs count alike without calibration.
+        let Some(calibrator) = calibrator else { return Ok(None) };
+        let mut diagonal = match (self.transform(block.id, block.cols), block.id.kind) {
             (InputTransform::None, MatrixKind::Down) => {
-                let diagonal = calibrator.diagonal(block.made)?;
-                match self.orders.of(block.made)? {
+                let diagonal = calibrator.diagonal(block.id)?;
+                match self.orders.of(block.id)? {
                     Some(order) => order.iter().map(|at| diagonal[*at as usize]).collect(),
                     None => diagonal,
                 }
             }
-            (InputTransform::None, _) => calibrator.diagonal(block.made)?,
-            _ => self.moments(calibrator, block.made, block.cols)?.diagonal(),
+            (InputTransform::None, _) => calibrator.diagonal(block.id)?,
+            _ => self.moments(calibrator, block.id, block.cols)?.diagonal(),
         };
         let sum: f64 = diagonal.iter().copied().map(f64::from).sum();
         let factor = diagonal.len() as f64 / sum;
@@ -105,9 +103,4 @@ impl Conversion<'_> {
             _ => damping.gate_up,
         }
     }
-}
-
-/// Returns whether a matrix is calibrated. The embedding is not, because a gather has no inputs.
-fn is_calibrated(id: MatrixId) -> bool {
-    id.kind != MatrixKind::Embedding
 }
