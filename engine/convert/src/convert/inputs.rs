@@ -9,6 +9,10 @@ use super::block::Block;
 use super::{Conversion, ConvertError};
 use crate::calibrate::{Calibrator, first_with_inputs_of};
 
+/// Damping of an embedding that is also the head. Its rows are looked up as well as multiplied, so that errors
+/// in directions without inputs count too.
+const TIED_DAMPING: f32 = 0.5;
+
 /// Moments of the inputs of one group's matrices. They are requested in the order of the group: matrices that
 /// share inputs are consecutive and share the moments.
 pub(super) struct Inputs<'a> {
@@ -98,6 +102,7 @@ impl Conversion<'_> {
     fn damping(&self, id: MatrixId) -> f32 {
         let damping = &self.options.damping;
         match (id.expert, id.kind) {
+            (None, MatrixKind::Embedding) => TIED_DAMPING,
             (None, _) => damping.dense,
             (_, MatrixKind::Down) => damping.down,
             _ => damping.gate_up,
