@@ -46,7 +46,8 @@ pub use progress::{ConvertPhase, ConvertProgress};
 pub use source_error::SourceErrors;
 pub use trial::{RotationTrial, convert_with_best_rotation};
 
-pub(crate) use plan::{assets, group_of, layout, source_id};
+pub(crate) use block::matrix_id;
+pub(crate) use plan::{assets, group_of, layout};
 
 use order::Orders;
 use progress::Meter;
@@ -304,7 +305,12 @@ impl Conversion<'_> {
         };
         let done = ids().filter(written).map(halves).sum();
         meter.resume(ConvertPhase::Quantizing, ids().map(bytes).sum(), done);
-        self.group(&GroupId::Embedding, None, meter)?;
+        // A tied embedding is coded as the head, after the layers, for the inputs of the head.
+        let is_tied = self.checkpoint.config().tie_word_embeddings;
+        let head = if is_tied { GroupId::Embedding } else { GroupId::Head };
+        if !is_tied {
+            self.group(&GroupId::Embedding, None, meter)?;
+        }
         self.floats(None)?;
         let mut calibrator = self.calibrator(meter)?;
         for layer in (0u32..).take(self.checkpoint.config().num_hidden_layers) {
@@ -330,7 +336,7 @@ impl Conversion<'_> {
             self.checkpoint.check_unchanged()?;
         }
         calibrator.as_mut().map_or(Ok(()), Calibrator::begin_head)?;
-        self.group(&GroupId::Head, calibrator.as_ref(), meter)
+        self.group(&head, calibrator.as_ref(), meter)
     }
 
     /// Returns a calibrator at the first layer that is not written yet. Returns `None` if everything is

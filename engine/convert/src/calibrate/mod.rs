@@ -298,7 +298,7 @@ impl<'a> Calibrator<'a> {
     /// activations overflowed.
     pub fn moments(&self, id: MatrixId) -> Result<SecondMoments, EngineError> {
         let layer = match &self.current {
-            Current::Head(sum) if id.kind == MatrixKind::Head => return Ok(sum.mean()?),
+            Current::Head(sum) if is_head(id) => return Ok(sum.mean()?),
             Current::Layer(layer) if id.layer == Some(layer.layer) => layer,
             _ => return Err(not_calibrated(id)),
         };
@@ -324,7 +324,7 @@ impl<'a> Calibrator<'a> {
     /// Fails like [`Self::moments`].
     pub fn diagonal(&self, id: MatrixId) -> Result<Vec<f32>, EngineError> {
         let layer = match &self.current {
-            Current::Head(sum) if id.kind == MatrixKind::Head => return Ok(sum.diagonal()),
+            Current::Head(sum) if is_head(id) => return Ok(sum.diagonal()),
             Current::Layer(layer) if id.layer == Some(layer.layer) => layer,
             _ => return Err(not_calibrated(id)),
         };
@@ -369,6 +369,11 @@ pub(crate) fn first_with_inputs_of(kind: MatrixKind) -> MatrixKind {
         MatrixKind::Gate | MatrixKind::Up => MatrixKind::Gate,
         kind => kind,
     }
+}
+
+/// Returns whether a matrix is a head. An embedding that is coded after the layers is one as well.
+fn is_head(id: MatrixId) -> bool {
+    matches!(id.kind, MatrixKind::Head | MatrixKind::Embedding)
 }
 
 fn not_calibrated(id: MatrixId) -> EngineError {

@@ -10,9 +10,7 @@ const BLOCK_WEIGHTS: usize = 1 << 20;
 /// Rows `from..to` of a matrix of the checkpoint.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
-    /// Id of the matrix in the store.
-    pub made: MatrixId,
-    /// Id of the matrix in the checkpoint.
+    /// Id of the matrix, in the checkpoint and in the store.
     pub id: MatrixId,
     pub from: usize,
     pub to: usize,
@@ -31,18 +29,13 @@ impl Block {
 }
 
 /// Splits a matrix into blocks of whole tiles.
-pub(super) fn blocks(
-    group: &GroupId,
-    id: MatrixId,
-    matrix: &Matrix,
-) -> impl Iterator<Item = Block> + use<> {
+pub(super) fn blocks(id: MatrixId, matrix: &Matrix) -> impl Iterator<Item = Block> + use<> {
     let (rows, cols) = (matrix.rows, matrix.cols);
-    let made = matrix_id(group, matrix);
     let step = (BLOCK_WEIGHTS / cols / TILE_ROWS).max(1) * TILE_ROWS;
     let to = move |from: usize| rows.min(from + step);
-    (0..rows).step_by(step).map(move |from| Block { made, id, from, to: to(from), cols })
+    (0..rows).step_by(step).map(move |from| Block { id, from, to: to(from), cols })
 }
 
-pub(super) fn matrix_id(group: &GroupId, matrix: &Matrix) -> MatrixId {
+pub(crate) fn matrix_id(group: &GroupId, matrix: &Matrix) -> MatrixId {
     MatrixId { kind: matrix.kind, layer: group.layer(), expert: group.expert() }
 }

@@ -2,7 +2,7 @@
 
 use nestling_formats::MatrixId;
 use nestling_formats::nested::ScaledRows;
-use nestling_formats::store::{GroupId, Matrix};
+use nestling_formats::store::Matrix;
 
 use super::block::{Block, blocks};
 use super::{Conversion, ConvertError, work};
@@ -11,12 +11,11 @@ impl Conversion<'_> {
     /// Reads the integers of a matrix of the checkpoint on `threads` threads.
     pub(super) fn scaled_rows(
         &self,
-        group: &GroupId,
         id: MatrixId,
         matrix: &Matrix,
         threads: usize,
     ) -> Result<ScaledRows, ConvertError> {
-        let blocks: Vec<Block> = blocks(group, id, matrix).collect();
+        let blocks: Vec<Block> = blocks(id, matrix).collect();
         let place = self.checkpoint.matrix(id)?;
         let read = |index: usize| {
             self.check_cancelled()?;

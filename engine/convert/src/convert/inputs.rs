@@ -9,6 +9,10 @@ use super::block::Block;
 use super::{Conversion, ConvertError};
 use crate::calibrate::{Calibrator, first_with_inputs_of};
 
+/// Damping of an embedding that is also the head. Its rows are looked up as well as multiplied, so that errors
+/// in directions without inputs count too.
+const TIED_DAMPING: f32 = 0.5;
+
 /// Moments of the inputs of one group's matrices. They are requested in the order of the group: matrices that
 /// share inputs are consecutive and share the moments.
 pub(super) struct Inputs<'a> {
@@ -22,15 +26,14 @@ impl<'a> Inputs<'a> {
         Self { conversion, calibrator, last: None }
     }
 
-    /// Returns the moments of a matrix's inputs. Returns `None` without calibration and for the embedding.
+    /// Returns the moments of a matrix's inputs. Returns `None` without calibration.
     pub fn of(
         &mut self,
         id: MatrixId,
         cols: usize,
     ) -> Result<Option<InputCalibration<'_>>, ConvertError> {
-        let Some(calibrator) = self.calibrator.filter(|_| is_calibrated(id)) else {
-            return Ok(None);
-        };
+        // Default: no moments without calibration.
+        let Some(calibrator) = self.calibrator else { return Ok(None) };
         let first = first_with_inputs_of(id.kind);
         if self.last.as_ref().is_none_or(|(kind, ..)| *kind != first) {
             let moments = self.conversion.moments(calibrator, id, cols)?;
@@ -74,19 +77,18 @@ impl Conversion<'_> {
         calibrator: Option<&Calibrator<'_>>,
         block: &Block,
     ) -> Result<Option<Vec<f32>>, ConvertError> {
-        let Some(calibrator) = calibrator.filter(|_| is_calibrated(block.made)) else {
-            return Ok(None);
-        };
-        let mut diagonal = match (self.transform(block.made, block.cols), block.made.kind) {
+        // Default: all inputs count alike without calibration.
+        let Some(calibrator) = calibrator else { return Ok(None) };
+        let mut diagonal = match (self.transform(block.id, block.cols), block.id.kind) {
             (InputTransform::None, MatrixKind::Down) => {
-                let diagonal = calibrator.diagonal(block.made)?;
-                match self.orders.of(block.made)? {
+                let diagonal = calibrator.diagonal(block.id)?;
+                match self.orders.of(block.id)? {
                     Some(order) => order.iter().map(|at| diagonal[*at as usize]).collect(),
                     None => diagonal,
                 }
             }
-            (InputTransform::None, _) => calibrator.diagonal(block.made)?,
-            _ => self.moments(calibrator, block.made, block.cols)?.diagonal(),
+            (InputTransform::None, _) => calibrator.diagonal(block.id)?,
+            _ => self.moments(calibrator, block.id, block.cols)?.diagonal(),
         };
         let sum: f64 = diagonal.iter().copied().map(f64::from).sum();
         let factor = diagonal.len() as f64 / sum;
@@ -100,14 +102,10 @@ impl Conversion<'_> {
     fn damping(&self, id: MatrixId) -> f32 {
         let damping = &self.options.damping;
         match (id.expert, id.kind) {
+            (None, MatrixKind::Embedding) => TIED_DAMPING,
             (None, _) => damping.dense,
             (_, MatrixKind::Down) => damping.down,
             _ => damping.gate_up,
         }
     }
-}
-
-/// Returns whether a matrix is calibrated. The embedding is not, because a gather has no inputs.
-fn is_calibrated(id: MatrixId) -> bool {
-    id.kind != MatrixKind::Embedding
 }

@@ -3,7 +3,7 @@
 use nestling_formats::store::{Encoding, Group, GroupId};
 use nestling_formats::{Level, MatrixKind, Plane};
 
-use super::block::blocks;
+use super::block::{blocks, matrix_id};
 use super::quantize::Coded;
 use super::sensitivity::{CodedMatrix, ExpertErrors, LevelErrors, decode, drops, expert_errors};
 use super::{Conversion, ConvertError};
@@ -67,7 +67,7 @@ impl Conversion<'_> {
                 continue;
             }
             self.check_cancelled()?;
-            let id = self.source(&group.id, matrix);
+            let id = matrix_id(&group.id, matrix);
             let failed = |source| ConvertError::Quantize { matrix: id, source };
             let mut errors: LevelErrors = [0.0; 6];
             let weights = vec![0.0; coded.rows * coded.cols];
@@ -127,7 +127,7 @@ impl Conversion<'_> {
             let (Coded::Nested(coded), Some(codec)) = (coded, self.writer.codec(codec)) else {
                 return Ok(None);
             };
-            let blocks = blocks(&group.id, self.source(&group.id, matrix), matrix);
+            let blocks = blocks(matrix_id(&group.id, matrix), matrix);
             let weights = blocks.map(|block| self.read(&block)).collect::<Result<Vec<_>, _>>()?;
             floats.push(weights.concat());
             parts.push((coded, codec));
@@ -139,7 +139,7 @@ impl Conversion<'_> {
             .zip(&biases)
             .map(|(((coded, codec), weights), bias)| CodedMatrix { weights, coded, codec, bias })
             .collect();
-        let id = self.source(&group.id, &group.matrices[0]);
+        let id = matrix_id(&group.id, &group.matrices[0]);
         let activation = self.checkpoint.config().activation;
         let errors = expert_errors(&matrices, sample, activation);
         Ok(Some(errors.map_err(|source| ConvertError::Quantize { matrix: id, source })?))

@@ -171,14 +171,6 @@ fn calibration(options: &ConvertOptions) -> serde_json::Value {
     })
 }
 
-/// Returns the matrix of the checkpoint that a store's matrix is coded from. For a tied head, this is the
-/// embedding.
-pub(crate) fn source_id(config: &ModelConfig, group: &GroupId, kind: MatrixKind) -> MatrixId {
-    let tied = kind == MatrixKind::Head && config.tie_word_embeddings;
-    let kind = if tied { MatrixKind::Embedding } else { kind };
-    MatrixId { kind, layer: group.layer(), expert: group.expert() }
-}
-
 #[derive(Clone, Copy)]
 struct MatrixSource {
     element: ElementType,
@@ -274,13 +266,6 @@ impl<'a> Weights<'a> {
                 _ => groups.push((id, vec![planned])),
             }
         }
-        if self.config.tie_word_embeddings {
-            // The codes of the embedding in the layout for products; see `source_id`.
-            let (rows, cols) = (self.config.vocab_size, self.config.hidden_size);
-            let id = MatrixId { kind: MatrixKind::Head, layer: None, expert: None };
-            let head = self.matrix(plan, &MatrixShape { id, rows, cols })?;
-            groups.insert(1, (GroupId::Head, vec![head]));
-        }
         // Dense matrices of all layers precede the experts.
         let (experts, dense): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|(id, _)| id.expert().is_some());
@@ -301,8 +286,7 @@ impl<'a> Weights<'a> {
         matrix: &MatrixShape,
     ) -> Result<Matrix, ConvertError> {
         let MatrixShape { id, rows, cols } = *matrix;
-        let source = source_id(self.config, &group_of(id), id.kind);
-        let MatrixSource { element, blocks } = (self.matrix_source)(source)?;
+        let MatrixSource { element, blocks } = (self.matrix_source)(id)?;
         if let Some(blocks) = self.options.exact(blocks).filter(|_| rows >= TILE_ROWS) {
             return Ok(self.exact_matrix(plan, matrix, blocks));
         }
@@ -315,8 +299,7 @@ impl<'a> Weights<'a> {
             levels = [Some(Level::L8); Plane::ALL.len()];
             Encoding::Float(element.float())
         } else {
-            let layout = layout(id.kind);
-            // A tied head is coded for the head's inputs.
+            let layout = layout(self.config, id.kind);
             let key = (id.layer, id.kind as u8, [id.expert.is_some(), self.options.keeps(element)]);
             let tiles = rows.div_ceil(TILE_ROWS).saturating_mul(self.sharing(id));
             let tables = self.options.quantize.tables.min(tiles);
@@ -341,7 +324,7 @@ impl Weights<'_> {
         let key = (blocks.kind.number(), blocks.span, blocks.companion);
         let codec = *self.exact_codecs.entry(key).or_insert_with(add);
         let form = PlaneForm::Scaled(scaled.form);
-        let encoding = Encoding::Nested { layout: layout(id.kind), codec, form };
+        let encoding = Encoding::Nested { layout: layout(self.config, id.kind), codec, form };
         let levels = levels_with_offset(0, self.options.level.min(scaled.form.top()));
         Matrix { kind: id.kind, rows, cols, encoding, levels }
     }
@@ -357,10 +340,11 @@ impl Weights<'_> {
     }
 }
 
-/// Returns the layout of a matrix. The embedding is read row by row, other matrices 16 rows at a time.
-pub(crate) fn layout(kind: MatrixKind) -> Layout {
+/// Returns the layout of a matrix. An embedding is read row by row unless it is also the head. Other matrices
+/// are read 16 rows at a time.
+pub(crate) fn layout(config: &ModelConfig, kind: MatrixKind) -> Layout {
     match kind {
-        MatrixKind::Embedding => Layout::RowMajor,
+        MatrixKind::Embedding if !config.tie_word_embeddings => Layout::RowMajor,
         _ => Layout::Tile16,
     }
 }

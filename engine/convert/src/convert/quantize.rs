@@ -10,13 +10,12 @@ use nestling_formats::nested::{
     GROUP, InputCalibration, InputTransform, NestedCodec, PlaneForm, QuantizedMatrix, ScaleSteps,
     ScaledRows, quantize_calibrated, quantize_matrix, quantize_mxfp4, reorder_columns,
 };
-use nestling_formats::store::{Encoding, Group, GroupId, Matrix, MatrixData, pack_extent};
+use nestling_formats::store::{Encoding, Group, GroupId, MatrixData, pack_extent};
 use nestling_formats::{FloatId, MatrixId, MatrixKind, Plane};
 
 use super::block::{Block, blocks, matrix_id};
 use super::fitter::Fitter;
 use super::inputs::Inputs;
-use super::plan::source_id;
 use super::progress::Meter;
 use super::source_error::{MatrixSums, encode};
 use super::{Conversion, ConvertError, work};
@@ -40,19 +39,12 @@ pub(super) enum Coded {
 }
 
 impl Conversion<'_> {
-    /// Returns the size in bytes of a group's matrices in the checkpoint; 0 for a tied head.
+    /// Returns the size in bytes of a group's matrices in the checkpoint.
     pub(super) fn group_bytes(&self, id: &GroupId) -> u64 {
-        if *id == GroupId::Head && self.checkpoint.config().tie_word_embeddings {
-            return 0;
-        }
         let group = self.writer.index().group(id);
         let matrices = group.map_or(&[][..], |group| &group.matrices);
-        let infos = matrices.iter().map(|matrix| self.checkpoint.matrix(self.source(id, matrix)));
+        let infos = matrices.iter().map(|matrix| self.checkpoint.matrix(matrix_id(id, matrix)));
         infos.flatten().map(|place| place.length()).sum()
-    }
-
-    pub(super) fn source(&self, group: &GroupId, matrix: &Matrix) -> MatrixId {
-        source_id(self.checkpoint.config(), group, matrix.kind)
     }
 
     /// Returns the selected groups that are not written yet.
@@ -156,7 +148,7 @@ impl Conversion<'_> {
             for matrix in &group.matrices {
                 let Encoding::Nested { codec, .. } = matrix.encoding else { continue };
                 if let Some(list) = codecs.get_mut(&codec) {
-                    list.extend(blocks(&group.id, self.source(&group.id, matrix), matrix));
+                    list.extend(blocks(matrix_id(&group.id, matrix), matrix));
                 }
             }
         }
@@ -210,7 +202,7 @@ impl Conversion<'_> {
     ) -> Result<Fitter, ConvertError> {
         let weights = self.read(block)?;
         let importance = self.importance(calibrator, block)?;
-        let mut options = self.options.quantize_of(block.made);
+        let mut options = self.options.quantize_of(block.id);
         options.tables = tables;
         let mut fitter = Fitter::new(self.is_mxfp4(block.id), &options);
         fitter
@@ -271,11 +263,11 @@ impl Conversion<'_> {
         let mut coded = Vec::with_capacity(group.matrices.len());
         let mut errors: Vec<Option<MatrixSums>> = vec![None; group.matrices.len()];
         for (matrix, errors) in group.matrices.iter().zip(&mut errors) {
-            let id = self.source(&group.id, matrix);
+            let id = matrix_id(&group.id, matrix);
             let codec = match matrix.encoding {
                 Encoding::Nested { codec, form: PlaneForm::Nested, .. } => codec,
                 Encoding::Nested { .. } => {
-                    let rows = self.scaled_rows(&group.id, id, matrix, threads)?;
+                    let rows = self.scaled_rows(id, matrix, threads)?;
                     coded.push(Coded::Scaled(rows));
                     continue;
                 }
@@ -293,10 +285,10 @@ impl Conversion<'_> {
                 });
             };
             let calibrated = match codec.steps {
-                ScaleSteps::Eighths => inputs.of(matrix_id(&group.id, matrix), matrix.cols)?,
+                ScaleSteps::Eighths => inputs.of(id, matrix.cols)?,
                 ScaleSteps::Octaves => None,
             };
-            let blocks: Vec<Block> = blocks(&group.id, id, matrix).collect();
+            let blocks: Vec<Block> = blocks(id, matrix).collect();
             let parts = work::map(threads, blocks.len(), &|index| {
                 self.quantize(&blocks[index], &codec, calibrated.as_ref())
             })?;
@@ -319,7 +311,7 @@ impl Conversion<'_> {
     ) -> Result<(QuantizedMatrix, Option<MatrixSums>), ConvertError> {
         let weights = self.read(block)?;
         let (rows, cols, options) =
-            (block.to - block.from, block.cols, &self.options.quantize_of(block.made));
+            (block.to - block.from, block.cols, &self.options.quantize_of(block.id));
         if codec.steps == ScaleSteps::Octaves {
             let coded = quantize_mxfp4(&weights, rows, cols, codec, options);
             let coded = coded.map(|coded| (coded, None));

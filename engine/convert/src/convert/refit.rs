@@ -27,16 +27,16 @@ impl Conversion<'_> {
             let block = block.first_rows(ROWS);
             let mut inputs = Inputs::new(self, calibrator);
             // Default: nothing is refitted without moments.
-            let Some(known) = inputs.of(block.made, block.cols)? else { return Ok(()) };
+            let Some(known) = inputs.of(block.id, block.cols)? else { return Ok(()) };
             let weights = self.read(&block)?;
             let add = |refit: &mut TableRefit| -> Result<(), NestedError> {
                 let (rows, cols) = (block.rows(), block.cols);
-                let options = self.options.quantize_of(block.made);
+                let options = self.options.quantize_of(block.id);
                 let matrix = quantize_calibrated(&weights, rows, cols, codec, &known, &options)?;
                 refit.add(&weights, &matrix, &known)
             };
             add(&mut refit)
-                .map_err(|source| ConvertError::Quantize { matrix: block.made, source })?;
+                .map_err(|source| ConvertError::Quantize { matrix: block.id, source })?;
         }
         refit.finish(codec);
         Ok(())

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use nestling_formats::nested::PlaneForm;
+use nestling_formats::nested::{Layout, PlaneForm};
 use nestling_formats::store::{
     Digits, Encoding, FloatTensor, GroupId, Matrix, SectionPlan, StorePlan,
 };
-use nestling_formats::{Level, MatrixId, MatrixKind, Plane};
+use nestling_formats::{Level, Plane};
 use nestling_import::checkpoint::{Asset, MatrixPlace};
 use nestling_import::gguf::ScaledBlocks;
 use nestling_import::{Checkpoint, MatrixShape, file_state};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::convert::{ConvertError, assets, group_of, layout, source_id};
+use crate::convert::{ConvertError, assets, group_of, layout};
 
 /// Version of the conversion from blocks to extents. Checksums of extents from one process are compared in
 /// another one only if both use the same version.
@@ -52,8 +52,9 @@ pub fn plan(checkpoint: &Checkpoint, digits: Digits) -> Result<InPlacePlan, Conv
     for (id, matrices) in groups(checkpoint) {
         let mut planned = Vec::with_capacity(matrices.len());
         for matrix in &matrices {
-            let place = checkpoint.matrix(source_id(checkpoint.config(), &id, matrix.id.kind))?;
-            let matrix = codecs.matrix(&mut plan, matrix, &place);
+            let place = checkpoint.matrix(matrix.id)?;
+            let layout = layout(checkpoint.config(), matrix.id.kind);
+            let matrix = codecs.matrix(&mut plan, matrix, layout, &place);
             if id.expert().is_some() {
                 level = level.max(matrix.levels[0]);
             }
@@ -102,7 +103,6 @@ fn tensors(
 
 /// Returns the matrices by group, experts last.
 fn groups(checkpoint: &Checkpoint) -> Vec<(GroupId, Vec<MatrixShape>)> {
-    let config = checkpoint.config();
     let mut groups: Vec<(GroupId, Vec<MatrixShape>)> = Vec::new();
     for matrix in &checkpoint.shape().matrices {
         let id = group_of(matrix.id);
@@ -110,11 +110,6 @@ fn groups(checkpoint: &Checkpoint) -> Vec<(GroupId, Vec<MatrixShape>)> {
             Some((last, matrices)) if *last == id => matrices.push(*matrix),
             _ => groups.push((id, vec![*matrix])),
         }
-    }
-    if config.tie_word_embeddings {
-        let id = MatrixId { kind: MatrixKind::Head, layer: None, expert: None };
-        let head = MatrixShape { id, rows: config.vocab_size, cols: config.hidden_size };
-        groups.insert(1, (GroupId::Head, vec![head]));
     }
     groups.sort_by_key(|(id, _)| id.expert().is_some());
     groups
@@ -129,6 +124,7 @@ impl Codecs {
         &mut self,
         plan: &mut StorePlan,
         shape: &MatrixShape,
+        layout: Layout,
         place: &MatrixPlace<'_>,
     ) -> Matrix {
         let MatrixShape { id, rows, cols } = *shape;
@@ -141,7 +137,6 @@ impl Codecs {
         let codec = blocks.codec();
         let add = || plan.add_scaled_codec(codec);
         let number = *self.0.entry((kind.number(), span, companion)).or_insert_with(add);
-        let layout = layout(id.kind);
         let form = PlaneForm::Scaled(codec.form);
         let encoding = Encoding::Nested { layout, codec: number, form };
         let levels = [Some(codec.form.top()); Plane::ALL.len()];

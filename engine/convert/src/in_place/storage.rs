@@ -13,11 +13,11 @@ use nestling_formats::store::{
     Digits, Encoding, Extent, Group, GroupId, Index, Matrix, Part, PartItem, Storage,
     StorageChanged,
 };
-use nestling_formats::{FloatId, MatrixId, Plane};
+use nestling_formats::{FloatId, Plane};
 use nestling_import::checkpoint::{Asset, MatrixPlace, ScaledScratch};
 use nestling_import::{Checkpoint, ImportError};
 
-use crate::convert::source_id;
+use crate::convert::matrix_id;
 
 /// Storage of a virtual store: it builds bytes on demand.
 pub struct InPlaceStorage {
@@ -76,7 +76,7 @@ impl InPlaceStorage {
         let group = self.index.group_of(extent)?;
         let mut told = Vec::new();
         for matrix in &group.matrices {
-            let place = self.checkpoint.matrix(self.source(group, matrix)).ok()?;
+            let place = self.checkpoint.matrix(matrix_id(&group.id, matrix)).ok()?;
             let tensors = place.tensors();
             told.extend(tensors.map(|(name, offset)| format!("`{name}` from byte {offset}")));
         }
@@ -122,7 +122,7 @@ impl InPlaceStorage {
                     wanted.take(range.start, &bytes);
                 }
                 PartItem::Floats { matrix } => {
-                    let id = self.source(group, &group.matrices[matrix]);
+                    let id = matrix_id(&group.id, &group.matrices[matrix]);
                     let bytes = self.checkpoint.read_matrix_bytes(id).map_err(failed)?;
                     wanted.take(range.start, &bytes);
                 }
@@ -235,12 +235,8 @@ impl InPlaceStorage {
     }
 
     fn place(&self, source: &Source<'_>) -> io::Result<MatrixPlace<'_>> {
-        let id = self.source(source.group, source.matrix);
+        let id = matrix_id(&source.group.id, source.matrix);
         self.checkpoint.matrix(id).map_err(failed)
-    }
-
-    fn source(&self, group: &Group, matrix: &Matrix) -> MatrixId {
-        source_id(self.checkpoint.config(), &group.id, matrix.kind)
     }
 }
 

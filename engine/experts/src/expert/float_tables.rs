@@ -49,6 +49,10 @@ impl ExpertSource for FloatTables {
         self.weights.level_max()
     }
 
+    fn is_tied(&self) -> bool {
+        self.tables.is_tied()
+    }
+
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
         match group {
             GroupId::Embedding | GroupId::Head => self.tables.matrices(group),

@@ -23,6 +23,11 @@ pub trait ExpertSource: Send + Sync {
     /// Returns the highest level of the model available, or `None` for float weights.
     fn level_max(&self) -> Option<Level>;
 
+    /// Returns whether the head is the embedding, one matrix for gathers and products.
+    fn is_tied(&self) -> bool {
+        self.config().tie_word_embeddings
+    }
+
     /// Reads and verifies the matrices of a group. The embedding is laid out for gathers and other matrices
     /// for products. A tied head is available as a group.
     ///

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::memory::try_zeroed;
+use nestling_formats::nested::Layout;
 use nestling_formats::store::{GroupId, PartItem};
 use nestling_formats::{FloatKind, Level, MatrixKind, Plane};
 use nestling_import::ModelConfig;
@@ -28,9 +29,13 @@ impl ExpertSource for StoreSource {
         Some(self.level)
     }
 
+    /// A store may hold a tied head beside the embedding, with codes of its own.
+    fn is_tied(&self) -> bool {
+        self.config.tie_word_embeddings && self.store.group(&GroupId::Head).is_none()
+    }
+
     fn matrices(&self, id: &GroupId) -> Result<Matrices, EngineError> {
-        let tied = *id == GroupId::Head && self.config.tie_word_embeddings;
-        if tied && self.store.group(id).is_none() {
+        if *id == GroupId::Head && self.is_tied() {
             return self.tied_head();
         }
         let group = self.group(id)?;
@@ -100,14 +105,16 @@ impl ExpertSource for StoreSource {
 }
 
 impl StoreSource {
-    /// Builds the head from the embedding, for stores with tied weights.
+    /// Returns the embedding as the head, laid out for products.
     fn tied_head(&self) -> Result<Matrices, EngineError> {
         let embedding = self.matrices(&GroupId::Embedding)?;
         let mut list = Vec::new();
         for (_, matrix) in embedding.list {
             let matrix = match matrix {
-                MatrixWeights::Nested(matrix) => MatrixWeights::Nested(tiled(&matrix)?),
-                float @ MatrixWeights::Float(_) => float,
+                MatrixWeights::Nested(matrix) if matrix.layout() == Layout::RowMajor => {
+                    MatrixWeights::Nested(tiled(&matrix)?)
+                }
+                matrix => matrix,
             };
             list.push((MatrixKind::Head, matrix));
         }

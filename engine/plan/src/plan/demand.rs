@@ -45,10 +45,10 @@ impl Demand {
     /// Returns the demand of the model in a store at a level. If the store has no use frequencies, assumes a
     /// router with the given `skew`.
     pub fn of_store(index: &Index, config: &ModelConfig, level: Level, skew: f64) -> Self {
-        // A token only gathers one row of the embedding, unless the embedding is also the head.
+        // A token only gathers one row of the embedding, unless the embedding is the head.
         let is_read = |group: &&Group| match group.id {
             GroupId::Asset { .. } | GroupId::Expert(_) => false,
-            GroupId::Embedding => config.tie_word_embeddings,
+            GroupId::Embedding => index.group(&GroupId::Head).is_none(),
             _ => true,
         };
         let bytes = |group: &Group| plane_bytes(index, group, level).iter().sum::<u64>();

@@ -12,6 +12,8 @@ use nestling_experts::expert::{EmbeddedRows, EmbeddingRows};
 pub enum Embedding<B: Backend> {
     /// A matrix on the device.
     Held(B::Matrix),
+    /// The head, to which the embedding is tied.
+    Head,
     /// A table in the store, of which a step reads the rows it needs.
     Stored(EmbeddingRows),
 }
@@ -20,6 +22,7 @@ impl<B: Backend> Embedding<B> {
     /// Writes the embeddings of a step's tokens to `x`, `[T, hidden_size]`.
     pub(super) fn embed(
         &self,
+        head: &B::Matrix,
         enc: &mut B::Encoder<'_>,
         rows: &StepRows,
         read: &mut EmbeddedRows,
@@ -28,6 +31,7 @@ impl<B: Backend> Embedding<B> {
     ) -> Result<(), EngineError> {
         match self {
             Self::Held(table) => enc.embed(table, rows, x),
+            Self::Head => enc.embed(head, rows, x),
             Self::Stored(table) => {
                 table.read(rows, read, cancel)?;
                 enc.write(&read.values, x)
@@ -36,10 +40,12 @@ impl<B: Backend> Embedding<B> {
     }
 
     /// Returns the bytes read per row at a level.
-    pub(super) fn row_bytes(&self, level: Level, vocab_size: usize) -> u64 {
-        match self {
-            Self::Held(table) => B::matrix_bytes(table, level) / vocab_size.max(1) as u64,
-            Self::Stored(table) => table.row_bytes(),
-        }
+    pub(super) fn row_bytes(&self, head: &B::Matrix, level: Level, vocab_size: usize) -> u64 {
+        let table = match self {
+            Self::Held(table) => table,
+            Self::Head => head,
+            Self::Stored(table) => return table.row_bytes(),
+        };
+        B::matrix_bytes(table, level) / vocab_size.max(1) as u64
     }
 }

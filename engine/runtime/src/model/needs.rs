@@ -29,17 +29,15 @@ pub(super) fn model_needs(
     let index = store.index();
     let is_stored = streamed.is_some() && rows_that_stay(index).is_some();
     for group in index.groups() {
-        let (times, level) = match &group.id {
+        let level = match &group.id {
             GroupId::Asset { .. } => continue,
             GroupId::Expert(_) if streamed.is_some() => continue,
             GroupId::Embedding if is_stored => continue,
-            // In a store without a head, the embedding serves as one too.
-            GroupId::Embedding if index.group(&GroupId::Head).is_none() => (2, level),
             // An allocation may choose less than the highest level.
-            GroupId::Expert(_) => (1, planes_level(source.planes_of(group, level), level)),
-            _ => (1, level),
+            GroupId::Expert(_) => planes_level(source.planes_of(group, level), level),
+            _ => level,
         };
-        needs.weight_bytes += times * group_bytes(index, group, level);
+        needs.weight_bytes += group_bytes(index, group, level);
         needs.weights += group.matrices.len() + group.tensors.len();
     }
     if let Some(activations) = streamed {

@@ -94,7 +94,8 @@ impl<B: Backend> Weights<B> {
     pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
         let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
         let bytes_of = |level: Level| {
-            let mut bytes = self.embedding.row_bytes(level, vocab_size) * rows_of(level) as u64;
+            let row_bytes = self.embedding.row_bytes(&self.head[0].matrix, level, vocab_size);
+            let mut bytes = row_bytes * rows_of(level) as u64;
             for (index, layer) in self.layers.iter().enumerate() {
                 bytes += layer.mixer.read_bytes(level);
                 if logit_rows > 0 || index + 1 < self.layers.len() {
@@ -199,9 +200,8 @@ impl<B: Backend> Loader<'_, B> {
         progress: Progress<'_>,
     ) -> Result<Weights<B>, EngineError> {
         let config = self.source.config();
-        let head = (!config.tie_word_embeddings).then_some(GroupId::Head);
         let layers = (0..config.num_hidden_layers as u32).map(|layer| GroupId::Dense { layer });
-        let groups = head.into_iter().chain(layers).collect();
+        let groups = std::iter::once(GroupId::Head).chain(layers).collect();
         let threads = self.threads;
         let ahead = GroupsAhead::new::<B>(self.source, groups, threads);
         let mut loader = Loader { ahead: Some(&ahead), ..self };
@@ -220,16 +220,8 @@ impl<B: Backend> Loader<'_, B> {
         let config = self.source.config().clone();
         let (vocab_size, hidden_size) = (config.vocab_size, config.hidden_size);
         let parts = config.num_hidden_layers + 1;
-        let (embedding, table) = self.embedding(rows, vocab_size, hidden_size, cancel)?;
-        let head = match table {
-            // A tied float head shares the weights of the embedding.
-            Some(table @ MatrixWeights::Float(_)) if config.tie_word_embeddings => table,
-            _ => {
-                let mut head = self.group(&GroupId::Head, cancel)?;
-                head.take(MatrixKind::Head, vocab_size, hidden_size)?
-            }
-        };
-        let head = [self.linear(&head, None)?];
+        let embedding = self.embedding(rows, vocab_size, hidden_size, cancel)?;
+        let head = self.head(&embedding, vocab_size, hidden_size, cancel)?;
         let final_norm = Floats::read(self.source, None)?;
         let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, hidden_size)?;
         progress(1, parts);
@@ -244,27 +236,33 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Weights { embedding, layers, final_norm, head, multipliers, softcap })
     }
 
-    /// Loads the embedding. Also returns its weights if they are on the device.
+    /// Loads the embedding, unless it is tied to the head.
     fn embedding(
         &mut self,
         rows: Rows<'_>,
         vocab_size: usize,
         hidden_size: usize,
         cancel: &CancelToken,
-    ) -> Result<(Embedding<B>, Option<MatrixWeights>), EngineError> {
+    ) -> Result<Embedding<B>, EngineError> {
+        if self.source.is_tied() {
+            return Ok(Embedding::Head);
+        }
         if let Rows::Stored(options) = rows
             && let Some(stored) = self.source.embedding_rows(options)?
             && (stored.rows(), stored.cols()) == (vocab_size, hidden_size)
         {
-            return Ok((Embedding::Stored(stored), None));
+            return Ok(Embedding::Stored(stored));
         }
         let mut table = self.group(&GroupId::Embedding, cancel)?;
         let table = table.take(MatrixKind::Embedding, vocab_size, hidden_size)?;
-        let held = self.backend.upload_matrix(&table, self.activations)?;
-        Ok((Embedding::Held(held), Some(table)))
+        self.backend.upload_matrix(&table, self.activations).map(Embedding::Held)
     }
 
-    fn group(&self, group: &GroupId, cancel: &CancelToken) -> Result<Matrices, EngineError> {
+    pub(super) fn group(
+        &self,
+        group: &GroupId,
+        cancel: &CancelToken,
+    ) -> Result<Matrices, EngineError> {
         if cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }

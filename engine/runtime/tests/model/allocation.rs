@@ -17,7 +17,7 @@ use nestling_import::ModelConfig;
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{Engine, EngineOptions, Model, ModelOptions, SnapshotContents};
 
-use super::build::{Recipe, build_store};
+use super::build::{Recipe, Tied, build_store};
 use nestling_testkit::runners::{all_logits, data, runner, some_tokens};
 
 fn open(path: &Path) -> Arc<Store> {
@@ -87,7 +87,7 @@ fn mixed_levels_are_those_of_every_matrix() {
     for down_offset in [0, 1] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("whole.nest");
-        let recipe = Recipe { down_offset, tied_head: true, ..Recipe::default() };
+        let recipe = Recipe { down_offset, tied: Tied::Twice, ..Recipe::default() };
         build_store(&data("tiny-qwen3-moe"), &path, &recipe);
         let allocation = mixed(&open(&path));
         let source = || StoreSource::owned(open(&path), None).unwrap();

@@ -22,12 +22,27 @@ pub struct Recipe {
     pub down_offset: usize,
     /// Top level of all matrices.
     pub top: Level,
-    /// True to store separate planes for a tied head.
-    pub tied_head: bool,
+    /// Form of an embedding that is the head as well.
+    pub tied: Tied,
     /// Maximum bytes of one file.
     pub shard_bytes_max: Option<u64>,
     /// Codec of the matrices.
     pub codes: Codes,
+}
+
+/// Form of tied weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tied {
+    /// An embedding laid out for products.
+    Tiled,
+    /// An embedding laid out for gathers.
+    RowMajor,
+    /// An embedding laid out for gathers, and a head.
+    Twice,
+    /// A head without an embedding.
+    HeadAlone,
+    /// Neither.
+    Missing,
 }
 
 /// Codec of the matrices.
@@ -43,7 +58,7 @@ pub enum Codes {
 impl Default for Recipe {
     fn default() -> Self {
         let (top, codes) = (Level::L8, Codes::Nested);
-        Self { down_offset: 0, top, tied_head: false, shard_bytes_max: None, codes }
+        Self { down_offset: 0, top, tied: Tied::Tiled, shard_bytes_max: None, codes }
     }
 }
 
@@ -67,10 +82,16 @@ fn contents(checkpoint: &Checkpoint, recipe: &Recipe) -> Vec<Content> {
             None => contents.push(Content { id, matrices: vec![item] }),
         }
     }
-    if recipe.tied_head && checkpoint.config().tie_word_embeddings {
+    if checkpoint.config().tie_word_embeddings {
         let (_, id, rows, cols) = contents[0].matrices[0];
         let matrices = vec![(MatrixKind::Head, id, rows, cols)];
-        contents.insert(1, Content { id: GroupId::Head, matrices });
+        let head = Content { id: GroupId::Head, matrices };
+        match recipe.tied {
+            Tied::Tiled | Tied::RowMajor => {}
+            Tied::Twice => contents.insert(1, head),
+            Tied::HeadAlone => contents[0] = head,
+            Tied::Missing => drop(contents.remove(0)),
+        }
     }
     // Experts last, as the default sections expect.
     contents.sort_by_key(|content| content.id.expert().is_some());
@@ -82,11 +103,9 @@ fn plan_matrix(
     &(kind, _, rows, cols): &(MatrixKind, MatrixId, usize, usize),
     recipe: &Recipe,
     codecs: &[u32; 5],
+    embedding: Layout,
 ) -> Matrix {
-    let layout = match kind {
-        MatrixKind::Embedding => Layout::RowMajor,
-        _ => Layout::Tile16,
-    };
+    let layout = if kind == MatrixKind::Embedding { embedding } else { Layout::Tile16 };
     let ahead = kind == MatrixKind::Down && id.expert().is_some();
     let offset = if ahead { recipe.down_offset } else { 0 };
     let (codec, form, top) = match recipe.codes {
@@ -139,9 +158,12 @@ pub fn build_store_with(
         });
         plan.add_group(GroupId::Floats { layer }, Vec::new(), tensors.collect());
     }
+    let has_head = contents.iter().any(|content| content.id == GroupId::Head);
+    let is_tiled = !has_head && recipe.tied == Tied::Tiled;
+    let embedding = if is_tiled { Layout::Tile16 } else { Layout::RowMajor };
     for Content { id, matrices } in &contents {
-        let matrices = matrices.iter().map(|matrix| plan_matrix(id, matrix, recipe, &codecs));
-        plan.add_group(id.clone(), matrices.collect(), Vec::new());
+        let planned = |matrix| plan_matrix(id, matrix, recipe, &codecs, embedding);
+        plan.add_group(id.clone(), matrices.iter().map(planned).collect(), Vec::new());
     }
 
     let writer = StoreWriter::create(destination, &plan).unwrap();

@@ -12,12 +12,13 @@ use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::reference::Reference;
 use nestling_experts::expert::StoreSource;
 use nestling_experts::expert::source::ExpertSource;
+use nestling_formats::nested::Layout;
 use nestling_formats::store::{GroupId, MappedStore, OpenOptions, Store, StoreError};
 use nestling_formats::{Level, MatrixKind, Plane};
 use nestling_runtime::model::Runner;
 use nestling_runtime::model::RunnerOptions;
 
-use super::build::{Recipe, build_store, build_store_with};
+use super::build::{Codes, Recipe, Tied, build_store, build_store_with};
 use nestling_testkit::runners::{all_logits, checkpoint, data, runner, runners, some_tokens};
 
 fn open(path: &Path) -> Arc<Store> {
@@ -143,13 +144,52 @@ fn more_planes_come_closer_to_the_unquantized_model() {
 }
 
 #[test]
-fn a_tied_head_is_the_same_with_and_without_planes_of_its_own() {
-    let (without, _) = stores("tiny-tied", &Recipe::default());
-    let (with, _) = stores("tiny-tied", &Recipe { tied_head: true, ..Recipe::default() });
-    for level in [Level::L2, Level::L8] {
-        let sources =
-            [without.path(), with.path()].map(|path| owned(&path.join("whole.nest"), level));
-        assert!(bits(&sources[0], level) == bits(&sources[1], level), "{level}");
+fn tied_weights_give_the_same_bits_in_each_form_and_are_held_once() {
+    for codes in [Codes::Nested, Codes::Q8] {
+        let form = |tied| stores("tiny-tied", &Recipe { tied, codes, ..Recipe::default() });
+        let forms = [Tied::Twice, Tied::RowMajor, Tied::Tiled].map(form);
+        let paths = forms.each_ref().map(|(folder, _)| folder.path().join("whole.nest"));
+        let level_max = open(&paths[0]).level();
+        for level in [Level::L2, level_max] {
+            let expected = bits(&owned(&paths[0], level), level);
+            for path in &paths {
+                assert!(bits(&owned(path, level), level) == expected, "{codes:?} {level}");
+                assert!(bits(&mapped(path, level), level) == expected, "{codes:?} {level} mapped");
+            }
+        }
+        let sizes = paths.each_ref().map(|path| fs::metadata(path).unwrap().len());
+        assert!(sizes[2] < sizes[0], "{sizes:?}");
+        let source = owned(&paths[2], level_max);
+        let of = |id, kind| source.matrices(&id).unwrap().take(kind, 512, 44).unwrap();
+        let head = of(GroupId::Head, MatrixKind::Head);
+        let MatrixWeights::Nested(head) = head else { panic!("{head:?}") };
+        assert_eq!(head.layout(), Layout::Tile16);
+        let ties = paths.each_ref().map(|path| owned(path, level_max).is_tied());
+        assert_eq!(ties, [false, true, true]);
+    }
+}
+
+#[test]
+fn a_store_without_an_embedding_or_a_head_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("none.nest");
+    let config = fs::read_to_string(data("tiny-tied").join("config.json")).unwrap();
+    for (ties, tied, missing) in [
+        ("true", Tied::Missing, "embedding"),
+        ("true", Tied::HeadAlone, "embedding"),
+        ("false", Tied::Tiled, "head"),
+    ] {
+        let (tie, key) = ("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": ");
+        let config = config.replace(tie, &format!("{key}{ties}"));
+        let recipe = Recipe { tied, ..Recipe::default() };
+        build_store_with(&data("tiny-tied"), &path, &recipe, config.as_bytes());
+        let source = Arc::new(StoreSource::owned(open(&path), None).unwrap());
+        let (options, cancel) = (RunnerOptions::default(), CancelToken::new());
+        let loaded = Runner::load(Reference, source, &options, &cancel, &mut |_, _| {});
+        let error = loaded.err().unwrap();
+        let expected = EngineError::mismatch(missing, "in the store", "missing").to_string();
+        assert_eq!(error.to_string(), expected);
+        fs::remove_file(&path).unwrap();
     }
 }
 

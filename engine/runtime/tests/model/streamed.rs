@@ -9,7 +9,9 @@ use nestling_core::kv_cache::PageAllocator;
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_experts::expert::source::ExpertSource;
-use nestling_experts::expert::{HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats};
+use nestling_experts::expert::{
+    HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats, rows_that_stay,
+};
 use nestling_experts::reads::{ReadClass, ReadMethod, ReadOptions};
 use nestling_experts::record::{Activity, ActivityKind, RecordOptions, Recorder};
 use nestling_experts::residency::{ExpertTable, ResidencyOptions};
@@ -18,7 +20,7 @@ use nestling_formats::store::Store;
 use nestling_plan::simulate::{Machine, RoutingTrace, SimulationOptions, simulate};
 use nestling_runtime::model::{Runner, RunnerOptions};
 
-use super::build::{Recipe, build_store};
+use super::build::{Recipe, Tied, build_store};
 use nestling_testkit::runners::{Sequence, data, runner, some_tokens, step};
 
 fn bundled() -> PathBuf {
@@ -89,6 +91,33 @@ fn streamed_gives_the_bits_of_resident_at_every_budget_and_level() {
                 assert_eq!(stats.asked_bits, stats.served_bits);
             }
         }
+    }
+}
+
+/// A tied matrix is resident as the head, so its rows are not read from the store.
+#[test]
+fn tied_weights_give_the_bits_of_resident_when_experts_are_streamed() {
+    let level = Level::L6;
+    for tied in [Tied::Tiled, Tied::RowMajor, Tied::Twice] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tied.nest");
+        build_store(&data("tiny-tied"), &path, &Recipe { tied, ..Recipe::default() });
+        let store = Arc::new(Store::open(&path).unwrap());
+        let rows = (tied == Tied::Twice).then_some(512);
+        assert_eq!(rows_that_stay(store.index()), rows, "{tied:?}");
+        let budget_bytes = ExpertTable::of_store(&store, level).unwrap().least_bytes();
+        let source: Arc<dyn ExpertSource> =
+            Arc::new(StoreSource::owned(store, Some(level)).unwrap());
+        let tokens = some_tokens(40, source.config().vocab_size, 5);
+        let mut resident = runner(Cpu::new(2), &source, &RunnerOptions::default());
+        let (expected, _) = run(&mut resident, &tokens, 20, &mut |_, _| {});
+        let (prefetch, host) = (Prefetch::Off, HostOptions::default());
+        let reads = ReadOptions::default();
+        let streaming = Some(StreamOptions { budget_bytes, reads, prefetch, host });
+        let options = RunnerOptions { streaming, ..RunnerOptions::default() };
+        let mut small = runner(Cpu::new(2), &source, &options);
+        let (found, stats) = run(&mut small, &tokens, 20, &mut |_, _| {});
+        assert!(found == expected && stats.read_total() > 0, "{tied:?}");
     }
 }
 

@@ -127,7 +127,9 @@ fn embedded<B: Backend>(backend: &mut B, table: &MatrixWeights) -> Vec<u32> {
 fn rows_of_tables_have_the_bits_of_the_reference<D: OperationsDevice>() {
     let mut device = D::device();
     for (index, kind) in KINDS.into_iter().enumerate() {
-        for (lie, cols) in [(LIES[index % 3], 75), (ScaledPlanes::RowMajor, 288)] {
+        for (lie, cols) in
+            [(LIES[index % 3], 75), (ScaledPlanes::RowMajor, 288), (LIES[index % 2], 288)]
+        {
             let table =
                 MatrixWeights::Nested(scaled((kind, lie), (TOKENS, cols), 2, ScaleBits::All));
             let expected = embedded(&mut Reference, &table);
