@@ -44,6 +44,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "engine/experts/src/reads/slab.rs",
     "engine/experts/src/reads/staging.rs",
     "engine/cpu/src/threads.rs",
+    "engine/ranks/src/mpi.rs",
     "engine/runtime/src/system_memory/process.rs",
     "engine/runtime/tests/allocation.rs",
     "engine/template/tests/hostile.rs",
@@ -71,7 +72,7 @@ pub const UNSAFE_FILES: &[&str] = &[
 ];
 
 /// Files that may use a cargo feature, besides the facade.
-pub const FEATURE_FILES: &[&str] = &["kernels/src/lib.rs"];
+pub const FEATURE_FILES: &[&str] = &["engine/ranks/src/lib.rs", "kernels/src/lib.rs"];
 
 /// Names that must not occur in a folder's sources, as documented in ARCHITECTURE.md.
 pub const FORBIDDEN: &[(&str, &[&str])] = &[

@@ -1,6 +1,6 @@
 //! Opens the compute device that the command line selects, and implements `nestling devices`.
 
-use crate::args::{DeviceArgs, DevicesArgs, ResourceArgs};
+use crate::args::{DeviceArgs, DevicesArgs, RanksArg, ResourceArgs};
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::explain::explain;
@@ -46,13 +46,15 @@ pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
 /// # Errors
 /// Returns an error if a GPU was named for several ranks.
 pub fn open_for_ranks(resources: &ResourceArgs, console: &Console) -> Result<OpenDevice> {
-    if resources.ranks == 1 {
+    if resources.ranks == RanksArg::One {
         return open(&resources.device, console);
     }
     match resources.device.device {
         Device::Auto | Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
-        _ => Err(Failure::usage(format!("--ranks {} computes on the CPU", resources.ranks))
-            .advise("omit --device, or --ranks")),
+        _ => {
+            Err(Failure::usage("several ranks compute on the CPU")
+                .advise("omit --device, or --ranks"))
+        }
     }
 }
 

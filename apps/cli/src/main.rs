@@ -35,6 +35,7 @@ mod output_constraint;
 mod perplexity;
 mod places;
 mod plan;
+mod processes;
 mod progress;
 mod prompt;
 mod refused_file;
@@ -75,7 +76,9 @@ fn main() -> ExitCode {
     };
     let console = Console::new(&cli.output);
     log(&console);
-    match dispatch(cli.command, &console) {
+    let done = dispatch(cli.command, &console);
+    processes::leave();
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {

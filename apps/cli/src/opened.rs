@@ -1,6 +1,6 @@
 //! Opens the model that the command line names.
 
-use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
+use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, RanksArg, ResourceArgs};
 use crate::background::{self, Background};
 use crate::bytes::ByteSize;
 use crate::console::Console;
@@ -13,7 +13,7 @@ use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
 use crate::stores::open_store_for;
-use crate::{demo, device, hub, in_place, located, mapped, warnings};
+use crate::{demo, device, hub, in_place, located, mapped, processes, warnings};
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::{
@@ -179,11 +179,14 @@ fn load(
         let mut progress = |at: nestling::engine::OpenProgress| {
             bar.set_of(at.parts_done, at.parts_total);
         };
-        if resources.ranks == 1 {
-            return device.open_model(&engine, source, options, &mut progress, cancel);
+        match resources.ranks {
+            RanksArg::One => device.open_model(&engine, source, options, &mut progress, cancel),
+            RanksArg::Threads(ranks) => {
+                let ranks = RankOptions::new(ranks);
+                open_on_threads(&engine, source, options, ranks, &mut progress, cancel)
+            }
+            RanksArg::Mpi => processes::open(&engine, source, options, &mut progress, cancel),
         }
-        let ranks = RankOptions::new(resources.ranks.into());
-        open_on_threads(&engine, source, options, ranks, &mut progress, cancel)
     })
 }
 

@@ -7,7 +7,8 @@ use nestling_formats::store::StoreError;
 use nestling_import::ImportError;
 
 use crate::budget::Bytes;
-use crate::group::RankError;
+pub use crate::error_class::ErrorClass;
+use crate::rank_error::{Failure, RankError};
 
 /// An error of the engine. Messages state the problem, the value found and the value expected.
 #[derive(Debug, thiserror::Error)]
@@ -293,33 +294,6 @@ pub enum EngineError {
     Internal(#[from] InternalError),
 }
 
-/// Class of an error, by the party that can resolve it.
-///
-/// ```
-/// use nestling_core::{EngineError, ErrorClass};
-///
-/// fn may_retry(error: &EngineError) -> bool {
-///     matches!(error.class(), ErrorClass::Busy | ErrorClass::NoRoom)
-/// }
-/// assert!(!may_retry(&EngineError::Cancelled));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorClass {
-    /// Invalid or oversized request; repeating it fails again.
-    Caller,
-    /// Temporary failure; a retry may succeed.
-    Busy,
-    /// Insufficient memory, pages or threads; a smaller request or more resources may help.
-    NoRoom,
-    /// Cancelled generation or engine shutdown.
-    Stopped,
-    /// Damaged, missing or unsuitable file, or failing disk.
-    Source,
-    /// Failure of the model, its device or the program: reopen the model and report the error.
-    Broken,
-}
-
 fn unreadable(source: &std::io::Error) -> String {
     match source.kind() {
         std::io::ErrorKind::NotFound => "there is no such file or folder".into(),
@@ -392,6 +366,12 @@ impl EngineError {
                 | Self::ModelBroken
                 | Self::DeviceLost(_)
         )
+    }
+
+    /// Returns what the other ranks of a model know of the error.
+    pub fn as_failure(&self) -> Failure {
+        let (class, needs_reopening) = (self.class(), self.needs_reopening());
+        Failure { reason: self.to_string(), class, needs_reopening }
     }
 
     /// Replaces file paths in the error by file names, for readers who must not learn the location of files.

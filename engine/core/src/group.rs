@@ -9,9 +9,8 @@
 //! step at the same exchange. None waits for one that has left.
 
 use std::ops::Range;
-use std::time::Duration;
 
-use crate::error::{EngineError, ErrorClass};
+pub use crate::rank_error::{Failure, LossCause, RankError};
 
 /// Number of rows in the units of which a rank's rows consist: one tile of the store's layout.
 pub const UNIT_ROWS: usize = 16;
@@ -66,72 +65,6 @@ pub struct GroupCounters {
     pub sent_bytes: u64,
     /// Bytes received from other ranks, without headers.
     pub received_bytes: u64,
-}
-
-/// Error of a collective call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RankError {
-    /// A rank ended or was silent for longer than the timeout. The group cannot be used any more.
-    #[error("rank {rank} was lost: {cause}")]
-    Lost {
-        /// The lost rank.
-        rank: usize,
-        /// Observation by which the loss was noticed.
-        cause: LossCause,
-    },
-    /// The step of a rank failed. The group can be used further.
-    #[error("rank {rank} failed: {}", failure.reason)]
-    Failed {
-        /// The rank whose step failed.
-        rank: usize,
-        /// Its error.
-        failure: Failure,
-    },
-    /// A rank is at another exchange, or sent a message of a wrong size. The group cannot be used any more.
-    #[error("message of rank {rank}: expected {expected}, found {found}")]
-    Mismatch {
-        /// The sender.
-        rank: usize,
-        /// Required value.
-        expected: String,
-        /// Actual value.
-        found: String,
-    },
-}
-
-/// Error of a rank, as the other ranks know it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Message of the error, for people.
-    pub reason: String,
-    /// Class of the error.
-    pub class: ErrorClass,
-    /// True if the model has to be opened again.
-    pub needs_reopening: bool,
-}
-
-impl Failure {
-    /// Returns what other ranks know of an error.
-    pub fn of(error: &EngineError) -> Self {
-        let (class, needs_reopening) = (error.class(), error.needs_reopening());
-        Self { reason: error.to_string(), class, needs_reopening }
-    }
-}
-
-/// Observation by which the loss of a rank was noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LossCause {
-    /// The rank ended.
-    #[error("it ended")]
-    Ended,
-    /// The rank was silent for longer than the timeout.
-    #[error("it was silent for {} s", .0.as_secs_f64())]
-    Silent(Duration),
-    /// Another rank noticed the loss.
-    #[error("another rank noticed it")]
-    Reported,
 }
 
 /// Share of a rank in a model.

@@ -2,7 +2,7 @@
 
 use nestling_core::batch::Batch;
 use nestling_core::error::EngineError;
-use nestling_core::group::{Failure, Group, RankError};
+use nestling_core::group::{Group, RankError};
 use nestling_core::kv_cache::PageId;
 use nestling_core::recurrent::StateId;
 use nestling_core::runner::{ModelRunner, StepStats};
@@ -40,7 +40,7 @@ pub struct Order {
     pub shed_bytes: u64,
 }
 
-/// What a rank reports after a successful command.
+/// Report of a rank after a successful command.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub stats: StepStats,
@@ -95,7 +95,7 @@ pub fn settle<T, R: Serialize + DeserializeOwned>(
         // All ranks noticed the failure at the same exchange.
         Err(error @ EngineError::Rank(RankError::Failed { .. })) => return Ok(Err(error)),
         Err(error) => {
-            group.fail(&Failure::of(&error))?;
+            group.fail(&error.as_failure())?;
             return Ok(Err(error));
         }
     };

@@ -21,6 +21,7 @@ pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), Eng
             return Ok(());
         }
         let result = carry_out(runner, order.command);
+        // Default: resident experts are not counted.
         let expert_bytes = runner.expert_memory().map_or(0, |memory| memory.used_bytes());
         // Rank 0 returns the error of a failed command.
         let _: Settled<_, Report> =

@@ -1,6 +1,7 @@
 //! The runner of rank 0, which the step loop calls as if there were no other ranks.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use nestling_core::batch::Batch;
 use nestling_core::cancel::CancelToken;
@@ -14,7 +15,9 @@ use nestling_core::runner::{ModelRunner, RunnerLimits, StepFuture, StepOutput};
 use nestling_import::ModelConfig;
 
 use crate::command::{Command, Order, Report, encode, settle};
-use crate::open::FollowerThread;
+
+/// A thread of a rank other than 0.
+pub type FollowerThread = JoinHandle<Result<(), EngineError>>;
 
 /// Runner of rank 0. Closes the other ranks when it is dropped.
 pub struct LeadRunner {
@@ -22,15 +25,25 @@ pub struct LeadRunner {
     group: Arc<dyn Group>,
     /// Budget of the experts of all ranks, if they are streamed.
     memory: Option<Arc<ExpertMemory>>,
+    /// Number of ranks that share one budget of experts.
+    sharing: u64,
     /// Threads of the other ranks, if they are of this process.
     threads: Vec<FollowerThread>,
 }
 
 impl LeadRunner {
-    /// Wraps the runner of rank 0.
+    /// Wraps the runner of rank 0. All ranks share one budget of experts.
     pub fn new(runner: Box<dyn ModelRunner>, group: Arc<dyn Group>) -> Self {
         let memory = runner.expert_memory().map(|_| Arc::new(ExpertMemory::new()));
-        Self { runner, group, memory, threads: Vec::new() }
+        let sharing = group.share().ranks as u64;
+        Self { runner, group, memory, sharing, threads: Vec::new() }
+    }
+
+    /// Gives each rank the whole budget of experts: its memory is its own.
+    #[must_use]
+    pub fn with_separate_memory(mut self) -> Self {
+        self.sharing = 1;
+        self
     }
 
     /// Joins the threads of the other ranks when the model is closed.
@@ -42,12 +55,14 @@ impl LeadRunner {
 
     /// Tells the other ranks what to do next.
     fn order(&self, command: Command) -> Result<(), EngineError> {
-        let ranks = self.group.share().ranks as u64;
         let memory = self.memory.as_ref();
         let order = Order {
             command,
-            expert_budget: memory.and_then(|memory| memory.take_wanted()).map(|all| all / ranks),
-            shed_bytes: memory.map_or(0, |memory| memory.take_shed().div_ceil(ranks)),
+            expert_budget: memory
+                .and_then(|memory| memory.take_wanted())
+                .map(|all| all / self.sharing),
+            // Default: resident experts are not evicted.
+            shed_bytes: memory.map_or(0, |memory| memory.take_shed().div_ceil(self.sharing)),
         };
         order.set_expert_memory(&*self.runner);
         self.group.broadcast(&encode(&order)?)?;
@@ -69,6 +84,7 @@ impl LeadRunner {
     }
 
     fn expert_bytes(&self) -> u64 {
+        // Default: resident experts are not counted.
         self.runner.expert_memory().map_or(0, |memory| memory.used_bytes())
     }
 

@@ -20,11 +20,11 @@
 //! use std::thread;
 //! use std::time::Duration;
 //! use nestling_core::group::Group;
-//! use nestling_ranks::ThreadGroup;
+//! use nestling_ranks::QueueGroup;
 //!
-//! let group = ThreadGroup::new(3, Duration::from_secs(10));
+//! let group = QueueGroup::of_threads(3, Duration::from_secs(10));
 //! let sums: Vec<u8> = thread::scope(|scope| {
-//!     let sum = |rank: ThreadGroup| {
+//!     let sum = |rank: QueueGroup| {
 //!         let mut parts = Vec::new();
 //!         rank.all_gather(&[rank.share().rank as u8], &mut parts).map(|()| parts.concat().iter().sum())
 //!     };
@@ -37,10 +37,12 @@
 mod command;
 mod follow;
 mod lead;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod open;
-mod thread_group;
+mod queue_group;
 
 pub use follow::follow;
-pub use lead::LeadRunner;
-pub use open::{FollowerThread, RANKS_MAX, RankOptions, open_on_threads};
-pub use thread_group::ThreadGroup;
+pub use lead::{FollowerThread, LeadRunner};
+pub use open::{RANKS_MAX, RankOptions, open_on_processes, open_on_threads};
+pub use queue_group::QueueGroup;

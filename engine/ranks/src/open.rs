@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle, available_parallelism};
+use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use nestling_core::budget::Reservation;
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::settle;
 use crate::follow::follow;
-use crate::lead::LeadRunner;
-use crate::thread_group::ThreadGroup;
+use crate::lead::{FollowerThread, LeadRunner};
+use crate::queue_group::QueueGroup;
 
 /// Maximum number of ranks of one process.
 pub const RANKS_MAX: usize = 64;
@@ -40,9 +40,6 @@ impl RankOptions {
         Self { ranks, timeout: Duration::from_secs(120) }
     }
 }
-
-/// A thread of a rank other than 0.
-pub type FollowerThread = JoinHandle<Result<(), EngineError>>;
 
 /// Opens a model over ranks that are threads of this process, each with a share of the engine's threads and memory
 /// budget. The model's outputs have the bits of one rank.
@@ -67,7 +64,7 @@ pub fn open_on_threads(
     let memory_limit = free.into_iter().chain(options.memory_limit).min();
     let options = ModelOptions { memory_limit, ..options.clone() };
     let threads = (threads_of(engine) / ranks.ranks).max(1);
-    let mut group = ThreadGroup::new(ranks.ranks, ranks.timeout).into_iter();
+    let mut group = QueueGroup::of_threads(ranks.ranks, ranks.timeout).into_iter();
     let first: Arc<dyn Group> = Arc::new(group.next().invariant("a group has a first rank")?);
     let mut followers = Vec::new();
     for rank in group {
@@ -84,13 +81,37 @@ pub fn open_on_threads(
     }
     let cpu = cpu(threads, &first);
     let opened = ModelParts::open(cpu, engine, source, &options, progress, cancel);
-    match agree(&*first, opened).and_then(|opened| take_over(&*first, opened)) {
+    match agree(&*first, opened).and_then(|(parts, ranks)| take_over(&*first, parts, &ranks)) {
         Ok(parts) => Model::from_parts(engine, lead(parts, first, followers)),
         Err(error) => {
             drop(first);
             Err(cause_of(error, followers))
         }
     }
+}
+
+/// Opens this process's share of a model that all processes of a group hold. Returns the model on rank 0. On other
+/// ranks, returns `None` once rank 0 has closed it.
+///
+/// # Errors
+/// Fails as [`Model::open_source`] does for any rank, or with [`EngineError::Rank`] if a rank was lost.
+pub fn open_on_processes(
+    engine: &Engine,
+    source: ModelSource,
+    options: &ModelOptions,
+    group: Arc<dyn Group>,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Option<Model>, EngineError> {
+    let cpu = cpu(threads_of(engine), &group);
+    let opened = ModelParts::open(cpu, engine, source, options, progress, cancel);
+    let (mut parts, _) = agree(&*group, opened)?;
+    if group.share().rank > 0 {
+        return follow(&mut *parts.runner, &*group).map(|()| None);
+    }
+    let device = format!("{}, {} ranks", parts.device, group.share().ranks);
+    let runner = Box::new(LeadRunner::new(parts.runner, group).with_separate_memory());
+    Model::from_parts(engine, ModelParts { runner, device, ..parts }).map(Some)
 }
 
 /// A rank other than 0, before it is opened.
@@ -129,6 +150,7 @@ struct RankMemory {
 
 impl RankMemory {
     fn of(parts: &ModelParts) -> Self {
+        // Default: resident experts have no budget of their own.
         let reserved = parts.experts.as_ref().map_or(0, Reservation::bytes);
         let weights = parts.weight_bytes;
         // Default: a model opened from a source has a plan.
@@ -156,7 +178,8 @@ fn agree(
 /// Makes rank 0 account for the memory of all ranks.
 fn take_over(
     group: &dyn Group,
-    (mut parts, ranks): (ModelParts, Vec<RankMemory>),
+    mut parts: ModelParts,
+    ranks: &[RankMemory],
 ) -> Result<ModelParts, EngineError> {
     group.all_gather(&[], &mut Vec::new())?;
     let sum = |of: fn(&RankMemory) -> u64| ranks.iter().map(of).sum::<u64>();

@@ -58,7 +58,6 @@ mod prefix;
 pub mod sample_tokens;
 mod sequence;
 pub mod session;
-mod shares;
 mod slot;
 pub mod snapshot;
 mod starting;

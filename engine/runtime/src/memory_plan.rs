@@ -8,7 +8,6 @@ use nestling_import::{
 };
 
 use crate::options::{ModelOptions, Residence};
-use crate::shares;
 use nestling_core::error::{EngineError, MemoryTooSmall};
 use nestling_core::float_bytes;
 use nestling_core::group::RankShare;
@@ -16,7 +15,7 @@ use nestling_core::kv_cache::{KvDtype, KvShape, pages_for};
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateShape};
 use nestling_experts::allocation::{self, Allocation, Counting};
 use nestling_experts::expert::rows_that_stay;
-use nestling_experts::residency::ExpertTable;
+use nestling_experts::residency::{ExpertTable, bytes_elsewhere};
 
 /// Maximum context length unless the options set one.
 const CONTEXT_DEFAULT_MAX: usize = 8192;
@@ -153,7 +152,7 @@ impl MemoryPlan {
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
         let dense = |group: &&Group| weights(group) && !is_expert(group);
         let widened = index.groups().iter().map(float_bytes::widened).sum::<u64>();
-        let elsewhere = shares::bytes_elsewhere(index, level, share);
+        let elsewhere = bytes_elsewhere(index, level, share);
         let dense = bytes_of(&mut index.groups().iter().filter(dense)).saturating_add(widened);
         let dense = dense.saturating_sub(elsewhere);
         // Memory allocated here holds only the planes in use; streamed extents are read whole.

@@ -92,7 +92,8 @@ impl<'a> EncodeStop<'a> {
             return Ok(());
         }
         let probed = bytes.saturating_mul(2).min(ENCODE_BYTES_MAX);
-        if can_allocate(probed) {
+        // What is held is allocated already.
+        if can_allocate(probed.saturating_sub(self.held.load(Ordering::Relaxed))) {
             self.available.store(probed, Ordering::Relaxed);
             return Ok(());
         }

@@ -8,7 +8,9 @@ use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use nestling::engine::{DualOptions, LevelMode};
+use nestling::ranks::RANKS_MAX;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Model")]
@@ -98,10 +100,9 @@ pub struct ResourceArgs {
     pub pin_threads: bool,
 
     /// Divide the weights over this many ranks, which are threads of this process with a share of its compute
-    /// threads and memory. The output is the same
-    #[arg(long, value_name = "N", default_value_t = 1, env = "NESTLING_RANKS")]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub ranks: u8,
+    /// threads and memory, or over the processes that mpirun has started (mpi). The output is the same
+    #[arg(long, value_name = "N|mpi", default_value = "1", env = "NESTLING_RANKS")]
+    pub ranks: RanksArg,
 
     /// Memory for weights, context and scratch, such as 6GiB; 6G means 6 GiB, 6GB is slightly less [default:
     /// free memory less a margin]
@@ -139,6 +140,32 @@ pub struct ResourceArgs {
     #[arg(long, value_name = "SIZE", default_value = "8GiB", requires = "page_store")]
     #[arg(env = "NESTLING_PAGE_STORE_SIZE")]
     pub page_store_size: ByteSize,
+}
+
+/// Ranks that hold the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RanksArg {
+    /// This process alone.
+    One,
+    /// Threads of this process.
+    Threads(usize),
+    /// Processes under MPI.
+    Mpi,
+}
+
+impl FromStr for RanksArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("mpi", _) => Ok(Self::Mpi),
+            (_, Ok(1)) => Ok(Self::One),
+            (_, Ok(ranks @ 2..=RANKS_MAX)) => Ok(Self::Threads(ranks)),
+            _ => Err(format!(
+                "`{text}` is neither a number of ranks from 1 to {RANKS_MAX} nor `mpi`"
+            )),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -7,7 +7,7 @@ use nestling_formats::{DType, Level};
 use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig};
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, HasShape};
+use super::{Backend, HasShape, Shape};
 use crate::weights::ActivationMode;
 
 /// A matrix with its optional bias: `y = W x + b`. On a rank of several, these may be some rows of a larger one.
@@ -161,6 +161,14 @@ pub struct Routing {
     pub expert_ids: Vec<u32>, // [T, K]
     /// Weights of the chosen experts.
     pub expert_weights: Vec<f32>, // [T, K]
+}
+
+impl HasShape for Routing {
+    fn shape(&self) -> Shape {
+        let cols = self.num_experts_per_tok;
+        // Default: a routing that was not read yet has no rows.
+        Shape { rows: self.expert_weights.len().checked_div(cols).unwrap_or(0), cols }
+    }
 }
 
 /// A use of an expert: one (row, expert) pair.

@@ -4,7 +4,6 @@ use std::fmt::{self, Display, Formatter};
 
 use nestling_formats::Level;
 
-use super::Routing;
 use crate::error::EngineError;
 use crate::kv_cache::KvShape;
 use crate::recurrent::StateShape;
@@ -34,14 +33,6 @@ pub trait HasShape {
 impl HasShape for Vec<f32> {
     fn shape(&self) -> Shape {
         Shape { rows: 1, cols: self.len() }
-    }
-}
-
-impl HasShape for Routing {
-    fn shape(&self) -> Shape {
-        let cols = self.num_experts_per_tok;
-        // Default: a routing that was not read yet has no rows.
-        Shape { rows: self.expert_weights.len().checked_div(cols).unwrap_or(0), cols }
     }
 }
 

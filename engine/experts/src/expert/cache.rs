@@ -11,7 +11,7 @@ use nestling_formats::Level;
 
 #[cfg(not(target_family = "wasm"))]
 use super::mapped_checks::MappedChecks;
-use super::routed::{RoutedInputs, RoutedLayers};
+use super::routed::{ResidentLayer, RoutedInputs, RoutedLayers};
 use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::dual::{LevelRouter, PlaneScores, RoutedToken, ThresholdRule};
@@ -59,9 +59,6 @@ impl StepTimer {
         }
     }
 }
-
-/// Resident experts of a layer. `None` for those that another rank holds.
-pub(super) type ResidentLayer<B> = Vec<Option<Arc<FeedForward<B>>>>; // [experts]
 
 enum Experts<B: Backend> {
     /// Resident experts; empty for dense layers.
@@ -570,7 +567,7 @@ impl<B: Backend> RequestScratch<B> {
 
     /// Keeps the uses of the experts that a share holds.
     fn take_uses(&mut self, layer: usize, share: RankShare) {
-        let layer = u32::try_from(layer).unwrap_or(u32::MAX);
+        let layer = layer as u32;
         self.experts.retain(|(expert, _)| share.holds_expert(layer, *expert));
         self.uses.clear();
         self.uses.extend(self.experts.iter().map(|(_, used)| *used));

@@ -5,6 +5,7 @@ pub mod cache;
 pub mod checkpoint;
 mod embedding_rows;
 pub mod float_tables;
+mod groups_ahead;
 #[cfg(not(target_family = "wasm"))]
 mod mapped_checks;
 mod owned;
@@ -25,6 +26,7 @@ pub use checkpoint::CheckpointSource;
 pub use embedding_rows::EmbeddingRows;
 pub use embedding_rows::rows_that_stay;
 pub use float_tables::FloatTables;
+pub use groups_ahead::GroupsAhead;
 pub use nestling_core::backend::{ExpertBiases, HostLink};
 pub use nestling_core::expert_memory::ExpertMemory;
 pub use nestling_core::routing_recorder::RoutingRecorder;

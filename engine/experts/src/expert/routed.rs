@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use nestling_formats::{ExpertId, Level};
 
-use super::cache::ResidentLayer;
 use crate::dual::{DualPolicy, LevelMode, LevelRouter, least_weights};
 use nestling_core::backend::{Backend, DeviceRouting, ExpertUse, FeedForward, LevelWeights};
 use nestling_core::batch::{LevelPolicy, StepRows};
@@ -22,6 +21,9 @@ const USES_MAX: usize = 1024;
 
 /// Number of bits of the expert index in a use noted by a device. The level is stored above them.
 const EXPERT_BITS: u32 = 16;
+
+/// Resident experts of a layer. `None` for those that another rank holds.
+pub(super) type ResidentLayer<B> = Vec<Option<Arc<FeedForward<B>>>>; // [experts]
 
 type Layers<B> = [ResidentLayer<B>];
 

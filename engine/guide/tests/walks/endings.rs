@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::walker::*;
 
 /// An answer, and whether it ended before the limit.
-struct Drawn {
+struct DrawnAnswer {
     text: String,
     is_whole: bool,
 }
 
 /// Draws each token from the allowed ones with equal chances, as the engine does: forced tokens first, and the end as
 /// one of the choices. `limit` is reported to the constraint if `is_reported` is set.
-fn draw(schema: &Value, seed: u64, limit: usize, is_reported: bool) -> Drawn {
+fn draw(schema: &Value, seed: u64, limit: usize, is_reported: bool) -> DrawnAnswer {
     let guide = Guide::json_schema(schema).unwrap();
     let (tokenizer, cache) = (tokenizer(&[], &[]), ConstraintCache::default());
     let format = OutputFormat::plain();
@@ -38,7 +38,7 @@ fn draw(schema: &Value, seed: u64, limit: usize, is_reported: bool) -> Drawn {
         let ends = usize::from(constraint.may_end().unwrap());
         let chosen = chance.below(allowed.len() + ends);
         if chosen == allowed.len() {
-            return Drawn { text: text(&ids), is_whole: true };
+            return DrawnAnswer { text: text(&ids), is_whole: true };
         }
         let mut next = vec![allowed[chosen]];
         constraint.accept(allowed[chosen]).unwrap();
@@ -48,10 +48,10 @@ fn draw(schema: &Value, seed: u64, limit: usize, is_reported: bool) -> Drawn {
         }
         ids.extend(next);
         if constraint.is_done().unwrap() {
-            return Drawn { text: text(&ids), is_whole: true };
+            return DrawnAnswer { text: text(&ids), is_whole: true };
         }
     }
-    Drawn { text: text(&ids), is_whole: false }
+    DrawnAnswer { text: text(&ids), is_whole: false }
 }
 
 fn assert_valid(schema: &Value, text: &str) {

@@ -14,18 +14,18 @@ use nestling_core::runner::{ModelRunner, StepOutput};
 use nestling_cpu::Cpu;
 use nestling_experts::expert::ExpertSource;
 use nestling_formats::Level;
-use nestling_ranks::ThreadGroup;
+use nestling_ranks::QueueGroup;
 use nestling_runtime::model::RunnerOptions;
 use nestling_testkit::runners::{Sequence, checkpoint, data, runner, some_tokens};
 
 use crate::harness::{Ranks, within_a_minute};
 
-/// What happens to a rank before one of its exchanges.
+/// Fault of a rank before one of its exchanges.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// Its own work fails.
+    /// Failure of its own work.
     Error,
-    /// It is silent for longer than the timeout.
+    /// Silence for longer than the timeout.
     Stall,
 }
 
@@ -35,7 +35,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// A rank with a fault before its `left`-th exchange from now; negative for none.
 #[derive(Debug)]
 struct Faulty {
-    group: ThreadGroup,
+    group: QueueGroup,
     fault: Fault,
     left: AtomicI64,
 }
@@ -109,7 +109,7 @@ fn exchanges_of_a_step(ranks: &mut Ranks) -> i64 {
 /// Opens a model over three ranks of which one has a fault that is not armed.
 fn with_fault(source: &Arc<dyn ExpertSource>, rank: usize, fault: Fault) -> (Ranks, Arc<Faulty>) {
     let timeout = if fault == Fault::Stall { TIMEOUT } else { Duration::from_secs(60) };
-    let group = ThreadGroup::new(3, timeout).into_iter();
+    let group = QueueGroup::of_threads(3, timeout).into_iter();
     let group = group.map(|group| Arc::new(Faulty { group, fault, left: AtomicI64::new(-1) }));
     let group: Vec<Arc<Faulty>> = group.collect();
     let faulty = Arc::clone(&group[rank]);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nestling_core::error::ErrorClass;
 use nestling_core::group::{Failure, Group, GroupCounters, LossCause, RankError};
-use nestling_ranks::ThreadGroup;
+use nestling_ranks::QueueGroup;
 
 use crate::harness::within_a_minute;
 
@@ -18,15 +18,15 @@ fn failure(reason: &str) -> Failure {
 fn on_all<T: Send + 'static>(
     ranks: usize,
     timeout: Duration,
-    work: impl Fn(&ThreadGroup) -> T + Send + Sync + 'static,
+    work: impl Fn(&QueueGroup) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     within_a_minute(move || {
         let work = Arc::new(work);
-        let run = |rank: ThreadGroup| {
+        let run = |rank: QueueGroup| {
             let work = Arc::clone(&work);
             thread::spawn(move || work(&rank))
         };
-        let threads: Vec<_> = ThreadGroup::new(ranks, timeout).into_iter().map(run).collect();
+        let threads: Vec<_> = QueueGroup::of_threads(ranks, timeout).into_iter().map(run).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

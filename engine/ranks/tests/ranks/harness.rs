@@ -17,7 +17,7 @@ use nestling_cpu::threads::ThreadPool;
 use nestling_experts::expert::{ExpertSource, StoreSource};
 use nestling_formats::store::Store;
 use nestling_import::checkpoint::Checkpoint;
-use nestling_ranks::{LeadRunner, ThreadGroup, follow};
+use nestling_ranks::{LeadRunner, QueueGroup, follow};
 use nestling_runtime::model::RunnerOptions;
 use nestling_testkit::runners::runner;
 
@@ -33,7 +33,7 @@ pub struct Ranks {
 
 impl Ranks {
     pub fn new(source: &Arc<dyn ExpertSource>, options: &RunnerOptions, ranks: usize) -> Self {
-        let group = ThreadGroup::new(ranks, TIMEOUT).into_iter();
+        let group = QueueGroup::of_threads(ranks, TIMEOUT).into_iter();
         Self::on(group.map(|rank| Arc::new(rank) as Arc<dyn Group>).collect(), source, options)
     }
 

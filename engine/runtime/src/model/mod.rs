@@ -5,7 +5,6 @@ mod attention_biases;
 mod divided;
 mod embedding;
 mod floats;
-mod groups_ahead;
 mod latent_weights;
 pub mod layer;
 pub mod memory;

@@ -12,7 +12,6 @@ use super::Embedding;
 use super::activations::{attention_shapes, delta_net_shapes, index_of};
 use super::attention_biases::AttentionBiases;
 use super::floats::Floats;
-use super::groups_ahead::GroupsAhead;
 use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
 use super::rope::rope_kinds;
 use nestling_core::backend::{
@@ -23,7 +22,7 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_experts::expert::{ExpertCache, expert_biases};
-use nestling_experts::expert::{ExpertSource, Matrices};
+use nestling_experts::expert::{ExpertSource, GroupsAhead, Matrices};
 use nestling_experts::reads::ReadOptions;
 
 /// Epsilon added to the squared L2 norm of a DeltaNet layer's queries and keys.

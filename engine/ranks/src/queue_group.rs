@@ -1,4 +1,5 @@
-//! Ranks that are threads of one process.
+//! A group whose ranks exchange messages through queues: directly between threads, or through a carrier between
+//! processes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,19 +13,17 @@ use nestling_core::sync::whole;
 /// Interval at which a waiting rank reports that it is alive, and looks whether the others are.
 const POLL_MAX: Duration = Duration::from_millis(100);
 
-/// A rank among threads of one process.
+/// A rank whose messages go through queues.
 ///
 /// Each pair of ranks has a queue in each direction. A rank is lost if its queues are closed because it was dropped,
 /// or if it was silent for longer than the timeout: it neither called the group nor reported that it is alive.
-pub struct ThreadGroup {
+pub struct QueueGroup {
     share: RankShare,
     /// Queues to the other ranks; none to itself.
     senders: Vec<Option<Sender<Message>>>, // [ranks]
     /// Queues from the other ranks.
     receivers: Mutex<Vec<Option<Receiver<Message>>>>, // [ranks]
-    /// Time of each rank's last sign of life, in milliseconds since `start`.
-    beats: Arc<[AtomicU64]>, // [ranks]
-    start: Instant,
+    alive: Arc<SignsOfLife>,
     timeout: Duration,
     /// Number of the next exchange.
     next: AtomicU64,
@@ -33,14 +32,48 @@ pub struct ThreadGroup {
     broken: OnceLock<RankError>,
 }
 
-struct Message {
+/// Time of each rank's last sign of life.
+pub(crate) struct SignsOfLife {
+    start: Instant,
+    /// Milliseconds since `start`.
+    beats: Vec<AtomicU64>, // [ranks]
+}
+
+impl SignsOfLife {
+    pub fn new(ranks: usize) -> Self {
+        Self { start: Instant::now(), beats: (0..ranks).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Records that a rank is alive now.
+    pub fn beat(&self, rank: usize) {
+        if let Some(beat) = self.beats.get(rank) {
+            beat.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn silence_of(&self, rank: usize) -> Duration {
+        // Default: every rank of the group has a time.
+        let beat = self.beats.get(rank).map_or(0, |beat| beat.load(Ordering::Relaxed));
+        self.start.elapsed().saturating_sub(Duration::from_millis(beat))
+    }
+}
+
+/// Queues of a rank to and from the others.
+pub(crate) struct Queues {
+    pub senders: Vec<Option<Sender<Message>>>,     // [ranks]
+    pub receivers: Vec<Option<Receiver<Message>>>, // [ranks]
+}
+
+/// A part of an exchange.
+#[derive(Clone)]
+pub(crate) struct Message {
     /// Number of the exchange.
-    exchange: u64,
-    payload: Payload,
+    pub exchange: u64,
+    pub payload: Payload,
 }
 
 #[derive(Clone)]
-enum Payload {
+pub(crate) enum Payload {
     Part(Arc<[u8]>),
     /// The sender's step failed, with this error.
     Failed(Arc<Failure>),
@@ -48,7 +81,7 @@ enum Payload {
     Lost(usize),
 }
 
-/// How long a rank waits for others.
+/// Limit of the time for which a rank waits for others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     /// Until the others are silent for longer than the timeout.
@@ -57,37 +90,52 @@ enum Patience {
     Endless,
 }
 
-impl fmt::Debug for ThreadGroup {
+impl fmt::Debug for QueueGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ThreadGroup({} of {})", self.share.rank, self.share.ranks)
+        write!(f, "QueueGroup({} of {})", self.share.rank, self.share.ranks)
     }
 }
 
-impl ThreadGroup {
-    /// Creates a group of `ranks` ranks, one value for each thread.
-    pub fn new(ranks: usize, timeout: Duration) -> Vec<Self> {
-        let beats: Arc<[AtomicU64]> = (0..ranks).map(|_| AtomicU64::new(0)).collect();
-        let start = Instant::now();
-        let rank_of = |rank| Self {
-            share: RankShare { rank, ranks },
+impl QueueGroup {
+    /// Creates a group of `ranks` threads of this process, one value for each.
+    pub fn of_threads(ranks: usize, timeout: Duration) -> Vec<Self> {
+        let alive = Arc::new(SignsOfLife::new(ranks));
+        let none = || Queues {
             senders: (0..ranks).map(|_| None).collect(),
-            receivers: Mutex::new((0..ranks).map(|_| None).collect()),
-            beats: Arc::clone(&beats),
-            start,
+            receivers: (0..ranks).map(|_| None).collect(),
+        };
+        let mut queues: Vec<Queues> = (0..ranks).map(|_| none()).collect();
+        for from in 0..ranks {
+            for to in (0..ranks).filter(|to| *to != from) {
+                let (sender, receiver) = channel();
+                queues[from].senders[to] = Some(sender);
+                queues[to].receivers[from] = Some(receiver);
+            }
+        }
+        let shares = RankShare { rank: 0, ranks }.all();
+        let group = shares
+            .zip(queues)
+            .map(|(share, queues)| Self::with_queues(share, queues, Arc::clone(&alive), timeout));
+        group.collect()
+    }
+
+    pub(crate) fn with_queues(
+        share: RankShare,
+        queues: Queues,
+        alive: Arc<SignsOfLife>,
+        timeout: Duration,
+    ) -> Self {
+        let Queues { senders, receivers } = queues;
+        Self {
+            share,
+            senders,
+            receivers: Mutex::new(receivers),
+            alive,
             timeout,
             next: AtomicU64::new(0),
             counters: Mutex::default(),
             broken: OnceLock::new(),
-        };
-        let mut group: Vec<Self> = (0..ranks).map(rank_of).collect();
-        for from in 0..ranks {
-            for to in (0..ranks).filter(|to| *to != from) {
-                let (sender, receiver) = channel();
-                group[from].senders[to] = Some(sender);
-                whole(group[to].receivers.lock())[from] = Some(receiver);
-            }
         }
-        group
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<'_> {
@@ -107,7 +155,7 @@ impl ThreadGroup {
         let sent = self.senders.get(to).and_then(Option::as_ref);
         let sent = sent.map(|sender| sender.send(Message { exchange, payload }));
         if !matches!(sent, Some(Ok(()))) {
-            return Err(self.lose(to, LossCause::Ended));
+            return Err(self.ended(to));
         }
         let mut counters = whole(self.counters.lock());
         counters.messages += 1;
@@ -133,7 +181,7 @@ impl ThreadGroup {
                 }
                 Err(RecvTimeoutError::Timeout) if patience == Patience::Endless => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    let silent = self.silence_of(from);
+                    let silent = self.alive.silence_of(from);
                     if silent > self.timeout {
                         return Err(self.lose(from, LossCause::Silent(silent)));
                     }
@@ -151,10 +199,19 @@ impl ThreadGroup {
         }
     }
 
-    fn silence_of(&self, rank: usize) -> Duration {
-        // Default: every rank of the group has a time.
-        let beat = self.beats.get(rank).map_or(0, |beat| beat.load(Ordering::Relaxed));
-        self.start.elapsed().saturating_sub(Duration::from_millis(beat))
+    /// Makes the group unusable because a rank ended. It may have ended because another was lost, which it then said.
+    fn ended(&self, rank: usize) -> RankError {
+        let receivers = whole(self.receivers.lock());
+        let receiver = receivers.get(rank).and_then(Option::as_ref);
+        let mut last = receiver.into_iter().flat_map(Receiver::try_iter);
+        let lost = last.find_map(|message| match message.payload {
+            Payload::Lost(lost) => Some(lost),
+            Payload::Part(_) | Payload::Failed(_) => None,
+        });
+        match lost {
+            Some(lost) => self.lose(lost, LossCause::Reported),
+            None => self.lose(rank, LossCause::Ended),
+        }
     }
 
     /// Makes the group unusable, and tells the other ranks of the loss.
@@ -210,7 +267,7 @@ impl ThreadGroup {
     }
 }
 
-impl Group for ThreadGroup {
+impl Group for QueueGroup {
     fn share(&self) -> RankShare {
         self.share
     }
@@ -256,9 +313,7 @@ impl Group for ThreadGroup {
     }
 
     fn beat(&self) {
-        if let Some(beat) = self.beats.get(self.share.rank) {
-            beat.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
-        }
+        self.alive.beat(self.share.rank);
     }
 
     fn counters(&self) -> GroupCounters {

@@ -6,17 +6,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 
+use nestling_formats::store::GroupId;
+
+use super::source::ExpertSource;
+use super::store::Matrices;
 use nestling_core::backend::Backend;
 use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
-use nestling_experts::expert::{ExpertSource, Matrices};
-use nestling_formats::store::GroupId;
 
 /// Maximum number of groups held in memory for a device that copies them.
 const COPIED_AHEAD_MAX: usize = 2;
 
 /// Groups of a source in the order in which the loader takes them.
-pub(super) struct GroupsAhead<'a> {
+pub struct GroupsAhead<'a> {
     source: &'a dyn ExpertSource,
     groups: Vec<GroupId>,
     /// Maximum number of groups read but not yet taken.
@@ -133,8 +135,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use crate::expert::StoreSource;
     use nestling_cpu::Cpu;
-    use nestling_experts::expert::StoreSource;
     use nestling_formats::FloatKind;
     use nestling_formats::Level;
     use nestling_import::ModelConfig;
