@@ -88,7 +88,7 @@ fn an_answer_that_was_cut_says_so() {
     ran.ok();
     // A value without required members closes in time.
     for form in ["--json", "--json-object"] {
-        let ran = tell(&[form, "--temp", "0", "-n", "4"]);
+        let ran = tell(&[form, "--temp", "0", "-n", "64"]);
         assert_eq!(ran.err, "", "{form}");
         assert!(serde_json::from_str::<Value>(&ran.ok()).is_ok(), "{form}");
     }
