@@ -114,7 +114,7 @@ def test_records_are_passed_on_before_the_interpreter_ends() -> None:
 
         slow = Slow(sys.stdout)
         logging.basicConfig(level=logging.DEBUG, handlers=[slow], format="%(name)s %(message)s")
-        answers = [nestling.open(bundled, threads=1).generate("The sea", ignore_end=True) for _ in range(2)]
+        answers = [nestling.open(bundled, threads=1, device="cpu").generate("The sea", ignore_end=True) for _ in range(2)]
         generate()
         """
     for _ in range(4):
