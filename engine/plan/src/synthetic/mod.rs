@@ -15,7 +15,7 @@ use std::path::Path;
 use nestling_formats::Invariant;
 use nestling_formats::nested::{Layout, PlaneForm};
 use nestling_formats::store::{
-    Encoding, FloatTensor, Group, GroupId, Matrix, PartItem, StorePlan, StoreWriter,
+    Encoding, FloatTensor, Group, GroupId, Index, Matrix, PartItem, StorePlan, StoreWriter,
     levels_with_offset,
 };
 use nestling_formats::{DType, ExpertId, Level, MatrixKind, Plane};
@@ -123,9 +123,18 @@ pub fn write_synthetic_store(
 /// # Errors
 /// [`EngineError::Store`] if no store can hold such a model.
 pub fn synthetic_store_bytes(options: &SyntheticOptions) -> Result<u64, EngineError> {
+    Ok(synthetic_index(options)?.0.length())
+}
+
+/// Returns the index of the store that [`write_synthetic_store`] would write, and its configuration.
+///
+/// # Errors
+/// [`EngineError::Store`] if no store can hold such a model.
+pub fn synthetic_index(options: &SyntheticOptions) -> Result<(Index, ModelConfig), EngineError> {
     let assets = text::assets(&options.shape)?;
     let config = text::config(&assets)?;
-    Ok(plan(options, &config, &assets).index()?.length())
+    let index = plan(options, &config, &assets).index()?;
+    Ok((index, config))
 }
 
 /// A file embedded in the store.

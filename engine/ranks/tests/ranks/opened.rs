@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
-use nestling_formats::store::Store;
+use nestling_core::group::RankShare;
+use nestling_formats::store::{Group, GroupId, Store};
+use nestling_formats::{Level, Plane};
+use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, synthetic_index};
 use nestling_ranks::{RankOptions, open_on_threads};
 use nestling_runtime::{
-    Engine, EngineOptions, GenerateOptions, Model, ModelOptions, ModelSource, Residence,
-    SnapshotContents,
+    Engine, EngineOptions, GenerateOptions, MemoryPlan, Model, ModelOptions, ModelSource,
+    Residence, SnapshotContents,
 };
 use nestling_testkit::models::common::store_path;
 
@@ -110,4 +113,30 @@ fn an_impossible_number_of_ranks_or_budget_is_refused() {
         let error = open(&engine(Some(4 << 20)), &options, 2).unwrap_err();
         assert!(matches!(error, EngineError::MemoryTooSmall(_)), "{error}");
     });
+}
+
+#[test]
+fn a_rank_of_four_holds_a_quarter_of_a_published_shape() {
+    let shape = SyntheticShape::QWEN3_30B_A3B;
+    let synthetic = SyntheticOptions { shape, top_level: Level::L4, router_skew: 0.0, seed: 1 };
+    let (index, config) = synthetic_index(&synthetic).unwrap();
+    let options = ModelOptions { residence: Residence::Owned, ..ModelOptions::default() };
+    let held = |share| {
+        let plan = MemoryPlan::of_index(&index, &config, Level::L4, &options, None, None, share);
+        plan.unwrap().weight_bytes
+    };
+    let whole = held(RankShare::default());
+    let of_all_ranks =
+        |group: &&Group| matches!(group.id, GroupId::Embedding | GroupId::Floats { .. });
+    let extents =
+        index.groups().iter().filter(of_all_ranks).flat_map(|group| {
+            Plane::ALL.into_iter().filter_map(|plane| index.extent(group, plane))
+        });
+    let replicated: u64 = extents.map(|extent| extent.length).sum();
+    for share in (RankShare { rank: 0, ranks: 4 }).all() {
+        let (rank, divided) = (held(share), (whole - replicated) / 4);
+        println!("rank {}: {rank} bytes of {whole}, of which {replicated} on each", share.rank);
+        assert!(rank as f64 <= 0.27 * whole as f64 + replicated as f64, "{rank} of {whole}");
+        assert!(rank.abs_diff(replicated + divided) < whole / 100, "{rank} of {whole}");
+    }
 }
