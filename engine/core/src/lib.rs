@@ -49,6 +49,7 @@ pub mod group;
 mod keyed_places;
 pub mod kv_cache;
 pub mod level_policy;
+pub mod rank_bytes;
 mod rank_error;
 pub mod recurrent;
 pub mod recycle;

@@ -12,10 +12,11 @@ use nestling_core::error::{EngineError, MemoryTooSmall};
 use nestling_core::float_bytes;
 use nestling_core::group::RankShare;
 use nestling_core::kv_cache::{KvDtype, KvShape, pages_for};
+use nestling_core::rank_bytes::bytes_elsewhere;
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateShape};
 use nestling_experts::allocation::{self, Allocation, Counting};
 use nestling_experts::expert::rows_that_stay;
-use nestling_experts::residency::{ExpertTable, bytes_elsewhere};
+use nestling_experts::residency::{ExpertTable, Placement};
 
 /// Maximum context length unless the options set one.
 const CONTEXT_DEFAULT_MAX: usize = 8192;
@@ -144,8 +145,9 @@ impl MemoryPlan {
         let bytes_of = |groups: &mut dyn Iterator<Item = &Group>| {
             groups.map(|group| group_bytes(index, group, level, allocation)).sum::<u64>()
         };
+        let placement = Placement::of_index(index, config, share);
         let held = |group: &&Group| match group.id {
-            GroupId::Expert(id) => share.holds_expert(id.layer, id.expert),
+            GroupId::Expert(id) => placement.holds(id.layer, id.expert),
             _ => false,
         };
         let experts = bytes_of(&mut index.groups().iter().filter(held));
@@ -183,7 +185,7 @@ impl MemoryPlan {
             None => dense,
         };
         let dense = dense.saturating_add(bound_biases(config));
-        let lazy = resident.lazy(dense, table.held_bytes(share));
+        let lazy = resident.lazy(dense, table.held_bytes(&placement));
         let fits = available.is_none_or(|available| lazy.total_bytes() <= available);
         if fits && options.residence == Residence::Lazy {
             return Ok(lazy);

@@ -16,6 +16,7 @@ use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::dual::{LevelRouter, PlaneScores, RoutedToken, ThresholdRule};
 use crate::record::{ActivityKind, Recorder};
+use crate::residency::Placement;
 use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
 use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
@@ -36,8 +37,8 @@ pub struct ExpertCache<B: Backend> {
     #[cfg(not(target_family = "wasm"))]
     checks: Option<MappedChecks>,
     timer: StepTimer,
-    /// Share of the experts that this cache holds.
-    share: RankShare,
+    /// Ranks of the experts, of which one holds this cache.
+    placement: Placement,
 }
 
 /// Reports activities of steps to a recorder. Without one, nothing is measured.
@@ -92,16 +93,16 @@ impl<B: Backend> Default for RequestScratch<B> {
 }
 
 impl<B: Backend> ExpertCache<B> {
-    /// Creates a cache in which all experts of a share are resident; other experts are `None`.
-    pub fn resident(layers: Vec<Vec<Option<FeedForward<B>>>>, share: RankShare) -> Self {
+    /// Creates a cache in which all experts of a rank are resident; other experts are `None`.
+    pub fn resident(layers: Vec<Vec<Option<FeedForward<B>>>>, placement: Placement) -> Self {
         let recorder = RoutingRecorder::new(layers.iter().map(Vec::len));
         let in_arcs = |layer: Vec<Option<FeedForward<B>>>| {
             layer.into_iter().map(|expert| expert.map(Arc::new)).collect()
         };
-        Self::new(Experts::Resident(layers.into_iter().map(in_arcs).collect()), recorder, share)
+        Self::new(Experts::Resident(layers.into_iter().map(in_arcs).collect()), recorder, placement)
     }
 
-    /// Creates a cache that streams a store's experts of a share within a budget.
+    /// Creates a cache that streams a rank's experts of a store within a budget.
     ///
     /// # Errors
     /// Returns an error if the source is not a store, or a reader thread cannot be started. Also returns an
@@ -112,13 +113,14 @@ impl<B: Backend> ExpertCache<B> {
         options: &StreamOptions,
         share: RankShare,
     ) -> Result<Self, EngineError> {
+        let placement = source.placement(share);
         let mut streamed = StreamedExperts::open(source, activations, options)?;
-        streamed.set_share(share);
+        streamed.set_placement(placement.clone());
         let recorder = RoutingRecorder::new(streamed.experts_of_layers());
-        Ok(Self::new(Experts::Streamed(Box::new(streamed)), recorder, share))
+        Ok(Self::new(Experts::Streamed(Box::new(streamed)), recorder, placement))
     }
 
-    fn new(experts: Experts<B>, recorder: RoutingRecorder, share: RankShare) -> Self {
+    fn new(experts: Experts<B>, recorder: RoutingRecorder, placement: Placement) -> Self {
         Self {
             experts,
             routed: RoutedLayers::none(),
@@ -127,7 +129,7 @@ impl<B: Backend> ExpertCache<B> {
             #[cfg(not(target_family = "wasm"))]
             checks: None,
             timer: StepTimer::default(),
-            share,
+            placement,
         }
     }
 
@@ -321,16 +323,16 @@ impl<B: Backend> ExpertCache<B> {
             let RequestScratch { routing, hidden, experts, .. } = &*scratch;
             self.recorder.layer(layer, routing, hidden, experts);
         }
-        scratch.take_uses(layer, self.share);
+        scratch.take_uses(layer, &self.placement);
         let RequestScratch { uses, experts: sorted, ready: spare, .. } = scratch;
         let ready = recycle(std::mem::take(spare));
         let layer = layer as u32;
         self.timer.ended(ActivityKind::Dense, layer);
         let levels = Arc::clone(&self.levels);
         let source = PendingSource::Resident;
-        let (timer, share) = (&mut self.timer, self.share);
+        let (timer, placement) = (&mut self.timer, &self.placement);
         let mut pending =
-            PendingExperts { ready, source, layer, uses, levels, spare, timer, share };
+            PendingExperts { ready, source, layer, uses, levels, spare, timer, placement };
         match &mut self.experts {
             Experts::Resident(layers) => {
                 // Default: a layer that does not exist has no experts, so each of its uses is refused below.
@@ -407,7 +409,7 @@ pub struct PendingExperts<'a, B: Backend> {
     /// Allocation of `ready`, returned for reuse.
     spare: &'a mut Vec<PinnedExpert<'static, B>>,
     timer: &'a mut StepTimer,
-    share: RankShare,
+    placement: &'a Placement,
 }
 
 /// Source of the remaining experts.
@@ -516,7 +518,7 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
             encoder.read_into(hidden, &mut scratch.hidden).await?;
         }
         scratch.sort(layer, rows, &*self.levels);
-        scratch.take_uses(layer, self.share);
+        scratch.take_uses(layer, self.placement);
         if let PendingSource::Streamed(streamed) = &mut self.source {
             let RequestScratch { uses, experts, .. } = scratch;
             streamed.read_ahead(layer as u32, ranges(experts), uses)?;
@@ -565,10 +567,10 @@ impl<B: Backend> RequestScratch<B> {
         experts.sort_unstable_by_key(|(expert, used)| (*expert, used.row, used.rank));
     }
 
-    /// Keeps the uses of the experts that a share holds.
-    fn take_uses(&mut self, layer: usize, share: RankShare) {
+    /// Keeps the uses of the experts that this rank holds.
+    fn take_uses(&mut self, layer: usize, placement: &Placement) {
         let layer = layer as u32;
-        self.experts.retain(|(expert, _)| share.holds_expert(layer, *expert));
+        self.experts.retain(|(expert, _)| placement.holds(layer, *expert));
         self.uses.clear();
         self.uses.extend(self.experts.iter().map(|(_, used)| *used));
     }

@@ -9,8 +9,10 @@ use nestling_import::ModelConfig;
 use super::source::ExpertSource;
 use super::store::{Matrices, StoreSource};
 use crate::dual::ExpertSensitivities;
+use crate::residency::Placement;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::group::RankShare;
 
 /// Attention, feed-forward and floats of `weights`, with embedding and head of `tables`. Serves to evaluate
 /// the quantization of layer weights alone ("weights only").
@@ -68,6 +70,10 @@ impl ExpertSource for FloatTables {
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {
         self.weights.experts(layer, experts, threads, cancel)
+    }
+
+    fn placement(&self, share: RankShare) -> Placement {
+        self.weights.placement(share)
     }
 
     fn sensitivities(&self) -> ExpertSensitivities {

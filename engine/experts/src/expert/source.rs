@@ -12,8 +12,10 @@ use super::embedding_rows::EmbeddingRows;
 use super::store::{Matrices, StoreSource};
 use crate::dual::ExpertSensitivities;
 use crate::reads::ReadOptions;
+use crate::residency::Placement;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::group::RankShare;
 
 /// A source of weights (store or checkpoint), addressed by their place in the graph.
 pub trait ExpertSource: Send + Sync {
@@ -47,6 +49,11 @@ pub trait ExpertSource: Send + Sync {
         cancel: &CancelToken,
     ) -> Result<Vec<Matrices>, EngineError> {
         read_experts(self, layer, experts, threads, cancel)
+    }
+
+    /// Returns the ranks of the experts. All ranks of a model get the same.
+    fn placement(&self, share: RankShare) -> Placement {
+        Placement::in_turn(share)
     }
 
     /// Returns the plane scores of the experts; empty if weights have no planes.

@@ -16,8 +16,10 @@ use super::store::{Matrices, StoreSource};
 use super::tiled::tiled;
 use crate::dual::ExpertSensitivities;
 use crate::reads::ReadOptions;
+use crate::residency::Placement;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::group::RankShare;
 use nestling_core::weights::MatrixWeights;
 
 impl ExpertSource for StoreSource {
@@ -61,6 +63,10 @@ impl ExpertSource for StoreSource {
         }
         let groups = experts.iter().map(|expert| self.group(&GroupId::expert_of(layer, *expert)));
         self.read(&groups.collect::<Result<Vec<_>, _>>()?, threads, cancel)
+    }
+
+    fn placement(&self, share: RankShare) -> Placement {
+        Placement::of_index(self.store.index(), &self.config, share)
     }
 
     fn sensitivities(&self) -> ExpertSensitivities {

@@ -15,8 +15,8 @@ mod counters;
 mod device_slots;
 mod frequency;
 pub mod order;
+mod placement;
 mod policy;
-mod shares;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -29,8 +29,8 @@ use nestling_formats::{ExpertId, Plane};
 
 pub use counters::ResidencyCounters;
 pub use frequency::{DecayedFrequency, FrequencyOptions};
+pub use placement::Placement;
 pub use policy::{EvictionPolicy, LeastRecentlyUsed, RetentionGoal, StaticHotSet};
-pub use shares::bytes_elsewhere;
 pub(crate) use table::BOOKS;
 pub use table::{BLOCK_BYTES, ExpertEntry, ExpertTable, PlaneId};
 

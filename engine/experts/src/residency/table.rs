@@ -8,8 +8,8 @@ use nestling_import::ModelConfig;
 use nestling_import::config::FeedForward;
 
 use super::PLANES;
+use super::placement::Placement;
 use nestling_core::error::EngineError;
-use nestling_core::group::RankShare;
 
 /// Name of the bookkeeping memory in error messages.
 pub const BOOKS: &str = "the books of streamed experts";
@@ -170,10 +170,10 @@ impl ExpertTable {
     }
 
     /// Returns the bytes of all planes of the experts that a share holds.
-    pub fn held_bytes(&self, share: RankShare) -> u64 {
+    pub fn held_bytes(&self, placement: &Placement) -> u64 {
         let layers = (0u32..).zip(&self.layers);
         let experts = layers.flat_map(|(layer, of)| (0u32..).zip(of).map(move |at| (layer, at)));
-        let held = experts.filter(|(layer, (expert, _))| share.holds_expert(*layer, *expert));
+        let held = experts.filter(|(layer, (expert, _))| placement.holds(*layer, *expert));
         held.fold(0, |sum, (_, (_, entry))| sum.saturating_add(entry.bytes(PLANES)))
     }
 

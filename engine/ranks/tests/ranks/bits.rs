@@ -10,7 +10,7 @@ use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_experts::expert::{ExpertSource, HostOptions, Prefetch, StreamOptions};
 use nestling_experts::reads::ReadOptions;
-use nestling_experts::residency::ExpertTable;
+use nestling_experts::residency::{ExpertTable, Placement};
 use nestling_formats::Level;
 use nestling_import::{FeedForward, TokenMixer};
 use nestling_runtime::model::RunnerOptions;
@@ -171,7 +171,8 @@ fn each_rank_holds_its_share() {
     });
     let held = |share: RankShare| {
         let of_layer = |(layer, experts)| {
-            (0..experts).filter(move |expert| share.holds_expert(layer, *expert)).count()
+            let placement = Placement::in_turn(share);
+            (0..experts).filter(move |expert| placement.holds(layer, *expert)).count()
         };
         (0..).zip(experts.clone()).map(of_layer).sum::<usize>()
     };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
+use nestling_experts::residency::Placement;
 use nestling_formats::store::{Group, GroupId, Store};
 use nestling_formats::{Level, Plane};
 use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, synthetic_index};
@@ -138,5 +139,35 @@ fn a_rank_of_four_holds_a_quarter_of_a_published_shape() {
         println!("rank {}: {rank} bytes of {whole}, of which {replicated} on each", share.rank);
         assert!(rank as f64 <= 0.27 * whole as f64 + replicated as f64, "{rank} of {whole}");
         assert!(rank.abs_diff(replicated + divided) < whole / 100, "{rank} of {whole}");
+    }
+}
+
+/// Returns the load of the busiest rank over the mean, averaged over the layers of the bundled model.
+fn busiest(store: &Store, ranks: usize, rank_of: impl Fn(u32, u32) -> usize) -> f32 {
+    let layers = 4;
+    let of_layer = |layer: u32| {
+        let mut loads = vec![0.0; ranks];
+        for expert in 0..32 {
+            let group = store.group(&GroupId::expert_of(layer, expert)).unwrap();
+            loads[rank_of(layer, expert)] += group.frequency.unwrap();
+        }
+        let (sum, most) = (loads.iter().sum::<f32>(), loads.iter().copied().fold(0.0, f32::max));
+        most * ranks as f32 / sum
+    };
+    (0..layers).map(of_layer).sum::<f32>() / layers as f32
+}
+
+#[test]
+fn the_bundled_model_is_placed_by_measured_frequency() {
+    let store = bundled();
+    let config = ModelSource::Store(Arc::clone(&store)).config().unwrap();
+    for ranks in [2, 4, 8] {
+        let share = RankShare { rank: 0, ranks };
+        let (measured, in_turn) =
+            (Placement::of_index(store.index(), &config, share), Placement::in_turn(share));
+        let measured = busiest(&store, ranks, |layer, expert| measured.rank_of(layer, expert));
+        let in_turn = busiest(&store, ranks, |layer, expert| in_turn.rank_of(layer, expert));
+        println!("{ranks} ranks: the busiest has {measured:.3} of the mean, in turn {in_turn:.3}");
+        assert!(measured <= in_turn && measured < 1.05, "{measured}, {in_turn}");
     }
 }

@@ -185,7 +185,7 @@ impl<B: Backend> Loader<'_, B> {
                 experts.push(loader.experts(&config, layer, feed_forward, cancel)?);
                 Ok(())
             })?;
-        Ok((weights, ExpertCache::resident(experts, self.backend.share())))
+        Ok((weights, ExpertCache::resident(experts, self.source.placement(self.backend.share()))))
     }
 
     /// Loads all weights except the experts. The embedding stays in the store if it can be read by rows.
@@ -549,9 +549,9 @@ impl<B: Backend> Loader<'_, B> {
         let FeedForwardConfig::Moe { num_experts, moe_intermediate_size, .. } = feed_forward else {
             return Ok(Vec::new());
         };
-        let (count, share) = (u32::try_from(num_experts).unwrap_or(u32::MAX), self.backend.share());
-        let held: Vec<u32> =
-            (0..count).filter(|expert| share.holds_expert(layer, *expert)).collect();
+        let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
+        let placement = self.source.placement(self.backend.share());
+        let held: Vec<u32> = (0..count).filter(|expert| placement.holds(layer, *expert)).collect();
         let groups = self.source.experts(layer, &held, self.threads, cancel)?;
         let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
         let biases = expert_biases(self.source, layer)?;

@@ -9,21 +9,21 @@ use crate::residency::{Admission, PlaneId, PlaneState};
 use nestling_core::backend::Backend;
 
 impl<B: Backend> StreamedExperts<B> {
-    /// Starts reading all planes of all experts of the share, layer by layer. Does nothing unless [`Prefetch::All`] is set
+    /// Starts reading all planes of all experts of this rank, layer by layer. Does nothing unless [`Prefetch::All`] is set
     /// and the budget holds all planes without evictions. Requests of a layer overtake these reads.
     ///
     /// # Errors
     /// [`InternalError`] for a plane that the store does not have.
     pub(super) fn read_all(&mut self) -> Result<(), InternalError> {
         let table = self.residency.table();
-        let has_room = self.residency.budget_bytes() >= table.held_bytes(self.share);
+        let has_room = self.residency.budget_bytes() >= table.held_bytes(&self.placement);
         let is_possible = has_room && self.fetcher.has_threads();
         if self.prefetch != Prefetch::All || !is_possible || self.device.slot_count().is_some() {
             return Ok(());
         }
         let experts: Vec<usize> = self.fetcher.extents().experts_of_layers().collect();
         for (layer, experts) in (0..).zip(experts) {
-            let held = (0..experts as u32).filter(|id| self.share.holds_expert(layer, *id));
+            let held = (0..experts as u32).filter(|id| self.placement.holds(layer, *id));
             for id in held.map(|expert| ExpertId { layer, expert }) {
                 let admit = |id: &PlaneId| {
                     self.residency.admit(*id, Admission::Optional, &mut self.evicted)

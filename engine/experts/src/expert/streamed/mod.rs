@@ -46,7 +46,9 @@ use super::source::ExpertSource;
 use super::store::StoreSource;
 use crate::reads::{ArrivedPlane, ReadClass, ReadOptions, Reads};
 use crate::record::Recorder;
-use crate::residency::{Admission, ExpertTable, PlaneId, PlaneState, Residency, ResidencyOptions};
+use crate::residency::{
+    Admission, ExpertTable, Placement, PlaneId, PlaneState, Residency, ResidencyOptions,
+};
 use builder::ExpertBuilder;
 use device_tier::DeviceTier;
 use fetcher::{Arrival, ExtentTable, Fetcher};
@@ -88,8 +90,8 @@ pub(super) struct StreamedExperts<B: Backend> {
     /// Planes evicted by residency and not yet dropped.
     evicted: Vec<PlaneId>,
     prefetch: Prefetch,
-    /// Share of the experts that are used here.
-    share: RankShare,
+    /// Ranks of the experts, of which one uses this cache.
+    placement: Placement,
     /// Planes that are read in the background because the budget holds all.
     background: Vec<PlaneId>,
     /// True if the previous step had misses; initially true.
@@ -143,16 +145,16 @@ impl<B: Backend> StreamedExperts<B> {
             spare_max: options.reads.pool_bytes,
             evicted: Vec::new(),
             prefetch: options.prefetch,
-            share: RankShare::default(),
+            placement: Placement::in_turn(RankShare::default()),
             background: Vec::new(),
             has_waited: true,
             stats: StreamStats::default(),
         })
     }
 
-    /// Sets the share of the experts that are used here.
-    pub fn set_share(&mut self, share: RankShare) {
-        self.share = share;
+    /// Sets the ranks of the experts.
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
     }
 
     pub fn set_recorder(&mut self, recorder: Option<Arc<Recorder>>) {

@@ -1,6 +1,6 @@
 //! Sizes of the weights that the ranks of a model divide.
 
-use nestling_core::group::RankShare;
+use crate::group::RankShare;
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
 use nestling_formats::{Level, MatrixKind, Plane};
 

@@ -1,0 +1,120 @@
+//! Placement of experts on the ranks of a model.
+
+use std::sync::Arc;
+
+use nestling_core::group::RankShare;
+use nestling_formats::store::{GroupId, Index};
+use nestling_import::{FeedForward, ModelConfig};
+
+/// Rank of each expert. It never changes a result.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    share: RankShare,
+    /// Ranks by measured frequency, `[layers][experts]`; empty if frequencies are not known.
+    ranks: Arc<[Vec<usize>]>,
+}
+
+impl Placement {
+    /// Places experts in turn. The layers begin at different ranks, so that the first experts of all layers do not meet
+    /// in one.
+    pub fn in_turn(share: RankShare) -> Self {
+        Self { share, ranks: Arc::new([]) }
+    }
+
+    /// Places a store's experts by the frequencies that calibration has measured: the most frequent first, each on the
+    /// rank with the lowest load that has room. Each rank gets the same number of a layer's experts, give or take one.
+    /// Layers without frequencies are placed in turn.
+    pub fn of_index(index: &Index, config: &ModelConfig, share: RankShare) -> Self {
+        if !share.is_divided() {
+            return Self::in_turn(share);
+        }
+        let of_layer = |(layer, feed_forward)| match feed_forward {
+            FeedForward::Moe { num_experts, .. } => {
+                let frequency = |expert| index.group(&GroupId::expert_of(layer, expert))?.frequency;
+                let experts = 0..num_experts as u32;
+                let frequencies: Option<Vec<f32>> = experts.map(frequency).collect();
+                frequencies.map_or_else(Vec::new, |given| placed(&given, share.ranks, layer))
+            }
+            FeedForward::Dense { .. } => Vec::new(),
+        };
+        let layers = (0u32..).zip(config.layers.iter().map(|layer| layer.feed_forward));
+        Self { share, ranks: layers.map(of_layer).collect() }
+    }
+
+    /// Returns the rank that holds an expert.
+    pub fn rank_of(&self, layer: u32, expert: u32) -> usize {
+        let placed = self.ranks.get(layer as usize).and_then(|layer| layer.get(expert as usize));
+        // Default: an expert of unknown frequency is placed in turn.
+        placed.copied().unwrap_or((layer as usize + expert as usize) % self.share.ranks.max(1))
+    }
+
+    /// Returns whether this rank holds an expert.
+    pub fn holds(&self, layer: u32, expert: u32) -> bool {
+        self.rank_of(layer, expert) == self.share.rank
+    }
+}
+
+/// Returns the rank of each of a layer's experts.
+fn placed(frequencies: &[f32], ranks: usize, layer: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..frequencies.len()).collect();
+    order.sort_by(|a, b| frequencies[*b].total_cmp(&frequencies[*a]).then(a.cmp(b)));
+    let room = frequencies.len().div_ceil(ranks);
+    let mut loads = vec![(0.0f64, 0usize); ranks];
+    let mut placed = vec![0; frequencies.len()];
+    for expert in order {
+        let open = (0..ranks).map(|turn| (layer as usize + turn) % ranks);
+        let open = open.filter(|rank| loads[*rank].1 < room);
+        let least = open.min_by(|a, b| loads[*a].0.total_cmp(&loads[*b].0));
+        // Default: there is room for all experts.
+        let rank = least.unwrap_or(0);
+        loads[rank].0 += f64::from(frequencies[expert]);
+        loads[rank].1 += 1;
+        placed[expert] = rank;
+    }
+    placed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the load of each rank.
+    fn loads(frequencies: &[f32], ranks: usize, rank_of: impl Fn(usize) -> usize) -> Vec<f32> {
+        let mut loads = vec![0.0; ranks];
+        frequencies.iter().enumerate().for_each(|(expert, used)| loads[rank_of(expert)] += used);
+        loads
+    }
+
+    #[test]
+    fn frequent_experts_are_spread_and_ranks_hold_the_same_number() {
+        // Frequent experts lie next to each other, as in no model.
+        let frequencies: Vec<f32> =
+            (0..30).map(|expert| 1.0 / (1.0 + (expert / 4) as f32)).collect();
+        for ranks in [2, 3, 4, 8] {
+            let placed = placed(&frequencies, ranks, 5);
+            let counts = loads(&[1.0; 30], ranks, |expert| placed[expert]);
+            let most = counts.iter().copied().fold(0.0, f32::max);
+            assert!(most <= 30usize.div_ceil(ranks) as f32, "{counts:?}");
+            let spread = |loads: Vec<f32>| {
+                let (sum, most) =
+                    (loads.iter().sum::<f32>(), loads.iter().copied().fold(0.0, f32::max));
+                most * ranks as f32 / sum
+            };
+            let by_frequency = spread(loads(&frequencies, ranks, |expert| placed[expert]));
+            let in_turn = spread(loads(&frequencies, ranks, |expert| (5 + expert) % ranks));
+            assert!(by_frequency <= in_turn && by_frequency < 1.1, "{by_frequency}, {in_turn}");
+        }
+    }
+
+    #[test]
+    fn every_expert_has_one_rank() {
+        for ranks in 1..9 {
+            let placements: Vec<Placement> =
+                RankShare { rank: 0, ranks }.all().map(Placement::in_turn).collect();
+            for expert in 0..64 {
+                let holders = placements.iter().filter(|rank| rank.holds(3, expert)).count();
+                assert_eq!(holders, 1, "expert {expert} of {ranks} ranks");
+            }
+        }
+    }
+}
