@@ -4,83 +4,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lists::{FEATURE_FILES, FORBIDDEN, UNSAFE_FILES};
+
+#[path = "tidy/lists.rs"]
+mod lists;
+
 /// Maximum number of lines per source file.
 const FILE_LINES_MAX: usize = 600;
 
 /// Maximum number of lines per crate below `engine/`, without tests.
 const CRATE_LINES_MAX: usize = 13_000;
-
-/// Files that may open with `#![expect(unsafe_code, ...)]`.
-const UNSAFE_FILES: &[&str] = &[
-    "apps/c/src/cancel.rs",
-    "apps/c/src/chat.rs",
-    "apps/c/src/engine.rs",
-    "apps/c/src/error.rs",
-    "apps/c/src/event.rs",
-    "apps/c/src/generation.rs",
-    "apps/c/src/given.rs",
-    "apps/c/src/log.rs",
-    "apps/c/src/model.rs",
-    "apps/c/src/options.rs",
-    "apps/c/src/session.rs",
-    "apps/c/src/sized.rs",
-    "apps/c/src/text.rs",
-    "apps/c/src/tokenizer.rs",
-    "apps/c/src/version.rs",
-    "apps/python/src/arrays.rs",
-    "apps/cli/src/drivers.rs",
-    "apps/cli/src/lost_page.rs",
-    "apps/cli/src/mapped.rs",
-    "engine/cpu/src/columns.rs",
-    "engine/cpu/src/delta_net.rs",
-    "engine/cpu/src/kernels.rs",
-    "engine/cpu/src/kernels/floats.rs",
-    "engine/cpu/src/nested/avx2.rs",
-    "engine/cpu/src/nested/avx512.rs",
-    "engine/cpu/src/nested/avx512/panel.rs",
-    "engine/cpu/src/nested/neon.rs",
-    "engine/cpu/src/planes/avx2.rs",
-    "engine/cpu/src/planes/avx512.rs",
-    "engine/cpu/src/planes/neon.rs",
-    "engine/cpu/src/scaled/avx2.rs",
-    "engine/cpu/src/scaled/avx2/scales.rs",
-    "engine/cpu/src/scaled/avx512.rs",
-    "engine/cpu/src/scaled/avx512/panel.rs",
-    "engine/cpu/src/scaled/avx512/scales.rs",
-    "engine/cpu/src/scaled/neon.rs",
-    "engine/cpu/src/vector.rs",
-    "engine/experts/src/reads/ring.rs",
-    "engine/experts/src/reads/slab.rs",
-    "engine/experts/src/reads/staging.rs",
-    "engine/cpu/src/threads.rs",
-    "engine/runtime/src/system_memory/process.rs",
-    "engine/runtime/tests/allocation.rs",
-    "engine/template/tests/hostile.rs",
-    "engine/text/tests/hostile.rs",
-    "engine/runtime/tests/out_of_memory.rs",
-    "engine/runtime/tests/model/bundled.rs",
-    "engine/runtime/tests/model/allocation.rs",
-    "engine/runtime/tests/model/mapped.rs",
-    "engine/runtime/tests/model/stores.rs",
-    "formats/nest/src/nested/digits.rs",
-    "formats/nest/src/nested/wide.rs",
-    "formats/nest/src/store/map.rs",
-    "formats/nest/src/store/wide_hash.rs",
-    "formats/import/src/past_cache.rs",
-    "formats/import/tests/gguf_memory.rs",
-    "formats/nest/tests/store/mapped.rs",
-    "kernels/src/compile/nvrtc.rs",
-    "kernels/src/driver/cuda.rs",
-    "kernels/src/driver/emulated.rs",
-    "kernels/src/emulated_device.rs",
-    "kernels/src/emulation.rs",
-    "kernels/tests/parity/harness.rs",
-    "shaders/src/pipeline_cache.rs",
-    "shaders/src/vulkan.rs",
-];
-
-/// Files that may use a cargo feature, besides the facade.
-const FEATURE_FILES: &[&str] = &["kernels/src/lib.rs"];
 
 struct Source {
     path: String,
@@ -186,27 +119,6 @@ fn unsafe_lives_in_listed_files() {
     }
     expect_none(found);
 }
-
-/// Names that must not occur in a folder's sources, as documented in ARCHITECTURE.md.
-const FORBIDDEN: &[(&str, &[&str])] = &[
-    ("formats/", &["std::thread", "rayon", "tokio", "async fn", "wgpu", "cudarc", "nestling_core"]),
-    ("formats/nest/src/", &["nestling_import"]),
-    ("formats/import/src/", &["nestling_formats::store", "store::"]),
-    ("engine/", &["wgpu", "cudarc", "tokio", "axum", "hyper", "nestling_wgpu", "nestling_cuda"]),
-    ("engine/runtime/src/model/", &["std::fs", "std::time", "Instant", "nestling_text"]),
-    ("engine/plan/src/", &["wgpu", "cudarc", "std::thread", "Instant"]),
-    ("engine/template/", &["nestling_", "std::fs", "std::env", "std::thread", "SystemTime"]),
-    ("engine/text/", &["nestling_formats", "nestling_core", "nestling_runtime", "std::thread"]),
-    // The process id distinguishes a forked child from its parent; no process is started or ended.
-    ("apps/c/src/", &["std::env", "std::fs", "nestling_hub", "nestling_runtime"]),
-    ("apps/c/src/", &["process::exit", "process::abort", "process::Command"]),
-    ("apps/python/src/", &["std::env", "std::fs", "nestling_runtime"]),
-    ("apps/python/src/", &["process::exit", "process::abort", "process::Command"]),
-    ("apps/hub/src/", &["indicatif", "std::env", "terminal_size", "clap"]),
-    ("apps/server/src/", &["std::env", "std::fs", "std::process", "signal::", "clap"]),
-    ("shaders/src/", &["cudarc", "nestling_cuda", "tokenizers"]),
-    ("kernels/src/", &["wgpu", "nestling_wgpu", "tokenizers"]),
-];
 
 #[test]
 fn crates_do_not_name_what_they_must_not_know() {
