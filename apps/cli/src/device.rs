@@ -5,9 +5,9 @@ use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
+use crate::kernels::kernels;
 use crate::places;
 use nestling::cuda::{self, CudaDeviceDescription, CudaDeviceError};
-use nestling::engine::cpu::kernels::Kernels;
 use nestling::wgpu::{AdapterChoice, AdapterDescription, AdapterKind, Uploads, device, devices};
 use nestling::{Device, DeviceOptions, EngineError, OpenDevice};
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ pub fn planned(args: &DeviceArgs, host: Option<u64>) -> Result<(Option<u64>, Opt
 
 /// `nestling devices`.
 pub fn list(args: &DevicesArgs) -> Result<()> {
-    let (kernels, cuda, gpus) = (Kernels::detect().name(), cuda::devices(), devices());
+    let (kernels, cuda, gpus) = (kernels()?.name(), cuda::devices(), devices());
     write_out(&match args.format.is_json() {
         true => format!("{:#}\n", as_json(kernels, &cuda, &gpus)),
         false => as_text(kernels, &cuda, &gpus),

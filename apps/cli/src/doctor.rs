@@ -5,12 +5,12 @@ use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::failure::Result;
 use crate::interrupt::Interrupt;
+use crate::kernels::kernels;
 use crate::levels::level_sizes;
 use crate::linux::{self, Disk};
 use crate::located::NamedModel;
 use crate::speed::Machine;
 use crate::stores::open_store;
-use nestling::engine::cpu::kernels::Kernels;
 use nestling::formats::store::Store;
 use nestling::system::{MemoryState, SystemFiles};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ pub fn doctor(args: &DoctorArgs, console: &Console, interrupt: &Interrupt) -> Re
     let machine = Machine::measure(&args.machine, &store, console)?;
     let examined = Diagnosis {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        kernels: Kernels::detect().name(),
+        kernels: kernels()?.name(),
         memory: MemoryState::read(&files),
         huge_pages: linux::huge_pages(&files),
         io_uring_allowed: linux::io_uring_allowed(&files),

@@ -21,6 +21,7 @@ mod hub;
 mod in_place;
 mod inspect;
 mod interrupt;
+mod kernels;
 mod levels;
 mod linux;
 mod located;

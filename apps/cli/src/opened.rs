@@ -8,6 +8,7 @@ use crate::explain::{explain, explain_store};
 use crate::failure::{Failure, Result};
 use crate::in_place::InPlaceFile;
 use crate::interrupt::Interrupt;
+use crate::kernels::instruction_set;
 use crate::located::{LocatedModel, NamedModel};
 use crate::memory::memory_budget;
 use crate::progress::Progress;
@@ -165,7 +166,7 @@ fn load(
     console: &Console,
     interrupt: &Interrupt,
 ) -> std::result::Result<Model, EngineError> {
-    let engine = Engine::new(engine_options(resources, device))?;
+    let engine = Engine::new(engine_options(resources, device)?)?;
     // A longer context is a warning once the model is open.
     let trained = source.config()?.max_position_embeddings;
     options.context_length = options.context_length.map(|length| length.min(trained));
@@ -211,18 +212,22 @@ fn source(
     Ok((source, opened.file))
 }
 
-fn engine_options(resources: &ResourceArgs, device: &OpenDevice) -> EngineOptions {
+fn engine_options(
+    resources: &ResourceArgs,
+    device: &OpenDevice,
+) -> std::result::Result<EngineOptions, EngineError> {
     let host = memory_budget(resources.memory);
     device.keep_in_host(host);
-    EngineOptions {
+    Ok(EngineOptions {
         threads: resources.threads.map(|threads| threads as usize).or_else(best_threads),
         placement: match resources.pin_threads {
             true => ThreadPlacement::Pinned,
             false => ThreadPlacement::Free,
         },
+        instruction_set: instruction_set()?,
         memory_budget: device.memory_budget(host),
         ..EngineOptions::default()
-    }
+    })
 }
 
 /// Returns true if a store's experts do not fit into memory. Returns false if the store cannot be opened.

@@ -2,6 +2,7 @@
 //! set and selected once at run time.
 #![expect(unsafe_code, reason = "calls code for instruction sets that were detected")]
 
+mod choice;
 mod floats;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use super::scaled::{self, ScaledWeights};
 #[cfg(target_arch = "x86_64")]
 use super::vector::x86::{Avx2, Avx512};
 use super::vector::{self, Portable};
+pub use choice::InstructionSet;
 use floats::float_tile;
 pub use floats::{FloatInputs, FloatWeights};
 

@@ -19,6 +19,7 @@ use nestling_core::kv_cache::pages_for;
 use nestling_core::schedule::ANSWER_TOKENS;
 use nestling_core::sync::thread::{self, JoinHandle};
 use nestling_core::sync::{Mutex, whole};
+use nestling_cpu::kernels::Kernels;
 use nestling_cpu::threads::ThreadPool;
 
 /// Owns the threads, the memory budget and the step loop shared by all its models.
@@ -43,8 +44,9 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Fails with [`EngineError::Limit`] for more than [`THREADS_MAX`] threads, and with [`EngineError::Thread`] if the
-    /// thread of the step loop cannot be spawned.
+    /// Fails with [`EngineError::Limit`] for more than [`THREADS_MAX`] threads, with [`EngineError::Thread`] if the
+    /// thread of the step loop cannot be spawned, and with [`EngineError::Mismatch`] if the machine lacks the
+    /// instruction set.
     pub fn new(options: EngineOptions) -> Result<Self, EngineError> {
         let inbox = Arc::new(LoopInbox::new());
         let cores = || available_parallelism().map_or(1, NonZero::get);
@@ -53,6 +55,7 @@ impl Engine {
             let (limit, found) = (THREADS_MAX as u64, threads as u64);
             return Err(EngineError::Limit { what: "number of compute threads", limit, found });
         }
+        let kernels = Kernels::of(options.instruction_set)?;
         let pool = Arc::new(ThreadPool::placed(threads, options.placement));
         let step_loop = StepLoop::new(Arc::clone(&inbox), Arc::clone(&pool));
         let runs = match options.driver {
@@ -76,6 +79,7 @@ impl Engine {
             budget,
             options,
             pool,
+            kernels,
             encoder,
             masks,
             starting,
@@ -124,6 +128,8 @@ pub(crate) struct EngineCore {
     pub options: EngineOptions,
     /// Compute threads, shared by all models since one step runs at a time.
     pub pool: Arc<ThreadPool>,
+    /// Kernels of models on the CPU.
+    pub kernels: &'static Kernels,
     /// Tokenizer of long texts, shared by all models.
     pub encoder: EncodeWorker,
     /// Number of generations being started on threads.

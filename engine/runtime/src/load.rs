@@ -26,7 +26,6 @@ use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
-use nestling_cpu::kernels::Kernels;
 use nestling_experts::allocation::{self, Allocation, ChooseOptions, Counting};
 use nestling_experts::config_of;
 use nestling_experts::dual::DualRouting;
@@ -268,7 +267,7 @@ impl Model {
         progress: &mut dyn FnMut(OpenProgress),
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let cpu = Cpu::with(Arc::clone(&engine.core.pool), Kernels::detect());
+        let cpu = Cpu::with(Arc::clone(&engine.core.pool), engine.core.kernels);
         Self::open_source_on(cpu, engine, source, options, progress, cancel)
     }
 

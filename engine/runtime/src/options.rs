@@ -16,6 +16,7 @@ use nestling_core::kv_cache::KvDtype;
 use nestling_core::weights::ActivationMode;
 use nestling_core::wire;
 use nestling_cpu::ThreadPlacement;
+use nestling_cpu::kernels::InstructionSet;
 use nestling_experts::dual::{DualOptions, LevelRouter};
 use nestling_experts::expert::{HostExperts, Prefetch};
 use nestling_experts::reads::ReadOptions;
@@ -34,6 +35,8 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// CPU affinity of the compute threads. Never changes a result.
     pub placement: ThreadPlacement,
+    /// Instruction set of the CPU's kernels. Never changes a result.
+    pub instruction_set: InstructionSet,
     /// Budget in bytes for weights, KV cache and scratch memory together. `None` means no limit.
     pub memory_budget: Option<u64>,
     /// Driver of the step loop.
@@ -56,6 +59,7 @@ impl Default for EngineOptions {
         Self {
             threads: None,
             placement,
+            instruction_set: InstructionSet::Fastest,
             memory_budget: None,
             driver,
             gap_target: Duration::from_millis(200),

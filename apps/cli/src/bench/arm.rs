@@ -7,6 +7,7 @@ use crate::memory::memory_budget;
 use crate::opened::kv_dtype;
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
+use nestling::engine::cpu::kernels::Kernels;
 use nestling::engine::dual::{DualOptions, DualRouting, LevelMode, StepTimes};
 use nestling::engine::expert::{
     ExpertSource, HostExperts, HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats,
@@ -18,6 +19,7 @@ use nestling::engine::record::Recorder;
 use nestling::engine::runner::ModelRunner;
 use nestling::engine::sample_tokens::sample_tokens;
 use nestling::engine::text::Tokenizer;
+use nestling::engine::threads::ThreadPool;
 use nestling::engine::{Backend, BackendCounters, RoutingRecorder};
 use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::Level;
@@ -41,6 +43,7 @@ pub struct ArmOptions {
     reads: ReadOptions,
     recorder: Option<Arc<Recorder>>,
     host_experts: HostExperts,
+    kernels: &'static Kernels,
 }
 
 impl ArmOptions {
@@ -59,6 +62,7 @@ impl ArmOptions {
             reads: ReadOptions::default(),
             recorder: None,
             host_experts: run.host.host_experts.into(),
+            kernels: Kernels::detect(),
         }
     }
 }
@@ -67,6 +71,11 @@ impl ArmOptions {
     /// Sets the options of streamed reads and the recorder of the model's events.
     pub fn with(self, reads: ReadOptions, recorder: Option<Arc<Recorder>>) -> Self {
         Self { reads, recorder, ..self }
+    }
+
+    /// Sets the kernels of the CPU.
+    pub fn on(self, kernels: &'static Kernels) -> Self {
+        Self { kernels, ..self }
     }
 
     /// Returns true if the experts do not fit into memory and are streamed.
@@ -170,7 +179,8 @@ impl Arm {
         let mix = mixed.then_some((asked, level, tokenizer));
         let is_cpu = device.is_cpu();
         let loading = Loading { source, options: runner_options, mix, cancel };
-        let loaded = device.give(|| Cpu::new(threads), loading)?;
+        let pool = Arc::new(ThreadPool::new(threads));
+        let loaded = device.give(|| Cpu::with(Arc::clone(&pool), options.kernels), loading)?;
         Ok(Self {
             tokens: RandomTokens::new(loaded.runner.limits().vocab_size),
             runner: loaded.runner,

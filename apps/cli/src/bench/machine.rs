@@ -1,6 +1,8 @@
 //! Properties of the machine: CPU, memory bandwidth and peak memory use.
 
 use crate::console::Console;
+use crate::failure::Result;
+use crate::kernels::kernels;
 use nestling::engine::bandwidth::read_bandwidth;
 use nestling::engine::cpu::kernels::Kernels;
 use nestling::engine::threads::ThreadPool;
@@ -16,16 +18,15 @@ const SECONDS: f64 = 0.3;
 /// The CPU, and its memory bandwidth by number of threads.
 pub struct Machine {
     pub cpu: String,
-    /// Instruction set of the kernels.
-    pub kernels: &'static str,
+    pub kernels: &'static Kernels,
     skip_bandwidth: bool,
     bandwidths: BTreeMap<usize, f64>,
 }
 
 impl Machine {
-    pub fn new(skip_bandwidth: bool) -> Self {
-        let kernels = Kernels::detect().name();
-        Self { cpu: cpu_name(), kernels, skip_bandwidth, bandwidths: BTreeMap::new() }
+    pub fn new(skip_bandwidth: bool) -> Result<Self> {
+        let kernels = kernels()?;
+        Ok(Self { cpu: cpu_name(), kernels, skip_bandwidth, bandwidths: BTreeMap::new() })
     }
 
     /// Returns the memory bandwidth of `threads` threads in bytes per second. It is measured once per number

@@ -79,7 +79,7 @@ fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result
     }
     let openings = openings(args, &store)?;
     let model = Model::of(&path, &store)?;
-    let mut machine = Machine::new(args.run.no_bandwidth);
+    let mut machine = Machine::new(args.run.no_bandwidth)?;
     for opening in &openings {
         // Measured before the first line of the table, so that no message interrupts the table.
         machine.bandwidth(opening.threads, console);
@@ -208,7 +208,9 @@ impl Bench<'_> {
         machine::forget_peak_memory();
         let observer = Observer::new(&self.args.observe, false);
         let (mut arm, loaded, rows_max) = loop {
-            match self.load(store, opening, &observer, &device, cancel) {
+            let options = ArmOptions::new(opening, self.tests, &self.args.run, &device);
+            let options = options.on(machine.kernels);
+            match self.load(store, options, &observer, &device, cancel) {
                 Ok(loaded) => break loaded,
                 Err(error) => {
                     let args = &self.args.run.device;
@@ -248,12 +250,11 @@ impl Bench<'_> {
     fn load(
         &self,
         store: &Arc<Store>,
-        opening: Opening,
+        options: ArmOptions,
         observer: &Observer,
         device: &OpenDevice,
         cancel: &CancelToken,
     ) -> std::result::Result<(Arm, Loaded, usize), EngineError> {
-        let options = ArmOptions::new(opening, self.tests, &self.args.run, device);
         let reads = match options.is_streamed(store) {
             true => read_options(store, self.console),
             false => ReadOptions::default(),

@@ -135,7 +135,7 @@ impl Record<'_> {
     /// name.
     pub fn backend(&self) -> String {
         let api = self.device.and_then(|device| device.rsplit(", ").next());
-        api.map_or_else(|| format!("CPU {}", self.machine.kernels), str::to_owned)
+        api.map_or_else(|| format!("CPU {}", self.machine.kernels.name()), str::to_owned)
     }
 
     /// Returns the device's work per token: dispatches, submissions, waits, uploaded bytes of weights, and

@@ -13,6 +13,7 @@ use crate::explain::{explain, explain_import};
 use crate::failure::{Failure, Result};
 use crate::in_place;
 use crate::interrupt::Interrupt;
+use crate::kernels::kernels;
 use crate::located::{NamedModel, open_store_on};
 use crate::long_text;
 use crate::progress::Progress;
@@ -26,6 +27,7 @@ use nestling::engine::judge::{
 };
 use nestling::engine::reads::ReadOptions;
 use nestling::engine::text::{EncodeOptions, SpecialText, Tokenizer};
+use nestling::engine::threads::ThreadPool;
 use nestling::engine::{Backend, MemoryPlan, PlannedResidence};
 use nestling::formats::Level;
 use nestling::formats::store::Store;
@@ -174,11 +176,13 @@ impl Evaluation<'_> {
         let Self { args, console, interrupt, .. } = self;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = args.threads.map_or_else(cores, |threads| threads as usize);
+        let kernels = kernels()?;
         let mut device = device::open(&args.device, console)?;
         loop {
             let loaded = interrupt.guard(|cancel| {
                 let bar = Progress::parts(console, "loading");
-                device.give(|| Cpu::new(threads), opening(cancel.clone(), bar))
+                let cpu = || Cpu::with(Arc::new(ThreadPool::new(threads)), kernels);
+                device.give(cpu, opening(cancel.clone(), bar))
             });
             match loaded {
                 Ok(models) => return Ok(models),

@@ -26,6 +26,25 @@ fn the_doctor_says_what_limits_the_machine() {
 }
 
 #[test]
+fn a_variable_selects_the_instruction_set() {
+    let with = |set: &str, arguments: &[&str]| {
+        super::program().args(arguments).env("NESTLING_CPU", set).output().unwrap()
+    };
+    let doctor = [&["doctor", store()], &SPEEDS[..]].concat();
+    let text = String::from_utf8(with("portable", &doctor).stdout).unwrap();
+    assert!(text.contains("portable kernels"), "{text}");
+    let run = ["run", "-m", store(), "-p", "Once", "-n", "4", "--temp", "0", "--device", "cpu"];
+    let [expected, found] = ["", "portable"].map(|set| with(set, &run));
+    assert!(found.status.success(), "{found:?}");
+    assert_eq!(found.stdout, expected.stdout);
+    for arguments in [&run[..], &doctor, &["devices"]] {
+        let refused = with("avx3", arguments);
+        let error = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && error.contains("NESTLING_CPU"), "{error}");
+    }
+}
+
+#[test]
 fn a_planned_store_has_the_size_of_the_converted_one() {
     let folder = super::checkpoint().display().to_string();
     let planned = run(&[&["plan", &folder, "--json", "--memory", "4GiB"], &SPEEDS[..]].concat());

@@ -17,6 +17,10 @@ use super::super::planes::avx2::{
 use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
+mod digits;
+mod row;
+mod wide;
+
 /// Number of activation rows that share one decoded group.
 const BLOCK: usize = 4;
 
@@ -30,10 +34,11 @@ struct Group {
     odd: HalfTiles,
 }
 
-/// Defines the products of one tile. Parameters are a list of features, the offset that is added to values by
-/// flipping their upper bit, the start of a sum, and a function that adds 32 products to eight sums.
+/// Defines the products of one tile. Parameters are a list of features, whether one row alone is computed by
+/// [`row::tile`], the offset that is added to values by flipping their upper bit, the start of a sum, and a
+/// function that adds 32 products to eight sums.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $flip:literal, $start:path, $multiply_add:path) => {
+    ($module:ident, $features:literal, $row:literal, $flip:literal, $start:path, $multiply_add:path) => {
         pub mod $module {
             use super::*;
 
@@ -49,6 +54,11 @@ macro_rules! products_for {
                 out: &mut [TileValues],
             ) {
                 let x = rows.source();
+                if let ($row, [row], [out]) = (true, rows.rows(), &mut *out) {
+                    let of_row = row::tile(weights);
+                    // SAFETY: guaranteed by the caller.
+                    return unsafe { of_row(weights, tile, x.row(*row as usize), out) };
+                }
                 for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
                     // SAFETY: `fits` holds for a subset of the rows too.
                     unsafe {
@@ -133,8 +143,8 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma", 0, zero, multiply_add);
-products_for!(vnni, "avx2,fma,avxvnni", -128, correction, _mm256_dpbusd_avx_epi32);
+products_for!(plain, "avx2,fma", true, 0, zero, multiply_add);
+products_for!(vnni, "avx2,fma,avxvnni", false, -128, correction, _mm256_dpbusd_avx_epi32);
 
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -134,12 +134,13 @@ fn every_kernel_gives_the_bits_of_the_definition() {
                 // Rows in another order and one of them twice, as experts use them.
                 let order: Vec<u32> = (0..tokens as u32).rev().chain([0]).collect();
                 let packed = packed(&x, &order);
-                let apart = RowList::new(&x, &order);
-                for list in [apart, apart.with_packed(&packed, 1)] {
+                let (apart, one) = (RowList::new(&x, &order), RowList::new(&x, &order[..1]));
+                for list in [apart, apart.with_packed(&packed, 1), one] {
                     let what = format!(
-                        "{} level {level} merged {merged} packed {}",
+                        "{} level {level} merged {merged} packed {} of {} rows",
                         kernels.name(),
                         !list.packed().is_empty(),
+                        list.rows().len(),
                     );
                     compare(kernels, &weights, list, &wanted, &what);
                 }
@@ -205,6 +206,11 @@ fn the_largest_sums_do_not_overflow() {
                 let mut out = [[0.0; TILE_ROWS]; 2];
                 kernels.nested_tile(&weights, 0, RowList::new(&x, &[0, 1]), &mut out);
                 assert_eq!(out.as_flattened(), wanted, "{} level {level}", kernels.name());
+                for (row, wanted) in [0, 1].into_iter().zip(wanted.chunks(TILE_ROWS)) {
+                    let one = &mut out[..1];
+                    kernels.nested_tile(&weights, 0, RowList::new(&x, &[row]), one);
+                    assert_eq!(one[0], wanted, "{} level {level}, one row", kernels.name());
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Digits of codes for AVX2, half a tile at a time.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{CodePlanes, MiddlePlanes};
@@ -47,18 +48,37 @@ pub unsafe fn middle(planes: &CodePlanes, cell: usize, vector: usize, half: usiz
     }
 }
 
+/// Returns `index` after `sums` have been computed. Otherwise the compiler loads all vectors of a group first,
+/// for which there are too few registers.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn after(mut index: usize, sums: [__m256i; 2]) -> usize {
+    // SAFETY: there are no instructions.
+    unsafe {
+        asm!(
+            "/* {} {} {} */",
+            inout(reg) index,
+            in(ymm_reg) sums[0],
+            in(ymm_reg) sums[1],
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    index
+}
+
 /// Combines two digits to nibbles: returns chunks 0 to 3 of a pair of vectors.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn nibbles(upper: __m256i, lower: __m256i) -> [__m256i; 4] {
-    let (low_pairs, low) = (_mm256_set1_epi8(0x33), _mm256_set1_epi8(15));
+    // One mask for all, so that more registers remain for values.
+    let (high_pairs, low) = (_mm256_set1_epi8(0xcc_u8.cast_signed()), _mm256_set1_epi8(15));
     let even = _mm256_or_si256(
-        _mm256_slli_epi16::<2>(_mm256_and_si256(upper, low_pairs)),
-        _mm256_and_si256(lower, low_pairs),
+        _mm256_and_si256(_mm256_slli_epi16::<2>(upper), high_pairs),
+        _mm256_andnot_si256(high_pairs, lower),
     );
     let odd = _mm256_or_si256(
-        _mm256_andnot_si256(low_pairs, upper),
-        _mm256_and_si256(_mm256_srli_epi16::<2>(lower), low_pairs),
+        _mm256_and_si256(upper, high_pairs),
+        _mm256_andnot_si256(high_pairs, _mm256_srli_epi16::<2>(lower)),
     );
     [
         _mm256_and_si256(even, low),

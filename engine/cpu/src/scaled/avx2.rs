@@ -16,6 +16,7 @@ use super::super::planes::avx2::{
 use super::super::rows::QuantizedGroup;
 use super::{GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned};
 
+mod row;
 mod scales;
 
 /// Number of activation rows that share one decoded group.
@@ -31,10 +32,10 @@ fn chunks_in_16_bits(largest: u8) -> usize {
     }
 }
 
-/// Defines the products of one tile. Parameters are a list of features, the selection of a `MODE`, the modes,
-/// and the sums of a sub-block.
+/// Defines the products of one tile. Parameters are a list of features, whether one row alone is computed by
+/// [`row::tile`], the selection of a `MODE`, the modes, and the sums of a sub-block.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $mode:expr, [$($some:literal)*], $dots:ident) => {
+    ($module:ident, $features:literal, $row:literal, $mode:expr, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
             use super::*;
 
@@ -49,6 +50,13 @@ macro_rules! products_for {
                 rows: RowList,
                 out: &mut [TileValues],
             ) {
+                if let ($row, [row], [out], Some(of_row)) =
+                    (true, rows.rows(), &mut *out, row::tile(weights))
+                {
+                    let x = rows.source().row(*row as usize);
+                    // SAFETY: guaranteed by the caller.
+                    return unsafe { of_row(weights, tile, x, out) };
+                }
                 let mode: usize = $mode(weights.table.unsigned.largest);
                 // SAFETY: guaranteed by the caller.
                 unsafe {
@@ -142,8 +150,8 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma,f16c", chunks_in_16_bits, [8 4 2 0], pair_dots);
-products_for!(vnni, "avx2,fma,f16c,avxvnni", |_| 8, [8], vnni_dots);
+products_for!(plain, "avx2,fma,f16c", true, chunks_in_16_bits, [8 4 2 0], pair_dots);
+products_for!(vnni, "avx2,fma,f16c,avxvnni", false, |_| 8, [8], vnni_dots);
 
 /// Common data of the products of all groups.
 struct Product<'a> {

@@ -75,12 +75,14 @@ impl Random {
         }
     }
 
-    /// A random codec of a form: int8 tables, and strides and zeros that give int8 values.
+    /// A random codec of a form: int8 tables, and strides and zeros that give int8 values. Tables have small
+    /// values, any values or consecutive ones.
     fn codec(&mut self, form: ScaledForm) -> ScaledCodec {
-        let narrow = self.below(2) == 0;
-        let mut value = |_| match narrow {
-            true => self.below(16) as i8,
-            false => (self.below(255) as i16 - 127) as i8,
+        let (kind, first) = (self.below(3), self.below(240) as i16 - 127);
+        let mut value = |index: usize| match kind {
+            0 => self.below(16) as i8,
+            1 => (self.below(255) as i16 - 127) as i8,
+            _ => (first + index as i16) as i8,
         };
         let tables = NestedTables {
             t2: std::array::from_fn(&mut value),
@@ -341,10 +343,11 @@ fn the_largest_sums_do_not_overflow() {
     // All codes at one end and all activations at +-127 give the largest products.
     let mut random = Random::new(3);
     for (name, form) in known_forms() {
-        for code in [0u8, 255] {
+        for (code, consecutive) in [(0u8, false), (255, false), (255, true)] {
             let mut codec = random.codec(form);
             for (index, value) in codec.tables.t4.iter_mut().enumerate() {
-                *value = if index < 8 { -127 } else { 127 };
+                let far = if index < 8 { -127 } else { 127 };
+                *value = if consecutive { index as i8 } else { far };
             }
             codec.tables.t2 = [-127, -127, 127, 127];
             codec.tables.t3 = [-127, -127, -127, -127, 127, 127, 127, 127];
@@ -366,6 +369,11 @@ fn the_largest_sums_do_not_overflow() {
                     kernels.scaled_tile(&weights, 0, RowList::new(&x, &[0, 1]), &mut out);
                     let what = format!("{name} {} level {level}", kernels.name());
                     assert_eq!(out.as_flattened(), wanted, "{what}");
+                    for (row, wanted) in [0, 1].into_iter().zip(wanted.chunks(TILE_ROWS)) {
+                        let one = &mut out[..1];
+                        kernels.scaled_tile(&weights, 0, RowList::new(&x, &[row]), one);
+                        assert_eq!(one[0], wanted, "{what}, one row");
+                    }
                 }
             }
         }

@@ -7,6 +7,7 @@ use super::constraint_starts::Script;
 use super::fake::greedy;
 use nestling_core::{ActivationMode, KvDtype};
 use nestling_cpu::ThreadPlacement;
+use nestling_cpu::kernels::InstructionSet;
 use nestling_experts::dual::{DualOptions, LevelMode};
 use nestling_experts::expert::{HostExperts, HostLink, HostSpeeds, Prefetch};
 use nestling_experts::reads::{ReadMethod, ReadOptions};
@@ -68,6 +69,7 @@ fn options_of_engines_and_models_are_read_and_written() {
     let engine = EngineOptions {
         threads: Some(3),
         placement: ThreadPlacement::Pinned,
+        instruction_set: InstructionSet::AvxVnni,
         memory_budget: Some(1 << 40),
         driver: Driver::Caller,
         gap_target: Duration::from_millis(250),
@@ -75,6 +77,7 @@ fn options_of_engines_and_models_are_read_and_written() {
     };
     let written = serde_json::to_value(&engine).unwrap();
     assert_eq!((&written["gap_target"], &written["placement"]), (&json!(0.25), &json!("pinned")));
+    assert_eq!(written["instruction_set"], "avx_vnni");
     assert_eq!(serde_json::from_value::<EngineOptions>(written).unwrap(), engine);
     let link = HostLink { bytes_per_s: 5e10, round_trip_s: 1e-5, device_bytes_per_s: 1e12 };
     let model = ModelOptions {

@@ -1,0 +1,43 @@
+//! Leading digits of one group's codes for AVX2, four chunks of columns at a time.
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::x86_64::*;
+
+use crate::planes::avx2::{load, nibbles, spread, two_bits};
+
+/// Leading planes of a level.
+pub const TWO: u8 = 0;
+pub const P3: u8 = 1;
+pub const SPLIT: u8 = 2;
+pub const MERGED: u8 = 3;
+
+/// A group of a tile. Planes that the level does not read are empty.
+#[derive(Clone, Copy)]
+pub struct Cell<'a> {
+    pub p2: &'a [u8],
+    /// Plane P3, or P3 and P4 merged.
+    pub p3: &'a [u8],
+    pub p4: &'a [u8],
+    pub p6: &'a [u8],
+    pub p8: &'a [u8],
+    /// Index in the matrix.
+    pub index: usize,
+}
+
+/// Returns the leading digits of four chunks of half a tile: two bits at level 2, otherwise four.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn leading<const PLANES: u8>(cell: Cell, vector: usize, half: usize) -> [__m256i; 4] {
+    let Cell { p2, p3, p4, index, .. } = cell;
+    // SAFETY: the caller's cell is inside the planes.
+    unsafe {
+        let p2 = load(p2, index * 2 + vector, half);
+        let upper = || _mm256_slli_epi16::<1>(spread(load(p3, index, half), vector));
+        match PLANES {
+            TWO => two_bits(p2),
+            P3 => nibbles(p2, upper()),
+            SPLIT => nibbles(p2, _mm256_or_si256(upper(), spread(load(p4, index, half), vector))),
+            _ => nibbles(p2, load(p3, index * 2 + vector, half)),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Products of one row of activations for AVX2 without VNNI.
+//!
+//! Each value is used once, so four chunks of columns are looked up and multiplied in registers, and sums stay
+//! in registers for all groups. Weight scales are decoded for several groups at once.
+#![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
+
+use std::arch::x86_64::*;
+
+use nestling_formats::Level;
+use nestling_formats::nested::TILE_ROWS;
+
+use super::super::{NestedWeights, TileValues};
+use super::OCTAVE;
+use super::digits::{Cell, MERGED, P3, SPLIT, TWO, leading};
+use super::wide::{self, Formula};
+use crate::planes::avx2::{after, broadcast, multiply_add};
+use crate::planes::{CodePlanes, MiddlePlanes};
+use crate::rows::QuantizedGroup;
+
+/// Number of groups whose steps are decoded together.
+const RUN: usize = 4;
+
+/// A function that computes one tile for one row, given the row's groups.
+pub type RowTile = unsafe fn(&NestedWeights, usize, &[QuantizedGroup], &mut TileValues);
+
+/// Returns the function for some weights. It requires the features of this module, and
+/// [`super::super::fits`] for a list of the row.
+pub fn tile(weights: &NestedWeights) -> RowTile {
+    let is_merged = !matches!(weights.planes.middle, MiddlePlanes::Split(..));
+    match (weights.level, weights.planes.middle) {
+        (Level::L6, _) if is_merged => product::<MERGED, 2>,
+        (Level::L6, _) => product::<SPLIT, 2>,
+        (Level::L8, _) if is_merged => product::<MERGED, 4>,
+        (Level::L8, _) => product::<SPLIT, 4>,
+        (_, MiddlePlanes::None) => product::<TWO, 0>,
+        (_, MiddlePlanes::P3(_)) => product::<P3, 0>,
+        (_, MiddlePlanes::Split(..)) => product::<SPLIT, 0>,
+        (_, MiddlePlanes::Merged(_)) => product::<MERGED, 0>,
+    }
+}
+
+/// Computes one tile for one row.
+///
+/// # Safety
+/// The machine must have the features, `PLANES` must be those of the weights, `LAST` the number of bits in
+/// their P6 and P8, and [`super::super::fits`] must hold for a list of the row.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn product<const PLANES: u8, const LAST: u8>(
+    weights: &NestedWeights,
+    tile: usize,
+    x: &[QuantizedGroup],
+    out: &mut TileValues,
+) {
+    // SAFETY: the table has 16 bytes.
+    let table = unsafe { _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast()) };
+    let table = _mm256_broadcastsi128_si256(table);
+    let [p3, p4]: [&[u8]; 2] = match weights.planes.middle {
+        MiddlePlanes::None => [&[], &[]],
+        MiddlePlanes::P3(plane) | MiddlePlanes::Merged(plane) => [plane, &[]],
+        MiddlePlanes::Split(p3, p4) => [p3, p4],
+    };
+    let (steps, formula) = (Steps::new(weights, tile), Formula::new(weights));
+    let CodePlanes { p2, p6, p8, .. } = weights.planes;
+    let mut sums = [_mm256_setzero_ps(); 2];
+    for (run, x) in x.chunks(RUN).enumerate() {
+        let first = tile * weights.groups + run * RUN;
+        let mut scales = [[0.0; TILE_ROWS]; RUN];
+        steps.decode(first, &mut scales);
+        for (group, (x, scales)) in x.iter().zip(&scales).enumerate() {
+            let cell = Cell { p2, p3, p4, p6, p8, index: first + group };
+            // SAFETY: there are as many groups of the weights as of `x`, and 16 scales.
+            let (dots, scales) = unsafe {
+                let dots = match LAST {
+                    0 => dots::<PLANES>(cell, table, x),
+                    _ => wide::dots::<PLANES, LAST>(cell, &formula, x),
+                };
+                (dots, halves(scales))
+            };
+            let scale_of_x = _mm256_set1_ps(x.scale);
+            for half in 0..2 {
+                let scale = _mm256_mul_ps(scale_of_x, scales[half]);
+                sums[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[half]), scale, sums[half]);
+            }
+        }
+    }
+    // SAFETY: `out` has 16 floats.
+    unsafe {
+        _mm256_storeu_ps(out.as_mut_ptr(), sums[0]);
+        _mm256_storeu_ps(out[8..].as_mut_ptr(), sums[1]);
+    }
+}
+
+/// Returns the exact sums of 16 rows in one group.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
+unsafe fn dots<const PLANES: u8>(cell: Cell, table: __m256i, x: &QuantizedGroup) -> [__m256i; 2] {
+    let mut sums = [_mm256_setzero_si256(); 2];
+    for vector in 0..2 {
+        let cell = Cell { index: after(cell.index, sums), ..cell };
+        // SAFETY: the caller's cell is inside the planes.
+        let indices = unsafe { [0, 1].map(|half| leading::<PLANES>(cell, vector, half)) };
+        for chunk in 0..4 {
+            // SAFETY: there are eight chunks.
+            let x = unsafe { broadcast(x, vector * 4 + chunk) };
+            for half in 0..2 {
+                let values = _mm256_shuffle_epi8(table, indices[half][chunk]);
+                sums[half] = multiply_add(sums[half], values, x);
+            }
+        }
+    }
+    sums
+}
+
+/// Decoder of the scale steps of a tile.
+struct Steps<'a> {
+    low: &'a [[u8; 8]],
+    high: &'a [[u8; 2]],
+    /// Row scales times the unit of values, by halves of the tile.
+    units: [__m256; 2],
+    /// Factors of the first eight steps as bits, plus the number that the subtraction of a shifted step takes
+    /// away besides its octaves.
+    fractions: __m256i,
+    /// Shift from a step to its octaves in the exponent.
+    shift: __m128i,
+    /// Bits that step 31 would have if it were not 0. No other step has them.
+    before_zero: __m256i,
+}
+
+/// Returns the items of the groups from `first` on; zeros beyond the last group.
+#[inline]
+fn first_groups<const N: usize>(items: &[[u8; N]], first: usize) -> [[u8; N]; RUN] {
+    let items = &items[first..];
+    if let Some(items) = items.first_chunk() {
+        return *items;
+    }
+    // Default: groups beyond the last one are unused.
+    std::array::from_fn(|group| items.get(group).copied().unwrap_or([0; N]))
+}
+
+impl<'a> Steps<'a> {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new(weights: &NestedWeights<'a>, tile: usize) -> Self {
+        let (spacing, units) = (weights.decode.steps, weights.row_units(tile));
+        let shift = _mm_cvtsi32_si128(OCTAVE - 3 + spacing.eight_steps() as i32);
+        let steps = _mm256_sll_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), shift);
+        // SAFETY: the table has 32 floats, and there are 16 units.
+        let (factors, units) =
+            unsafe { (_mm256_loadu_si256(spacing.factors().as_ptr().cast()), halves(&units)) };
+        let fractions = _mm256_add_epi32(factors, steps);
+        let last = _mm256_sll_epi32(_mm256_set1_epi32(31), shift);
+        let before_zero = _mm256_permutevar8x32_epi32(fractions, _mm256_set1_epi32(7));
+        let before_zero = _mm256_sub_epi32(before_zero, last);
+        let (low, high) = (weights.steps.as_chunks().0, weights.step_high.as_chunks().0);
+        Self { low, high, units, fractions, shift, before_zero }
+    }
+
+    /// Decodes the weight scales of the groups from `first` on. Groups beyond the matrix are unspecified.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn decode(&self, first: usize, out: &mut [TileValues; RUN]) {
+        let (low, high) = (first_groups(self.low, first), first_groups(self.high, first));
+        // SAFETY: all arrays are as long as the loads and stores.
+        unsafe {
+            let bytes = _mm256_loadu_si256(low.as_ptr().cast());
+            let bits = _mm256_set1_epi64x(high.as_ptr().cast::<i64>().read_unaligned());
+            let nibble = _mm256_set1_epi8(15);
+            let halves = [
+                _mm256_and_si256(bytes, nibble),
+                _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble),
+            ];
+            for (half, low) in halves.into_iter().enumerate() {
+                let mut steps = [[0u8; 8]; RUN];
+                let all = _mm256_or_si256(low, fifth_bits(bits, half));
+                _mm256_storeu_si256(steps.as_mut_ptr().cast(), all);
+                for (steps, out) in steps.iter().zip(out.iter_mut()) {
+                    let steps = _mm256_cvtepu8_epi32(_mm_loadl_epi64(steps.as_ptr().cast()));
+                    let fraction = _mm256_permutevar8x32_epi32(self.fractions, steps);
+                    let factor = _mm256_sub_epi32(fraction, _mm256_sll_epi32(steps, self.shift));
+                    let is_zero = _mm256_cmpeq_epi32(factor, self.before_zero);
+                    let factor = _mm256_castsi256_ps(_mm256_andnot_si256(is_zero, factor));
+                    let scales = _mm256_mul_ps(self.units[half], factor);
+                    _mm256_storeu_ps(out[8 * half..].as_mut_ptr(), scales);
+                }
+            }
+        }
+    }
+}
+
+/// Returns bit 4 of the steps of four groups in half a tile, from the bits of both halves, `[groups, halves]`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn fifth_bits(bits: __m256i, half: usize) -> __m256i {
+    let bytes =
+        _mm256_setr_epi64x(0, 0x0202_0202_0202_0202, 0x0404_0404_0404_0404, 0x0606_0606_0606_0606);
+    let bytes = _mm256_add_epi8(bytes, _mm256_set1_epi8(half as i8));
+    let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
+    let set = _mm256_and_si256(_mm256_shuffle_epi8(bits, bytes), bit);
+    _mm256_and_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(16))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
+    // SAFETY: both halves are in bounds.
+    unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
+}
