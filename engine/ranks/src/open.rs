@@ -79,8 +79,8 @@ pub fn open_on_threads(
         let thread = builder.spawn(move || follower.run(&(Arc::new(rank) as Arc<dyn Group>)));
         followers.push(thread.map_err(EngineError::Thread)?);
     }
-    let cpu = cpu(threads, &first);
-    let opened = ModelParts::open(cpu, engine, source, &options, progress, cancel);
+    let opened = cpu(engine, threads, &first)
+        .and_then(|cpu| ModelParts::open(cpu, engine, source, &options, progress, cancel));
     match agree(&*first, opened).and_then(|(parts, ranks)| take_over(&*first, parts, &ranks)) {
         Ok(parts) => Model::from_parts(engine, lead(parts, first, followers)),
         Err(error) => {
@@ -103,8 +103,8 @@ pub fn open_on_processes(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Option<Model>, EngineError> {
-    let cpu = cpu(threads_of(engine), &group);
-    let opened = ModelParts::open(cpu, engine, source, options, progress, cancel);
+    let opened = cpu(engine, threads_of(engine), &group)
+        .and_then(|cpu| ModelParts::open(cpu, engine, source, options, progress, cancel));
     let (mut parts, _) = agree(&*group, opened)?;
     if group.share().rank > 0 {
         return follow(&mut *parts.runner, &*group).map(|()| None);
@@ -126,8 +126,8 @@ struct Follower {
 impl Follower {
     fn run(self, group: &Arc<dyn Group>) -> Result<(), EngineError> {
         let Self { engine, source, options, threads, cancel } = self;
-        let cpu = cpu(threads, group);
-        let opened = ModelParts::open(cpu, &engine, source, &options, &mut |_| {}, &cancel);
+        let opened = cpu(&engine, threads, group)
+            .and_then(|cpu| ModelParts::open(cpu, &engine, source, &options, &mut |_| {}, &cancel));
         let (mut parts, _) = agree(&**group, opened)?;
         // Rank 0 reserves them from here on.
         parts.experts = None;
@@ -216,9 +216,11 @@ fn cause_of(error: EngineError, followers: Vec<FollowerThread>) -> EngineError {
     }
 }
 
-fn cpu(threads: usize, group: &Arc<dyn Group>) -> Cpu {
+/// Returns the CPU of a rank, with the instruction set of the engine.
+fn cpu(engine: &Engine, threads: usize, group: &Arc<dyn Group>) -> Result<Cpu, EngineError> {
     let pool = Arc::new(ThreadPool::new(threads));
-    Cpu::with(pool, Kernels::detect()).in_group(Arc::clone(group))
+    let kernels = Kernels::of(engine.options().instruction_set)?;
+    Ok(Cpu::with(pool, kernels).in_group(Arc::clone(group)))
 }
 
 fn threads_of(engine: &Engine) -> usize {
