@@ -102,7 +102,9 @@ mod tests {
             };
             let by_frequency = spread(loads(&frequencies, ranks, |expert| placed[expert]));
             let in_turn = spread(loads(&frequencies, ranks, |expert| (5 + expert) % ranks));
-            assert!(by_frequency <= in_turn && by_frequency < 1.1, "{by_frequency}, {in_turn}");
+            // The least loaded rank is at most at the mean before it gets an expert.
+            let bound = 1.0 + ranks as f32 / frequencies.iter().sum::<f32>();
+            assert!(by_frequency <= in_turn.min(bound), "{by_frequency}, {in_turn}, {bound}");
         }
     }
 
